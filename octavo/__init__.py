@@ -1,0 +1,1 @@
+"""Octavo: an engine that serves large language models."""
