@@ -1,0 +1,1 @@
+"""The core decides: which sequences run, which blocks they own, what each step computes."""

@@ -1,0 +1,118 @@
+"""docs/architecture.md against the code: the diagram's arrows and the tables' duties.
+
+The page shows one diagram and two tables. What the code demands of them is computed from the
+import graph and from the docstrings; `python -m tests.tidy.architecture --write` puts it into the
+page. The diagram draws an arrow `a --> b` where a imports b, and leaves out what other arrows imply
+already (the transitive reduction), because a drawing of every import is a drawing of nothing.
+"""
+
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import grimp
+
+from tests.tidy.size_rules import first_sentence
+from tests.tidy.source import ROOT, Source, sources
+
+PAGE = ROOT / "docs" / "architecture.md"
+Arrows = Mapping[str, Iterable[str]]  # node → what it imports
+
+
+def import_arrows(root: str) -> dict[str, list[str]]:
+    """The children of package `root` and which of their siblings each imports, at any depth."""
+    graph = grimp.build_graph("octavo", cache_dir=None)
+    arrows: dict[str, set[str]] = {
+        child.removeprefix(f"{root}."): set() for child in graph.find_children(root)
+    }
+    for importer in graph.find_descendants(root):
+        for imported in graph.find_modules_directly_imported_by(importer):
+            if imported.startswith(f"{root}."):
+                arrows[_child(importer, root)].add(_child(imported, root))
+    return {node: sorted(targets - {node}) for node, targets in sorted(arrows.items())}
+
+
+def _child(module: str, root: str) -> str:
+    """The child of `root` that holds `module`: (octavo.core.plan, octavo) → core."""
+    return module.removeprefix(f"{root}.").partition(".")[0]
+
+
+def reduced(arrows: Arrows) -> dict[str, list[str]]:
+    """The fewest arrows with the same meaning; a cycle has no such drawing and is refused."""
+    reach: dict[str, frozenset[str]] = {}
+
+    def reachable(node: str, path: tuple[str, ...]) -> frozenset[str]:
+        if node in path:
+            raise ValueError(f"imports in a circle: {' → '.join((*path, node))}")
+        if node not in reach:
+            targets = arrows[node]
+            reach[node] = frozenset(targets).union(*(reachable(t, (*path, node)) for t in targets))
+        return reach[node]
+
+    for node in arrows:
+        reachable(node, ())
+    return {
+        node: [t for t in targets if not any(t in reach[other] for other in targets)]
+        for node, targets in arrows.items()
+    }
+
+
+def diagram(packages: Arrows, core: Arrows) -> str:
+    """The Mermaid text of the page's one drawing: the packages, and the core opened up."""
+    both = sorted(set(packages) & set(core))
+    if both:
+        raise ValueError(f"one name for two things, a package and a core module: {both}")
+    inside = [f"    {line}" for line in ("subgraph core", *_arrow_lines(core), "end")]
+    outside = [line for line in _arrow_lines(packages) if line.strip() != "core"]
+    return "\n".join(["```mermaid", "flowchart TD", *outside, *inside, "```", ""])
+
+
+def _arrow_lines(arrows: Arrows) -> list[str]:
+    """A line for every arrow, and one for every node that no arrow touches."""
+    drawn = reduced(arrows)
+    pointed_at = {target for targets in drawn.values() for target in targets}
+    lines = [f"{node} --> {target}" for node, targets in drawn.items() for target in targets]
+    lines += [node for node, targets in drawn.items() if not targets and node not in pointed_at]
+    return [f"    {line}" for line in lines]
+
+
+def duties(paths: Iterable[tuple[str, Source]]) -> str:
+    """A table of names and first sentences."""
+    rows = [f"| `{name}` | {first_sentence(source)} |\n" for name, source in paths]
+    return "".join(["| name | duty |\n", "| --- | --- |\n", *rows])
+
+
+def demanded() -> dict[str, str]:
+    """What the code demands: the page's block of each name."""
+    ours = {str(source.path): source for source in sources() if source.is_python}
+    packages, core = import_arrows("octavo"), import_arrows("octavo.core")
+    package_files = [(n, ours.get(f"octavo/{n}/__init__.py")) for n in packages]
+    return {
+        "diagram": diagram(packages, core),
+        "packages": duties((n, s or ours[f"octavo/{n}.py"]) for n, s in package_files),
+        "core": duties((n, ours[f"octavo/core/{n}.py"]) for n in core),
+    }
+
+
+def fill(page: str, blocks: Mapping[str, str]) -> str:
+    """The page with each marked block replaced; a missing marker is an error."""
+    for name, text in blocks.items():
+        begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
+        if page.count(begin) != 1 or page.count(end) != 1:
+            raise ValueError(f"the page must have one block, from '{begin.strip()}' to '{end}'")
+        before, _, rest = page.partition(begin)
+        page = f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}"
+    return page
+
+
+def main(page: Path = PAGE) -> None:
+    """Print what the page should say, or with --write make it say so."""
+    filled = fill(page.read_text("utf-8"), demanded())
+    if sys.argv[1:] == ["--write"]:
+        page.write_text(filled, "utf-8")
+    else:
+        print(filled)
+
+
+if __name__ == "__main__":
+    main()

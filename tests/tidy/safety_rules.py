@@ -1,0 +1,97 @@
+"""Rules about safety: data is never code, and the environment is read in one place."""
+
+import ast
+from collections.abc import Iterator
+
+from tests.tidy.source import Offence, Source
+
+# Reading any of these formats runs whatever code its author put there.
+CODE_AS_DATA_MODULES = frozenset(
+    {
+        "_pickle",
+        "cPickle",
+        "cloudpickle",
+        "dill",
+        "jsonpickle",
+        "joblib",
+        "marshal",
+        "pickle",
+        "shelve",
+    }
+)
+CODE_BUILTINS = frozenset({"__import__", "compile", "eval", "exec"})
+# (module, function): looked for both as `module.function` and as `from module import function`.
+CODE_FUNCTIONS = frozenset(
+    {
+        *(("builtins", name) for name in CODE_BUILTINS),
+        ("torch", "load"),
+        ("yaml", "full_load"),
+        ("yaml", "load"),
+        ("yaml", "load_all"),
+        ("yaml", "unsafe_load"),
+    }
+)
+ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"})
+ENVIRONMENT_READER = "octavo/env.py"
+
+
+def no_code_as_data(source: Source) -> Iterator[Offence]:
+    """Nothing is unpickled, evaluated or executed, in the tests neither."""
+    names = dict(_imported_names(source))
+    for node in source.nodes:
+        for name in _code_names(node, names):
+            message = f"{name} turns data into code; use JSON, msgspec or safetensors"
+            yield Offence(source.path, getattr(node, "lineno", 1), message)
+
+
+def _code_names(node: ast.AST, names: dict[str, str]) -> Iterator[str]:
+    """What in this one node can turn data into code, as a reader would name it."""
+    match node:
+        case ast.Import(names=aliases):
+            yield from (a.name for a in aliases if _top(a.name) in CODE_AS_DATA_MODULES)
+        case ast.ImportFrom(module=str(module), names=aliases):
+            if _top(module) in CODE_AS_DATA_MODULES:
+                yield module
+            functions = ((module, alias.name) for alias in aliases)
+            yield from (f"{m}.{f}" for m, f in functions if (m, f) in CODE_FUNCTIONS)
+        case ast.Name(id=name, ctx=ast.Load()) if name in CODE_BUILTINS:
+            yield name
+        case ast.Attribute(value=ast.Name(id=base), attr=attribute):
+            module = names.get(base, base)
+            if (module, attribute) in CODE_FUNCTIONS:
+                yield f"{module}.{attribute}"
+        case ast.keyword(arg="allow_pickle", value=value):
+            if not (isinstance(value, ast.Constant) and value.value is False):
+                yield "allow_pickle"
+
+
+def environment_in_one_place(source: Source) -> Iterator[Offence]:
+    """Only octavo/env.py reads the environment, so that every variable is found in one file."""
+    if str(source.path) == ENVIRONMENT_READER:
+        return
+    names = dict(_imported_names(source))
+    for node in source.nodes:
+        match node:
+            case ast.Attribute(value=ast.Name(id=base), attr=attribute):
+                found = names.get(base, base) == "os" and attribute in ENVIRONMENT
+            case ast.ImportFrom(module="os", names=aliases):
+                found = any(alias.name in ENVIRONMENT or alias.name == "*" for alias in aliases)
+            case _:
+                continue
+        if found:
+            message = f"read the environment in {ENVIRONMENT_READER} and pass the value on"
+            yield Offence(source.path, node.lineno, message)
+
+
+def _imported_names(source: Source) -> Iterator[tuple[str, str]]:
+    """(local name, module) of each `import module as name`, so that an alias hides nothing."""
+    for node in source.nodes:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                module = alias.name if alias.asname else _top(alias.name)
+                yield alias.asname or module, module
+
+
+def _top(module: str) -> str:
+    """The first part of a dotted name."""
+    return module.partition(".")[0]

@@ -1,0 +1,65 @@
+"""A source file as the rules see it, and what a rule says about it."""
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+ROOT = Path(__file__).parents[2]
+TREES = ("octavo", "tests", "benchmarks", "csrc")
+PYTHON = (".py", ".pyi")
+NATIVE = (".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file: its path from the root of the repository, and its text."""
+
+    path: PurePosixPath
+    text: str
+
+    @property
+    def is_python(self) -> bool:
+        """Whether the file can be parsed by `ast`."""
+        return self.path.suffix in PYTHON
+
+    @property
+    def in_core(self) -> bool:
+        """Whether the stricter rules of the core apply."""
+        return self.path.is_relative_to("octavo/core")
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The text, line by line, as an editor counts lines."""
+        return self.text.split("\n")[: -1 if self.text.endswith("\n") else None]
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """Every node of the syntax tree, the module first; none for a file that is not Python."""
+        return list(ast.walk(ast.parse(self.text))) if self.is_python else []
+
+
+@dataclass(frozen=True)
+class Offence:
+    """One broken rule at one place, worded so that it says what to do."""
+
+    path: PurePosixPath
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.message}"
+
+
+Rule = Callable[[Source], Iterator[Offence]]
+
+
+def sources(root: Path = ROOT) -> list[Source]:
+    """Every file of ours under `root` that the rules are about, in a fixed order."""
+    paths = (path for tree in TREES for path in (root / tree).rglob("*"))
+    return [
+        Source(PurePosixPath(path.relative_to(root).as_posix()), path.read_text("utf-8"))
+        for path in sorted(paths)
+        if path.suffix in PYTHON + NATIVE and path.is_file()
+    ]

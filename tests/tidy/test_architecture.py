@@ -1,0 +1,75 @@
+"""The architecture page says what the code is, and would notice if it did not."""
+
+from pathlib import PurePosixPath
+
+import pytest
+
+from tests.tidy.architecture import PAGE, demanded, diagram, duties, fill, import_arrows, reduced
+from tests.tidy.size_rules import first_sentence
+from tests.tidy.source import ROOT, Source
+
+
+def test_the_page_is_true() -> None:
+    """Every package, core module, arrow and duty on the page is the code's, and none is missing."""
+    page = PAGE.read_text("utf-8")
+    assert page == fill(page, demanded()), "run: python -m tests.tidy.architecture --write"
+
+
+def test_everything_is_on_the_page() -> None:
+    """What is demanded of the page is found in another way as well: by listing directories."""
+    directory = ROOT / "octavo" / "core"
+    modules = {path.stem for path in directory.glob("*.py")} - {"__init__"}
+    assert set(import_arrows("octavo.core")) == modules
+    assert "| `core` |" in demanded()["packages"]
+
+
+def test_arrows_that_others_imply_are_not_drawn() -> None:
+    """engine → plan follows from engine → scheduler → plan."""
+    arrows = {"engine": ["plan", "scheduler"], "scheduler": ["plan"], "plan": []}
+    assert reduced(arrows) == {"engine": ["scheduler"], "scheduler": ["plan"], "plan": []}
+
+
+def test_a_circle_is_refused() -> None:
+    """Two modules that import each other are one module in two files."""
+    with pytest.raises(ValueError, match="circle: a → b → a"):
+        reduced({"a": ["b"], "b": ["a"]})
+
+
+def test_the_drawing() -> None:
+    """Arrows, lonely nodes, and the core as a box of its own."""
+    packages = {"core": [], "frontend": ["core"], "env": []}
+    core = {"plan": [], "scheduler": ["plan"], "check": []}
+    assert diagram(packages, core).split("\n") == [
+        "```mermaid",
+        "flowchart TD",
+        "    frontend --> core",
+        "    env",
+        "    subgraph core",
+        "        scheduler --> plan",
+        "        check",
+        "    end",
+        "```",
+        "",
+    ]
+    with pytest.raises(ValueError, match="two things"):
+        diagram({"core": [], "plan": []}, core)
+
+
+def test_a_duty_is_the_first_sentence() -> None:
+    """Line breaks vanish, and what follows the first stop stays in the file."""
+    source = Source(
+        PurePosixPath("plan.py"), '"""Plans what a step does, e.g\\nin 1.5 ways. Not this."""'
+    )
+    assert first_sentence(source) == "Plans what a step does, e.g in 1.5 ways."
+    assert duties([("plan", source)]).endswith(
+        "| `plan` | Plans what a step does, e.g in 1.5 ways. |\n"
+    )
+
+
+def test_a_false_page_is_noticed() -> None:
+    """Each block is compared, and a page that lost its markers cannot pass."""
+    page = "".join(f"<!-- begin {name} -->\nfalse\n<!-- end {name} -->\n" for name in demanded())
+    for name, text in demanded().items():
+        assert fill(page, {name: text}) != page
+    with pytest.raises(ValueError, match="one block"):
+        fill("no markers", {"diagram": "text"})
