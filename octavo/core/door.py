@@ -58,8 +58,13 @@ class Door:
         return None
 
     def overload(self, num_tokens: int) -> str | None:
-        """Why nothing of this length can be taken into the queue now; None if it can."""
+        """Why nothing of this length can be taken into the queue now; None if it can.
+
+        An empty queue takes a request of any length: what may run may also wait.
+        """
         config, queue = self._config, self._queue
+        if not queue.num_waiting:
+            return None
         if queue.num_waiting >= config.max_num_waiting:
             return f"{queue.num_waiting} requests wait; max_num_waiting={config.max_num_waiting}"
         if queue.num_tokens + num_tokens > config.max_waiting_tokens:

@@ -165,8 +165,8 @@ class Scheduler:
                     draft.new_blocks.append((sequence.slot, added))
                 return count
             if sequence.drafts:
-                count -= len(sequence.drafts)
                 sequence.drafts = ()
+                count = min(count, sequence.num_expected - sequence.num_planned)
                 continue
             victim = self.running[-1]
             if victim is self.running[0]:

@@ -1,0 +1,309 @@
+"""The executor that is also the oracle: it keeps real paged memory and believes nothing it is told.
+
+Every worker stores, for each token it computes, (token, position, conditions, group) in the
+physical cell that the plan's block table names. Before it answers it reads the whole prefix back
+through the table and compares. Blocks handed out anew are poisoned first. So a block freed too
+early, a stale hash, a wrong difference or an off-by-one in a chunk is a failure in the very step
+in which it does harm. Two workers run from the same plans and must agree.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from octavo.core.config import CoreConfig
+from octavo.core.plan import NO_TOKEN, NewSlot, StepPlan, StepResult
+from tests.sim.truth import VOCABULARY, extend, next_token, start
+
+POISON = -1
+
+
+class SimulationError(AssertionError):
+    """The core told the workers something that is wrong."""
+
+
+class WorkerDied(Exception):
+    """A fault of the world, not of the core: the executor is gone."""
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise SimulationError unless the condition holds."""
+    if not condition:
+        raise SimulationError(message)
+
+
+class Slot:
+    """A worker's memory of one running sequence."""
+
+    def __init__(self, new: NewSlot, conditions: int, version: int, num_groups: int) -> None:
+        self.request_id = new.request_id
+        self.tokens = list(new.tokens)
+        self.tables = [list(table) for table in new.tables]
+        self.conditions = conditions
+        self.version = version  # of the weights, when its KV was begun
+        self.position = 0  # positions computed; set by the first chunk
+        self.is_new = True
+        self.cells: list[list[int]] = [[] for _ in range(num_groups)]  # what memory must hold
+        self.states = [start(new.lora)]  # hash of each prefix
+        for token in self.tokens:
+            self.states.append(extend(self.states[-1], token))
+
+    def append(self, token: int) -> None:
+        """Know one more token."""
+        self.tokens.append(token)
+        self.states.append(extend(self.states[-1], token))
+
+
+class Worker:
+    """One rank: slots, and memory in blocks."""
+
+    def __init__(self, config: CoreConfig, scope_of: Callable[[str], str]) -> None:
+        self.config = config
+        self.block_size = config.block_size
+        self.memory = [[POISON] * config.block_size for _ in range(config.num_blocks)]
+        self.versions = [POISON] * config.num_blocks  # of the weights a block was computed with
+        self.slots: dict[int, Slot] = {}
+        self.version = 0
+        self._scope_of = scope_of
+        self._conditions: dict[tuple[str, str | None], int] = {}
+
+    # applying a plan's differences
+
+    def run(self, plan: StepPlan, draft_length: int) -> StepResult:
+        """Do a step, in the order plan.py promises."""
+        for slot in plan.freed:
+            require(slot in self.slots, f"slot {slot} freed, but not open")
+            del self.slots[slot]
+        for new in plan.opened:
+            require(new.slot not in self.slots, f"slot {new.slot} opened while in use")
+            self.slots[new.slot] = self._open(new)
+        self._copy(plan)
+        for slot, groups in plan.new_blocks:
+            for table, blocks in zip(self.slots[slot].tables, groups, strict=True):
+                table.extend(blocks)
+                self._poison(blocks)
+        drafts = dict(plan.drafts)
+        tokens: list[int] = []
+        accepted: list[tuple[int, int]] = []
+        guesses: list[tuple[int, tuple[int, ...]]] = []
+        chunks = zip(plan.slots, plan.starts, plan.counts, plan.samples, strict=True)
+        for number, first, count, samples in chunks:
+            require(number in self.slots, f"a chunk for slot {number}, which is not open")
+            slot = self.slots[number]
+            given = drafts.get(number, ())
+            self._compute(slot, first, first + count, given)
+            known = len(slot.tokens)
+            require(first + count <= known + len(given), f"{slot.request_id}: past what is known")
+            require(samples == (first + count >= known), f"{slot.request_id}: samples={samples}")
+            if not samples:
+                tokens.append(NO_TOKEN)
+                continue
+            num_right = self._verify(slot, given)
+            if num_right:
+                accepted.append((number, num_right))
+            tokens.append(self._sample(slot))
+            if draft_length:
+                guesses.append((number, self._guess(slot, draft_length)))
+        return StepResult(plan.step, tuple(tokens), tuple(accepted), tuple(guesses))
+
+    def _open(self, new: NewSlot) -> Slot:
+        key = (self._scope_of(new.request_id), new.lora)
+        conditions = self._conditions.setdefault(key, len(self._conditions))
+        return Slot(new, conditions, self.version, len(self.config.groups))
+
+    def _copy(self, plan: StepPlan) -> None:
+        """Copies come before any write, so a source may already belong to somebody else."""
+        for source, destination in plan.copies:
+            self.memory[destination] = list(self.memory[source])
+            self.versions[destination] = self.versions[source]
+        destinations = {destination for _, destination in plan.copies}
+        starts = dict(zip(plan.slots, plan.starts, strict=True))
+        for new in plan.opened:
+            shared = starts[new.slot] // self.block_size
+            for table in new.tables:
+                self._poison(block for block in table[shared:] if block not in destinations)
+
+    def _poison(self, blocks: Iterable[int]) -> None:
+        for block in blocks:
+            require(block != 0, "the null block was handed out")
+            self.memory[block] = [POISON] * self.block_size
+            self.versions[block] = POISON
+
+    # computing
+
+    def _compute(self, slot: Slot, first: int, end: int, drafts: tuple[int, ...]) -> None:
+        """Write the chunk's tokens, then read the prefix back as attention would."""
+        if slot.is_new:
+            self._begin(slot, first)
+        require(slot.position == first, f"{slot.request_id}: at {slot.position}, told {first}")
+        tokens = (slot.tokens + list(drafts))[first:end]
+        for group, (table, cells) in enumerate(zip(slot.tables, slot.cells, strict=True)):
+            require(end <= len(table) * self.block_size, f"{slot.request_id}: table too short")
+            del cells[first:]
+            cells.extend(self._codes(slot, group, first, tokens))
+            for position in range(first, end):
+                block = table[position // self.block_size]
+                require(block != 0, f"{slot.request_id}: writes position {position} to null")
+                self.memory[block][position % self.block_size] = cells[position]
+                self.versions[block] = slot.version
+            self._read_back(slot, group, first, end)
+        slot.position = end
+
+    def _begin(self, slot: Slot, first: int) -> None:
+        """A new slot's prefix is taken as given, and then checked like any other."""
+        slot.is_new = False
+        slot.position = first
+        for group, cells in enumerate(slot.cells):
+            cells.extend(self._codes(slot, group, 0, slot.tokens[:first]))
+            oldest = self.config.groups[group].first_needed(first) // self.block_size
+            for block in slot.tables[group][oldest : -(-first // self.block_size)]:
+                require(
+                    self.versions[block] >= slot.version,
+                    f"{slot.request_id}: begins from block {block}, which is out of date",
+                )
+
+    def _codes(self, slot: Slot, group: int, first: int, tokens: list[int]) -> list[int]:
+        base = (slot.conditions * len(self.config.groups) + group) << 40
+        return [base | position << 12 | token for position, token in enumerate(tokens, first)]
+
+    def _read_back(self, slot: Slot, group: int, first: int, end: int) -> None:
+        size, table, cells = self.block_size, slot.tables[group], slot.cells[group]
+        oldest = self.config.groups[group].first_needed(first)
+        index = oldest // size
+        begin = index * size
+        if begin < oldest:  # the window begins inside this block
+            stop = min(end, begin + size)
+            found = self.memory[table[index]][oldest - begin : stop - begin]
+            require(found == cells[oldest:stop], _difference(slot, oldest, found, cells))
+            begin, index = begin + size, index + 1
+        memory = self.memory
+        while begin + size <= end:
+            found = memory[table[index]]
+            if found != cells[begin : begin + size]:
+                raise SimulationError(_difference(slot, begin, found, cells))
+            begin, index = begin + size, index + 1
+        if begin < end:
+            found = memory[table[index]][: end - begin]
+            require(found == cells[begin:end], _difference(slot, begin, found, cells))
+
+    def _verify(self, slot: Slot, drafts: tuple[int, ...]) -> int:
+        """Accept drafts as long as they are what the model would have said."""
+        num_right = 0
+        for draft in drafts:
+            if draft != next_token(slot.states[-1]):
+                break
+            slot.append(draft)
+            num_right += 1
+        slot.position -= len(drafts) - num_right
+        return num_right
+
+    def _sample(self, slot: Slot) -> int:
+        token = next_token(slot.states[-1])
+        slot.append(token)
+        return token
+
+    def _guess(self, slot: Slot, length: int) -> tuple[int, ...]:
+        """Drafts: sometimes right to the end, sometimes wrong somewhere, sometimes none."""
+        state = slot.states[-1]
+        wrong_at = state % (length + 2)
+        guesses = []
+        for index in range(state % 7 % (length + 1)):
+            token = next_token(state)
+            if index == wrong_at:
+                token = (token + 1) % VOCABULARY
+            guesses.append(token)
+            state = extend(state, token)
+        return tuple(guesses)
+
+
+def _difference(slot: Slot, begin: int, found: list[int], cells: list[int]) -> str:
+    for offset, code in enumerate(found):
+        position = begin + offset
+        if position < len(cells) and code != cells[position]:
+            told = (
+                "poison" if code == POISON else f"token {code & 4095} of {code >> 12 & 0xFFFFFFF}"
+            )
+            return f"{slot.request_id}: position {position} holds {told} (code {code:#x})"
+    return f"{slot.request_id}: reads {len(found)} cells at {begin}"
+
+
+class SimExecutor:
+    """Two workers that must agree, and results that come back when the world pleases."""
+
+    def __init__(
+        self,
+        config: CoreConfig,
+        scope_of: Callable[[str], str],
+        is_slow: Callable[[], bool],
+        faults: Faults,
+        check_plan: Callable[[StepPlan], None],
+    ) -> None:
+        self.workers = (Worker(config, scope_of), Worker(config, scope_of))
+        self.results: deque[StepResult] = deque()
+        self._draft_length = config.max_drafts
+        self._is_slow = is_slow
+        self._faults = faults
+        self._check_plan = check_plan
+
+    def submit(self, plan: StepPlan) -> None:
+        """Do the step at once; what it gave is kept until it is collected."""
+        if self._faults.die_at_submit:
+            raise WorkerDied
+        self._check_plan(plan)
+        result, other = (worker.run(plan, self._draft_length) for worker in self.workers)
+        require(result == other, f"step {plan.step}: the workers disagree")
+        self.results.append(self._report(plan, result))
+
+    def collect(self, wait: bool) -> StepResult | None:
+        """The oldest result, unless this is one of the slow moments."""
+        if self._faults.die_at_collect:
+            raise WorkerDied
+        if not wait and self._is_slow():
+            return None
+        return self.results.popleft()
+
+    def reset(self) -> None:
+        """New weights: from now on no sequence may begin from KV of the old."""
+        for worker in self.workers:
+            worker.version += 1
+
+    def _report(self, plan: StepPlan, result: StepResult) -> StepResult:
+        """Add what else workers tell: log-probabilities for some, failure of one."""
+        slots = self.workers[0].slots
+        tokens = list(result.tokens)
+        payloads, errors = [], []
+        for index, slot in enumerate(plan.slots):
+            request_id = slots[slot].request_id
+            if request_id in self._faults.poisoned:
+                tokens[index] = NO_TOKEN
+                errors.append((slot, "logits are not finite"))
+            elif request_id.endswith("7"):
+                payloads.append((slot, tokens[index]))
+        failed = dict(errors)
+        return StepResult(
+            result.step,
+            tuple(tokens),
+            tuple(pair for pair in result.accepted if pair[0] not in failed),
+            tuple(pair for pair in result.drafts if pair[0] not in failed),
+            tuple(payloads),
+            tuple(errors),
+        )
+
+    def distrust(self, request_id: str) -> None:
+        """Nobody may begin from a failed request's blocks any more, but those who have them."""
+        for worker in self.workers:
+            tables = [(s.request_id == request_id, s.tables) for s in worker.slots.values()]
+            kept = {b for failed, groups in tables if not failed for t in groups for b in t}
+            for failed, groups in tables:
+                for block in (b for table in groups for b in table if failed and b not in kept):
+                    worker.versions[block] = POISON
+
+
+class Faults:
+    """What the world does to the executor just now."""
+
+    def __init__(self) -> None:
+        self.die_at_submit = False
+        self.die_at_collect = False
+        self.poisoned: set[str] = set()  # ids of requests whose next chunk gives no finite logits

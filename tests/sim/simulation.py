@@ -1,0 +1,407 @@
+"""Runs one world: a front end that keeps journals, an engine that may die, and the checks.
+
+After every tick the core's integrity is checked; every event is held against what the request
+must answer; when the faults are over, everything must finish within a computed bound and leave
+nothing behind.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from dataclasses import dataclass, field, replace
+
+from octavo.core.block_pool import BlockPool
+from octavo.core.check import check_integrity
+from octavo.core.engine import EngineCore
+from octavo.core.plan import StepPlan
+from octavo.core.request import Abort, Pause, Request, ResetPrefixCache, Resume, TokenEvent
+from octavo.core.sampling_params import SamplingParams
+from octavo.core.stats import RequestStats
+from tests.sim.executor import Faults, SimExecutor, WorkerDied, require
+from tests.sim.truth import whole_output
+from tests.sim.world import Arrival, Fault, World
+
+TICK_SECONDS = 0.001
+CALL_SECONDS = 0.000_01  # what each look at the clock takes
+
+
+@dataclass
+class Refusals:
+    """Allocations that the world refuses, and how many there were."""
+
+    refuse_at: int | None
+    to_refuse: int = 0
+    num_calls: int = 0
+    num_refused: int = 0
+
+
+class RefusingPool(BlockPool):
+    """A block pool that now and then says it has none left."""
+
+    __slots__ = ("refusals",)
+
+    def __init__(self, num_blocks: int, num_groups: int, refusals: Refusals) -> None:
+        super().__init__(num_blocks, num_groups)
+        self.refusals = refusals
+
+    def allocate(self, count: int) -> list[int] | None:
+        refusals = self.refusals
+        refusals.num_calls += 1
+        if refusals.to_refuse:
+            refusals.to_refuse -= 1
+        elif refusals.num_calls != refusals.refuse_at:
+            return super().allocate(count)
+        refusals.num_refused += 1
+        return None
+
+
+@dataclass
+class Journal:
+    """What the front end knows of one request: enough to begin it again anywhere."""
+
+    request: Request
+    expected: list[int]
+    expected_reason: str
+    output: list[int] = field(default_factory=list)
+    reason: str | None = None
+    restarted: bool = False
+    is_new: bool = True  # not yet in any engine: may be turned away for overload
+    aborted: bool = False
+
+    def resume(self) -> Request:
+        """The request as a fresh engine must get it."""
+        return replace(self.request, emitted=array("i", self.output))
+
+
+class Simulation:
+    """One run of one world."""
+
+    def __init__(self, world: World, record: bool = False) -> None:
+        self.world = world
+        self.config = world.config
+        self.now = 1000.0
+        self.num_ticks = 0
+        self.journals: dict[str, Journal] = {}
+        self.backlog: list[str] = []  # to be given to the engine, oldest first
+        self.faults = Faults()
+        self.refusals = Refusals(world.refuse_at)
+        self.paused = False
+        self.jumped = False
+        self.trace: list[str] | None = [] if record else None
+        self._rng = random.Random(world.seed + 1)
+        self._num_engines = 0
+        self._start_engine()
+
+    # the world's machinery
+
+    def _clock(self) -> float:
+        self.now += CALL_SECONDS
+        return self.now
+
+    def _scope_of(self, request_id: str) -> str:
+        return self.journals[request_id].request.cache_scope
+
+    def _is_slow(self) -> bool:
+        return self._rng.random() < self.world.slowness
+
+    def _start_engine(self) -> None:
+        self._num_engines += 1
+        self.executor = SimExecutor(
+            self.config, self._scope_of, self._is_slow, self.faults, self._check_plan
+        )
+        pool = RefusingPool(self.config.num_blocks, len(self.config.groups), self.refusals)
+        key = b"key %d" % self._num_engines
+        self.engine = EngineCore(self.config, self.executor, self._clock, key, pool=pool)
+        if self.paused:
+            self.engine.on_event(Pause())
+
+    def _restart(self) -> None:
+        """The engine is dead: begin all that is unfinished again, from its journal."""
+        self._log("engine died")
+        self.faults.die_at_submit = self.faults.die_at_collect = False
+        self.backlog = []
+        for name, journal in self.journals.items():
+            if journal.reason is None and journal.aborted:
+                journal.reason = "abort"
+            elif journal.reason is None:
+                journal.restarted = True
+                self.backlog.append(name)
+        self._start_engine()
+
+    def _log(self, line: str) -> None:
+        if self.trace is not None:
+            self.trace.append(f"{self.num_ticks:4} {line}")
+
+    # running
+
+    def run(self) -> Simulation:
+        """The whole life of the world; raises if anything is not as it must be."""
+        events = iter(self.world.events)
+        event = next(events, None)
+        while event is not None:
+            while event is not None and event[0] <= self.num_ticks:
+                self._happen(event[1])
+                event = next(events, None)
+            self._tick()
+        self._heal()
+        bound = self.num_ticks + self._most_ticks()
+        while self.backlog or self.engine.has_work:
+            require(self.num_ticks < bound, f"not finished after {bound} ticks: {self._living()}")
+            self._tick()
+        self._check_rest()
+        return self
+
+    def _heal(self) -> None:
+        """Faults are over; from here on everything must finish."""
+        self.faults.die_at_submit = self.faults.die_at_collect = False
+        self.refusals.to_refuse = 0
+        if self.paused:
+            self.paused = False
+            self.engine.on_event(Resume())
+
+    def _most_ticks(self) -> int:
+        """Every tick but those in the pipeline advances the first in order by a position or more.
+
+        Twice, since under priorities one that waits may take the place of one that runs.
+        """
+        living = [j for j in self.journals.values() if j.reason is None]
+        positions = sum(len(j.request.prompt) + len(j.expected) + 2 for j in living)
+        slow = 1 + int(10 * self.world.slowness)
+        return 2 * positions * (self.config.pipeline_depth + 1) * slow + 20
+
+    def _living(self) -> list[str]:
+        return [name for name, journal in self.journals.items() if journal.reason is None]
+
+    def _tick(self) -> None:
+        self.num_ticks += 1
+        self.now += TICK_SECONDS
+        self._submit_backlog()
+        scheduler = self.engine.scheduler
+        was_idle = not scheduler.flights and bool(scheduler.sequences) and not self.paused
+        refused, steps = self.refusals.num_refused, scheduler.stats.num_tokens
+        try:
+            events = self.engine.step(wait=self._rng.random() < 0.7)
+        except WorkerDied:
+            self._restart()
+            return
+        for event in events:
+            self._receive(event)
+        check_integrity(scheduler)
+        if self.trace is not None:
+            self._log_step(events)
+        if was_idle and self.refusals.num_refused == refused:
+            require(scheduler.stats.num_tokens > steps, "nothing planned while somebody waits")
+
+    def _submit_backlog(self) -> None:
+        """Give the engine what it takes; keep the rest, in order, unless it is new."""
+        names, self.backlog = self.backlog, []
+        for index, name in enumerate(names):
+            journal = self.journals[name]
+            if not journal.is_new and self._is_full(journal):
+                self.backlog = names[index:]
+                return
+            self.engine.on_event(journal.resume())
+            journal.is_new = False
+
+    def _is_full(self, journal: Journal) -> bool:
+        """Whether the engine would turn a request away for now, by its documented bounds."""
+        queue, config = self.engine.scheduler.queue, self.config
+        if queue.num_waiting == 0:
+            return False
+        num_tokens = queue.num_tokens + len(journal.request.prompt) + len(journal.output)
+        return queue.num_waiting >= config.max_num_waiting or num_tokens > config.max_waiting_tokens
+
+    # what happens
+
+    def _happen(self, event: Arrival | Fault) -> None:
+        self._log(f"{event}")
+        if isinstance(event, Arrival):
+            self._arrive(event)
+            return
+        match event.kind:
+            case "abort":
+                self._abort(event.argument)
+            case "abort all":
+                for name in self._living():
+                    self._abort(name)
+            case "pause":
+                self.paused = True
+                self.engine.on_event(Pause())
+            case "resume":
+                self.paused = False
+                self.engine.on_event(Resume())
+            case "reset":
+                self.engine.on_event(ResetPrefixCache())
+                self.executor.reset()
+            case "die" if event.argument == "between":
+                self._restart()
+            case "die":
+                self.faults.die_at_submit = event.argument == "submit"
+                self.faults.die_at_collect = event.argument == "collect"
+            case "refuse":
+                self.refusals.to_refuse += int(event.number)
+            case "nan":
+                self.faults.poisoned.add(event.argument)
+            case "jump":
+                self.jumped = True
+                self.now += event.number
+            case _:
+                raise ValueError(f"unknown fault {event.kind!r}")
+
+    def _abort(self, name: str) -> None:
+        journal = self.journals.get(name)
+        if journal is not None and journal.reason is None:
+            journal.aborted = True
+            if name in self.backlog:
+                self.backlog.remove(name)
+                journal.reason = "abort"
+                return
+        self.engine.on_event(Abort(name))
+
+    def _arrive(self, arrival: Arrival) -> None:
+        prompt, lora, scope = list(arrival.prompt), arrival.lora, arrival.scope
+        parent = self.journals.get(arrival.parent or "")
+        if parent is not None:
+            request = parent.request
+            prompt = [*request.prompt, *parent.output[: arrival.keep], *prompt]
+            lora, scope = request.lora, request.cache_scope
+        request = Request(
+            request_id=arrival.name,
+            prompt=array("i", prompt),
+            sampling=SamplingParams(
+                max_tokens=arrival.max_tokens,
+                min_tokens=arrival.min_tokens,
+                stop_token_ids=arrival.stop_token_ids,
+                ignore_eos=arrival.ignore_eos,
+            ),
+            arrival=self._clock(),
+            eos_token_ids=arrival.eos_token_ids,
+            priority=arrival.priority,
+            lora=lora,
+            cache_scope=scope,
+            parent_id=arrival.parent,
+        )
+        expected, reason = whole_output(request, self.config.max_model_len)
+        self.journals[arrival.name] = Journal(request, expected, reason)
+        self.backlog.append(arrival.name)
+        self._submit_backlog()
+
+    # checks
+
+    def _receive(self, event: TokenEvent) -> None:
+        """Hold an event against what its request must be told."""
+        name = event.request_id
+        journal = self.journals[name]
+        require(journal.reason is None, f"{name}: news after its end: {event}")
+        require(event.position == len(journal.output), f"{name}: position {event.position}")
+        journal.output.extend(event.tokens)
+        right = journal.expected[: len(journal.output)]
+        require(journal.output == right, f"{name}: {journal.output} should be {right}")
+        if event.payload is not None:
+            last = event.tokens[-1] if event.tokens else -1
+            require(name.endswith("7"), f"{name}: another request's payload")
+            early = event.finish_reason == "stop"  # an accepted draft may stop it before the last
+            require(early or event.payload == last, f"{name}: payload {event.payload}")
+        if event.finish_reason is None:
+            ended = journal.output == journal.expected
+            require(not ended, f"{name}: should have ended")
+            require(bool(event.tokens) or event.payload is not None, f"{name}: empty event")
+            return
+        journal.reason = event.finish_reason
+        self._check_end(journal, event)
+
+    def _check_end(self, journal: Journal, event: TokenEvent) -> None:
+        name, request = event.request_id, journal.request
+        match event.finish_reason:
+            case "stop" | "length":
+                require(journal.output == journal.expected, f"{name}: ended early")
+                right = journal.expected_reason
+                require(event.finish_reason == right, f"{name}: {event.finish_reason}, not {right}")
+                named = event.finish_reason == "stop" and journal.output[-1] in (
+                    request.sampling.stop_token_ids
+                )
+                require(
+                    event.stop_token == (journal.output[-1] if named else None), f"{name}: stop"
+                )
+            case "abort":
+                require(journal.aborted, f"{name}: aborted by nobody")
+            case "error":
+                require(name in self.faults.poisoned, f"{name}: failed for nothing")
+                self.executor.distrust(name)
+            case "refused":
+                require(bool(event.message) and self._could_refuse(request), f"{name}: {event}")
+            case "overloaded":
+                few = self.config.max_num_waiting < 1000 or self.config.max_waiting_tokens < 1000
+                require(bool(event.message) and few, f"{name}: turned away: {event.message}")
+            case _:
+                require(False, f"{name}: ended as {event.finish_reason}")
+        if event.stats is not None and not journal.restarted:
+            self._check_stats(journal, event.stats)
+
+    def _could_refuse(self, request: Request) -> bool:
+        """Whether some bound, taken at its worst, could be too small for this request."""
+        config = self.config
+        most = min(request.max_total, config.max_model_len) - 1
+        blocks = -(-most // config.block_size) * len(config.groups)
+        return (
+            not request.prompt
+            or len(request.prompt) >= config.max_model_len
+            or blocks >= config.num_blocks
+            or (not config.chunked_prefill and most > config.max_num_batched_tokens)
+            or (request.lora is not None and not config.max_loras)
+        )
+
+    def _check_stats(self, journal: Journal, stats: RequestStats) -> None:
+        name = journal.request.request_id
+        require(stats.num_output_tokens == len(journal.output), f"{name}: output tokens")
+        if stats.num_preemptions or stats.first_planned_at is None:
+            return
+        at = stats.num_cached_tokens
+        for chunk in stats.chunks:
+            require(chunk.start == at < chunk.end, f"{name}: chunk {chunk} begins not at {at}")
+            at = chunk.end
+        if journal.output:
+            require(at == len(journal.request.prompt), f"{name}: prefill ends at {at}")
+        if not self.jumped:
+            held = sum(stats.held_seconds.values())
+            waited = stats.first_planned_at - stats.added_at
+            require(abs(held - waited) < 1e-6, f"{name}: waited {waited}, explained {held}")
+
+    def _check_plan(self, plan: StepPlan) -> None:
+        """Just after scheduling: nobody was overtaken without a reason that concerns him alone."""
+        scheduler = self.engine.scheduler
+        for new in plan.opened:
+            sequence = scheduler.slots[new.slot]
+            require(sequence is not None, f"slot {new.slot} opened for nobody")
+            for waiting in scheduler.queue:
+                if sequence is None or waiting.order > sequence.order:
+                    break
+                overtaken = waiting.request.lora is None
+                require(not overtaken, f"{new.request_id} overtook {waiting.request_id}")
+
+    def _check_rest(self) -> None:
+        """Nothing is left: the engine is as it was when it began."""
+        require(not self._living(), f"lost: {self._living()}")
+        scheduler = self.engine.scheduler
+        pool = scheduler.kv.pool
+        require(pool.num_free == pool.num_blocks - 1, "blocks are still held")
+        require(len(scheduler.free_slots) == self.config.max_num_seqs, "slots are still held")
+        require(not scheduler.queue.num_waiting and not scheduler.running, "somebody is left")
+        require(not scheduler.kv.upcoming, "somebody is said to compute")
+        for worker in self.executor.workers:
+            require(not worker.slots, f"workers were not told to forget {list(worker.slots)}")
+
+    def _log_step(self, events: list[TokenEvent]) -> None:
+        recent = self.engine.scheduler.stats.recent
+        for event in events:
+            ended = f" {event.finish_reason}" if event.finish_reason else ""
+            self._log(f"{event.request_id} {event.position}: {list(event.tokens)}{ended}")
+        if recent:
+            last = recent[-1]
+            self._log(
+                f"step {last.step}: {last.num_chunks} chunks, {last.num_tokens} tokens, "
+                f"{last.num_prefill_tokens} prefill, {last.num_admitted} in, "
+                f"{last.num_preempted} out, {last.num_running} run, {last.num_waiting} wait, "
+                f"{last.num_free_blocks} free, held by {last.held_by}"
+            )

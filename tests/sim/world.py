@@ -1,0 +1,237 @@
+"""A world: one configuration and everything that happens in it, drawn from a seed.
+
+Each seed first draws which features are on and how extreme, then what happens when ("swarm"
+testing: a world with few features reaches deeper into each). A world is plain data, so it can be
+shrunk by leaving events out, and run again.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from octavo.core.config import CoreConfig, KVGroup
+from tests.sim.truth import VOCABULARY
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A request comes; its prompt is settled when it does."""
+
+    name: str
+    prompt: tuple[int, ...]
+    max_tokens: int
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    eos_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    priority: int = 0
+    lora: str | None = None
+    scope: str = ""
+    # A fork takes the tokens its parent has by then, up to `keep` of its output, and goes on
+    # from them with `prompt` instead.
+    parent: str | None = None
+    keep: int = 0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something else happens. What `argument` means depends on the kind."""
+
+    kind: str
+    argument: str = ""
+    number: float = 0
+
+
+# Kinds of Fault, and what their arguments mean.
+KINDS = {
+    "abort": "argument: the request's name, whatever it is doing, or one nobody knows",
+    "pause": "until a resume",
+    "resume": "",
+    "reset": "the prefix cache is reset",
+    "die": "argument: 'submit', 'collect' or 'between'; the engine is lost and begun anew",
+    "refuse": "number: so many allocations from now on are refused",
+    "nan": "argument: the request whose logits are not finite from now on",
+    "jump": "number: seconds by which the clock jumps, back or forth",
+    "abort all": "as a shutdown does, with work in flight",
+}
+
+
+@dataclass(frozen=True)
+class World:
+    """A configuration, and (tick, what happens) in order."""
+
+    seed: int
+    config: CoreConfig
+    events: tuple[tuple[int, Arrival | Fault], ...]
+    slowness: float  # chance that a result is not there yet when it is asked for
+    refuse_at: int | None = None  # this one allocation is refused, counted from 1
+
+
+def draw_world(seed: int) -> World:
+    """The world of a seed."""
+    rng = random.Random(seed)
+    config = _draw_config(rng)
+    maker = _Arrivals(rng, config)
+    num_ticks = rng.choice((10, 25, 50))
+    events: list[tuple[int, Arrival | Fault]] = [
+        (tick, maker.draw()) for tick in _draw_ticks(rng, num_ticks)
+    ]
+    if rng.random() < 0.6:
+        events.extend(_draw_faults(rng, num_ticks, maker.names))
+    events.sort(key=lambda event: event[0])
+    return World(seed, config, tuple(events), rng.choice((0.0, 0.0, 0.3, 0.8)))
+
+
+def _log_uniform(rng: random.Random, low: int, high: int) -> int:
+    return int(low * (high / low) ** rng.random() + 0.5)
+
+
+def _draw_config(rng: random.Random) -> CoreConfig:
+    block_size = rng.choice((1, 2, 3, 4, 4, 5, 8, 16, 32))
+    groups = _draw_groups(rng)
+    # In a crowded world many sequences grow at once, and blocks are what everybody wants.
+    crowded = rng.random() < 0.4
+    blocks = (rng.randint(4, 12), rng.randint(12, 60), rng.randint(60, 400))
+    num_blocks = rng.choice(blocks[:2] if crowded else blocks)
+    most = (num_blocks - 1) // len(groups) * block_size  # the longest sequence that fits alone
+    lengths = (24, 60, 150, most * 2, most, most // 2, most // 3, most // 5)
+    max_model_len = max(4, min(rng.choice(lengths[4:] if crowded else lengths), 150))
+    chunked = rng.random() < 0.85
+    budget = _log_uniform(rng, 16 if crowded else 1, 512)
+    return CoreConfig(
+        num_blocks=num_blocks,
+        max_model_len=max_model_len,
+        block_size=block_size,
+        groups=groups,
+        max_num_batched_tokens=budget if chunked else max(budget, max_model_len // 2),
+        max_num_seqs=_log_uniform(rng, 6 if crowded else 1, 64),
+        pipeline_depth=rng.choice((1, 1, 2, 2, 3)),
+        prefix_caching=rng.random() < 0.75,
+        chunked_prefill=chunked,
+        long_prefill_tokens=rng.randint(1, 16) if chunked and rng.random() < 0.2 else 0,
+        max_drafts=rng.randint(1, 5) if rng.random() < 0.3 else 0,
+        policy="priority" if rng.random() < 0.35 else "fcfs",
+        ageing_seconds=rng.choice((0.0, 0.02, 0.5)),
+        max_num_waiting=rng.randint(1, 6) if rng.random() < 0.1 else 1000,
+        max_waiting_tokens=rng.randint(20, 200) if rng.random() < 0.05 else 100_000,
+        max_loras=rng.choice((0, 0, 0, 1, 2)),
+        watermark=0.0 if crowded else rng.choice((0.0, 0.01, 0.2)),
+    )
+
+
+def _draw_groups(rng: random.Random) -> tuple[KVGroup, ...]:
+    kind = rng.random()
+    if kind < 0.65:
+        return (KVGroup(),)
+    window = KVGroup(_log_uniform(rng, 1, 60))
+    if kind < 0.75:
+        return (window,)
+    if kind < 0.95:
+        return (KVGroup(), window)
+    return (window, KVGroup(), KVGroup(rng.randint(1, 20)))
+
+
+def _draw_ticks(rng: random.Random, num_ticks: int) -> list[int]:
+    """When requests arrive: evenly, or in bursts."""
+    count = _log_uniform(rng, 3, 40)
+    if rng.random() < 0.5:
+        return sorted(rng.randrange(num_ticks) for _ in range(count))
+    bursts = [rng.randrange(num_ticks) for _ in range(rng.randint(1, 3))]
+    return sorted(rng.choice(bursts) for _ in range(count))
+
+
+class _Arrivals:
+    """Draws requests that are related to each other as real ones are."""
+
+    def __init__(self, rng: random.Random, config: CoreConfig) -> None:
+        self.rng = rng
+        self.config = config
+        self.names: list[str] = []
+        self.past: list[tuple[int, ...]] = []
+        longest = config.max_model_len
+        self.longest_prompt = most = max(1, longest // rng.choice((1, 1, 4)))
+        self.families = [self._tokens(rng.randint(1, most)) for _ in range(rng.randint(1, 3))]
+        self.longest_output = max(1, min(_log_uniform(rng, 1, 60), longest))
+        self.fork_rate = rng.choice((0.0, 0.0, 0.25, 0.6))
+        self.stop_rate = rng.choice((0.0, 0.3, 0.8))
+        self.scopes = rng.choice((("",), ("",), ("", "a", "b")))
+        self.loras = (None,) if not config.max_loras else (None, "x", "y", "z")
+        self.odd_rate = rng.choice((0.0, 0.1))
+
+    def _tokens(self, count: int) -> tuple[int, ...]:
+        return tuple(self.rng.randrange(VOCABULARY) for _ in range(count))
+
+    def draw(self) -> Arrival:
+        """One more request."""
+        rng = self.rng
+        name = f"r{len(self.names)}"
+        parent = rng.choice(self.names) if self.names and rng.random() < self.fork_rate else None
+        prompt = self._prompt()
+        self.names.append(name)
+        self.past.append(prompt)
+        max_tokens = rng.randint(1, self.longest_output)
+        stops = rng.random() < self.stop_rate
+        return Arrival(
+            name=name,
+            prompt=self._tokens(rng.randint(0, 2)) if parent else prompt,
+            max_tokens=max_tokens,
+            min_tokens=rng.randint(0, max_tokens) if rng.random() < 0.2 else 0,
+            stop_token_ids=self._tokens(rng.randint(0, 12)) if stops else (),
+            eos_token_ids=self._tokens(rng.randint(0, 4)) if stops else (),
+            ignore_eos=rng.random() < 0.2,
+            priority=rng.randint(-2, 2),
+            lora=rng.choice(self.loras) if rng.random() > self.odd_rate / 5 else "x",
+            scope=rng.choice(self.scopes),
+            parent=parent,
+            keep=rng.choice((0, 0, rng.randint(0, self.longest_output))),
+        )
+
+    def _prompt(self) -> tuple[int, ...]:
+        rng, size, longest = self.rng, self.config.block_size, self.longest_prompt
+        if rng.random() < self.odd_rate:
+            most = self.config.max_model_len
+            return self._tokens(rng.choice((0, most, 3 * most, most - 1)))
+        family = rng.choice(self.families)
+        match rng.randrange(6):
+            case 0:
+                return self._tokens(rng.randint(1, longest))
+            case 1:  # just about full blocks
+                blocks = rng.randint(1, max(1, longest // size))
+                return self._tokens(max(1, blocks * size + rng.choice((-1, 0, 1))))
+            case 2:
+                return self._tokens(1)
+            case 3 if self.past:
+                return rng.choice(self.past) or (1,)
+            case 4:  # a family's prefix, to a block's edge or about it
+                cut = rng.randint(0, len(family) // size) * size + rng.choice((-1, 0, 1))
+                return family[: max(1, cut)]
+            case _:
+                head = family[: rng.randint(1, len(family))]
+                return head + self._tokens(rng.randint(0, max(1, longest // 4)))
+
+
+def _draw_faults(rng: random.Random, num_ticks: int, names: list[str]) -> list[tuple[int, Fault]]:
+    """Some kinds of fault, some times each; most worlds have few kinds."""
+    faults: list[tuple[int, Fault]] = []
+
+    def add(fault: Fault) -> None:
+        faults.append((rng.randrange(num_ticks + 10), fault))
+
+    for kind in rng.sample(list(KINDS), rng.randint(1, 3)):
+        for _ in range(rng.randint(1, 4)):
+            match kind:
+                case "abort" | "nan":
+                    add(Fault(kind, rng.choice([*names, "nobody"])))
+                case "pause":
+                    add(Fault("pause"))
+                    add(Fault("resume"))
+                case "die":
+                    add(Fault("die", rng.choice(("submit", "collect", "between"))))
+                case "refuse":
+                    add(Fault("refuse", number=rng.choice((1, 1, 2, 5, 20))))
+                case "jump":
+                    add(Fault("jump", number=rng.choice((-3600.0, 3600.0, -0.01, 0.05))))
+                case _:
+                    add(Fault(kind))
+    return faults
