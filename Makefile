@@ -71,7 +71,7 @@ check: $(VENV)/.octavo ## ruff, mypy, import contracts, the tidy rules
 	@$(RUN) -m ruff check --quiet $(CODE)
 	@$(RUN) -m ruff format --check --quiet $(CODE) || { echo "run: make format" >&2; exit 1; }
 	@$(RUN) -m mypy $(CODE)
-	@$(VENV)/bin/lint-imports
+	@$(VENV)/bin/lint-imports --no-logo
 	@$(RUN) -m pytest --quiet tests/tidy
 
 coverage: $(VENV)/.octavo ## the unit tests of the core must reach each of its branches

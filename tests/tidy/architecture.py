@@ -59,10 +59,8 @@ def reduced(arrows: Arrows) -> dict[str, list[str]]:
 
 def diagram(packages: Arrows, core: Arrows) -> str:
     """The Mermaid text of the page's one drawing: the packages, and the core opened up."""
-    both = sorted(set(packages) & set(core))
-    if both:
-        raise ValueError(f"one name for two things, a package and a core module: {both}")
-    inside = [f"    {line}" for line in ("subgraph core", *_arrow_lines(core), "end")]
+    modules = {f"core.{n}": [f"core.{t}" for t in targets] for n, targets in core.items()}
+    inside = [f"    {line}" for line in ("subgraph core", *_arrow_lines(modules), "end")]
     outside = [line for line in _arrow_lines(packages) if line.strip() != "core"]
     return "\n".join(["```mermaid", "flowchart TD", *outside, *inside, "```", ""])
 
