@@ -79,7 +79,7 @@ coverage: $(VENV)/.octavo ## the unit tests of the core must reach each of its b
 	@$(RUN) -m coverage report
 
 format: $(VENV)/.dev ## ruff format, and the fixes ruff is sure of
-	@$(RUN) -m ruff check --fix $(CODE)
+	@$(RUN) -m ruff check --fix --exit-zero --quiet $(CODE)
 	@$(RUN) -m ruff format $(CODE)
 
 # ---- programs ----

@@ -19,9 +19,14 @@ PAGE = ROOT / "docs" / "architecture.md"
 Arrows = Mapping[str, Iterable[str]]  # node → what it imports
 
 
+def import_graph() -> grimp.ImportGraph:
+    """Who imports whom in the package, read from the files without running them."""
+    return grimp.build_graph("octavo", cache_dir=None)
+
+
 def import_arrows(root: str) -> dict[str, list[str]]:
     """The children of package `root` and which of their siblings each imports, at any depth."""
-    graph = grimp.build_graph("octavo", cache_dir=None)
+    graph = import_graph()
     arrows: dict[str, set[str]] = {
         child.removeprefix(f"{root}."): set() for child in graph.find_children(root)
     }
