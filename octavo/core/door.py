@@ -1,0 +1,70 @@
+"""What is turned away before it waits: requests that could never run, and requests too many.
+
+Every refusal names the numbers that do not fit together. Nothing that passed this door is ever
+dropped for its size later: that is half of the proof that everything finishes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence as Series
+
+from octavo.core.config import MAX_PRIORITY, CoreConfig
+from octavo.core.kv_manager import KVManager
+from octavo.core.limits import Limiter
+from octavo.core.queue import WaitingQueue
+from octavo.core.request import Request
+
+
+class Door:
+    """The bounds of one engine, put as questions about a request."""
+
+    def __init__(
+        self, config: CoreConfig, kv: KVManager, queue: WaitingQueue, limiters: Series[Limiter]
+    ) -> None:
+        self._config = config
+        self._kv = kv
+        self._queue = queue
+        self._limiters = limiters
+
+    def refusal(self, request: Request, max_total: int) -> str | None:
+        """Why this request could never run; None if it could."""
+        config = self._config
+        num_prompt, num_emitted = len(request.prompt), len(request.emitted)
+        if not num_prompt:
+            return "the prompt has no tokens; at least one is needed to begin from"
+        if num_prompt + num_emitted >= max_total:
+            return (
+                f"{num_prompt} prompt tokens and {num_emitted} already emitted leave no room for "
+                f"another: max_tokens={request.sampling.max_tokens}, "
+                f"max_model_len={config.max_model_len}"
+            )
+        if not (abs(request.priority) <= MAX_PRIORITY and math.isfinite(request.arrival)):
+            return (
+                f"priority={request.priority} must be within ±{MAX_PRIORITY} "
+                f"and arrival={request.arrival} finite"
+            )
+        num_blocks = self._kv.peak_blocks(max_total - 1)  # the last token's KV is never needed
+        if num_blocks > config.num_blocks - 1:
+            return (
+                f"{max_total} tokens (prompt and output) need {num_blocks} KV blocks of "
+                f"{config.block_size} tokens; there are {config.num_blocks - 1} in all: "
+                "shorten the prompt or max_tokens, or give the KV cache more memory"
+            )
+        for limiter in self._limiters:
+            refusal = limiter.refuse(request, max_total)
+            if refusal is not None:
+                return refusal
+        return None
+
+    def overload(self, num_tokens: int) -> str | None:
+        """Why nothing of this length can be taken into the queue now; None if it can."""
+        config, queue = self._config, self._queue
+        if queue.num_waiting >= config.max_num_waiting:
+            return f"{queue.num_waiting} requests wait; max_num_waiting={config.max_num_waiting}"
+        if queue.num_tokens + num_tokens > config.max_waiting_tokens:
+            return (
+                f"{queue.num_tokens} tokens wait and {num_tokens} would be added; "
+                f"max_waiting_tokens={config.max_waiting_tokens}"
+            )
+        return None

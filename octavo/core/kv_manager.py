@@ -1,0 +1,337 @@
+"""Which blocks hold which sequence's KV: found, grown, offered to others, given back.
+
+Sharing is by content. The content of a full block is named by a chain of keyed hashes,
+
+    digest(block i) = H(digest(block i-1), tokens of block i)
+    digest(-1)      = H_key(epoch, scope, adapter)
+
+so equal digests mean equal tokens from position 0 on, computed under equal conditions. The key
+is secret and random a process: a tenant cannot aim at another's blocks.
+
+Two things may never happen, and everything here is arranged round them:
+
+1. A block is offered before its KV is a fact. `commit` looks at num_computed alone, which only
+   results raise, never plans.
+2. A block that two tables hold is written. Only full blocks are shared; the partial block at the
+   end of a fork's prefix is copied at once, into the first block the fork gets of its own, since
+   its very next chunk writes there. So tables only ever grow at the end.
+
+Sliding windows: a table of a windowed group is as long as any other, but blocks that no coming
+query reads are given back and replaced by the null block.
+"""
+
+from __future__ import annotations
+
+from array import array
+from hashlib import blake2b
+from typing import NamedTuple
+
+from octavo.core.block_pool import NULL_BLOCK, BlockPool
+from octavo.core.config import CoreConfig
+from octavo.core.sequence import Sequence, Status
+
+DIGEST_BYTES = 16  # 2^-64 chance of a collision among 2^32 blocks, and nobody can look for one
+NEVER = 1 << 62  # more than any count of tokens or blocks
+
+
+class Prefix(NamedTuple):
+    """Leading tokens of a sequence whose KV exists already."""
+
+    num_tokens: int
+    tables: tuple[list[int], ...]  # shared full blocks, a list a group, null where out of window
+    tails: tuple[int, ...] = ()  # a group: partial block to be copied behind them
+    source: Sequence | None = None  # who is computing yet more of the same prefix
+    target: int = 0  # … and has it once so many positions are computed
+
+
+class KVManager:
+    """Block tables of all sequences over one pool. Four verbs: match, grow, commit, release."""
+
+    def __init__(self, config: CoreConfig, cache_key: bytes, pool: BlockPool | None = None) -> None:
+        self.config = config
+        self.block_size = config.block_size
+        self.groups = config.groups
+        self.pool = pool or BlockPool(config.num_blocks, len(config.groups))
+        self.epoch = 0
+        self.upcoming: dict[bytes, Sequence] = {}  # digest → who is computing that block
+        self._cache_key = cache_key
+        self._windowed = [i for i, group in enumerate(self.groups) if group.window is not None]
+        # Most tokens that can lie between a sequence's facts and the end of its newest chunk.
+        ahead = config.pipeline_depth * config.max_num_batched_tokens
+        # A group: most blocks that one sequence ever holds. A window of w positions behind the
+        # first and `ahead` after it may begin in mid-block, hence the one more.
+        self._most_blocks = [
+            NEVER if group.window is None else self._blocks(group.window - 1 + ahead) + 1
+            for group in self.groups
+        ]
+
+    def _blocks(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def peak_blocks(self, num_positions: int) -> int:
+        """Most blocks one sequence holds at once on its way to `num_positions`."""
+        blocks = self._blocks(num_positions)
+        return sum(min(blocks, most) for most in self._most_blocks)
+
+    # match
+
+    def match(self, sequence: Sequence, parent: Sequence | None = None) -> Prefix:
+        """The longest prefix to be had: from the cache, or from the sequence it is a fork of.
+
+        At least one token is always left to compute, for its logits.
+        """
+        if sequence.cache_epoch != self.epoch:
+            sequence.digests.clear()
+            sequence.cache_epoch = self.epoch
+        prefix = self._match_cache(sequence)
+        if parent is not None:
+            forked = self._match_parent(sequence, parent)
+            if forked is not None and forked.num_tokens >= prefix.num_tokens:
+                return forked
+        return prefix
+
+    def _match_cache(self, sequence: Sequence) -> Prefix:
+        if not self.config.prefix_caching:
+            return Prefix(0, tuple([] for _ in self.groups))
+        limit = (len(sequence.tokens) - 1) // self.block_size
+        digests = self._digests(sequence, limit)
+        if self._windowed:
+            tables = self._match_windowed(digests, limit)
+        else:
+            tables = tuple(self._leading_hits(group, digests) for group in range(len(self.groups)))
+        num_blocks = min(map(len, tables))
+        for table in tables:
+            del table[num_blocks:]
+        prefix = Prefix(num_blocks * self.block_size, tables)
+        if num_blocks == limit:
+            return prefix
+        source = self.upcoming.get(digests[num_blocks])
+        if source is None:
+            return prefix
+        until = num_blocks + 1
+        while until < limit and self.upcoming.get(digests[until]) is source:
+            until += 1
+        return prefix._replace(source=source, target=until * self.block_size)
+
+    def _leading_hits(self, group: int, digests: list[bytes]) -> list[int]:
+        hits = []
+        find = self.pool.indexed(group).get
+        for digest in digests:
+            block = find(digest)
+            if block is None:
+                break
+            hits.append(block)
+        return hits
+
+    def _match_windowed(self, digests: list[bytes], limit: int) -> tuple[list[int], ...]:
+        """Most leading blocks such that every group has all that the next query reads of them."""
+        hits: list[list[int]] = [[] for _ in self.groups]
+        runs = [0] * len(self.groups)  # hits in a row, up to here
+        best = 0
+        for length, digest in enumerate(digests, 1):
+            for group in range(len(self.groups)):
+                block = self.pool.find(group, digest)
+                hits[group].append(NULL_BLOCK if block is None else block)
+                runs[group] = 0 if block is None else runs[group] + 1
+            firsts = self._first_blocks(length * self.block_size)
+            if all(run >= length - first for run, first in zip(runs, firsts, strict=True)):
+                best = length
+        firsts = self._first_blocks(best * self.block_size)
+        return tuple(
+            [NULL_BLOCK] * first + table[first:best]
+            for table, first in zip(hits, firsts, strict=True)
+        )
+
+    def _first_blocks(self, position: int) -> list[int]:
+        """A group: the first block that a query at `position` reads."""
+        return [group.first_needed(position) // self.block_size for group in self.groups]
+
+    def _match_parent(self, sequence: Sequence, parent: Sequence) -> Prefix | None:
+        if parent.status is not Status.RUNNING or parent.cache_epoch != self.epoch:
+            return None
+        if parent.request.lora != sequence.request.lora:
+            return None
+        common = min(_common_length(sequence.tokens, parent.tokens), len(sequence.tokens) - 1)
+        num_tokens = min(common, parent.num_computed)
+        num_blocks, remainder = divmod(num_tokens, self.block_size)
+        num_held = num_blocks + (1 if remainder else 0)
+        tables, tails = [], []
+        for table, first in zip(parent.tables, self._first_blocks(num_tokens), strict=True):
+            if NULL_BLOCK in table[first:num_held]:
+                return None  # the parent is past it, and its window with it
+            tables.append([NULL_BLOCK] * min(first, num_blocks) + table[first:num_blocks])
+            if remainder:
+                tails.append(table[num_blocks])
+        prefix = Prefix(num_tokens, tuple(tables), tuple(tails))
+        if parent.catching_up and common > num_tokens:
+            return prefix._replace(source=parent, target=common)
+        return prefix
+
+    # grow
+
+    def fits(self, sequence: Sequence, prefix: Prefix, spare: int) -> bool:
+        """Whether all known tokens could be computed now, with `spare` blocks left over."""
+        blocks = self._blocks(len(sequence.tokens))
+        needed = spare
+        ref_counts = self.pool.ref_counts
+        for table, most in zip(prefix.tables, self._most_blocks, strict=True):
+            held = [block for block in table if block != NULL_BLOCK]
+            needed += max(0, min(blocks, most) - len(held))
+            needed += [ref_counts[block] for block in held].count(0)
+        return needed <= self.pool.num_free
+
+    def adopt(
+        self, sequence: Sequence, prefix: Prefix, end: int
+    ) -> tuple[tuple[int, int], ...] | None:
+        """Begin a sequence's tables with a prefix and grow them to `end`: the copies to make.
+
+        None, and nothing changed, if there are too few blocks.
+        """
+        held = [block for table in prefix.tables for block in table if block != NULL_BLOCK]
+        held.extend(prefix.tails)  # for as long as the copy's destination is being found
+        for block in held:
+            self.pool.acquire(block)
+        num_shared = len(prefix.tables[0])
+        sequence.tables = tuple(list(table) for table in prefix.tables)
+        sequence.num_capacity = num_shared * self.block_size
+        sequence.first_block = [0] * len(self.groups)
+        sequence.num_computed = sequence.num_planned = prefix.num_tokens
+        if self.grow(sequence, end) is None:
+            for block in reversed(held):
+                self.pool.release(block)
+            sequence.tables = ()
+            sequence.num_capacity = 0
+            sequence.num_computed = sequence.num_planned = 0
+            return None
+        for block in prefix.tails:
+            self.pool.release(block)
+        sequence.num_committed = num_shared
+        sequence.commit_at = NEVER
+        if self.config.prefix_caching:
+            sequence.commit_at = (num_shared + 1) * self.block_size
+            for digest in sequence.digests[num_shared:]:
+                self.upcoming.setdefault(digest, sequence)
+        return tuple(
+            (tail, table[num_shared])
+            for tail, table in zip(prefix.tails, sequence.tables, strict=bool(prefix.tails))
+        )
+
+    def grow(self, sequence: Sequence, end: int) -> tuple[tuple[int, ...], ...] | None:
+        """Make the tables cover positions before `end`: the new blocks, a tuple a group.
+
+        None, and the tables unchanged, if there are too few.
+        """
+        for group in self._windowed:
+            self._drop_out_of_window(sequence, group)
+        count = self._blocks(end) - len(sequence.tables[0])
+        if count <= 0:
+            return ()
+        blocks = self.pool.allocate(count * len(self.groups))
+        if blocks is None:
+            return None
+        added = []
+        for index, table in enumerate(sequence.tables):
+            part = blocks[index * count : (index + 1) * count]
+            table.extend(part)
+            added.append(tuple(part))
+        sequence.num_capacity += count * self.block_size
+        return tuple(added)
+
+    def _drop_out_of_window(self, sequence: Sequence, group: int) -> None:
+        """Give back blocks that no query from num_computed on reads.
+
+        Steps in flight may still read them, and run before any plan that hands them out again.
+        """
+        first = self.groups[group].first_needed(sequence.num_computed) // self.block_size
+        table = sequence.tables[group]
+        for index in range(sequence.first_block[group], first):
+            if table[index] != NULL_BLOCK:
+                self.pool.release(table[index])
+                table[index] = NULL_BLOCK
+        sequence.first_block[group] = max(first, sequence.first_block[group])
+
+    # commit
+
+    def commit(self, sequence: Sequence) -> None:
+        """Offer the blocks that results have filled since the last time."""
+        if sequence.cache_epoch != self.epoch:  # computed under conditions that no longer hold
+            sequence.commit_at = NEVER
+            return
+        num_full = sequence.num_computed // self.block_size
+        digests = self._digests(sequence, num_full)
+        for index in range(sequence.num_committed, num_full):
+            digest = digests[index]
+            for group, table in enumerate(sequence.tables):
+                if table[index] != NULL_BLOCK:
+                    self.pool.label(table[index], group, digest)
+            if self.upcoming.get(digest) is sequence:
+                del self.upcoming[digest]
+        sequence.num_committed = num_full
+        sequence.commit_at = (num_full + 1) * self.block_size
+
+    # release
+
+    def release(self, sequence: Sequence, forget: bool = False) -> None:
+        """Give back all blocks, the last first, so that of a cached prefix the tail goes first.
+
+        With `forget`, their content is not to be trusted and leaves the cache.
+        """
+        for digest in sequence.digests[sequence.num_committed :]:
+            if self.upcoming.get(digest) is sequence:
+                del self.upcoming[digest]
+        for blocks in zip(*map(reversed, sequence.tables), strict=True):
+            for block in blocks:
+                if block != NULL_BLOCK:
+                    if forget:
+                        self.pool.unlabel(block)
+                    self.pool.release(block)
+        sequence.tables = ()
+        sequence.num_capacity = 0
+        sequence.num_committed = 0
+        sequence.commit_at = NEVER
+
+    def reset_cache(self) -> None:
+        """Share nothing that was computed before now."""
+        self.epoch += 1
+        self.pool.clear_labels()
+        self.upcoming.clear()
+
+    def _digests(self, sequence: Sequence, count: int) -> list[bytes]:
+        """Chain hashes of the first `count` full blocks; known ones are kept with the sequence."""
+        digests = sequence.digests
+        begin = len(digests)
+        if begin < count:
+            block_size = self.block_size
+            digest = digests[-1] if digests else self._root(sequence)
+            data = sequence.tokens[begin * block_size : count * block_size].tobytes()
+            width = block_size * sequence.tokens.itemsize
+            for offset in range(0, len(data), width):
+                digest = blake2b(
+                    digest + data[offset : offset + width], digest_size=DIGEST_BYTES
+                ).digest()
+                digests.append(digest)
+        return digests
+
+    def _root(self, sequence: Sequence) -> bytes:
+        """What the chain starts from: conditions under which KV may be shared at all."""
+        request = sequence.request
+        scope = request.cache_scope.encode("utf-8", "surrogatepass")
+        adapter = (
+            b"" if request.lora is None else b"+" + request.lora.encode("utf-8", "surrogatepass")
+        )
+        salt = b"%d:%d:" % (self.epoch, len(scope)) + scope + adapter
+        return blake2b(salt, digest_size=DIGEST_BYTES, key=self._cache_key).digest()
+
+
+def _common_length(one: array[int], other: array[int]) -> int:
+    """How many leading tokens two sequences share."""
+    low, high = 0, min(len(one), len(other))
+    if one[:high] == other[:high]:
+        return high
+    while high - low > 1:  # the first `low` agree, the first `high` do not
+        middle = (low + high) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low

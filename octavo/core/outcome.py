@@ -1,0 +1,72 @@
+"""What a step's result means for one sequence: which tokens it gains, and whether they end it.
+
+With drafts d1..dn in flight, of which the workers found the first k right, positions and
+counters move like this (f is the fresh token sampled behind the last right draft):
+
+    before the result   tokens … t           num_planned covers t d1 … dn
+    after it            tokens … t d1 … dk f  num_planned covers t d1 … dk, and falls back by n-k
+
+so what is computed is again all but the newest token. An ending token among the accepted cuts
+off whatever follows it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from octavo.core.plan import StepResult
+from octavo.core.request import FinishReason
+from octavo.core.sequence import Sequence
+
+
+class Outcome(NamedTuple):
+    """Tokens gained, and how the sequence ended with them if it did."""
+
+    tokens: tuple[int, ...] = ()
+    reason: FinishReason | None = None
+    stop_token: int | None = None
+
+
+class Answer:
+    """A result with its sparse parts at hand by slot."""
+
+    __slots__ = ("accepted", "drafts", "errors", "is_sparse", "payloads", "tokens")
+
+    def __init__(self, result: StepResult) -> None:
+        self.tokens = result.tokens
+        self.accepted = dict(result.accepted)
+        self.drafts = dict(result.drafts)
+        self.payloads = dict(result.payloads)
+        self.errors = dict(result.errors)
+        self.is_sparse = bool(self.accepted or self.drafts or self.payloads or self.errors)
+
+
+def gain(sequence: Sequence, token: int, num_accepted: int) -> Outcome:
+    """Append the accepted drafts and the fresh token, and let the counters follow."""
+    drafts = sequence.verifying
+    assert token >= 0, f"slot {sequence.slot} should have sampled a token"
+    assert 0 <= num_accepted <= len(drafts), "more drafts accepted than were sent"
+    known = len(sequence.tokens)
+    outcome = _until_end(sequence, (*drafts[:num_accepted], token))
+    sequence.tokens.extend(outcome.tokens)
+    sequence.num_computed = known + len(outcome.tokens) - 1
+    sequence.num_expected += num_accepted
+    sequence.num_planned -= len(drafts) - num_accepted
+    sequence.verifying = ()
+    sequence.catching_up = False
+    sequence.stats.num_accepted_drafts += num_accepted
+    return outcome
+
+
+def _until_end(sequence: Sequence, tokens: tuple[int, ...]) -> Outcome:
+    """Cut the tokens behind the first that ends the sequence."""
+    sampling = sequence.request.sampling
+    known = len(sequence.tokens)
+    for count, token in enumerate(tokens, 1):
+        num_output = known + count - sequence.num_prompt
+        if token in sequence.stop_ids and num_output >= sampling.min_tokens:
+            named = token if token in sampling.stop_token_ids else None
+            return Outcome(tokens[:count], "stop", named)
+        if known + count >= sequence.max_total:
+            return Outcome(tokens[:count], "length")
+    return Outcome(tokens)

@@ -1,0 +1,73 @@
+"""The two messages between the core and the workers: one plan down, one result up, a step.
+
+A worker keeps a row of state for each slot, so a plan tells it differences only:
+
+    freed       slots to forget, before anything else
+    opened      slots that begin now, with everything known of their sequence
+    copies      (source, destination) blocks to copy, in this order, before any write of the step
+    new_blocks  (slot, a tuple of ids for each KV group) appended to block tables of known slots
+    slots, starts, counts, samples
+                one chunk each: compute `counts` positions from `starts`; `samples` says that the
+                chunk reaches the last expected token, so that its last row is sampled
+    drafts      (slot, tokens): the last tokens of that slot's chunk are guesses to be verified
+
+The hardest rule: a plan may be built while earlier ones still run, so a chunk may cover a token
+that nobody knows yet. It is always the slot's own last sample, which the worker has at hand.
+Workers run plans strictly in order; that alone makes it safe to reuse a block or a slot in the
+plan after the one that last used it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+
+from octavo.core.sampling_params import SamplingParams
+
+NO_TOKEN = -1  # in StepResult.tokens: this chunk sampled nothing
+
+
+@dataclass(frozen=True, slots=True)
+class NewSlot:
+    """A sequence's whole state, for the workers, at the moment it gets a slot."""
+
+    slot: int
+    request_id: str
+    tokens: array[int]  # the prompt and what was generated before
+    num_prompt: int
+    tables: tuple[tuple[int, ...], ...]  # a block table for each KV group
+    sampling: SamplingParams
+    lora: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step's work for every worker. Chunks are parallel tuples: they become arrays there."""
+
+    step: int
+    freed: tuple[int, ...]
+    opened: tuple[NewSlot, ...]
+    copies: tuple[tuple[int, int], ...]
+    new_blocks: tuple[tuple[int, tuple[tuple[int, ...], ...]], ...]
+    slots: tuple[int, ...]
+    starts: tuple[int, ...]
+    counts: tuple[int, ...]
+    samples: tuple[bool, ...]
+    drafts: tuple[tuple[int, tuple[int, ...]], ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """Positions computed in this step."""
+        return sum(self.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step gave. `tokens` answers the plan's chunks one for one; the rest is sparse."""
+
+    step: int
+    tokens: tuple[int, ...]  # the sampled token, NO_TOKEN for a chunk that samples nothing
+    accepted: tuple[tuple[int, int], ...] = ()  # (slot, how many of its drafts were right)
+    drafts: tuple[tuple[int, tuple[int, ...]], ...] = ()  # (slot, guesses at its next tokens)
+    payloads: tuple[tuple[int, object], ...] = ()  # (slot, log-probabilities and the like)
+    errors: tuple[tuple[int, str], ...] = ()  # (slot, what went wrong with this sequence alone)

@@ -1,0 +1,455 @@
+"""Who computes what in the next step, and what its result changes.
+
+Four verbs: add, abort, schedule, apply. `schedule` goes through the running sequences, first in
+order first, then through the waiting ones, and lets each compute what it lacks: need, clipped by
+every limiter, grown into blocks, committed. When blocks run out, the last running sequence gives
+up its own, until the present one fits or is itself the last.
+
+Why everything finishes. Sequences have one total order that never changes (queue.py). Victims
+are taken from its end, so the first of all that live is never preempted once it runs. It fits,
+since `add` refuses what would not fit alone; so it advances in every step, and finishes; then
+another is the first. While it waits, those that run finish by the same argument.
+
+The hardest invariant ties plans to results. A `Flight` remembers whose chunks a plan carries.
+Whatever ends a sequence's claim to a chunk (abort, finish, failure, preemption) strikes it from
+every flight at once, so `apply` never has to ask whether a result is late: a struck chunk's
+token belongs to nobody.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+
+from octavo.core import stats as why
+from octavo.core.block_pool import BlockPool
+from octavo.core.config import CoreConfig
+from octavo.core.door import Door
+from octavo.core.flight import Flight, PlanDraft
+from octavo.core.kv_manager import KVManager
+from octavo.core.limits import Limiter, limiters_for
+from octavo.core.outcome import Answer, Outcome, gain
+from octavo.core.plan import NewSlot, StepPlan, StepResult
+from octavo.core.queue import Policy, WaitingQueue
+from octavo.core.request import FinishReason, Request, TokenEvent
+from octavo.core.sequence import Sequence, Status
+from octavo.core.stats import EngineStats, HoldClock, PrefillChunk, StepStats
+
+# Waiting sequences looked at behind one that waits for a reason of its own. A bound, so that a
+# step's cost does not grow with the queue; 64 such in a row leave little else to be done.
+MAX_PASSED_OVER = 64
+
+
+class Scheduler:
+    """All sequences that live, and every decision about them."""
+
+    def __init__(self, config: CoreConfig, cache_key: bytes, pool: BlockPool | None = None) -> None:
+        self.config = config
+        self.kv = KVManager(config, cache_key, pool)
+        self.policy = Policy(config)
+        self.queue = WaitingQueue()
+        self.sequences: dict[str, Sequence] = {}  # all that live
+        self.running: list[Sequence] = []  # sorted by order
+        self.flights: deque[Flight] = deque()  # oldest first
+        self.slots: list[Sequence | None] = [None] * config.max_num_seqs
+        self.paused = False
+        self.stats = EngineStats()
+        self.hold_clock = HoldClock()
+        self.free_slots = [*range(config.max_num_seqs - 1, -1, -1)]
+        self.freed_slots: list[int] = []  # those the workers have not been told to forget
+        self._next_step = 0
+        self._spare_blocks = int(config.watermark * config.num_blocks)
+        self.limiters = limiters_for(config)
+        self._door = Door(config, self.kv, self.queue, self.limiters)
+
+    # add and abort
+
+    def add(self, request: Request, now: float) -> TokenEvent | None:
+        """Let a request wait for its turn; an event only if it is turned away."""
+        max_total = min(request.max_total, self.config.max_model_len)
+        refusal = self._door.refusal(request, max_total)
+        if request.request_id in self.sequences:
+            refusal = f"request id {request.request_id!r} is in use by a request that still lives"
+        if refusal is not None:
+            return self._turn_away(request, "refused", refusal)
+        overload = self._door.overload(len(request.prompt) + len(request.emitted))
+        if overload is not None:
+            return self._turn_away(request, "overloaded", overload)
+        sequence = Sequence(request, self.policy.order(request), max_total, now)
+        self.sequences[request.request_id] = sequence
+        self._wait(sequence, now)
+        return None
+
+    def _turn_away(self, request: Request, reason: FinishReason, message: str) -> TokenEvent:
+        self.stats.add_finish(reason)
+        position = len(request.emitted)
+        return TokenEvent(request.request_id, position, (), reason, message=message)
+
+    def abort(self, request_id: str, now: float) -> TokenEvent | None:
+        """End a request at once, whatever it is doing; None if it does not live."""
+        sequence = self.sequences.get(request_id)
+        if sequence is None:
+            return None
+        if sequence.status is Status.RUNNING:
+            self.running.remove(sequence)
+        else:
+            self.queue.remove(sequence)
+        return self._end(sequence, Outcome((), "abort"), now)
+
+    def reset_prefix_cache(self) -> None:
+        """Share nothing computed before now; what runs goes on with what it has."""
+        self.kv.reset_cache()
+
+    # schedule
+
+    def schedule(self, now: float) -> StepPlan | None:
+        """The next step's plan; None if there is nothing to do or to tell."""
+        self.hold_clock.advance(now)
+        draft = PlanDraft()
+        if self.paused:
+            self.hold_clock.reason = why.PAUSED
+        else:
+            for limiter in self.limiters:
+                limiter.begin()
+            self._make_way(draft, now)
+            self._continue_running(draft, now)
+            held_by = self._admit_waiting(draft, now)
+            self.hold_clock.reason = held_by or why.TURN
+        if not draft.sequences and not self.freed_slots:
+            return None
+        return self._send_off(draft, now)
+
+    def _make_way(self, draft: PlanDraft, now: float) -> None:
+        """Preempt running sequences for more urgent ones that wait, if the policy says so."""
+        while self.queue and self.running:
+            head = self.queue.peek(0)
+            if not self.policy.may_displace(head, self.running[-1]):
+                return
+            if not all(limiter.admits(head) for limiter in self.limiters):
+                return
+            prefix = self.kv.match(head, self._parent(head))
+            fits = self.free_slots and self.kv.fits(head, prefix, self._spare_blocks)
+            if fits or prefix.source is not None:
+                return
+            self._preempt(self.running[-1], draft, now)
+
+    def _continue_running(self, draft: PlanDraft, now: float) -> None:
+        """Plan what running sequences lack. Victims leave from the list's end as we walk it."""
+        clips = [limiter.clip for limiter in self.limiters if _overrides(limiter, "clip")]
+        commits = [limiter.commit for limiter in self.limiters if _overrides(limiter, "commit")]
+        for sequence in self.running:
+            expected = sequence.num_expected
+            if expected >= sequence.max_total:
+                continue  # its last token is on the way
+            start = sequence.num_planned
+            count = expected + len(sequence.drafts) - start
+            for clip in clips:
+                count = clip(sequence, count)
+            if count > 0 and start + count > sequence.num_capacity:
+                count = self._make_room(sequence, count, draft, now)
+            if count <= 0:
+                continue
+            draft.add_chunk(sequence, count)
+            for commit in commits:
+                commit(sequence, count)
+
+    def _make_room(self, sequence: Sequence, count: int, draft: PlanDraft, now: float) -> int:
+        """Grow a running sequence's tables: for how many tokens; 0 if it must stand back.
+
+        Guesses are not worth a preemption: they are given up before anybody else's KV is.
+        """
+        while True:
+            added = self.kv.grow(sequence, sequence.num_planned + count)
+            if added is not None:
+                if added:
+                    draft.new_blocks.append((sequence.slot, added))
+                return count
+            if sequence.drafts:
+                count -= len(sequence.drafts)
+                sequence.drafts = ()
+                continue
+            victim = self.running[-1]
+            if victim is self.running[0]:
+                return 0  # alone, it always fits; an allocation was refused, so try again later
+            self._preempt(victim, draft, now)
+            if victim is sequence:
+                return 0
+
+    def _preempt(self, victim: Sequence, draft: PlanDraft, now: float) -> None:
+        """Take a running sequence's slot and blocks; it will compute its KV again."""
+        assert self.running[-1] is victim, f"{victim.request_id} is not the last to run"
+        self.running.pop()
+        victim.stats.num_preemptions += 1
+        victim.stats.num_lost_tokens += victim.num_computed
+        self.stats.num_preemptions += 1
+        draft.num_preempted += 1
+        self._vacate(victim, now)
+        victim.rewind()
+        self._wait(victim, now)
+
+    def _admit_waiting(self, draft: PlanDraft, now: float) -> str | None:
+        """Let waiting sequences begin: what holds the first that cannot, None if none is left."""
+        held_by: str | None = None
+        index = 0
+        while index < len(self.queue):
+            if not self.free_slots:
+                return held_by or why.SEATS
+            reason, may_be_passed = self._try_admit(index, draft, now)
+            if reason is None:
+                continue
+            held_by = held_by or reason
+            if not may_be_passed or index >= MAX_PASSED_OVER:
+                break
+            index += 1
+        return held_by
+
+    def _try_admit(self, index: int, draft: PlanDraft, now: float) -> tuple[str | None, bool]:
+        """Let one waiting sequence begin, or say what holds it and whether others may pass it."""
+        sequence = self.queue.peek(index)
+        for limiter in self.limiters:
+            if not limiter.admits(sequence):
+                return limiter.reason, limiter.particular
+        prefix = self.kv.match(sequence, self._parent(sequence))
+        if prefix.source is not None:
+            self.queue.hold(index)
+            self._follow(sequence, prefix.source, prefix.target, now)
+            return None, True
+        spare = self._spare_blocks if self.running else 0
+        if not self.kv.fits(sequence, prefix, spare):
+            return why.BLOCKS, False
+        sequence.num_planned = prefix.num_tokens
+        count = sequence.num_expected - prefix.num_tokens
+        for limiter in self.limiters:
+            count = limiter.clip(sequence, count)
+        if count <= 0:
+            sequence.num_planned = 0
+            return why.BUDGET, False
+        copies = self.kv.adopt(sequence, prefix, prefix.num_tokens + count)
+        if copies is None:
+            return why.BLOCKS, False
+        self.queue.take(index)
+        draft.copies.extend(copies)
+        self._begin(sequence, prefix.num_tokens, draft, now)
+        draft.add_chunk(sequence, count)
+        for limiter in self.limiters:
+            limiter.commit(sequence, count)
+        return None, True
+
+    def _begin(self, sequence: Sequence, num_cached: int, draft: PlanDraft, now: float) -> None:
+        """Give an admitted sequence its slot and its place among the running."""
+        sequence.status = Status.RUNNING
+        sequence.slot = self.free_slots.pop()
+        self.slots[sequence.slot] = sequence
+        insort(self.running, sequence, key=_order)
+        stats = sequence.stats
+        self.hold_clock.since(sequence.hold_reading, stats.held_seconds)
+        if stats.first_planned_at is None:
+            stats.first_planned_at = now
+            stats.num_cached_tokens = num_cached
+        else:
+            stats.num_recached_tokens += num_cached
+        self.stats.num_cached_tokens += num_cached
+        draft.opened.append(
+            NewSlot(
+                slot=sequence.slot,
+                request_id=sequence.request_id,
+                tokens=sequence.tokens[:],
+                num_prompt=sequence.num_prompt,
+                tables=tuple(map(tuple, sequence.tables)),
+                sampling=sequence.request.sampling,
+                lora=sequence.request.lora,
+            )
+        )
+
+    def _send_off(self, draft: PlanDraft, now: float) -> StepPlan:
+        """Close the draft and remember whose chunks it carries."""
+        plan = draft.finish(self._next_step, self.freed_slots)
+        self._next_step += 1
+        self.freed_slots = []
+        self.flights.append(Flight(plan, draft.sequences, now))
+        num_waiting = self.queue.num_waiting
+        self.stats.add_step(
+            StepStats(
+                step=plan.step,
+                planned_at=now,
+                num_chunks=len(plan.slots),
+                num_tokens=plan.num_tokens,
+                num_prefill_tokens=draft.num_prefill_tokens,
+                num_admitted=len(plan.opened),
+                num_preempted=draft.num_preempted,
+                num_running=len(self.running),
+                num_waiting=num_waiting,
+                num_free_blocks=self.kv.pool.num_free,
+                held_by=self.hold_clock.reason if num_waiting else None,
+            )
+        )
+        return plan
+
+    # apply
+
+    def apply(self, result: StepResult, now: float) -> list[TokenEvent]:
+        """Replace expectation by fact: what the oldest step in flight gave."""
+        flight = self.flights.popleft()
+        assert result.step == flight.plan.step, f"result {result.step} came out of order"
+        assert len(result.tokens) == len(flight.sequences), "a result must answer every chunk"
+        answer = Answer(result)
+        events: list[TokenEvent] = []
+        ended = False
+        for index, sequence in enumerate(flight.sequences):
+            if sequence is None:
+                continue
+            token = result.tokens[index]
+            known = len(sequence.tokens)
+            if (
+                answer.is_sparse
+                or sequence.catching_up
+                or sequence.verifying
+                or token in sequence.stop_ids
+                or known + 1 >= sequence.max_total
+            ):
+                event = self._apply_chunk(sequence, index, flight, answer, now)
+                if event is not None:
+                    events.append(event)
+                    ended = ended or event.finish_reason is not None
+                continue
+            # The steady case, one more token of a sequence that decodes, done in place: this
+            # loop is most of what the core does in a busy engine.
+            assert token >= 0, f"slot {sequence.slot} should have sampled a token"
+            sequence.tokens.append(token)
+            sequence.num_computed = known
+            if known >= sequence.commit_at:
+                self.kv.commit(sequence)
+            events.append(TokenEvent(sequence.request_id, known - sequence.num_prompt, (token,)))
+        if ended:
+            self.running = [each for each in self.running if each.status is Status.RUNNING]
+        return events
+
+    def _apply_chunk(
+        self, sequence: Sequence, index: int, flight: Flight, answer: Answer, now: float
+    ) -> TokenEvent | None:
+        """One chunk's result, in general."""
+        plan = flight.plan
+        slot = plan.slots[index]
+        error = answer.errors.get(slot)
+        if error is not None:
+            return self._end(sequence, Outcome((), "error"), now, message=error)
+        position = len(sequence.tokens) - sequence.num_prompt
+        end = plan.starts[index] + plan.counts[index]
+        caught_up_before = not sequence.catching_up
+        if plan.samples[index]:
+            outcome = gain(sequence, answer.tokens[index], answer.accepted.get(slot, 0))
+        else:
+            outcome = Outcome()
+            sequence.num_computed = end
+        if sequence.num_computed >= sequence.commit_at:
+            self.kv.commit(sequence)
+        if not caught_up_before:
+            chunk = PrefillChunk(plan.starts[index], end, flight.planned_at, now)
+            sequence.stats.add_chunk(chunk)
+            self._lead_on(sequence, now)
+        if outcome.tokens and sequence.stats.first_token_at is None:
+            sequence.stats.first_token_at = now
+        payload = answer.payloads.get(slot)
+        if outcome.reason is not None:
+            return self._end(sequence, outcome, now, position=position, payload=payload)
+        self._take_drafts(sequence, answer.drafts.get(slot, ()))
+        if not outcome.tokens and payload is None:
+            return None
+        return TokenEvent(sequence.request_id, position, outcome.tokens, payload=payload)
+
+    def _take_drafts(self, sequence: Sequence, drafts: tuple[int, ...]) -> None:
+        """Keep guesses for the next plan, if they still continue the newest token."""
+        assert len(drafts) <= self.config.max_drafts, f"{len(drafts)} drafts are too many"
+        if not sequence.in_flight:
+            sequence.drafts = drafts[: sequence.max_total - len(sequence.tokens) - 1]
+
+    # beginning to wait, following, ending
+
+    def _parent(self, sequence: Sequence) -> Sequence | None:
+        parent_id = sequence.request.parent_id
+        return None if parent_id is None else self.sequences.get(parent_id)
+
+    def _wait(self, sequence: Sequence, now: float) -> None:
+        self.hold_clock.advance(now)
+        sequence.hold_reading = self.hold_clock.read()
+        self.queue.add(sequence)
+
+    def _follow(self, sequence: Sequence, source: Sequence, target: int, now: float) -> None:
+        """Stand aside until `source` has computed the prefix both share."""
+        self.hold_clock.since(sequence.hold_reading, sequence.stats.held_seconds)
+        sequence.held_since = now
+        source.followers.append((target, sequence))
+
+    def _lead_on(self, source: Sequence, now: float) -> None:
+        """Send followers back to the queue that this sequence has, or no longer can have, led."""
+        waiting = []
+        for target, follower in source.followers:
+            if follower.status is not Status.HELD:
+                continue  # aborted
+            if source.catching_up and source.num_computed < target:
+                waiting.append((target, follower))
+                continue
+            held_seconds = follower.stats.held_seconds
+            gone = max(0.0, now - follower.held_since)
+            held_seconds[why.PREFIX] = held_seconds.get(why.PREFIX, 0.0) + gone
+            self.queue.unhold(follower)
+            self.hold_clock.advance(now)
+            follower.hold_reading = self.hold_clock.read()
+        source.followers = waiting
+
+    def _vacate(self, sequence: Sequence, now: float, forget: bool = False) -> None:
+        """Take back all that a running sequence has; it is out of `running` or will be."""
+        self.kv.release(sequence, forget)
+        self.slots[sequence.slot] = None
+        self.free_slots.append(sequence.slot)
+        self.freed_slots.append(sequence.slot)
+        for flight in self.flights:
+            flight.strike(sequence)
+        for limiter in self.limiters:
+            limiter.leave(sequence)
+        sequence.catching_up = False  # leads nobody any further
+        self._lead_on(sequence, now)
+
+    def _end(
+        self,
+        sequence: Sequence,
+        outcome: Outcome,
+        now: float,
+        *,
+        position: int | None = None,
+        payload: object | None = None,
+        message: str | None = None,
+    ) -> TokenEvent:
+        """The last event of a request; whoever calls has seen to the list it stood in."""
+        assert outcome.reason is not None
+        if sequence.status is Status.RUNNING:
+            self._vacate(sequence, now, forget=outcome.reason == "error")
+        elif sequence.status is Status.WAITING:
+            self.hold_clock.advance(now)
+            self.hold_clock.since(sequence.hold_reading, sequence.stats.held_seconds)
+        sequence.status = Status.FINISHED
+        del self.sequences[sequence.request_id]
+        num_output = len(sequence.tokens) - sequence.num_prompt
+        stats = sequence.stats
+        stats.finished_at = now
+        stats.num_output_tokens = num_output
+        self.stats.add_finish(outcome.reason)
+        return TokenEvent(
+            sequence.request_id,
+            num_output if position is None else position,
+            outcome.tokens,
+            outcome.reason,
+            outcome.stop_token,
+            message,
+            payload,
+            stats,
+        )
+
+
+def _overrides(limiter: Limiter, hook: str) -> bool:
+    """Whether a limiter does anything in a hook; those that do not are not called in the loop."""
+    return getattr(type(limiter), hook) is not getattr(Limiter, hook)
+
+
+def _order(sequence: Sequence) -> tuple[float, float, int]:
+    return sequence.order
