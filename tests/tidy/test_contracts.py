@@ -16,8 +16,9 @@ from tests.tidy.source import ROOT
 MAP = "Arrows point down"
 DATA_PLANE = "What a model is knows nothing of the core"
 CORE = "The core stands on the standard library alone"
+BORDER = "The core's inside is its own"
 TORCH = "Only the torch backend imports torch"
-CONTRACTS = (MAP, DATA_PLANE, CORE, TORCH)
+CONTRACTS = (MAP, DATA_PLANE, CORE, BORDER, TORCH)
 
 DECENT = {
     "octavo/__init__.py": "",
@@ -78,6 +79,8 @@ def test_decent_imports_pass(tmp_path: Path) -> None:
         ("octavo/core/engine.py", "import torch", [CORE, TORCH]),
         ("octavo/models/llama.py", "import octavo.core.plan", [DATA_PLANE]),
         ("octavo/backends/native/record.py", "import octavo.core.plan", [DATA_PLANE]),
+        ("octavo/frontend/client.py", "import octavo.core.scheduler", [BORDER]),
+        ("octavo/runner/slots.py", "from octavo.core.scheduler import Scheduler", [BORDER]),
         ("octavo/server/admin.py", "import torch", [TORCH]),
         ("octavo/layers/norm.py", "from torch import nn", [TORCH]),
         ("octavo/models/llama.py", "import triton.language", [TORCH]),
