@@ -44,12 +44,20 @@ $(VENV)/.octavo: pyproject.toml $(VENV)/.dev
 	@$(PIP) install --no-build-isolation --editable .
 	@touch $@
 
+# On Linux pip's usual index has a PyTorch with several gigabytes of CUDA libraries beside it: look
+# at what pip would fetch before it does, and at what was installed afterwards.
+TORCH_INSTALL = $(PIP) install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -r requirements/torch.txt
+HAS_CUDA_LIBRARIES = import json, sys; raise SystemExit(any( \
+    p["metadata"]["name"].startswith("nvidia") for p in json.load(open(sys.argv[1]))["install"]))
+NOT_THE_CPU_BUILD = { echo "pip finds a PyTorch built for CUDA here; this set-up wants the CPU build, which is" \
+    "much smaller. Name an index that carries it: make clean setup TORCH_INDEX=<address>" >&2; exit 1; }
+
 $(VENV)/.torch: requirements/torch.txt $(VENV)/.dev
 	@echo "installing PyTorch's CPU build (the slowest step, once)"
-	@$(PIP) install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -r requirements/torch.txt
-	@$(RUN) -W ignore -c 'import torch; raise SystemExit(torch.version.cuda is not None)' || { \
-	    echo "pip found a PyTorch built for CUDA; this set-up wants the CPU build, which is much" \
-	         "smaller. Name an index that carries it: make setup TORCH_INDEX=<address>" >&2; exit 1; }
+	@$(TORCH_INSTALL) --dry-run --report $(VENV)/torch.json
+	@$(RUN) -c '$(HAS_CUDA_LIBRARIES)' $(VENV)/torch.json || $(NOT_THE_CPU_BUILD)
+	@$(TORCH_INSTALL)
+	@$(RUN) -W ignore -c 'import torch; raise SystemExit(torch.version.cuda is not None)' || $(NOT_THE_CPU_BUILD)
 	@touch $@
 
 lock: ## pin anew what requirements/*.in asks for (then read the diff)
@@ -71,7 +79,7 @@ check: $(VENV)/.octavo ## ruff, mypy, import contracts, the tidy rules
 	@$(RUN) -m ruff check --quiet $(CODE)
 	@$(RUN) -m ruff format --check --quiet $(CODE) || { echo "run: make format" >&2; exit 1; }
 	@$(RUN) -m mypy $(CODE)
-	@$(VENV)/bin/lint-imports
+	@$(VENV)/bin/lint-imports --no-logo
 	@$(RUN) -m pytest --quiet tests/tidy
 
 coverage: $(VENV)/.octavo ## the unit tests of the core must reach each of its branches
@@ -79,7 +87,7 @@ coverage: $(VENV)/.octavo ## the unit tests of the core must reach each of its b
 	@$(RUN) -m coverage report
 
 format: $(VENV)/.dev ## ruff format, and the fixes ruff is sure of
-	@$(RUN) -m ruff check --fix $(CODE)
+	@$(RUN) -m ruff check --fix --exit-zero --quiet $(CODE)
 	@$(RUN) -m ruff format $(CODE)
 
 # ---- programs ----

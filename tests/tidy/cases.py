@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from tests.tidy import core_rules, safety_rules, size_rules
+from tests.tidy import core_rules, safety_rules, set_rule, size_rules
 from tests.tidy.source import Rule, Source
 
 CORE = "octavo/core/plan.py"
@@ -144,7 +144,7 @@ CORE_CASES = (
         good=("request.id", "hashing.hash(key)", "def __hash__(self): ...", "id: int = 3"),
     ),
     Case(
-        core_rules.core_keeps_no_sets,
+        set_rule.core_keeps_no_sets,
         bad=(
             "seen = {1, 2}",
             "seen = {x for x in y}",
@@ -158,10 +158,20 @@ CORE_CASES = (
             "for x in frozenset(names): ...",
             "order = sorted(frozenset(names), key=length)",
             "names: frozenset[str]",
+            "def f(names: frozenset) -> None: ...",
+            "both = {1: 0} | {x for x in y}",
+            "first = (a.keys() & b).pop()",
+            "first = list({a, b})",
+            "number = {a, b}.pop() == 1",
         ),
         good=(
             "if status in {WAITING, RUNNING}: ...",
             "if status not in {WAITING}: ...",
+            "if len(set(slots)) < len(slots): ...",
+            "assert {*a, *b} == {len(x) for x in y}",
+            "assert not held.keys() & set(free)",
+            "assert not held.keys() & other.keys()",
+            "assert set(freed) <= set(free) | set(held)",
             "stop: frozenset[int] = frozenset(ids)",
             "stop: frozenset[int] | None",
             "def f(stop: frozenset[int] = frozenset()) -> frozenset[int]:\n return frozenset(stop)",
@@ -172,7 +182,7 @@ CORE_CASES = (
             "for key in table.keys(): ...",
         ),
     ),
-    Case(core_rules.core_keeps_no_sets, (), ("seen = {1, 2}",), OUTSIDE),
+    Case(set_rule.core_keeps_no_sets, (), ("seen = {1, 2}",), OUTSIDE),
     Case(
         core_rules.core_hides_no_branch,
         bad=("if x:  # pragma: no cover\n    pass", "if x:  # pragma: no branch\n    pass"),

@@ -1,10 +1,8 @@
 """Rules that keep the core a pure function of its arguments: same events in, same plans out.
 
 One seed must fix a whole simulated world. So the core may compute and nothing else: it asks no
-clock, draws no random number, touches no file, thread or socket, and never lets an order that
-differs from run to run decide anything. Python's `set` has such an order (it follows `hash`, which
-for strings is keyed anew in every process, and for objects is their address); dicts keep insertion
-order and do the same job. What the core needs from outside is passed to it.
+clock, draws no random number, touches no file, thread or socket. What it needs from outside is
+passed to it. That it keeps no sets either is the matter of set_rule.py.
 """
 
 import ast
@@ -49,12 +47,6 @@ IMPURE_BUILTINS = {
     "print": "writes to the outside world",
     "vars": "reaches around the arguments",
 }
-SET_TYPES = frozenset({"AbstractSet", "MutableSet", "Set", "set"})
-# Builtins that take any iterable and walk it, so that an argument's type is not fixed.
-WALKERS = frozenset(
-    {"all", "any", "dict", "enumerate", "iter", "list", "map", "max", "min", "reversed", "sorted"}
-    | {"frozenset", "sum", "tuple", "zip"}
-)
 UNCOVERED = ("pragma: no cover", "pragma: no branch")
 
 
@@ -87,69 +79,6 @@ def core_calls_nothing_impure(source: Source) -> Iterator[Offence]:
             case ast.Call(func=ast.Name(id=name)) if name in IMPURE_BUILTINS:
                 message = f"{name}() {IMPURE_BUILTINS[name]}; the core must not depend on it"
                 yield Offence(source.path, node.lineno, message)
-
-
-def core_keeps_no_sets(source: Source) -> Iterator[Offence]:
-    """No sets; `x in {A, B}` and `frozenset[int]` are harmless and allowed.
-
-    A literal set on the right of `in` is never walked. The order of a set of integers is a function
-    of the integers, so `frozenset[int]` may serve for membership (stop tokens); every mention of
-    frozenset must say so: in an annotation by its parameter, and a call must stand where an
-    annotation names its type (an annotated assignment, an argument, a default, a return).
-    """
-    if not source.in_core:
-        return
-    fine = set(_harmless(source))
-    for node in source.nodes:
-        match node:
-            case ast.Set() | ast.SetComp():
-                found = node not in fine
-            case ast.Name(id=name):
-                found = name in SET_TYPES or (name == "frozenset" and node not in fine)
-            case ast.ImportFrom(names=aliases):
-                found = any(alias.name in SET_TYPES for alias in aliases)
-            case ast.BinOp(left=left, right=right):
-                found = _is_keys_view(left) or _is_keys_view(right)
-            case _:
-                continue
-        if found:
-            message = "a set has no fixed order: use a dict (its keys keep insertion order)"
-            yield Offence(source.path, node.lineno, message)
-
-
-def _harmless(source: Source) -> Iterator[ast.AST]:
-    """The sets and the mentions of `frozenset` which the rule above allows."""
-    for node in source.nodes:
-        match node:
-            case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[ast.Set() as literal]):
-                yield literal
-            case ast.Subscript(value=ast.Name(id="frozenset") as name, slice=ast.Name(id="int")):
-                yield name
-        for value in _annotated_values(node):
-            match value:
-                case ast.Call(func=ast.Name(id="frozenset") as name):
-                    yield name
-
-
-def _annotated_values(node: ast.AST) -> Iterator[ast.AST | None]:
-    """The expressions in this node whose type an annotation fixes and mypy therefore checks."""
-    match node:
-        case ast.AnnAssign(value=value) | ast.Return(value=value) | ast.keyword(value=value):
-            yield value
-        case ast.Call(func=function, args=args) if not isinstance(function, ast.Name) or (
-            function.id not in WALKERS
-        ):
-            yield from args
-        case ast.arguments(defaults=defaults, kw_defaults=kw_defaults):
-            yield from (*defaults, *kw_defaults)
-
-
-def _is_keys_view(node: ast.AST) -> bool:
-    """Whether this is `x.keys()` or `x.items()`: between two of them an operator makes a set."""
-    match node:
-        case ast.Call(func=ast.Attribute(attr="keys" | "items"), args=[]):
-            return True
-    return False
 
 
 def core_hides_no_branch(source: Source) -> Iterator[Offence]:

@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from tests.tidy import core_rules, safety_rules, size_rules
+from tests.tidy import core_rules, safety_rules, set_rule, size_rules
 from tests.tidy.cases import CASES, RULES, Case
 from tests.tidy.source import Offence, Rule, Source, sources
 
@@ -40,7 +40,7 @@ def test_every_rule_has_a_planted_offence() -> None:
     takes_a_source_and_yields = {"source": Source, "return": Iterator[Offence]}
     written = {
         name
-        for module in (core_rules, safety_rules, size_rules)
+        for module in (core_rules, safety_rules, set_rule, size_rules)
         for name, value in vars(module).items()
         if getattr(value, "__annotations__", None) == takes_a_source_and_yields
         and not name.startswith("_")

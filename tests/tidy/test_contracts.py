@@ -1,0 +1,94 @@
+"""The import contracts of pyproject.toml object to what they are there to prevent.
+
+Most packages that the contracts name do not exist yet, so a mistake in a contract would pass in
+silence for months. Here a small tree is grown that has them all, then one wrong import is added.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.source import ROOT
+
+MAP = "Arrows point down"
+DATA_PLANE = "What a model is knows nothing of the core"
+CORE = "The core stands on the standard library alone"
+BORDER = "The core's inside is its own"
+TORCH = "Only the torch backend imports torch"
+CONTRACTS = (MAP, DATA_PLANE, CORE, BORDER, TORCH)
+
+DECENT = {
+    "octavo/__init__.py": "",
+    "octavo/config.py": "import msgspec",
+    "octavo/core/__init__.py": "",
+    "octavo/core/plan.py": "import dataclasses",
+    "octavo/core/scheduler.py": "import octavo.core.plan",
+    "octavo/frontend/__init__.py": "import octavo.core.plan",
+    "octavo/server/__init__.py": "import starlette, octavo.frontend",
+    "octavo/exec/__init__.py": "import octavo.runner, octavo.core.plan",
+    "octavo/runner/__init__.py": "import numpy, octavo.models, octavo.core.plan",
+    "octavo/models/__init__.py": "import octavo.layers",
+    "octavo/layers/__init__.py": "import octavo.backends",
+    "octavo/backends/__init__.py": "",
+    "octavo/backends/native/__init__.py": "",
+    "octavo/backends/torch/__init__.py": "import torch",
+    "octavo/backends/torch/triton/__init__.py": "import torch, triton",
+}
+
+
+def broken_contracts(tree: dict[str, str], root: Path) -> list[str]:
+    """The names of the contracts that import-linter finds broken in a tree of these files."""
+    for path, text in tree.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    shutil.copy(ROOT / "pyproject.toml", root)
+    program = "from importlinter.cli import lint_imports; raise SystemExit(lint_imports())"
+    command = [sys.executable, "-c", program]
+    run = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    verdicts = {
+        name: line.removeprefix(name).split()[0]
+        for name in CONTRACTS
+        for line in run.stdout.splitlines()
+        if line.startswith(f"{name} ")
+    }
+    assert list(verdicts) == list(CONTRACTS), run.stdout + run.stderr
+    broken = [name for name, verdict in verdicts.items() if verdict == "BROKEN"]
+    assert run.returncode == bool(broken)
+    return broken
+
+
+def test_decent_imports_pass(tmp_path: Path) -> None:
+    """Otherwise the tests below would prove nothing."""
+    assert broken_contracts(DECENT, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "broken"),
+    [
+        ("octavo/frontend/__init__.py", "import octavo.server", [MAP]),
+        ("octavo/frontend/llm.py", "def f():\n    import octavo.server", [MAP]),
+        ("octavo/runner/__init__.py", "import octavo.exec", [MAP]),
+        ("octavo/config.py", "import octavo.frontend", [MAP]),
+        ("octavo/newcomer/__init__.py", "", [MAP]),
+        ("octavo/core/engine.py", "import octavo.exec", [MAP, CORE]),
+        ("octavo/core/engine.py", "import octavo.config", [MAP, CORE]),
+        ("octavo/core/engine.py", "import numpy", [CORE]),
+        ("octavo/core/engine.py", "import torch", [CORE, TORCH]),
+        ("octavo/models/llama.py", "import octavo.core.plan", [DATA_PLANE]),
+        ("octavo/backends/native/record.py", "import octavo.core.plan", [DATA_PLANE]),
+        ("octavo/frontend/client.py", "import octavo.core.scheduler", [BORDER]),
+        ("octavo/runner/slots.py", "from octavo.core.scheduler import Scheduler", [BORDER]),
+        ("octavo/server/admin.py", "import torch", [TORCH]),
+        ("octavo/layers/norm.py", "from torch import nn", [TORCH]),
+        ("octavo/models/llama.py", "import triton.language", [TORCH]),
+        ("octavo/backends/native/pack.py", "import torch", [TORCH]),
+    ],
+)
+def test_a_wrong_import_breaks_its_contract(
+    path: str, text: str, broken: list[str], tmp_path: Path
+) -> None:
+    """Exactly the contracts that are about it, whether at the top of a file or in a function."""
+    assert broken_contracts(DECENT | {path: text}, tmp_path) == broken
