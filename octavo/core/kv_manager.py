@@ -149,7 +149,8 @@ class KVManager:
     def _match_parent(self, sequence: Sequence, parent: Sequence) -> Prefix | None:
         if parent.status is not Status.RUNNING or parent.cache_epoch != self.epoch:
             return None
-        if parent.request.lora != sequence.request.lora:
+        one, other = parent.request, sequence.request
+        if (one.lora, one.cache_scope) != (other.lora, other.cache_scope):
             return None
         common = min(_common_length(sequence.tokens, parent.tokens), len(sequence.tokens) - 1)
         num_tokens = min(common, parent.num_computed)
@@ -274,16 +275,21 @@ class KVManager:
     def release(self, sequence: Sequence, forget: bool = False) -> None:
         """Give back all blocks, the last first, so that of a cached prefix the tail goes first.
 
-        With `forget`, their content is not to be trusted and leaves the cache.
+        With `forget`, their content is not to be trusted: whatever the sequence has offered
+        leaves the cache, those blocks too that its window has left behind.
         """
         for digest in sequence.digests[sequence.num_committed :]:
             if self.upcoming.get(digest) is sequence:
                 del self.upcoming[digest]
+        if forget:
+            for digest in sequence.digests[: sequence.num_committed]:
+                for group in range(len(self.groups)):
+                    block = self.pool.find(group, digest)
+                    if block is not None:
+                        self.pool.unlabel(block)
         for blocks in zip(*map(reversed, sequence.tables), strict=True):
             for block in blocks:
                 if block != NULL_BLOCK:
-                    if forget:
-                        self.pool.unlabel(block)
                     self.pool.release(block)
         sequence.tables = ()
         sequence.num_capacity = 0

@@ -54,7 +54,8 @@ def gain(sequence: Sequence, token: int, num_accepted: int) -> Outcome:
     sequence.num_planned -= len(drafts) - num_accepted
     sequence.verifying = ()
     sequence.catching_up = False
-    sequence.stats.num_accepted_drafts += num_accepted
+    # One step, however many tokens; all but one of them were guessed.
+    sequence.stats.num_accepted_drafts += len(outcome.tokens) - 1
     return outcome
 
 

@@ -337,6 +337,8 @@ class Scheduler:
         end = plan.starts[index] + plan.counts[index]
         caught_up_before = not sequence.catching_up
         if plan.samples[index]:
+            self.stats.num_drafts += len(sequence.verifying)
+            self.stats.num_accepted_drafts += answer.accepted.get(slot, 0)
             outcome = gain(sequence, answer.tokens[index], answer.accepted.get(slot, 0))
         else:
             outcome = Outcome()
@@ -358,10 +360,10 @@ class Scheduler:
         return TokenEvent(sequence.request_id, position, outcome.tokens, payload=payload)
 
     def _take_drafts(self, sequence: Sequence, drafts: tuple[int, ...]) -> None:
-        """Keep guesses for the next plan, if they still continue the newest token."""
+        """Keep guesses at what follows the newest token, for the next plan."""
         assert len(drafts) <= self.config.max_drafts, f"{len(drafts)} drafts are too many"
-        if not sequence.in_flight:
-            sequence.drafts = drafts[: sequence.max_total - len(sequence.tokens) - 1]
+        assert not (drafts and sequence.in_flight), "drafts behind an unknown token"
+        sequence.drafts = drafts[: sequence.max_total - len(sequence.tokens) - 1]
 
     # beginning to wait, following, ending
 
@@ -433,6 +435,8 @@ class Scheduler:
         stats = sequence.stats
         stats.finished_at = now
         stats.num_output_tokens = num_output
+        num_emitted = len(sequence.request.emitted)
+        stats.num_decode_steps = num_output - num_emitted - stats.num_accepted_drafts
         self.stats.add_finish(outcome.reason)
         return TokenEvent(
             sequence.request_id,

@@ -1,1 +1,1 @@
-"""The simulator: seeded worlds that try to break the core, and an executor that notices if they do."""
+"""The simulator: seeded worlds that try to break the core, and an executor that notices."""

@@ -10,7 +10,7 @@ in which it does harm. Two workers run from the same plans and must agree.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from octavo.core.config import CoreConfig
 from octavo.core.plan import NO_TOKEN, NewSlot, StepPlan, StepResult
@@ -23,7 +23,7 @@ class SimulationError(AssertionError):
     """The core told the workers something that is wrong."""
 
 
-class WorkerDied(Exception):
+class WorkerDiedError(Exception):
     """A fault of the world, not of the core: the executor is gone."""
 
 
@@ -54,6 +54,14 @@ class Slot:
         self.tokens.append(token)
         self.states.append(extend(self.states[-1], token))
 
+    def blocks_still_its_own(self, worker: Worker) -> Iterator[int]:
+        """Full blocks that hold what this sequence would put there, out of its window or not."""
+        size = worker.block_size
+        for table, cells in zip(self.tables, self.cells, strict=True):
+            for index, block in enumerate(table[: len(cells) // size]):
+                if worker.memory[block] == cells[index * size : (index + 1) * size]:
+                    yield block
+
 
 class Worker:
     """One rank: slots, and memory in blocks."""
@@ -72,15 +80,15 @@ class Worker:
 
     def run(self, plan: StepPlan, draft_length: int) -> StepResult:
         """Do a step, in the order plan.py promises."""
-        for slot in plan.freed:
-            require(slot in self.slots, f"slot {slot} freed, but not open")
-            del self.slots[slot]
+        for number in plan.freed:
+            require(number in self.slots, f"slot {number} freed, but not open")
+            del self.slots[number]
         for new in plan.opened:
             require(new.slot not in self.slots, f"slot {new.slot} opened while in use")
             self.slots[new.slot] = self._open(new)
         self._copy(plan)
-        for slot, groups in plan.new_blocks:
-            for table, blocks in zip(self.slots[slot].tables, groups, strict=True):
+        for number, groups in plan.new_blocks:
+            for table, blocks in zip(self.slots[number].tables, groups, strict=True):
                 table.extend(blocks)
                 self._poison(blocks)
         drafts = dict(plan.drafts)
@@ -156,12 +164,17 @@ class Worker:
         slot.position = first
         for group, cells in enumerate(slot.cells):
             cells.extend(self._codes(slot, group, 0, slot.tokens[:first]))
-            oldest = self.config.groups[group].first_needed(first) // self.block_size
+            oldest = self._oldest(group, first) // self.block_size
             for block in slot.tables[group][oldest : -(-first // self.block_size)]:
                 require(
                     self.versions[block] >= slot.version,
                     f"{slot.request_id}: begins from block {block}, which is out of date",
                 )
+
+    def _oldest(self, group: int, position: int) -> int:
+        """The first position that a query reads: said here once more, not taken from the core."""
+        window = self.config.groups[group].window
+        return 0 if window is None else max(0, position - (window - 1))
 
     def _codes(self, slot: Slot, group: int, first: int, tokens: list[int]) -> list[int]:
         base = (slot.conditions * len(self.config.groups) + group) << 40
@@ -169,7 +182,7 @@ class Worker:
 
     def _read_back(self, slot: Slot, group: int, first: int, end: int) -> None:
         size, table, cells = self.block_size, slot.tables[group], slot.cells[group]
-        oldest = self.config.groups[group].first_needed(first)
+        oldest = self._oldest(group, first)
         index = oldest // size
         begin = index * size
         if begin < oldest:  # the window begins inside this block
@@ -249,7 +262,7 @@ class SimExecutor:
     def submit(self, plan: StepPlan) -> None:
         """Do the step at once; what it gave is kept until it is collected."""
         if self._faults.die_at_submit:
-            raise WorkerDied
+            raise WorkerDiedError
         self._check_plan(plan)
         result, other = (worker.run(plan, self._draft_length) for worker in self.workers)
         require(result == other, f"step {plan.step}: the workers disagree")
@@ -258,7 +271,7 @@ class SimExecutor:
     def collect(self, wait: bool) -> StepResult | None:
         """The oldest result, unless this is one of the slow moments."""
         if self._faults.die_at_collect:
-            raise WorkerDied
+            raise WorkerDiedError
         if not wait and self._is_slow():
             return None
         return self.results.popleft()
@@ -291,13 +304,15 @@ class SimExecutor:
         )
 
     def distrust(self, request_id: str) -> None:
-        """Nobody may begin from a failed request's blocks any more, but those who have them."""
+        """Nobody may begin from what a failed request has computed, but those who have it."""
         for worker in self.workers:
-            tables = [(s.request_id == request_id, s.tables) for s in worker.slots.values()]
-            kept = {b for failed, groups in tables if not failed for t in groups for b in t}
-            for failed, groups in tables:
-                for block in (b for table in groups for b in table if failed and b not in kept):
-                    worker.versions[block] = POISON
+            failed = [s for s in worker.slots.values() if s.request_id == request_id]
+            others = [s for s in worker.slots.values() if s.request_id != request_id]
+            kept = {block for slot in others for table in slot.tables for block in table}
+            for slot in failed:
+                for block in slot.blocks_still_its_own(worker):
+                    if block not in kept:
+                        worker.versions[block] = POISON
 
 
 class Faults:

@@ -18,7 +18,7 @@ from octavo.core.plan import StepPlan
 from octavo.core.request import Abort, Pause, Request, ResetPrefixCache, Resume, TokenEvent
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.stats import RequestStats
-from tests.sim.executor import Faults, SimExecutor, WorkerDied, require
+from tests.sim.executor import Faults, SimExecutor, WorkerDiedError, require
 from tests.sim.truth import whole_output
 from tests.sim.world import Arrival, Fault, World
 
@@ -68,6 +68,7 @@ class Journal:
     restarted: bool = False
     is_new: bool = True  # not yet in any engine: may be turned away for overload
     aborted: bool = False
+    could_overload: bool = False  # the queue was full when it was handed in
 
     def resume(self) -> Request:
         """The request as a fresh engine must get it."""
@@ -182,7 +183,7 @@ class Simulation:
         refused, steps = self.refusals.num_refused, scheduler.stats.num_tokens
         try:
             events = self.engine.step(wait=self._rng.random() < 0.7)
-        except WorkerDied:
+        except WorkerDiedError:
             self._restart()
             return
         for event in events:
@@ -201,8 +202,12 @@ class Simulation:
             if not journal.is_new and self._is_full(journal):
                 self.backlog = names[index:]
                 return
+            was_full = self._is_full(journal)
             self.engine.on_event(journal.resume())
             journal.is_new = False
+            taken = name in self.engine.scheduler.sequences
+            require(not (taken and was_full), f"{name}: taken in although the queue is full")
+            journal.could_overload = was_full
 
     def _is_full(self, journal: Journal) -> bool:
         """Whether the engine would turn a request away for now, by its documented bounds."""
@@ -265,7 +270,8 @@ class Simulation:
         if parent is not None:
             request = parent.request
             prompt = [*request.prompt, *parent.output[: arrival.keep], *prompt]
-            lora, scope = request.lora, request.cache_scope
+            if arrival.inherits:
+                lora, scope = request.lora, request.cache_scope
         request = Request(
             request_id=arrival.name,
             prompt=array("i", prompt),
@@ -316,14 +322,12 @@ class Simulation:
         match event.finish_reason:
             case "stop" | "length":
                 require(journal.output == journal.expected, f"{name}: ended early")
+                require(not journal.aborted, f"{name}: an abort was lost")
                 right = journal.expected_reason
                 require(event.finish_reason == right, f"{name}: {event.finish_reason}, not {right}")
-                named = event.finish_reason == "stop" and journal.output[-1] in (
-                    request.sampling.stop_token_ids
-                )
-                require(
-                    event.stop_token == (journal.output[-1] if named else None), f"{name}: stop"
-                )
+                last = journal.output[-1]
+                named = event.finish_reason == "stop" and last in request.sampling.stop_token_ids
+                require(event.stop_token == (last if named else None), f"{name}: stop token")
             case "abort":
                 require(journal.aborted, f"{name}: aborted by nobody")
             case "error":
@@ -332,8 +336,8 @@ class Simulation:
             case "refused":
                 require(bool(event.message) and self._could_refuse(request), f"{name}: {event}")
             case "overloaded":
-                few = self.config.max_num_waiting < 1000 or self.config.max_waiting_tokens < 1000
-                require(bool(event.message) and few, f"{name}: turned away: {event.message}")
+                full = journal.could_overload
+                require(bool(event.message) and full, f"{name}: turned away: {event.message}")
             case _:
                 require(False, f"{name}: ended as {event.finish_reason}")
         if event.stats is not None and not journal.restarted:
@@ -369,16 +373,29 @@ class Simulation:
             require(abs(held - waited) < 1e-6, f"{name}: waited {waited}, explained {held}")
 
     def _check_plan(self, plan: StepPlan) -> None:
-        """Just after scheduling: nobody was overtaken without a reason that concerns him alone."""
-        scheduler = self.engine.scheduler
+        """Just after scheduling: every bound is kept, and nobody was overtaken for no reason."""
+        config, scheduler = self.config, self.engine.scheduler
+        require(not (self.paused and plan.slots), "planned while paused")
+        cap = config.long_prefill_tokens or config.max_num_batched_tokens
+        require(max(plan.counts, default=0) <= cap, f"a chunk of more than {cap} tokens")
+        samples = dict(zip(plan.slots, plan.samples, strict=True))
         for new in plan.opened:
-            sequence = scheduler.slots[new.slot]
-            require(sequence is not None, f"slot {new.slot} opened for nobody")
+            whole = samples[new.slot] or config.chunked_prefill
+            require(whole, f"{new.request_id}: its prompt was cut")
+            place = self._place(new.request_id)
             for waiting in scheduler.queue:
-                if sequence is None or waiting.order > sequence.order:
-                    break
-                overtaken = waiting.request.lora is None
-                require(not overtaken, f"{new.request_id} overtook {waiting.request_id}")
+                # Only he who waits for an adapter may be passed.
+                passed = self._place(waiting.request_id) < place and not waiting.request.lora
+                require(not passed, f"{new.request_id} overtook {waiting.request_id}")
+
+    def _place(self, name: str) -> tuple[float, ...]:
+        """The order that the policy promises; who came at the same instant may go either way."""
+        config, request = self.config, self.journals[name].request
+        if config.policy == "fcfs":
+            return (request.arrival,)
+        if config.ageing_seconds:
+            return (request.arrival + config.ageing_seconds * request.priority,)
+        return (request.priority, request.arrival)
 
     def _check_rest(self) -> None:
         """Nothing is left: the engine is as it was when it began."""

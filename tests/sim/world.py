@@ -32,6 +32,7 @@ class Arrival:
     # from them with `prompt` instead.
     parent: str | None = None
     keep: int = 0
+    inherits: bool = True  # its parent's adapter and cache scope
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def draw_world(seed: int) -> World:
         (tick, maker.draw()) for tick in _draw_ticks(rng, num_ticks)
     ]
     if rng.random() < 0.6:
-        events.extend(_draw_faults(rng, num_ticks, maker.names))
+        events.extend(_draw_faults(rng, num_ticks, maker))
     events.sort(key=lambda event: event[0])
     return World(seed, config, tuple(events), rng.choice((0.0, 0.0, 0.3, 0.8)))
 
@@ -162,12 +163,14 @@ class _Arrivals:
     def _tokens(self, count: int) -> tuple[int, ...]:
         return tuple(self.rng.randrange(VOCABULARY) for _ in range(count))
 
-    def draw(self) -> Arrival:
-        """One more request."""
+    def draw(self, again: str | None = None) -> Arrival:
+        """One more request; with `again`, one that asks what that one asked."""
         rng = self.rng
         name = f"r{len(self.names)}"
         parent = rng.choice(self.names) if self.names and rng.random() < self.fork_rate else None
         prompt = self._prompt()
+        if again is not None:
+            parent, prompt = None, self.past[self.names.index(again)]
         self.names.append(name)
         self.past.append(prompt)
         max_tokens = rng.randint(1, self.longest_output)
@@ -185,6 +188,7 @@ class _Arrivals:
             scope=rng.choice(self.scopes),
             parent=parent,
             keep=rng.choice((0, 0, rng.randint(0, self.longest_output))),
+            inherits=rng.random() < 0.8,
         )
 
     def _prompt(self) -> tuple[int, ...]:
@@ -211,18 +215,29 @@ class _Arrivals:
                 return head + self._tokens(rng.randint(0, max(1, longest // 4)))
 
 
-def _draw_faults(rng: random.Random, num_ticks: int, names: list[str]) -> list[tuple[int, Fault]]:
+def _draw_faults(
+    rng: random.Random, num_ticks: int, maker: _Arrivals
+) -> list[tuple[int, Arrival | Fault]]:
     """Some kinds of fault, some times each; most worlds have few kinds."""
-    faults: list[tuple[int, Fault]] = []
+    events: list[tuple[int, Arrival | Fault]] = []
+    names = list(maker.names)
 
-    def add(fault: Fault) -> None:
-        faults.append((rng.randrange(num_ticks + 10), fault))
+    def add(event: Arrival | Fault) -> int:
+        tick = rng.randrange(num_ticks + 10)
+        events.append((tick, event))
+        return tick
 
     for kind in rng.sample(list(KINDS), rng.randint(1, 3)):
         for _ in range(rng.randint(1, 4)):
             match kind:
-                case "abort" | "nan":
+                case "abort":
                     add(Fault(kind, rng.choice([*names, "nobody"])))
+                case "nan":
+                    name = rng.choice(names)
+                    tick = add(Fault(kind, name))
+                    # Others ask the same soon after: would they get the tainted KV?
+                    ticks = range(tick + 1, tick + 1 + rng.randint(0, 3))
+                    events.extend((later, maker.draw(again=name)) for later in ticks)
                 case "pause":
                     add(Fault("pause"))
                     add(Fault("resume"))
@@ -234,4 +249,4 @@ def _draw_faults(rng: random.Random, num_ticks: int, names: list[str]) -> list[t
                     add(Fault("jump", number=rng.choice((-3600.0, 3600.0, -0.01, 0.05))))
                 case _:
                     add(Fault(kind))
-    return faults
+    return events

@@ -1,0 +1,379 @@
+"""The bugs that the simulator must catch: one plausible slip each, as a change of the source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One change. `old` must occur exactly once in the file, so that a bug cannot go stale."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+
+    def apply(self, source: str) -> str:
+        """The source with the bug in it."""
+        if source.count(self.old) != 1:
+            found = source.count(self.old)
+            raise ValueError(f"{self.name}: {self.old!r} occurs {found} times in {self.file}")
+        return source.replace(self.old, self.new)
+
+
+# How Sequence.rewind begins.
+_REWOUND = (
+    '        """Forget all that is computed or in flight; the known tokens stay."""\n'
+    "        self.slot = NO_SLOT\n"
+    "        self.num_computed = 0\n"
+)
+
+BUGS = (
+    # block_pool
+    Bug(
+        "a shared block's reference is not dropped",
+        "block_pool.py",
+        "        if count:\n            return\n",
+        "        if count:\n            self.ref_counts[block] = count + 1\n            return\n",
+    ),
+    Bug(
+        "a second holder is not counted",
+        "block_pool.py",
+        "        self.ref_counts[block] += 1\n",
+        "        self.ref_counts[block] = 1\n",
+    ),
+    Bug(
+        "a block handed out anew keeps its label",
+        "block_pool.py",
+        "                self.unlabel(block)\n            block = following[block]\n",
+        "                pass\n            block = following[block]\n",
+    ),
+    Bug(
+        "a hit leaves its block in the free list",
+        "block_pool.py",
+        "            self._next[before] = after\n            self._previous[after] = before\n",
+        "",
+    ),
+    Bug(
+        "a second block takes over a content's name",
+        "block_pool.py",
+        " and digest not in self._index[group]",
+        "",
+    ),
+    Bug(
+        "KV groups are confused in the index",
+        "block_pool.py",
+        "        return self._index[group].get(digest)\n",
+        "        return self._index[0].get(digest)\n",
+    ),
+    Bug(
+        "the free count misses a hit",
+        "block_pool.py",
+        "            self._previous[after] = before\n            self.num_free -= 1\n",
+        "            self._previous[after] = before\n",
+    ),
+    Bug(
+        "the free list loses its tail",
+        "block_pool.py",
+        "        following[0] = block\n        self._previous[block] = 0\n",
+        "        following[0] = block\n",
+    ),
+    # kv_manager
+    Bug("the hash lacks the adapter", "kv_manager.py", " + scope + adapter", " + scope"),
+    Bug("the hash lacks the scope", "kv_manager.py", " + scope + adapter", " + adapter"),
+    Bug("the hash is not chained", "kv_manager.py", "digest + data[", "data["),
+    Bug("a reset keeps the epoch", "kv_manager.py", "        self.epoch += 1\n", ""),
+    Bug(
+        "blocks are offered before they are computed",
+        "kv_manager.py",
+        "num_full = sequence.num_computed // self.block_size",
+        "num_full = sequence.num_planned // self.block_size",
+    ),
+    Bug(
+        "a full hit leaves no token to compute",
+        "kv_manager.py",
+        "limit = (len(sequence.tokens) - 1) // self.block_size",
+        "limit = len(sequence.tokens) // self.block_size",
+    ),
+    Bug(
+        "a fork's partial block is not copied",
+        "kv_manager.py",
+        "        return tuple(\n            (tail, table[num_shared])\n",
+        "        return tuple(\n            (tail, tail)\n",
+    ),
+    Bug(
+        "the copied block stays held",
+        "kv_manager.py",
+        "        for block in prefix.tails:\n            self.pool.release(block)\n",
+        "",
+    ),
+    Bug(
+        "a fork takes over another adapter's KV",
+        "kv_manager.py",
+        "        if (one.lora, one.cache_scope) != (other.lora, other.cache_scope):\n",
+        "        if one.cache_scope != other.cache_scope:\n",
+    ),
+    Bug(
+        "a fork takes KV from before a reset",
+        "kv_manager.py",
+        "        if parent.status is not Status.RUNNING or parent.cache_epoch != self.epoch:\n",
+        "        if parent.status is not Status.RUNNING:\n",
+    ),
+    Bug(
+        "a fork takes what its parent has not computed",
+        "kv_manager.py",
+        "num_tokens = min(common, parent.num_computed)",
+        "num_tokens = min(common, parent.num_planned)",
+    ),
+    Bug(
+        "a fork agrees one token too far",
+        "kv_manager.py",
+        "            high = middle\n    return low\n",
+        "            high = middle\n    return low + 1\n",
+    ),
+    Bug("a window is one position short", "config.py", "- self.window + 1", "- self.window + 2"),
+    Bug(
+        "a window's blocks go when they are planned past",
+        "kv_manager.py",
+        "first_needed(sequence.num_computed) // self.block_size\n        table =",
+        "first_needed(sequence.num_planned) // self.block_size\n        table =",
+    ),
+    Bug(
+        "a windowed hit is too short by a block",
+        "kv_manager.py",
+        "run >= length - first for",
+        "run >= length - first - 1 for",
+    ),
+    Bug(
+        "tables grow a block too little",
+        "kv_manager.py",
+        "        count = self._blocks(end) - len(sequence.tables[0])\n",
+        "        count = end // self.block_size - len(sequence.tables[0])\n",
+    ),
+    Bug(
+        "a refused admission keeps the prefix",
+        "kv_manager.py",
+        "            for block in reversed(held):\n                self.pool.release(block)\n",
+        "",
+    ),
+    Bug(
+        "a failed request's blocks stay in the cache",
+        "kv_manager.py",
+        "                    if block is not None:\n",
+        "                    if False:\n",
+    ),
+    Bug(
+        "one who left is still said to compute",
+        "kv_manager.py",
+        "        for digest in sequence.digests[sequence.num_committed :]:\n",
+        "        for digest in ():\n",
+    ),
+    # scheduler, sequence, outcome, flight
+    Bug(
+        "an abort of a waiting request is lost",
+        "scheduler.py",
+        "        else:\n            self.queue.remove(sequence)\n",
+        "        else:\n            return None\n",
+    ),
+    Bug(
+        "a freed slot is not announced",
+        "scheduler.py",
+        "        self.freed_slots.append(sequence.slot)\n",
+        "",
+    ),
+    Bug(
+        "a freed slot is announced twice",
+        "scheduler.py",
+        "        self.freed_slots = []\n        self.flights",
+        "        self.flights",
+    ),
+    Bug(
+        "a late result is counted",
+        "scheduler.py",
+        "            flight.strike(sequence)\n",
+        "            pass\n",
+    ),
+    Bug(
+        "the newest flight is not struck",
+        "scheduler.py",
+        "        for flight in self.flights:\n            flight.strike",
+        "        for flight in list(self.flights)[:-1]:\n            flight.strike",
+    ),
+    Bug(
+        "a preempted sequence believes it is still planned",
+        "sequence.py",
+        _REWOUND + "        self.num_planned = 0\n",
+        _REWOUND,
+    ),
+    Bug(
+        "a preempted sequence still expects its sample",
+        "sequence.py",
+        _REWOUND + "        self.num_planned = 0\n        self.num_expected = len(self.tokens)\n",
+        _REWOUND + "        self.num_planned = 0\n",
+    ),
+    Bug(
+        "a preempted sequence keeps its guesses",
+        "sequence.py",
+        "        self.drafts = ()\n        self.verifying = ()\n",
+        "        self.verifying = ()\n",
+    ),
+    Bug(
+        "emitted tokens are forgotten on resumption",
+        "sequence.py",
+        "        self.tokens.extend(request.emitted)\n",
+        "",
+    ),
+    Bug(
+        "rejected drafts are not rolled back",
+        "outcome.py",
+        "    sequence.num_planned -= len(drafts) - num_accepted\n",
+        "",
+    ),
+    Bug(
+        "a rejected draft is taken for a token",
+        "outcome.py",
+        "(*drafts[:num_accepted], token)",
+        "(*drafts[: num_accepted + 1], token)",
+    ),
+    Bug(
+        "tokens behind a stop are given out",
+        "outcome.py",
+        '            return Outcome(tokens[:count], "stop", named)\n',
+        '            return Outcome(tokens, "stop", named)\n',
+    ),
+    Bug(
+        "min_tokens counts the prompt",
+        "outcome.py",
+        "        num_output = known + count - sequence.num_prompt\n",
+        "        num_output = known + count\n",
+    ),
+    Bug(
+        "a sequence runs one token too long",
+        "outcome.py",
+        "        if known + count >= sequence.max_total:\n",
+        "        if known + count > sequence.max_total:\n",
+    ),
+    Bug(
+        "guesses go past the end",
+        "scheduler.py",
+        "drafts[: sequence.max_total - len(sequence.tokens) - 1]",
+        "drafts[: sequence.max_total - len(sequence.tokens)]",
+    ),
+    Bug(
+        "a sample is not expected",
+        "flight.py",
+        "            sequence.num_expected = expected + 1\n",
+        "            pass\n",
+    ),
+    Bug(
+        "followers are left behind when their leader goes",
+        "scheduler.py",
+        "        sequence.catching_up = False  # leads nobody any further\n",
+        "",
+    ),
+    Bug(
+        "the wrong one stands back",
+        "scheduler.py",
+        "            if victim is sequence:\n                return 0\n",
+        "",
+    ),
+    Bug("a pause is ignored", "scheduler.py", "        if self.paused:\n", "        if False:\n"),
+    Bug(
+        "one that lacks blocks is overtaken",
+        "scheduler.py",
+        "(sequence, prefix, spare):\n            return why.BLOCKS, False\n",
+        "(sequence, prefix, spare):\n            return why.BLOCKS, True\n",
+    ),
+    Bug(
+        "the time in the queue is not explained",
+        "scheduler.py",
+        "        self.hold_clock.since(sequence.hold_reading, stats.held_seconds)\n",
+        "",
+    ),
+    # limits, queue, door, engine
+    Bug(
+        "the budget is never used up",
+        "limits.py",
+        "        self.remaining -= count\n",
+        "        pass\n",
+    ),
+    Bug(
+        "the budget is never renewed",
+        "limits.py",
+        "        self.remaining = self.budget\n",
+        "        pass\n",
+    ),
+    Bug(
+        "long prefills are not capped",
+        "limits.py",
+        "        return min(count, self.most)\n",
+        "        return count\n",
+    ),
+    Bug(
+        "a prompt is cut although it may not be",
+        "limits.py",
+        "        return 0 if cut else count\n",
+        "        return count\n",
+    ),
+    Bug(
+        "an adapter's slot is never given back",
+        "limits.py",
+        "            if not self.running[lora]:\n                del self.running[lora]\n",
+        "",
+    ),
+    Bug(
+        "one adapter too many runs",
+        "limits.py",
+        "len(self.running) < self.num_slots",
+        "len(self.running) <= self.num_slots",
+    ),
+    Bug(
+        "planning goes on behind an unknown token of a speculating sequence",
+        "limits.py",
+        "        return 0 if sequence.num_expected > len(sequence.tokens) else count\n",
+        "        return count\n",
+    ),
+    Bug(
+        "priorities are upside down",
+        "queue.py",
+        "            return (request.priority, request.arrival, self._number)\n",
+        "            return (-request.priority, request.arrival, self._number)\n",
+    ),
+    Bug(
+        "ageing makes the urgent wait",
+        "queue.py",
+        "request.arrival + request.priority * self.ageing_seconds",
+        "request.arrival - request.priority * self.ageing_seconds",
+    ),
+    Bug(
+        "the newest goes first",
+        "queue.py",
+        "            return (0, request.arrival, self._number)\n",
+        "            return (0, -request.arrival, -self._number)\n",
+    ),
+    Bug(
+        "the queue takes one too many",
+        "door.py",
+        "        if queue.num_waiting >= config.max_num_waiting:\n",
+        "        if queue.num_waiting > config.max_num_waiting:\n",
+    ),
+    Bug(
+        "what can never fit is let in",
+        "door.py",
+        "        if num_blocks > config.num_blocks - 1:\n",
+        "        if num_blocks > config.num_blocks:\n",
+    ),
+    Bug(
+        "one plan too many flies",
+        "engine.py",
+        "        if len(scheduler.flights) < scheduler.config.pipeline_depth:\n",
+        "        if len(scheduler.flights) <= scheduler.config.pipeline_depth:\n",
+    ),
+    Bug(
+        "events are given out twice",
+        "engine.py",
+        "        events, self._outbox = self._outbox, []\n        return events\n",
+        "        return self._outbox\n",
+    ),
+)

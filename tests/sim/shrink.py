@@ -1,0 +1,69 @@
+"""Makes a failing world small: leaves out what the failure does not need.
+
+Delta debugging over the list of events: halves, then quarters, then single events are left out
+as long as the world still fails. Afterwards the configuration's features are turned off one by
+one, for as long as it fails without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from octavo.core.config import ConfigError, KVGroup
+from tests.sim.simulation import Simulation
+from tests.sim.world import Arrival, Fault, World
+
+Events = tuple[tuple[int, Arrival | Fault], ...]
+
+# What each feature is when it is off; tried in this order.
+PLAIN: tuple[dict[str, object], ...] = (
+    {"pipeline_depth": 1},
+    {"max_drafts": 0},
+    {"groups": (KVGroup(),)},
+    {"policy": "fcfs"},
+    {"long_prefill_tokens": 0},
+    {"prefix_caching": False},
+    {"watermark": 0.0},
+    {"max_loras": 0},
+)
+
+
+def failure_of(world: World) -> Exception | None:
+    """How a world fails; None if it does not."""
+    try:
+        Simulation(world).run()
+    except Exception as error:  # whatever it is, it is what we look for
+        return error
+    return None
+
+
+def shrink(world: World, fails: Callable[[World], bool] | None = None) -> World:
+    """A smaller world that still fails."""
+    still_fails = fails or (lambda candidate: failure_of(candidate) is not None)
+    world = _fewer_events(world, still_fails)
+    for plain in PLAIN:
+        try:
+            config = replace(world.config, **plain)  # type: ignore[arg-type]
+        except ConfigError:
+            continue
+        if still_fails(replace(world, config=config)):
+            world = replace(world, config=config)
+    if still_fails(replace(world, slowness=0.0)):
+        world = replace(world, slowness=0.0)
+    return _fewer_events(world, still_fails)
+
+
+def _fewer_events(world: World, still_fails: Callable[[World], bool]) -> World:
+    size = max(1, len(world.events) // 2)
+    while True:
+        begin, shorter = 0, False
+        while begin < len(world.events):
+            rest: Events = world.events[:begin] + world.events[begin + size :]
+            if still_fails(replace(world, events=rest)):
+                world, shorter = replace(world, events=rest), True
+            else:
+                begin += size
+        if size == 1 and not shorter:
+            return world
+        size = max(1, size // 2)

@@ -1,0 +1,80 @@
+"""Thousands of worlds on every change, and the properties of the simulator itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.sim.shrink import failure_of, shrink
+from tests.sim.simulation import Simulation
+from tests.sim.world import Fault, World, draw_world
+
+NUM_WORLDS = 2400
+WORLDS_A_TEST = 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, NUM_WORLDS, WORLDS_A_TEST))
+def test_worlds_hold(first: int) -> None:
+    """Every world of the range; a failure names the command that replays it."""
+    for seed in range(first, first + WORLDS_A_TEST):
+        failure = failure_of(draw_world(seed))
+        assert failure is None, f"python -m tests.sim --seeds 1 --from {seed}: {failure!r}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(0, 60, 5))
+def test_each_allocation_in_turn_may_be_refused(seed: int) -> None:
+    """The k-th allocation fails, for every k that the world comes to."""
+    world = draw_world(seed)
+    refused_at = 1
+    while True:
+        simulation = Simulation(replace(world, refuse_at=refused_at)).run()
+        if simulation.refusals.num_calls < refused_at:
+            break
+        refused_at += 1
+    assert refused_at > 1
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_seed_fixes_everything(seed: int) -> None:
+    """The same world twice gives the same trace, to the letter."""
+    once = Simulation(draw_world(seed), record=True).run()
+    again = Simulation(draw_world(seed), record=True).run()
+    assert once.trace == again.trace
+
+
+@pytest.mark.slow
+def test_the_worlds_reach_what_they_are_for() -> None:
+    """What must happen somewhere does happen, or the worlds have gone tame."""
+    seen = dict.fromkeys(("preempted", "cached", "restarted", "refused memory", "drafts"), 0)
+    ends: dict[str | None, int] = {}
+    for seed in range(200):
+        simulation = Simulation(draw_world(seed)).run()
+        stats = simulation.engine.scheduler.stats
+        seen["preempted"] += stats.num_preemptions
+        seen["cached"] += stats.num_cached_tokens
+        seen["drafts"] += stats.num_accepted_drafts
+        seen["restarted"] += sum(j.restarted for j in simulation.journals.values())
+        seen["refused memory"] += simulation.refusals.num_refused
+        for journal in simulation.journals.values():
+            ends[journal.reason] = ends.get(journal.reason, 0) + 1
+    assert min(seen.values()) > 20, seen
+    reasons = ("stop", "length", "abort", "error", "refused", "overloaded")
+    assert all(ends.get(reason, 0) > 10 for reason in reasons), ends
+
+
+def test_shrinking_leaves_only_what_a_failure_needs() -> None:
+    """Of a world that 'fails' whenever two certain faults are in it, those two remain."""
+    pause, reset = Fault("pause"), Fault("reset")
+    world = draw_world(3)
+    world = replace(world, events=(*world.events, (90, pause), (91, Fault("abort")), (92, reset)))
+
+    def fails(candidate: World) -> bool:
+        events = [event for _, event in candidate.events]
+        return pause in events and reset in events
+
+    small = shrink(world, fails)
+    assert [event for _, event in small.events] == [pause, reset]
+    assert small.config.pipeline_depth == 1
