@@ -132,9 +132,10 @@ def _skip_value(cursor: Cursor, what: str) -> Callable[[], RawValue]:
             raise UnsupportedFormatError(f"{what} is an array of arrays", path=cursor.file.path)
     file, start = cursor.file, cursor.position
     if code == STRING_CODE:
-        cursor.skip_strings(1 if count is None else count, what)
         if count is None:
+            cursor.skip_string(what)
             return lambda: Cursor(file, start).string(what)
+        cursor.skip_strings(count, what)
         end = cursor.position
         return lambda: Cursor(file, start).strings(count, end, what)
     if code not in SCALAR_FORMATS:

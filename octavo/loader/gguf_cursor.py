@@ -80,10 +80,12 @@ class Cursor:
     def skip_scalars(self, code: int, count: int, what: str) -> None:
         self.take(count * calcsize("<" + SCALAR_FORMATS[code]), what)
 
+    def skip_string(self, what: str) -> int:
+        """Move over one string; where its text starts."""
+        return self.take(self.u64(f"the length of {what}"), what)
+
     def string(self, what: str) -> bytes:
-        length = self.u64(f"the length of {what}")
-        start = self.take(length, what)
-        return self.file.buffer[start : start + length]
+        return self.file.buffer[self.skip_string(what) : self.position]
 
     def strings(self, count: int, end: int, what: str) -> list[bytes]:
         """`count` strings that fill the bytes up to `end`, as skip_strings found them."""

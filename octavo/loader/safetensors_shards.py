@@ -12,25 +12,28 @@ from octavo.loader.strict_json import parse_object
 MAX_INDEX_BYTES = 64 << 20
 
 
-def open_sharded_safetensors(index_path: Path) -> Checkpoint:
+def open_with_index(index_path: Path) -> Checkpoint:
     """The tensors of all files that an index (`*.safetensors.index.json`) names."""
     owners = read_index(index_path)
-    return merge_shards(index_path, owners, sorted(set(owners.values())))
+    shard_names = sorted(set(owners.values()))
+    return _merge(index_path, [index_path.with_name(name) for name in shard_names], owners)
 
 
-def merge_shards(
-    path: Path, owners: Mapping[str, str] | None, shard_names: list[str]
-) -> Checkpoint:
-    """The tensors of several files beside `path`; `owners`, if given, says which holds which."""
+def open_shards(paths: list[Path]) -> Checkpoint:
+    """The tensors of several files that no index describes."""
+    return _merge(paths[0].parent, paths, None)
+
+
+def _merge(path: Path, shard_paths: list[Path], owners: Mapping[str, str] | None) -> Checkpoint:
+    """One checkpoint from several files; `owners`, if given, says which holds which tensor."""
     tensors: dict[str, TensorInfo] = {}
     metadata = Metadata.of_strings(path, {})
-    for shard_name in shard_names:
-        shard_path = path.with_name(shard_name)
+    for shard_path in shard_paths:
         if not shard_path.exists():
             raise CorruptFileError(
                 "this shard is missing",
                 path=shard_path,
-                advice=f"{path.name} needs {len(shard_names):,} files: download it again",
+                advice=f"the model has {len(shard_paths):,} files: download it again",
             )
         shard = open_safetensors(shard_path)
         metadata = metadata if len(metadata) else shard.metadata
@@ -39,7 +42,7 @@ def merge_shards(
                 raise CorruptFileError(
                     f"is also in {tensors[name].path.name}", path=shard_path, tensor=name
                 )
-            if owners is not None and owners.get(name) != shard_name:
+            if owners is not None and owners.get(name) != shard_path.name:
                 raise CorruptFileError(
                     f"its {info.num_bytes:,} bytes are here, but {path.name} places it"
                     f" {'in ' + quote(owners[name]) if name in owners else 'nowhere'}",
