@@ -1,6 +1,7 @@
 """The only reader of the environment: every variable that Octavo heeds is a typed function here."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 _TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
@@ -34,3 +35,8 @@ def hub_cache_directory() -> Path:
 def hub_offline() -> bool:
     """Whether HF_HUB_OFFLINE forbids asking the hub."""
     return _flag("HF_HUB_OFFLINE")
+
+
+def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment with `changes`, for a program that it starts."""
+    return {**os.environ, **changes}

@@ -56,3 +56,7 @@ class TensorMismatchError(CheckpointError):
 
 class SourceError(CheckpointError):
     """The model's name leads nowhere, or its files could not be fetched or kept."""
+
+
+class DownloadError(SourceError):
+    """The files could not be fetched: no network, no such package, refused."""
