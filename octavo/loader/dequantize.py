@@ -1,0 +1,80 @@
+"""Turns stored tensors of every readable type into float32, exactly."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.loader import small_blocks, super_blocks
+from octavo.loader.errors import UnsupportedFormatError
+from octavo.loader.small_blocks import Blocks, Floats
+from octavo.loader.tensor_type import TensorType
+
+LAYOUTS = small_blocks.LAYOUTS | super_blocks.LAYOUTS
+
+DECODERS: dict[str, Callable[[Blocks, Floats], None]] = {
+    "Q4_0": small_blocks.decode_q4_0,
+    "Q4_1": small_blocks.decode_q4_1,
+    "Q5_0": small_blocks.decode_q5_0,
+    "Q5_1": small_blocks.decode_q5_1,
+    "Q8_0": small_blocks.decode_q8,
+    "Q8_1": small_blocks.decode_q8,
+    "IQ4_NL": small_blocks.decode_iq4_nl,
+    "MXFP4": small_blocks.decode_mxfp4,
+    "Q2_K": super_blocks.decode_q2_k,
+    "Q3_K": super_blocks.decode_q3_k,
+    "Q4_K": super_blocks.decode_q4_k,
+    "Q5_K": super_blocks.decode_q5_k,
+    "Q6_K": super_blocks.decode_q6_k,
+    "Q8_K": super_blocks.decode_q8_k,
+    "IQ4_XS": super_blocks.decode_iq4_xs,
+}
+
+# Decoded at a time, so that what lies between bytes and floats stays in a core's own cache.
+_CHUNK_ELEMENTS = 1 << 16
+
+
+def is_readable(kind: TensorType) -> bool:
+    """Whether `dequantize` knows the type."""
+    return not kind.is_quantized or kind.name in DECODERS
+
+
+def dequantize(
+    stored: NDArray[Any], kind: TensorType, out: NDArray[np.float32] | None = None
+) -> NDArray[np.float32]:
+    """The values of an array that `Checkpoint.read` gave, or of some of its rows.
+
+    `out`, if given, must be C-contiguous float32 of the result's shape. Elements that are float32
+    already are returned as they are.
+    """
+    if not kind.is_quantized:
+        if out is None:
+            return stored.astype(np.float32, copy=False)
+        out[...] = stored
+        return out
+    if not is_readable(kind):
+        raise UnsupportedFormatError(
+            f"is of the type {kind.name}, which Octavo cannot read",
+            advice=f"quantise the original model again to one of {', '.join(DECODERS)}",
+        )
+    if stored.dtype != np.uint8 or stored.shape[-1] % kind.block_bytes:
+        raise ValueError(f"{kind.name} rows are bytes, a multiple of {kind.block_bytes}")
+    shape = (*stored.shape[:-1], stored.shape[-1] // kind.block_bytes * kind.block_elements)
+    if out is None:
+        out = np.empty(shape, np.float32)
+    elif out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
+        raise ValueError(f"out must be C-contiguous float32 of shape {shape}")
+    blocks = np.ascontiguousarray(stored).reshape(-1).view(LAYOUTS[kind.name])
+    _decode(blocks, out.reshape(len(blocks), kind.block_elements), DECODERS[kind.name])
+    return out
+
+
+def _decode(blocks: Blocks, rows: Floats, decode: Callable[[Blocks, Floats], None]) -> None:
+    num_blocks = max(1, _CHUNK_ELEMENTS // rows.shape[1])
+    # Damaged scales may be infinite or not numbers; they decode to what they are, without noise.
+    with np.errstate(all="ignore"):
+        for index in range(math.ceil(len(blocks) / num_blocks)):
+            part = slice(index * num_blocks, (index + 1) * num_blocks)
+            decode(blocks[part], rows[part])

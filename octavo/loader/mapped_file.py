@@ -1,0 +1,56 @@
+"""A file of tensors mapped into memory, read only."""
+
+import mmap
+import stat
+from pathlib import Path
+
+from octavo.loader.errors import CheckpointError, CorruptFileError
+
+# The kinds of file people point at by mistake, told by their first bytes.
+_KNOWN_STARTS = (
+    (b"PK\x03\x04", "a zip archive, perhaps a pickled PyTorch checkpoint"),
+    (b"\x80\x02", "a pickle"),
+    (b"version https://git-lfs", "a Git LFS pointer, which `git lfs pull` replaces by the file"),
+    (b"<!DOCTYPE", "a web page, so the download went wrong"),
+    (b"<html", "a web page, so the download went wrong"),
+    (b"GGUF", "a GGUF file"),
+    (b"lmgg", "a GGML file from before GGUF"),
+    (b"tjgg", "a GGJT file from before GGUF"),
+)
+
+
+class MappedFile:
+    """The bytes of one regular file; pages come from disk when touched, shared by all processes.
+
+    The mapping lives as long as anything made from it. The file must not be cut shorter meanwhile:
+    the system kills a process that touches a mapped page which is no more. A new version belongs
+    beside the old one, or is renamed over it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            # Opening a pipe would wait for a writer for ever, so the kind is looked at first.
+            if not stat.S_ISREG(path.stat().st_mode):
+                raise CheckpointError("not a regular file", path=path)
+            with path.open("rb") as file:
+                self.num_bytes = file.seek(0, 2)
+                if self.num_bytes == 0:
+                    raise CorruptFileError(
+                        "the file is empty", path=path, advice="download it again"
+                    )
+                self.buffer = mmap.mmap(file.fileno(), self.num_bytes, access=mmap.ACCESS_READ)
+        except FileNotFoundError:
+            raise CheckpointError("no such file", path=path) from None
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot be read: {error.strerror or error}", path=path
+            ) from error
+
+    def describe_start(self) -> str:
+        """What the file seems to be, for the message that says it is not what was expected."""
+        start = self.buffer[:32]
+        for prefix, kind in _KNOWN_STARTS:
+            if start.startswith(prefix):
+                return kind
+        return f"a file that starts with the bytes {start[:8].hex(' ')}"

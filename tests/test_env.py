@@ -1,0 +1,53 @@
+"""The environment's variables, and what holds without them."""
+
+from pathlib import Path
+
+import pytest
+
+from octavo import env
+
+NAMES = ("OCTAVO_CACHE", "XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/reader")
+    for name in (*NAMES, "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_cache_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert env.cache_directory() == Path("/home/reader/.cache/octavo")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert env.cache_directory() == Path("/cache/octavo")
+    monkeypatch.setenv("OCTAVO_CACHE", "~/models")
+    assert env.cache_directory() == Path("/home/reader/models")
+    monkeypatch.setenv("OCTAVO_CACHE", "")
+    assert env.cache_directory() == Path("/cache/octavo")
+
+
+def test_hub_cache_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert env.hub_cache_directory() == Path("/home/reader/.cache/huggingface/hub")
+    for name, value, expected in (
+        ("XDG_CACHE_HOME", "/cache", "/cache/huggingface/hub"),
+        ("HF_HOME", "/face", "/face/hub"),
+        ("HUGGINGFACE_HUB_CACHE", "/old", "/old"),
+        ("HF_HUB_CACHE", "/new", "/new"),
+    ):
+        monkeypatch.setenv(name, value)
+        assert env.hub_cache_directory() == Path(expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [("1", True), ("TRUE", True), ("on", True), ("0", False), ("", False)]
+)
+def test_hub_offline(monkeypatch: pytest.MonkeyPatch, value: str, *, expected: bool) -> None:
+    assert env.hub_offline() is False
+    monkeypatch.setenv("HF_HUB_OFFLINE", value)
+    assert env.hub_offline() is expected
+
+
+def test_child_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", "/face")
+    child = env.child_environment({"TMPDIR": "/scratch"})
+    assert (child["HF_HOME"], child["TMPDIR"]) == ("/face", "/scratch")
