@@ -233,6 +233,7 @@ class Scheduler:
         draft.add_chunk(sequence, count)
         for limiter in self.limiters:
             limiter.commit(sequence, count)
+            limiter.enter(sequence)
         return None, True
 
     def _begin(self, sequence: Sequence, num_cached: int, draft: PlanDraft, now: float) -> None:
