@@ -39,6 +39,10 @@ from octavo.core.stats import EngineStats, HoldClock, PrefillChunk, StepStats
 # step's cost does not grow with the queue; 64 such in a row leave little else to be done.
 MAX_PASSED_OVER = 64
 
+# Waiting sequences set aside in one step to follow others. A bound for the same reason: when
+# 10,000 arrive at once with one prefix, hashing all their prompts takes half a second.
+MAX_FOLLOWING = 64
+
 
 class Scheduler:
     """All sequences that live, and every decision about them."""
@@ -191,7 +195,8 @@ class Scheduler:
         """Let waiting sequences begin: what holds the first that cannot, None if none is left."""
         held_by: str | None = None
         index = 0
-        while index < len(self.queue):
+        most_held = len(self.queue.held) + MAX_FOLLOWING
+        while index < len(self.queue) and len(self.queue.held) < most_held:
             if not self.free_slots:
                 return held_by or why.SEATS
             reason, may_be_passed = self._try_admit(index, draft, now)
