@@ -100,6 +100,28 @@ def decode_steps(effort: Effort) -> list[Figure]:
     return compare(list(starts), list(starts.values()), effort)[0]
 
 
+def cold_steps(effort: Effort) -> list[Figure]:
+    """The two sizes again, with the caches full of something else before each step.
+
+    So an engine meets them whose model runs on the same processor.
+    """
+    something_else = bytearray(64 << 20)
+
+    def cold(world: World) -> Sample:
+        something_else[:] = bytes(len(something_else))
+        return world.step()
+
+    figures = []
+    for count in (1000, 256):
+        repeats = []
+        for _ in range(effort.repeats):
+            world = decoding(replace(CONFIG, max_num_seqs=count), count)
+            world.steps(NUM_WARM_STEPS)
+            repeats.append([cold(world) for _ in range(effort.steps // 10)])
+        figures.append(step_figure(f"{count:,} running, caches cold", repeats))
+    return figures
+
+
 def waiting_for_a_seat(count: int) -> World:
     """All seats are taken."""
     world = decoding(CONFIG, CONFIG.max_num_seqs)
@@ -360,6 +382,7 @@ def full_collection(effort: Effort) -> list[Figure]:
 
 CASES: tuple[Callable[[Effort], list[Figure]], ...] = (
     decode_steps,
+    cold_steps,
     independence,
     match_long_prefix,
     memory,
