@@ -9,18 +9,21 @@ from octavo.core.sequence import Sequence
 class Flight:
     """A plan that workers have, and whose chunks they are; a struck chunk is nobody's."""
 
-    __slots__ = ("plan", "planned_at", "sequences")
+    __slots__ = ("_places", "plan", "planned_at", "sequences")
 
     def __init__(self, plan: StepPlan, sequences: list[Sequence | None], planned_at: float) -> None:
         self.plan = plan
         self.sequences = sequences
         self.planned_at = planned_at
+        self._places: dict[int, int] | None = None  # slot → index, once something is struck
 
     def strike(self, sequence: Sequence) -> None:
         """Let this sequence's chunk, if there is one, belong to nobody."""
-        for index, owner in enumerate(self.sequences):
-            if owner is sequence:
-                self.sequences[index] = None
+        if self._places is None:
+            self._places = {slot: index for index, slot in enumerate(self.plan.slots)}
+        index = self._places.get(sequence.slot)
+        if index is not None and self.sequences[index] is sequence:
+            self.sequences[index] = None
 
 
 class PlanDraft:

@@ -1,8 +1,9 @@
 """Reasons to schedule fewer tokens, or none: one small class each, so that `schedule` has no ifs.
 
 The scheduler asks every limiter in turn. `admits` is asked of a waiting sequence before any work
-is put into it, `clip` of every chunk, `commit` tells of every chunk that was planned, `leave` of
-every sequence that no longer runs. A hook that a limiter does not override costs nothing.
+is put into it, `clip` of every chunk, `commit` tells of every chunk that was planned, `enter` of
+every sequence that begins to run, `leave` of every one that no longer does. `clip` and `commit`
+cost nothing where a limiter does not override them.
 
 The hardest invariant: a limiter may refuse for as long as others run, never for ever. A sequence
 that is alone gets at least one token of what it needs, or `refuse` has said at the door that it
@@ -40,6 +41,9 @@ class Limiter:
 
     def commit(self, sequence: Sequence, count: int) -> None:
         """These tokens have been planned."""
+
+    def enter(self, sequence: Sequence) -> None:
+        """The sequence begins to run; its first chunk has been told of."""
 
     def leave(self, sequence: Sequence) -> None:
         """The sequence runs no more: finished, aborted, failed or preempted."""
@@ -129,7 +133,7 @@ class AdapterSlots(Limiter):
         lora = sequence.request.lora
         return lora is None or lora in self.running or len(self.running) < self.num_slots
 
-    def commit(self, sequence: Sequence, count: int) -> None:
+    def enter(self, sequence: Sequence) -> None:
         if sequence.request.lora is not None:
             self.running.setdefault(sequence.request.lora, {})[sequence.request_id] = None
 
