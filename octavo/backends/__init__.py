@@ -1,0 +1,1 @@
+"""What runs a model: each backend gives the layers' operations a meaning on its hardware."""

@@ -1,0 +1,63 @@
+"""The reference backend: runs a bound model with torch, on the CPU, without any cleverness."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from octavo.backends.base import Floats, HostBatch, KVLayout
+from octavo.backends.torch.attention import Buffers, TorchBatch, make_buffers
+from octavo.backends.torch.ops import TorchOps
+from octavo.layers import CausalLM
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class TorchBackend:
+    """Implements `octavo.backends.base.Backend`."""
+
+    def __init__(self, dtype: str = "float32") -> None:
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+        self.ops = TorchOps()
+        self.dtype = DTYPES[dtype]
+        self._model: CausalLM | None = None
+        self._buffers: Buffers | None = None
+
+    def parameter(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self.dtype)
+
+    def prepare(self, model: CausalLM, layout: KVLayout, num_blocks: int, block_size: int) -> None:
+        shape = (layout.kv_heads, layout.head_dim)
+        self._model = model
+        self._buffers = make_buffers(layout.num_buffers, num_blocks, block_size, shape, self.dtype)
+
+    @property
+    def _ready(self) -> tuple[CausalLM, Buffers]:
+        assert self._model is not None, "prepare comes first"
+        assert self._buffers is not None, "prepare comes first"
+        return self._model, self._buffers
+
+    def copy_blocks(self, pairs: tuple[tuple[int, int], ...]) -> None:
+        buffers = self._ready[1]
+        size = buffers.block_size
+        for source, destination in pairs:
+            for cells in (*buffers.keys, *buffers.values):
+                there = slice(destination * size, (destination + 1) * size)
+                cells[there] = cells[source * size : (source + 1) * size]
+
+    @torch.inference_mode()
+    def forward(self, batch: HostBatch) -> Floats:
+        model, buffers = self._ready
+        logits: Tensor = model(TorchBatch.of(batch, buffers))
+        return logits.float().numpy()
+
+    @torch.inference_mode()
+    def hidden(self, batch: HostBatch) -> Floats:
+        model, buffers = self._ready
+        tensors = TorchBatch.of(batch, buffers)
+        states: Tensor = self.ops.select_rows(model.hidden(tensors), tensors.logits_rows)
+        return states.float().numpy()

@@ -1,0 +1,148 @@
+"""What every operation means, in plain torch.
+
+Exactness: a row's result must not depend on which rows are beside it. Matrix products are the
+one place where it might, since libraries choose their order of summation by the shape. So they
+are done in tiles of a fixed number of rows, the last one padded: the shape is always the same,
+and within a shape a row's place does not matter (tests/backends/torch/test_exactness.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from octavo.backends.torch.attention import TorchBatch, attend
+from octavo.layers import PagedAttention, Rope, Routing
+from octavo.layers.moe import ExpertMatrices
+
+# Rows of a matrix product. One row costs as much as eight, nearly; more rows a tile would make
+# single-stream decoding slower without making prompts faster.
+TILE_ROWS = 8
+
+
+class TorchOps:
+    """Operations on tensors of shape [rows, features]."""
+
+    def embed(self, token_ids: Tensor, table: Tensor) -> Tensor:
+        return functional.embedding(token_ids, table)
+
+    def select_rows(self, x: Tensor, rows: Tensor) -> Tensor:
+        return x.index_select(0, rows)
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        rows = x.shape[0]
+        padding = -rows % TILE_ROWS
+        if padding:
+            x = functional.pad(x, (0, 0, 0, padding))
+        y = x.new_empty(x.shape[0], weight.shape[0])
+        transposed = weight.t()
+        for start in range(0, x.shape[0], TILE_ROWS):
+            tile = slice(start, start + TILE_ROWS)
+            torch.mm(x[tile], transposed, out=y[tile])
+        y = y[:rows]
+        return y if bias is None else y + bias
+
+    def split(self, x: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
+        return torch.split(x, sizes, dim=-1)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+        if offset:
+            return (wide * (offset + weight.float())).to(x.dtype)
+        return wide.to(x.dtype) * weight
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+        wide = x.float()
+        wide = wide - wide.mean(-1, keepdim=True)
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+        y = wide * weight.float()
+        return (y if bias is None else y + bias.float()).to(x.dtype)
+
+    def head_norm(self, x: Tensor, norm: Any, heads: int) -> Tensor:
+        return norm(x.reshape(x.shape[0], heads, -1)).reshape(x.shape)
+
+    def rope(self, x: Tensor, positions: Tensor, rope: Rope, head_dim: int) -> Tensor:
+        frequencies = torch.tensor(rope.frequencies, dtype=torch.float32, device=x.device)
+        angles = positions.float()[:, None] * frequencies
+        cos = (angles.cos() * rope.magnitude)[:, None].to(x.dtype)
+        sin = (angles.sin() * rope.magnitude)[:, None].to(x.dtype)
+        heads = x.reshape(x.shape[0], -1, head_dim)
+        turning, still = heads.split((rope.num_dimensions, head_dim - rope.num_dimensions), dim=-1)
+        if rope.interleaved:
+            one, other = turning[..., 0::2], turning[..., 1::2]
+        else:
+            one, other = turning.chunk(2, dim=-1)
+        turned = (one * cos - other * sin, other * cos + one * sin)
+        joined = torch.stack(turned, -1).flatten(-2) if rope.interleaved else torch.cat(turned, -1)
+        return torch.cat((joined, still), -1).reshape(x.shape)
+
+    def attention(
+        self, q: Tensor, k: Tensor, v: Tensor, layer: PagedAttention, batch: TorchBatch
+    ) -> Tensor:
+        return attend(q, k, v, layer, batch)
+
+    def activation(self, x: Tensor, name: str) -> Tensor:
+        match name:
+            case "silu" | "swish":
+                return functional.silu(x)
+            case "gelu":
+                return functional.gelu(x)
+            case "gelu_pytorch_tanh" | "gelu_new" | "gelu_fast":
+                return functional.gelu(x, approximate="tanh")
+            case "relu":
+                return functional.relu(x)
+            case "relu2":
+                return functional.relu(x).square()
+        raise ValueError(f"activation {name!r} is not known")
+
+    def gated_activation(self, gate_up: Tensor, name: str) -> Tensor:
+        gate, up = gate_up.chunk(2, dim=-1)
+        if name == "clamped_swiglu":  # gpt-oss
+            gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
+            return (up + 1) * gate * torch.sigmoid(gate * 1.702)
+        return self.activation(gate, name) * up
+
+    def soft_cap(self, x: Tensor, cap: float) -> Tensor:
+        return torch.tanh(x / cap) * cap
+
+    def sigmoid(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(x)
+
+    def route(self, scores: Tensor, routing: Routing, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Weights and numbers of the chosen experts: [rows, top_k] each."""
+        wide = scores.float()
+        if routing.scores == "softmax":
+            wide = torch.softmax(wide, -1)
+        elif routing.scores == "sigmoid":
+            wide = torch.sigmoid(wide)
+        judged = wide if bias is None else wide + bias.float()
+        chosen = torch.topk(judged, routing.top_k, dim=-1).indices
+        weights = wide.gather(-1, chosen)
+        if routing.scores == "chosen":
+            weights = torch.softmax(weights, -1)
+        if routing.normalise:
+            weights = weights / weights.sum(-1, keepdim=True)
+        return (weights * routing.scale).to(scores.dtype), chosen
+
+    def experts(self, x: Tensor, weights: Tensor, chosen: Tensor, layer: ExpertMatrices) -> Tensor:
+        """Each row's chosen experts, added up in the order of their numbers."""
+        y = torch.zeros_like(x)
+        for expert in chosen.unique().tolist():
+            rows, places = (chosen == expert).nonzero(as_tuple=True)
+            gate_up = self.linear(
+                x[rows],
+                layer.gate_up_weight[expert],
+                layer.gate_up_bias[expert] if layer.has_bias else None,
+            )
+            inner = self.gated_activation(gate_up, layer.activation)
+            out = self.linear(
+                inner,
+                layer.down_weight[expert],
+                layer.down_bias[expert] if layer.has_bias else None,
+            )
+            y[rows] += out * weights[rows, places, None]
+        return y

@@ -1,0 +1,79 @@
+"""Attention over paged KV, and the projection in front of it."""
+
+from __future__ import annotations
+
+from octavo.layers.linear import Linear, Part
+from octavo.layers.module import Batch, Module, TensorDeclaration, Value
+from octavo.layers.norm import LayerNorm, RMSNorm
+from octavo.layers.rope import Rope
+
+
+class QKVLinear(Linear):
+    """Queries, keys and values as one matrix, in this order."""
+
+    def __init__(
+        self, hidden: int, heads: int, kv_heads: int, head_dim: int, *, bias: bool = False
+    ) -> None:
+        parts = (
+            Part("q", heads * head_dim, unit=head_dim),
+            Part("k", kv_heads * head_dim, unit=head_dim, replicable=True),
+            Part("v", kv_heads * head_dim, unit=head_dim, replicable=True),
+        )
+        super().__init__(hidden, parts, bias=bias, shard="out")
+
+
+class PagedAttention(Module):
+    """Softmax attention of each token over its own sequence, KV kept in blocks.
+
+    `place` is settled by binding: the KV group this layer's cache is in, and its number there.
+    """
+
+    sinks: Value | None
+    place: tuple[int, int]
+
+    def __init__(
+        self,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        *,
+        scale: float,
+        rope: Rope | None = None,
+        window: int | None = None,  # most recent positions read, the token's own included
+        softcap: float | None = None,
+        q_norm: RMSNorm | LayerNorm | None = None,
+        k_norm: RMSNorm | LayerNorm | None = None,
+        norm_whole: bool = False,  # the norms are over all heads together, not head by head
+        has_sinks: bool = False,
+    ) -> None:
+        self.heads = heads
+        self.kv_heads = kv_heads
+        self.head_dim = head_dim
+        self.scale = scale
+        self.rope = rope
+        self.window = window
+        self.softcap = softcap
+        self.q_norm = q_norm
+        self.k_norm = k_norm
+        self.norm_whole = norm_whole
+        self.has_sinks = has_sinks
+
+    def tensors(self) -> dict[str, TensorDeclaration]:
+        return {"sinks": TensorDeclaration((self.heads,))} if self.has_sinks else {}
+
+    def __call__(self, qkv: Value, batch: Batch) -> Value:
+        dim = self.head_dim
+        sizes = (self.heads * dim, self.kv_heads * dim, self.kv_heads * dim)
+        q, k, v = self.ops.split(qkv, sizes)
+        q = self._prepare(q, self.q_norm, self.heads, batch)
+        k = self._prepare(k, self.k_norm, self.kv_heads, batch)
+        return self.ops.attention(q, k, v, self, batch)
+
+    def _prepare(
+        self, x: Value, norm: RMSNorm | LayerNorm | None, heads: int, batch: Batch
+    ) -> Value:
+        if norm is not None:
+            x = norm(x) if self.norm_whole else self.ops.head_norm(x, norm, heads)
+        if self.rope is not None:
+            x = self.ops.rope(x, batch.positions, self.rope, self.head_dim)
+        return x

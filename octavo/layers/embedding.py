@@ -1,0 +1,39 @@
+"""Tables looked up by token or by position."""
+
+from __future__ import annotations
+
+from octavo.layers.module import Module, TensorDeclaration, Value
+
+
+class Embedding(Module):
+    """A row for each token, split over ranks by rows of the vocabulary."""
+
+    weight: Value
+
+    def __init__(self, vocabulary: int, hidden: int, scale: float = 1.0) -> None:
+        self.vocabulary = vocabulary
+        self.hidden = hidden
+        self.scale = scale
+
+    def tensors(self) -> dict[str, TensorDeclaration]:
+        return {"weight": TensorDeclaration((self.vocabulary, self.hidden))}
+
+    def __call__(self, token_ids: Value) -> Value:
+        rows = self.ops.embed(token_ids, self.weight)
+        return rows if self.scale == 1.0 else rows * self.scale
+
+
+class PositionEmbedding(Module):
+    """A learned row for each position, as GPT-2 has."""
+
+    weight: Value
+
+    def __init__(self, positions: int, hidden: int) -> None:
+        self.positions = positions
+        self.hidden = hidden
+
+    def tensors(self) -> dict[str, TensorDeclaration]:
+        return {"weight": TensorDeclaration((self.positions, self.hidden))}
+
+    def __call__(self, positions: Value) -> Value:
+        return self.ops.embed(positions, self.weight)

@@ -1,0 +1,55 @@
+"""Matrix products: a weight, perhaps a bias, and how its rows belong together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from octavo.layers.module import Module, TensorDeclaration, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows of a projection that are one thing: the queries, say."""
+
+    name: str
+    rows: int
+    unit: int = 1  # rows that stay together when the projection is split: a head's
+    replicable: bool = False  # fewer units than ranks: several ranks hold the same one (KV heads)
+
+
+class Linear(Module):
+    """y = x Wᵀ + b. `shard` says which axis is split over ranks: its outputs or its inputs."""
+
+    weight: Value
+    bias: Value | None
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int | tuple[Part, ...],
+        *,
+        bias: bool = False,
+        shard: Literal["out", "in"] | None = None,
+    ) -> None:
+        self.inputs = inputs
+        self.parts = outputs if isinstance(outputs, tuple) else (Part("all", outputs),)
+        self.outputs = sum(part.rows for part in self.parts)
+        self.shard = shard
+        self.has_bias = bias
+
+    def tensors(self) -> dict[str, TensorDeclaration]:
+        declared = {"weight": TensorDeclaration((self.outputs, self.inputs))}
+        if self.has_bias:
+            declared["bias"] = TensorDeclaration((self.outputs,))
+        return declared
+
+    def __call__(self, x: Value) -> Value:
+        return self.ops.linear(x, self.weight, self.bias if self.has_bias else None)
+
+
+class GateUpLinear(Linear):
+    """The two projections of a gated MLP, as one matrix: gate above up."""
+
+    def __init__(self, hidden: int, ffn: int, *, bias: bool = False) -> None:
+        super().__init__(hidden, (Part("gate", ffn), Part("up", ffn)), bias=bias, shard="out")

@@ -1,0 +1,43 @@
+"""What every language model has: its family's names, and the way from hidden to logits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from octavo.layers.embedding import Embedding
+from octavo.layers.linear import Linear
+from octavo.layers.module import Batch, Module, Value
+from octavo.layers.weights import WeightSource
+
+
+class CausalLM(Module):
+    """A decoder. A family sets the class attributes and implements `hidden`."""
+
+    architectures: ClassVar[tuple[str, ...]] = ()  # the names that config.json gives it
+    ignored: ClassVar[tuple[str, ...]] = ()  # checkpoint tensors that mean nothing (`*`: anything)
+
+    embed: Embedding
+    head: Linear
+    tied: bool = False  # the head's weight is the embedding's
+    logit_scale: float = 1.0
+    logit_cap: float | None = None
+
+    def weights(self) -> Mapping[str, WeightSource]:
+        """Ours ← the checkpoint's. `*` is a block's number, the same on both sides."""
+        raise NotImplementedError
+
+    def hidden(self, batch: Batch) -> Value:
+        """The last hidden state of every token, normalised."""
+        raise NotImplementedError
+
+    def logits(self, hidden: Value) -> Value:
+        """Scores over the vocabulary."""
+        scores = self.head(hidden)
+        if self.logit_scale != 1.0:
+            scores = scores * self.logit_scale
+        return scores if self.logit_cap is None else self.ops.soft_cap(scores, self.logit_cap)
+
+    def __call__(self, batch: Batch) -> Value:
+        """Logits of the rows that are wanted."""
+        return self.logits(self.ops.select_rows(self.hidden(batch), batch.logits_rows))

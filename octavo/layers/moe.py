@@ -1,0 +1,84 @@
+"""Mixture of experts: a router picks a few gated MLPs for each token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from octavo.layers.linear import Linear
+from octavo.layers.mlp import GatedMLP
+from octavo.layers.module import Module, TensorDeclaration, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How scores become the weights of the chosen experts."""
+
+    top_k: int
+    # "softmax": over all experts, then the best are chosen; "chosen": over the chosen alone;
+    # "sigmoid": each score for itself
+    scores: Literal["softmax", "chosen", "sigmoid"] = "softmax"
+    normalise: bool = False  # the chosen weights are made to sum to one
+    scale: float = 1.0
+
+
+class ExpertMatrices(Module):
+    """All experts' weights: [expert, out, in], and biases where the family has them."""
+
+    gate_up_weight: Value
+    gate_up_bias: Value | None
+    down_weight: Value
+    down_bias: Value | None
+
+    def __init__(
+        self, experts: int, hidden: int, ffn: int, activation: str, bias: bool = False
+    ) -> None:
+        self.num_experts = experts
+        self.hidden = hidden
+        self.ffn = ffn
+        self.activation = activation
+        self.has_bias = bias
+
+    def tensors(self) -> dict[str, TensorDeclaration]:
+        experts, hidden, ffn = self.num_experts, self.hidden, self.ffn
+        declared = {
+            "gate_up_weight": TensorDeclaration((experts, 2 * ffn, hidden)),
+            "down_weight": TensorDeclaration((experts, hidden, ffn)),
+        }
+        if self.has_bias:
+            declared["gate_up_bias"] = TensorDeclaration((experts, 2 * ffn))
+            declared["down_bias"] = TensorDeclaration((experts, hidden))
+        return declared
+
+
+class SparseMLP(Module):
+    """A router, its experts, and perhaps one expert that every token passes."""
+
+    def __init__(
+        self,
+        hidden: int,
+        ffn: int,
+        experts: int,
+        routing: Routing,
+        activation: str,
+        *,
+        router_bias: bool = False,
+        expert_bias: bool = False,
+        shared_ffn: int = 0,
+        shared_gate: bool = False,  # the shared expert is weighted by a sigmoid of its own
+    ) -> None:
+        self.routing = routing
+        self.router = Linear(hidden, experts, bias=router_bias)
+        self.experts = ExpertMatrices(experts, hidden, ffn, activation, expert_bias)
+        self.shared = GatedMLP(hidden, shared_ffn, activation) if shared_ffn else None
+        self.shared_gate = Linear(hidden, 1) if shared_gate else None
+
+    def __call__(self, x: Value) -> Value:
+        weights, chosen = self.ops.route(self.router(x), self.routing, None)
+        y = self.ops.experts(x, weights, chosen, self.experts)
+        if self.shared is not None:
+            shared = self.shared(x)
+            if self.shared_gate is not None:
+                shared = shared * self.ops.sigmoid(self.shared_gate(x))
+            y = y + shared
+        return y

@@ -1,0 +1,53 @@
+"""Normalisations, alone or behind a residual addition."""
+
+from __future__ import annotations
+
+from octavo.layers.module import Module, TensorDeclaration, Value
+
+
+class _Norm(Module):
+    def __call__(self, x: Value) -> Value:
+        raise NotImplementedError
+
+    def add(self, x: Value, residual: Value | None) -> tuple[Value, Value]:
+        """Add x to the residual stream: the sum normalised, and the sum."""
+        total = x if residual is None else residual + x
+        return self(total), total
+
+
+class RMSNorm(_Norm):
+    """x / rms(x) · (offset + w)."""
+
+    weight: Value
+
+    def __init__(self, size: int, eps: float, offset: float = 0.0) -> None:
+        self.size = size
+        self.eps = eps
+        self.offset = offset  # 1 for Gemma, which stores w - 1
+
+    def tensors(self) -> dict[str, TensorDeclaration]:
+        return {"weight": TensorDeclaration((self.size,))}
+
+    def __call__(self, x: Value) -> Value:
+        return self.ops.rms_norm(x, self.weight, self.eps, self.offset)
+
+
+class LayerNorm(_Norm):
+    """(x - mean) / std · w + b."""
+
+    weight: Value
+    bias: Value | None
+
+    def __init__(self, size: int | tuple[int, int], eps: float, bias: bool = True) -> None:
+        self.shape = (size,) if isinstance(size, int) else size
+        self.eps = eps
+        self.has_bias = bias
+
+    def tensors(self) -> dict[str, TensorDeclaration]:
+        declared = {"weight": TensorDeclaration(self.shape)}
+        if self.has_bias:
+            declared["bias"] = TensorDeclaration(self.shape)
+        return declared
+
+    def __call__(self, x: Value) -> Value:
+        return self.ops.layer_norm(x, self.weight, self.bias if self.has_bias else None, self.eps)

@@ -1,0 +1,32 @@
+"""Which file each architecture is in."""
+
+from __future__ import annotations
+
+import difflib
+from importlib import import_module
+
+from octavo.layers import CausalLM
+from octavo.models.config import ConfigurationError
+
+# Architecture, as config.json names it → (module, class).
+FAMILIES: dict[str, tuple[str, str]] = {
+    "LlamaForCausalLM": ("llama", "Llama"),
+    "MistralForCausalLM": ("llama", "Llama"),
+    "Qwen2ForCausalLM": ("llama", "Llama"),
+    "Qwen3ForCausalLM": ("llama", "Llama"),
+    "SmolLM3ForCausalLM": ("llama", "Llama"),
+    "GraniteForCausalLM": ("llama", "Llama"),
+}
+
+
+def family_of(architecture: str) -> type[CausalLM]:
+    """The class that implements an architecture."""
+    if architecture not in FAMILIES:
+        near = difflib.get_close_matches(architecture, FAMILIES, n=3, cutoff=0.3)
+        raise ConfigurationError(
+            f"architecture {architecture!r} is not supported; the nearest that are: "
+            f"{', '.join(near) or ', '.join(sorted(FAMILIES))}"
+        )
+    module, name = FAMILIES[architecture]
+    family: type[CausalLM] = getattr(import_module(f"octavo.models.{module}"), name)
+    return family

@@ -1,0 +1,1 @@
+"""How weights are stored, and how storage, sharding and stacking compose."""

@@ -1,0 +1,102 @@
+"""Compares a family with its reference implementation on a small random checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, PretrainedConfig
+
+from octavo.backends.base import Floats, HostBatch, KVLayout
+from octavo.backends.torch.backend import TorchBackend
+from octavo.layers import CausalLM
+from octavo.loader import resolve
+from octavo.models.build import bind
+from octavo.models.config import Config
+from octavo.models.kv_layout import place_layers
+from octavo.models.registry import family_of
+from octavo.models.weights import CheckpointWeights
+
+BLOCK_SIZE = 4
+NUM_BLOCKS = 64
+PROMPT_LENGTH = 37  # more than a window, a tile of queries, and a block, and a multiple of none
+
+
+class Runner:
+    """Runs one sequence through a bound model, chunk by chunk."""
+
+    def __init__(self, model: CausalLM, backend: TorchBackend, layout: KVLayout) -> None:
+        self.backend = backend
+        self.layout = layout
+        backend.prepare(model, layout, NUM_BLOCKS, BLOCK_SIZE)
+        per_group = (NUM_BLOCKS - 1) // len(layout.windows)
+        self.tables = tuple(
+            np.arange(1 + group * per_group, 1 + (group + 1) * per_group, dtype=np.int32)[None]
+            for group in range(len(layout.windows))
+        )
+
+    def logits(self, tokens: list[int], start: int = 0) -> Floats:
+        """Logits behind each of `tokens`, which stand at `start` and on."""
+        count = len(tokens)
+        rows = np.arange(count, dtype=np.int32)
+        batch = HostBatch(
+            np.array(tokens, np.int32),
+            rows + np.int32(start),
+            np.array([0, count], np.int32),
+            self.tables,
+            rows,
+        )
+        return self.backend.forward(batch)
+
+    def greedy(self, prompt: list[int], count: int) -> list[int]:
+        """The text a greedy sampler writes."""
+        tokens = list(prompt)
+        row = self.logits(tokens)[-1]
+        for _ in range(count):
+            tokens.append(int(row.argmax()))
+            row = self.logits(tokens[-1:], len(tokens) - 1)[-1]
+        return tokens[len(prompt) :]
+
+
+def load(directory: Path, max_len: int | None = None) -> Runner:
+    """A checkpoint directory, through the whole of our own path."""
+    values: dict[str, Any] = json.loads((directory / "config.json").read_text())
+    family = family_of(values["architectures"][0])
+    model = family(family.read(Config(values, max_len)))
+    layout = place_layers(model)
+    backend = TorchBackend()
+    bind(model, backend, CheckpointWeights(resolve(str(directory)).open()))
+    return Runner(model, backend, layout)
+
+
+def compare(config: PretrainedConfig, directory: Path, *, max_len: int | None = None) -> None:
+    """Our logits are the reference's within fp32 rounding, whole or in chunks; so is the text."""
+    torch.manual_seed(0)
+    reference = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    with torch.no_grad():
+        for parameter in reference.parameters():  # defaults are tame: norms 1, biases 0
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    reference.save_pretrained(directory)
+    runner = load(directory, max_len)
+    generator = np.random.default_rng(1)
+    prompt = generator.integers(0, config.vocab_size, PROMPT_LENGTH).tolist()
+    with torch.no_grad():
+        expected = reference(torch.tensor([prompt])).logits[0].numpy()
+        text = reference.generate(
+            torch.tensor([prompt]),
+            max_new_tokens=12,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+        )[0, PROMPT_LENGTH:].tolist()
+    whole = runner.logits(prompt)
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(whole, expected, rtol=0, atol=2e-5 * scale)
+    chunks = [
+        runner.logits(prompt[start : start + 7], start) for start in range(0, PROMPT_LENGTH, 7)
+    ]
+    assert np.array_equal(np.concatenate(chunks), whole), "chunking changes bits"
+    assert runner.greedy(prompt, 12) == text

@@ -1,0 +1,79 @@
+"""The Llama family against the reference implementation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import (
+    GraniteConfig,
+    LlamaConfig,
+    MistralConfig,
+    PretrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+    SmolLM3Config,
+)
+
+from tests.models.compare import compare
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+CASES: dict[str, PretrainedConfig] = {
+    "llama": LlamaConfig(**SMALL),
+    "llama, biases, tied": LlamaConfig(
+        **SMALL, attention_bias=True, mlp_bias=True, tie_word_embeddings=True
+    ),
+    "llama, wide heads": LlamaConfig(**SMALL, head_dim=32),
+    "llama 3 rope": LlamaConfig(**SMALL, rope_parameters=LLAMA3),
+    "linear rope": LlamaConfig(
+        **SMALL, rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
+    ),
+    "yarn rope": LlamaConfig(**SMALL, rope_parameters=YARN),
+    "mistral": MistralConfig(**SMALL, sliding_window=None),
+    "mistral, window": MistralConfig(**SMALL, sliding_window=9),
+    "qwen2": Qwen2Config(**SMALL),
+    "qwen2, window in the upper layers": Qwen2Config(
+        **SMALL, use_sliding_window=True, sliding_window=8, max_window_layers=1
+    ),
+    "qwen3": Qwen3Config(**SMALL, head_dim=16),
+    "smollm3": SmolLM3Config(**SMALL, no_rope_layers=[1, 0, 1]),
+    "granite": GraniteConfig(
+        **SMALL,
+        embedding_multiplier=3.0,
+        residual_multiplier=0.4,
+        logits_scaling=2.0,
+        attention_multiplier=0.1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_says_what_the_reference_says(name: str, tmp_path: Path) -> None:
+    """Logits within fp32 rounding, the same text, and the same bits in chunks."""
+    compare(CASES[name], tmp_path)
