@@ -26,9 +26,9 @@ class ExpertMatrices(Module):
     """All experts' weights: [expert, out, in], and biases where the family has them."""
 
     gate_up_weight: Value
-    gate_up_bias: Value | None
+    gate_up_bias: Value  # set where has_bias
     down_weight: Value
-    down_bias: Value | None
+    down_bias: Value
 
     def __init__(
         self, experts: int, hidden: int, ffn: int, activation: str, bias: bool = False

@@ -202,10 +202,9 @@ class Config:
                 said.boolean("truncate", True),
             )
             return frequencies, said.number("attention_factor", yarn_magnitude(factor))
-        if name == "dynamic":
-            # Its frequencies grow with the sequence; below the original length they are plain.
-            if self.run_len() <= self.max_len():
-                return plain(dimensions, theta), 1.0
+        if name == "dynamic" and self.run_len() <= self.max_len():
+            # Its frequencies grow with the sequence; up to the original length they are plain.
+            return plain(dimensions, theta), 1.0
         raise ConfigurationError(
             f"config: rope_type {name!r} is not supported; known are default, linear, llama3, "
             "yarn, longrope and dynamic (up to the original length)"

@@ -17,7 +17,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis of a stored tensor: which logical axis, and how many of its elements share an index."""
+    """An axis of a stored tensor: which logical axis, and how many elements share an index."""
 
     logical: Literal["out", "in"]
     divisor: int = 1

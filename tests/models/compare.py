@@ -95,8 +95,7 @@ def compare(config: PretrainedConfig, directory: Path, *, max_len: int | None = 
     whole = runner.logits(prompt)
     scale = np.abs(expected).max()
     np.testing.assert_allclose(whole, expected, rtol=0, atol=2e-5 * scale)
-    chunks = [
-        runner.logits(prompt[start : start + 7], start) for start in range(0, PROMPT_LENGTH, 7)
-    ]
+    starts = range(0, PROMPT_LENGTH, 7)
+    chunks = [runner.logits(prompt[start : start + 7], start) for start in starts]
     assert np.array_equal(np.concatenate(chunks), whole), "chunking changes bits"
     assert runner.greedy(prompt, 12) == text

@@ -46,7 +46,7 @@ class TorchOps:
         return y if bias is None else y + bias
 
     def split(self, x: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
-        return torch.split(x, sizes, dim=-1)
+        return x.split_with_sizes(sizes, dim=-1)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:
         wide = x.float()
@@ -63,7 +63,8 @@ class TorchOps:
         return (y if bias is None else y + bias.float()).to(x.dtype)
 
     def head_norm(self, x: Tensor, norm: Any, heads: int) -> Tensor:
-        return norm(x.reshape(x.shape[0], heads, -1)).reshape(x.shape)
+        normed: Tensor = norm(x.reshape(x.shape[0], heads, -1))
+        return normed.reshape(x.shape)
 
     def rope(self, x: Tensor, positions: Tensor, rope: Rope, head_dim: int) -> Tensor:
         frequencies = torch.tensor(rope.frequencies, dtype=torch.float32, device=x.device)
@@ -71,7 +72,7 @@ class TorchOps:
         cos = (angles.cos() * rope.magnitude)[:, None].to(x.dtype)
         sin = (angles.sin() * rope.magnitude)[:, None].to(x.dtype)
         heads = x.reshape(x.shape[0], -1, head_dim)
-        turning, still = heads.split((rope.num_dimensions, head_dim - rope.num_dimensions), dim=-1)
+        turning, still = heads[..., : rope.num_dimensions], heads[..., rope.num_dimensions :]
         if rope.interleaved:
             one, other = turning[..., 0::2], turning[..., 1::2]
         else:
@@ -131,7 +132,7 @@ class TorchOps:
     def experts(self, x: Tensor, weights: Tensor, chosen: Tensor, layer: ExpertMatrices) -> Tensor:
         """Each row's chosen experts, added up in the order of their numbers."""
         y = torch.zeros_like(x)
-        for expert in chosen.unique().tolist():
+        for expert in sorted({*chosen.flatten().tolist()}):
             rows, places = (chosen == expert).nonzero(as_tuple=True)
             gate_up = self.linear(
                 x[rows],
