@@ -1,7 +1,6 @@
 """The tokenizer's entries in the metadata of a GGUF file, checked and with their meaning."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from octavo.frontend.pieces import TokenizerError
