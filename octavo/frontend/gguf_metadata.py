@@ -77,7 +77,7 @@ class Vocabulary:
         as_list = getattr(value, "tolist", None)
         if as_list is not None:
             value = as_list()
-        if not isinstance(value, Sequence) or not all(isinstance(item, kind) for item in value):
+        if not isinstance(value, list | tuple) or not all(isinstance(item, kind) for item in value):
             raise TokenizerError(f"{PREFIX}{key} must be a list of {kind.__name__}")
         if len(value) < at_least:
             raise TokenizerError(f"{PREFIX}{key} has {len(value)} entries for {at_least} tokens")
