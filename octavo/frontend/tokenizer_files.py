@@ -35,7 +35,9 @@ def tokenizer_from_directory(directory: Path) -> Tokenizer:
     _add_listed_tokens(backend, config)
     named = _named_tokens(backend, config, _read_json(directory / "special_tokens_map.json"))
     _mark_special(backend, config, named)
-    if "add_bos_token" in config or "add_eos_token" in config:
+    if not _frames(backend):
+        # tokenizer.json has the first word. Where it is silent, the flags are what the makers
+        # of the model relied on.
         frame(
             backend,
             bos=named.get("bos_token") if config.get("add_bos_token") else None,
@@ -64,6 +66,12 @@ def _backend(directory: Path) -> Backend:
         return Backend.from_file(str(path))
     except Exception as error:  # the library raises nothing more precise
         raise TokenizerError(f"{path} cannot be read: {error}") from error
+
+
+def _frames(backend: Backend) -> bool:
+    """Whether the tokenizer already puts special tokens around a text."""
+    framed, plain = (backend.encode("", add_special_tokens=add).ids for add in (True, False))
+    return framed != plain
 
 
 def _add_listed_tokens(backend: Backend, config: Json) -> None:
