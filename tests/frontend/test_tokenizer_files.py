@@ -182,7 +182,7 @@ def test_the_reference_implementation_agrees(
     transformers = pytest.importorskip("transformers")
     directory = _save(tmp_path, tokenizer_config=config)
     if kind == "byte fallback":
-        named = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+        named = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<unk>"}
         config = {key: named.get(key, value) for key, value in config.items()}
         config.pop("additional_special_tokens", None)
         (directory / "tokenizer.json").write_text(byte_fallback().to_str(), "utf-8")
