@@ -82,7 +82,7 @@ class GenerationTag(Extension):
 ATTRIBUTES: tuple[tuple[type | tuple[type, ...], frozenset[str]], ...] = (
     (str, frozenset(dir(str)) - {"translate", "maketrans"}),
     (dict, frozenset({"copy", "get", "items", "keys", "values"})),
-    ((list, tuple), frozenset({"copy", "count", "index"})),
+    ((list, tuple), frozenset({"copy", "count", "index", "grouper", "list"})),  # of `groupby` too
     (TemplateDict, frozenset({"fromkeys"})),
     (Cycler, frozenset({"current", "next", "reset"})),
     (Macro, frozenset({"arguments", "caller", "catch_kwargs", "catch_varargs", "name"})),

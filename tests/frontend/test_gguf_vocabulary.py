@@ -128,12 +128,13 @@ def test_the_letters_of_the_first_deepseek() -> None:
 
 def test_bos_is_as_the_file_says_or_as_the_family_does() -> None:
     original = byte_level(WORDS, None, ignore_merges=False)
-    bos, text = original.token_to_id("<|im_start|>"), "Hello"
+    bos, eos = (original.token_to_id(token) for token in ("<|im_start|>", "<|endoftext|>"))
+    text = "Hello"
     plain = original.encode(text, add_special_tokens=False).ids
     for pre, said, framed in (
         ("gpt-2", {}, plain),
         ("gpt-2", {"tokenizer.ggml.add_bos_token": True}, [bos, *plain]),
-        ("gpt-2", {"tokenizer.ggml.add_eos_token": True}, [*plain, bos - 1]),
+        ("gpt-2", {"tokenizer.ggml.add_eos_token": True}, [*plain, eos]),
         ("llama-bpe", {}, None),
         ("llama-bpe", {"tokenizer.ggml.add_bos_token": False}, plain),
     ):
@@ -152,13 +153,13 @@ def test_special_tokens_and_ends() -> None:
     assert ours.special_tokens == {"bos_token": "<|im_start|>", "eos_token": "<|endoftext|>"}
     assert ours.end_ids == {ids[0], ids[2], 7}
     assert ours.special_ids == set(ids)
-    assert ours.vocab_size == len(metadata["tokenizer.ggml.tokens"])
+    assert ours.vocab_size == original.get_vocab_size()
 
 
 def test_an_end_of_turn_is_special_even_where_the_file_forgets_it() -> None:
     original = byte_level(WORDS, None, ignore_merges=False)
     metadata = byte_level_metadata(original, "gpt-2")
-    metadata["tokenizer.ggml.token_type"] = [1] * len(metadata["tokenizer.ggml.tokens"])
+    metadata["tokenizer.ggml.token_type"] = [1] * original.get_vocab_size()
     end = original.token_to_id("<|im_end|>")
     ours = tokenizer_from_gguf(metadata)
     assert ours.encode("x<|im_end|>")[-1] == end

@@ -139,10 +139,10 @@ def test_a_setting_that_would_eat_spaces_is_not_followed(
 def test_what_is_missing_or_broken_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(TokenizerError, match="has no tokenizer.json"):
+    with pytest.raises(TokenizerError, match="has no tokenizer"):
         tokenizer_from_directory(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}", "utf-8")
-    with pytest.raises(TokenizerError, match="tokenizer.json cannot be read"):
+    with pytest.raises(TokenizerError, match="cannot be read"):
         tokenizer_from_directory(tmp_path)
     directory = _save(tmp_path)
     for content, message in (

@@ -10,7 +10,7 @@ SAMPLES = (
     "  Hello,  world!  ",
     "I'm sure they'LL say it's 12345 or 1,234.56 — don't you?",
     "HTTPServer camelCase snake_case kebab-case ΑΒΓαβγ ЖЗИжзи",
-    "def f(x: int) -> str:\n\treturn f'{x:>10}'  # comment\n\n\nif __name__ == '__main__':\n    f(3)\n",
+    "def f(x: int) -> str:\n\treturn f'{x:>10}'  # why\n\n\nif __name__ == 'main':\n    f(3)\n",
     "for (int i = 0; i < 10; ++i) { a[i] &= ~(1 << i); } /* ===== */ //////",
     "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich.",
     "Съешь же ещё этих мягких французских булок, да выпей чаю.",
