@@ -1,0 +1,1 @@
+"""Text on one side, tokens on the other: what stands between a client's words and the core."""

@@ -1,0 +1,167 @@
+"""The bytes that each token stands for, read from the tokenizer's own decoder.
+
+Detokenising is concatenation: a token is worth the same bytes wherever it stands, but for a few
+rules about the beginning of a text. That is what makes streaming exact, so a decoder that cannot
+be put this way is refused when the tokenizer is loaded, not when a stream goes wrong.
+"""
+
+import codecs
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tokenizers import Tokenizer as Backend
+
+REPLACEMENT = "\ufffd"
+BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+ONE_MARK_PER_BYTE = "octavo_one_mark_per_byte"
+
+
+class TokenizerError(ValueError):
+    """A tokenizer, or what was asked of it, that cannot be used; the message says why."""
+
+
+def _mark_each_byte(error: UnicodeError) -> tuple[str, int]:
+    """SentencePiece's rule: every byte that is part of no character becomes one U+FFFD."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    return REPLACEMENT * (error.end - error.start), error.end
+
+
+codecs.register_error(ONE_MARK_PER_BYTE, _mark_each_byte)
+
+
+def byte_alphabet() -> dict[str, int]:
+    """The characters with which byte-level vocabularies spell the 256 bytes.
+
+    Printable bytes of Latin-1 stand for themselves, all others for U+0100 onwards.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in printable]
+    spelled = {chr(byte): byte for byte in printable}
+    return spelled | {chr(0x100 + index): byte for index, byte in enumerate(others)}
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How the strings of a vocabulary spell text."""
+
+    alphabet: dict[str, int] = field(default_factory=dict)  # of a byte-level vocabulary
+    replacements: tuple[tuple[str, str], ...] = ()
+    byte_tokens: bool = False  # `<0x0A>` is the byte 10
+    dropped_at_start: str = ""  # from the first token of a text
+    separator: str = ""  # between any two tokens
+    stripped: str = ""  # this character is taken from the start of a text...
+    num_stripped: int = 0  # ...at most so many times
+
+    @property
+    def errors(self) -> str:
+        """What becomes of bytes that are no character: the rule of the vocabulary's own kind."""
+        return ONE_MARK_PER_BYTE if self.byte_tokens else "replace"
+
+    def bytes_of(self, token: str, *, is_added: bool = False) -> bytes:
+        """What `token` is worth after the first one."""
+        if self.alphabet:
+            # A token that was added beside the vocabulary is text, not spelled bytes.
+            if not is_added and all(character in self.alphabet for character in token):
+                return bytes(self.alphabet[character] for character in token)
+            return token.encode("utf-8")
+        if self.byte_tokens and (match := BYTE_TOKEN.fullmatch(token)):
+            return bytes([int(match[1], 16)])
+        for old, new in self.replacements:
+            token = token.replace(old, new)
+        return token.encode("utf-8")
+
+    def first_bytes_of(self, token: str, *, is_added: bool = False) -> bytes:
+        """What `token` is worth when it is the first one."""
+        if self.dropped_at_start:
+            token = token.replace(self.dropped_at_start, "")
+        return self.bytes_of(token, is_added=is_added)
+
+
+def read_spelling(backend: Backend) -> Spelling:
+    """The spelling that the decoder of `backend` describes; TokenizerError if there is none."""
+    if backend.decoder is None:
+        return Spelling(separator=" ")
+    alphabet: dict[str, int] = {}
+    replacements: list[tuple[str, str]] = []
+    byte_tokens, is_fused, dropped, stripped, num_stripped = False, False, "", "", 0
+    for step in _steps(json.loads(backend.decoder.__getstate__())):
+        match step:
+            case {"type": "Fuse"}:
+                is_fused = True
+            case {"type": "Strip", "content": str(content), "start": int(start), "stop": 0} if (
+                is_fused and not num_stripped
+            ):
+                stripped, num_stripped = content, start
+            case _ if is_fused:
+                raise _unsupported(step)
+            case {"type": "ByteLevel"} if not replacements and not byte_tokens:
+                alphabet, is_fused = byte_alphabet(), True
+            case {"type": "ByteFallback"}:
+                byte_tokens = True
+            case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)}:
+                replacements.append((old, new))
+            case {"type": "Metaspace", "replacement": str(old), "prepend_scheme": scheme}:
+                replacements.append((old, " "))
+                dropped = "" if scheme == "never" else old
+            case _:
+                raise _unsupported(step)
+    return Spelling(alphabet, tuple(replacements), byte_tokens, dropped, "", stripped, num_stripped)
+
+
+def _steps(decoder: dict[str, object]) -> Iterator[dict[str, object]]:
+    """The decoder's steps in order, sequences opened."""
+    match decoder:
+        case {"type": "Sequence", "decoders": list(steps)}:
+            for step in steps:
+                yield from _steps(step)
+        case _:
+            yield decoder
+
+
+def _unsupported(step: dict[str, object]) -> TokenizerError:
+    return TokenizerError(
+        f"the tokenizer's decoder has a step that cannot be streamed: {json.dumps(step)}; supported"
+        " are ByteLevel, Metaspace, and Replace (of a string), ByteFallback, Fuse, Strip (at the"
+        " start) in this order"
+    )
+
+
+class Pieces:
+    """The bytes of every token of one tokenizer, by id."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.spelling = read_spelling(backend)
+        added = backend.get_added_tokens_decoder()
+        self.added = {token_id: token.content for token_id, token in added.items()}
+        self.special = frozenset(token_id for token_id, token in added.items() if token.special)
+        self._bytes: dict[int, bytes | None] = {}
+
+    def bytes_of(self, token_id: int) -> bytes | None:
+        """The bytes of a token; None for an id that is no token, such as a padded head's."""
+        try:
+            return self._bytes[token_id]
+        except KeyError:
+            token = self._token(token_id)
+            is_added = token_id in self.added
+            piece = None if token is None else self.spelling.bytes_of(token, is_added=is_added)
+            if token is not None:  # so that made-up ids cannot fill the memory
+                self._bytes[token_id] = piece
+            return piece
+
+    def first_bytes_of(self, token_id: int) -> bytes | None:
+        """The bytes of a token that begins a text."""
+        if not self.spelling.dropped_at_start:
+            return self.bytes_of(token_id)
+        token = self._token(token_id)
+        if token is None:
+            return None
+        return self.spelling.first_bytes_of(token, is_added=token_id in self.added)
+
+    def _token(self, token_id: int) -> str | None:
+        if not 0 <= token_id < 1 << 32:
+            raise TokenizerError(f"{token_id} is not a token id: ids are from 0 to 2**32 - 1")
+        return self._backend.id_to_token(token_id)
