@@ -1,0 +1,38 @@
+"""A line on the terminal that says how far a batch has come."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TextIO
+
+REDRAW_SECONDS = 0.1
+
+
+class Progress:
+    """Draws itself at most ten times a second, and not at all where nobody looks."""
+
+    def __init__(self, total: int, shown: bool, stream: TextIO | None = None) -> None:
+        self._total = total
+        self._stream = stream or sys.stderr
+        self._shown = shown and total > 0 and self._stream.isatty()
+        self._began = self._drawn = time.monotonic()
+        self._done = self._tokens = 0
+
+    def advance(self, done: int, tokens: int) -> None:
+        """So many requests and output tokens more."""
+        self._done += done
+        self._tokens += tokens
+        now = time.monotonic()
+        if self._shown and (now - self._drawn > REDRAW_SECONDS or self._done == self._total):
+            self._drawn = now
+            rate = self._tokens / max(now - self._began, 1e-9)
+            line = f"\r{self._done}/{self._total} requests, {rate:.0f} tokens/s "
+            self._stream.write(line)
+            self._stream.flush()
+
+    def close(self) -> None:
+        """Leave the line as it is and go to the next."""
+        if self._shown:
+            self._stream.write("\n")
+            self._stream.flush()

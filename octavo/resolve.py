@@ -1,0 +1,110 @@
+"""From what was asked, the hardware and the checkpoint to one frozen EngineConfig.
+
+Every automatic choice is made here, and logged with its reason; nothing below asks again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+
+from octavo.backends.base import KVLayout
+from octavo.config import EngineArguments
+from octavo.core.config import CoreConfig, KVGroup
+from octavo.models.spec import ModelSpec
+
+log = logging.getLogger(__name__)
+
+# Of the free memory, what the KV cache may take when nobody says; and the most of it. The rest is
+# for the weights, for what a step needs, and for everybody else on the machine.
+KV_SHARE = 0.4
+MOST_KV_BYTES = 4 << 30
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
+
+
+class ResolveError(ValueError):
+    """Settings that cannot work together on this machine with this model."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """All that an engine is built from."""
+
+    arguments: EngineArguments
+    spec: ModelSpec
+    dtype: str
+    core: CoreConfig
+
+
+def resolve(
+    arguments: EngineArguments, spec: ModelSpec, layout: KVLayout, free_bytes: int | None = None
+) -> EngineConfig:
+    """Settle everything that was left open."""
+    dtype = "float32" if arguments.dtype == "auto" else arguments.dtype
+    max_len = arguments.max_model_len or spec.max_len
+    if max_len > spec.max_len:
+        raise ResolveError(
+            f"max_model_len={max_len} is more than the {spec.max_len} positions this model was "
+            "made for; lower it"
+        )
+    block_bytes = layout.block_bytes(arguments.block_size, ELEMENT_BYTES[dtype])
+    num_blocks = arguments.num_gpu_blocks_override
+    if num_blocks is None:
+        memory = arguments.kv_cache_memory_bytes
+        if memory is None:
+            memory = _default_memory(free_bytes if free_bytes is not None else free_memory())
+        num_blocks = memory // block_bytes
+    budget = arguments.max_num_batched_tokens
+    if not arguments.enable_chunked_prefill and budget < max_len:
+        log.info("max_num_batched_tokens=%d: whole prompts must fit in a step", max_len)
+        budget = max_len
+    # More blocks than all sequences together can fill would never be used.
+    per_sequence = -(-max_len // arguments.block_size) * len(layout.windows)
+    if arguments.num_gpu_blocks_override is None:
+        num_blocks = min(num_blocks, per_sequence * arguments.max_num_seqs + 1)
+    if num_blocks < 2:
+        raise ResolveError(
+            f"{num_blocks} KV blocks of {block_bytes} bytes fit: give kv_cache_memory_bytes more"
+        )
+    num_tokens = (num_blocks - 1) // len(layout.windows) * arguments.block_size
+    if num_tokens < max_len and arguments.max_model_len is None:
+        log.info("max_model_len=%d instead of %d: so much KV fits", num_tokens, max_len)
+        max_len = num_tokens
+    log.info(
+        "KV cache: %d blocks of %d tokens, %.1f MiB", num_blocks, arguments.block_size,
+        num_blocks * block_bytes / 2**20,
+    )
+    core = CoreConfig(
+        num_blocks=num_blocks,
+        max_model_len=max_len,
+        block_size=arguments.block_size,
+        groups=tuple(KVGroup(window) for window in layout.windows),
+        max_num_batched_tokens=budget,
+        max_num_seqs=arguments.max_num_seqs,
+        prefix_caching=arguments.enable_prefix_caching,
+        chunked_prefill=arguments.enable_chunked_prefill,
+        long_prefill_tokens=arguments.long_prefill_token_threshold,
+        policy=arguments.scheduling_policy,
+        ageing_seconds=arguments.priority_ageing_seconds,
+        max_num_waiting=arguments.max_num_queued_reqs,
+    )
+    return EngineConfig(arguments, spec, dtype, core)
+
+
+def _default_memory(free_bytes: int) -> int:
+    memory = min(int(free_bytes * KV_SHARE), MOST_KV_BYTES)
+    log.info("kv_cache_memory_bytes=%d: %.0f %% of what is free", memory, KV_SHARE * 100)
+    return memory
+
+
+def free_memory() -> int:
+    """Bytes that could be taken now without swapping."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
