@@ -39,7 +39,7 @@ def test_only_a_reader_is_given_what_others_computed(
     advance(scheduler)
     scheduler.add(ask("second", prompt_logprobs, parent), 0.0)
     plan = advance(scheduler)
-    expected = 19 if parent and not start == 0 else start  # a fork has its parent's partial block
+    expected = 19 if parent and start else start  # a fork has its parent's partial block
     assert dict(zip(plan.slots, plan.starts, strict=True))[plan.opened[0].slot] == expected
 
 
