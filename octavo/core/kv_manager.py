@@ -83,6 +83,8 @@ class KVManager:
         if sequence.cache_epoch != self.epoch:
             sequence.digests.clear()
             sequence.cache_epoch = self.epoch
+        if not sequence.request.reads_cache:
+            return self._nothing()
         prefix = self._match_cache(sequence)
         if parent is not None:
             forked = self._match_parent(sequence, parent)
@@ -90,9 +92,12 @@ class KVManager:
                 return forked
         return prefix
 
+    def _nothing(self) -> Prefix:
+        return Prefix(0, tuple([] for _ in self.groups))
+
     def _match_cache(self, sequence: Sequence) -> Prefix:
         if not self.config.prefix_caching:
-            return Prefix(0, tuple([] for _ in self.groups))
+            return self._nothing()
         limit = (len(sequence.tokens) - 1) // self.block_size
         digests = self._digests(sequence, limit)
         if self._windowed:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from octavo.core.sampling_params import SamplingParams
 
@@ -38,6 +39,7 @@ class NewSlot:
     tables: tuple[tuple[int, ...], ...]  # a block table for each KV group
     sampling: SamplingParams
     lora: str | None
+    stop_ids: tuple[int, ...] = ()  # all that end it; min_tokens keeps them from being sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,31 @@ class StepPlan:
     def num_tokens(self) -> int:
         """Positions computed in this step."""
         return sum(self.counts)
+
+
+class TokenLogprobs(NamedTuple):
+    """What the model thought of one position, before any sampling parameter touched it.
+
+    The first entry is the token that stands there; behind it are the most likely ones, best
+    first, as many as were asked for (the first may be among them). Ranks of those are 1, 2, ….
+    """
+
+    token_ids: array[int]
+    logprobs: array[float]
+    rank: int  # of the first: one more than there are likelier tokens
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobsPayload:
+    """The payload of a request that asked for log-probabilities.
+
+    Prompt parts come chunk by chunk. After a preemption a part may come again, the same to the
+    bit; `prompt_start` says where it belongs.
+    """
+
+    sampled: tuple[TokenLogprobs, ...] = ()  # of each token the step gave; more if it ended before
+    prompt_start: int = 0  # the position in the prompt that prompt[0] is about
+    prompt: tuple[TokenLogprobs, ...] = ()  # position 0 has none
 
 
 @dataclass(frozen=True, slots=True)

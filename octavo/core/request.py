@@ -38,6 +38,11 @@ class Request:
         """Length at which the sequence has all its tokens."""
         return len(self.prompt) + self.sampling.max_tokens
 
+    @property
+    def reads_cache(self) -> bool:
+        """Whether KV computed for others will do; not if every prompt position's logits count."""
+        return self.sampling.prompt_logprobs is None
+
 
 @dataclass(frozen=True, slots=True)
 class Abort:

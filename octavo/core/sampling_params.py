@@ -1,28 +1,278 @@
-"""How one request wants its tokens chosen, as far as the core must know it.
+"""How one request wants its tokens chosen, checked once, when it is made.
 
-The core decides only when a sequence ends; how a token is drawn is the sampler's affair, to whom
-this struct travels unread in the plan that opens a slot.
+Names, defaults and meanings are those that users of vLLM know. Lists, sets of one string and
+dictionaries are accepted and kept as tuples, so that a request can be compared, hashed and sent
+as it is; `dataclasses.replace` makes a changed copy and checks it again.
+
+The core reads only what ends a sequence. The front end reads what concerns text, and settles two
+things before a request reaches the core: `seed` (an unseeded request gets one, so that its draws
+can be repeated after a restart; workers take None as 0) and `bad_words_token_ids` (only it has
+the tokenizer). The rest is the sampler's, to whom this struct travels unread.
+
+`logits_processors` are names that the workers' runner was started with, or, where the engine
+runs in the same process, callables `(prompt_ids, output_ids, logits) -> logits` over numpy
+arrays. They see a copy of the logits after the masks and biases and before the penalties. They
+must be pure functions: after a preemption or a restart a token is drawn again.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+GREEDY_BELOW = 1e-5  # a temperature this low means the most likely token
+LEAST_TEMPERATURE = 0.01  # what is above that and lower than this counts as this
+NO_LIMIT = 2**31 - 1  # max_tokens=None: as many as the model's length allows
+ALL = -1  # logprobs=-1: the whole vocabulary
+
+MAX_SEQUENCES = 16_384  # n
+MAX_IDS = 1 << 20  # in any list of token ids; more than any vocabulary has
+MAX_STRINGS = 1024  # in `stop` and `bad_words`
+MAX_STRING_LENGTH = 4096
+MAX_BAD_WORD_VARIANTS = 128  # every word has one with and one without a space before it
+MAX_PROCESSORS = 16
+MAX_BIAS = 100.0  # a logit bias is clamped to plus and minus this
+# Beyond these a repetition penalty only overflows.
+REPETITION_RANGE = (0.01, 100.0)
+
+LogitsProcessor = Callable[[Any, Any, Any], Any]
+
+
+class RequestOutputKind(Enum):
+    """What each output of a stream holds."""
+
+    CUMULATIVE = 0  # everything so far
+    DELTA = 1  # what is new
+    FINAL_ONLY = 2  # everything, once, at the end
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """The end of a sequence, and the seed of its noise."""
+    """How tokens are drawn, when they end, and what is told of them."""
 
-    max_tokens: int = 16
+    max_tokens: int = 16  # None is accepted: as many as fit
     min_tokens: int = 0  # before so many tokens nothing stops the sequence
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
-    seed: int = 0
+    seed: int | None = None  # -1 means None
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0 or -1: off
+    min_p: float = 0.0  # relative to the most likely token
+    presence_penalty: float = 0.0  # of the output's tokens
+    frequency_penalty: float = 0.0  # … for every time they stand there
+    repetition_penalty: float = 1.0  # of the output's and the prompt's
+    stop: tuple[str, ...] = ()
+    include_stop_str_in_output: bool = False
+    bad_words: tuple[str, ...] = ()
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()  # filled in by the front end
+    logit_bias: tuple[tuple[int, float], ...] = ()  # a mapping is accepted
+    allowed_token_ids: tuple[int, ...] | None = None
+    logits_processors: tuple[str | LogitsProcessor, ...] = ()
+    logprobs: int | None = None  # so many most likely tokens beside the chosen; -1: all
+    prompt_logprobs: int | None = None  # the same for the prompt; reads no prefix cache
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
 
     def __post_init__(self) -> None:
+        self._check_end()
+        self._check_shape()
+        self._check_penalties()
+        self._check_tokens()
+        self._check_text()
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most likely token is taken."""
+        return self.temperature < GREEDY_BELOW
+
+    def check_vocabulary(self, size: int) -> None:
+        """Raise ValueError if a token id does not exist in a vocabulary of this size.
+
+        Stop tokens are not looked at: one that does not exist simply never stops anything.
+        """
+        biased = (token for token, _ in self.logit_bias)
+        bad = (token for word in self.bad_words_token_ids for token in word)
+        lists = {
+            "logit_bias": biased,
+            "allowed_token_ids": self.allowed_token_ids or (),
+            "bad_words_token_ids": bad,
+        }
+        for name, ids in lists.items():
+            for token in ids:
+                if token >= size:
+                    raise ValueError(
+                        f"{name} names token {token}, but the vocabulary has {size} tokens; "
+                        f"ids go from 0 to {size - 1}"
+                    )
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_end(self) -> None:
+        if self.max_tokens is None:
+            self._set("max_tokens", NO_LIMIT)
+        _require_int("max_tokens", self.max_tokens)
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens={self.max_tokens} must be at least 1")
+        _require_int("max_tokens", self.max_tokens, 1, NO_LIMIT)
+        _require_int("min_tokens", self.min_tokens)
         if not 0 <= self.min_tokens <= self.max_tokens:
             raise ValueError(
                 f"min_tokens={self.min_tokens} must be between 0 and max_tokens={self.max_tokens}"
             )
+        self._set("stop_token_ids", tuple(dict.fromkeys(_ids(self, "stop_token_ids"))))
+
+    def _check_shape(self) -> None:
+        if self.seed == -1:
+            self._set("seed", None)
+        if self.seed is not None:
+            _require_int("seed", self.seed, -(2**63), 2**63 - 1)
+        _require_int("n", self.n, 1, MAX_SEQUENCES)
+        _require_number("temperature", self.temperature, 0.0, 2.0)
+        _require_number("top_p", self.top_p, 0.0, 1.0)
+        if self.top_p == 0.0:
+            raise ValueError(
+                "top_p=0.0 leaves no token; it must be above 0 and at most 1. "
+                "For the most likely token set temperature=0"
+            )
+        if self.top_k == -1:
+            self._set("top_k", 0)
+        _require_int("top_k", self.top_k, 0, NO_LIMIT)
+        _require_number("min_p", self.min_p, 0.0, 1.0)
+        if self.n > 1 and self.is_greedy:
+            raise ValueError(
+                f"n={self.n} with temperature={self.temperature} would give the same text "
+                f"{self.n} times; set n=1, or a higher temperature"
+            )
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                _require_int(name, getattr(self, name), ALL, MAX_IDS)
+
+    def _check_penalties(self) -> None:
+        _require_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _require_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _require_number("repetition_penalty", self.repetition_penalty, *REPETITION_RANGE)
+
+    def _check_tokens(self) -> None:
+        bias = self.logit_bias
+        pairs = bias.items() if isinstance(bias, Mapping) else _items("logit_bias", bias or ())
+        self._set("logit_bias", tuple(sorted(dict(map(_bias, pairs)).items())))
+        _require_length("logit_bias", len(self.logit_bias), MAX_IDS)
+        if self.allowed_token_ids is not None:
+            self._set("allowed_token_ids", tuple(dict.fromkeys(_ids(self, "allowed_token_ids"))))
+            if not self.allowed_token_ids:
+                raise ValueError(
+                    "allowed_token_ids is empty, so no token could be chosen; "
+                    "leave it out, or name at least one"
+                )
+        words = _items("bad_words_token_ids", self.bad_words_token_ids)
+        kept = tuple(tuple(_each_id("bad_words_token_ids", word)) for word in words)
+        if not all(kept):
+            raise ValueError("bad_words_token_ids holds a word without tokens; leave it out")
+        self._set("bad_words_token_ids", kept)
+        _require_length("bad_words_token_ids", len(kept), MAX_BAD_WORD_VARIANTS)
+        processors = _items("logits_processors", self.logits_processors)
+        self._set("logits_processors", tuple(processors))
+        _require_length("logits_processors", len(self.logits_processors), MAX_PROCESSORS)
+        for processor in self.logits_processors:
+            if not (isinstance(processor, str) or callable(processor)):
+                raise ValueError(
+                    f"logits_processors holds {processor!r}, which is neither the name of a "
+                    "processor that the engine was started with nor a callable"
+                )
+
+    def _check_text(self) -> None:
+        for name in ("stop", "bad_words"):
+            self._set(name, tuple(_strings(name, getattr(self, name))))
+        for name in _FLAGS:
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name}={getattr(self, name)!r} must be True or False")
+        if self.stop and not self.detokenize:
+            raise ValueError(
+                "stop strings are looked for in the text, and detokenize=False makes none; "
+                "use stop_token_ids, or detokenize=True"
+            )
+        if not isinstance(self.output_kind, RequestOutputKind):
+            raise ValueError(f"output_kind={self.output_kind!r} is not a RequestOutputKind")
+
+
+_FLAGS = (
+    "ignore_eos",
+    "include_stop_str_in_output",
+    "detokenize",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+)
+
+
+def _require_int(name: str, value: object, low: int = -(2**63), high: int = 2**63 - 1) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{name}={value!r} must be a whole number")
+    if not low <= value <= high:
+        raise ValueError(f"{name}={value} must be between {low} and {high}")
+    return value
+
+
+def _require_number(name: str, value: object, low: float, high: float) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise ValueError(f"{name}={value!r} must be a number")
+    if not low <= value <= high:  # false for NaN too
+        raise ValueError(f"{name}={value} must be a number between {low} and {high}")
+    return value
+
+
+def _require_length(name: str, length: int, most: int) -> None:
+    if length > most:
+        raise ValueError(f"{name} has {length} entries; at most {most} are taken")
+
+
+def _items(name: str, value: object) -> Iterable[Any]:
+    if value is None:
+        return ()
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ValueError(f"{name}={value!r} must be a list")
+    return value
+
+
+def _each_id(name: str, value: object) -> Iterable[int]:
+    for count, token in enumerate(_items(name, value), 1):
+        _require_length(name, count, MAX_IDS)
+        yield _require_int(f"a token id in {name}", token, 0, NO_LIMIT)
+
+
+def _ids(params: SamplingParams, name: str) -> Iterable[int]:
+    return _each_id(name, getattr(params, name))
+
+
+def _bias(pair: Any) -> tuple[int, float]:
+    """One entry of logit_bias; JSON writes the token id as a string."""
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise ValueError(f"logit_bias holds {pair!r}; it must map token ids to numbers")
+    token, value = pair
+    if isinstance(token, str) and token.isascii() and token.isdigit():
+        token = int(token[:20])
+    _require_int("a token id in logit_bias", token, 0, NO_LIMIT)
+    _require_number(f"logit_bias of token {token}", value, -math.inf, math.inf)
+    if not math.isfinite(value):
+        raise ValueError(f"logit_bias of token {token} is {value}; it must be finite")
+    return token, max(-MAX_BIAS, min(MAX_BIAS, float(value)))
+
+
+def _strings(name: str, value: object) -> Iterable[str]:
+    if isinstance(value, str):
+        value = (value,)
+    for count, text in enumerate(_items(name, value), 1):
+        _require_length(name, count, MAX_STRINGS)
+        if not isinstance(text, str):
+            raise ValueError(f"{name} holds {text!r}, which is not a string")
+        if not text:
+            raise ValueError(f"{name} holds an empty string, which is found everywhere; drop it")
+        _require_length(f"a string in {name}", len(text), MAX_STRING_LENGTH)
+        yield text

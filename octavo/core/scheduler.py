@@ -264,6 +264,7 @@ class Scheduler:
                 tables=tuple(map(tuple, sequence.tables)),
                 sampling=sequence.request.sampling,
                 lora=sequence.request.lora,
+                stop_ids=tuple(sorted(sequence.stop_ids)),
             )
         )
 

@@ -1,0 +1,1 @@
+"""Carries plans to workers and results back."""

@@ -1,0 +1,99 @@
+"""Makes one forward pass's arrays from a plan, and remembers what each wanted row is for.
+
+Logits are wanted of three kinds of rows, in this order:
+
+    the last row of each sampling chunk, and where it ends in drafts, the rows before each of them
+    rows of prompts whose log-probabilities are asked for
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.backends.base import HostBatch
+from octavo.core.plan import StepPlan
+from octavo.runner.slots import UNASKED, SlotState
+
+Longs = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRows:
+    """Rows of the logits that are about a prompt's tokens."""
+
+    slot: int
+    first_row: int  # of the logits
+    first_position: int  # of the tokens they foretell
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the rows of the logits are for."""
+
+    chunks: Longs  # [samples]: the plan's chunks that sample
+    slots: Longs  # [samples]: their slots
+    first_rows: Longs  # [samples]: the logits row of the last known token
+    drafts: dict[int, tuple[int, ...]]  # slot → guesses; their rows follow the first
+    prompts: tuple[PromptRows, ...]
+
+
+def build(plan: StepPlan, state: SlotState) -> tuple[HostBatch, Wanted]:
+    """The batch of a plan whose differences have been applied."""
+    for slot, drafts in plan.drafts:
+        state.write_drafts(slot, drafts)
+    slots = np.array(plan.slots, np.int64)
+    starts = np.array(plan.starts, np.int64)
+    counts = np.array(plan.counts, np.int64)
+    ends = np.cumsum(counts)
+    owners = np.repeat(np.arange(len(slots)), counts)
+    positions = np.arange(int(ends[-1])) + (starts - ends + counts)[owners]
+    blocks = int(-(-(starts + counts).max() // state.block_size))
+    rows, wanted = _wanted(plan, state, slots, ends)
+    batch = HostBatch(
+        token_ids=state.tokens[slots[owners], positions],
+        positions=positions.astype(np.int32),
+        row_starts=np.concatenate(([0], ends)).astype(np.int32),
+        tables=tuple(table[slots, :blocks] for table in state.tables),
+        logits_rows=rows.astype(np.int32),
+    )
+    return batch, wanted
+
+
+def _wanted(plan: StepPlan, state: SlotState, slots: Longs, ends: Longs) -> tuple[Longs, Wanted]:
+    chunks = np.flatnonzero(np.array(plan.samples))
+    sampled = slots[chunks]
+    rows = ends[chunks] - 1
+    first_rows = np.arange(len(chunks))
+    drafts = dict(plan.drafts)
+    if drafts:
+        lengths = np.array([1 + len(drafts.get(slot, ())) for slot in sampled.tolist()])
+        behind = np.cumsum(lengths)
+        first_rows = behind - lengths
+        spans = [np.arange(row - n + 1, row + 1) for row, n in zip(rows, lengths, strict=True)]
+        rows = np.concatenate(spans)
+    prompts: tuple[PromptRows, ...] = ()
+    if (state.num_prompt_logprobs[slots] != UNASKED).any():
+        more, prompts = _prompt_rows(plan, state, ends, len(rows))
+        rows = np.concatenate((rows, *more))
+    return rows, Wanted(chunks, sampled, first_rows, drafts, prompts)
+
+
+def _prompt_rows(
+    plan: StepPlan, state: SlotState, ends: Longs, first_row: int
+) -> tuple[list[Longs], tuple[PromptRows, ...]]:
+    """A row at position p foretells the token at p + 1; the prompt's last foretells no prompt."""
+    rows, prompts = [], []
+    chunks = zip(plan.slots, plan.starts, plan.counts, ends.tolist(), strict=True)
+    for slot, start, count, end in chunks:
+        if state.num_prompt_logprobs[slot] == UNASKED:
+            continue
+        num = min(start + count, int(state.num_prompt[slot]) - 1) - start
+        if num > 0:
+            rows.append(np.arange(end - count, end - count + num))
+            prompts.append(PromptRows(slot, first_row, start + 1, num))
+            first_row += num
+    return rows, tuple(prompts)

@@ -1,0 +1,215 @@
+"""Runs plans: differences, copies, one forward pass, sampling, and the result.
+
+Drafts are verified exactly: each is accepted if and only if it is the token that would have been
+drawn in its place. That works for seeded sampling as for greedy, since noise belongs to a
+position and not to a moment, so speculation changes no text.
+
+What goes wrong with one sequence (logits that are not finite, rules that leave no token) is its
+own error in the result. It stays failed until its slot is freed, for later plans may be on their
+way already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.backends.base import Backend
+from octavo.core.config import CoreConfig
+from octavo.core.plan import (
+    NO_TOKEN,
+    LogprobsPayload,
+    StepPlan,
+    StepResult,
+    TokenLogprobs,
+)
+from octavo.core.sampling_params import LogitsProcessor
+from octavo.runner.batch import Wanted, build
+from octavo.runner.logprobs import describe
+from octavo.runner.sampler import Sampler
+from octavo.runner.slots import UNASKED, SlotState
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int32]
+Longs = NDArray[np.int64]
+
+NOT_FINITE = (
+    "the model gave logits that are not finite (NaN or infinity) for this sequence; "
+    "the weights may be damaged, or overflow in this precision"
+)
+
+
+class Drafter(Protocol):
+    """Guesses at what comes next, to be verified in the next step."""
+
+    def guess(self, slot: int, tokens: Ints, most: int) -> tuple[int, ...]:
+        """At most `most` tokens behind these; none if it has no idea."""
+
+
+@dataclass(slots=True)
+class _Answer:
+    """A result in the making."""
+
+    tokens: list[int]
+    accepted: dict[int, int] = field(default_factory=dict)
+    sampled: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
+    prompts: dict[int, tuple[int, tuple[TokenLogprobs, ...]]] = field(default_factory=dict)
+
+
+class ModelRunner:
+    """One worker: a backend that holds a model and its cache, and the slots over it."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        vocabulary: int,
+        config: CoreConfig,
+        *,
+        processors: Mapping[str, LogitsProcessor] | None = None,
+        drafter: Drafter | None = None,
+    ) -> None:
+        self._backend = backend
+        self._max_drafts = config.max_drafts
+        self._drafter = drafter
+        self.state = SlotState(config, vocabulary, processors or {})
+        self._sampler = Sampler(self.state)
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Do a step, in the order plan.py promises."""
+        state = self.state
+        for slot in plan.freed:
+            state.forget(slot)
+        for new in plan.opened:
+            state.open(new)
+        if plan.copies:
+            self._backend.copy_blocks(plan.copies)
+        for slot, blocks in plan.new_blocks:
+            state.grow(slot, blocks)
+        if not plan.slots:
+            return StepResult(plan.step, ())
+        batch, wanted = build(plan, state)
+        logits = self._backend.forward(batch)
+        answer = _Answer([NO_TOKEN] * len(plan.slots))
+        self._tell_of_prompts(logits, wanted, answer)
+        self._sample(logits, wanted, answer)
+        return self._result(plan, wanted, answer)
+
+    # sampling
+
+    def _sample(self, logits: Floats, wanted: Wanted, answer: _Answer) -> None:
+        """One token for every sampling chunk, and one more behind each draft that was right."""
+        if not len(wanted.slots):
+            return
+        tokens = self._draw(logits, wanted.first_rows, wanted.slots, answer)
+        drawn = dict(zip(wanted.slots.tolist(), tokens.tolist(), strict=True))
+        rows = dict(zip(wanted.slots.tolist(), wanted.first_rows.tolist(), strict=True))
+        checked = list(wanted.drafts)
+        round_number = 0
+        while checked:
+            checked = [
+                slot for slot in checked if self._is_right(slot, round_number, drawn, wanted)
+            ]
+            round_number += 1
+            for slot in checked:
+                answer.accepted[slot] = round_number
+            if checked:
+                again = np.array([rows[slot] + round_number for slot in checked])
+                tokens = self._draw(logits, again, np.array(checked), answer)
+                drawn.update(zip(checked, tokens.tolist(), strict=True))
+        for chunk, slot in zip(wanted.chunks.tolist(), wanted.slots.tolist(), strict=True):
+            answer.tokens[chunk] = drawn[slot]
+
+    def _is_right(self, slot: int, index: int, drawn: dict[int, int], wanted: Wanted) -> bool:
+        drafts = wanted.drafts[slot]
+        right = index < len(drafts) and drafts[index] == drawn[slot]
+        return right and slot not in self.state.failures
+
+    def _draw(self, logits: Floats, rows: Longs, slots: Longs, answer: _Answer) -> Longs:
+        """Sample these slots from these rows, and let them know what came of it."""
+        state = self.state
+        if len(rows) != len(logits) or rows[0] != 0:
+            logits = logits[rows]
+        finite = np.asarray(np.isfinite(logits).all(axis=1))
+        if not finite.all():
+            logits = np.where(finite[:, None], logits, np.float32(0))
+            for slot in slots[~finite].tolist():
+                state.failures.setdefault(slot, NOT_FINITE)
+        tokens, failures = self._sampler.draw(logits, slots)
+        for slot, message in failures.items():
+            state.failures.setdefault(slot, message)
+        if (state.num_logprobs[slots] != UNASKED).any():
+            for row, slot, token in zip(logits, slots.tolist(), tokens.tolist(), strict=True):
+                count = int(state.num_logprobs[slot])
+                if count != UNASKED:
+                    answer.sampled.setdefault(slot, []).append(describe(row, token, count))
+        state.append(slots, tokens)
+        return tokens
+
+    def _tell_of_prompts(self, logits: Floats, wanted: Wanted, answer: _Answer) -> None:
+        state = self.state
+        for part in wanted.prompts:
+            rows = logits[part.first_row : part.first_row + part.count]
+            if not np.isfinite(rows).all():
+                state.failures.setdefault(part.slot, NOT_FINITE)
+                continue
+            count = int(state.num_prompt_logprobs[part.slot])
+            first = part.first_position
+            tokens = state.tokens[part.slot, first : first + part.count].tolist()
+            told = tuple(describe(row, t, count) for row, t in zip(rows, tokens, strict=True))
+            answer.prompts[part.slot] = (first, told)
+
+    # the result
+
+    def _result(self, plan: StepPlan, wanted: Wanted, answer: _Answer) -> StepResult:
+        errors = self._errors(plan, answer) if self.state.failures else ()
+        payloads = self._payloads(answer) if answer.sampled or answer.prompts else ()
+        return StepResult(
+            plan.step,
+            tuple(answer.tokens),
+            tuple(answer.accepted.items()),
+            self._guess(wanted) if self._drafter is not None and self._max_drafts else (),
+            payloads,
+            errors,
+        )
+
+    def _errors(self, plan: StepPlan, answer: _Answer) -> tuple[tuple[int, str], ...]:
+        """Who failed, now or before; of them nothing else is told."""
+        errors = []
+        for chunk, slot in enumerate(plan.slots):
+            message = self.state.failures.get(slot)
+            if message is not None:
+                errors.append((slot, message))
+                answer.tokens[chunk] = NO_TOKEN
+                for told in (answer.accepted, answer.sampled, answer.prompts):
+                    told.pop(slot, None)
+        return tuple(errors)
+
+    def _payloads(self, answer: _Answer) -> tuple[tuple[int, object], ...]:
+        payloads = []
+        for slot in dict.fromkeys((*answer.sampled, *answer.prompts)):
+            start, prompt = answer.prompts.get(slot, (0, ()))
+            sampled = tuple(answer.sampled.get(slot, ()))
+            payloads.append((slot, LogprobsPayload(sampled, start, prompt)))
+        return tuple(payloads)
+
+    def _guess(self, wanted: Wanted) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Drafts for whoever has sampled; an id that does not exist ends them."""
+        state, drafter = self.state, self._drafter
+        assert drafter is not None
+        guesses = []
+        for slot in wanted.slots.tolist():
+            if slot in state.failures:
+                continue
+            known = state.tokens[slot, : state.num_known[slot]]
+            drafts = drafter.guess(slot, known, self._max_drafts)[: self._max_drafts]
+            for index, token in enumerate(drafts):
+                if not 0 <= token < state.vocabulary:
+                    drafts = drafts[:index]
+                    break
+            if drafts:
+                guesses.append((slot, drafts))
+        return tuple(guesses)

@@ -1,0 +1,60 @@
+"""Which tokens a sequence has seen and how often, kept as it grows, and what that costs them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.core.sampling_params import SamplingParams
+
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float32]
+
+
+class Penalties:
+    """One sequence's counts; memory and time go with its distinct tokens, not the vocabulary."""
+
+    __slots__ = ("_counts", "_frequency", "_ids", "_places", "_presence", "_repetition")
+
+    def __init__(self, sampling: SamplingParams, prompt: Ints, output: Ints) -> None:
+        self._repetition = np.float32(sampling.repetition_penalty)
+        self._presence = np.float32(sampling.presence_penalty)
+        self._frequency = np.float32(sampling.frequency_penalty)
+        # The prompt counts for repetition alone, and there only as seen or not.
+        ids = np.unique(prompt) if self._repetition != 1.0 else prompt[:0]
+        self._places = {token: place for place, token in enumerate(ids.tolist())}
+        self._ids = ids.astype(np.int64)
+        self._counts = np.zeros(len(ids), np.float32)
+        for token in output.tolist():
+            self.add(token)
+
+    @staticmethod
+    def wanted(sampling: SamplingParams) -> bool:
+        """Whether there is anything to penalise."""
+        return bool(
+            sampling.presence_penalty
+            or sampling.frequency_penalty
+            or sampling.repetition_penalty != 1.0
+        )
+
+    def add(self, token: int) -> None:
+        """One more token of the output."""
+        place = self._places.setdefault(token, len(self._places))
+        if place == len(self._ids):
+            more = max(16, place)
+            self._ids = np.concatenate((self._ids, np.zeros(more, np.int64)))
+            self._counts = np.concatenate((self._counts, np.zeros(more, np.float32)))
+        self._ids[place] = token
+        self._counts[place] += 1
+
+    def apply(self, row: Floats) -> None:
+        """Lower, in place, the logits of what was seen: repetition, then frequency and presence."""
+        seen = len(self._places)
+        ids, counts = self._ids[:seen], self._counts[:seen]
+        values = row[ids]
+        if self._repetition != 1.0:
+            factor = self._repetition
+            values = np.where(values > 0, values / factor, values * factor)
+        values -= self._frequency * counts
+        values -= self._presence * (counts > 0)
+        row[ids] = values

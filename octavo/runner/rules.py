@@ -1,0 +1,136 @@
+"""What a request demands of its logits beyond temperature and cuts, in the order it is applied.
+
+Allowed ids, bad words, min_tokens, bias, the request's own processors, then penalties. Only
+sequences that demand any of this have a `Rules`; all the others are sampled together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.core.plan import NewSlot
+from octavo.core.sampling_params import LogitsProcessor, SamplingParams
+from octavo.runner.penalties import Penalties
+
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float32]
+
+
+class SamplingError(ValueError):
+    """Why one sequence cannot go on; it fails with this message, and nobody else does."""
+
+
+class Rules:
+    """One sequence's demands, and the counts that follow its output."""
+
+    __slots__ = (
+        "_allowed",
+        "_bad_words",
+        "_bias",
+        "_biased",
+        "_min_tokens",
+        "_penalties",
+        "_processors",
+        "_stop_ids",
+    )
+
+    def __init__(
+        self, new: NewSlot, vocabulary: int, processors: Mapping[str, LogitsProcessor]
+    ) -> None:
+        sampling = new.sampling
+        tokens = np.array(new.tokens, np.int32)
+        prompt, output = tokens[: new.num_prompt], tokens[new.num_prompt :]
+        allowed = sampling.allowed_token_ids
+        self._allowed = None if allowed is None else np.array(allowed, np.int64)
+        self._bad_words = sampling.bad_words_token_ids
+        self._min_tokens = sampling.min_tokens
+        self._stop_ids = np.array([i for i in new.stop_ids if i < vocabulary], np.int64)
+        self._biased = np.array([token for token, _ in sampling.logit_bias], np.int64)
+        self._bias = np.array([value for _, value in sampling.logit_bias], np.float32)
+        self._processors = [_named(entry, processors) for entry in sampling.logits_processors]
+        self._penalties: Penalties | None = None
+        if Penalties.wanted(sampling):
+            self._penalties = Penalties(sampling, prompt, output)
+
+    @staticmethod
+    def wanted(sampling: SamplingParams) -> bool:
+        """Whether a sequence has any."""
+        return bool(
+            sampling.allowed_token_ids is not None
+            or sampling.bad_words_token_ids
+            or sampling.min_tokens
+            or sampling.logit_bias
+            or sampling.logits_processors
+            or Penalties.wanted(sampling)
+        )
+
+    def add(self, token: int) -> None:
+        """The output has one more token."""
+        if self._penalties is not None:
+            self._penalties.add(token)
+
+    def apply(self, logits: Floats, prompt: Ints, output: Ints) -> Floats:
+        """The logits as the request wants them: a new row."""
+        if self._allowed is None:
+            row = logits.copy()
+        else:
+            row = np.full_like(logits, -np.inf)
+            row[self._allowed] = logits[self._allowed]
+        for word in self._bad_words:
+            *before, last = word
+            if (
+                len(output) >= len(before)
+                and output[len(output) - len(before) :].tolist() == before
+            ):
+                row[last] = -np.inf
+        if len(output) < self._min_tokens:
+            row[self._stop_ids] = -np.inf
+        row[self._biased] += self._bias
+        for processor in self._processors:
+            row = _process(processor, prompt, output, row)
+        if self._penalties is not None:
+            self._penalties.apply(row)
+        if row.max() == -np.inf:
+            raise SamplingError(
+                "no token is left to choose: allowed_token_ids, bad_words, min_tokens and the "
+                "logits processors together forbid all of them"
+            )
+        return row
+
+
+def _named(
+    entry: str | LogitsProcessor, processors: Mapping[str, LogitsProcessor]
+) -> LogitsProcessor:
+    if not isinstance(entry, str):
+        return entry
+    if entry not in processors:
+        known = ", ".join(sorted(processors)) or "none"
+        raise SamplingError(
+            f"logits processor {entry!r} is unknown to this engine; it was started with: {known}"
+        )
+    return processors[entry]
+
+
+def _process(processor: LogitsProcessor, prompt: Ints, output: Ints, row: Floats) -> Floats:
+    """Call somebody else's function; whatever it does wrong is the request's own misfortune."""
+    name = getattr(processor, "__name__", type(processor).__name__)
+    size = row.shape
+    try:
+        result = np.array(processor(prompt.copy(), output.copy(), row), np.float32)
+    except Exception as error:
+        raise SamplingError(
+            f"logits processor {name} failed: {type(error).__name__}: {error}"
+        ) from error
+    if result.shape != size:
+        raise SamplingError(
+            f"logits processor {name} returned shape {result.shape}; it must return {size}"
+        )
+    if np.isnan(result).any() or (result == np.inf).any():
+        raise SamplingError(
+            f"logits processor {name} returned NaN or infinity; it may return finite numbers, "
+            "and -inf for tokens that are not to be chosen"
+        )
+    return result

@@ -1,0 +1,81 @@
+"""From logits to tokens: each row's draw depends on its own logits, parameters, seed and position.
+
+In this order: the request's rules (rules.py), then the most likely token if it is greedy, else
+logits over the temperature, min-p, top-k and top-p, and the token with the largest sum of that
+and noise. Rows without rules and cuts are done together, by operations that treat each element
+by itself; so a row's bits are the same as if it were done alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.runner import noise
+from octavo.runner.filters import survivors
+from octavo.runner.rules import SamplingError
+from octavo.runner.slots import GREEDY, SPECIAL, WARM, SlotState
+
+Floats = NDArray[np.float32]
+Longs = NDArray[np.int64]
+
+# Elements sampled together, about: more would leave the processor's cache and be slower.
+_AT_ONCE = 1 << 16
+
+
+class Sampler:
+    """Draws the next token of slots."""
+
+    def __init__(self, state: SlotState) -> None:
+        self._state = state
+        self._spread = noise.spread(np.arange(state.vocabulary))
+
+    def draw(self, logits: Floats, slots: Longs) -> tuple[Longs, dict[int, str]]:
+        """One token for each slot, from the row of finite logits beside it; and who failed, why."""
+        kinds = self._state.kind[slots]
+        if not kinds.any():
+            return logits.argmax(axis=1), {}
+        tokens = np.zeros(len(slots), np.int64)
+        failures: dict[int, str] = {}
+        greedy = np.flatnonzero(kinds == GREEDY)
+        if len(greedy):
+            tokens[greedy] = logits[greedy].argmax(axis=1)
+        warm = np.flatnonzero(kinds == WARM)
+        step = max(1, _AT_ONCE // self._state.vocabulary)
+        for begin in range(0, len(warm), step):
+            part = warm[begin : begin + step]
+            tokens[part] = self._draw_warm(logits[part], slots[part])
+        for index in np.flatnonzero(kinds == SPECIAL).tolist():
+            slot = int(slots[index])
+            try:
+                tokens[index] = self._draw_special(logits[index], slot)
+            except SamplingError as error:
+                failures[slot] = str(error)
+        return tokens, failures
+
+    def _draw_warm(self, logits: Floats, slots: Longs) -> Longs:
+        scores = logits.astype(np.float64)
+        scores /= self._state.temperature[slots][:, None]
+        scores += noise.gumbel([self._keys(slot) for slot in slots.tolist()], self._spread)
+        best: Longs = scores.argmax(axis=1)
+        return best
+
+    def _draw_special(self, row: Floats, slot: int) -> int:
+        state = self._state
+        rules = state.rules[slot]
+        if rules is not None:
+            row = rules.apply(row, state.prompt(slot), state.output(slot))
+        temperature = state.temperature[slot]
+        if temperature == 0.0:
+            return int(row.argmax())
+        scores = row.astype(np.float64) / temperature
+        ids = survivors(
+            scores, float(state.min_p[slot]), int(state.top_k[slot]), float(state.top_p[slot])
+        )
+        gumbel = noise.gumbel([self._keys(slot)], self._spread[ids])[0]
+        return int(ids[(scores[ids] + gumbel).argmax()])
+
+    def _keys(self, slot: int) -> tuple[int, int]:
+        state = self._state
+        position = int(state.num_known[slot] - state.num_prompt[slot])
+        return noise.keys(int(state.seeds[slot]), position)

@@ -1,0 +1,67 @@
+"""A request that wants its prompt's log-probabilities computes every position of the prompt."""
+
+from array import array
+
+import pytest
+
+from octavo.core.config import CoreConfig, KVGroup
+from octavo.core.plan import NO_TOKEN, StepPlan, StepResult
+from octavo.core.request import Request
+from octavo.core.sampling_params import SamplingParams
+from octavo.core.scheduler import Scheduler
+
+PROMPT = array("i", range(20))
+
+
+def ask(name: str, prompt_logprobs: int | None = None, parent: str | None = None) -> Request:
+    """The same prompt each time."""
+    sampling = SamplingParams(max_tokens=40, prompt_logprobs=prompt_logprobs)
+    return Request(name, PROMPT, sampling, 0.0, parent_id=parent, eos_token_ids=(9, 3))
+
+
+def advance(scheduler: Scheduler) -> StepPlan:
+    """One step in which everything that samples gets token 1."""
+    plan = scheduler.schedule(0.0)
+    assert plan is not None
+    tokens = tuple(1 if samples else NO_TOKEN for samples in plan.samples)
+    scheduler.apply(StepResult(plan.step, tokens), 0.0)
+    return plan
+
+
+@pytest.mark.parametrize("groups", [(KVGroup(),), (KVGroup(), KVGroup(8))])
+@pytest.mark.parametrize("parent", [None, "first"])
+@pytest.mark.parametrize(("prompt_logprobs", "start"), [(None, 16), (0, 0)])
+def test_only_a_reader_is_given_what_others_computed(
+    groups: tuple[KVGroup, ...], parent: str | None, prompt_logprobs: int | None, start: int
+) -> None:
+    scheduler = Scheduler(CoreConfig(64, 64, 4, groups), b"key")
+    scheduler.add(ask("first"), 0.0)
+    advance(scheduler)
+    scheduler.add(ask("second", prompt_logprobs, parent), 0.0)
+    plan = advance(scheduler)
+    expected = 19 if parent and start else start  # a fork has its parent's partial block
+    assert dict(zip(plan.slots, plan.starts, strict=True))[plan.opened[0].slot] == expected
+
+
+def test_it_does_not_wait_for_a_prefix_in_the_making() -> None:
+    scheduler = Scheduler(CoreConfig(64, 64, 4, max_num_batched_tokens=8), b"key")
+    scheduler.add(ask("first"), 0.0)
+    advance(scheduler)
+    scheduler.add(ask("second", 0), 0.0)
+    while len(scheduler.running) < 2:
+        advance(scheduler)
+        assert not scheduler.queue.held
+
+
+def test_others_read_what_it_has_computed() -> None:
+    scheduler = Scheduler(CoreConfig(64, 64, 4), b"key")
+    scheduler.add(ask("first", 0), 0.0)
+    advance(scheduler)
+    scheduler.add(ask("second"), 0.0)
+    assert advance(scheduler).starts == (20, 16)
+
+
+def test_a_new_slot_is_told_what_ends_it() -> None:
+    scheduler = Scheduler(CoreConfig(64, 64, 4), b"key")
+    scheduler.add(ask("first"), 0.0)
+    assert advance(scheduler).opened[0].stop_ids == (3, 9)

@@ -1,0 +1,138 @@
+"""Sampling parameters: what is accepted, how it is kept, and what every refusal says."""
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from octavo.core.sampling_params import NO_LIMIT, RequestOutputKind, SamplingParams
+
+
+def changed(**fields: Any) -> SamplingParams:
+    """Parameters with some fields of any type."""
+    return SamplingParams(**fields)
+
+
+def test_the_defaults_are_the_dialect_s() -> None:
+    params = SamplingParams()
+    assert (params.n, params.max_tokens, params.temperature, params.top_p) == (1, 16, 1.0, 1.0)
+    assert (params.top_k, params.min_p, params.seed, params.repetition_penalty) == (0, 0, None, 1)
+    assert params.output_kind is RequestOutputKind.CUMULATIVE
+    assert not params.is_greedy
+    assert hash(params) == hash(SamplingParams())
+
+
+def test_a_request_asks_for_at_least_one_token() -> None:
+    assert SamplingParams(max_tokens=1).max_tokens == 1
+    with pytest.raises(ValueError, match="max_tokens=0 must be at least 1"):
+        SamplingParams(max_tokens=0)
+
+
+@pytest.mark.parametrize("min_tokens", [-1, 5])
+def test_the_least_is_between_nothing_and_the_most(min_tokens: int) -> None:
+    assert SamplingParams(max_tokens=4, min_tokens=4).min_tokens == 4
+    with pytest.raises(ValueError, match=f"min_tokens={min_tokens} .* max_tokens=4"):
+        SamplingParams(max_tokens=4, min_tokens=min_tokens)
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        ({"max_tokens": None}, {"max_tokens": NO_LIMIT}),
+        ({"seed": -1}, {"seed": None}),
+        ({"seed": -(2**63)}, {"seed": -(2**63)}),
+        ({"top_k": -1}, {"top_k": 0}),
+        ({"stop": "x"}, {"stop": ("x",)}),
+        ({"stop": ["x", "y"]}, {"stop": ("x", "y")}),
+        ({"stop": None}, {"stop": ()}),
+        ({"bad_words": ["no"]}, {"bad_words": ("no",)}),
+        ({"stop_token_ids": [3, 1, 3]}, {"stop_token_ids": (3, 1)}),
+        ({"stop_token_ids": None}, {"stop_token_ids": ()}),
+        ({"allowed_token_ids": [5, 5, 2]}, {"allowed_token_ids": (5, 2)}),
+        ({"logit_bias": {"7": 200, 3: -1}}, {"logit_bias": ((3, -1.0), (7, 100.0))}),
+        ({"logit_bias": ((3, -500.0),)}, {"logit_bias": ((3, -100.0),)}),
+        ({"logit_bias": None}, {"logit_bias": ()}),
+        ({"bad_words_token_ids": [[1, 2], [3]]}, {"bad_words_token_ids": ((1, 2), (3,))}),
+        ({"logits_processors": ["a", len]}, {"logits_processors": ("a", len)}),
+        ({"logprobs": -1, "prompt_logprobs": 0}, {"logprobs": -1, "prompt_logprobs": 0}),
+    ],
+)
+def test_what_is_kept(fields: dict[str, Any], kept: dict[str, Any]) -> None:
+    params = changed(**fields)
+    assert {name: getattr(params, name) for name in kept} == kept
+    assert dataclasses.replace(params) == params
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"max_tokens": 2**31}, "max_tokens=2147483648 must be between 1 and 2147483647"),
+        ({"max_tokens": 1.5}, "max_tokens=1.5 must be a whole number"),
+        ({"max_tokens": True}, "max_tokens=True must be a whole number"),
+        ({"min_tokens": "1"}, "min_tokens='1' must be a whole number"),
+        ({"seed": 2**63}, "seed=9223372036854775808 must be between"),
+        ({"n": 0}, "n=0 must be between 1 and 16384"),
+        ({"n": 16_385}, "n=16385 must be between"),
+        ({"n": 2, "temperature": 0}, "n=2 with temperature=0 would give the same text 2 times"),
+        ({"temperature": -0.1}, "temperature=-0.1 must be a number between 0.0 and 2.0"),
+        ({"temperature": 2.1}, "temperature=2.1 must be"),
+        ({"temperature": math.nan}, "temperature=nan must be"),
+        ({"temperature": "hot"}, "temperature='hot' must be a number"),
+        ({"top_p": 0}, "leaves no token; it must be above 0"),
+        ({"top_p": 1.1}, "top_p=1.1 must be"),
+        ({"top_k": -2}, "top_k=-2 must be between 0"),
+        ({"min_p": math.inf}, "min_p=inf must be"),
+        ({"presence_penalty": 2.5}, "presence_penalty=2.5 must be"),
+        ({"frequency_penalty": -3}, "frequency_penalty=-3 must be"),
+        ({"repetition_penalty": 0}, "repetition_penalty=0 must be"),
+        ({"repetition_penalty": math.inf}, "repetition_penalty=inf must be"),
+        ({"logprobs": -2}, "logprobs=-2 must be between -1"),
+        ({"prompt_logprobs": 1.0}, "prompt_logprobs=1.0 must be a whole number"),
+        ({"logit_bias": {1: math.nan}}, "logit_bias of token 1=nan must be"),
+        ({"logit_bias": {1: math.inf}}, "logit_bias of token 1 is inf; it must be finite"),
+        ({"logit_bias": {"x": 1}}, "a token id in logit_bias='x' must be a whole number"),
+        ({"logit_bias": {-1: 1}}, "a token id in logit_bias=-1 must be between"),
+        ({"logit_bias": [4]}, "logit_bias holds 4; it must map token ids to numbers"),
+        ({"logit_bias": 4}, "logit_bias=4 must be a list"),
+        ({"allowed_token_ids": []}, "allowed_token_ids is empty, so no token could be chosen"),
+        ({"allowed_token_ids": [-1]}, "a token id in allowed_token_ids=-1 must be between"),
+        ({"allowed_token_ids": "12"}, "allowed_token_ids='12' must be a list"),
+        ({"stop_token_ids": [1.0]}, "a token id in stop_token_ids=1.0 must be a whole number"),
+        ({"stop_token_ids": range(2**20 + 1)}, "stop_token_ids has 1048577 entries; at most"),
+        ({"bad_words_token_ids": [[]]}, "holds a word without tokens"),
+        ({"bad_words_token_ids": [[1]] * 129}, "has 129 entries; at most 128 are taken"),
+        ({"logits_processors": [7]}, "holds 7, which is neither the name"),
+        ({"logits_processors": "name"}, "logits_processors='name' must be a list"),
+        ({"logits_processors": ["x"] * 17}, "has 17 entries; at most 16"),
+        ({"stop": ""}, "stop holds an empty string"),
+        ({"stop": [1]}, "stop holds 1, which is not a string"),
+        ({"stop": ["x"] * 1025}, "stop has 1025 entries"),
+        ({"stop": "x" * 4097}, "a string in stop has 4097 entries"),
+        ({"stop": "x", "detokenize": False}, "detokenize=False makes none"),
+        ({"ignore_eos": 1}, "ignore_eos=1 must be True or False"),
+        ({"output_kind": 2}, "output_kind=2 is not a RequestOutputKind"),
+    ],
+)
+def test_what_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=r"^.*" + message.replace("[", r"\[")):
+        changed(**fields)
+
+
+def test_cold_means_greedy() -> None:
+    assert SamplingParams(temperature=0).is_greedy
+    assert SamplingParams(temperature=9e-6).is_greedy
+    assert not SamplingParams(temperature=1e-5).is_greedy
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"logit_bias": {10: 1}}, {"allowed_token_ids": [10]}, {"bad_words_token_ids": [[1, 10]]}],
+)
+def test_token_ids_must_exist(fields: dict[str, Any]) -> None:
+    params = changed(**fields)
+    params.check_vocabulary(11)
+    (name,) = fields
+    message = f"{name} names token 10, but the vocabulary has 10 tokens; ids go from 0 to 9"
+    with pytest.raises(ValueError, match=message):
+        params.check_vocabulary(10)

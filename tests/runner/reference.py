@@ -1,0 +1,90 @@
+"""Sampling once more, slowly: token by token in plain Python, as the parameters are documented.
+
+It shares nothing with the runner but the bits of the noise, which have tests of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from octavo.core.sampling_params import SamplingParams
+from octavo.runner import noise
+
+
+def masked(
+    logits: Sequence[float],
+    sampling: SamplingParams,
+    prompt: Sequence[int],
+    output: Sequence[int],
+    stop_ids: Sequence[int] = (),
+) -> list[float]:
+    """Logits after masks, bias and penalties."""
+    row = [float(value) for value in logits]
+    if sampling.allowed_token_ids is not None:
+        allowed = sampling.allowed_token_ids
+        row = [value if token in allowed else -math.inf for token, value in enumerate(row)]
+    for word in sampling.bad_words_token_ids:
+        before = list(word[:-1])
+        if not before or list(output)[-len(before) :] == before:
+            row[word[-1]] = -math.inf
+    if len(output) < sampling.min_tokens:
+        for token in stop_ids:
+            row[token] = -math.inf
+    for token, value in sampling.logit_bias:
+        row[token] += value
+    for token in {*prompt, *output}:
+        factor = sampling.repetition_penalty
+        row[token] = row[token] / factor if row[token] > 0 else row[token] * factor
+    for token in set(output):
+        row[token] -= sampling.frequency_penalty * list(output).count(token)
+        row[token] -= sampling.presence_penalty
+    return row
+
+
+def distribution(row: Sequence[float], sampling: SamplingParams) -> dict[int, float]:
+    """Probabilities of the tokens that may be drawn."""
+    temperature = max(sampling.temperature, 0.01)
+    top = max(row)
+    shares = {t: math.exp((x - top) / temperature) for t, x in enumerate(row) if x > -math.inf}
+    if sampling.min_p:
+        shares = {t: p for t, p in shares.items() if p >= sampling.min_p * (1 - 1e-12)}
+    if sampling.top_k and len(shares) > sampling.top_k:
+        edge = sorted(shares.values(), reverse=True)[sampling.top_k - 1]
+        shares = {t: p for t, p in shares.items() if p >= edge}
+    total = sum(shares.values())
+    if sampling.top_p < 1:
+        kept, before = {}, 0.0
+        for token in sorted(shares, key=lambda t: (-shares[t], t)):
+            if before >= sampling.top_p * total:
+                break
+            kept[token] = shares[token]
+            before += shares[token]
+        shares = kept
+    total = sum(shares.values())
+    return {token: share / total for token, share in shares.items()}
+
+
+def sample(
+    logits: Sequence[float],
+    sampling: SamplingParams,
+    prompt: Sequence[int],
+    output: Sequence[int],
+    stop_ids: Sequence[int] = (),
+) -> int:
+    """The token."""
+    row = masked(logits, sampling, prompt, output, stop_ids)
+    if sampling.is_greedy:
+        return max(range(len(row)), key=lambda token: (row[token], -token))
+    chances = distribution(row, sampling)
+    ids = sorted(chances)
+    keys = noise.keys(sampling.seed or 0, len(output))
+    drawn = noise.bits([keys], noise.spread(np.array(ids)))[0].tolist()
+    best, choice = -math.inf, -1
+    for token, x in zip(ids, drawn, strict=True):
+        score = math.log(chances[token]) - math.log(-math.log(((x >> 12) + 0.5) / 2**52))
+        if score > best:
+            best, choice = score, token
+    return choice

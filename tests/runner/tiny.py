@@ -1,0 +1,172 @@
+"""A small random model on the torch backend, and an engine around it that runs in the test."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.backends.base import HostBatch
+from octavo.backends.torch.backend import TorchBackend
+from octavo.core.config import CoreConfig
+from octavo.core.engine import EngineCore
+from octavo.core.plan import StepPlan
+from octavo.core.request import Request, TokenEvent
+from octavo.core.sampling_params import SamplingParams
+from octavo.exec.inline import InlineExecutor
+from octavo.layers.rope import Rope, plain
+from octavo.models.build import bind
+from octavo.models.kv_layout import place_layers
+from octavo.models.llama import Llama
+from octavo.models.spec import ModelSpec
+from octavo.runner.kv_cache import groups_of
+from octavo.runner.model_runner import ModelRunner
+
+VOCABULARY = 61
+FULL: tuple[int | None, ...] = (None, None)
+Windows = tuple[int | None, ...]
+Floats = NDArray[np.float32]
+
+
+class RandomWeights:
+    """Weights in memory: drawn anew for each tensor, and the same ones every time."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._seed = seed
+        self._shapes: dict[str, tuple[int, ...]] = {}
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return self._shapes
+
+    def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
+        self._shapes = dict(expected)
+
+    def read(self, name: str) -> Floats:
+        generator = np.random.default_rng([self._seed, *name.encode()])
+        shape = self._shapes[name]
+        spread = 0.1 if len(shape) == 1 else 2.0 / np.sqrt(shape[-1])
+        values = generator.standard_normal(shape) * spread + (len(shape) == 1)
+        return values.astype(np.float32)
+
+
+def make_spec(windows: Windows) -> ModelSpec:
+    """As many layers as windows."""
+    return ModelSpec(
+        vocabulary=VOCABULARY,
+        hidden=16,
+        layers=len(windows),
+        heads=2,
+        kv_heads=1,
+        head_dim=8,
+        ffn=24,
+        eps=1e-6,
+        activation="silu",
+        max_len=512,
+        attention_scale=8**-0.5,
+        ropes=(Rope(plain(8, 100.0)),) * len(windows),
+        windows=windows,
+    )
+
+
+@lru_cache(maxsize=64)
+def make_model(windows: Windows) -> tuple[Llama, Any]:
+    """A bound model and its layout; it keeps no state, so all engines of a test may share it."""
+    model = Llama(make_spec(windows))
+    layout = place_layers(model)
+    bind(model, TorchBackend(), RandomWeights())
+    return model, layout
+
+
+def make_backend(windows: Windows, num_blocks: int, block_size: int) -> TorchBackend:
+    """A backend with an empty cache."""
+    model, layout = make_model(windows)
+    backend = TorchBackend()
+    backend.prepare(model, layout, num_blocks, block_size)
+    return backend
+
+
+def make_config(windows: Windows = FULL, **settings: Any) -> CoreConfig:
+    """Enough of everything, unless told otherwise."""
+    usual: dict[str, Any] = {
+        "num_blocks": 400,
+        "max_model_len": 128,
+        "block_size": 4,
+        "max_num_batched_tokens": 512,
+        "max_num_seqs": 32,
+        "groups": groups_of(make_model(windows)[1]),
+    }
+    return CoreConfig(**{**usual, **settings})
+
+
+class Engine:
+    """An engine core over the real runner."""
+
+    def __init__(self, windows: Windows = FULL, *, drafter: Any = None, **settings: Any) -> None:
+        self.config = make_config(windows, **settings)
+        backend = make_backend(windows, self.config.num_blocks, self.config.block_size)
+        self.runner = ModelRunner(backend, VOCABULARY, self.config, drafter=drafter)
+        self.plans: list[StepPlan] = []
+        self.core = EngineCore(
+            self.config, InlineExecutor(self), lambda: 0.0, b"key", check_interval=1
+        )
+
+    def run(self, plan: StepPlan) -> Any:
+        """What the executor calls: the runner, with the plan written down."""
+        self.plans.append(plan)
+        return self.runner.run(plan)
+
+    def step(self) -> list[TokenEvent]:
+        """One step."""
+        return self.core.step()
+
+    def finish(self) -> list[TokenEvent]:
+        """Steps until nothing is left."""
+        events: list[TokenEvent] = []
+        while self.core.has_work:
+            events.extend(self.core.step())
+        return events
+
+    def answer(self, *requests: Request) -> dict[str, list[TokenEvent]]:
+        """Run these requests together; the events of each."""
+        for request in requests:
+            self.core.on_event(request)
+        told: dict[str, list[TokenEvent]] = {request.request_id: [] for request in requests}
+        for event in self.finish():
+            told[event.request_id].append(event)
+        return told
+
+
+def make_request(name: str, prompt: Sequence[int], **fields: Any) -> Request:
+    """A request; what is not a field of Request is one of its sampling parameters."""
+    ours = {key: fields.pop(key) for key in _REQUEST_FIELDS if key in fields}
+    if "emitted" in ours:
+        ours["emitted"] = array("i", ours["emitted"])
+    return Request(name, array("i", prompt), SamplingParams(**fields), 0.0, **ours)
+
+
+_REQUEST_FIELDS = ("emitted", "eos_token_ids", "parent_id", "cache_scope", "priority", "lora")
+
+
+def tokens_of(events: Iterable[TokenEvent]) -> list[int]:
+    """All tokens of some events."""
+    return [token for event in events for token in event.tokens]
+
+
+class StubBackend:
+    """Answers with given logits instead of a model's; keeps the batches it was given."""
+
+    def __init__(self, logits: Any) -> None:
+        self.logits = logits  # called with a batch
+        self.batches: list[HostBatch] = []
+        self.copies: list[tuple[tuple[int, int], ...]] = []
+
+    def copy_blocks(self, pairs: tuple[tuple[int, int], ...]) -> None:
+        self.copies.append(pairs)
+
+    def forward(self, batch: HostBatch) -> Floats:
+        self.batches.append(batch)
+        return np.asarray(self.logits(batch), np.float32)
