@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,21 +41,30 @@ def open_model(source: Source, max_len: int | None = None) -> OpenedModel:
     """
     checkpoint = source.open()
     if source.is_gguf:
-        path = checkpoint.path
         values = read_config(checkpoint)
         weights: Weights = GgufWeights(checkpoint, values)
-        generation = of_gguf(checkpoint.metadata)
     else:
-        path = source.directory / "config.json"
-        values = read_json(path)
+        values = read_json(source.directory / "config.json")
         weights = CheckpointWeights(checkpoint)
-        generation = of_configuration(values, _generation_config(source.directory))
-    try:
+    with _errors_at(checkpoint.path if source.is_gguf else source.directory / "config.json"):
         config = Config(values, max_len)
         architecture = _architecture(config)
         family = family_of(architecture)
         spec = family.read(config)
-        return OpenedModel(architecture, family(spec), spec, weights, generation, checkpoint)
+        model = family(spec)
+    with _errors_at(checkpoint.path if source.is_gguf else source.directory):
+        if source.is_gguf:
+            generation = of_gguf(checkpoint.metadata)
+        else:
+            generation = of_configuration(values, _generation_config(source.directory))
+    return OpenedModel(architecture, model, spec, weights, generation, checkpoint)
+
+
+@contextmanager
+def _errors_at(path: Path) -> Iterator[None]:
+    """An error that does not say where it is gets this place."""
+    try:
+        yield
     except CheckpointError as error:
         raise error if error.path is not None else error.at(path) from None
 

@@ -171,15 +171,17 @@ def _falcon(facts: Facts, values: Values) -> Values:
     two_norms = facts.has_tensor("blk.0.attn_norm_2.weight")
     # Heads that share KV came with the new decoder; one KV head for all is the old one's.
     is_new = two_norms or 1 < kv_heads < values["num_attention_heads"]
-    return {
+    derived: Values = {
         "new_decoder_architecture": is_new,
-        "num_ln_in_parallel_attn": 2 if two_norms else 1,
         "num_kv_heads": kv_heads,
         "num_key_value_heads": kv_heads,
-        "multi_query": kv_heads == 1,
+        "multi_query": is_new or kv_heads == 1,
         "bias": facts.has_tensor("blk.0.attn_qkv.bias"),
         "ffn_hidden_size": values["intermediate_size"],
     }
+    if is_new:
+        derived["num_ln_in_parallel_attn"] = 2 if two_norms else 1
+    return derived
 
 
 def _gpt_oss(facts: Facts, values: Values) -> Values:
