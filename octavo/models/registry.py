@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import difflib
 from importlib import import_module
+from typing import Protocol
 
 from octavo.layers import CausalLM
-from octavo.models.config import ConfigurationError
+from octavo.models.config import Config, ConfigurationError
+from octavo.models.spec import ModelSpec
+
+
+class Family(Protocol):
+    """A family's class: reads a config.json, and declares the model that it describes."""
+
+    def read(self, config: Config) -> ModelSpec:
+        """The model's numbers."""
+
+    def __call__(self, spec: ModelSpec) -> CausalLM:
+        """The model, its layers not yet bound."""
+
 
 # Architecture, as config.json names it → (module, class).
 FAMILIES: dict[str, tuple[str, str]] = {
@@ -19,7 +32,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
 }
 
 
-def family_of(architecture: str) -> type[CausalLM]:
+def family_of(architecture: str) -> Family:
     """The class that implements an architecture."""
     if architecture not in FAMILIES:
         near = difflib.get_close_matches(architecture, FAMILIES, n=3, cutoff=0.3)
@@ -28,5 +41,5 @@ def family_of(architecture: str) -> type[CausalLM]:
             f"{', '.join(near) or ', '.join(sorted(FAMILIES))}"
         )
     module, name = FAMILIES[architecture]
-    family: type[CausalLM] = getattr(import_module(f"octavo.models.{module}"), name)
+    family: Family = getattr(import_module(f"octavo.models.{module}"), name)
     return family

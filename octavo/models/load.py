@@ -1,0 +1,91 @@
+"""Opens a model: from its files to a declared model, its numbers and its weights, not yet bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from octavo.layers import CausalLM
+from octavo.loader import Checkpoint, CheckpointError, Source
+from octavo.loader.errors import SourceError
+from octavo.loader.strict_json import parse_object
+from octavo.models.build import Weights
+from octavo.models.config import Config
+from octavo.models.generation import GenerationDefaults, of_configuration, of_gguf
+from octavo.models.gguf.config import read_config
+from octavo.models.gguf.weights import GgufWeights
+from octavo.models.registry import family_of
+from octavo.models.spec import ModelSpec
+from octavo.models.weights import CheckpointWeights
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedModel:
+    """Everything about a model but a backend; `build.bind(model, backend, weights)` comes next."""
+
+    architecture: str
+    model: CausalLM
+    spec: ModelSpec
+    weights: Weights
+    generation: GenerationDefaults
+    checkpoint: Checkpoint
+
+
+def open_model(source: Source, max_len: int | None = None) -> OpenedModel:
+    """Declare the model and map its weights; no tensor is read yet.
+
+    `max_len` is the longest sequence that will be run, where it is less than the model can.
+    """
+    checkpoint = source.open()
+    if source.is_gguf:
+        values = read_config(checkpoint)
+        weights: Weights = GgufWeights(checkpoint, values)
+    else:
+        values = read_json(source.directory / "config.json")
+        weights = CheckpointWeights(checkpoint)
+    with _errors_at(checkpoint.path if source.is_gguf else source.directory / "config.json"):
+        config = Config(values, max_len)
+        architecture = _architecture(config)
+        family = family_of(architecture)
+        spec = family.read(config)
+        model = family(spec)
+    with _errors_at(checkpoint.path if source.is_gguf else source.directory):
+        if source.is_gguf:
+            generation = of_gguf(checkpoint.metadata)
+        else:
+            generation = of_configuration(values, _generation_config(source.directory))
+    return OpenedModel(architecture, model, spec, weights, generation, checkpoint)
+
+
+@contextmanager
+def _errors_at(path: Path) -> Iterator[None]:
+    """An error that does not say where it is gets this place."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise error if error.path is not None else error.at(path) from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in one of the files beside the weights."""
+    try:
+        return parse_object(path.read_bytes(), path, path.name)
+    except OSError as error:
+        raise SourceError(
+            f"cannot be read: {error.strerror}", path=path, advice="copy the whole model directory"
+        ) from error
+
+
+def _architecture(config: Config) -> str:
+    names = config.strings("architectures")
+    if not names:
+        return config.string("architectures")  # says that it is missing
+    return names[0]
+
+
+def _generation_config(directory: Path) -> Mapping[str, Any]:
+    path = directory / "generation_config.json"
+    return read_json(path) if path.is_file() else {}

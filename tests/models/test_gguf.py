@@ -1,0 +1,269 @@
+"""A GGUF file is the checkpoint that it was made from: same tensors, same logits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from transformers import (
+    AutoModelForCausalLM,
+    Cohere2Config,
+    CohereConfig,
+    FalconConfig,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GemmaConfig,
+    Glm4Config,
+    GPT2Config,
+    GPTNeoXConfig,
+    GptOssConfig,
+    GraniteConfig,
+    LlamaConfig,
+    MistralConfig,
+    MixtralConfig,
+    Olmo2Config,
+    OlmoeConfig,
+    Phi3Config,
+    PretrainedConfig,
+    Qwen2Config,
+    Qwen2MoeConfig,
+    Qwen3Config,
+    Qwen3MoeConfig,
+    SmolLM3Config,
+    StableLmConfig,
+)
+
+from octavo.backends.torch.backend import TorchBackend
+from octavo.loader import resolve
+from octavo.models.build import bind
+from octavo.models.gguf.config import read_config
+from octavo.models.gguf.weights import GgufWeights
+from octavo.models.kv_layout import place_layers
+from octavo.models.load import open_model
+from octavo.models.registry import FAMILIES
+from tests.models.compare import PROMPT_LENGTH, Runner
+from tests.models.convert_gguf import ARCHITECTURES, convert
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+WITHOUT_KV = {key: value for key, value in SMALL.items() if key != "num_key_value_heads"}
+SPARSE = {"num_experts": 4, "num_experts_per_tok": 2}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0 + n / 16 for n in range(6)],
+    "long_factor": [2.0 + n / 8 for n in range(6)],
+    "original_max_position_embeddings": 16,
+}
+LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
+CASES: dict[str, PretrainedConfig] = {
+    "llama": LlamaConfig(**SMALL),
+    "llama, biases, tied": LlamaConfig(
+        **SMALL, attention_bias=True, mlp_bias=True, tie_word_embeddings=True
+    ),
+    "llama, wide heads": LlamaConfig(**SMALL, head_dim=32),
+    "llama 3 rope": LlamaConfig(**SMALL, rope_parameters=LLAMA3),
+    "llama, linear rope": LlamaConfig(**SMALL, rope_parameters=LINEAR),
+    "mistral": MistralConfig(**SMALL, sliding_window=None),
+    "mixtral": MixtralConfig(**SMALL, num_local_experts=4, num_experts_per_tok=2),
+    "smollm3": SmolLM3Config(**SMALL),
+    "granite": GraniteConfig(
+        **SMALL,
+        embedding_multiplier=3.0,
+        residual_multiplier=0.4,
+        logits_scaling=2.0,
+        attention_multiplier=0.1,
+    ),
+    "qwen2": Qwen2Config(**SMALL),
+    "qwen2, yarn": Qwen2Config(**SMALL, rope_parameters=YARN),
+    "qwen2moe": Qwen2MoeConfig(
+        **SMALL, **SPARSE, moe_intermediate_size=16, shared_expert_intermediate_size=24
+    ),
+    "qwen3": Qwen3Config(**SMALL, head_dim=16),
+    "qwen3moe": Qwen3MoeConfig(
+        **SMALL, **SPARSE, moe_intermediate_size=16, head_dim=12, norm_topk_prob=True
+    ),
+    "olmoe": OlmoeConfig(**SMALL, **SPARSE),
+    "olmo2": Olmo2Config(**SMALL),
+    "gemma": GemmaConfig(**SMALL, head_dim=12),
+    "gemma2": Gemma2Config(**SMALL, head_dim=12, query_pre_attn_scalar=12, sliding_window=8),
+    "gemma3": Gemma3TextConfig(**SMALL, head_dim=12, query_pre_attn_scalar=12, sliding_window=8),
+    "phi3": Phi3Config(**SMALL, sliding_window=8),
+    "phi3, longrope": Phi3Config(
+        **SMALL, sliding_window=None, rope_parameters=LONGROPE, original_max_position_embeddings=16
+    ),
+    "command-r": CohereConfig(**SMALL, use_qk_norm=True),
+    "cohere2": Cohere2Config(**SMALL, sliding_window=8),
+    "glm4": Glm4Config(**SMALL, head_dim=12),
+    "gpt2": GPT2Config(
+        vocab_size=97,
+        n_embd=48,
+        n_layer=3,
+        n_head=4,
+        n_positions=64,
+        bos_token_id=1,
+        eos_token_id=2,
+    ),
+    "gptneox": GPTNeoXConfig(**WITHOUT_KV, rotary_pct=0.5, use_parallel_residual=False),
+    "stablelm": StableLmConfig(**SMALL, use_qkv_bias=True, partial_rotary_factor=0.5),
+    "stablelm, parallel": StableLmConfig(
+        **SMALL, qk_layernorm=True, use_parallel_residual=True, partial_rotary_factor=0.5
+    ),
+    "falcon": FalconConfig(
+        vocab_size=97, hidden_size=48, num_hidden_layers=3, num_attention_heads=4
+    ),
+    "falcon, new": FalconConfig(
+        vocab_size=97,
+        hidden_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_kv_heads=2,
+        new_decoder_architecture=True,
+    ),
+    "gpt-oss": GptOssConfig(
+        **SMALL, head_dim=12, num_local_experts=4, num_experts_per_tok=2, rope_parameters=YARN
+    ),
+}
+# What the two ways into a model may say differently, and mean the same.
+UNSAID = {
+    "architectures",
+    "rope_parameters",
+    "tie_word_embeddings",
+    "partial_rotary_factor",
+    "sliding_window",
+    "head_dim",
+    "num_kv_heads",  # Falcon's old decoder counts heads here, whatever it shares
+    "num_key_value_heads",
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A random checkpoint, and the GGUF file made from it."""
+    torch.manual_seed(0)
+    directory = tmp_path_factory.mktemp("checkpoint")
+    model = AutoModelForCausalLM.from_config(CASES[request.param], dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            # Of bfloat16's precision, as real checkpoints are: one can be added without loss.
+            noise = (torch.randn_like(parameter) * 0.05).bfloat16().float()
+            parameter.copy_((parameter + noise).bfloat16().float())
+    model.save_pretrained(directory)
+    return request.param, directory, convert(directory, directory / "model.gguf")
+
+
+def test_same_tensors(pair: tuple[str, Path, Path]) -> None:
+    """Every original tensor, to the bit, under its name; and no other."""
+    _, directory, path = pair
+    expected = load_file(directory / "model.safetensors")
+    checkpoint = resolve(str(path)).open()
+    weights = GgufWeights(checkpoint, read_config(checkpoint))
+    expected = {name: value for name, value in expected.items() if name in weights.shapes()} | {
+        name: value for name, value in expected.items() if name != "lm_head.weight"
+    }
+    weights.check({name: array.shape for name, array in expected.items()}, ())
+    for name, array in expected.items():
+        ours = weights.read(name)
+        assert ours.dtype == np.float32
+        assert ours.shape == weights.shapes()[name] == array.shape
+        assert np.array_equal(ours.view(np.uint32), array.view(np.uint32)), name
+
+
+def test_same_configuration(pair: tuple[str, Path, Path]) -> None:
+    """What the metadata says, the original config.json said too."""
+    _, directory, path = pair
+    original = json.loads((directory / "config.json").read_text())
+    ours = read_config(resolve(str(path)).open())
+    assert ours["vocab_size"] == original["vocab_size"]
+    shared = [key for key in ours if original.get(key) is not None and key not in UNSAID]
+    assert len(shared) > 6
+    assert {key: ours[key] for key in shared} == {key: original[key] for key in shared}
+    if "head_dim" in ours:
+        assert ours["head_dim"] == original["head_dim"]
+    assert ours["tie_word_embeddings"] == original.get("tie_word_embeddings", True)
+    assert ARCHITECTURES[ours["architectures"][0]] == ARCHITECTURES[original["architectures"][0]]
+
+
+def test_same_logits(pair: tuple[str, Path, Path]) -> None:
+    """Loaded from either, the model says the same to the bit."""
+    name, directory, path = pair
+    architecture = json.loads((directory / "config.json").read_text())["architectures"][0]
+    if architecture not in FAMILIES:
+        pytest.skip(f"{architecture} is not a family of ours")
+    prompt = np.random.default_rng(1).integers(0, 97, PROMPT_LENGTH).tolist()
+    whole, from_gguf = (_logits(str(place), prompt) for place in (directory, path))
+    if name == "llama 3 rope":  # its frequencies are kept as float32 divisors
+        np.testing.assert_allclose(from_gguf, whole, rtol=0, atol=1e-5 * np.abs(whole).max())
+    else:
+        assert np.array_equal(from_gguf, whole)
+
+
+def _logits(name: str, prompt: list[int]) -> Any:
+    source = resolve(name)
+    if not name.endswith(".gguf"):  # the directory holds both
+        source = resolve(str(source.directory / "model.safetensors"))
+    opened = open_model(source)
+    layout = place_layers(opened.model)
+    backend = TorchBackend()
+    bind(opened.model, backend, opened.weights)
+    return Runner(opened.model, backend, layout).logits(prompt)
+
+
+# Where the reference reads GGUF files at all, and all of the tensors that these have.
+READ_BY_THE_REFERENCE = (
+    "llama",
+    "llama, biases, tied",
+    "llama, wide heads",
+    "qwen2",
+    "qwen3",
+    "qwen3moe",
+    "gemma2",
+    "gemma3",
+    "phi3",
+    "gpt2",
+    "stablelm",
+    "falcon",
+)
+
+
+def test_the_reference_reads_the_file_likewise(pair: tuple[str, Path, Path]) -> None:
+    """The file is what others expect, not only what we do."""
+    name, directory, path = pair
+    if name not in READ_BY_THE_REFERENCE:
+        pytest.skip("the reference does not read such files, or not all of their tensors")
+    original = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    read = AutoModelForCausalLM.from_pretrained(
+        directory, gguf_file=path.name, config=CASES[name], dtype=torch.float32
+    )
+    found = dict(read.named_parameters())
+    for parameter, values in original.named_parameters():
+        assert torch.equal(found[parameter], values), parameter

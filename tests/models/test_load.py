@@ -1,0 +1,255 @@
+"""Opening a model: what its files say beside the tensors, and every way in which they are wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.layers import CausalLM
+from octavo.loader import CheckpointError, resolve
+from octavo.models.build import check, find_needs
+from octavo.models.generation import GenerationDefaults
+from octavo.models.gguf.config import read_config
+from octavo.models.gguf.facts import shortest
+from octavo.models.gguf.weights import GgufWeights
+from octavo.models.load import OpenedModel, open_model
+from tests.loader.make_files import (
+    ARRAY,
+    F32,
+    STRING,
+    U32,
+    GGUFTensor,
+    f32_tensor,
+    gguf_bytes,
+    write_gguf,
+    write_safetensors,
+)
+
+PAIRS: dict[str, tuple[int, Any]] = {
+    "general.architecture": (STRING, "llama"),
+    "llama.context_length": (U32, 32),
+    "llama.embedding_length": (U32, 8),
+    "llama.block_count": (U32, 1),
+    "llama.feed_forward_length": (U32, 12),
+    "llama.attention.head_count": (U32, 2),
+    "llama.attention.head_count_kv": (U32, 1),
+    "llama.attention.layer_norm_rms_epsilon": (F32, 1e-5),
+    "tokenizer.ggml.bos_token_id": (U32, 1),
+    "tokenizer.ggml.eos_token_id": (U32, 2),
+}
+SHAPES: dict[str, tuple[int, ...]] = {
+    "token_embd.weight": (16, 8),
+    "output_norm.weight": (8,),
+    "blk.0.attn_norm.weight": (8,),
+    "blk.0.attn_q.weight": (8, 8),
+    "blk.0.attn_k.weight": (4, 8),
+    "blk.0.attn_v.weight": (4, 8),
+    "blk.0.attn_output.weight": (8, 8),
+    "blk.0.ffn_norm.weight": (8,),
+    "blk.0.ffn_gate.weight": (12, 8),
+    "blk.0.ffn_up.weight": (12, 8),
+    "blk.0.ffn_down.weight": (8, 12),
+}
+
+
+def tiny(
+    path: Path,
+    pairs: dict[str, tuple[int, Any] | None] | None = None,
+    shapes: dict[str, tuple[int, ...] | None] | None = None,
+) -> Path:
+    """A small Llama as GGUF; what is None in the arguments is left out."""
+    said = {key: value for key, value in {**PAIRS, **(pairs or {})}.items() if value is not None}
+    kept = {
+        name: shape for name, shape in {**SHAPES, **(shapes or {})}.items() if shape is not None
+    }
+    tensors = [f32_tensor(name, np.ones(shape, np.float32)) for name, shape in kept.items()]
+    return write_gguf(path / "m.gguf", [(key, *value) for key, value in said.items()], tensors)
+
+
+def opened(path: Path) -> OpenedModel:
+    """Opened, and its tensors compared with the model's."""
+    found = open_model(resolve(str(path)))
+    model: CausalLM = found.model
+    check(model, list(find_needs(model, found.weights.shapes())), found.weights)
+    return found
+
+
+def test_a_sound_file(tmp_path: Path) -> None:
+    found = opened(tiny(tmp_path))
+    assert found.architecture == "LlamaForCausalLM"
+    assert found.spec.tied
+    assert (found.spec.hidden, found.spec.head_dim, found.spec.eps) == (8, 4, 1e-5)
+    assert found.generation == GenerationDefaults(bos_id=1, eos_ids=(2,))
+
+
+def test_all_ends_and_how_to_sample(tmp_path: Path) -> None:
+    more: dict[str, tuple[int, Any] | None] = {
+        "tokenizer.ggml.eot_token_id": (U32, 5),
+        "tokenizer.ggml.eom_token_id": (U32, 2),
+        "general.sampling.temp": (F32, 0.5),
+        "general.sampling.top_k": (U32, 20),
+    }
+    found = open_model(resolve(str(tiny(tmp_path, more))))
+    assert found.generation == GenerationDefaults(1, (2, 5), temperature=0.5, top_k=20)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ({"general.architecture": (STRING, "lama")}, "'lama' is not supported.*llama"),
+        ({"general.architecture": (STRING, "bert")}, "'bert' is not supported"),
+        ({"llama.block_count": None}, "no key 'llama.block_count'"),
+        ({"llama.block_count": (U32, 4_000_000)}, "4,000,000 blocks and only 11 tensors"),
+        ({"llama.attention.head_count_kv": (ARRAY, (U32, [1, 2]))}, "differs from block to block"),
+        ({"llama.attention.key_length": (U32, 4), "llama.attention.value_length": (U32, 2)}, "siz"),
+        ({"llama.rope.scaling.type": (STRING, "wild")}, "RoPE scaling 'wild' is not supported"),
+        ({"llama.embedding_length": (U32, 9)}, "hidden_size 9 does not divide into 2 heads"),
+        ({"llama.attention.head_count": (STRING, "2")}, "must be an integer"),
+        ({"llama.expert_count": (U32, 4)}, "num_experts_per_tok|MixtralForCausalLM"),
+        ({"llama.attention.layer_norm_rms_epsilon": (F32, float("nan"))}, "finite number"),
+    ],
+)
+def test_wrong_metadata(tmp_path: Path, pairs: dict[str, Any], message: str) -> None:
+    path = tiny(tmp_path, pairs)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        opened(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"blk.0.attn_q.weight": None}, "1 of the 11 tensors.*missing: 'blk.0.attn_q.weight'"),
+        ({"blk.0.attn_k.weight": (5, 8)}, r"blk.0.attn_k.weight.*\[5, 8\].*\[4, 8\]: 160 bytes"),
+        ({"blk.0.attn_what.weight": (5, 8)}, "does not use: 'blk.0.attn_what.weight'"),
+        ({"blk.1.attn_q.weight": (8, 8)}, "does not use: 'blk.1.attn_q.weight'"),
+        ({"token_embd.weight": None}, "no tensor 'token_embd.weight'"),
+        ({"blk.0.ffn_gate_exps.weight": (7,)}, "must have an axis"),
+        ({"blk.0.ffn_gate_exps.weight": (1 << 17, 0, 0)}, "must have an axis of at most 65,536"),
+    ],
+)
+def test_wrong_tensors(tmp_path: Path, shapes: dict[str, Any], message: str) -> None:
+    path = tiny(tmp_path, shapes=shapes)
+    with pytest.raises((CheckpointError), match=message) as caught:
+        opened(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_list_that_says_one_thing(tmp_path: Path) -> None:
+    path = tiny(tmp_path, {"llama.attention.head_count_kv": (ARRAY, (U32, [1, 1, 1]))})
+    assert opened(path).spec.kv_heads == 1
+
+
+def test_experts_stored_one_by_one(tmp_path: Path) -> None:
+    """Files from before experts were stacked hold the same tensors under numbered names."""
+    experts = {
+        f"blk.0.ffn_{part}.{number}.weight": shape
+        for part, shape in {"gate": (12, 8), "up": (12, 8), "down": (8, 12)}.items()
+        for number in range(2)
+    }
+    pairs: dict[str, Any] = {"llama.expert_count": (U32, 2), "llama.expert_used_count": (U32, 1)}
+    checkpoint = resolve(str(tiny(tmp_path, pairs, {**experts}))).open()
+    config = read_config(checkpoint)
+    assert config["architectures"] == ["MixtralForCausalLM"]
+    shapes = GgufWeights(checkpoint, config).shapes()
+    assert shapes["model.layers.0.block_sparse_moe.experts.1.w2.weight"] == (8, 12)
+
+
+def test_quantised_experts_are_read_one_by_one(tmp_path: Path) -> None:
+    """MXFP4 blocks of one expert alone decode to that expert's part of the whole."""
+    generator = np.random.default_rng(0)
+    blocks = generator.integers(0, 255, (3, 2, 2, 17), dtype=np.uint8)
+    blocks[..., 0] = generator.integers(120, 130, blocks.shape[:-1])
+    tensors = [
+        f32_tensor("token_embd.weight", np.ones((16, 8), np.float32)),
+        GGUFTensor("blk.0.ffn_up_exps.weight", (64, 2, 3), 39, blocks.tobytes()),
+    ]
+    pairs = [(key.replace("llama", "qwen3moe"), *value) for key, value in PAIRS.items()]
+    pairs[0] = ("general.architecture", STRING, "qwen3moe")
+    path = tmp_path / "m.gguf"
+    path.write_bytes(gguf_bytes(pairs, tensors))
+    checkpoint = resolve(str(path)).open()
+    weights = GgufWeights(checkpoint, read_config(checkpoint))
+    whole = checkpoint.read_float32("blk.0.ffn_up_exps.weight")
+    assert len(np.unique(whole)) > 10
+    for number in range(3):
+        one = weights.read(f"model.layers.0.mlp.experts.{number}.up_proj.weight")
+        assert np.array_equal(one, whole[number])
+
+
+def test_decimals_come_back() -> None:
+    assert shortest(float(np.float32(1e-5))) == 1e-5
+    assert shortest(float(np.float32(0.22))) == 0.22
+    assert shortest(0.1) == 0.1  # not a float32: stored as 64 bits
+    assert shortest(1e300) == 1e300
+    assert np.isnan(shortest(float("nan")))
+
+
+# directories
+
+
+def directory(path: Path, config: object, generation: object = None) -> Path:
+    write_safetensors(path / "model.safetensors", {"x": np.ones(1, np.float32)})
+    (path / "config.json").write_text(json.dumps(config))
+    if generation is not None:
+        (path / "generation_config.json").write_text(json.dumps(generation))
+    return path
+
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 16,
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 12,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def test_generation_config_comes_first(tmp_path: Path) -> None:
+    said = {"eos_token_id": [7, 2], "temperature": 0.6, "top_k": 40, "do_sample": True}
+    found = open_model(resolve(str(directory(tmp_path, CONFIG, said))))
+    assert found.generation == GenerationDefaults(1, (7, 2), temperature=0.6, top_k=40)
+
+
+def test_config_json_alone(tmp_path: Path) -> None:
+    found = open_model(resolve(str(directory(tmp_path, CONFIG))), max_len=5)
+    assert found.generation == GenerationDefaults(1, (2,))
+    with pytest.raises(CheckpointError, match="tensors the model needs are missing"):
+        check(found.model, list(find_needs(found.model, found.weights.shapes())), found.weights)
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "message"),
+    [
+        ({**CONFIG, "architectures": ["LamaForCausalLM"]}, None, "nearest.*LlamaForCausalLM"),
+        ({**CONFIG, "architectures": None}, None, "architectures is missing"),
+        ({**CONFIG, "architectures": []}, None, "architectures"),
+        ({**CONFIG, "hidden_size": "8"}, None, "hidden_size must be a whole number"),
+        ({**CONFIG, "eos_token_id": "</s>"}, None, "eos_token_id must be a token id"),
+        (CONFIG, {"eos_token_id": [2, None]}, "eos_token_id must be a token id"),
+        (CONFIG, {"temperature": "hot"}, "temperature must be a finite number"),
+        (CONFIG, [], "not a JSON object"),
+        ([], None, "not a JSON object"),
+    ],
+)
+def test_wrong_directories(
+    tmp_path: Path, config: object, generation: object, message: str
+) -> None:
+    source = resolve(str(directory(tmp_path, config, generation)))
+    with pytest.raises(CheckpointError, match=message) as caught:
+        open_model(source)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_config_json_went_away(tmp_path: Path) -> None:
+    source = resolve(str(directory(tmp_path, CONFIG)))
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"config.json.*cannot be read"):
+        open_model(source)
