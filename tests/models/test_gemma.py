@@ -185,8 +185,8 @@ def test_a_published_text_config_says_little() -> None:
     near, far = spec.ropes[0], spec.ropes[5]
     assert near is not None
     assert far is not None
-    assert near.frequencies[1] == 1 / 10_000 ** (2 / 256)
-    assert far.frequencies[1] == 1 / 1_000_000 ** (2 / 256) / 8
+    assert near.frequencies[1] == pytest.approx(1 / 10_000 ** (2 / 256))
+    assert far.frequencies[1] == pytest.approx(1 / 1_000_000 ** (2 / 256) / 8)
     assert spec.tied
 
 

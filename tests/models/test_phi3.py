@@ -1,4 +1,4 @@
-"""Phi-3 and Phi-4, which are Llamas with fused projections, against the reference implementation."""
+"""Phi-3 and Phi-4, Llamas with fused projections, against the reference implementation."""
 
 from __future__ import annotations
 
