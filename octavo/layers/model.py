@@ -16,6 +16,8 @@ class CausalLM(Module):
 
     architectures: ClassVar[tuple[str, ...]] = ()  # the names that config.json gives it
     ignored: ClassVar[tuple[str, ...]] = ()  # checkpoint tensors that mean nothing (`*`: anything)
+    # How names begin in some checkpoints, and how in the others; the first that fits is taken.
+    renames: ClassVar[tuple[tuple[str, str], ...]] = ()
 
     embed: Embedding
     head: Linear

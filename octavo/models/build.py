@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,23 +21,11 @@ from octavo.layers import CausalLM, Embedding, Experts, From, Linear, Module
 from octavo.layers.moe import ExpertMatrices
 from octavo.layers.weights import WeightSource
 from octavo.models.config import ConfigurationError
+from octavo.models.weights import RenamedWeights, Weights
 from octavo.quant.compose import Run, column_run, row_runs, stored_slices
 from octavo.quant.scheme import BIAS, PLAIN
 
 Floats = NDArray[Any]
-
-
-class Weights(Protocol):
-    """Tensors by their Hugging Face names, whatever file they come from."""
-
-    def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Every tensor there is."""
-
-    def read(self, name: str) -> Floats:
-        """Its values."""
-
-    def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
-        """Refuse what is missing, misshapen, or neither expected nor known to be extra."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +42,8 @@ def bind(
     model: CausalLM, backend: Backend, weights: Weights, context: ParallelContext = ALONE
 ) -> None:
     """Give every layer its operations and its tensors."""
+    if model.renames:
+        weights = RenamedWeights(weights, model.renames)
     needs = list(find_needs(model, weights.shapes()))
     check(model, needs, weights)
     for _, module in model.walk():

@@ -29,6 +29,17 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "Qwen3ForCausalLM": ("llama", "Llama"),
     "SmolLM3ForCausalLM": ("llama", "Llama"),
     "GraniteForCausalLM": ("llama", "Llama"),
+    "Phi3ForCausalLM": ("llama", "Llama"),
+    "GlmForCausalLM": ("llama", "Llama"),
+    "GemmaForCausalLM": ("llama", "Llama"),
+    "Gemma2ForCausalLM": ("gemma", "Gemma"),
+    "Gemma3ForCausalLM": ("gemma", "Gemma"),
+    "Gemma3ForConditionalGeneration": ("gemma", "Gemma"),
+    "Glm4ForCausalLM": ("glm", "Glm4"),
+    "Olmo2ForCausalLM": ("olmo", "Olmo"),
+    "Olmo3ForCausalLM": ("olmo", "Olmo"),
+    "CohereForCausalLM": ("cohere", "Cohere"),
+    "Cohere2ForCausalLM": ("cohere", "Cohere"),
 }
 
 

@@ -40,6 +40,9 @@ class ModelSpec:
     mlp_bias: bool = False
     head_bias: bool = False
     qk_norm: bool = False
+    norm_offset: float = 0.0  # what is added to the stored weights of norms
+    fused_qkv: bool = False  # the checkpoint keeps queries, keys and values as one tensor
+    fused_gate_up: bool = False
     attention_cap: float | None = None
     logit_cap: float | None = None
     embed_scale: float = 1.0

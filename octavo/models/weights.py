@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.loader import Checkpoint, check_tensors
+
+
+class Weights(Protocol):
+    """Tensors by their Hugging Face names, whatever file they come from."""
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Every tensor there is."""
+
+    def read(self, name: str) -> NDArray[Any]:
+        """Its values."""
+
+    def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
+        """Refuse what is missing, misshapen, or neither expected nor known to be extra."""
 
 
 class CheckpointWeights:
@@ -24,3 +38,35 @@ class CheckpointWeights:
 
     def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
         check_tensors(self._checkpoint, expected, may_be_extra=extra)
+
+
+class RenamedWeights:
+    """Weights some of whose names begin differently from what the family calls them."""
+
+    def __init__(self, weights: Weights, renames: Sequence[tuple[str, str]]) -> None:
+        self._weights = weights
+        self._stored: dict[str, str] = {}  # the family's name → the checkpoint's
+        names = weights.shapes()
+        for stored in names:
+            name = _renamed(stored, renames)
+            # Two names for one tensor: the second stays as it is, and so is refused as extra.
+            taken = name in self._stored or (name != stored and name in names)
+            self._stored[stored if taken else name] = stored
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        shapes = self._weights.shapes()
+        return {name: shapes[stored] for name, stored in self._stored.items()}
+
+    def read(self, name: str) -> NDArray[Any]:
+        return self._weights.read(self._stored[name])
+
+    def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
+        stored = {self._stored.get(name, name): shape for name, shape in expected.items()}
+        self._weights.check(stored, [self._stored.get(name, name) for name in extra])
+
+
+def _renamed(name: str, renames: Sequence[tuple[str, str]]) -> str:
+    for beginning, ours in renames:
+        if name.startswith(beginning):
+            return ours + name.removeprefix(beginning)
+    return name
