@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from octavo.backends.base import KVLayout
 from octavo.config import EngineArguments
-from octavo.core.config import CoreConfig, KVGroup
+from octavo.core.config import CoreConfig
 from octavo.models.spec import ModelSpec
+from octavo.runner.kv_cache import groups_of, num_blocks_in
 
 log = logging.getLogger(__name__)
 
@@ -48,38 +49,16 @@ def resolve(
             f"max_model_len={max_len} is more than the {spec.max_len} positions this model was "
             "made for; lower it"
         )
-    block_bytes = layout.block_bytes(arguments.block_size, ELEMENT_BYTES[dtype])
-    num_blocks = arguments.num_gpu_blocks_override
-    if num_blocks is None:
-        memory = arguments.kv_cache_memory_bytes
-        if memory is None:
-            memory = _default_memory(free_bytes if free_bytes is not None else free_memory())
-        num_blocks = memory // block_bytes
+    num_blocks, max_len = _cache_size(arguments, layout, dtype, max_len, free_bytes)
     budget = arguments.max_num_batched_tokens
     if not arguments.enable_chunked_prefill and budget < max_len:
         log.info("max_num_batched_tokens=%d: whole prompts must fit in a step", max_len)
         budget = max_len
-    # More blocks than all sequences together can fill would never be used.
-    per_sequence = -(-max_len // arguments.block_size) * len(layout.windows)
-    if arguments.num_gpu_blocks_override is None:
-        num_blocks = min(num_blocks, per_sequence * arguments.max_num_seqs + 1)
-    if num_blocks < 2:
-        raise ResolveError(
-            f"{num_blocks} KV blocks of {block_bytes} bytes fit: give kv_cache_memory_bytes more"
-        )
-    num_tokens = (num_blocks - 1) // len(layout.windows) * arguments.block_size
-    if num_tokens < max_len and arguments.max_model_len is None:
-        log.info("max_model_len=%d instead of %d: so much KV fits", num_tokens, max_len)
-        max_len = num_tokens
-    log.info(
-        "KV cache: %d blocks of %d tokens, %.1f MiB", num_blocks, arguments.block_size,
-        num_blocks * block_bytes / 2**20,
-    )
     core = CoreConfig(
         num_blocks=num_blocks,
         max_model_len=max_len,
         block_size=arguments.block_size,
-        groups=tuple(KVGroup(window) for window in layout.windows),
+        groups=groups_of(layout),
         max_num_batched_tokens=budget,
         max_num_seqs=arguments.max_num_seqs,
         prefix_caching=arguments.enable_prefix_caching,
@@ -90,6 +69,33 @@ def resolve(
         max_num_waiting=arguments.max_num_queued_reqs,
     )
     return EngineConfig(arguments, spec, dtype, core)
+
+
+def _cache_size(
+    arguments: EngineArguments, layout: KVLayout, dtype: str, max_len: int, free_bytes: int | None
+) -> tuple[int, int]:
+    """How many blocks, and the longest sequence that then fits."""
+    if arguments.num_gpu_blocks_override is not None:
+        return arguments.num_gpu_blocks_override, max_len
+    memory = arguments.kv_cache_memory_bytes
+    if memory is None:
+        memory = _default_memory(free_memory() if free_bytes is None else free_bytes)
+    element_bytes, size = ELEMENT_BYTES[dtype], arguments.block_size
+    fitting = memory // layout.block_bytes(size, element_bytes)
+    longest = (fitting - 1) // len(layout.windows) * size
+    if arguments.max_model_len is None and 0 < longest < max_len:
+        log.info("max_model_len=%d instead of %d: so much KV fits", longest, max_len)
+        max_len = longest
+    num_blocks = num_blocks_in(
+        memory,
+        layout,
+        block_size=size,
+        element_bytes=element_bytes,
+        max_model_len=max_len,
+        max_num_seqs=arguments.max_num_seqs,
+    )
+    log.info("KV cache: %d blocks of %d tokens", num_blocks, size)
+    return num_blocks, max_len
 
 
 def _default_memory(free_bytes: int) -> int:
