@@ -45,13 +45,9 @@ class RenamedWeights:
 
     def __init__(self, weights: Weights, renames: Sequence[tuple[str, str]]) -> None:
         self._weights = weights
-        self._stored: dict[str, str] = {}  # the family's name → the checkpoint's
-        names = weights.shapes()
-        for stored in names:
-            name = _renamed(stored, renames)
-            # Two names for one tensor: the second stays as it is, and so is refused as extra.
-            taken = name in self._stored or (name != stored and name in names)
-            self._stored[stored if taken else name] = stored
+        # The family's name → the checkpoint's. Where two are for one tensor, the other of them is
+        # not expected, and so refused.
+        self._stored = {_renamed(stored, renames): stored for stored in weights.shapes()}
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         shapes = self._weights.shapes()
