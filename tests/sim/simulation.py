@@ -15,7 +15,15 @@ from octavo.core.block_pool import BlockPool
 from octavo.core.check import check_integrity
 from octavo.core.engine import EngineCore
 from octavo.core.plan import StepPlan
-from octavo.core.request import Abort, Pause, Request, ResetPrefixCache, Resume, TokenEvent
+from octavo.core.request import (
+    Abort,
+    FinishReason,
+    Pause,
+    Request,
+    ResetPrefixCache,
+    Resume,
+    TokenEvent,
+)
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.stats import RequestStats
 from tests.sim.executor import Faults, SimExecutor, WorkerDiedError, require
@@ -108,14 +116,39 @@ class Simulation:
 
     def _start_engine(self) -> None:
         self._num_engines += 1
-        self.executor = SimExecutor(
-            self.config, self._scope_of, self._is_slow, self.faults, self._check_plan
-        )
+        self.executor = self._make_executor()
         pool = RefusingPool(self.config.num_blocks, len(self.config.groups), self.refusals)
         key = b"key %d" % self._num_engines
         self.engine = EngineCore(self.config, self.executor, self._clock, key, pool=pool)
         if self.paused:
             self.engine.on_event(Pause())
+
+    # What a subclass replaces to put these worlds around another model.
+
+    def _make_executor(self) -> SimExecutor:
+        return SimExecutor(
+            self.config, self._scope_of, self._is_slow, self.faults, self._check_plan
+        )
+
+    def _expect(self, request: Request) -> tuple[list[int], FinishReason]:
+        """All that a request must be given, and how it must end."""
+        return whole_output(request, self.config.max_model_len)
+
+    def _sampling(self, arrival: Arrival) -> SamplingParams:
+        return SamplingParams(
+            max_tokens=arrival.max_tokens,
+            min_tokens=arrival.min_tokens,
+            stop_token_ids=arrival.stop_token_ids,
+            ignore_eos=arrival.ignore_eos,
+        )
+
+    def _check_payload(self, journal: Journal, event: TokenEvent) -> None:
+        name = event.request_id
+        if event.payload is not None:
+            last = event.tokens[-1] if event.tokens else -1
+            require(name.endswith("7"), f"{name}: another request's payload")
+            early = event.finish_reason == "stop"  # an accepted draft may stop it before the last
+            require(early or event.payload == last, f"{name}: payload {event.payload}")
 
     def _restart(self) -> None:
         """The engine is dead: begin all that is unfinished again, from its journal."""
@@ -275,12 +308,7 @@ class Simulation:
         request = Request(
             request_id=arrival.name,
             prompt=array("i", prompt),
-            sampling=SamplingParams(
-                max_tokens=arrival.max_tokens,
-                min_tokens=arrival.min_tokens,
-                stop_token_ids=arrival.stop_token_ids,
-                ignore_eos=arrival.ignore_eos,
-            ),
+            sampling=self._sampling(arrival),
             arrival=self._clock(),
             eos_token_ids=arrival.eos_token_ids,
             priority=arrival.priority,
@@ -288,7 +316,7 @@ class Simulation:
             cache_scope=scope,
             parent_id=arrival.parent,
         )
-        expected, reason = whole_output(request, self.config.max_model_len)
+        expected, reason = self._expect(request)
         self.journals[arrival.name] = Journal(request, expected, reason)
         self.backlog.append(arrival.name)
         self._submit_backlog()
@@ -304,11 +332,7 @@ class Simulation:
         journal.output.extend(event.tokens)
         right = journal.expected[: len(journal.output)]
         require(journal.output == right, f"{name}: {journal.output} should be {right}")
-        if event.payload is not None:
-            last = event.tokens[-1] if event.tokens else -1
-            require(name.endswith("7"), f"{name}: another request's payload")
-            early = event.finish_reason == "stop"  # an accepted draft may stop it before the last
-            require(early or event.payload == last, f"{name}: payload {event.payload}")
+        self._check_payload(journal, event)
         if event.finish_reason is None:
             ended = journal.output == journal.expected
             require(not ended, f"{name}: should have ended")

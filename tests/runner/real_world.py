@@ -1,0 +1,253 @@
+"""The simulator's worlds over the real runner: a small random model instead of a hash.
+
+The world, the core, the front end's journals and nearly all checks are the simulator's own. What
+a request must answer is settled by one forward pass over it alone, on a backend of its own, and
+the slow sampler of reference.py; that is done when it ends, since then its text is there to be
+verified in one go.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from octavo.backends.base import Floats, HostBatch
+from octavo.backends.torch.backend import TorchBackend
+from octavo.core.config import CoreConfig
+from octavo.core.plan import LogprobsPayload, StepPlan, StepResult
+from octavo.core.request import FinishReason, Request, TokenEvent
+from octavo.core.sampling_params import SamplingParams
+from octavo.exec.inline import InlineExecutor
+from octavo.runner.kv_cache import groups_of
+from octavo.runner.model_runner import ModelRunner
+from tests.runner import reference
+from tests.runner.tiny import VOCABULARY, Windows, make_backend, make_model
+from tests.sim.executor import Faults, WorkerDiedError, require
+from tests.sim.simulation import Journal, Simulation
+from tests.sim.world import Arrival, World
+
+
+class Truth:
+    """What a request must answer, by running it alone; remembered."""
+
+    def __init__(self, windows: Windows) -> None:
+        self._backend = make_backend(windows, 1 + 3 * 10, 16)
+        num_groups = len(make_model(windows)[1].windows)
+        tables = np.arange(1, 1 + 10 * num_groups, dtype=np.int32)
+        self._tables = tuple(tables.reshape(num_groups, 1, 10))
+        self._known: dict[tuple[Any, ...], tuple[list[int], FinishReason]] = {}
+
+    def whole_output(
+        self, request: Request, max_model_len: int, guess: list[int]
+    ) -> tuple[list[int], FinishReason]:
+        """Its whole output, and how it ends; a right guess only makes this quick."""
+        key = (request.prompt.tobytes(), request.sampling, request.eos_token_ids)
+        if key not in self._known:
+            self._known[key] = self._find(request, max_model_len, guess)
+        return self._known[key]
+
+    def confirm(self, request: Request, output: list[int], max_model_len: int) -> bool:
+        """Whether the request's output begins like this."""
+        rows = self._forward([*request.prompt, *output])
+        return all(
+            self._next(request, rows, output[:index]) == token for index, token in enumerate(output)
+        )
+
+    def _find(
+        self, request: Request, max_model_len: int, guess: list[int]
+    ) -> tuple[list[int], FinishReason]:
+        sampling = request.sampling
+        most = min(sampling.max_tokens, max_model_len - len(request.prompt))
+        output: list[int] = []
+        rows = self._forward([*request.prompt, *guess])
+        while True:
+            if output != guess[: len(output)] or len(output) > len(guess):
+                guess = list(output)
+                rows = self._forward([*request.prompt, *output])
+            token = self._next(request, rows, output)
+            output.append(token)
+            if token in _stop_ids(request) and len(output) >= sampling.min_tokens:
+                return output, "stop"
+            if len(output) >= most:
+                return output, "length"
+
+    def _next(self, request: Request, rows: Floats, output: list[int]) -> int:
+        row = rows[len(request.prompt) + len(output) - 1]
+        return reference.sample(
+            row.tolist(), request.sampling, request.prompt, output, _stop_ids(request)
+        )
+
+    def _forward(self, tokens: list[int]) -> Floats:
+        count = len(tokens)
+        rows = np.arange(count, dtype=np.int32)
+        starts = np.array([0, count], np.int32)
+        ids = np.array(tokens, np.int32)
+        return self._backend.forward(HostBatch(ids, rows, starts, self._tables, rows))
+
+
+def _stop_ids(request: Request) -> list[int]:
+    eos = () if request.sampling.ignore_eos else request.eos_token_ids
+    return sorted({*request.sampling.stop_token_ids, *eos})
+
+
+class PoisonedBackend(TorchBackend):
+    """Gives NaN for the chunks that the world has poisoned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.poisoned: list[int] = []  # chunks of the coming step
+
+    def forward(self, batch: HostBatch) -> Floats:
+        logits = super().forward(batch)
+        owners = np.searchsorted(batch.row_starts, batch.logits_rows, side="right") - 1
+        logits[np.isin(owners, self.poisoned)] = np.nan
+        return logits
+
+
+class Echo:
+    """A drafter that repeats what followed the newest token before; sometimes right."""
+
+    def guess(self, slot: int, tokens: Any, most: int) -> tuple[int, ...]:
+        earlier = np.flatnonzero(tokens[:-1] == tokens[-1])
+        if not len(earlier):
+            return tuple(range(int(tokens[-1]) % (most + 1)))
+        return tuple(tokens[earlier[-1] + 1 :][:most].tolist())
+
+
+class RealExecutor(InlineExecutor):
+    """The inline executor, in a world that may be slow and may kill it."""
+
+    def __init__(
+        self,
+        windows: Windows,
+        config: CoreConfig,
+        is_slow: Callable[[], bool],
+        faults: Faults,
+        check_plan: Callable[[StepPlan], None],
+    ) -> None:
+        self._backend = PoisonedBackend()
+        self._backend.prepare(*make_model(windows), config.num_blocks, config.block_size)
+        self._model = ModelRunner(self._backend, VOCABULARY, config, drafter=Echo())
+        super().__init__(self._model)
+        self._is_slow = is_slow
+        self._faults = faults
+        self._check_plan = check_plan
+        self._names: dict[int, str] = {}
+
+    @property
+    def workers(self) -> tuple[Any, ...]:
+        """What the simulation looks at when all is over."""
+        names = {s: n for s, n in enumerate(self._model.state.request_ids) if n is not None}
+        return (type("Worker", (), {"slots": names}),)
+
+    def submit(self, plan: StepPlan) -> None:
+        if self._faults.die_at_submit:
+            raise WorkerDiedError
+        self._check_plan(plan)
+        self._names.update((new.slot, new.request_id) for new in plan.opened)
+        poisoned = self._faults.poisoned
+        named = [self._names[slot] for slot in plan.slots]
+        self._backend.poisoned = [i for i, name in enumerate(named) if name in poisoned]
+        super().submit(plan)
+
+    def collect(self, wait: bool) -> StepResult | None:
+        if self._faults.die_at_collect:
+            raise WorkerDiedError
+        if not wait and self._is_slow():
+            return None
+        return super().collect(wait)
+
+    def reset(self) -> None:
+        """The weights stay: a reset of the cache costs work and changes nothing."""
+
+    def distrust(self, request_id: str) -> None:
+        """Only the logits were poisoned, not the KV."""
+
+
+class RealSimulation(Simulation):
+    """A world over the real runner."""
+
+    def __init__(self, world: World) -> None:
+        windows = tuple(group.window for group in world.config.groups)
+        self.windows: Windows = (None, None) if windows == (None,) else windows
+        if len(self.windows) == 1:
+            self.windows = self.windows * 2
+        groups = groups_of(make_model(self.windows)[1])
+        self.truth = Truth(self.windows)
+        self.num_verified = 0
+        events = tuple(
+            (tick, replace(event, lora=None) if isinstance(event, Arrival) else event)
+            for tick, event in world.events
+        )
+        super().__init__(replace(world, config=replace(world.config, groups=groups), events=events))
+
+    def _make_executor(self) -> Any:
+        return RealExecutor(self.windows, self.config, self._is_slow, self.faults, self._check_plan)
+
+    def _expect(self, request: Request) -> tuple[list[int], FinishReason]:
+        """Not known yet; of the length it may have at most."""
+        most = min(request.sampling.max_tokens, self.config.max_model_len)
+        return [-1] * most, "length"
+
+    def _sampling(self, arrival: Arrival) -> SamplingParams:
+        """All features, as the world's seed and the request's name will have it."""
+        rng = random.Random(f"{self.world.seed} {arrival.name}")
+
+        def sometimes(chance: float, value: Any, otherwise: Any) -> Any:
+            return value if rng.random() < chance else otherwise
+
+        ids = [rng.randrange(VOCABULARY) for _ in range(6)]
+        return replace(
+            super()._sampling(arrival),
+            seed=rng.randrange(2**40),
+            temperature=sometimes(0.4, 0.0, rng.choice((0.5, 1.0, 1.5))),
+            top_p=sometimes(0.2, 0.8, 1.0),
+            top_k=sometimes(0.2, rng.randint(1, 30), 0),
+            min_p=sometimes(0.1, 0.05, 0.0),
+            presence_penalty=sometimes(0.15, rng.uniform(-2, 2), 0.0),
+            frequency_penalty=sometimes(0.15, rng.uniform(-2, 2), 0.0),
+            repetition_penalty=sometimes(0.15, rng.uniform(0.5, 2), 1.0),
+            logit_bias=sometimes(0.15, {ids[0]: 5.0, ids[1]: -100.0}, ()),
+            bad_words_token_ids=sometimes(0.1, (ids[2:3], ids[3:5]), ()),
+            allowed_token_ids=sometimes(0.05, range(5, 55), None),
+            logprobs=sometimes(0.15, rng.choice((0, 3, -1)), None),
+            prompt_logprobs=sometimes(0.1, 2, None),
+        )
+
+    def _receive(self, event: TokenEvent) -> None:
+        """Whatever comes is kept; when a request ends, all of it must have been right."""
+        journal = self.journals[event.request_id]
+        request = journal.request
+        output = [*journal.output, *event.tokens]
+        if event.finish_reason in ("stop", "length"):
+            most = self.config.max_model_len
+            journal.expected, reason = self.truth.whole_output(request, most, output)
+            journal.expected_reason = reason
+            self.num_verified += 1
+        else:
+            journal.expected = [*output, -1]  # more is to come
+            if event.finish_reason in ("abort", "error") and output:
+                right = self.truth.confirm(request, output, self.config.max_model_len)
+                require(right, f"{event.request_id}: wrong before its {event.finish_reason}")
+        super()._receive(event)
+
+    def _check_payload(self, journal: Journal, event: TokenEvent) -> None:
+        sampling = journal.request.sampling
+        payload = event.payload
+        require(
+            (sampling.logprobs is not None) <= (payload is not None) or not event.tokens, "none"
+        )
+        if payload is None:
+            return
+        assert isinstance(payload, LogprobsPayload), f"{event.request_id}: {payload}"
+        told = [entry.token_ids[0] for entry in payload.sampled][: len(event.tokens)]
+        wanted = list(event.tokens) if sampling.logprobs is not None else []
+        require(told == wanted, f"{event.request_id}: log-probabilities of {told}, not {wanted}")
+        start = payload.prompt_start
+        there = list(journal.request.prompt)[start : start + len(payload.prompt)]
+        foretold = [entry.token_ids[0] for entry in payload.prompt]
+        require(foretold == there, f"{event.request_id}: of the prompt at {start}: {foretold}")

@@ -1,0 +1,311 @@
+"""A request's tokens and log-probabilities are the same however it is run.
+
+Every way of running it is held against the request alone, and that once against a loop over
+forward passes and the slow sampler of reference.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.backends.base import HostBatch
+from octavo.core.plan import LogprobsPayload
+from octavo.core.request import Abort, Request, TokenEvent
+from octavo.core.sampling_params import SamplingParams
+from tests.runner import reference
+from tests.runner.tiny import (
+    FULL,
+    VOCABULARY,
+    Engine,
+    Windows,
+    make_backend,
+    make_request,
+    tokens_of,
+)
+
+WAYS_TO_SAMPLE: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "greedy, penalties": {
+        "temperature": 0.0,
+        "presence_penalty": 0.7,
+        "frequency_penalty": 0.4,
+        "repetition_penalty": 1.3,
+    },
+    "greedy, rules": {
+        "temperature": 0.0,
+        "logit_bias": {3: 4.0, 9: -50.0},
+        "min_tokens": 20,
+        "bad_words_token_ids": [[5], [3, 3], [7, 3, 8]],
+        "stop_token_ids": tuple(range(0, 61, 3)),
+    },
+    "greedy, logprobs": {"temperature": 0.0, "logprobs": 5, "prompt_logprobs": 3},
+    "seeded": {"seed": 11},
+    "seeded, cold": {"seed": 12, "temperature": 0.3},
+    "seeded, cut": {"seed": 13, "temperature": 1.3, "top_k": 20, "top_p": 0.9, "min_p": 0.02},
+    "seeded, penalties": {
+        "seed": -14,
+        "presence_penalty": -0.5,
+        "frequency_penalty": 1.0,
+        "repetition_penalty": 0.8,
+        "top_p": 0.95,
+    },
+    "seeded, rules": {
+        "seed": 15,
+        "min_tokens": 12,
+        "logit_bias": {1: 2.0},
+        "allowed_token_ids": range(1, 50),
+        "stop_token_ids": (2, 4, 6, 8, 10),
+    },
+    "seeded, logprobs": {"seed": 16, "logprobs": -1, "prompt_logprobs": 0},
+}
+SHAPES: dict[str, Windows] = {"full": FULL, "windows": (None, 9), "only windows": (13, 13)}
+PROMPT = np.random.default_rng(1).integers(0, VOCABULARY, 43).tolist()
+Told = tuple[list[int], list[Any], list[Any], str | None]
+
+
+def the_request(way: str, name: str = "it", **fields: Any) -> Request:
+    return make_request(name, PROMPT, max_tokens=32, **WAYS_TO_SAMPLE[way], **fields)
+
+
+def summary(events: list[TokenEvent]) -> Told:
+    """Tokens, their log-probabilities, the prompt's by position, and the end."""
+    sampled: list[Any] = []
+    prompt: dict[int, Any] = {}
+    for event in events:
+        if event.payload is not None:
+            assert isinstance(event.payload, LogprobsPayload)
+            sampled.extend(event.payload.sampled[: len(event.tokens)])
+            for position, entry in enumerate(event.payload.prompt, event.payload.prompt_start):
+                assert prompt.setdefault(position, entry) == entry, "told otherwise before"
+    return tokens_of(events), sampled, sorted(prompt.items()), events[-1].finish_reason
+
+
+_ALONE: dict[tuple[str, str], Told] = {}
+
+
+def alone(shape: str, way: str) -> Told:
+    """The request, with an engine of its own."""
+    if (shape, way) not in _ALONE:
+        _ALONE[shape, way] = summary(Engine(SHAPES[shape]).answer(the_request(way))["it"])
+    return _ALONE[shape, way]
+
+
+def others(count: int) -> list[Request]:
+    """Neighbours of all kinds and lengths."""
+    generator = np.random.default_rng(2)
+    ways = list(WAYS_TO_SAMPLE.values())
+    return [
+        make_request(
+            f"other {number}",
+            generator.integers(0, VOCABULARY, int(generator.integers(1, 60))).tolist(),
+            max_tokens=int(generator.integers(1, 40)) + 20,
+            **ways[number % len(ways)],
+        )
+        for number in range(count)
+    ]
+
+
+def in_a_batch(shape: str, way: str) -> list[TokenEvent]:
+    neighbours = others(31)
+    engine = Engine(SHAPES[shape])
+    told = engine.answer(*neighbours[:15], the_request(way), *neighbours[15:])
+    assert max(len(plan.slots) for plan in engine.plans) == 32
+    return told["it"]
+
+
+def chunked(shape: str, way: str) -> list[TokenEvent]:
+    engine = Engine(SHAPES[shape], long_prefill_tokens=7)
+    told = engine.answer(the_request(way))["it"]
+    assert [plan.counts for plan in engine.plans[:7]] == [(7,)] * 6 + [(1,)]
+    return told
+
+
+# Of blocks, few enough that the last of four sequences gives its own up. (Where all layers have
+# windows, sequences hardly grow.)
+TINY_POOLS = {"full": 48, "windows": 60}
+
+
+def preempted(shape: str, way: str) -> list[TokenEvent]:
+    """Last in a pool too small for all, it loses its KV in mid-output."""
+    pool = TINY_POOLS[shape]
+    engine = Engine(SHAPES[shape], num_blocks=pool, max_num_batched_tokens=24, watermark=0.0)
+    told = engine.answer(*others(3), the_request(way))["it"]
+    stats = told[-1].stats
+    assert stats is not None
+    assert stats.num_preemptions > 0
+    return told
+
+
+def displaced(shape: str, way: str, **settings: Any) -> list[TokenEvent]:
+    """Others who are more urgent take its only seat: in mid-prompt, and in mid-output."""
+    engine = Engine(
+        SHAPES[shape], policy="priority", max_num_seqs=1, long_prefill_tokens=25, **settings
+    )
+    engine.core.on_event(the_request(way))
+    events: list[TokenEvent] = []
+    for number, num_steps in enumerate((1, 9, 5)):
+        for _ in range(num_steps):
+            events += engine.step()
+        prompt = [number, *PROMPT[:5]]
+        urgent = make_request(f"urgent {number}", prompt, priority=-1, max_tokens=3, seed=1)
+        engine.core.on_event(urgent)
+    events += engine.finish()
+    told = [event for event in events if event.request_id == "it"]
+    stats = told[-1].stats
+    assert stats is not None
+    assert stats.num_preemptions == 3
+    return told
+
+
+def displaced_without_a_cache(shape: str, way: str) -> list[TokenEvent]:
+    return displaced(shape, way, prefix_caching=False)
+
+
+def from_the_cache(shape: str, way: str) -> list[TokenEvent]:
+    engine = Engine(SHAPES[shape])
+    engine.answer(make_request("before", PROMPT[:30], temperature=0.0, max_tokens=1))
+    told = engine.answer(the_request(way))["it"]
+    stats = told[-1].stats
+    assert stats is not None
+    reads = "prompt_logprobs" not in WAYS_TO_SAMPLE[way]
+    assert stats.num_cached_tokens == (28 if reads else 0)
+    return told
+
+
+def overlapped(shape: str, way: str) -> list[TokenEvent]:
+    engine = Engine(SHAPES[shape], pipeline_depth=2, max_num_batched_tokens=40)
+    told = engine.answer(*others(4), the_request(way))["it"]
+    assert max(len(plan.slots) for plan in engine.plans) > 3
+    return told
+
+
+def resumed(shape: str, way: str) -> list[TokenEvent]:
+    """An engine dies in mid-output; another one goes on from what was emitted."""
+    first = Engine(SHAPES[shape])
+    first.core.on_event(the_request(way))
+    events: list[TokenEvent] = []
+    while len(tokens_of(events)) < 9:
+        events.extend(first.step())
+    second = Engine(SHAPES[shape], block_size=8)
+    return events + second.answer(the_request(way, emitted=tokens_of(events)))["it"]
+
+
+def forked(shape: str, way: str) -> list[TokenEvent]:
+    """From a running request with the same prompt, which is then aborted."""
+    engine = Engine(SHAPES[shape])
+    engine.core.on_event(make_request("parent", PROMPT, seed=99, max_tokens=60))
+    engine.step()
+    engine.core.on_event(the_request(way, parent_id="parent"))
+    events = engine.step()
+    if "prompt_logprobs" not in WAYS_TO_SAMPLE[way]:
+        assert engine.plans[-1].copies
+    engine.core.on_event(Abort("parent"))
+    events += engine.finish()
+    return [event for event in events if event.request_id == "it"]
+
+
+class Guesses:
+    """Guesses at the right text, with a mistake now and then."""
+
+    def __init__(self, right: list[int]) -> None:
+        self.right = right
+        self.num_guessed = 0
+
+    def guess(self, slot: int, tokens: Any, most: int) -> tuple[int, ...]:
+        behind = len(tokens) - len(PROMPT)
+        drafts = self.right[behind : behind + most]
+        if behind % 3 == 2 and drafts:
+            drafts[-1] = (drafts[-1] + 1) % VOCABULARY
+        self.num_guessed += len(drafts)
+        return tuple(drafts)
+
+
+def speculated(shape: str, way: str) -> list[TokenEvent]:
+    drafter = Guesses(alone(shape, way)[0])
+    engine = Engine(SHAPES[shape], max_drafts=4, drafter=drafter)
+    told = engine.answer(the_request(way))["it"]
+    stats = engine.core.scheduler.stats
+    assert drafter.num_guessed >= stats.num_drafts > stats.num_accepted_drafts > 0
+    return told
+
+
+WAYS_TO_RUN: dict[str, Callable[[str, str], list[TokenEvent]]] = {
+    "in a batch": in_a_batch,
+    "chunked": chunked,
+    "preempted": preempted,
+    "displaced": displaced,
+    "displaced without a cache": displaced_without_a_cache,
+    "from the cache": from_the_cache,
+    "overlapped": overlapped,
+    "resumed": resumed,
+    "forked": forked,
+    "speculated": speculated,
+}
+
+
+CASES = [
+    (shape, run, way)
+    for shape in SHAPES
+    for run in WAYS_TO_RUN
+    for way in WAYS_TO_SAMPLE
+    if shape in TINY_POOLS or (run != "preempted" and way in ("greedy, logprobs", "seeded, cut"))
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("shape", "run", "way"), CASES)
+def test_it_is_the_same_as_alone(shape: str, run: str, way: str) -> None:
+    """Tokens, log-probabilities to the bit, and the reason of the end."""
+    assert summary(WAYS_TO_RUN[run](shape, way)) == alone(shape, way)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("way", WAYS_TO_SAMPLE)
+def test_alone_is_what_a_plain_loop_gives(shape: str, way: str) -> None:
+    """No engine, no runner: a forward pass over everything for each token, and the slow sampler."""
+    sampling = SamplingParams(max_tokens=32, **WAYS_TO_SAMPLE[way])
+    tokens = list(PROMPT)
+    while True:
+        rows = forward(SHAPES[shape], tokens)
+        output = tokens[len(PROMPT) :]
+        token = reference.sample(rows[-1], sampling, PROMPT, output, sampling.stop_token_ids)
+        tokens.append(token)
+        done = token in sampling.stop_token_ids and len(output) + 1 >= sampling.min_tokens
+        if done or len(output) + 1 == sampling.max_tokens:
+            break
+    said, sampled, prompt, reason = alone(shape, way)
+    assert said == tokens[len(PROMPT) :]
+    assert reason == ("stop" if done else "length")
+    # Its log-probabilities: of the token that stands there, and right to single precision.
+    exact = rows.astype(np.float64)
+    exact -= np.log(np.exp(exact).sum(axis=1, keepdims=True))
+    if sampling.prompt_logprobs is not None:
+        assert [position for position, _ in prompt] == list(range(1, len(PROMPT)))
+        told = [*prompt, *enumerate(sampled, len(PROMPT))]
+        for position, entry in told:
+            assert entry.token_ids[0] == tokens[position]
+            row = exact[position - 1]
+            np.testing.assert_allclose(entry.logprobs, row[list(entry.token_ids)], atol=1e-5)
+            assert (
+                entry.rank == 1 + (rows[position - 1] > rows[position - 1][tokens[position]]).sum()
+            )
+            count = sampling.prompt_logprobs if position < len(PROMPT) else sampling.logprobs
+            assert count is not None
+            likeliest = np.argsort(-rows[position - 1], kind="stable")[: count % (VOCABULARY + 1)]
+            assert list(entry.token_ids[1:]) == likeliest.tolist()
+
+
+def forward(windows: Windows, tokens: list[int]) -> np.ndarray:
+    """Logits behind each token, in one pass on a backend of its own."""
+    block_size, count = 16, len(tokens)
+    backend = make_backend(windows, 33, block_size)
+    groups = len(set(windows))
+    tables = np.arange(1, 1 + groups * 8, dtype=np.int32).reshape(groups, 1, 8)
+    rows = np.arange(count, dtype=np.int32)
+    starts = np.array([0, count], np.int32)
+    batch = HostBatch(np.array(tokens, np.int32), rows, starts, tuple(tables), rows)
+    return backend.forward(batch)
