@@ -213,10 +213,10 @@ class Rig:
         return events
 
     def step(self) -> list[TokenEvent]:
-        """Plan, and land what there is too much of in the air: the engine's rhythm."""
-        plan = self.plan()
+        """Plan if another step may fly, land if none may or none was planned: the engine's beat."""
+        planned = len(self.results) < self.config.pipeline_depth and self.plan() is not None
         full = len(self.results) >= self.config.pipeline_depth
-        return self.land() if self.results and (full or plan is None) else []
+        return self.land() if self.results and (full or not planned) else []
 
     def finish(self, most_steps: int = 500) -> dict[str, list[int]]:
         """Step until nothing lives: everything that was ever emitted, a list a request."""
