@@ -149,7 +149,8 @@ class KVManager:
     def _match_parent(self, sequence: Sequence, parent: Sequence) -> Prefix | None:
         if parent.status is not Status.RUNNING or parent.cache_epoch != self.epoch:
             return None
-        if parent.request.lora != sequence.request.lora:
+        one, other = sequence.request, parent.request
+        if one.lora != other.lora or one.cache_scope != other.cache_scope:
             return None
         common = min(_common_length(sequence.tokens, parent.tokens), len(sequence.tokens) - 1)
         num_tokens = min(common, parent.num_computed)

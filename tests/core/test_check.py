@@ -162,9 +162,9 @@ def forget_adapters(scheduler: Scheduler) -> None:
     adapter_slots(scheduler).running.clear()
 
 
-def change_adapter(scheduler: Scheduler) -> None:
+def change_request(scheduler: Scheduler, **values: Any) -> None:
     one = scheduler.sequences["b"]
-    one.request = replace(one.request, lora=None)
+    one.request = replace(one.request, **values)
 
 
 def tokens_differ(scheduler: Scheduler) -> None:
@@ -235,7 +235,8 @@ SHARING: list[Case] = [
     ("block 10 at two places", lambda s: another_block_in_the_middle_of_a(s, 1, "a")),
     ("shared block 4 not computed", lambda s: another_block_in_the_middle_of_a(s, 0, "b")),
     ("block 5 shared behind different tokens", tokens_differ),
-    ("block 5 shared between adapters", change_adapter),
+    ("block 5 shared between adapters", lambda s: change_request(s, lora=None)),
+    ("block 5 shared between scopes", lambda s: change_request(s, cache_scope="other")),
     ("index and labels disagree", lambda s: s.kv.pool.labels.__setitem__(5, None)),
     ("block 7 offered before it is full", lambda s: s.kv.pool.label(7, 0, b"early")),
     (

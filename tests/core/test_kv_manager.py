@@ -272,6 +272,15 @@ def test_a_fork_gets_nothing_from_a_parent_that_has_nothing_fit_for_it() -> None
     assert kv.match(sequence("fork", 12), parent).num_tokens == 0
 
 
+def test_a_fork_gets_nothing_from_a_parent_in_another_scope() -> None:
+    """To name a parent is not to be allowed to see whether its prompt is the same."""
+    for caching in (True, False):
+        kv = manager(prefix_caching=caching)
+        parent = computed(kv, "parent", 12, cache_scope="one")
+        assert kv.match(sequence("fork", 12, cache_scope="two"), parent).num_tokens == 0
+        assert kv.match(sequence("fork", 12, cache_scope="one"), parent).num_tokens == 11
+
+
 def test_a_fork_of_a_windowed_parent_needs_the_whole_window() -> None:
     """The parent at 20 has dropped what a query at 8 reads; at 18, nothing that one reads."""
     kv = manager(prefix_caching=False, groups=HYBRID)
