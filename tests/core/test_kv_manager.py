@@ -295,6 +295,15 @@ def test_a_fork_of_a_windowed_parent_needs_the_whole_window() -> None:
     assert prefix.tails == (parent.tables[0][4], parent.tables[1][4])
 
 
+def test_a_fork_needs_the_partial_block_too() -> None:
+    """Window 3 in blocks of 4: a query at 7 reads from block 1 alone, which it would copy."""
+    kv = manager(prefix_caching=False, groups=(KVGroup(window=3),))
+    parent = computed(kv, "parent", 20)
+    kv.grow(parent, 21)
+    assert kv.match(sequence("early", [*tokens(7), 5]), parent).num_tokens == 0
+    assert kv.match(sequence("late", [*tokens(19), 5]), parent).num_tokens == 19
+
+
 # grow
 
 
