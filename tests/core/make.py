@@ -166,6 +166,28 @@ class Worker:
         return slot, tuple(self.drafter(self.rows[slot].known))[: self.config.max_drafts]
 
 
+class Wire:
+    """An executor whose results come when the test lets them, or when they are waited for."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.flying: deque[StepResult] = deque()
+        self.num_arrived = 0
+        self.waits: list[bool] = []
+
+    def submit(self, plan: StepPlan) -> None:
+        """Run at once, tell later."""
+        self.flying.append(self.worker.run(plan))
+
+    def collect(self, wait: bool) -> StepResult | None:
+        """Something that has arrived, or whatever is waited for."""
+        self.waits.append(wait)
+        if not (wait or self.num_arrived):
+            return None
+        self.num_arrived = max(0, self.num_arrived - 1)
+        return self.flying.popleft()
+
+
 class Rig:
     """A scheduler and a worker, turned by hand; every turn is followed by an integrity check."""
 

@@ -6,31 +6,9 @@ import pytest
 
 from octavo.core.check import IntegrityError
 from octavo.core.engine import EngineCore
-from octavo.core.plan import StepPlan, StepResult
+from octavo.core.plan import StepResult
 from octavo.core.request import Abort, Pause, ResetPrefixCache, Resume, TokenEvent
-from tests.core.make import KEY, Worker, config, expected_output, request, tokens
-
-
-class Wire:
-    """An executor whose results come when the test lets them, or when they are waited for."""
-
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
-        self.flying: deque[StepResult] = deque()
-        self.num_arrived = 0
-        self.waits: list[bool] = []
-
-    def submit(self, plan: StepPlan) -> None:
-        """Run at once, tell later."""
-        self.flying.append(self.worker.run(plan))
-
-    def collect(self, wait: bool) -> StepResult | None:
-        """Something that has arrived, or whatever is waited for."""
-        self.waits.append(wait)
-        if not (wait or self.num_arrived):
-            return None
-        self.num_arrived = max(0, self.num_arrived - 1)
-        return self.flying.popleft()
+from tests.core.make import KEY, Wire, Worker, config, expected_output, request, tokens
 
 
 class Clock:
