@@ -89,7 +89,7 @@ def engine_for(chosen: dict[str, Any], requests: list[Request], room: int) -> En
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=600)
 @given(chosen=SETTINGS, workload=st.lists(REQUESTS, min_size=1, max_size=6), room=st.integers(0, 9))
 def test_every_output_is_what_the_model_says(
     chosen: dict[str, Any], workload: list[dict[str, Any]], room: int
