@@ -165,7 +165,8 @@ class Scheduler:
                     draft.new_blocks.append((sequence.slot, added))
                 return count
             if sequence.drafts:
-                count -= len(sequence.drafts)
+                # A limiter may have cut into the guesses already: what is known is all that counts.
+                count = min(count, sequence.num_expected - sequence.num_planned)
                 sequence.drafts = ()
                 continue
             victim = self.running[-1]

@@ -1,6 +1,7 @@
 """Drafts: guesses that are verified many at a time, and change nothing but the speed."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -101,6 +102,18 @@ def test_more_guesses_than_were_asked_for_are_a_defect_of_the_worker() -> None:
     rig.add("a", 6)
     rig.plan()
     result = rig.results.popleft()
-    rig.results.append(type(result)(result.step, result.tokens, drafts=((0, (1, 2)),)))
+    rig.results.append(replace(result, drafts=((0, (1, 2)),)))
     with pytest.raises(AssertionError, match="2 drafts are too many"):
         rig.land()
+
+
+def test_giving_up_guesses_leaves_the_known_tokens_in_the_plan() -> None:
+    """A cap of 3 has cut a token and three guesses to 3; without guesses the token still counts."""
+    rig = Rig(num_blocks=4, max_drafts=3, drafter=lambda known: (0, 0, 0), long_prefill_tokens=3)
+    rig.add("a", 7, max_tokens=6)
+    rig.step()
+    rig.step()
+    rig.add("b", tokens(3, 2), max_tokens=2)
+    rig.step()
+    assert rig.scheduler.kv.pool.num_free == 0
+    assert rig.chunks(rig.plan()) == {"a": (7, 1), "b": (3, 1)}
