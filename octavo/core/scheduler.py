@@ -359,9 +359,13 @@ class Scheduler:
         return TokenEvent(sequence.request_id, position, outcome.tokens, payload=payload)
 
     def _take_drafts(self, sequence: Sequence, drafts: tuple[int, ...]) -> None:
-        """Keep guesses for the next plan, if they still continue the newest token."""
+        """Keep guesses for the next plan, if they still continue the newest token.
+
+        While a sequence is catching up there is no such token: a chunk short of the last known
+        one would carry the guesses along in flight.
+        """
         assert len(drafts) <= self.config.max_drafts, f"{len(drafts)} drafts are too many"
-        if not sequence.in_flight:
+        if not sequence.in_flight and not sequence.catching_up:
             sequence.drafts = drafts[: sequence.max_total - len(sequence.tokens) - 1]
 
     # beginning to wait, following, ending

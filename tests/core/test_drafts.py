@@ -117,3 +117,16 @@ def test_giving_up_guesses_leaves_the_known_tokens_in_the_plan() -> None:
     rig.step()
     assert rig.scheduler.kv.pool.num_free == 0
     assert rig.chunks(rig.plan()) == {"a": (7, 1), "b": (3, 1)}
+
+
+def test_guesses_that_come_before_the_first_token_are_ignored() -> None:
+    """There is no newest token yet that they could continue."""
+    rig = Rig(max_drafts=3, max_num_batched_tokens=4)
+    rig.add("a", 12, max_tokens=4)
+    for _ in range(2):
+        rig.plan()
+        result = rig.results.popleft()
+        rig.results.append(replace(result, drafts=((0, (1, 2)),)))
+        rig.land()
+        assert rig.scheduler.sequences["a"].drafts == ()
+    assert rig.finish() == {"a": expected_output(tokens(12), 4)}
