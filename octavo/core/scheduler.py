@@ -265,6 +265,7 @@ class Scheduler:
     def _send_off(self, draft: PlanDraft, now: float) -> StepPlan:
         """Close the draft and remember whose chunks it carries."""
         plan = draft.finish(self._next_step, self.freed_slots)
+        self.stats.num_drafts += sum(len(guesses) for _, guesses in plan.drafts)
         self._next_step += 1
         self.freed_slots = []
         self.flights.append(Flight(plan, draft.sequences, now))
@@ -318,6 +319,7 @@ class Scheduler:
             assert token >= 0, f"slot {sequence.slot} should have sampled a token"
             sequence.tokens.append(token)
             sequence.num_computed = known
+            sequence.stats.num_decode_steps += 1
             if known >= sequence.commit_at:
                 self.kv.commit(sequence)
             events.append(TokenEvent(sequence.request_id, known - sequence.num_prompt, (token,)))
@@ -344,7 +346,10 @@ class Scheduler:
             sequence.num_computed = end
         if sequence.num_computed >= sequence.commit_at:
             self.kv.commit(sequence)
-        if not caught_up_before:
+        if caught_up_before:
+            sequence.stats.num_decode_steps += 1
+            self.stats.num_accepted_drafts += answer.accepted.get(slot, 0)
+        else:
             chunk = PrefillChunk(plan.starts[index], end, flight.planned_at, now)
             sequence.stats.add_chunk(chunk)
             self._lead_on(sequence, now)

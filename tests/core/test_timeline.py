@@ -4,7 +4,7 @@ import pytest
 
 from octavo.core import stats
 from octavo.core.stats import PrefillChunk, RequestStats
-from tests.core.make import Rig, tokens
+from tests.core.make import Rig, expected_output, tokens
 
 
 def timeline(rig: Rig, request_id: str) -> RequestStats:
@@ -133,3 +133,25 @@ def test_totals_are_the_sums_of_what_happened() -> None:
         one.num_cached_tokens + one.num_recached_tokens for one in each
     )
     assert totals.num_finished == {"length": 3}
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_decode_steps_are_counted(depth: int) -> None:
+    """The first token comes from the prompt's last chunk; each other from a step of its own."""
+    rig = Rig(pipeline_depth=depth)
+    rig.add("a", 6, max_tokens=9)
+    rig.add("one", tokens(5, 2), max_tokens=1)
+    rig.finish()
+    assert timeline(rig, "a").num_decode_steps == 8
+    assert timeline(rig, "one").num_decode_steps == 0
+
+
+def test_guesses_are_counted_and_so_are_the_right_ones() -> None:
+    """Three steps of four guesses; the last of each is wrong but in the last step."""
+    rig = Rig(max_drafts=3, drafter=lambda known: [*expected_output(known, 2), -1])
+    rig.add("a", 6, max_tokens=10)
+    rig.finish()
+    assert [len(event.tokens) for event in rig.events] == [1, 3, 3, 3]
+    known, totals = timeline(rig, "a"), rig.scheduler.stats
+    assert (known.num_decode_steps, known.num_accepted_drafts) == (3, 6)
+    assert (totals.num_drafts, totals.num_accepted_drafts) == (3 + 3 + 2, 6)
