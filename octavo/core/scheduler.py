@@ -399,9 +399,7 @@ class Scheduler:
             if source.catching_up and source.num_computed < target:
                 waiting.append((target, follower))
                 continue
-            held_seconds = follower.stats.held_seconds
-            gone = max(0.0, now - follower.held_since)
-            held_seconds[why.PREFIX] = held_seconds.get(why.PREFIX, 0.0) + gone
+            _count_following(follower, now)
             self.queue.unhold(follower)
             self.hold_clock.advance(now)
             follower.hold_reading = self.hold_clock.read()
@@ -437,6 +435,8 @@ class Scheduler:
         elif sequence.status is Status.WAITING:
             self.hold_clock.advance(now)
             self.hold_clock.since(sequence.hold_reading, sequence.stats.held_seconds)
+        else:
+            _count_following(sequence, now)
         sequence.status = Status.FINISHED
         del self.sequences[sequence.request_id]
         num_output = len(sequence.tokens) - sequence.num_prompt
@@ -454,6 +454,13 @@ class Scheduler:
             payload,
             stats,
         )
+
+
+def _count_following(sequence: Sequence, now: float) -> None:
+    """Add the time for which a held sequence has followed another."""
+    held_seconds = sequence.stats.held_seconds
+    following = max(0.0, now - sequence.held_since)
+    held_seconds[why.PREFIX] = held_seconds.get(why.PREFIX, 0.0) + following
 
 
 def _overrides(limiter: Limiter, hook: str) -> bool:

@@ -92,6 +92,19 @@ def test_one_that_waits_knows_what_for(
     assert timeline(rig, "second").held_seconds[reason] == 2.0
 
 
+def test_one_that_is_aborted_while_it_follows_another_knows_that_it_followed() -> None:
+    rig = Rig(long_prefill_tokens=4)
+    rig.add("first", 30, max_tokens=2)
+    rig.add("second", 30, max_tokens=2)
+    rig.step()
+    rig.step()
+    rig.now += 3.0
+    assert rig.held == ["second"]
+    rig.abort("second")
+    held = timeline(rig, "second").held_seconds
+    assert held == {stats.TURN: 1.0, stats.PREFIX: 4.0}
+
+
 def test_a_clock_set_back_makes_no_time_negative() -> None:
     rig = Rig(long_prefill_tokens=4)
     rig.now = 100.0
