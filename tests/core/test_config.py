@@ -23,6 +23,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"watermark": float("nan")}, "watermark=nan is not"),
     ({"ageing_seconds": -1.0}, "ageing_seconds=-1.0"),
     ({"ageing_seconds": float("nan")}, "ageing_seconds=nan"),
+    ({"ageing_seconds": float("inf")}, "ageing_seconds=inf is negative or not finite"),
     ({"groups": ()}, "groups is empty"),
     ({"groups": (KVGroup(), KVGroup(window=0))}, "window=0 of a KV group is below 1"),
     (
