@@ -72,9 +72,9 @@ class EngineCore:
             case Abort():
                 self._post(scheduler.abort(event.request_id, self._clock()))
             case Pause():
-                scheduler.paused = True
+                scheduler.pause(self._clock())
             case Resume():
-                scheduler.paused = False
+                scheduler.resume(self._clock())
             case ResetPrefixCache():
                 scheduler.reset_prefix_cache()
 

@@ -100,6 +100,19 @@ class Scheduler:
         """Share nothing computed before now; what runs goes on with what it has."""
         self.kv.reset_cache()
 
+    def pause(self, now: float) -> None:
+        """Plan nothing more until `resume`; what is in flight is still applied."""
+        self.hold_clock.advance(now)
+        self.hold_clock.reason = why.PAUSED
+        self.paused = True
+
+    def resume(self, now: float) -> None:
+        """Go on after `pause`; nobody need have called `schedule` between the two."""
+        if self.paused:
+            self.hold_clock.advance(now)
+            self.hold_clock.reason = why.TURN
+            self.paused = False
+
     # schedule
 
     def schedule(self, now: float) -> StepPlan | None:

@@ -8,6 +8,7 @@ from octavo.core.check import IntegrityError
 from octavo.core.engine import EngineCore
 from octavo.core.plan import StepResult
 from octavo.core.request import Abort, Pause, ResetPrefixCache, Resume, TokenEvent
+from octavo.core.stats import PAUSED
 from tests.core.make import KEY, Wire, Worker, config, expected_output, request, tokens
 
 
@@ -109,6 +110,27 @@ def test_a_paused_engine_rests_until_it_goes_on() -> None:
     assert wire.flying == deque()
     core.on_event(Resume())
     assert text(first + run(core)) == expected_output(tokens(6), 4)
+
+
+@pytest.mark.parametrize("num_steps", [0, 1], ids=["at rest", "stepped all the same"])
+def test_a_pause_is_what_held_those_that_waited_through_it(num_steps: int) -> None:
+    core, _ = engine()
+    clock = core._clock
+    assert isinstance(clock, Clock)
+    core.on_event(Resume())  # not paused: nothing to go on from
+    core.on_event(request("a", 6, max_tokens=1))
+    events = []
+    for command, now in ((Pause(), 2.0), (Pause(), 5.0), (Resume(), 12.0)):
+        clock.now = now
+        core.on_event(command)
+        for _ in range(num_steps):
+            events += core.step()
+    clock.now = 13.0
+    events += run(core)
+    stats = events[-1].stats
+    assert stats is not None
+    assert stats.held_seconds[PAUSED] == 10.0
+    assert sum(stats.held_seconds.values()) == (13.0 if num_steps == 0 else 12.0)
 
 
 def test_a_reset_makes_the_engine_compute_again() -> None:

@@ -131,11 +131,11 @@ def test_a_pause_plans_nothing_new_and_applies_what_flies() -> None:
     rig = Rig(pipeline_depth=2)
     rig.add("a", 5, max_tokens=4)
     rig.plan()
-    rig.scheduler.paused = True
+    rig.scheduler.pause(rig.now)
     assert rig.plan() is None
     assert len(rig.land()) == 1
     assert rig.plan() is None
-    rig.scheduler.paused = False
+    rig.scheduler.resume(rig.now)
     assert rig.finish() == {"a": expected_output(tokens(5), 4)}
 
 
@@ -143,7 +143,7 @@ def test_a_pause_still_announces_freed_slots() -> None:
     rig = Rig()
     rig.add("a", 5)
     rig.step()
-    rig.scheduler.paused = True
+    rig.scheduler.pause(rig.now)
     rig.abort("a")
     plan = rig.plan()
     assert plan is not None
