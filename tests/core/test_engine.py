@@ -158,6 +158,12 @@ def test_the_engine_checks_itself_every_so_many_steps(interval: int, noticed: bo
         core.step()
 
 
+def test_a_command_that_nobody_knows_is_not_passed_over() -> None:
+    core, _ = engine()
+    with pytest.raises(AssertionError, match="sing a song"):
+        core.on_event("sing a song")  # type: ignore[arg-type]
+
+
 def test_what_goes_wrong_with_a_whole_step_is_the_end_of_the_engine() -> None:
     core, wire = engine()
 
