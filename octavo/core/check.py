@@ -231,10 +231,10 @@ def _check_sharing(scheduler: Scheduler) -> None:
                     "block {} shared behind different tokens",
                     block,
                 )
+                one, two = sequence.request, other[0].request
+                _require(one.lora == two.lora, "block {} shared between adapters", block)
                 _require(
-                    sequence.request.lora == other[0].request.lora,
-                    "block {} shared between adapters",
-                    block,
+                    one.cache_scope == two.cache_scope, "block {} shared between scopes", block
                 )
 
 

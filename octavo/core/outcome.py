@@ -53,6 +53,7 @@ def gain(sequence: Sequence, token: int, num_accepted: int) -> Outcome:
     sequence.num_expected += num_accepted
     sequence.num_planned -= len(drafts) - num_accepted
     sequence.verifying = ()
+    sequence.stats.num_prefills += sequence.catching_up
     sequence.catching_up = False
     # One step, however many tokens; all but one of them were guessed.
     sequence.stats.num_accepted_drafts += len(outcome.tokens) - 1

@@ -104,6 +104,19 @@ class Scheduler:
         """Share nothing computed before now; what runs goes on with what it has."""
         self.kv.reset_cache()
 
+    def pause(self, now: float) -> None:
+        """Plan nothing more until `resume`; what is in flight is still applied."""
+        self.hold_clock.advance(now)
+        self.hold_clock.reason = why.PAUSED
+        self.paused = True
+
+    def resume(self, now: float) -> None:
+        """Go on after `pause`; nobody need have called `schedule` between the two."""
+        if self.paused:
+            self.hold_clock.advance(now)
+            self.hold_clock.reason = why.TURN
+            self.paused = False
+
     # schedule
 
     def schedule(self, now: float) -> StepPlan | None:
@@ -169,6 +182,7 @@ class Scheduler:
                     draft.new_blocks.append((sequence.slot, added))
                 return count
             if sequence.drafts:
+                # A limiter may have cut into the guesses already: what is known is all that counts.
                 sequence.drafts = ()
                 count = min(count, sequence.num_expected - sequence.num_planned)
                 continue
@@ -270,6 +284,7 @@ class Scheduler:
     def _send_off(self, draft: PlanDraft, now: float) -> StepPlan:
         """Close the draft and remember whose chunks it carries."""
         plan = draft.finish(self._next_step, self.freed_slots)
+        self.stats.num_drafts += sum(len(guesses) for _, guesses in plan.drafts)
         self._next_step += 1
         self.freed_slots = []
         self.flights.append(Flight(plan, draft.sequences, now))
@@ -349,15 +364,15 @@ class Scheduler:
         end = plan.starts[index] + plan.counts[index]
         caught_up_before = not sequence.catching_up
         if plan.samples[index]:
-            self.stats.num_drafts += len(sequence.verifying)
-            self.stats.num_accepted_drafts += answer.accepted.get(slot, 0)
             outcome = gain(sequence, answer.tokens[index], answer.accepted.get(slot, 0))
         else:
             outcome = Outcome()
             sequence.num_computed = end
         if sequence.num_computed >= sequence.commit_at:
             self.kv.commit(sequence)
-        if not caught_up_before:
+        if caught_up_before:
+            self.stats.num_accepted_drafts += answer.accepted.get(slot, 0)
+        else:
             chunk = PrefillChunk(plan.starts[index], end, flight.planned_at, now)
             sequence.stats.add_chunk(chunk)
             self._lead_on(sequence, now)
@@ -372,9 +387,13 @@ class Scheduler:
         return TokenEvent(sequence.request_id, position, outcome.tokens, payload=payload)
 
     def _take_drafts(self, sequence: Sequence, drafts: tuple[int, ...]) -> None:
-        """Keep guesses at what follows the newest token, for the next plan."""
+        """Keep guesses at what follows the newest token, for the next plan.
+
+        There is no such token yet while one is in flight, or while a sequence is catching up.
+        """
         assert len(drafts) <= self.config.max_drafts, f"{len(drafts)} drafts are too many"
-        assert not (drafts and sequence.in_flight), "drafts behind an unknown token"
+        behind = sequence.in_flight or sequence.catching_up
+        assert not (drafts and behind), "drafts behind an unknown token"
         sequence.drafts = drafts[: sequence.max_total - len(sequence.tokens) - 1]
 
     # beginning to wait, following, ending
@@ -403,9 +422,7 @@ class Scheduler:
             if source.catching_up and source.num_computed < target:
                 waiting.append((target, follower))
                 continue
-            held_seconds = follower.stats.held_seconds
-            gone = max(0.0, now - follower.held_since)
-            held_seconds[why.PREFIX] = held_seconds.get(why.PREFIX, 0.0) + gone
+            _count_following(follower, now)
             self.queue.unhold(follower)
             self.hold_clock.advance(now)
             follower.hold_reading = self.hold_clock.read()
@@ -441,14 +458,16 @@ class Scheduler:
         elif sequence.status is Status.WAITING:
             self.hold_clock.advance(now)
             self.hold_clock.since(sequence.hold_reading, sequence.stats.held_seconds)
+        else:
+            _count_following(sequence, now)
         sequence.status = Status.FINISHED
         del self.sequences[sequence.request_id]
         num_output = len(sequence.tokens) - sequence.num_prompt
         stats = sequence.stats
         stats.finished_at = now
         stats.num_output_tokens = num_output
-        num_emitted = len(sequence.request.emitted)
-        stats.num_decode_steps = num_output - num_emitted - stats.num_accepted_drafts
+        num_given = num_output - len(sequence.request.emitted)
+        stats.num_decode_steps = num_given - stats.num_accepted_drafts - stats.num_prefills
         self.stats.add_finish(outcome.reason)
         return TokenEvent(
             sequence.request_id,
@@ -460,6 +479,13 @@ class Scheduler:
             payload,
             stats,
         )
+
+
+def _count_following(sequence: Sequence, now: float) -> None:
+    """Add the time for which a held sequence has followed another."""
+    held_seconds = sequence.stats.held_seconds
+    following = max(0.0, now - sequence.held_since)
+    held_seconds[why.PREFIX] = held_seconds.get(why.PREFIX, 0.0) + following
 
 
 def _overrides(limiter: Limiter, hook: str) -> bool:
