@@ -171,7 +171,10 @@ class KVManager:
     # grow
 
     def fits(self, sequence: Sequence, prefix: Prefix, spare: int) -> bool:
-        """Whether all known tokens could be computed now, with `spare` blocks left over."""
+        """Whether all known tokens could be computed now, with `spare` blocks left over.
+
+        What it takes is noted with the sequence, so that it need not be worked out in each step.
+        """
         blocks = self._blocks(len(sequence.tokens))
         needed = spare
         ref_counts = self.pool.ref_counts
@@ -179,6 +182,7 @@ class KVManager:
             held = [block for block in table if block != NULL_BLOCK]
             needed += max(0, min(blocks, most) - len(held))
             needed += [ref_counts[block] for block in held].count(0)
+        sequence.num_free_needed = needed
         return needed <= self.pool.num_free
 
     def adopt(

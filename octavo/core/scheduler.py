@@ -18,52 +18,43 @@ token belongs to nobody.
 
 from __future__ import annotations
 
-from bisect import insort
-from collections import deque
-
 from octavo.core import stats as why
 from octavo.core.block_pool import BlockPool
 from octavo.core.config import CoreConfig
 from octavo.core.door import Door
 from octavo.core.flight import Flight, PlanDraft
-from octavo.core.kv_manager import KVManager
-from octavo.core.limits import Limiter, limiters_for
+from octavo.core.limits import Limiter
 from octavo.core.outcome import Answer, Outcome, gain
-from octavo.core.plan import NewSlot, StepPlan, StepResult
-from octavo.core.queue import Policy, WaitingQueue
+from octavo.core.plan import StepPlan, StepResult
+from octavo.core.queue import Policy
 from octavo.core.request import FinishReason, Request, TokenEvent
+from octavo.core.roster import Roster
 from octavo.core.sequence import Sequence, Status
-from octavo.core.stats import EngineStats, HoldClock, PrefillChunk, StepStats
+from octavo.core.stats import PrefillChunk, StepStats
 
 # Waiting sequences looked at behind one that waits for a reason of its own. A bound, so that a
 # step's cost does not grow with the queue; 64 such in a row leave little else to be done.
 MAX_PASSED_OVER = 64
+
+# Sequences that may overtake the head of the queue while it waits for a reason of its own. Then
+# nobody passes it any more, so what it waits for is given back in the end: without a bound, a
+# stream of requests for one adapter would keep a request for another waiting for ever.
+MAX_OVERTAKEN = 256
 
 # Waiting sequences set aside in one step to follow others. A bound for the same reason: when
 # 10,000 arrive at once with one prefix, hashing all their prompts takes half a second.
 MAX_FOLLOWING = 64
 
 
-class Scheduler:
-    """All sequences that live, and every decision about them."""
+class Scheduler(Roster):
+    """Every decision about the sequences of the roster."""
 
     def __init__(self, config: CoreConfig, cache_key: bytes, pool: BlockPool | None = None) -> None:
-        self.config = config
-        self.kv = KVManager(config, cache_key, pool)
+        super().__init__(config, cache_key, pool)
         self.policy = Policy(config)
-        self.queue = WaitingQueue()
-        self.sequences: dict[str, Sequence] = {}  # all that live
-        self.running: list[Sequence] = []  # sorted by order
-        self.flights: deque[Flight] = deque()  # oldest first
-        self.slots: list[Sequence | None] = [None] * config.max_num_seqs
         self.paused = False
-        self.stats = EngineStats()
-        self.hold_clock = HoldClock()
-        self.free_slots = [*range(config.max_num_seqs - 1, -1, -1)]
-        self.freed_slots: list[int] = []  # those the workers have not been told to forget
         self._next_step = 0
         self._spare_blocks = int(config.watermark * config.num_blocks)
-        self.limiters = limiters_for(config)
         self._door = Door(config, self.kv, self.queue, self.limiters)
 
     # add and abort
@@ -215,9 +206,13 @@ class Scheduler:
                 return held_by or why.SEATS
             reason, may_be_passed = self._try_admit(index, draft, now)
             if reason is None:
+                if index:
+                    self.queue.peek(0).num_overtaken += 1
                 continue
             held_by = held_by or reason
             if not may_be_passed or index >= MAX_PASSED_OVER:
+                break
+            if self.queue.peek(0).num_overtaken >= MAX_OVERTAKEN:
                 break
             index += 1
         return held_by
@@ -228,6 +223,8 @@ class Scheduler:
         for limiter in self.limiters:
             if not limiter.admits(sequence):
                 return limiter.reason, limiter.particular
+        if self.running and self.kv.pool.num_free < sequence.num_free_needed:
+            return why.BLOCKS, False  # as when it was last looked at, at a price
         prefix = self.kv.match(sequence, self._parent(sequence))
         if prefix.source is not None:
             self.queue.hold(index)
@@ -248,38 +245,12 @@ class Scheduler:
             return why.BLOCKS, False
         self.queue.take(index)
         draft.copies.extend(copies)
-        self._begin(sequence, prefix.num_tokens, draft, now)
+        draft.opened.append(self._begin(sequence, prefix.num_tokens, now))
         draft.add_chunk(sequence, count)
         for limiter in self.limiters:
             limiter.commit(sequence, count)
             limiter.enter(sequence)
         return None, True
-
-    def _begin(self, sequence: Sequence, num_cached: int, draft: PlanDraft, now: float) -> None:
-        """Give an admitted sequence its slot and its place among the running."""
-        sequence.status = Status.RUNNING
-        sequence.slot = self.free_slots.pop()
-        self.slots[sequence.slot] = sequence
-        insort(self.running, sequence, key=_order)
-        stats = sequence.stats
-        self.hold_clock.since(sequence.hold_reading, stats.held_seconds)
-        if stats.first_planned_at is None:
-            stats.first_planned_at = now
-            stats.num_cached_tokens = num_cached
-        else:
-            stats.num_recached_tokens += num_cached
-        self.stats.num_cached_tokens += num_cached
-        draft.opened.append(
-            NewSlot(
-                slot=sequence.slot,
-                request_id=sequence.request_id,
-                tokens=sequence.tokens[:],
-                num_prompt=sequence.num_prompt,
-                tables=tuple(map(tuple, sequence.tables)),
-                sampling=sequence.request.sampling,
-                lora=sequence.request.lora,
-            )
-        )
 
     def _send_off(self, draft: PlanDraft, now: float) -> StepPlan:
         """Close the draft and remember whose chunks it carries."""
@@ -396,102 +367,7 @@ class Scheduler:
         assert not (drafts and behind), "drafts behind an unknown token"
         sequence.drafts = drafts[: sequence.max_total - len(sequence.tokens) - 1]
 
-    # beginning to wait, following, ending
-
-    def _parent(self, sequence: Sequence) -> Sequence | None:
-        parent_id = sequence.request.parent_id
-        return None if parent_id is None else self.sequences.get(parent_id)
-
-    def _wait(self, sequence: Sequence, now: float) -> None:
-        self.hold_clock.advance(now)
-        sequence.hold_reading = self.hold_clock.read()
-        self.queue.add(sequence)
-
-    def _follow(self, sequence: Sequence, source: Sequence, target: int, now: float) -> None:
-        """Stand aside until `source` has computed the prefix both share."""
-        self.hold_clock.since(sequence.hold_reading, sequence.stats.held_seconds)
-        sequence.held_since = now
-        source.followers.append((target, sequence))
-
-    def _lead_on(self, source: Sequence, now: float) -> None:
-        """Send followers back to the queue that this sequence has, or no longer can have, led."""
-        waiting = []
-        for target, follower in source.followers:
-            if follower.status is not Status.HELD:
-                continue  # aborted
-            if source.catching_up and source.num_computed < target:
-                waiting.append((target, follower))
-                continue
-            _count_following(follower, now)
-            self.queue.unhold(follower)
-            self.hold_clock.advance(now)
-            follower.hold_reading = self.hold_clock.read()
-        source.followers = waiting
-
-    def _vacate(self, sequence: Sequence, now: float, forget: bool = False) -> None:
-        """Take back all that a running sequence has; it is out of `running` or will be."""
-        self.kv.release(sequence, forget)
-        self.slots[sequence.slot] = None
-        self.free_slots.append(sequence.slot)
-        self.freed_slots.append(sequence.slot)
-        for flight in self.flights:
-            flight.strike(sequence)
-        for limiter in self.limiters:
-            limiter.leave(sequence)
-        sequence.catching_up = False  # leads nobody any further
-        self._lead_on(sequence, now)
-
-    def _end(
-        self,
-        sequence: Sequence,
-        outcome: Outcome,
-        now: float,
-        *,
-        position: int | None = None,
-        payload: object | None = None,
-        message: str | None = None,
-    ) -> TokenEvent:
-        """The last event of a request; whoever calls has seen to the list it stood in."""
-        assert outcome.reason is not None
-        if sequence.status is Status.RUNNING:
-            self._vacate(sequence, now, forget=outcome.reason == "error")
-        elif sequence.status is Status.WAITING:
-            self.hold_clock.advance(now)
-            self.hold_clock.since(sequence.hold_reading, sequence.stats.held_seconds)
-        else:
-            _count_following(sequence, now)
-        sequence.status = Status.FINISHED
-        del self.sequences[sequence.request_id]
-        num_output = len(sequence.tokens) - sequence.num_prompt
-        stats = sequence.stats
-        stats.finished_at = now
-        stats.num_output_tokens = num_output
-        num_given = num_output - len(sequence.request.emitted)
-        stats.num_decode_steps = num_given - stats.num_accepted_drafts - stats.num_prefills
-        self.stats.add_finish(outcome.reason)
-        return TokenEvent(
-            sequence.request_id,
-            num_output if position is None else position,
-            outcome.tokens,
-            outcome.reason,
-            outcome.stop_token,
-            message,
-            payload,
-            stats,
-        )
-
-
-def _count_following(sequence: Sequence, now: float) -> None:
-    """Add the time for which a held sequence has followed another."""
-    held_seconds = sequence.stats.held_seconds
-    following = max(0.0, now - sequence.held_since)
-    held_seconds[why.PREFIX] = held_seconds.get(why.PREFIX, 0.0) + following
-
 
 def _overrides(limiter: Limiter, hook: str) -> bool:
     """Whether a limiter does anything in a hook; those that do not are not called in the loop."""
     return getattr(type(limiter), hook) is not getattr(Limiter, hook)
-
-
-def _order(sequence: Sequence) -> tuple[float, float, int]:
-    return sequence.order

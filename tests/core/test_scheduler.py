@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from octavo.core import scheduler, stats
+from octavo.core.kv_manager import Prefix
 from octavo.core.plan import StepResult
+from octavo.core.sequence import Sequence
 from tests.core.make import Rig, counting, expected_output, tokens
 
 # one sequence
@@ -288,6 +290,48 @@ def test_only_so_many_are_looked_at_behind_one_that_is_passed_over(
     rig.abort("2")
     rig.step()
     assert rig.running == ["x", "late"]
+
+
+@pytest.mark.parametrize(("most", "place"), [(3, 4), (1000, 12)])
+def test_the_head_is_overtaken_only_so_many_times(
+    most: int, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then nobody passes it: the adapter that runs runs out, and its own gets the slot."""
+    monkeypatch.setattr(scheduler, "MAX_OVERTAKEN", most)
+    rig = Rig(max_loras=1, max_num_seqs=2)
+    rig.add("x", 5, lora="x", max_tokens=3, cache_scope="x")  # so that one always runs
+    rig.add("y", 5, lora="y", max_tokens=2)
+    for number in range(11):
+        rig.add(f"x{number}", 5, lora="x", max_tokens=6, cache_scope=f"{number}")
+    rig.finish()
+    begun = {name: rig.end_of(name).stats for name in rig.ends()}
+    before_y = [each for each in begun.values() if _began(each) < _began(begun["y"])]
+    assert len(before_y) == place
+
+
+def _began(timeline: stats.RequestStats | None) -> float:
+    assert timeline is not None
+    assert timeline.first_planned_at is not None
+    return timeline.first_planned_at
+
+
+def test_a_head_that_lacks_blocks_is_not_matched_anew_until_enough_are_free() -> None:
+    """To look at a long prompt costs time; it is not spent while it cannot change anything."""
+    rig = Rig(num_blocks=8, block_size=4)
+    rig.add("a", 12, max_tokens=8)
+    rig.add("big", tokens(20, 2), max_tokens=2)
+    match, looked_at = rig.scheduler.kv.match, []
+
+    def observed(sequence: Sequence, parent: Sequence | None = None) -> Prefix:
+        looked_at.append(sequence.request_id)
+        return match(sequence, parent)
+
+    rig.scheduler.kv.match = observed  # type: ignore[method-assign]
+    for _ in range(4):
+        rig.step()
+    assert (looked_at, rig.waiting) == (["a", "big"], ["big"])
+    rig.finish()
+    assert looked_at == ["a", "big", "big"]
 
 
 def test_who_is_held_for_a_common_reason_is_not_overtaken() -> None:

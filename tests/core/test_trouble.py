@@ -189,3 +189,15 @@ def test_the_only_one_running_waits_for_memory_in_its_place() -> None:
     assert rig.plan() is None
     assert rig.running == ["a"]
     assert rig.finish() == {"a": expected_output(tokens(4), 3)}
+
+
+def test_a_failure_after_a_reset_has_nothing_left_to_forget() -> None:
+    """What was offered before the reset is offered no more; later blocks are not either."""
+    rig = Rig()
+    rig.add("a", 9, max_tokens=4)
+    rig.step()
+    rig.scheduler.reset_prefix_cache()
+    rig.worker.failing.add("a")
+    rig.step()
+    assert rig.ends() == {"a": "error"}
+    assert idle(rig)

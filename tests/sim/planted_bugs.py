@@ -178,7 +178,7 @@ BUGS = (
     ),
     Bug(
         "a freed slot is not announced",
-        "scheduler.py",
+        "roster.py",
         "        self.freed_slots.append(sequence.slot)\n",
         "",
     ),
@@ -190,13 +190,13 @@ BUGS = (
     ),
     Bug(
         "a late result is counted",
-        "scheduler.py",
+        "roster.py",
         "            flight.strike(sequence)\n",
         "            pass\n",
     ),
     Bug(
         "the newest flight is not struck",
-        "scheduler.py",
+        "roster.py",
         "        for flight in self.flights:\n            flight.strike",
         "        for flight in list(self.flights)[:-1]:\n            flight.strike",
     ),
@@ -268,7 +268,7 @@ BUGS = (
     ),
     Bug(
         "followers are left behind when their leader goes",
-        "scheduler.py",
+        "roster.py",
         "        sequence.catching_up = False  # leads nobody any further\n",
         "",
     ),
@@ -278,7 +278,12 @@ BUGS = (
         "            if victim is sequence:\n                return 0\n",
         "",
     ),
-    Bug("a pause is ignored", "scheduler.py", "        if self.paused:\n", "        if False:\n"),
+    Bug(
+        "a pause is ignored",
+        "scheduler.py",
+        "        if self.paused:\n            self.hold_clock.reason",
+        "        if False:\n            self.hold_clock.reason",
+    ),
     Bug(
         "one that lacks blocks is overtaken",
         "scheduler.py",
@@ -287,7 +292,7 @@ BUGS = (
     ),
     Bug(
         "the time in the queue is not explained",
-        "scheduler.py",
+        "roster.py",
         "        self.hold_clock.since(sequence.hold_reading, stats.held_seconds)\n",
         "",
     ),
