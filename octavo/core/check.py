@@ -93,7 +93,7 @@ def _check_queue(scheduler: Scheduler) -> None:
             sequence.request_id,
             sequence.status,
         )
-    led = [f for s in scheduler.running for _, f in s.followers]
+    led = {f.request_id: f for s in scheduler.running for _, f in s.followers}
     for sequence in queue.held.values():
         _require(
             sequence.status is Status.HELD,
@@ -101,7 +101,7 @@ def _check_queue(scheduler: Scheduler) -> None:
             sequence.request_id,
             sequence.status,
         )
-        _require(sequence in led, "{} follows nobody", sequence.request_id)
+        _require(led.get(sequence.request_id) is sequence, "{} follows nobody", sequence.request_id)
     for sequence in waiting:
         owns = sequence.tables or sequence.num_capacity or sequence.slot != NO_SLOT
         moved = sequence.num_computed or sequence.num_planned or sequence.drafts

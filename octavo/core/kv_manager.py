@@ -96,7 +96,7 @@ class KVManager:
         limit = (len(sequence.tokens) - 1) // self.block_size
         digests = self._digests(sequence, limit)
         if self._windowed:
-            tables = self._match_windowed(digests, limit)
+            tables = self._match_windowed(digests)
         else:
             tables = tuple(self._leading_hits(group, digests) for group in range(len(self.groups)))
         num_blocks = min(map(len, tables))
@@ -123,22 +123,32 @@ class KVManager:
             hits.append(block)
         return hits
 
-    def _match_windowed(self, digests: list[bytes], limit: int) -> tuple[list[int], ...]:
+    def _match_windowed(self, digests: list[bytes]) -> tuple[list[int], ...]:
         """Most leading blocks such that every group has all that the next query reads of them."""
-        hits: list[list[int]] = [[] for _ in self.groups]
-        runs = [0] * len(self.groups)  # hits in a row, up to here
-        best = 0
-        for length, digest in enumerate(digests, 1):
-            for group in range(len(self.groups)):
-                block = self.pool.find(group, digest)
-                hits[group].append(NULL_BLOCK if block is None else block)
-                runs[group] = 0 if block is None else runs[group] + 1
+        # A group without a window reads everything: behind its first miss there is nothing to find.
+        for group in range(len(self.groups)):
+            if group not in self._windowed:
+                digests = digests[: len(self._leading_hits(group, digests))]
+        hits = []
+        for group in range(len(self.groups)):
+            find = self.pool.indexed(group).get
+            hits.append([find(digest, NULL_BLOCK) for digest in digests])
+        # From the longest on: a miss inside a window leaves only what lies before it.
+        length = len(digests)
+        while length:
             firsts = self._first_blocks(length * self.block_size)
-            if all(run >= length - first for run, first in zip(runs, firsts, strict=True)):
-                best = length
-        firsts = self._first_blocks(best * self.block_size)
+            misses = [
+                index
+                for group in self._windowed
+                for index in range(firsts[group], length)
+                if hits[group][index] == NULL_BLOCK
+            ]
+            if not misses:
+                break
+            length = min(misses)
+        firsts = self._first_blocks(length * self.block_size)
         return tuple(
-            [NULL_BLOCK] * first + table[first:best]
+            [NULL_BLOCK] * first + table[first:length]
             for table, first in zip(hits, firsts, strict=True)
         )
 

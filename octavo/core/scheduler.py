@@ -287,7 +287,7 @@ class Scheduler(Roster):
         answer = Answer(result)
         events: list[TokenEvent] = []
         ended = False
-        is_sparse = answer.is_sparse
+        particular = answer.particular
         new_event = tuple.__new__
         pairs = zip(flight.sequences, result.tokens, strict=True)
         for index, (sequence, token) in enumerate(pairs):
@@ -296,7 +296,7 @@ class Scheduler(Roster):
             tokens = sequence.tokens
             known = len(tokens)
             if (
-                is_sparse
+                (particular and sequence.slot in particular)
                 or sequence.catching_up
                 or sequence.verifying
                 or token in sequence.stop_ids

@@ -81,8 +81,8 @@ def test_a_worker_that_breaks_its_word_is_noticed() -> None:
     "part", ["accepted", "drafts", "payloads", "errors"], ids=lambda part: f"with {part}"
 )
 def test_an_answer_knows_whether_there_is_more_than_tokens(part: str) -> None:
-    assert not Answer(StepResult(1, (7,))).is_sparse
+    assert not Answer(StepResult(1, (7,))).particular
     parts: dict[str, Any] = {part: ((0, 1),)}
     answer = Answer(StepResult(1, (7,), **parts))
-    assert answer.is_sparse
+    assert 0 in answer.particular
     assert getattr(answer, part) == {0: 1}

@@ -142,8 +142,8 @@ BUGS = (
     Bug(
         "a windowed hit is too short by a block",
         "kv_manager.py",
-        "run >= length - first for",
-        "run >= length - first - 1 for",
+        "for index in range(firsts[group], length)",
+        "for index in range(firsts[group] + 1, length)",
     ),
     Bug(
         "tables grow a block too little",
