@@ -45,6 +45,10 @@ MAX_OVERTAKEN = 256
 # 10,000 arrive at once with one prefix, hashing all their prompts takes half a second.
 MAX_FOLLOWING = 64
 
+# Known tokens of the sequences that one step admits or sets aside. The same bound for long prompts:
+# each is hashed, and copied for the workers, at 3 ms for 32k tokens. One is always looked at.
+MAX_TOKENS_LOOKED_AT = 262_144
+
 
 class Scheduler(Roster):
     """Every decision about the sequences of the roster."""
@@ -201,9 +205,13 @@ class Scheduler(Roster):
         held_by: str | None = None
         index = 0
         most_held = len(self.queue.held) + MAX_FOLLOWING
+        num_tokens = 0
         while index < len(self.queue) and len(self.queue.held) < most_held:
             if not self.free_slots:
                 return held_by or why.SEATS
+            if num_tokens >= MAX_TOKENS_LOOKED_AT:
+                return held_by or why.TURN
+            num_tokens += len(self.queue.peek(index).tokens)
             reason, may_be_passed = self._try_admit(index, draft, now)
             if reason is None:
                 if index:

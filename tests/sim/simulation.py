@@ -100,8 +100,8 @@ class Simulation:
         self.now += CALL_SECONDS
         return self.now
 
-    def _scope_of(self, request_id: str) -> str:
-        return self.journals[request_id].request.cache_scope
+    def _request_of(self, request_id: str) -> Request:
+        return self.journals[request_id].request
 
     def _is_slow(self) -> bool:
         return self._rng.random() < self.world.slowness
@@ -109,7 +109,7 @@ class Simulation:
     def _start_engine(self) -> None:
         self._num_engines += 1
         self.executor = SimExecutor(
-            self.config, self._scope_of, self._is_slow, self.faults, self._check_plan
+            self.config, self._request_of, self._is_slow, self.faults, self._check_plan
         )
         pool = RefusingPool(self.config.num_blocks, len(self.config.groups), self.refusals)
         key = b"key %d" % self._num_engines
@@ -332,7 +332,9 @@ class Simulation:
                 require(journal.aborted, f"{name}: aborted by nobody")
             case "error":
                 require(name in self.faults.poisoned, f"{name}: failed for nothing")
-                self.executor.distrust(name)
+                labels = self.engine.scheduler.kv.pool.labels
+                for block in self.executor.distrust(name):
+                    require(labels[block] is None, f"{name} failed, and block {block} is offered")
             case "refused":
                 require(bool(event.message) and self._could_refuse(request), f"{name}: {event}")
             case "overloaded":
