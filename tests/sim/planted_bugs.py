@@ -169,7 +169,31 @@ BUGS = (
         "        for digest in sequence.digests[sequence.num_committed :]:\n",
         "        for digest in ():\n",
     ),
+    Bug(
+        "a window is thought to begin at a block's edge",
+        "kv_manager.py",
+        "self._blocks(group.window - 1 + ahead) + 1",
+        "self._blocks(group.window - 1 + ahead)",
+    ),
+    Bug(
+        "a failed request's last block stays in the cache",
+        "kv_manager.py",
+        "            for digest in sequence.digests[: sequence.num_committed]:\n",
+        "            for digest in sequence.digests[: sequence.num_committed - 1]:\n",
+    ),
     # scheduler, sequence, outcome, flight
+    Bug(
+        "workers take all that is known for the prompt",
+        "scheduler.py",
+        "num_prompt=sequence.num_prompt,",
+        "num_prompt=len(sequence.tokens),",
+    ),
+    Bug(
+        "workers are told nobody's sampling parameters",
+        "scheduler.py",
+        "sampling=sequence.request.sampling,",
+        "sampling=type(sequence.request.sampling)(),",
+    ),
     Bug(
         "an abort of a waiting request is lost",
         "scheduler.py",
