@@ -1,7 +1,8 @@
 """Every invariant of the core in one place, to be called at any moment between two verbs.
 
 Each check is a paragraph of the program's proof, stated as code. They read everything and write
-nothing, so a production engine may run them when it is idle, or every so many steps.
+nothing, so a production engine may run them, when it is idle rather than between steps: long
+shared prefixes are compared token by token.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-# Priorities are small integers; the bound keeps `arrival + priority * ageing` exact in a double.
+# Priorities are small integers; the bound keeps `arrival + priority * ageing` well within a double.
 MAX_PRIORITY = 1_000_000
 
 

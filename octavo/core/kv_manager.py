@@ -56,8 +56,9 @@ class KVManager:
         self.upcoming: dict[bytes, Sequence] = {}  # digest → who is computing that block
         self._cache_key = cache_key
         self._windowed = [i for i, group in enumerate(self.groups) if group.window is not None]
-        # Most tokens that can lie between a sequence's facts and the end of its newest chunk.
-        ahead = config.pipeline_depth * config.max_num_batched_tokens
+        # Most tokens of one chunk. Chunks in flight need not be counted: for want of blocks a
+        # sequence that is alone waits until they are back, and its window has moved on.
+        ahead = min(config.max_num_batched_tokens, config.long_prefill_tokens or NEVER)
         # A group: most blocks that one sequence ever holds. A window of w positions behind the
         # first and `ahead` after it may begin in mid-block, hence the one more.
         self._most_blocks = [
@@ -195,6 +196,13 @@ class KVManager:
         sequence.num_free_needed = needed
         return needed <= self.pool.num_free
 
+    def owed(self, sequence: Sequence) -> int:
+        """Blocks that a running sequence still lacks for the tokens it knows."""
+        if not sequence.catching_up:
+            return 0
+        lacking = self._blocks(len(sequence.tokens)) - len(sequence.tables[0])
+        return sum(min(lacking, most) for most in self._most_blocks)
+
     def adopt(
         self, sequence: Sequence, prefix: Prefix, end: int
     ) -> tuple[tuple[int, int], ...] | None:
@@ -253,10 +261,7 @@ class KVManager:
         return tuple(added)
 
     def _drop_out_of_window(self, sequence: Sequence, group: int) -> None:
-        """Give back blocks that no query from num_computed on reads.
-
-        Steps in flight may still read them, and run before any plan that hands them out again.
-        """
+        """Give back blocks that no query from num_computed on reads, in flight or to come."""
         first = self.groups[group].first_needed(sequence.num_computed) // self.block_size
         table = sequence.tables[group]
         for index in range(sequence.first_block[group], first):

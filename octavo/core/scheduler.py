@@ -39,7 +39,7 @@ MAX_PASSED_OVER = 64
 # Sequences that may overtake the head of the queue while it waits for a reason of its own. Then
 # nobody passes it any more, so what it waits for is given back in the end: without a bound, a
 # stream of requests for one adapter would keep a request for another waiting for ever.
-MAX_OVERTAKEN = 256
+MAX_OVERTAKEN = 64
 
 # Waiting sequences set aside in one step to follow others. A bound for the same reason: when
 # 10,000 arrive at once with one prefix, hashing all their prompts takes half a second.
@@ -59,19 +59,24 @@ class Scheduler(Roster):
         self.paused = False
         self._next_step = 0
         self._spare_blocks = int(config.watermark * config.num_blocks)
+        self._owed_blocks = 0  # what those that catch up still lack, while others are admitted
         self._door = Door(config, self.kv, self.queue, self.limiters)
 
     # add and abort
 
     def add(self, request: Request, now: float) -> TokenEvent | None:
-        """Let a request wait for its turn; an event only if it is turned away."""
+        """Let a request wait for its turn; an event only if it is turned away.
+
+        Ids are the caller's to keep apart: an event under an id in use would seem to end the
+        request that lives.
+        """
+        if request.request_id in self.sequences:
+            raise ValueError(f"request id {request.request_id!r} is in use")
         max_total = min(request.max_total, self.config.max_model_len)
         refusal = self._door.refusal(request, max_total)
-        if request.request_id in self.sequences:
-            refusal = f"request id {request.request_id!r} is in use by a request that still lives"
         if refusal is not None:
             return self._turn_away(request, "refused", refusal)
-        overload = self._door.overload(len(request.prompt) + len(request.emitted))
+        overload = self._door.overload(request)
         if overload is not None:
             return self._turn_away(request, "overloaded", overload)
         sequence = Sequence(request, self.policy.order(request), max_total, now)
@@ -140,10 +145,23 @@ class Scheduler(Roster):
             if not all(limiter.admits(head) for limiter in self.limiters):
                 return
             prefix = self.kv.match(head, self._parent(head))
-            fits = self.free_slots and self.kv.fits(head, prefix, self._spare_blocks)
-            if fits or prefix.source is not None:
+            if prefix.source is not None:
                 return
+            if self.kv.fits(head, prefix, self._spare_blocks):
+                if self.free_slots:
+                    return
+            elif head.num_free_needed > self.kv.pool.num_free + self._num_displaceable(head):
+                return  # it would not fit even then
             self._preempt(self.running[-1], draft, now)
+
+    def _num_displaceable(self, head: Sequence) -> int:
+        """At most so many blocks come free if everybody goes whose place `head` may take."""
+        return sum(
+            len(table)
+            for running in self.running
+            if self.policy.may_displace(head, running)
+            for table in running.tables
+        )
 
     def _continue_running(self, draft: PlanDraft, now: float) -> None:
         """Plan what running sequences lack. Victims leave from the list's end as we walk it."""
@@ -183,7 +201,7 @@ class Scheduler(Roster):
                 continue
             victim = self.running[-1]
             if victim is self.running[0]:
-                return 0  # alone, it always fits; an allocation was refused, so try again later
+                return 0  # alone, it fits once its own steps in flight are back
             self._preempt(victim, draft, now)
             if victim is sequence:
                 return 0
@@ -204,6 +222,7 @@ class Scheduler(Roster):
         """Let waiting sequences begin: what holds the first that cannot, None if none is left."""
         held_by: str | None = None
         index = 0
+        self._owed_blocks = sum(map(self.kv.owed, self.running)) if self.queue else 0
         most_held = len(self.queue.held) + MAX_FOLLOWING
         num_tokens = 0
         while index < len(self.queue) and len(self.queue.held) < most_held:
@@ -238,7 +257,7 @@ class Scheduler(Roster):
             self.queue.hold(index)
             self._follow(sequence, prefix.source, prefix.target, now)
             return None, True
-        spare = self._spare_blocks if self.running else 0
+        spare = self._spare_blocks + self._owed_blocks if self.running else 0
         if not self.kv.fits(sequence, prefix, spare):
             return why.BLOCKS, False
         sequence.num_planned = prefix.num_tokens
@@ -255,6 +274,7 @@ class Scheduler(Roster):
         draft.copies.extend(copies)
         draft.opened.append(self._begin(sequence, prefix.num_tokens, now))
         draft.add_chunk(sequence, count)
+        self._owed_blocks += self.kv.owed(sequence)
         for limiter in self.limiters:
             limiter.commit(sequence, count)
             limiter.enter(sequence)

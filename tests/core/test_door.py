@@ -90,9 +90,8 @@ def test_a_window_lets_a_sequence_be_longer_than_the_pool() -> None:
 def test_a_name_is_taken_while_its_request_lives() -> None:
     rig = Rig()
     assert rig.add("a", 5, max_tokens=1) is None
-    event = rig.add("a", 5)
-    assert event is not None
-    assert event.message == "request id 'a' is in use by a request that still lives"
+    with pytest.raises(ValueError, match="request id 'a' is in use"):
+        rig.add("a", 5)
     rig.finish()
     assert rig.add("a", 5) is None
 
@@ -101,6 +100,16 @@ def reason(event: TokenEvent | None) -> tuple[str | None, str | None]:
     """Why a request was turned away."""
     assert event is not None
     return event.finish_reason, event.message
+
+
+def test_what_was_taken_in_before_a_restart_is_taken_in_again() -> None:
+    """More can run and wait than may wait; when an engine dies they all come back at once."""
+    rig = Rig(max_num_waiting=1, max_waiting_tokens=5)
+    for name in "abc":
+        assert rig.add(name, 5, resumed=True, max_tokens=2) is None
+    assert reason(rig.add("new", 5))[0] == "overloaded"
+    rig.finish()
+    assert rig.ends() == {"a": "length", "b": "length", "c": "length", "new": "overloaded"}
 
 
 def test_the_queue_is_bounded_in_requests() -> None:

@@ -433,7 +433,8 @@ def test_a_window_bounds_what_a_sequence_holds() -> None:
     settings: dict[str, Any] = {"groups": (WINDOW,), "max_num_batched_tokens": 8}
     assert manager(**settings).peak_blocks(1000) == 5
     assert manager(**settings).peak_blocks(7) == 2
-    assert manager(**settings, pipeline_depth=2).peak_blocks(1000) == 7
+    assert manager(**settings, pipeline_depth=2).peak_blocks(1000) == 5, "it waits if alone"
+    assert manager(**settings, long_prefill_tokens=3).peak_blocks(1000) == 3
     both = manager(groups=HYBRID, max_num_batched_tokens=8)
     assert both.peak_blocks(1000) == 250 + 5
     assert both.fits(sequence("long", 200), both.match(sequence("long", 200)), spare=63 - 55)

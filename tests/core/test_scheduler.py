@@ -387,3 +387,41 @@ def test_a_decoding_sequence_must_get_a_token() -> None:
     rig.plan()
     with pytest.raises(AssertionError, match="slot 0 should have sampled a token"):
         rig.scheduler.apply(StepResult(1, (-1,)), 0.0)
+
+
+def test_only_so_many_tokens_are_looked_at_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hashing and copying prompts takes time that a step must not spend without bound."""
+    monkeypatch.setattr(scheduler, "MAX_TOKENS_LOOKED_AT", 10)
+    rig = Rig()
+    for number, name in enumerate("abc"):
+        rig.add(name, tokens(8, number), max_tokens=4)
+    rig.step()
+    assert (rig.running, rig.waiting) == (["a", "b"], ["c"])
+    rig.step()
+    assert rig.running == ["a", "b", "c"]
+
+
+# displacing
+
+
+def test_nobody_is_displaced_for_one_that_would_not_fit_even_then() -> None:
+    """The most urgent one keeps its blocks; those of the others would not do."""
+    rig = Rig(num_blocks=12, policy="priority", prefix_caching=False)
+    rig.add("top", 24, priority=-2, max_tokens=8)
+    rig.add("low", tokens(8, 2), priority=2, max_tokens=8)
+    rig.step()
+    rig.add("middle", tokens(24, 3), priority=0, max_tokens=4)
+    for _ in range(3):
+        rig.step()
+    assert (rig.running, rig.waiting) == (["top", "low"], ["middle"])
+
+
+def test_what_others_still_have_to_compute_is_kept_for_them() -> None:
+    """Two long prompts that fit one at a time are not begun together and then thrown out."""
+    rig = Rig(num_blocks=16, long_prefill_tokens=8, prefix_caching=False)
+    rig.add("a", 40, max_tokens=2)
+    rig.add("b", tokens(40, 2), max_tokens=2)
+    rig.step()
+    assert (rig.running, rig.waiting) == (["a"], ["b"])
+    rig.finish()
+    assert rig.scheduler.stats.num_preemptions == 0

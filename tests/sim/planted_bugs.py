@@ -64,8 +64,8 @@ BUGS = (
     Bug(
         "KV groups are confused in the index",
         "block_pool.py",
-        "        return self._index[group].get(digest)\n",
-        "        return self._index[0].get(digest)\n",
+        "        return self._index[group]\n",
+        "        return self._index[0]\n",
     ),
     Bug(
         "the free count misses a hit",
@@ -184,13 +184,13 @@ BUGS = (
     # scheduler, sequence, outcome, flight
     Bug(
         "workers take all that is known for the prompt",
-        "scheduler.py",
+        "roster.py",
         "num_prompt=sequence.num_prompt,",
         "num_prompt=len(sequence.tokens),",
     ),
     Bug(
         "workers are told nobody's sampling parameters",
-        "scheduler.py",
+        "roster.py",
         "sampling=sequence.request.sampling,",
         "sampling=type(sequence.request.sampling)(),",
     ),

@@ -66,13 +66,12 @@ class Journal:
     output: list[int] = field(default_factory=list)
     reason: str | None = None
     restarted: bool = False
-    is_new: bool = True  # not yet in any engine: may be turned away for overload
     aborted: bool = False
     could_overload: bool = False  # the queue was full when it was handed in
 
     def resume(self) -> Request:
         """The request as a fresh engine must get it."""
-        return replace(self.request, emitted=array("i", self.output))
+        return replace(self.request, emitted=array("i", self.output), resumed=self.restarted)
 
 
 class Simulation:
@@ -195,26 +194,22 @@ class Simulation:
             require(scheduler.stats.num_tokens > steps, "nothing planned while somebody waits")
 
     def _submit_backlog(self) -> None:
-        """Give the engine what it takes; keep the rest, in order, unless it is new."""
+        """Give the engine all that is to be begun, or begun again, in the order it came."""
         names, self.backlog = self.backlog, []
-        for index, name in enumerate(names):
+        for name in names:
             journal = self.journals[name]
-            if not journal.is_new and self._is_full(journal):
-                self.backlog = names[index:]
-                return
-            was_full = self._is_full(journal)
+            was_full = not journal.restarted and self._is_full(journal)
             self.engine.on_event(journal.resume())
-            journal.is_new = False
             taken = name in self.engine.scheduler.sequences
             require(not (taken and was_full), f"{name}: taken in although the queue is full")
             journal.could_overload = was_full
 
     def _is_full(self, journal: Journal) -> bool:
-        """Whether the engine would turn a request away for now, by its documented bounds."""
+        """Whether the engine must turn a new request away, by its documented bounds."""
         queue, config = self.engine.scheduler.queue, self.config
         if queue.num_waiting == 0:
             return False
-        num_tokens = queue.num_tokens + len(journal.request.prompt) + len(journal.output)
+        num_tokens = queue.num_tokens + len(journal.request.prompt)
         return queue.num_waiting >= config.max_num_waiting or num_tokens > config.max_waiting_tokens
 
     # what happens
