@@ -4,5 +4,5 @@ Pure standard-library Python and a pure function of (state, events, now): no clo
 randomness, no I/O, no threads. `tests/sim` drives it through thousands of hostile worlds a minute.
 
 Reading order: request, sequence, plan, block_pool, kv_manager, limits, queue, flight, outcome,
-scheduler, engine, check.
+roster, scheduler, engine, check.
 """

@@ -1,7 +1,8 @@
 """Every invariant of the core in one place, to be called at any moment between two verbs.
 
 Each check is a paragraph of the program's proof, stated as code. They read everything and write
-nothing, so a production engine may run them when it is idle, or every so many steps.
+nothing, so a production engine may run them, when it is idle rather than between steps: long
+shared prefixes are compared token by token.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def _check_queue(scheduler: Scheduler) -> None:
             sequence.request_id,
             sequence.status,
         )
-    led = [f for s in scheduler.running for _, f in s.followers]
+    led = {f.request_id: f for s in scheduler.running for _, f in s.followers}
     for sequence in queue.held.values():
         _require(
             sequence.status is Status.HELD,
@@ -101,7 +102,7 @@ def _check_queue(scheduler: Scheduler) -> None:
             sequence.request_id,
             sequence.status,
         )
-        _require(sequence in led, "{} follows nobody", sequence.request_id)
+        _require(led.get(sequence.request_id) is sequence, "{} follows nobody", sequence.request_id)
     for sequence in waiting:
         owns = sequence.tables or sequence.num_capacity or sequence.slot != NO_SLOT
         moved = sequence.num_computed or sequence.num_planned or sequence.drafts
@@ -231,10 +232,10 @@ def _check_sharing(scheduler: Scheduler) -> None:
                     "block {} shared behind different tokens",
                     block,
                 )
+                one, two = sequence.request, other[0].request
+                _require(one.lora == two.lora, "block {} shared between adapters", block)
                 _require(
-                    sequence.request.lora == other[0].request.lora,
-                    "block {} shared between adapters",
-                    block,
+                    one.cache_scope == two.cache_scope, "block {} shared between scopes", block
                 )
 
 

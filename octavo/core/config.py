@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-# Priorities are small integers; the bound keeps `arrival + priority * ageing` exact in a double.
+# Priorities are small integers; the bound keeps `arrival + priority * ageing` well within a double.
 MAX_PRIORITY = 1_000_000
 
 
@@ -60,8 +61,8 @@ class CoreConfig:
             raise ConfigError(f"policy={self.policy!r} is unknown; choose 'fcfs' or 'priority'")
         if not 0.0 <= self.watermark < 1.0:
             raise ConfigError(f"watermark={self.watermark} is not in [0, 1)")
-        if not self.ageing_seconds >= 0.0:
-            raise ConfigError(f"ageing_seconds={self.ageing_seconds} is negative or not a number")
+        if not (self.ageing_seconds >= 0.0 and math.isfinite(self.ageing_seconds)):
+            raise ConfigError(f"ageing_seconds={self.ageing_seconds} is negative or not finite")
         if not self.groups:
             raise ConfigError("groups is empty; a model keeps KV in at least one group")
         for group in self.groups:

@@ -57,13 +57,15 @@ class Door:
                 return refusal
         return None
 
-    def overload(self, num_tokens: int) -> str | None:
-        """Why nothing of this length can be taken into the queue now; None if it can.
+    def overload(self, request: Request) -> str | None:
+        """Why this request cannot be taken into the queue now; None if it can.
 
-        An empty queue takes a request of any length: what may run may also wait.
+        An empty queue takes a request of any length: what may run may also wait. And one that
+        was taken in before an engine died has its place, however many come back with it.
         """
         config, queue = self._config, self._queue
-        if not queue.num_waiting:
+        num_tokens = len(request.prompt) + len(request.emitted)
+        if request.resumed or not queue.num_waiting:
             return None
         if queue.num_waiting >= config.max_num_waiting:
             return f"{queue.num_waiting} requests wait; max_num_waiting={config.max_num_waiting}"

@@ -12,7 +12,7 @@ so a test may put any world around it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from octavo.core.block_pool import BlockPool
 from octavo.core.check import check_integrity
@@ -72,11 +72,13 @@ class EngineCore:
             case Abort():
                 self._post(scheduler.abort(event.request_id, self._clock()))
             case Pause():
-                scheduler.paused = True
+                scheduler.pause(self._clock())
             case Resume():
-                scheduler.paused = False
+                scheduler.resume(self._clock())
             case ResetPrefixCache():
                 scheduler.reset_prefix_cache()
+            case _:
+                assert_never(event)
 
     def step(self, wait: bool = True) -> list[TokenEvent]:
         """Plan one step if another may fly, then take one result if there is one to be had.

@@ -56,8 +56,9 @@ class KVManager:
         self.upcoming: dict[bytes, Sequence] = {}  # digest → who is computing that block
         self._cache_key = cache_key
         self._windowed = [i for i, group in enumerate(self.groups) if group.window is not None]
-        # Most tokens that can lie between a sequence's facts and the end of its newest chunk.
-        ahead = config.pipeline_depth * config.max_num_batched_tokens
+        # Most tokens of one chunk. Chunks in flight need not be counted: for want of blocks a
+        # sequence that is alone waits until they are back, and its window has moved on.
+        ahead = min(config.max_num_batched_tokens, config.long_prefill_tokens or NEVER)
         # A group: most blocks that one sequence ever holds. A window of w positions behind the
         # first and `ahead` after it may begin in mid-block, hence the one more.
         self._most_blocks = [
@@ -101,7 +102,7 @@ class KVManager:
         limit = (len(sequence.tokens) - 1) // self.block_size
         digests = self._digests(sequence, limit)
         if self._windowed:
-            tables = self._match_windowed(digests, limit)
+            tables = self._match_windowed(digests)
         else:
             tables = tuple(self._leading_hits(group, digests) for group in range(len(self.groups)))
         num_blocks = min(map(len, tables))
@@ -128,22 +129,32 @@ class KVManager:
             hits.append(block)
         return hits
 
-    def _match_windowed(self, digests: list[bytes], limit: int) -> tuple[list[int], ...]:
+    def _match_windowed(self, digests: list[bytes]) -> tuple[list[int], ...]:
         """Most leading blocks such that every group has all that the next query reads of them."""
-        hits: list[list[int]] = [[] for _ in self.groups]
-        runs = [0] * len(self.groups)  # hits in a row, up to here
-        best = 0
-        for length, digest in enumerate(digests, 1):
-            for group in range(len(self.groups)):
-                block = self.pool.find(group, digest)
-                hits[group].append(NULL_BLOCK if block is None else block)
-                runs[group] = 0 if block is None else runs[group] + 1
+        # A group without a window reads everything: behind its first miss there is nothing to find.
+        for group in range(len(self.groups)):
+            if group not in self._windowed:
+                digests = digests[: len(self._leading_hits(group, digests))]
+        hits = []
+        for group in range(len(self.groups)):
+            find = self.pool.indexed(group).get
+            hits.append([find(digest, NULL_BLOCK) for digest in digests])
+        # From the longest on: a miss inside a window leaves only what lies before it.
+        length = len(digests)
+        while length:
             firsts = self._first_blocks(length * self.block_size)
-            if all(run >= length - first for run, first in zip(runs, firsts, strict=True)):
-                best = length
-        firsts = self._first_blocks(best * self.block_size)
+            misses = [
+                index
+                for group in self._windowed
+                for index in range(firsts[group], length)
+                if hits[group][index] == NULL_BLOCK
+            ]
+            if not misses:
+                break
+            length = min(misses)
+        firsts = self._first_blocks(length * self.block_size)
         return tuple(
-            [NULL_BLOCK] * first + table[first:best]
+            [NULL_BLOCK] * first + table[first:length]
             for table, first in zip(hits, firsts, strict=True)
         )
 
@@ -176,7 +187,10 @@ class KVManager:
     # grow
 
     def fits(self, sequence: Sequence, prefix: Prefix, spare: int) -> bool:
-        """Whether all known tokens could be computed now, with `spare` blocks left over."""
+        """Whether all known tokens could be computed now, with `spare` blocks left over.
+
+        What it takes is noted with the sequence, so that it need not be worked out in each step.
+        """
         blocks = self._blocks(len(sequence.tokens))
         needed = spare
         ref_counts = self.pool.ref_counts
@@ -184,7 +198,15 @@ class KVManager:
             held = [block for block in table if block != NULL_BLOCK]
             needed += max(0, min(blocks, most) - len(held))
             needed += [ref_counts[block] for block in held].count(0)
+        sequence.num_free_needed = needed
         return needed <= self.pool.num_free
+
+    def owed(self, sequence: Sequence) -> int:
+        """Blocks that a running sequence still lacks for the tokens it knows."""
+        if not sequence.catching_up:
+            return 0
+        lacking = self._blocks(len(sequence.tokens)) - len(sequence.tables[0])
+        return sum(min(lacking, most) for most in self._most_blocks)
 
     def adopt(
         self, sequence: Sequence, prefix: Prefix, end: int
@@ -244,10 +266,7 @@ class KVManager:
         return tuple(added)
 
     def _drop_out_of_window(self, sequence: Sequence, group: int) -> None:
-        """Give back blocks that no query from num_computed on reads.
-
-        Steps in flight may still read them, and run before any plan that hands them out again.
-        """
+        """Give back blocks that no query from num_computed on reads, in flight or to come."""
         first = self.groups[group].first_needed(sequence.num_computed) // self.block_size
         table = sequence.tables[group]
         for index in range(sequence.first_block[group], first):

@@ -30,7 +30,7 @@ class Outcome(NamedTuple):
 class Answer:
     """A result with its sparse parts at hand by slot."""
 
-    __slots__ = ("accepted", "drafts", "errors", "is_sparse", "payloads", "tokens")
+    __slots__ = ("accepted", "drafts", "errors", "particular", "payloads", "tokens")
 
     def __init__(self, result: StepResult) -> None:
         self.tokens = result.tokens
@@ -38,7 +38,8 @@ class Answer:
         self.drafts = dict(result.drafts)
         self.payloads = dict(result.payloads)
         self.errors = dict(result.errors)
-        self.is_sparse = bool(self.accepted or self.drafts or self.payloads or self.errors)
+        # Slots of which more is told than a token.
+        self.particular = {**self.accepted, **self.drafts, **self.payloads, **self.errors}
 
 
 def gain(sequence: Sequence, token: int, num_accepted: int) -> Outcome:
@@ -53,6 +54,7 @@ def gain(sequence: Sequence, token: int, num_accepted: int) -> Outcome:
     sequence.num_expected += num_accepted
     sequence.num_planned -= len(drafts) - num_accepted
     sequence.verifying = ()
+    sequence.stats.num_prefills += sequence.catching_up
     sequence.catching_up = False
     # One step, however many tokens; all but one of them were guessed.
     sequence.stats.num_accepted_drafts += len(outcome.tokens) - 1

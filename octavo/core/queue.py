@@ -85,6 +85,7 @@ class WaitingQueue:
     def add(self, sequence: Sequence) -> None:
         """Put a sequence in its place."""
         sequence.status = Status.WAITING
+        sequence.num_free_needed = 0
         insort(self._sequences, sequence, key=_backwards)
         self.num_tokens += len(sequence.tokens)
 

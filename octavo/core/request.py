@@ -19,7 +19,8 @@ class Request:
 
     Token ids are 32-bit arrays, four bytes a token instead of the 36 of a tuple of ints; nobody
     writes to them. `emitted` holds what an earlier engine already gave out: those tokens are
-    known, count against `max_tokens`, and are not emitted again.
+    known, count against `max_tokens`, and are not emitted again. `resumed` says that an earlier
+    engine had taken the request in: a full queue does not turn it away, for it was promised.
     """
 
     request_id: str
@@ -31,6 +32,7 @@ class Request:
     priority: int = 0  # the lower, the sooner; read under the priority policy alone
     lora: str | None = None
     cache_scope: str = ""  # prefixes are shared only inside one scope
+    resumed: bool = False
     parent_id: str | None = None  # fork of that request: take its KV as far as the tokens agree
 
     @property

@@ -18,65 +18,65 @@ token belongs to nobody.
 
 from __future__ import annotations
 
-from bisect import insort
-from collections import deque
-
 from octavo.core import stats as why
 from octavo.core.block_pool import BlockPool
 from octavo.core.config import CoreConfig
 from octavo.core.door import Door
 from octavo.core.flight import Flight, PlanDraft
-from octavo.core.kv_manager import KVManager
-from octavo.core.limits import Limiter, limiters_for
+from octavo.core.limits import Limiter
 from octavo.core.outcome import Answer, Outcome, gain
-from octavo.core.plan import NewSlot, StepPlan, StepResult
-from octavo.core.queue import Policy, WaitingQueue
+from octavo.core.plan import StepPlan, StepResult
+from octavo.core.queue import Policy
 from octavo.core.request import FinishReason, Request, TokenEvent
+from octavo.core.roster import Roster
 from octavo.core.sequence import Sequence, Status
-from octavo.core.stats import EngineStats, HoldClock, PrefillChunk, StepStats
+from octavo.core.stats import PrefillChunk, StepStats
 
 # Waiting sequences looked at behind one that waits for a reason of its own. A bound, so that a
 # step's cost does not grow with the queue; 64 such in a row leave little else to be done.
 MAX_PASSED_OVER = 64
 
+# Sequences that may overtake the head of the queue while it waits for a reason of its own. Then
+# nobody passes it any more, so what it waits for is given back in the end: without a bound, a
+# stream of requests for one adapter would keep a request for another waiting for ever.
+MAX_OVERTAKEN = 64
+
 # Waiting sequences set aside in one step to follow others. A bound for the same reason: when
 # 10,000 arrive at once with one prefix, hashing all their prompts takes half a second.
 MAX_FOLLOWING = 64
 
+# Known tokens of the sequences that one step admits or sets aside. The same bound for long prompts:
+# each is hashed, and copied for the workers, at 3 ms for 32k tokens. One is always looked at.
+MAX_TOKENS_LOOKED_AT = 262_144
 
-class Scheduler:
-    """All sequences that live, and every decision about them."""
+
+class Scheduler(Roster):
+    """Every decision about the sequences of the roster."""
 
     def __init__(self, config: CoreConfig, cache_key: bytes, pool: BlockPool | None = None) -> None:
-        self.config = config
-        self.kv = KVManager(config, cache_key, pool)
+        super().__init__(config, cache_key, pool)
         self.policy = Policy(config)
-        self.queue = WaitingQueue()
-        self.sequences: dict[str, Sequence] = {}  # all that live
-        self.running: list[Sequence] = []  # sorted by order
-        self.flights: deque[Flight] = deque()  # oldest first
-        self.slots: list[Sequence | None] = [None] * config.max_num_seqs
         self.paused = False
-        self.stats = EngineStats()
-        self.hold_clock = HoldClock()
-        self.free_slots = [*range(config.max_num_seqs - 1, -1, -1)]
-        self.freed_slots: list[int] = []  # those the workers have not been told to forget
         self._next_step = 0
         self._spare_blocks = int(config.watermark * config.num_blocks)
-        self.limiters = limiters_for(config)
+        self._owed_blocks = 0  # what those that catch up still lack, while others are admitted
         self._door = Door(config, self.kv, self.queue, self.limiters)
 
     # add and abort
 
     def add(self, request: Request, now: float) -> TokenEvent | None:
-        """Let a request wait for its turn; an event only if it is turned away."""
+        """Let a request wait for its turn; an event only if it is turned away.
+
+        Ids are the caller's to keep apart: an event under an id in use would seem to end the
+        request that lives.
+        """
+        if request.request_id in self.sequences:
+            raise ValueError(f"request id {request.request_id!r} is in use")
         max_total = min(request.max_total, self.config.max_model_len)
         refusal = self._door.refusal(request, max_total)
-        if request.request_id in self.sequences:
-            refusal = f"request id {request.request_id!r} is in use by a request that still lives"
         if refusal is not None:
             return self._turn_away(request, "refused", refusal)
-        overload = self._door.overload(len(request.prompt) + len(request.emitted))
+        overload = self._door.overload(request)
         if overload is not None:
             return self._turn_away(request, "overloaded", overload)
         sequence = Sequence(request, self.policy.order(request), max_total, now)
@@ -103,6 +103,19 @@ class Scheduler:
     def reset_prefix_cache(self) -> None:
         """Share nothing computed before now; what runs goes on with what it has."""
         self.kv.reset_cache()
+
+    def pause(self, now: float) -> None:
+        """Plan nothing more until `resume`; what is in flight is still applied."""
+        self.hold_clock.advance(now)
+        self.hold_clock.reason = why.PAUSED
+        self.paused = True
+
+    def resume(self, now: float) -> None:
+        """Go on after `pause`; nobody need have called `schedule` between the two."""
+        if self.paused:
+            self.hold_clock.advance(now)
+            self.hold_clock.reason = why.TURN
+            self.paused = False
 
     # schedule
 
@@ -132,10 +145,23 @@ class Scheduler:
             if not all(limiter.admits(head) for limiter in self.limiters):
                 return
             prefix = self.kv.match(head, self._parent(head))
-            fits = self.free_slots and self.kv.fits(head, prefix, self._spare_blocks)
-            if fits or prefix.source is not None:
+            if prefix.source is not None:
                 return
+            if self.kv.fits(head, prefix, self._spare_blocks):
+                if self.free_slots:
+                    return
+            elif head.num_free_needed > self.kv.pool.num_free + self._num_displaceable(head):
+                return  # it would not fit even then
             self._preempt(self.running[-1], draft, now)
+
+    def _num_displaceable(self, head: Sequence) -> int:
+        """At most so many blocks come free if everybody goes whose place `head` may take."""
+        return sum(
+            len(table)
+            for running in self.running
+            if self.policy.may_displace(head, running)
+            for table in running.tables
+        )
 
     def _continue_running(self, draft: PlanDraft, now: float) -> None:
         """Plan what running sequences lack. Victims leave from the list's end as we walk it."""
@@ -169,12 +195,13 @@ class Scheduler:
                     draft.new_blocks.append((sequence.slot, added))
                 return count
             if sequence.drafts:
+                # A limiter may have cut into the guesses already: what is known is all that counts.
                 sequence.drafts = ()
                 count = min(count, sequence.num_expected - sequence.num_planned)
                 continue
             victim = self.running[-1]
             if victim is self.running[0]:
-                return 0  # alone, it always fits; an allocation was refused, so try again later
+                return 0  # alone, it fits once its own steps in flight are back
             self._preempt(victim, draft, now)
             if victim is sequence:
                 return 0
@@ -195,15 +222,24 @@ class Scheduler:
         """Let waiting sequences begin: what holds the first that cannot, None if none is left."""
         held_by: str | None = None
         index = 0
+        self._owed_blocks = sum(map(self.kv.owed, self.running)) if self.queue else 0
         most_held = len(self.queue.held) + MAX_FOLLOWING
+        num_tokens = 0
         while index < len(self.queue) and len(self.queue.held) < most_held:
             if not self.free_slots:
                 return held_by or why.SEATS
+            if num_tokens >= MAX_TOKENS_LOOKED_AT:
+                return held_by or why.TURN
+            num_tokens += len(self.queue.peek(index).tokens)
             reason, may_be_passed = self._try_admit(index, draft, now)
             if reason is None:
+                if index:
+                    self.queue.peek(0).num_overtaken += 1
                 continue
             held_by = held_by or reason
             if not may_be_passed or index >= MAX_PASSED_OVER:
+                break
+            if self.queue.peek(0).num_overtaken >= MAX_OVERTAKEN:
                 break
             index += 1
         return held_by
@@ -214,12 +250,14 @@ class Scheduler:
         for limiter in self.limiters:
             if not limiter.admits(sequence):
                 return limiter.reason, limiter.particular
+        if self.running and self.kv.pool.num_free < sequence.num_free_needed:
+            return why.BLOCKS, False  # as when it was last looked at, at a price
         prefix = self.kv.match(sequence, self._parent(sequence))
         if prefix.source is not None:
             self.queue.hold(index)
             self._follow(sequence, prefix.source, prefix.target, now)
             return None, True
-        spare = self._spare_blocks if self.running else 0
+        spare = self._spare_blocks + self._owed_blocks if self.running else 0
         if not self.kv.fits(sequence, prefix, spare):
             return why.BLOCKS, False
         sequence.num_planned = prefix.num_tokens
@@ -234,43 +272,18 @@ class Scheduler:
             return why.BLOCKS, False
         self.queue.take(index)
         draft.copies.extend(copies)
-        self._begin(sequence, prefix.num_tokens, draft, now)
+        draft.opened.append(self._begin(sequence, prefix.num_tokens, now))
         draft.add_chunk(sequence, count)
+        self._owed_blocks += self.kv.owed(sequence)
         for limiter in self.limiters:
             limiter.commit(sequence, count)
             limiter.enter(sequence)
         return None, True
 
-    def _begin(self, sequence: Sequence, num_cached: int, draft: PlanDraft, now: float) -> None:
-        """Give an admitted sequence its slot and its place among the running."""
-        sequence.status = Status.RUNNING
-        sequence.slot = self.free_slots.pop()
-        self.slots[sequence.slot] = sequence
-        insort(self.running, sequence, key=_order)
-        stats = sequence.stats
-        self.hold_clock.since(sequence.hold_reading, stats.held_seconds)
-        if stats.first_planned_at is None:
-            stats.first_planned_at = now
-            stats.num_cached_tokens = num_cached
-        else:
-            stats.num_recached_tokens += num_cached
-        self.stats.num_cached_tokens += num_cached
-        draft.opened.append(
-            NewSlot(
-                slot=sequence.slot,
-                request_id=sequence.request_id,
-                tokens=sequence.tokens[:],
-                num_prompt=sequence.num_prompt,
-                tables=tuple(map(tuple, sequence.tables)),
-                sampling=sequence.request.sampling,
-                lora=sequence.request.lora,
-                stop_ids=tuple(sorted(sequence.stop_ids)),
-            )
-        )
-
     def _send_off(self, draft: PlanDraft, now: float) -> StepPlan:
         """Close the draft and remember whose chunks it carries."""
         plan = draft.finish(self._next_step, self.freed_slots)
+        self.stats.num_drafts += sum(len(guesses) for _, guesses in plan.drafts)
         self._next_step += 1
         self.freed_slots = []
         self.flights.append(Flight(plan, draft.sequences, now))
@@ -302,7 +315,7 @@ class Scheduler:
         answer = Answer(result)
         events: list[TokenEvent] = []
         ended = False
-        is_sparse = answer.is_sparse
+        particular = answer.particular
         new_event = tuple.__new__
         pairs = zip(flight.sequences, result.tokens, strict=True)
         for index, (sequence, token) in enumerate(pairs):
@@ -311,7 +324,7 @@ class Scheduler:
             tokens = sequence.tokens
             known = len(tokens)
             if (
-                is_sparse
+                (particular and sequence.slot in particular)
                 or sequence.catching_up
                 or sequence.verifying
                 or token in sequence.stop_ids
@@ -350,15 +363,15 @@ class Scheduler:
         end = plan.starts[index] + plan.counts[index]
         caught_up_before = not sequence.catching_up
         if plan.samples[index]:
-            self.stats.num_drafts += len(sequence.verifying)
-            self.stats.num_accepted_drafts += answer.accepted.get(slot, 0)
             outcome = gain(sequence, answer.tokens[index], answer.accepted.get(slot, 0))
         else:
             outcome = Outcome()
             sequence.num_computed = end
         if sequence.num_computed >= sequence.commit_at:
             self.kv.commit(sequence)
-        if not caught_up_before:
+        if caught_up_before:
+            self.stats.num_accepted_drafts += answer.accepted.get(slot, 0)
+        else:
             chunk = PrefillChunk(plan.starts[index], end, flight.planned_at, now)
             sequence.stats.add_chunk(chunk)
             self._lead_on(sequence, now)
@@ -373,100 +386,16 @@ class Scheduler:
         return TokenEvent(sequence.request_id, position, outcome.tokens, payload=payload)
 
     def _take_drafts(self, sequence: Sequence, drafts: tuple[int, ...]) -> None:
-        """Keep guesses at what follows the newest token, for the next plan."""
+        """Keep guesses at what follows the newest token, for the next plan.
+
+        There is no such token yet while one is in flight, or while a sequence is catching up.
+        """
         assert len(drafts) <= self.config.max_drafts, f"{len(drafts)} drafts are too many"
-        assert not (drafts and sequence.in_flight), "drafts behind an unknown token"
+        behind = sequence.in_flight or sequence.catching_up
+        assert not (drafts and behind), "drafts behind an unknown token"
         sequence.drafts = drafts[: sequence.max_total - len(sequence.tokens) - 1]
-
-    # beginning to wait, following, ending
-
-    def _parent(self, sequence: Sequence) -> Sequence | None:
-        parent_id = sequence.request.parent_id
-        return None if parent_id is None else self.sequences.get(parent_id)
-
-    def _wait(self, sequence: Sequence, now: float) -> None:
-        self.hold_clock.advance(now)
-        sequence.hold_reading = self.hold_clock.read()
-        self.queue.add(sequence)
-
-    def _follow(self, sequence: Sequence, source: Sequence, target: int, now: float) -> None:
-        """Stand aside until `source` has computed the prefix both share."""
-        self.hold_clock.since(sequence.hold_reading, sequence.stats.held_seconds)
-        sequence.held_since = now
-        source.followers.append((target, sequence))
-
-    def _lead_on(self, source: Sequence, now: float) -> None:
-        """Send followers back to the queue that this sequence has, or no longer can have, led."""
-        waiting = []
-        for target, follower in source.followers:
-            if follower.status is not Status.HELD:
-                continue  # aborted
-            if source.catching_up and source.num_computed < target:
-                waiting.append((target, follower))
-                continue
-            held_seconds = follower.stats.held_seconds
-            gone = max(0.0, now - follower.held_since)
-            held_seconds[why.PREFIX] = held_seconds.get(why.PREFIX, 0.0) + gone
-            self.queue.unhold(follower)
-            self.hold_clock.advance(now)
-            follower.hold_reading = self.hold_clock.read()
-        source.followers = waiting
-
-    def _vacate(self, sequence: Sequence, now: float, forget: bool = False) -> None:
-        """Take back all that a running sequence has; it is out of `running` or will be."""
-        self.kv.release(sequence, forget)
-        self.slots[sequence.slot] = None
-        self.free_slots.append(sequence.slot)
-        self.freed_slots.append(sequence.slot)
-        for flight in self.flights:
-            flight.strike(sequence)
-        for limiter in self.limiters:
-            limiter.leave(sequence)
-        sequence.catching_up = False  # leads nobody any further
-        self._lead_on(sequence, now)
-
-    def _end(
-        self,
-        sequence: Sequence,
-        outcome: Outcome,
-        now: float,
-        *,
-        position: int | None = None,
-        payload: object | None = None,
-        message: str | None = None,
-    ) -> TokenEvent:
-        """The last event of a request; whoever calls has seen to the list it stood in."""
-        assert outcome.reason is not None
-        if sequence.status is Status.RUNNING:
-            self._vacate(sequence, now, forget=outcome.reason == "error")
-        elif sequence.status is Status.WAITING:
-            self.hold_clock.advance(now)
-            self.hold_clock.since(sequence.hold_reading, sequence.stats.held_seconds)
-        sequence.status = Status.FINISHED
-        del self.sequences[sequence.request_id]
-        num_output = len(sequence.tokens) - sequence.num_prompt
-        stats = sequence.stats
-        stats.finished_at = now
-        stats.num_output_tokens = num_output
-        num_emitted = len(sequence.request.emitted)
-        stats.num_decode_steps = num_output - num_emitted - stats.num_accepted_drafts
-        self.stats.add_finish(outcome.reason)
-        return TokenEvent(
-            sequence.request_id,
-            num_output if position is None else position,
-            outcome.tokens,
-            outcome.reason,
-            outcome.stop_token,
-            message,
-            payload,
-            stats,
-        )
 
 
 def _overrides(limiter: Limiter, hook: str) -> bool:
     """Whether a limiter does anything in a hook; those that do not are not called in the loop."""
     return getattr(type(limiter), hook) is not getattr(Limiter, hook)
-
-
-def _order(sequence: Sequence) -> tuple[float, float, int]:
-    return sequence.order

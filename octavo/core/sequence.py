@@ -56,6 +56,8 @@ class Sequence:
         "num_committed",
         "num_computed",
         "num_expected",
+        "num_free_needed",
+        "num_overtaken",
         "num_planned",
         "num_prompt",
         "order",
@@ -105,6 +107,8 @@ class Sequence:
         self.cache_epoch = -1  # the prefix-cache epoch its KV belongs to
 
         self.stats = RequestStats(request.arrival, self.num_prompt, now)
+        self.num_overtaken = 0  # how many began before it although it was the head of the queue
+        self.num_free_needed = 0  # free blocks below which it could not begin when last looked at
         self.hold_reading: tuple[float, ...] = ()  # of the hold clock, when it began to wait
         self.held_since = now
 

@@ -54,7 +54,8 @@ class RequestStats:
     num_preemptions: int = 0
     num_lost_tokens: int = 0  # computed, then dropped by preemptions
     num_output_tokens: int = 0
-    num_decode_steps: int = 0  # steps that gave tokens
+    num_prefills: int = 0  # times it caught up and sampled: once, and again after preemptions
+    num_decode_steps: int = 0  # further steps that gave tokens
     num_accepted_drafts: int = 0  # tokens that were guessed, and so took no step of their own
     chunks: list[PrefillChunk] = field(default_factory=list)
     held_seconds: dict[str, float] = field(default_factory=dict)

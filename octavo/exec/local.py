@@ -53,9 +53,7 @@ def start_local_engine(
     backend = TorchBackend(config.dtype)
     bind(opened.model, backend, opened.weights)
     backend.prepare(opened.model, layout, config.core.num_blocks, config.core.block_size)
-    runner = ModelRunner(
-        backend, opened.spec.vocabulary, config.core, processors=processors
-    )
+    runner = ModelRunner(backend, opened.spec.vocabulary, config.core, processors=processors)
     core = EngineCore(config.core, InlineExecutor(runner), clock, secrets.token_bytes(32))
     log.info("%s is ready after %.1f s", opened.architecture, clock() - began)
     return LocalEngine(core, config, source, opened.generation, opened.checkpoint.path)

@@ -63,7 +63,7 @@ class Desk:
         prompt: Input,
         sampling: SamplingParams,
         arrival: float,
-        options: Options = Options(),  # noqa: B008 (frozen)
+        options: Options = Options(),
     ) -> list[Request]:
         """Begin a request: what is to be handed to the core."""
         if request_id in self._entries:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from octavo.core.config import CoreConfig
 from octavo.core.plan import NO_TOKEN, NewSlot, StepPlan, StepResult
+from octavo.core.request import Request
 from tests.sim.truth import VOCABULARY, extend, next_token, start
 
 POISON = -1
@@ -66,14 +67,14 @@ class Slot:
 class Worker:
     """One rank: slots, and memory in blocks."""
 
-    def __init__(self, config: CoreConfig, scope_of: Callable[[str], str]) -> None:
+    def __init__(self, config: CoreConfig, request_of: Callable[[str], Request]) -> None:
         self.config = config
         self.block_size = config.block_size
         self.memory = [[POISON] * config.block_size for _ in range(config.num_blocks)]
         self.versions = [POISON] * config.num_blocks  # of the weights a block was computed with
         self.slots: dict[int, Slot] = {}
         self.version = 0
-        self._scope_of = scope_of
+        self._request_of = request_of
         self._conditions: dict[tuple[str, str | None], int] = {}
 
     # applying a plan's differences
@@ -116,7 +117,10 @@ class Worker:
         return StepResult(plan.step, tuple(tokens), tuple(accepted), tuple(guesses))
 
     def _open(self, new: NewSlot) -> Slot:
-        key = (self._scope_of(new.request_id), new.lora)
+        request = self._request_of(new.request_id)
+        require(new.num_prompt == len(request.prompt), f"{new.request_id}: another prompt's length")
+        require(new.sampling == request.sampling, f"{new.request_id}: another's sampling")
+        key = (request.cache_scope, new.lora)
         conditions = self._conditions.setdefault(key, len(self._conditions))
         return Slot(new, conditions, self.version, len(self.config.groups))
 
@@ -247,12 +251,12 @@ class SimExecutor:
     def __init__(
         self,
         config: CoreConfig,
-        scope_of: Callable[[str], str],
+        request_of: Callable[[str], Request],
         is_slow: Callable[[], bool],
         faults: Faults,
         check_plan: Callable[[StepPlan], None],
     ) -> None:
-        self.workers = (Worker(config, scope_of), Worker(config, scope_of))
+        self.workers = (Worker(config, request_of), Worker(config, request_of))
         self.results: deque[StepResult] = deque()
         self._draft_length = config.max_drafts
         self._is_slow = is_slow
@@ -303,8 +307,9 @@ class SimExecutor:
             tuple(errors),
         )
 
-    def distrust(self, request_id: str) -> None:
+    def distrust(self, request_id: str) -> list[int]:
         """Nobody may begin from what a failed request has computed, but those who have it."""
+        distrusted = []
         for worker in self.workers:
             failed = [s for s in worker.slots.values() if s.request_id == request_id]
             others = [s for s in worker.slots.values() if s.request_id != request_id]
@@ -313,6 +318,8 @@ class SimExecutor:
                 for block in slot.blocks_still_its_own(worker):
                     if block not in kept:
                         worker.versions[block] = POISON
+                        distrusted.append(block)
+        return distrusted
 
 
 class Faults:

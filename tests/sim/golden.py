@@ -1,4 +1,4 @@
-"""Golden traces: twenty worlds, tick by tick, as they ran when somebody last looked.
+"""Golden traces: twenty worlds, tick by tick, and the sums of many, as somebody last saw them.
 
 A change that is not meant to change behaviour must leave them as they are, to the byte. One that
 is meant to writes them anew, `python -m tests.sim.golden --write`, and says why in its commit.
@@ -16,6 +16,8 @@ DIRECTORY = Path(__file__).parent / "golden"
 # The first twenty seeds whose worlds are neither trivial nor long, so that a diff can be read.
 NUM_TRACES = 20
 LINES = range(60, 260)
+TOTALS = Path(__file__).parent / "golden_totals.txt"
+NUM_SUMMED = 200
 
 
 def trace_of(seed: int) -> str:
@@ -36,13 +38,38 @@ def choose_seeds() -> list[int]:
     return seeds
 
 
+def totals() -> str:
+    """What many worlds came to: a change that only costs or saves work shows here."""
+    sums = dict.fromkeys(
+        ("steps", "tokens", "prefill tokens", "cached", "preempted", "drafts", "accepted"), 0
+    )
+    ends: dict[str, int] = {}
+    for seed in range(NUM_SUMMED):
+        stats = Simulation(draw_world(seed)).run().engine.scheduler.stats
+        values = (
+            stats.num_steps,
+            stats.num_tokens,
+            stats.num_prefill_tokens,
+            stats.num_cached_tokens,
+            stats.num_preemptions,
+            stats.num_drafts,
+            stats.num_accepted_drafts,
+        )
+        for name, value in zip(sums, values, strict=True):
+            sums[name] += value
+        for reason, count in stats.num_finished.items():
+            ends[reason] = ends.get(reason, 0) + count
+    return "".join(f"{name}: {value}\n" for name, value in {**sums, **ends}.items())
+
+
 def write() -> None:
-    """Write all traces anew."""
+    """Write all traces and the sums anew."""
     DIRECTORY.mkdir(exist_ok=True)
     for old in DIRECTORY.glob("*.txt"):
         old.unlink()
     for seed in choose_seeds():
         (DIRECTORY / f"{seed}.txt").write_text(trace_of(seed))
+    TOTALS.write_text(totals())
 
 
 if __name__ == "__main__":

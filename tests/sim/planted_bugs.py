@@ -64,8 +64,8 @@ BUGS = (
     Bug(
         "KV groups are confused in the index",
         "block_pool.py",
-        "        return self._index[group].get(digest)\n",
-        "        return self._index[0].get(digest)\n",
+        "        return self._index[group]\n",
+        "        return self._index[0]\n",
     ),
     Bug(
         "the free count misses a hit",
@@ -142,8 +142,8 @@ BUGS = (
     Bug(
         "a windowed hit is too short by a block",
         "kv_manager.py",
-        "run >= length - first for",
-        "run >= length - first - 1 for",
+        "for index in range(firsts[group], length)",
+        "for index in range(firsts[group] + 1, length)",
     ),
     Bug(
         "tables grow a block too little",
@@ -169,7 +169,31 @@ BUGS = (
         "        for digest in sequence.digests[sequence.num_committed :]:\n",
         "        for digest in ():\n",
     ),
+    Bug(
+        "a window is thought to begin at a block's edge",
+        "kv_manager.py",
+        "self._blocks(group.window - 1 + ahead) + 1",
+        "self._blocks(group.window - 1 + ahead)",
+    ),
+    Bug(
+        "a failed request's last block stays in the cache",
+        "kv_manager.py",
+        "            for digest in sequence.digests[: sequence.num_committed]:\n",
+        "            for digest in sequence.digests[: sequence.num_committed - 1]:\n",
+    ),
     # scheduler, sequence, outcome, flight
+    Bug(
+        "workers take all that is known for the prompt",
+        "roster.py",
+        "num_prompt=sequence.num_prompt,",
+        "num_prompt=len(sequence.tokens),",
+    ),
+    Bug(
+        "workers are told nobody's sampling parameters",
+        "roster.py",
+        "sampling=sequence.request.sampling,",
+        "sampling=type(sequence.request.sampling)(),",
+    ),
     Bug(
         "an abort of a waiting request is lost",
         "scheduler.py",
@@ -178,7 +202,7 @@ BUGS = (
     ),
     Bug(
         "a freed slot is not announced",
-        "scheduler.py",
+        "roster.py",
         "        self.freed_slots.append(sequence.slot)\n",
         "",
     ),
@@ -190,13 +214,13 @@ BUGS = (
     ),
     Bug(
         "a late result is counted",
-        "scheduler.py",
+        "roster.py",
         "            flight.strike(sequence)\n",
         "            pass\n",
     ),
     Bug(
         "the newest flight is not struck",
-        "scheduler.py",
+        "roster.py",
         "        for flight in self.flights:\n            flight.strike",
         "        for flight in list(self.flights)[:-1]:\n            flight.strike",
     ),
@@ -268,7 +292,7 @@ BUGS = (
     ),
     Bug(
         "followers are left behind when their leader goes",
-        "scheduler.py",
+        "roster.py",
         "        sequence.catching_up = False  # leads nobody any further\n",
         "",
     ),
@@ -278,7 +302,12 @@ BUGS = (
         "            if victim is sequence:\n                return 0\n",
         "",
     ),
-    Bug("a pause is ignored", "scheduler.py", "        if self.paused:\n", "        if False:\n"),
+    Bug(
+        "a pause is ignored",
+        "scheduler.py",
+        "        if self.paused:\n            self.hold_clock.reason",
+        "        if False:\n            self.hold_clock.reason",
+    ),
     Bug(
         "one that lacks blocks is overtaken",
         "scheduler.py",
@@ -287,7 +316,7 @@ BUGS = (
     ),
     Bug(
         "the time in the queue is not explained",
-        "scheduler.py",
+        "roster.py",
         "        self.hold_clock.since(sequence.hold_reading, stats.held_seconds)\n",
         "",
     ),

@@ -74,13 +74,12 @@ class Journal:
     output: list[int] = field(default_factory=list)
     reason: str | None = None
     restarted: bool = False
-    is_new: bool = True  # not yet in any engine: may be turned away for overload
     aborted: bool = False
     could_overload: bool = False  # the queue was full when it was handed in
 
     def resume(self) -> Request:
         """The request as a fresh engine must get it."""
-        return replace(self.request, emitted=array("i", self.output))
+        return replace(self.request, emitted=array("i", self.output), resumed=self.restarted)
 
 
 class Simulation:
@@ -108,8 +107,8 @@ class Simulation:
         self.now += CALL_SECONDS
         return self.now
 
-    def _scope_of(self, request_id: str) -> str:
-        return self.journals[request_id].request.cache_scope
+    def _request_of(self, request_id: str) -> Request:
+        return self.journals[request_id].request
 
     def _is_slow(self) -> bool:
         return self._rng.random() < self.world.slowness
@@ -127,7 +126,7 @@ class Simulation:
 
     def _make_executor(self) -> SimExecutor:
         return SimExecutor(
-            self.config, self._scope_of, self._is_slow, self.faults, self._check_plan
+            self.config, self._request_of, self._is_slow, self.faults, self._check_plan
         )
 
     def _expect(self, request: Request) -> tuple[list[int], FinishReason]:
@@ -228,26 +227,22 @@ class Simulation:
             require(scheduler.stats.num_tokens > steps, "nothing planned while somebody waits")
 
     def _submit_backlog(self) -> None:
-        """Give the engine what it takes; keep the rest, in order, unless it is new."""
+        """Give the engine all that is to be begun, or begun again, in the order it came."""
         names, self.backlog = self.backlog, []
-        for index, name in enumerate(names):
+        for name in names:
             journal = self.journals[name]
-            if not journal.is_new and self._is_full(journal):
-                self.backlog = names[index:]
-                return
-            was_full = self._is_full(journal)
+            was_full = not journal.restarted and self._is_full(journal)
             self.engine.on_event(journal.resume())
-            journal.is_new = False
             taken = name in self.engine.scheduler.sequences
             require(not (taken and was_full), f"{name}: taken in although the queue is full")
             journal.could_overload = was_full
 
     def _is_full(self, journal: Journal) -> bool:
-        """Whether the engine would turn a request away for now, by its documented bounds."""
+        """Whether the engine must turn a new request away, by its documented bounds."""
         queue, config = self.engine.scheduler.queue, self.config
         if queue.num_waiting == 0:
             return False
-        num_tokens = queue.num_tokens + len(journal.request.prompt) + len(journal.output)
+        num_tokens = queue.num_tokens + len(journal.request.prompt)
         return queue.num_waiting >= config.max_num_waiting or num_tokens > config.max_waiting_tokens
 
     # what happens
@@ -356,7 +351,9 @@ class Simulation:
                 require(journal.aborted, f"{name}: aborted by nobody")
             case "error":
                 require(name in self.faults.poisoned, f"{name}: failed for nothing")
-                self.executor.distrust(name)
+                labels = self.engine.scheduler.kv.pool.labels
+                for block in self.executor.distrust(name):
+                    require(labels[block] is None, f"{name} failed, and block {block} is offered")
             case "refused":
                 require(bool(event.message) and self._could_refuse(request), f"{name}: {event}")
             case "overloaded":

@@ -8,9 +8,10 @@ shrunk by leaving events out, and run again.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from octavo.core.config import CoreConfig, KVGroup
+from octavo.core.kv_manager import KVManager
 from tests.sim.truth import VOCABULARY
 
 
@@ -73,6 +74,8 @@ def draw_world(seed: int) -> World:
     """The world of a seed."""
     rng = random.Random(seed)
     config = _draw_config(rng)
+    if seed % 4 == 1 and all(group.window for group in config.groups):
+        config = _tighten(config)
     maker = _Arrivals(rng, config)
     num_ticks = rng.choice((10, 25, 50))
     events: list[tuple[int, Arrival | Fault]] = [
@@ -119,6 +122,13 @@ def _draw_config(rng: random.Random) -> CoreConfig:
         max_loras=rng.choice((0, 0, 0, 1, 2)),
         watermark=0.0 if crowded else rng.choice((0.0, 0.01, 0.2)),
     )
+
+
+def _tighten(config: CoreConfig) -> CoreConfig:
+    """With windows alone, far longer sequences than the pool: just what the door says they need."""
+    budget = min(config.max_num_batched_tokens, 12) if config.chunked_prefill else 150
+    config = replace(config, max_model_len=150, max_num_batched_tokens=budget, num_blocks=1000)
+    return replace(config, num_blocks=KVManager(config, b"").peak_blocks(149) + 1)
 
 
 def _draw_groups(rng: random.Random) -> tuple[KVGroup, ...]:

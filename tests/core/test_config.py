@@ -1,0 +1,58 @@
+"""Settings are checked before anything is built from them."""
+
+from typing import Any
+
+import pytest
+
+from octavo.core.config import ConfigError, CoreConfig, KVGroup
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"num_blocks": 1}, "num_blocks=1 is below its least value, 2"),
+    ({"max_model_len": 1}, "max_model_len=1 is below"),
+    ({"block_size": 0}, "block_size=0 is below"),
+    ({"max_num_batched_tokens": 0}, "max_num_batched_tokens=0 is below"),
+    ({"max_num_seqs": 0}, "max_num_seqs=0 is below"),
+    ({"pipeline_depth": 0}, "pipeline_depth=0 is below"),
+    ({"long_prefill_tokens": -1}, "long_prefill_tokens=-1 is below"),
+    ({"max_drafts": -1}, "max_drafts=-1 is below"),
+    ({"max_num_waiting": 0}, "max_num_waiting=0 is below"),
+    ({"max_waiting_tokens": 0}, "max_waiting_tokens=0 is below"),
+    ({"max_loras": -1}, "max_loras=-1 is below"),
+    ({"policy": "lottery"}, "policy='lottery' is unknown; choose 'fcfs' or 'priority'"),
+    ({"watermark": 1.0}, r"watermark=1.0 is not in \[0, 1\)"),
+    ({"watermark": float("nan")}, "watermark=nan is not"),
+    ({"ageing_seconds": -1.0}, "ageing_seconds=-1.0"),
+    ({"ageing_seconds": float("nan")}, "ageing_seconds=nan"),
+    ({"ageing_seconds": float("inf")}, "ageing_seconds=inf is negative or not finite"),
+    ({"groups": ()}, "groups is empty"),
+    ({"groups": (KVGroup(), KVGroup(window=0))}, "window=0 of a KV group is below 1"),
+    (
+        {"long_prefill_tokens": 8, "chunked_prefill": False},
+        "long_prefill_tokens=8 needs chunked_prefill=True",
+    ),
+]
+
+
+def test_the_defaults_work_together() -> None:
+    config = CoreConfig(num_blocks=2, max_model_len=2)
+    assert (config.block_size, config.pipeline_depth, config.policy) == (16, 1, "fcfs")
+    assert CoreConfig(num_blocks=2, max_model_len=2, chunked_prefill=False).prefix_caching
+
+
+@pytest.mark.parametrize(("settings", "message"), BAD, ids=[message for _, message in BAD])
+def test_what_cannot_work_is_refused_by_name_and_number(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        CoreConfig(**{"num_blocks": 10, "max_model_len": 10, **settings})
+
+
+def test_full_attention_reads_from_the_beginning() -> None:
+    assert [KVGroup().first_needed(position) for position in (0, 1, 1000)] == [0, 0, 0]
+
+
+def test_a_window_counts_the_query_itself() -> None:
+    """With a window of 4, position 4 reads 1, 2, 3 and 4."""
+    group = KVGroup(window=4)
+    assert [group.first_needed(position) for position in (0, 3, 4, 5)] == [0, 0, 1, 2]
+    assert [KVGroup(window=1).first_needed(position) for position in (0, 1, 7)] == [0, 1, 7]

@@ -1,0 +1,176 @@
+"""The engine: events in, events out, a step at a time."""
+
+from collections import deque
+
+import pytest
+
+from octavo.core.check import IntegrityError
+from octavo.core.engine import EngineCore
+from octavo.core.plan import StepResult
+from octavo.core.request import Abort, Pause, ResetPrefixCache, Resume, TokenEvent
+from octavo.core.stats import PAUSED
+from tests.core.make import KEY, Wire, Worker, config, expected_output, request, tokens
+
+
+class Clock:
+    """Stands still unless it is moved."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def engine(depth: int = 1, check_interval: int = 1) -> tuple[EngineCore, Wire]:
+    """An engine, and the wire to its worker."""
+    settings = config(pipeline_depth=depth)
+    wire = Wire(Worker(settings))
+    return EngineCore(settings, wire, Clock(), KEY, check_interval=check_interval), wire
+
+
+def run(core: EngineCore) -> list[TokenEvent]:
+    """Step while there is work."""
+    events: list[TokenEvent] = []
+    while core.has_work:
+        events += core.step()
+    return events
+
+
+def text(events: list[TokenEvent]) -> list[int]:
+    """All tokens of some events."""
+    return [token for event in events for token in event.tokens]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_request_goes_in_and_its_tokens_come_out(depth: int) -> None:
+    core, wire = engine(depth)
+    assert not core.has_work
+    core.on_event(request("a", 6, max_tokens=9))
+    assert core.has_work
+    events = run(core)
+    assert text(events) == expected_output(tokens(6), 9)
+    assert events[-1].finish_reason == "length"
+    assert wire.worker.rows == {}, "the last freed slot was announced"
+
+
+def test_a_step_with_nothing_to_do_does_nothing() -> None:
+    core, wire = engine()
+    assert core.step() == []
+    assert wire.waits == []
+
+
+def test_a_synchronous_engine_waits_for_each_result() -> None:
+    core, wire = engine(1)
+    core.on_event(request("a", 6, max_tokens=2))
+    assert [len(text(core.step())) for _ in range(2)] == [1, 1]
+    assert wire.waits == [True, True]
+
+
+def test_an_overlapped_engine_waits_only_when_nothing_more_can_fly() -> None:
+    core, wire = engine(2)
+    core.on_event(request("a", 6, max_tokens=3))
+    assert core.step() == []
+    assert wire.waits == [False]
+    assert len(text(core.step())) == 1
+    assert wire.waits == [False, True]
+    wire.num_arrived = 1
+    assert len(text(core.step(wait=False))) == 1
+    assert wire.waits[2:] == [False]
+
+
+def test_a_full_pipeline_plans_nothing_more() -> None:
+    core, wire = engine(2)
+    core.on_event(request("a", 6, max_tokens=9))
+    for _ in range(4):
+        assert core.step(wait=False) == []
+    assert len(wire.flying) == 2
+
+
+def test_what_is_turned_away_or_aborted_comes_out_with_the_next_step() -> None:
+    core, _ = engine()
+    core.on_event(request("empty", 0))
+    core.on_event(request("a", 6))
+    core.on_event(Abort("a"))
+    core.on_event(Abort("nobody"))
+    assert core.has_work
+    assert [(e.request_id, e.finish_reason) for e in core.step()] == [
+        ("empty", "refused"),
+        ("a", "abort"),
+    ]
+    assert not core.has_work
+
+
+def test_a_paused_engine_rests_until_it_goes_on() -> None:
+    core, wire = engine(2)
+    core.on_event(request("a", 6, max_tokens=4))
+    core.step()
+    core.on_event(Pause())
+    first = run(core)
+    assert not core.has_work
+    assert wire.flying == deque()
+    core.on_event(Resume())
+    assert text(first + run(core)) == expected_output(tokens(6), 4)
+
+
+@pytest.mark.parametrize("num_steps", [0, 1], ids=["at rest", "stepped all the same"])
+def test_a_pause_is_what_held_those_that_waited_through_it(num_steps: int) -> None:
+    core, _ = engine()
+    clock = core._clock
+    assert isinstance(clock, Clock)
+    core.on_event(Resume())  # not paused: nothing to go on from
+    core.on_event(request("a", 6, max_tokens=1))
+    events = []
+    for command, now in ((Pause(), 2.0), (Pause(), 5.0), (Resume(), 12.0)):
+        clock.now = now
+        core.on_event(command)
+        for _ in range(num_steps):
+            events += core.step()
+    clock.now = 13.0
+    events += run(core)
+    stats = events[-1].stats
+    assert stats is not None
+    assert stats.held_seconds[PAUSED] == 10.0
+    assert sum(stats.held_seconds.values()) == (13.0 if num_steps == 0 else 12.0)
+
+
+def test_a_reset_makes_the_engine_compute_again() -> None:
+    core, _ = engine()
+    for name, reset in (("a", False), ("b", False), ("c", True)):
+        if reset:
+            core.on_event(ResetPrefixCache())
+        core.on_event(request(name, 9, max_tokens=2))
+        events = run(core)
+        stats = events[-1].stats
+        assert stats is not None
+        assert stats.num_cached_tokens == (8 if name == "b" else 0)
+
+
+@pytest.mark.parametrize(("interval", "noticed"), [(0, False), (1, True), (3, False)])
+def test_the_engine_checks_itself_every_so_many_steps(interval: int, noticed: bool) -> None:
+    core, _ = engine(check_interval=interval)
+    core.on_event(request("a", 6, max_tokens=9))
+    core.step()
+    core.scheduler.queue.num_tokens += 1
+    if noticed:
+        with pytest.raises(IntegrityError):
+            core.step()
+    else:
+        core.step()
+
+
+def test_a_command_that_nobody_knows_is_not_passed_over() -> None:
+    core, _ = engine()
+    with pytest.raises(AssertionError, match="sing a song"):
+        core.on_event("sing a song")  # type: ignore[arg-type]
+
+
+def test_what_goes_wrong_with_a_whole_step_is_the_end_of_the_engine() -> None:
+    core, wire = engine()
+
+    def lost(wait: bool) -> StepResult | None:
+        raise ConnectionError("the worker is gone")
+
+    wire.collect = lost  # type: ignore[method-assign]
+    core.on_event(request("a", 6))
+    with pytest.raises(ConnectionError):
+        core.step()

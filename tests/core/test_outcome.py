@@ -1,0 +1,88 @@
+"""What a result means for one sequence: tokens gained, counters moved, an end found."""
+
+from typing import Any
+
+import pytest
+
+from octavo.core.outcome import Answer, Outcome, gain
+from octavo.core.plan import StepResult
+from octavo.core.sequence import Sequence
+from tests.core.make import request
+
+
+def sampling(prompt: int = 5, drafts: tuple[int, ...] = (), **fields: Any) -> Sequence:
+    """A sequence whose whole prompt and some drafts are in flight."""
+    fields.setdefault("eos_token_ids", (90,))
+    made = request("a", prompt, **fields)
+    one = Sequence(made, (0, 0.0, 0), made.max_total, 0.0)
+    one.verifying = drafts
+    one.num_planned = prompt + len(drafts)
+    one.num_expected = prompt + 1
+    return one
+
+
+def counters(one: Sequence) -> tuple[int, int, int]:
+    """Computed, planned, expected."""
+    return one.num_computed, one.num_planned, one.num_expected
+
+
+def test_a_fresh_token_is_known_and_all_before_it_is_computed() -> None:
+    one = sampling(5)
+    assert gain(one, 7, 0) == Outcome((7,))
+    assert list(one.tokens)[5:] == [7]
+    assert counters(one) == (5, 5, 6)
+    assert not one.catching_up
+
+
+@pytest.mark.parametrize("accepted", [0, 1, 2, 3])
+def test_right_drafts_are_gained_and_plans_fall_back_behind_the_wrong(accepted: int) -> None:
+    one = sampling(5, drafts=(1, 2, 3))
+    assert gain(one, 7, accepted).tokens == (*(1, 2, 3)[:accepted], 7)
+    assert counters(one) == (5 + accepted, 5 + accepted, 6 + accepted)
+    assert one.verifying == ()
+    assert one.stats.num_accepted_drafts == accepted
+
+
+def test_it_ends_at_its_last_token() -> None:
+    assert gain(sampling(max_tokens=1), 7, 0) == Outcome((7,), "length")
+    assert gain(sampling(drafts=(1, 2), max_tokens=2), 7, 2) == Outcome((1, 2), "length")
+
+
+def test_it_ends_with_an_ending_token_and_a_named_one_is_named() -> None:
+    fields: dict[str, Any] = {"stop_token_ids": (80,), "eos_token_ids": (90,)}
+    assert gain(sampling(**fields), 80, 0) == Outcome((80,), "stop", 80)
+    assert gain(sampling(**fields), 90, 0) == Outcome((90,), "stop", None)
+    assert gain(sampling(**fields, ignore_eos=True), 90, 0) == Outcome((90,))
+
+
+def test_an_ending_token_among_the_drafts_cuts_off_what_follows() -> None:
+    one = sampling(drafts=(1, 90, 3))
+    assert gain(one, 7, 3) == Outcome((1, 90), "stop")
+    assert list(one.tokens)[5:] == [1, 90]
+    assert one.num_computed == 6
+
+
+def test_before_the_least_number_of_tokens_nothing_stops_it() -> None:
+    assert gain(sampling(min_tokens=2), 90, 0) == Outcome((90,))
+    assert gain(sampling(min_tokens=2, drafts=(90,)), 90, 1) == Outcome((90, 90), "stop")
+    resumed = sampling(min_tokens=2, emitted=[1])
+    assert gain(resumed, 90, 0) == Outcome((90,), "stop"), "what was emitted before counts"
+
+
+def test_a_worker_that_breaks_its_word_is_noticed() -> None:
+    with pytest.raises(AssertionError, match="should have sampled a token"):
+        gain(sampling(), -1, 0)
+    for wrong in (-1, 2):
+        with pytest.raises(AssertionError, match="more drafts accepted than were sent"):
+            gain(sampling(drafts=(1,)), 7, wrong)
+
+
+@pytest.mark.parametrize(
+    "part", ["accepted", "drafts", "payloads", "errors"], ids=lambda part: f"with {part}"
+)
+def test_an_answer_knows_whether_there_is_more_than_tokens(part: str) -> None:
+    assert not Answer(StepResult(1, (7,))).particular
+    parts: dict[str, Any] = {part: ((0, 1),)}
+    answer = Answer(StepResult(1, (7,), **parts))
+    assert 0 in answer.particular
+    assert getattr(answer, part) == {0: 1}

@@ -1,0 +1,137 @@
+"""The waiting queue and the order in it."""
+
+from typing import Any
+
+import pytest
+
+from octavo.core.queue import Policy, WaitingQueue
+from octavo.core.sequence import Sequence, Status
+from tests.core.make import config, request
+
+
+def sequence(request_id: str, policy: Policy, prompt: int = 5, **fields: Any) -> Sequence:
+    """A sequence with its place in the order."""
+    made = request(request_id, prompt, **fields)
+    return Sequence(made, policy.order(made), made.max_total, 0.0)
+
+
+def order(policy: Policy, *urgencies: tuple[str, int, float]) -> str:
+    """The ids of requests (id, priority, arrival), first in order first."""
+    made = [sequence(i, policy, priority=p, arrival=a) for i, p, a in urgencies]
+    return "".join(s.request_id for s in sorted(made, key=lambda s: s.order))
+
+
+def test_first_come_first_served_goes_by_arrival_and_then_by_number() -> None:
+    requests = [("a", 9, 1.0), ("b", 1, 1.0), ("c", 5, 0.5)]
+    assert order(Policy(config()), *requests) == "cab"
+
+
+def test_the_lower_priority_number_goes_first() -> None:
+    requests = [("a", 9, 0.0), ("b", -1, 5.0), ("c", -1, 4.0)]
+    assert order(Policy(config(policy="priority")), *requests) == "cba"
+
+
+def test_with_ageing_a_long_wait_makes_up_for_priority() -> None:
+    """Ten seconds a step: priority 2 that came 21 s earlier beats priority 0; 19 s do not."""
+    policy = Policy(config(policy="priority", ageing_seconds=10.0))
+    assert order(policy, ("new", 0, 21.0), ("old", 2, 0.0)) == "oldnew"
+    assert order(policy, ("new", 0, 19.0), ("old", 2, 0.0)) == "newold"
+
+
+def test_only_the_more_urgent_displaces_and_only_if_it_is_first_in_order_too() -> None:
+    policy = Policy(config(policy="priority", ageing_seconds=10.0))
+    urgent, same, old = (
+        sequence("urgent", policy, priority=0, arrival=19.0),
+        sequence("same", policy, priority=2, arrival=0.0),
+        sequence("old", policy, priority=2, arrival=-2.0),
+    )
+    assert policy.may_displace(urgent, same)
+    assert not policy.may_displace(urgent, old), "it has waited long enough to stay"
+    assert not policy.may_displace(old, same), "to have come earlier is no reason"
+    assert not policy.may_displace(same, urgent)
+
+
+def test_under_fcfs_nobody_displaces() -> None:
+    policy = Policy(config())
+    first = sequence("first", policy, priority=0)
+    assert not policy.may_displace(first, sequence("later", policy, priority=9))
+
+
+@pytest.fixture
+def waiting() -> tuple[WaitingQueue, dict[str, Sequence]]:
+    """Five sequences that wait, added in another order than theirs."""
+    queue, policy = WaitingQueue(), Policy(config())
+    made = {i: sequence(i, policy, 5 + int(i), arrival=float(i)) for i in "31402"}
+    for one in made.values():
+        queue.add(one)
+    return queue, made
+
+
+def ids(queue: WaitingQueue) -> str:
+    """Who can be looked at, the head first."""
+    return "".join(s.request_id for s in queue)
+
+
+def test_the_queue_is_sorted_whatever_the_order_of_adding(
+    waiting: tuple[WaitingQueue, dict[str, Sequence]],
+) -> None:
+    queue, made = waiting
+    assert ids(queue) == "01234"
+    assert (len(queue), queue.num_waiting, queue.num_tokens) == (5, 5, 5 * 5 + 10)
+    assert [queue.peek(index).request_id for index in range(5)] == list("01234")
+    assert all(one.status is Status.WAITING for one in made.values())
+
+
+def test_the_head_is_taken_or_one_behind_it(
+    waiting: tuple[WaitingQueue, dict[str, Sequence]],
+) -> None:
+    queue, made = waiting
+    assert queue.take(0) is made["0"]
+    assert queue.take(2) is made["3"]
+    assert ids(queue) == "124"
+    assert queue.num_tokens == 6 + 7 + 9
+
+
+def test_who_comes_back_gets_its_old_place(
+    waiting: tuple[WaitingQueue, dict[str, Sequence]],
+) -> None:
+    queue, made = waiting
+    queue.take(1)
+    made["1"].tokens.extend([7, 8])
+    queue.add(made["1"])
+    assert ids(queue) == "01234"
+    assert queue.num_tokens == 35 + 2
+
+
+def test_the_held_stand_aside_and_keep_their_place(
+    waiting: tuple[WaitingQueue, dict[str, Sequence]],
+) -> None:
+    queue, made = waiting
+    assert queue.hold(1) is made["1"]
+    assert [one.request_id for one in made.values() if one.status is Status.HELD] == ["1"]
+    assert ids(queue) == "0234"
+    assert (len(queue), queue.num_waiting, queue.num_tokens) == (4, 5, 35)
+    queue.unhold(made["1"])
+    assert made["1"].status is Status.WAITING
+    assert (ids(queue), queue.held, queue.num_tokens) == ("01234", {}, 35)
+
+
+def test_anyone_can_leave_from_anywhere(
+    waiting: tuple[WaitingQueue, dict[str, Sequence]],
+) -> None:
+    queue, made = waiting
+    queue.hold(3)
+    for leaving, left in (("2", "014"), ("3", "014"), ("4", "01"), ("0", "1"), ("1", "")):
+        queue.remove(made[leaving])
+        assert ids(queue) == left
+    assert (queue.num_waiting, queue.num_tokens) == (0, 0)
+
+
+def test_removing_what_does_not_wait_is_a_defect(
+    waiting: tuple[WaitingQueue, dict[str, Sequence]],
+) -> None:
+    queue, made = waiting
+    gone = queue.take(2)
+    with pytest.raises(AssertionError, match="2 is not waiting"):
+        queue.remove(gone)
+    assert made

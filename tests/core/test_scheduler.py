@@ -1,0 +1,427 @@
+"""Scheduling: who computes what, in which order, within which limits."""
+
+from typing import Any
+
+import pytest
+
+from octavo.core import scheduler, stats
+from octavo.core.kv_manager import Prefix
+from octavo.core.plan import StepResult
+from octavo.core.sequence import Sequence
+from tests.core.make import Rig, counting, expected_output, tokens
+
+# one sequence
+
+
+@pytest.mark.parametrize("prompt", [3, 4, 5, 7, 8, 9, 15, 16, 17])
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_prompt_of_about_whole_blocks_comes_out_right(prompt: int, depth: int) -> None:
+    rig = Rig(pipeline_depth=depth)
+    rig.add("a", prompt, max_tokens=9)
+    assert rig.finish() == {"a": expected_output(tokens(prompt), 9)}
+    assert rig.scheduler.kv.pool.num_free == 63
+
+
+def test_a_long_prompt_is_computed_in_pieces_of_the_budget() -> None:
+    rig = Rig(max_num_batched_tokens=4)
+    rig.add("a", 10, max_tokens=2)
+    plans = []
+    while rig.scheduler.sequences:
+        plans.append(rig.chunks(rig.plan()))
+        rig.land()
+    assert plans == [{"a": (0, 4)}, {"a": (4, 4)}, {"a": (8, 2)}, {"a": (10, 1)}]
+
+
+def test_a_cap_on_long_prefills_leaves_room_for_others() -> None:
+    rig = Rig(max_num_batched_tokens=10, long_prefill_tokens=6)
+    rig.add("long", 20)
+    rig.add("other", tokens(5, family=2))
+    assert rig.chunks(rig.plan()) == {"long": (0, 6), "other": (0, 4)}
+    rig.land()
+    assert rig.chunks(rig.plan()) == {"long": (6, 6), "other": (4, 1)}
+
+
+def test_those_that_run_come_before_those_that_wait() -> None:
+    rig = Rig(max_num_batched_tokens=8)
+    rig.add("first", 6)
+    rig.step()
+    rig.add("second", tokens(9, family=2))
+    assert rig.chunks(rig.plan()) == {"first": (6, 1), "second": (0, 7)}
+
+
+def test_an_uncut_prompt_waits_until_the_budget_has_room_for_all_of_it() -> None:
+    rig = Rig(max_num_batched_tokens=8, chunked_prefill=False)
+    rig.add("first", 6, max_tokens=2)
+    rig.add("second", tokens(6, family=2), max_tokens=2)
+    assert rig.chunks(rig.plan()) == {"first": (0, 6)}
+    assert rig.scheduler.stats.recent[-1].held_by == stats.BUDGET
+    rig.land()
+    assert rig.chunks(rig.plan()) == {"first": (6, 1), "second": (0, 6)}
+
+
+def test_nothing_more_is_planned_once_the_last_token_is_on_its_way() -> None:
+    rig = Rig(pipeline_depth=3)
+    rig.add("a", 5, max_tokens=2)
+    assert rig.chunks(rig.plan()) == {"a": (0, 5)}
+    assert rig.chunks(rig.plan()) == {"a": (5, 1)}
+    assert rig.plan() is None
+
+
+def test_resumption_computes_what_was_emitted_and_goes_on_behind_it() -> None:
+    whole = expected_output(tokens(7), 8)
+    for depth in (1, 2):
+        for count in range(1, 8):
+            rig = Rig(pipeline_depth=depth)
+            rig.add("a", 7, max_tokens=8, emitted=whole[:count])
+            assert rig.finish()["a"][count:] == whole[count:]
+            assert rig.events[0].position == count
+            assert rig.end_of("a").stats is not None
+            assert rig.end_of("a").stats.num_output_tokens == 8  # type: ignore[union-attr]
+
+
+def test_an_ending_token_ends_it_even_in_the_middle_of_a_pipeline() -> None:
+    for depth in (1, 2, 3):
+        rig = Rig(model=counting, pipeline_depth=depth)
+        rig.add("a", 5, max_tokens=20, stop_token_ids=(8,), eos_token_ids=(7,), min_tokens=3)
+        assert rig.finish() == {"a": [5, 6, 7]}
+        assert (rig.ends(), rig.end_of("a").stop_token) == ({"a": "stop"}, None)
+        rig.add("b", 5, max_tokens=20, stop_token_ids=(8,), eos_token_ids=(7,), ignore_eos=True)
+        assert rig.finish()["b"] == [5, 6, 7, 8]
+        assert rig.end_of("b").stop_token == 8
+
+
+def test_a_payload_rides_on_the_event_even_of_a_chunk_that_samples_nothing() -> None:
+    rig = Rig(max_num_batched_tokens=4)
+    rig.worker.payloads["a"] = {"what": "ever"}
+    rig.add("a", 6, max_tokens=2)
+    rig.finish()
+    assert [(len(event.tokens), event.payload) for event in rig.events] == [
+        (count, {"what": "ever"}) for count in (0, 1, 1)
+    ]
+
+
+# order
+
+
+def test_first_come_first_served() -> None:
+    rig = Rig(max_num_seqs=1)
+    for name, arrival in (("c", 3.0), ("a", 1.0), ("b", 2.0)):
+        rig.add(name, tokens(5, family=ord(name)), max_tokens=1, arrival=arrival)
+    rig.finish()
+    assert list(rig.ends()) == ["a", "b", "c"]
+
+
+def test_the_more_urgent_goes_first() -> None:
+    rig = Rig(max_num_seqs=1, policy="priority")
+    for name, priority in (("c", 3), ("a", -1), ("b", 2)):
+        rig.add(name, tokens(5, family=ord(name)), max_tokens=1, priority=priority)
+    rig.finish()
+    assert list(rig.ends()) == ["a", "b", "c"]
+
+
+def test_one_that_waited_long_enough_goes_before_a_more_urgent_one() -> None:
+    rig = Rig(max_num_seqs=1, policy="priority", ageing_seconds=2.0)
+    for name, priority, arrival in (("urgent", 0, 5.0), ("old", 2, 0.0), ("new", 2, 4.0)):
+        family = len(name)
+        rig.add(name, tokens(5, family), max_tokens=1, priority=priority, arrival=arrival)
+    rig.finish()
+    assert list(rig.ends()) == ["old", "urgent", "new"]
+
+
+def test_an_older_sequence_that_is_admitted_late_still_runs_first() -> None:
+    rig = Rig(max_num_batched_tokens=4)
+    rig.add("young", tokens(4, family=2), arrival=5.0)
+    rig.step()
+    rig.add("old", 4, arrival=1.0)
+    rig.step()
+    assert rig.running == ["old", "young"]
+    assert list(rig.chunks(rig.plan())) == ["old", "young"]
+
+
+# displacement
+
+
+def displacing(**settings: Any) -> Rig:
+    """Two that are not urgent run."""
+    rig = Rig(policy="priority", **settings)
+    rig.add("one", tokens(8, family=2), priority=5, max_tokens=8)
+    rig.add("two", tokens(8, family=3), priority=6, max_tokens=8)
+    rig.step()
+    assert rig.running == ["one", "two"]
+    return rig
+
+
+def test_an_urgent_one_takes_the_place_of_the_least_urgent() -> None:
+    rig = displacing(max_num_seqs=2)
+    rig.add("urgent", 8, priority=1, max_tokens=8)
+    rig.step()
+    assert (rig.running, rig.waiting) == (["urgent", "one"], ["two"])
+    outputs = rig.finish()
+    assert outputs["two"] == expected_output(tokens(8, family=3), 8)
+    assert rig.scheduler.stats.num_preemptions == 1
+
+
+def test_an_urgent_one_takes_the_blocks_of_as_many_as_it_needs() -> None:
+    rig = displacing(num_blocks=9)
+    rig.add("urgent", 25, priority=1, max_tokens=8)
+    rig.step()
+    assert (rig.running, rig.waiting) == (["urgent"], ["one", "two"])
+    rig.finish()
+
+
+def test_an_equally_urgent_one_waits() -> None:
+    rig = displacing(max_num_seqs=2)
+    rig.add("equal", 8, priority=6)
+    rig.step()
+    assert (rig.running, rig.waiting) == (["one", "two"], ["equal"])
+
+
+def test_an_urgent_one_displaces_nobody_where_there_is_room() -> None:
+    rig = displacing()
+    rig.add("urgent", 8, priority=1)
+    rig.step()
+    assert rig.running == ["urgent", "one", "two"]
+
+
+def test_an_urgent_one_displaces_nobody_while_its_adapter_has_no_slot() -> None:
+    rig = Rig(policy="priority", max_num_seqs=1, max_loras=1)
+    rig.add("one", 8, priority=5, lora="x")
+    rig.step()
+    rig.add("urgent", 8, priority=1, lora="y")
+    rig.step()
+    assert (rig.running, rig.waiting) == (["one"], ["urgent"])
+
+
+def test_an_urgent_one_does_not_displace_who_computes_its_prefix() -> None:
+    rig = Rig(policy="priority", max_num_seqs=1, max_num_batched_tokens=4)
+    rig.add("one", 12, priority=5, max_tokens=2)
+    rig.step()
+    rig.add("urgent", 12, priority=1, max_tokens=2)
+    rig.step()
+    assert (rig.running, rig.waiting) == (["one"], ["urgent"])
+    rig.finish()
+
+
+# preemption
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("caching", [True, False])
+def test_when_blocks_run_out_the_last_gives_way_and_all_come_out_right(
+    depth: int, caching: bool
+) -> None:
+    rig = Rig(num_blocks=9, pipeline_depth=depth, prefix_caching=caching)
+    for family in (1, 2, 3):
+        rig.add(f"{family}", tokens(6, family), max_tokens=20)
+    first_running = []
+    while rig.scheduler.sequences:
+        rig.step()
+        first_running += rig.running[:1]
+    assert rig.outputs() == {f"{f}": expected_output(tokens(6, f), 20) for f in (1, 2, 3)}
+    assert rig.scheduler.stats.num_preemptions > 0
+    assert first_running == sorted(first_running), "the first is never preempted"
+    first, *others = (rig.end_of(f"{family}").stats for family in (1, 2, 3))
+    assert first is not None
+    assert (first.num_preemptions, first.num_lost_tokens) == (0, 0)
+    assert all(each and bool(each.num_lost_tokens) == bool(each.num_preemptions) for each in others)
+
+
+def test_the_cache_gives_most_of_a_preempted_sequence_back() -> None:
+    rig = Rig(num_blocks=8, max_num_seqs=2)
+    rig.add("first", tokens(8, 1), max_tokens=9)
+    rig.add("second", tokens(8, 2), max_tokens=9)
+    rig.finish()
+    timeline = rig.end_of("second").stats
+    assert timeline is not None
+    assert timeline.num_preemptions > 0
+    assert (timeline.num_cached_tokens, timeline.num_recached_tokens % 4) == (0, 0)
+    assert 0 < timeline.num_recached_tokens <= timeline.num_lost_tokens
+    assert rig.scheduler.stats.num_cached_tokens == timeline.num_recached_tokens
+
+
+def test_drafts_are_given_up_before_anybody_is_preempted() -> None:
+    """Position 7 is in a block that "a" has; its three guesses would need one more."""
+    rig = Rig(num_blocks=4, max_drafts=3, drafter=lambda known: (0, 0, 0))
+    rig.add("a", 7, max_tokens=6)
+    rig.add("b", tokens(3, 2), max_tokens=2)
+    rig.step()
+    assert rig.scheduler.kv.pool.num_free == 0
+    assert rig.chunks(rig.plan()) == {"a": (7, 1), "b": (3, 1)}
+    assert rig.scheduler.stats.num_preemptions == 0
+
+
+def test_a_share_of_the_blocks_is_kept_free_for_those_that_run() -> None:
+    rig = Rig(num_blocks=20, watermark=0.5, prefix_caching=False)
+    rig.add("a", 20)
+    rig.add("b", 20)
+    rig.step()
+    assert (rig.running, rig.waiting) == (["a"], ["b"])
+    assert rig.scheduler.stats.recent[-1].held_by == stats.BLOCKS
+    rig.abort("a")
+    rig.step()
+    assert rig.running == ["b"], "alone it may take what there is"
+
+
+# adapters
+
+
+def test_one_whose_adapter_has_no_slot_is_overtaken() -> None:
+    rig = Rig(max_loras=1)
+    for name, lora in (("x1", "x"), ("y", "y"), ("x2", "x"), ("none", None)):
+        rig.add(name, 5, lora=lora, max_tokens=3, cache_scope=name)
+    rig.step()
+    assert (rig.running, rig.waiting) == (["x1", "x2", "none"], ["y"])
+    assert rig.scheduler.stats.recent[-1].held_by == stats.ADAPTERS
+    rig.finish()
+    timeline = rig.end_of("y").stats
+    assert timeline is not None
+    assert timeline.held_seconds == {stats.TURN: 1.0, stats.ADAPTERS: 3.0}
+
+
+def test_only_so_many_are_looked_at_behind_one_that_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scheduler, "MAX_PASSED_OVER", 2)
+    rig = Rig(max_loras=1)
+    for name, lora in (("x", "x"), ("1", "y"), ("2", "y"), ("3", "y"), ("late", "x")):
+        rig.add(name, 5, lora=lora, cache_scope=name)
+    rig.step()
+    assert rig.running == ["x"]
+    rig.abort("2")
+    rig.step()
+    assert rig.running == ["x", "late"]
+
+
+@pytest.mark.parametrize(("most", "place"), [(3, 4), (1000, 12)])
+def test_the_head_is_overtaken_only_so_many_times(
+    most: int, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then nobody passes it: the adapter that runs runs out, and its own gets the slot."""
+    monkeypatch.setattr(scheduler, "MAX_OVERTAKEN", most)
+    rig = Rig(max_loras=1, max_num_seqs=2)
+    rig.add("x", 5, lora="x", max_tokens=3, cache_scope="x")  # so that one always runs
+    rig.add("y", 5, lora="y", max_tokens=2)
+    for number in range(11):
+        rig.add(f"x{number}", 5, lora="x", max_tokens=6, cache_scope=f"{number}")
+    rig.finish()
+    begun = {name: rig.end_of(name).stats for name in rig.ends()}
+    before_y = [each for each in begun.values() if _began(each) < _began(begun["y"])]
+    assert len(before_y) == place
+
+
+def _began(timeline: stats.RequestStats | None) -> float:
+    assert timeline is not None
+    assert timeline.first_planned_at is not None
+    return timeline.first_planned_at
+
+
+def test_a_head_that_lacks_blocks_is_not_matched_anew_until_enough_are_free() -> None:
+    """To look at a long prompt costs time; it is not spent while it cannot change anything."""
+    rig = Rig(num_blocks=8, block_size=4)
+    rig.add("a", 12, max_tokens=8)
+    rig.add("big", tokens(20, 2), max_tokens=2)
+    match, looked_at = rig.scheduler.kv.match, []
+
+    def observed(sequence: Sequence, parent: Sequence | None = None) -> Prefix:
+        looked_at.append(sequence.request_id)
+        return match(sequence, parent)
+
+    rig.scheduler.kv.match = observed  # type: ignore[method-assign]
+    for _ in range(4):
+        rig.step()
+    assert (looked_at, rig.waiting) == (["a", "big"], ["big"])
+    rig.finish()
+    assert looked_at == ["a", "big", "big"]
+
+
+def test_who_is_held_for_a_common_reason_is_not_overtaken() -> None:
+    rig = Rig(num_blocks=8, prefix_caching=False)
+    rig.add("a", 16, max_tokens=8)
+    rig.add("big", 20, max_tokens=2)
+    rig.add("small", 2, max_tokens=2)
+    rig.step()
+    assert (rig.running, rig.waiting) == (["a"], ["big", "small"])
+
+
+# slots
+
+
+def test_a_slot_is_announced_as_freed_once_and_before_its_reuse() -> None:
+    """The worker refuses to open a slot that it was not told to forget, or to forget one twice."""
+    rig = Rig(max_num_seqs=1, pipeline_depth=2)
+    for name in "abc":
+        rig.add(name, 5, max_tokens=2)
+    rig.finish()
+    opened = [slot.slot for plan in rig.plans for slot in plan.opened]
+    freed = [slot for plan in rig.plans for slot in plan.freed]
+    assert opened == [0, 0, 0]
+    assert freed == [0, 0]
+    plan = rig.plan()
+    assert plan is not None
+    assert (plan.freed, plan.slots) == ((0,), ())
+    rig.land()
+    assert rig.plan() is None
+    assert rig.worker.rows == {}
+
+
+# results that break the protocol
+
+
+def test_results_come_in_order_and_answer_every_chunk() -> None:
+    rig = Rig()
+    rig.add("a", 5)
+    rig.plan()
+    with pytest.raises(AssertionError, match="result 7 came out of order"):
+        rig.scheduler.apply(StepResult(7, (1,)), 0.0)
+    rig = Rig()
+    rig.add("a", 5)
+    rig.plan()
+    with pytest.raises(AssertionError, match="must answer every chunk"):
+        rig.scheduler.apply(StepResult(0, ()), 0.0)
+
+
+def test_a_decoding_sequence_must_get_a_token() -> None:
+    rig = Rig()
+    rig.add("a", 5)
+    rig.step()
+    rig.plan()
+    with pytest.raises(AssertionError, match="slot 0 should have sampled a token"):
+        rig.scheduler.apply(StepResult(1, (-1,)), 0.0)
+
+
+def test_only_so_many_tokens_are_looked_at_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hashing and copying prompts takes time that a step must not spend without bound."""
+    monkeypatch.setattr(scheduler, "MAX_TOKENS_LOOKED_AT", 10)
+    rig = Rig()
+    for number, name in enumerate("abc"):
+        rig.add(name, tokens(8, number), max_tokens=4)
+    rig.step()
+    assert (rig.running, rig.waiting) == (["a", "b"], ["c"])
+    rig.step()
+    assert rig.running == ["a", "b", "c"]
+
+
+# displacing
+
+
+def test_nobody_is_displaced_for_one_that_would_not_fit_even_then() -> None:
+    """The most urgent one keeps its blocks; those of the others would not do."""
+    rig = Rig(num_blocks=12, policy="priority", prefix_caching=False)
+    rig.add("top", 24, priority=-2, max_tokens=8)
+    rig.add("low", tokens(8, 2), priority=2, max_tokens=8)
+    rig.step()
+    rig.add("middle", tokens(24, 3), priority=0, max_tokens=4)
+    for _ in range(3):
+        rig.step()
+    assert (rig.running, rig.waiting) == (["top", "low"], ["middle"])
+
+
+def test_what_others_still_have_to_compute_is_kept_for_them() -> None:
+    """Two long prompts that fit one at a time are not begun together and then thrown out."""
+    rig = Rig(num_blocks=16, long_prefill_tokens=8, prefix_caching=False)
+    rig.add("a", 40, max_tokens=2)
+    rig.add("b", tokens(40, 2), max_tokens=2)
+    rig.step()
+    assert (rig.running, rig.waiting) == (["a"], ["b"])
+    rig.finish()
+    assert rig.scheduler.stats.num_preemptions == 0
