@@ -8,30 +8,14 @@ so the offline and the streaming interface share it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from octavo.core.request import Abort, Request, TokenEvent
-from octavo.core.sampling_params import SamplingParams
+from octavo.core.sampling_params import MAX_BAD_WORD_VARIANTS, RequestOutputKind, SamplingParams
 from octavo.frontend.inputs import Input
 from octavo.frontend.outputs import RequestError, RequestOutput
 from octavo.frontend.stream import Stream
 from octavo.frontend.tokenizer import Tokenizer
-
-
-@dataclass(slots=True)
-class Entry:
-    """One open request."""
-
-    output: RequestOutput
-    sampling: SamplingParams
-    streams: dict[str, Stream]
-    requests: list[Request] = field(default_factory=list)
-
-    @property
-    def is_done(self) -> bool:
-        """Whether every continuation has ended."""
-        return all(stream.whole.finished() for stream in self.streams.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +27,45 @@ class Options:
     cache_scope: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What the front end knows of the model."""
+
+    tokenizer: Tokenizer
+    vocabulary: int  # rows of the head; ids beyond it do not exist
+    max_model_len: int
+    end_ids: tuple[int, ...]
+    max_logprobs: int
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One open request."""
+
+    output: RequestOutput
+    kind: RequestOutputKind
+    streams: dict[str, Stream]
+
+    @property
+    def is_done(self) -> bool:
+        return all(stream.whole.finished() for stream in self.streams.values())
+
+
+PLAIN = Options()
+
+
 class Desk:
     """All open requests of one front end."""
 
-    def __init__(
-        self, tokenizer: Tokenizer, end_ids: Sequence[int], max_model_len: int, seed: int
-    ) -> None:
-        self.tokenizer = tokenizer
-        self._end_ids = tuple(end_ids)
-        self._max_model_len = max_model_len
-        self._seed = seed  # of requests that bring none: one is drawn from it for each
+    def __init__(self, model: Model, seed: int) -> None:
+        self.model = model
+        self._seed = seed  # what unseeded requests draw theirs from
         self._num_opened = 0
-        self._entries: dict[str, Entry] = {}
-        self._owner: dict[str, str] = {}  # the core's request id → ours
+        self._entries: dict[str, _Entry] = {}
+        self._owners: dict[str, str] = {}  # the core's request id → ours
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
     def open(
         self,
@@ -63,73 +73,122 @@ class Desk:
         prompt: Input,
         sampling: SamplingParams,
         arrival: float,
-        options: Options = Options(),
+        options: Options = PLAIN,
     ) -> list[Request]:
-        """Begin a request: what is to be handed to the core."""
+        """Begin a request: what is to be handed to the core, in this order."""
         if request_id in self._entries:
             raise RequestError(f"request id {request_id!r} is in use")
-        if len(prompt.token_ids) >= self._max_model_len:
+        sampling = self._settle(sampling)
+        if len(prompt.token_ids) >= self.model.max_model_len:
             raise RequestError(
                 f"the prompt has {len(prompt.token_ids)} tokens; max_model_len="
-                f"{self._max_model_len} leaves no room for an answer: shorten it"
+                f"{self.model.max_model_len} leaves no room for an answer: shorten it"
             )
-        self._num_opened += 1
-        seed = sampling.seed
-        if seed is None:
-            seed = (self._seed * 0x9E3779B97F4A7C15 + self._num_opened * 0xD1B54A32D192ED03) % 2**63
         output = RequestOutput(request_id, prompt.text, list(prompt.token_ids), [])
-        entry = Entry(output, sampling, {})
+        entry = _Entry(output, sampling.output_kind, {})
+        self._entries[request_id] = entry
+        requests = []
         for index in range(sampling.n):
-            name = request_id if index == 0 else f"{request_id}/{index}"
-            entry.requests.append(
+            name = f"{request_id}#{index}"
+            stream = Stream(index, prompt.token_ids, sampling, self.model.tokenizer)
+            entry.streams[name] = stream
+            self._owners[name] = request_id
+            assert sampling.seed is not None
+            seed = (sampling.seed + index + 2**63) % 2**64 - 2**63
+            requests.append(
                 Request(
                     request_id=name,
                     prompt=array("i", prompt.token_ids),
-                    sampling=replace(sampling, n=1, seed=(seed + index) % 2**63),
+                    sampling=replace(sampling, n=1, seed=seed),
                     arrival=arrival,
-                    eos_token_ids=self._end_ids,
+                    eos_token_ids=self.model.end_ids,
                     priority=options.priority,
                     lora=options.lora,
                     cache_scope=options.cache_scope,
-                    parent_id=request_id if index else None,
+                    parent_id=f"{request_id}#0" if index else None,
                 )
             )
-            stream = Stream(index, prompt.token_ids, sampling, self.tokenizer)
-            entry.streams[name] = stream
-            self._owner[name] = request_id
-        self._entries[request_id] = entry
-        return entry.requests
+        return requests
 
-    def receive(self, event: TokenEvent) -> tuple[RequestOutput | None, Abort | None]:
-        """Follow one event: news for the user if there is any, and a stop for the core."""
-        owner = self._owner.get(event.request_id)
-        if owner is None:  # it ended here by a stop string before the core knew
-            return None, None
-        entry = self._entries[owner]
+    def _settle(self, sampling: SamplingParams) -> SamplingParams:
+        """What only the front end can fill in or check: the seed, bad words, ids, log-probs."""
+        sampling.check_vocabulary(self.model.vocabulary)
+        most = self.model.max_logprobs
+        for name in ("logprobs", "prompt_logprobs"):
+            asked = getattr(sampling, name)
+            if asked is not None and most != -1 and (asked == -1 or asked > most):
+                raise RequestError(
+                    f"{name}={asked} is more than max_logprobs={most} of this engine allows"
+                )
+        self._num_opened += 1
+        seed = sampling.seed
+        if seed is None:
+            mixed = self._seed * 0x9E3779B97F4A7C15 + self._num_opened * 0xD1B54A32D192ED03
+            seed = mixed % 2**63
+        words = {
+            tuple(self.model.tokenizer.encode(spelling, add_special_tokens=False)): None
+            for word in sampling.bad_words
+            for spelling in (word, " " + word.lstrip())
+        }
+        words.pop((), None)
+        if len(words) + len(sampling.bad_words_token_ids) > MAX_BAD_WORD_VARIANTS:
+            raise RequestError(
+                f"bad_words come to {len(words)} spellings; at most {MAX_BAD_WORD_VARIANTS} work"
+            )
+        ids = (*sampling.bad_words_token_ids, *words)
+        return replace(sampling, seed=seed, bad_words_token_ids=ids)
+
+    def receive(self, event: TokenEvent) -> tuple[RequestOutput | None, list[Abort]]:
+        """Follow one event: what the user is to see, if anything, and what the core must drop.
+
+        Raises RequestError, and forgets the request, if it was turned away or failed.
+        """
+        request_id = self._owners.get(event.request_id)
+        if request_id is None:  # it ended here, by a stop string, before the core knew
+            return None, []
+        entry = self._entries[request_id]
         stream = entry.streams[event.request_id]
         if event.finish_reason in ("refused", "overloaded", "error"):
-            self.close(owner)
-            raise RequestError(f"request {owner!r}: {event.message}")
-        stops = stream.push(event)
+            raise FailedRequestError(request_id, event, self.close(request_id))
+        must_stop = stream.push(event)
         if event.stats is not None and entry.output.metrics is None:
             entry.output.metrics = event.stats
             entry.output.num_cached_tokens = event.stats.num_cached_tokens
         if stream.whole.finished():
-            del self._owner[event.request_id]
-        output = self._output(entry)
-        if entry.is_done:
-            self.close(owner)
-        return output, Abort(event.request_id) if stops else None
+            del self._owners[event.request_id]
+        done = entry.is_done
+        if done:
+            del self._entries[request_id]
+        aborts = [Abort(event.request_id)] if must_stop else []
+        return self._output(entry, done), aborts
 
     def close(self, request_id: str) -> list[Abort]:
-        """Forget a request: what the core must be told to drop."""
+        """Forget a request: what the core must drop."""
         entry = self._entries.pop(request_id, None)
-        if entry is None:
-            return []
-        open_names = [name for name in entry.streams if self._owner.pop(name, None)]
-        return [Abort(name) for name in open_names]
+        names = [] if entry is None else entry.streams
+        return [Abort(name) for name in names if self._owners.pop(name, None) is not None]
 
-    def _output(self, entry: Entry) -> RequestOutput:
-        done = entry.is_done
-        outputs = [stream.whole for stream in entry.streams.values()]
-        return replace(entry.output, outputs=outputs, finished=done)
+    def _output(self, entry: _Entry, done: bool) -> RequestOutput | None:
+        if entry.kind is RequestOutputKind.FINAL_ONLY and not done:
+            return None
+        streams = list(entry.streams.values())
+        if entry.kind is RequestOutputKind.DELTA:
+            outputs = [stream.take() for stream in streams]
+        else:
+            outputs = [stream.whole for stream in streams]
+        return replace(
+            entry.output,
+            outputs=outputs,
+            finished=done,
+            prompt_logprobs=streams[0].prompt_logprobs,
+        )
+
+
+class FailedRequestError(RequestError):
+    """The engine turned a request away, or it failed there."""
+
+    def __init__(self, request_id: str, event: TokenEvent, aborts: list[Abort]) -> None:
+        super().__init__(f"request {request_id}: {event.message}")
+        self.request_id = request_id
+        self.reason = event.finish_reason
+        self.aborts = aborts  # its other continuations, to be dropped

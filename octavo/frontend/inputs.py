@@ -24,38 +24,36 @@ class Input:
 
 def read_prompt(prompt: Prompt, tokenizer: Tokenizer, vocabulary: int) -> Input:
     """One prompt to token ids; refuses what is no prompt, and ids the model does not have."""
-    text: str | None = None
-    ids: Sequence[int]
+    text: object = None
+    given: object = prompt
     if isinstance(prompt, Mapping):
-        keys = {"prompt", "prompt_token_ids"} & prompt.keys()
-        if not keys:
+        if not {"prompt", "prompt_token_ids"} & prompt.keys():
             raise RequestError(
                 f"a prompt given as a dict needs 'prompt' or 'prompt_token_ids'; "
                 f"this one has {sorted(map(str, prompt))}"
             )
         text = prompt.get("prompt")
-        prompt = prompt["prompt_token_ids"] if "prompt_token_ids" in keys else prompt["prompt"]
-    if isinstance(prompt, str):
-        text, ids = prompt, tokenizer.encode(prompt)
-    elif isinstance(prompt, Sequence) and not isinstance(prompt, bytes):
-        ids = prompt
-    else:
+        given = prompt.get("prompt_token_ids", text)
+    if isinstance(given, str):
+        return Input(given, check_ids(tokenizer.encode(given), vocabulary))
+    if not isinstance(given, Sequence) or isinstance(given, bytes):
         raise RequestError(
-            f"a prompt is a string or a list of token ids, not {type(prompt).__name__}"
+            f"a prompt is a string or a list of token ids, not {type(given).__name__}"
         )
-    return Input(text, check_ids(ids, vocabulary))
+    return Input(text if isinstance(text, str) else None, check_ids(given, vocabulary))
 
 
-def check_ids(ids: Sequence[int], vocabulary: int) -> array[int]:
+def check_ids(ids: Sequence[object], vocabulary: int) -> array[int]:
     """Token ids as the core keeps them."""
+    checked = array("i")
     for index, token in enumerate(ids):
-        is_id = isinstance(token, int) and not isinstance(token, bool)
-        if not (is_id and 0 <= token < vocabulary):
+        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocabulary:
             raise RequestError(
                 f"prompt_token_ids[{index}] is {token!r}; the model's tokens are 0 to "
                 f"{vocabulary - 1}"
             )
-    return array("i", ids)
+        checked.append(token)
+    return checked
 
 
 def is_many(prompts: object) -> bool:

@@ -19,10 +19,10 @@ class Progress:
         self._began = self._drawn = time.monotonic()
         self._done = self._tokens = 0
 
-    def advance(self, done: int, tokens: int) -> None:
-        """So many requests and output tokens more."""
-        self._done += done
-        self._tokens += tokens
+    def show(self, done: int, new_tokens: int) -> None:
+        """So many requests are done, and so many output tokens have come since the last time."""
+        self._done = done
+        self._tokens += new_tokens
         now = time.monotonic()
         if self._shown and (now - self._drawn > REDRAW_SECONDS or self._done == self._total):
             self._drawn = now

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from octavo.core.plan import LogprobsPayload, TokenLogprobs
 from octavo.core.request import TokenEvent
 from octavo.core.sampling_params import SamplingParams
-from octavo.frontend.outputs import CompletionOutput
+from octavo.frontend.outputs import CompletionOutput, Logprob, PromptLogprobs
 from octavo.frontend.stop_strings import StopStrings
 from octavo.frontend.tokenizer import Tokenizer
 
@@ -18,6 +19,7 @@ class Stream:
         self, index: int, prompt: Sequence[int], sampling: SamplingParams, tokenizer: Tokenizer
     ) -> None:
         self._sampling = sampling
+        self._tokenizer = tokenizer
         self._detokenizer = None
         if sampling.detokenize:
             self._detokenizer = tokenizer.detokenizer(
@@ -26,53 +28,80 @@ class Stream:
                 context=prompt,
             )
         self._stops = StopStrings(sampling.stop, include=sampling.include_stop_str_in_output)
-        self._num_tokens = 0
+        self._num_taken = (0, 0)  # tokens and characters handed on as deltas
         self.whole = CompletionOutput(index)
-        self._fresh = CompletionOutput(index)
+        if sampling.logprobs is not None:
+            self.whole.logprobs = []
+            self.whole.cumulative_logprob = 0.0
+        self.prompt_logprobs: PromptLogprobs | None = None
+        if sampling.prompt_logprobs is not None:
+            self.prompt_logprobs = [None] * len(prompt)
 
     def push(self, event: TokenEvent) -> bool:
-        """Take an event; whether the engine should be told to stop, because the text has ended."""
-        assert not self.whole.finished(), "an event after the end"
-        assert event.position == self._num_tokens, f"token {event.position} out of order"
-        stopped_by_token = event.finish_reason == "stop"
-        text = ""
-        for number, token in enumerate(event.tokens, 1):
-            self._num_tokens += 1
-            self._append_token(token)
-            is_end = stopped_by_token and number == len(event.tokens)
-            if self._detokenizer is not None and not (is_end and self._hides_stop_token()):
-                may_stop = self._num_tokens >= self._sampling.min_tokens
-                text += self._stops.push(self._detokenizer.push(token), may_stop=may_stop)
+        """Take an event; whether the engine is to be told to stop, because the text has ended."""
+        whole = self.whole
+        assert not whole.finished(), "an event after the end"
+        assert event.position == len(whole.token_ids), f"token {event.position} out of order"
+        payload = event.payload if isinstance(event.payload, LogprobsPayload) else None
+        if payload is not None and self.prompt_logprobs is not None:
+            for offset, told in enumerate(payload.prompt):
+                self.prompt_logprobs[payload.prompt_start + offset] = self._explain(told)
+        for number, token in enumerate(event.tokens):
+            whole.token_ids.append(token)
+            if payload is not None and whole.logprobs is not None:
+                self._add_logprobs(payload.sampled[number])
+            is_stop = event.finish_reason == "stop" and number == len(event.tokens) - 1
+            if self._detokenizer is None or (is_stop and self._hides_stop):
+                continue
+            may_stop = len(whole.token_ids) >= self._sampling.min_tokens
+            whole.text += self._stops.push(self._detokenizer.push(token), may_stop=may_stop)
             if self._stops.matched is not None:
-                self._finish(text, "stop", self._stops.matched)
+                whole.finish_reason, whole.stop_reason = "stop", self._stops.matched
                 return event.finish_reason is None
-        if event.finish_reason is None:
-            self._append_text(text)
-            return False
-        if self._detokenizer is not None:
-            text += self._stops.push(self._detokenizer.finish())
-            text += self._stops.finish()
-        self._finish(text, event.finish_reason, event.stop_token)
+        if event.finish_reason is not None:
+            self._finish(event)
         return False
 
     def take(self) -> CompletionOutput:
         """What is new since the last time."""
-        fresh, self._fresh = self._fresh, CompletionOutput(self.whole.index)
-        return fresh
+        whole = self.whole
+        num_tokens, num_characters = self._num_taken
+        self._num_taken = len(whole.token_ids), len(whole.text)
+        return CompletionOutput(
+            whole.index,
+            whole.text[num_characters:],
+            whole.token_ids[num_tokens:],
+            whole.cumulative_logprob,
+            None if whole.logprobs is None else whole.logprobs[num_tokens:],
+            whole.finish_reason,
+            whole.stop_reason,
+        )
 
-    def _hides_stop_token(self) -> bool:
+    @property
+    def _hides_stop(self) -> bool:
+        """A token that ends the sequence is among its ids, but not in its text."""
         return not self._sampling.include_stop_str_in_output
 
-    def _append_token(self, token: int) -> None:
-        self.whole.token_ids.append(token)
-        self._fresh.token_ids.append(token)
+    def _finish(self, event: TokenEvent) -> None:
+        if self._detokenizer is not None:
+            self.whole.text += self._stops.push(self._detokenizer.finish())
+            self.whole.text += self._stops.finish()
+        self.whole.finish_reason, self.whole.stop_reason = event.finish_reason, event.stop_token
 
-    def _append_text(self, text: str) -> None:
-        self.whole.text += text
-        self._fresh.text += text
+    def _add_logprobs(self, told: TokenLogprobs) -> None:
+        assert self.whole.logprobs is not None
+        assert self.whole.cumulative_logprob is not None
+        self.whole.logprobs.append(self._explain(told))
+        self.whole.cumulative_logprob += told.logprobs[0]
 
-    def _finish(self, text: str, reason: str, stop: int | str | None) -> None:
-        self._append_text(text)
-        for output in (self.whole, self._fresh):
-            output.finish_reason = reason
-            output.stop_reason = stop
+    def _explain(self, told: TokenLogprobs) -> dict[int, Logprob]:
+        """The token that stands there first, then the likeliest, best first."""
+        named: dict[int, Logprob] = {}
+        pairs = zip(told.token_ids, told.logprobs, strict=True)
+        for place, (token, logprob) in enumerate(pairs):
+            if token not in named:
+                rank = told.rank if place == 0 else place
+                named[token] = Logprob(
+                    logprob, rank, self._tokenizer.decode([token], skip_special_tokens=False)
+                )
+        return named

@@ -12,14 +12,13 @@ from octavo.layers import CausalLM
 from octavo.loader import Checkpoint, CheckpointError, Source
 from octavo.loader.errors import SourceError
 from octavo.loader.strict_json import parse_object
-from octavo.models.build import Weights
 from octavo.models.config import Config
 from octavo.models.generation import GenerationDefaults, of_configuration, of_gguf
 from octavo.models.gguf.config import read_config
 from octavo.models.gguf.weights import GgufWeights
 from octavo.models.registry import family_of
 from octavo.models.spec import ModelSpec
-from octavo.models.weights import CheckpointWeights
+from octavo.models.weights import CheckpointWeights, Weights
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,161 @@
+"""`LLM`: a model in this process, for batches of prompts."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from octavo.config import EngineArguments
+from octavo.core.request import Request
+from octavo.core.sampling_params import LogitsProcessor, SamplingParams
+from octavo.frontend.chat_template import Message
+from octavo.frontend.desk import PLAIN, Options
+from octavo.frontend.inputs import Input, Prompt, is_many, read_prompt
+from octavo.frontend.model import LocalModel
+from octavo.frontend.outputs import RequestError, RequestOutput
+from octavo.frontend.progress import Progress
+from octavo.loader import DEFAULT_MODEL
+
+Conversation = Sequence[Message]
+
+
+class LLM:
+    """A model, ready to generate.
+
+    >>> llm = LLM("smollm2")
+    >>> llm.generate("The capital of France is")[0].outputs[0].text
+
+    `options` are the fields of `octavo.config.EngineArguments`. `logits_processors` are named
+    functions that requests may ask for by name.
+    """
+
+    def __init__(
+        self,
+        model: str = DEFAULT_MODEL,
+        *,
+        logits_processors: Mapping[str, LogitsProcessor] | None = None,
+        **options: Any,
+    ) -> None:
+        self._model = LocalModel(EngineArguments(model=model, **options), logits_processors)
+        self._num_requests = 0
+
+    def get_tokenizer(self) -> Any:
+        """The model's tokenizer."""
+        return self._model.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What the model's makers recommend."""
+        return self._model.default_sampling()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        priority: Sequence[int] | None = None,
+        cache_salt: str = "",
+    ) -> list[RequestOutput]:
+        """Continue one prompt or many; the outputs are in the prompts' order.
+
+        A prompt is a text, a list of token ids, or a dict with either. Everything is checked
+        before anything is begun.
+        """
+        many: Sequence[Any] = prompts if is_many(prompts) else [prompts]  # type: ignore[assignment]
+        inputs = [self._read(prompt) for prompt in many]
+        return self._run(inputs, sampling_params, use_tqdm, priority, cache_salt)
+
+    def chat(
+        self,
+        messages: Conversation | Sequence[Conversation],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or many, written as prompts by the model's chat template."""
+        template = self._model.template(chat_template, with_tools=bool(tools))
+        many: Sequence[Any] = messages
+        if not messages or isinstance(messages[0], Mapping):
+            many = [messages]
+        inputs = []
+        for conversation in many:
+            text = template.render(
+                conversation,
+                tools=tools,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                variables=chat_template_kwargs,
+            )
+            # The template writes special tokens itself.
+            ids = self._model.tokenizer.encode(text, add_special_tokens=False)
+            inputs.append(self._read({"prompt": text, "prompt_token_ids": ids}))
+        return self._run(inputs, sampling_params, use_tqdm, None, "")
+
+    def _read(self, prompt: Prompt) -> Input:
+        model = self._model.desk.model
+        return read_prompt(prompt, model.tokenizer, model.vocabulary)
+
+    def _run(
+        self,
+        inputs: Sequence[Input],
+        sampling: SamplingParams | Sequence[SamplingParams] | None,
+        shows_progress: bool,
+        priorities: Sequence[int] | None,
+        cache_scope: str,
+    ) -> list[RequestOutput]:
+        each = _for_each(sampling or self._model.default_sampling(), len(inputs), "sampling_params")
+        options = [PLAIN] * len(inputs)
+        if priorities is not None or cache_scope:
+            levels = _for_each(priorities or 0, len(inputs), "priority")
+            options = [Options(level, cache_scope=cache_scope) for level in levels]
+        desk, arrival = self._model.desk, self._model.now()
+        names: list[str] = []
+        backlog: deque[Request] = deque()
+        try:
+            for prompt, parameters, option in zip(inputs, each, options, strict=True):
+                self._num_requests += 1
+                names.append(str(self._num_requests))
+                backlog.extend(desk.open(names[-1], prompt, parameters, arrival, option))
+            return self._drive(names, backlog, shows_progress)
+        finally:
+            for name in names:  # after an error or Ctrl-C nothing must go on running
+                for abort in desk.close(name):
+                    self._model.core.on_event(abort)
+            while self._model.core.has_work:
+                self._model.core.step()
+
+    def _drive(
+        self, names: Sequence[str], backlog: deque[Request], shows_progress: bool
+    ) -> list[RequestOutput]:
+        core, desk = self._model.core, self._model.desk
+        outputs: dict[str, RequestOutput] = {}
+        progress = Progress(len(names), shows_progress)
+        most = self._model.engine.config.core.max_num_waiting
+        while len(outputs) < len(names):
+            while backlog and core.scheduler.queue.num_waiting < most:
+                core.on_event(backlog.popleft())
+            events = core.step()
+            for event in events:
+                output, aborts = desk.receive(event)
+                for abort in aborts:
+                    core.on_event(abort)
+                if output is not None and output.finished:
+                    outputs[output.request_id] = output
+            progress.show(len(outputs), sum(len(event.tokens) for event in events))
+        progress.close()
+        return [outputs[name] for name in names]
+
+
+def _for_each(value: Any, count: int, name: str) -> list[Any]:
+    """One value for all, or a list with one for each."""
+    if isinstance(value, Sequence):
+        if len(value) != count:
+            raise RequestError(f"{len(value)} {name} for {count} prompts: give one, or one each")
+        return list(value)
+    return [value] * count
