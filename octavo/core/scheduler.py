@@ -248,12 +248,16 @@ class Scheduler(Roster):
 
         With `before`, only those that come before that running sequence.
         """
+        if not self.queue:
+            return None
+        if not self.free_slots:
+            return why.SEATS
         held_by: str | None = None
         index = 0
-        ahead = self.running if self.queue else []
+        ahead = self.running
         if before is not None:
             ahead = [each for each in ahead if each.order < before.order]
-        self._owed_blocks = sum(map(self.kv.owed, ahead))
+        self._owed_blocks = sum([self.kv.owed(each) for each in ahead if each.catching_up])
         most_held = len(self.queue.held) + MAX_FOLLOWING
         num_tokens = 0
         while index < len(self.queue) and len(self.queue.held) < most_held:
