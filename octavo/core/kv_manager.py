@@ -203,8 +203,6 @@ class KVManager:
 
     def owed(self, sequence: Sequence) -> int:
         """Blocks that a running sequence still lacks for the tokens it knows."""
-        if not sequence.catching_up:
-            return 0
         lacking = self._blocks(len(sequence.tokens)) - len(sequence.tables[0])
         return sum(min(lacking, most) for most in self._most_blocks)
 

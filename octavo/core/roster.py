@@ -83,7 +83,7 @@ class Roster:
         sequence.status = Status.RUNNING
         sequence.slot = self.free_slots.pop()
         self.slots[sequence.slot] = sequence
-        insort(self.running, sequence, key=_order)
+        insort(self.running, sequence, key=order_of)
         stats = sequence.stats
         self.hold_clock.since(sequence.hold_reading, stats.held_seconds)
         if stats.first_planned_at is None:
@@ -163,5 +163,6 @@ def _count_following(sequence: Sequence, now: float) -> None:
     held_seconds[why.PREFIX] = held_seconds.get(why.PREFIX, 0.0) + following
 
 
-def _order(sequence: Sequence) -> tuple[float, float, int]:
+def order_of(sequence: Sequence) -> tuple[float, float, int]:
+    """A sequence's place among all that live."""
     return sequence.order

@@ -18,6 +18,8 @@ token belongs to nobody.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from octavo.core import stats as why
 from octavo.core.block_pool import BlockPool
 from octavo.core.config import CoreConfig
@@ -28,7 +30,7 @@ from octavo.core.outcome import Answer, Outcome, gain
 from octavo.core.plan import StepPlan, StepResult
 from octavo.core.queue import Policy
 from octavo.core.request import FinishReason, Request, TokenEvent
-from octavo.core.roster import Roster
+from octavo.core.roster import Roster, order_of
 from octavo.core.sequence import Sequence, Status
 from octavo.core.stats import PrefillChunk, StepStats
 
@@ -129,7 +131,14 @@ class Scheduler(Roster):
             for limiter in self.limiters:
                 limiter.begin()
             self._make_way(draft, now)
-            self._continue_running(draft, now)
+            num_first = self._num_before_the_urgent()
+            if num_first < len(self.running):
+                less_urgent = self.running[num_first:]
+                self._continue_running(self.running[:num_first], draft, now)
+                self._admit_waiting(draft, now, less_urgent[0])
+                self._continue_running(less_urgent, draft, now)
+            else:
+                self._continue_running(self.running, draft, now)
             held_by = self._admit_waiting(draft, now)
             self.hold_clock.reason = held_by or why.TURN
         if not draft.sequences and not self.freed_slots:
@@ -145,7 +154,7 @@ class Scheduler(Roster):
             if not all(limiter.admits(head) for limiter in self.limiters):
                 return
             prefix = self.kv.match(head, self._parent(head))
-            if prefix.source is not None:
+            if prefix.source is not None and prefix.source.order < head.order:
                 return
             if self.kv.fits(head, prefix, self._spare_blocks):
                 if self.free_slots:
@@ -153,6 +162,18 @@ class Scheduler(Roster):
             elif head.num_free_needed > self.kv.pool.num_free + self._num_displaceable(head):
                 return  # it would not fit even then
             self._preempt(self.running[-1], draft, now)
+
+    def _num_before_the_urgent(self) -> int:
+        """How many of the running come before the waiting that are more urgent than the last.
+
+        Those behind may not use the step's tokens up before the urgent have had theirs.
+        """
+        num_running = len(self.running)
+        if self.queue and self.running:
+            head = self.queue.peek(0)
+            if self.policy.may_displace(head, self.running[-1]):
+                return bisect_left(self.running, head.order, key=order_of)
+        return num_running
 
     def _num_displaceable(self, head: Sequence) -> int:
         """At most so many blocks come free if everybody goes whose place `head` may take."""
@@ -163,14 +184,16 @@ class Scheduler(Roster):
             for table in running.tables
         )
 
-    def _continue_running(self, draft: PlanDraft, now: float) -> None:
-        """Plan what running sequences lack. Victims leave from the list's end as we walk it."""
+    def _continue_running(self, sequences: list[Sequence], draft: PlanDraft, now: float) -> None:
+        """Plan what these running sequences lack; victims leave at the end of the running."""
         clips = [limiter.clip for limiter in self.limiters if _overrides(limiter, "clip")]
         commits = [limiter.commit for limiter in self.limiters if _overrides(limiter, "commit")]
-        for sequence in self.running:
+        for sequence in sequences:
             expected = sequence.num_expected
             if expected >= sequence.max_total:
                 continue  # its last token is on the way
+            if sequence.slot < 0:
+                continue  # it gave way to one before it
             start = sequence.num_planned
             count = expected + len(sequence.drafts) - start
             for clip in clips:
@@ -218,14 +241,28 @@ class Scheduler(Roster):
         victim.rewind()
         self._wait(victim, now)
 
-    def _admit_waiting(self, draft: PlanDraft, now: float) -> str | None:
-        """Let waiting sequences begin: what holds the first that cannot, None if none is left."""
+    def _admit_waiting(
+        self, draft: PlanDraft, now: float, before: Sequence | None = None
+    ) -> str | None:
+        """Let waiting sequences begin: what holds the first that cannot, None if none is left.
+
+        With `before`, only those that come before that running sequence.
+        """
+        if not self.queue:
+            return None
+        if not self.free_slots:
+            return why.SEATS
         held_by: str | None = None
         index = 0
-        self._owed_blocks = sum(map(self.kv.owed, self.running)) if self.queue else 0
+        ahead = self.running
+        if before is not None:
+            ahead = [each for each in ahead if each.order < before.order]
+        self._owed_blocks = sum([self.kv.owed(each) for each in ahead if each.catching_up])
         most_held = len(self.queue.held) + MAX_FOLLOWING
         num_tokens = 0
         while index < len(self.queue) and len(self.queue.held) < most_held:
+            if before is not None and self.queue.peek(index).order > before.order:
+                break
             if not self.free_slots:
                 return held_by or why.SEATS
             if num_tokens >= MAX_TOKENS_LOOKED_AT:
@@ -253,7 +290,7 @@ class Scheduler(Roster):
         if self.running and self.kv.pool.num_free < sequence.num_free_needed:
             return why.BLOCKS, False  # as when it was last looked at, at a price
         prefix = self.kv.match(sequence, self._parent(sequence))
-        if prefix.source is not None:
+        if prefix.source is not None and prefix.source.order < sequence.order:
             self.queue.hold(index)
             self._follow(sequence, prefix.source, prefix.target, now)
             return None, True

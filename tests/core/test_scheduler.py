@@ -192,14 +192,19 @@ def test_an_urgent_one_displaces_nobody_while_its_adapter_has_no_slot() -> None:
     assert (rig.running, rig.waiting) == (["one"], ["urgent"])
 
 
-def test_an_urgent_one_does_not_displace_who_computes_its_prefix() -> None:
+def test_an_urgent_one_takes_over_what_one_it_displaces_has_computed() -> None:
+    """It does not wait for a prefix to be made by one that may itself be kept waiting."""
     rig = Rig(policy="priority", max_num_seqs=1, max_num_batched_tokens=4)
     rig.add("one", 12, priority=5, max_tokens=2)
     rig.step()
     rig.add("urgent", 12, priority=1, max_tokens=2)
     rig.step()
-    assert (rig.running, rig.waiting) == (["one"], ["urgent"])
+    assert (rig.running, rig.waiting) == (["urgent"], ["one"])
     rig.finish()
+    assert list(rig.ends()) == ["urgent", "one"]
+    timeline = rig.end_of("urgent").stats
+    assert timeline is not None
+    assert timeline.num_cached_tokens == 4
 
 
 # preemption
@@ -425,3 +430,54 @@ def test_what_others_still_have_to_compute_is_kept_for_them() -> None:
     assert (rig.running, rig.waiting) == (["a"], ["b"])
     rig.finish()
     assert rig.scheduler.stats.num_preemptions == 0
+
+
+def test_an_urgent_one_is_not_kept_waiting_by_a_long_prompt_that_uses_every_step() -> None:
+    """Seat and blocks it has; the tokens of the step go to it first."""
+    rig = Rig(policy="priority", max_num_batched_tokens=8, num_blocks=64)
+    rig.add("low", 60, priority=2, max_tokens=2)
+    rig.step()
+    rig.add("urgent", tokens(3, 2), priority=0, max_tokens=2)
+    plan = rig.plan()
+    assert rig.chunks(plan) == {"urgent": (0, 3), "low": (8, 5)}
+    rig.land()
+    rig.finish()
+    assert list(rig.ends()) == ["urgent", "low"]
+
+
+def test_an_urgent_one_does_not_follow_one_that_is_less_so() -> None:
+    """The prefix they share is computed slowly there, if at all."""
+    rig = Rig(policy="priority", max_num_batched_tokens=8)
+    rig.add("low", 60, priority=2, max_tokens=2)
+    rig.step()
+    rig.add("urgent", 24, priority=0, max_tokens=2)
+    rig.step()
+    assert (rig.held, rig.running) == ([], ["urgent", "low"])
+    rig.finish()
+
+
+def test_an_urgent_one_follows_one_that_comes_before_it_and_displaces_nobody() -> None:
+    rig = Rig(policy="priority", max_num_seqs=2, long_prefill_tokens=8)
+    rig.add("leader", 32, priority=0, max_tokens=2)
+    rig.step()
+    rig.add("low", tokens(4, 2), priority=2, max_tokens=9)
+    rig.step()
+    rig.add("follower", 32, priority=0, max_tokens=2)
+    rig.step()
+    assert (rig.running, rig.waiting, rig.held) == (["leader", "low"], ["follower"], [])
+    rig.finish()
+    follower = rig.end_of("follower").stats
+    assert follower is not None
+    assert follower.num_cached_tokens == 28
+
+
+def test_the_urgent_take_the_last_blocks_and_the_least_urgent_gives_way() -> None:
+    """Of two that must grow now, the one that comes later gives its blocks to the other."""
+    rig = Rig(policy="priority", num_blocks=8, prefix_caching=False)
+    rig.add("a", 8, priority=2, max_tokens=4)
+    rig.add("b", tokens(8, 2), priority=2, max_tokens=4)
+    rig.step()
+    rig.add("urgent", tokens(12, 3), priority=0, max_tokens=2)
+    rig.step()
+    assert (rig.running, rig.waiting) == (["urgent", "a"], ["b"])
+    rig.finish()
