@@ -1,0 +1,1 @@
+"""Families against their reference implementations."""

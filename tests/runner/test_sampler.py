@@ -169,10 +169,10 @@ def test_draws_follow_the_distribution(name: str, along: str) -> None:
     assert chi < freedom + 4 * np.sqrt(2 * freedom) + 4
 
 
-@pytest.mark.parametrize("spread", [0.01, 1.0, 6.0])
+@pytest.mark.parametrize("spread", [0.0, 0.01, 1.0, 6.0, 60.0])
 @pytest.mark.parametrize("top_p", [0.05, 0.5, 0.99, 0.999999])
 def test_the_nucleus_of_a_large_vocabulary(spread: float, top_p: float) -> None:
-    """Sorting only the likeliest gives what sorting everything would."""
+    """Sorting one bin gives what sorting everything would."""
     scores = np.random.default_rng(3).standard_normal(20_000) * spread
     scores[7] = scores[9_000] = scores[19_000]  # ties
     order = np.argsort(-scores, kind="stable")
@@ -180,9 +180,9 @@ def test_the_nucleus_of_a_large_vocabulary(spread: float, top_p: float) -> None:
     before = np.cumsum(shares[order]) - shares[order]
     expected = order[before < top_p * shares.sum()]
     kept = survivors(scores, 0.0, 0, top_p)
-    assert abs(len(kept) - len(expected)) <= 1  # the sums differ in the last bit
-    count = min(len(kept), len(expected))
-    assert np.array_equal(kept[:count], expected[:count])
+    # The sums differ in the last bit, so one token at the edge may.
+    assert abs(len(kept) - len(expected)) <= 1
+    assert len(np.setxor1d(kept, expected)) <= 1
 
 
 def test_ties_at_the_edge_of_top_k_all_stay() -> None:
