@@ -340,3 +340,28 @@ def test_a_tainted_model_fails_only_who_touches_it() -> None:
         )
         == expected
     )
+
+
+class Anything:
+    """Guesses the same for everybody."""
+
+    def guess(self, slot: int, tokens: Any, most: int) -> tuple[int, ...]:
+        return (1,)
+
+
+def test_who_has_no_token_left_fails_and_his_neighbours_are_told_as_ever() -> None:
+    runner, _ = make_runner(max_drafts=1, drafter=Anything())
+    settings = [
+        SamplingParams(temperature=0, logprobs=0),
+        SamplingParams(temperature=0, allowed_token_ids=(1,), logit_bias=((1, -5.0),)),
+        SamplingParams(allowed_token_ids=(2,), bad_words_token_ids=((2,),), logprobs=0),
+    ]
+    opened = tuple(
+        new_slot(slot, [5], ((1 + slot,), (9 + slot,)), sampling=sampling)
+        for slot, sampling in enumerate(settings)
+    )
+    result = runner.run(make_plan(opened=opened, chunks=[(slot, 0, 1, True) for slot in range(3)]))
+    assert result.tokens == (6, 1, NO_TOKEN)
+    assert [slot for slot, _ in result.payloads] == [0]
+    assert [slot for slot, _ in result.errors] == [2]
+    assert result.drafts == ((0, (1,)), (1, (1,)))
