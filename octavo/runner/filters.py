@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 Doubles = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_FIRST_LOOK = 256  # so many of the likeliest tokens are sorted first for top-p; mostly enough
-_NEXT_LOOK = 16  # … and so many times more whenever they were not
+# For top-p tokens are put into bins by score, and only the bin in which the sum is reached is
+# sorted. What is so far behind the first adds nothing to any sum, and shares the last bin.
+_NUM_BINS = 4096
+_FAR_BEHIND = 40.0
 
 
 def survivors(scores: Doubles, min_p: float, top_k: int, top_p: float) -> Integers:
@@ -36,18 +38,15 @@ def survivors(scores: Doubles, min_p: float, top_k: int, top_p: float) -> Intege
 
 def _nucleus(ids: Integers, scores: Doubles, top_p: float) -> Integers:
     """The likeliest tokens, each of which has less than top_p of probability before it."""
-    shares = np.exp(scores - scores.max())
-    wanted = top_p * shares.sum()
-    look = _FIRST_LOOK
-    while True:
-        if look < len(ids):
-            edge = np.partition(shares, len(ids) - look)[len(ids) - look]
-            likely = np.flatnonzero(shares >= edge)
-        else:
-            likely = np.arange(len(ids))
-        likely = likely[np.argsort(-shares[likely], kind="stable")]
-        reached = np.cumsum(shares[likely])
-        if reached[-1] >= wanted or len(likely) == len(ids):
-            count = int(np.searchsorted(reached, wanted, side="left")) + 1
-            return ids[likely[:count]]
-        look *= _NEXT_LOOK
+    behind = scores.max() - scores
+    shares = np.exp(-behind)
+    width = min(float(behind.max()), _FAR_BEHIND) / (_NUM_BINS - 1) or 1.0
+    bins = np.minimum(behind / width, _NUM_BINS - 1).astype(np.int64)
+    reached = np.cumsum(np.bincount(bins, shares, _NUM_BINS))
+    wanted = top_p * reached[-1]
+    last = min(int(np.searchsorted(reached, wanted)), _NUM_BINS - 1)
+    before = reached[last - 1] if last else 0.0
+    there = np.flatnonzero(bins == last)
+    there = there[np.argsort(behind[there], kind="stable")]  # ties go by token id
+    count = int(np.searchsorted(before + np.cumsum(shares[there]), wanted)) + 1
+    return np.concatenate((ids[bins < last], ids[there[:count]]))

@@ -69,10 +69,13 @@ class Sampler:
         if temperature == 0.0:
             return int(row.argmax())
         scores = row.astype(np.float64) / temperature
+        keys = [self._keys(slot)]
+        if not state.cuts[slot]:
+            return int((scores + noise.gumbel(keys, self._spread)[0]).argmax())
         ids = survivors(
             scores, float(state.min_p[slot]), int(state.top_k[slot]), float(state.top_p[slot])
         )
-        gumbel = noise.gumbel([self._keys(slot)], self._spread[ids])[0]
+        gumbel = noise.gumbel(keys, self._spread[ids])[0]
         return int(ids[(scores[ids] + gumbel).argmax()])
 
     def _keys(self, slot: int) -> tuple[int, int]:

@@ -48,6 +48,7 @@ class SlotState:
         self.min_p = np.zeros(count, np.float64)
         self.top_p = np.ones(count, np.float64)
         self.top_k = np.zeros(count, np.int64)
+        self.cuts = np.zeros(count, np.bool_)  # whether any of the three does anything
         self.seeds = np.zeros(count, np.int64)
         self.num_logprobs = np.full(count, UNASKED, np.int64)
         self.num_prompt_logprobs = np.full(count, UNASKED, np.int64)
@@ -86,6 +87,7 @@ class SlotState:
         self.min_p[slot] = sampling.min_p
         self.top_p[slot] = sampling.top_p
         self.top_k[slot] = sampling.top_k
+        self.cuts[slot] = sampling.min_p > 0 or sampling.top_p < 1 or sampling.top_k > 0
         self.seeds[slot] = sampling.seed or 0
         self.num_logprobs[slot] = UNASKED if sampling.logprobs is None else sampling.logprobs
         # Whoever has output already has been told of the whole prompt, with its first token.
@@ -125,8 +127,7 @@ class SlotState:
             return SPECIAL
         if self.temperature[slot] == 0.0:
             return GREEDY
-        cuts = self.min_p[slot] > 0.0 or self.top_p[slot] < 1.0 or self.top_k[slot] > 0
-        return SPECIAL if cuts else WARM
+        return SPECIAL if self.cuts[slot] else WARM
 
     # a sequence's growth
 

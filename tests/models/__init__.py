@@ -1,1 +1,1 @@
-"""Each model family against its reference implementation, and what configurations say."""
+"""Families against their reference implementations."""

@@ -75,6 +75,10 @@ class Truth:
             if len(output) >= most:
                 return output, "length"
 
+    def likeliest(self, tokens: list[int]) -> int:
+        """What the model would say if nobody asked for anything else."""
+        return int(self._forward(tokens)[-1].argmax())
+
     def _next(self, request: Request, rows: Floats, output: list[int]) -> int:
         row = rows[len(request.prompt) + len(output) - 1]
         return reference.sample(
@@ -108,10 +112,18 @@ class PoisonedBackend(TorchBackend):
         return logits
 
 
-class Echo:
-    """A drafter that repeats what followed the newest token before; sometimes right."""
+class Draft:
+    """Now and then what the model finds likeliest, else what followed the newest token before."""
+
+    def __init__(self, truth: Truth) -> None:
+        self._truth = truth
 
     def guess(self, slot: int, tokens: Any, most: int) -> tuple[int, ...]:
+        if len(tokens) % 5 == 0:
+            text: list[int] = tokens.tolist()
+            for _ in range(min(most, 3)):
+                text.append(self._truth.likeliest(text))
+            return tuple(text[len(tokens) :])
         earlier = np.flatnonzero(tokens[:-1] == tokens[-1])
         if not len(earlier):
             return tuple(range(int(tokens[-1]) % (most + 1)))
@@ -124,6 +136,7 @@ class RealExecutor(InlineExecutor):
     def __init__(
         self,
         windows: Windows,
+        truth: Truth,
         config: CoreConfig,
         is_slow: Callable[[], bool],
         faults: Faults,
@@ -131,7 +144,7 @@ class RealExecutor(InlineExecutor):
     ) -> None:
         self._backend = PoisonedBackend()
         self._backend.prepare(*make_model(windows), config.num_blocks, config.block_size)
-        self._model = ModelRunner(self._backend, VOCABULARY, config, drafter=Echo())
+        self._model = ModelRunner(self._backend, VOCABULARY, config, drafter=Draft(truth))
         super().__init__(self._model)
         self._is_slow = is_slow
         self._faults = faults
@@ -186,7 +199,9 @@ class RealSimulation(Simulation):
         super().__init__(replace(world, config=replace(world.config, groups=groups), events=events))
 
     def _make_executor(self) -> Any:
-        return RealExecutor(self.windows, self.config, self._is_slow, self.faults, self._check_plan)
+        return RealExecutor(
+            self.windows, self.truth, self.config, self._is_slow, self.faults, self._check_plan
+        )
 
     def _expect(self, request: Request) -> tuple[list[int], FinishReason]:
         """Not known yet; of the length it may have at most."""

@@ -80,11 +80,12 @@ def sample(
         return max(range(len(row)), key=lambda token: (row[token], -token))
     chances = distribution(row, sampling)
     ids = sorted(chances)
+    temperature = max(sampling.temperature, 0.01)
     keys = noise.keys(sampling.seed or 0, len(output))
     drawn = noise.bits([keys], noise.spread(np.array(ids)))[0].tolist()
     best, choice = -math.inf, -1
     for token, x in zip(ids, drawn, strict=True):
-        score = math.log(chances[token]) - math.log(-math.log(((x >> 12) + 0.5) / 2**52))
+        score = row[token] / temperature - math.log(-math.log(((x >> 12) + 0.5) / 2**52))
         if score > best:
             best, choice = score, token
     return choice

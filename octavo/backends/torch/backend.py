@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from torch import Tensor
 from octavo.backends.base import Floats, HostBatch, KVLayout
 from octavo.backends.torch.attention import Buffers, TorchBatch, make_buffers
 from octavo.backends.torch.ops import TorchOps
-from octavo.layers import CausalLM
+from octavo.layers import CausalLM, Ops
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -22,7 +22,8 @@ class TorchBackend:
     def __init__(self, dtype: str = "float32") -> None:
         if dtype not in DTYPES:
             raise ValueError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
-        self.ops = TorchOps()
+        # They take this backend's own batches and layers, which is narrower than Ops says.
+        self.ops: Ops = cast(Ops, TorchOps())
         self.dtype = DTYPES[dtype]
         self._model: CausalLM | None = None
         self._buffers: Buffers | None = None

@@ -1,0 +1,68 @@
+"""Blocks that fit in memory, and what is said when too few do."""
+
+import pytest
+
+from octavo.backends.base import KVLayout
+from octavo.core.config import ConfigError, KVGroup
+from octavo.runner.kv_cache import groups_of, num_blocks_in, readable
+
+# 2 · 3 layers · 16 tokens · 4 heads · 8 numbers · 4 bytes = 12 KiB a block
+LAYOUT = KVLayout((None, 32), 3, 4, 8)
+BLOCK_BYTES = 12 * 1024
+
+
+def fitting(budget_bytes: int, layout: KVLayout = LAYOUT, max_num_seqs: int = 100) -> int:
+    return num_blocks_in(
+        budget_bytes,
+        layout,
+        block_size=16,
+        element_bytes=4,
+        max_model_len=100,
+        max_num_seqs=max_num_seqs,
+    )
+
+
+def test_as_many_blocks_as_fit() -> None:
+    assert LAYOUT.block_bytes(16, 4) == BLOCK_BYTES
+    assert fitting(100 * BLOCK_BYTES) == 100
+    assert fitting(101 * BLOCK_BYTES - 1) == 100
+
+
+def test_never_more_than_could_be_used() -> None:
+    """100 tokens are 7 blocks in each of two groups."""
+    assert fitting(10**12, max_num_seqs=3) == 3 * 14 + 1
+
+
+def test_one_sequence_must_fit() -> None:
+    assert fitting(15 * BLOCK_BYTES) == 15
+    with pytest.raises(ConfigError) as caught:
+        fitting(15 * BLOCK_BYTES - 1)
+    message = str(caught.value)
+    assert "may use 180 KiB, which holds 14 blocks of 12 KiB" in message
+    assert "max_model_len=100 needs 15 (180 KiB)" in message
+    assert "set max_model_len to at most 96" in message
+
+
+@pytest.mark.parametrize("budget_bytes", [-1, 0, 2 * BLOCK_BYTES])
+def test_no_memory_at_all(budget_bytes: int) -> None:
+    with pytest.raises(ConfigError, match=r"give it more memory, or lower block_size"):
+        fitting(budget_bytes)
+
+
+def test_a_layout_without_layers_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a KV block of 0 bytes"):
+        fitting(1000, KVLayout((None,), 0, 4, 8))
+
+
+def test_groups_are_the_layout_s() -> None:
+    assert groups_of(LAYOUT) == (KVGroup(), KVGroup(32))
+
+
+def test_bytes_for_people() -> None:
+    assert [readable(n) for n in (0, 1023, 1536, 3 * 2**30, 2**60)] == [
+        "0 B",
+        "1023 B",
+        "1.5 KiB",
+        "3 GiB",
+        "1.049e+06 TiB",
+    ]

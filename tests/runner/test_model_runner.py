@@ -1,0 +1,367 @@
+"""The runner carries plans out to the letter, and what is wrong with one sequence stays there."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.backends.base import HostBatch
+from octavo.core.plan import NO_TOKEN, LogprobsPayload, NewSlot, StepPlan
+from octavo.core.sampling_params import SamplingParams
+from octavo.runner.model_runner import NOT_FINITE, ModelRunner
+from tests.runner.tiny import (
+    VOCABULARY,
+    Engine,
+    StubBackend,
+    make_config,
+    make_request,
+    tokens_of,
+)
+
+GREEDY = SamplingParams(temperature=0)
+
+
+def make_plan(**parts: Any) -> StepPlan:
+    """A plan; chunks are (slot, start, count, samples)."""
+    chunks = parts.pop("chunks", ())
+    slots, starts, counts, samples = zip(*chunks, strict=True) if chunks else ((), (), (), ())
+    usual: dict[str, Any] = dict.fromkeys(("freed", "opened", "copies", "new_blocks"), ())
+    return StepPlan(
+        step=parts.pop("step", 0),
+        **{**usual, "drafts": (), **parts},
+        slots=slots,
+        starts=starts,
+        counts=counts,
+        samples=samples,
+    )
+
+
+def new_slot(slot: int, tokens: list[int], tables: Any, **fields: Any) -> NewSlot:
+    sampling = fields.pop("sampling", GREEDY)
+    num_prompt = fields.pop("num_prompt", len(tokens))
+    return NewSlot(
+        slot, f"r{slot}", array("i", tokens), num_prompt, tables, sampling, fields.get("lora")
+    )
+
+
+def successor(batch: HostBatch) -> np.ndarray:
+    """A model that says the next higher token."""
+    tokens = batch.token_ids[batch.logits_rows]
+    return np.eye(VOCABULARY, dtype=np.float32)[(tokens + 1) % VOCABULARY]
+
+
+def make_runner(logits: Any = successor, **settings: Any) -> tuple[ModelRunner, StubBackend]:
+    stub = StubBackend(logits)
+    backend: Any = stub  # it lacks what the runner does not use
+    windows = (None, 5)  # two groups
+    drafter = settings.pop("drafter", None)
+    config = make_config(windows, **settings)
+    return ModelRunner(backend, VOCABULARY, config, drafter=drafter), stub
+
+
+def test_a_plan_s_differences_reach_the_batch() -> None:
+    runner, backend = make_runner()
+    first = make_plan(
+        opened=(
+            new_slot(3, [10, 11, 12, 13, 14], ((1, 2), (3, 4))),
+            new_slot(1, [20, 21, 22], ((5,), (6,))),
+        ),
+        copies=((9, 5), (8, 6)),
+        chunks=((3, 0, 5, True), (1, 1, 1, False)),
+    )
+    result = runner.run(first)
+    assert result.tokens == (15, NO_TOKEN)
+    assert backend.copies == [((9, 5), (8, 6))]
+    (batch,) = backend.batches
+    assert batch.token_ids.tolist() == [10, 11, 12, 13, 14, 21]
+    assert batch.positions.tolist() == [0, 1, 2, 3, 4, 1]
+    assert batch.row_starts.tolist() == [0, 5, 6]
+    assert [table.tolist() for table in batch.tables] == [[[1, 2], [5, 0]], [[3, 4], [6, 0]]]
+    assert batch.logits_rows.tolist() == [4]
+
+    # The sampled token is known here, without anybody telling.
+    second = make_plan(
+        step=1,
+        new_blocks=((1, ((7,), (0,))),),
+        chunks=((1, 2, 1, True), (3, 5, 1, True)),
+    )
+    assert runner.run(second).tokens == (23, 16)
+    batch = backend.batches[1]
+    assert batch.token_ids.tolist() == [22, 15]
+    assert batch.positions.tolist() == [2, 5]
+    assert [table.tolist() for table in batch.tables] == [[[5, 7], [1, 2]], [[6, 0], [3, 4]]]
+    for array_ in (batch.token_ids, batch.positions, batch.row_starts, *batch.tables):
+        assert array_.dtype == np.int32
+        assert array_.flags.c_contiguous
+
+    # A slot is forgotten before it is opened again, and its old table with it.
+    third = make_plan(
+        step=2,
+        freed=(3,),
+        opened=(new_slot(3, [40], ((11,), (12,))),),
+        chunks=((3, 0, 1, True), (1, 3, 1, True)),
+    )
+    assert runner.run(third).tokens == (41, 24)
+    assert [t.tolist() for t in backend.batches[2].tables] == [[[11], [5]], [[12], [6]]]
+
+
+def test_a_plan_without_chunks_only_tells() -> None:
+    runner, backend = make_runner()
+    runner.run(make_plan(opened=(new_slot(0, [1], ((1,), (2,))),), chunks=((0, 0, 1, True),)))
+    assert runner.run(make_plan(step=1, freed=(0,))).tokens == ()
+    assert len(backend.batches) == 1
+    with pytest.raises(AssertionError, match="slot 0 freed, but not open"):
+        runner.run(make_plan(step=2, freed=(0,)))
+
+
+@pytest.mark.parametrize(
+    ("drafts", "accepted", "fresh"),
+    [((), 0, 8), ((8,), 1, 9), ((8, 9, 10), 3, 11), ((8, 5, 10), 1, 9), ((5, 9), 0, 8)],
+)
+def test_drafts_are_accepted_as_far_as_they_are_right(
+    drafts: tuple[int, ...], accepted: int, fresh: int
+) -> None:
+    runner, _ = make_runner(max_drafts=3)
+    opened = (new_slot(0, [7], ((1, 2), (3, 4))), new_slot(1, [30], ((5,), (6,))))
+    count = 1 + len(drafts)
+    plan = make_plan(
+        opened=opened,
+        chunks=((1, 0, 1, True), (0, 0, count, True)),
+        drafts=((0, drafts),) if drafts else (),
+    )
+    result = runner.run(plan)
+    assert result.tokens == (31, fresh)
+    assert result.accepted == (((0, accepted),) if accepted else ())
+    known = runner.state.num_known[0]
+    assert runner.state.tokens[0, :known].tolist() == list(range(7, fresh + 1))
+
+
+def test_drafts_that_are_right_are_told_log_probabilities_each() -> None:
+    runner, _ = make_runner(max_drafts=3)
+    sampling = SamplingParams(temperature=0, logprobs=1)
+    plan = make_plan(
+        opened=(new_slot(0, [7], ((1,), (2,)), sampling=sampling),),
+        chunks=((0, 0, 4, True),),
+        drafts=((0, (8, 9, 1)),),
+    )
+    ((slot, payload),) = runner.run(plan).payloads
+    assert slot == 0
+    assert isinstance(payload, LogprobsPayload)
+    assert [list(entry.token_ids) for entry in payload.sampled] == [[8, 8], [9, 9], [10, 10]]
+    assert [entry.rank for entry in payload.sampled] == [1, 1, 1]
+
+
+class Drafter:
+    """Says these numbers."""
+
+    def __init__(self, *drafts: int) -> None:
+        self.drafts = drafts
+
+    def guess(self, slot: int, tokens: Any, most: int) -> tuple[int, ...]:
+        assert tokens.tolist() == [7, 8]
+        return self.drafts
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"), [((1, 2, 3, 4), (1, 2)), ((1, VOCABULARY), (1,)), ((-1,), ()), ((), ())]
+)
+def test_a_drafter_s_guesses_go_with_the_result(
+    said: tuple[int, ...], kept: tuple[int, ...]
+) -> None:
+    runner, _ = make_runner(max_drafts=2, drafter=Drafter(*said))
+    opened = (new_slot(0, [7], ((1,), (2,))), new_slot(1, [9, 9], ((3,), (4,))))
+    plan = make_plan(opened=opened, chunks=((0, 0, 1, True), (1, 0, 1, False)))
+    assert runner.run(plan).drafts == (((0, kept),) if kept else ())
+
+
+def test_logits_that_are_not_finite_fail_their_own_sequence() -> None:
+    """Also in a plan that was on its way when it happened; and nobody who has the slot next."""
+    broken = [12]
+
+    def logits(batch: HostBatch) -> np.ndarray:
+        rows = successor(batch)
+        for row, token in enumerate(batch.token_ids[batch.logits_rows].tolist()):
+            if token in broken:
+                rows[row, 5] = np.nan
+        return rows
+
+    runner, _ = make_runner(logits)
+    logprobs = SamplingParams(temperature=0, logprobs=2)
+    opened = tuple(
+        new_slot(slot, [10 + slot], ((1 + slot,), (9 + slot,)), sampling=logprobs)
+        for slot in range(4)
+    )
+    result = runner.run(make_plan(opened=opened, chunks=[(slot, 0, 1, True) for slot in range(4)]))
+    assert result.tokens == (11, 12, NO_TOKEN, 14)
+    assert result.errors == ((2, NOT_FINITE),)
+    assert [slot for slot, _ in result.payloads] == [0, 1, 3]
+    broken.clear()
+    again = runner.run(make_plan(step=1, chunks=[(slot, 1, 1, True) for slot in (2, 0)]))
+    assert again.tokens == (NO_TOKEN, 12)
+    assert again.errors == ((2, NOT_FINITE),)
+    last = make_plan(
+        step=2,
+        freed=(2,),
+        opened=(new_slot(2, [33], ((3,), (4,))),),
+        chunks=((2, 0, 1, True),),
+    )
+    assert runner.run(last).errors == ()
+
+
+@pytest.mark.parametrize("infinity", [np.inf, -np.inf, np.nan])
+def test_a_draft_behind_broken_logits_is_not_accepted(infinity: float) -> None:
+    def logits(batch: HostBatch) -> np.ndarray:
+        rows = successor(batch)
+        rows[1, 0] = infinity
+        return rows
+
+    runner, _ = make_runner(logits, max_drafts=3)
+    plan = make_plan(
+        opened=(new_slot(0, [7], ((1,), (2,))),),
+        chunks=((0, 0, 4, True),),
+        drafts=((0, (8, 9, 10)),),
+    )
+    result = runner.run(plan)
+    assert (result.tokens, result.accepted) == ((NO_TOKEN,), ())
+    assert result.errors == ((0, NOT_FINITE),)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "fields", "message"),
+    [
+        ([1, VOCABULARY], {}, "token id 61 is not in the vocabulary; ids go from 0 to 60"),
+        ([1, -5], {}, "token id -5 is not"),
+        ([1], {"lora": "x"}, "adapter 'x' is not loaded"),
+        ([1], {"sampling": SamplingParams(logit_bias=((99, 1.0),))}, "logit_bias names token 99"),
+        ([1], {"sampling": SamplingParams(logits_processors=("f",))}, "'f' is unknown .* none"),
+    ],
+)
+def test_a_request_that_cannot_be_served_fails_alone(
+    tokens: list[int], fields: dict[str, Any], message: str
+) -> None:
+    runner, backend = make_runner()
+    opened = (new_slot(0, tokens, ((1,), (2,)), **fields), new_slot(1, [5], ((3,), (4,))))
+    plan = make_plan(opened=opened, chunks=((0, 0, len(tokens), True), (1, 0, 1, True)))
+    result = runner.run(plan)
+    assert result.tokens == (NO_TOKEN, 6)
+    ((slot, told),) = result.errors
+    assert slot == 0
+    with pytest.raises(ValueError, match=message):
+        raise ValueError(told)
+    assert backend.batches[0].token_ids.min() >= 0
+    assert backend.batches[0].token_ids.max() < VOCABULARY
+
+
+def test_prompt_log_probabilities_come_chunk_by_chunk() -> None:
+    runner, backend = make_runner()
+    sampling = SamplingParams(temperature=0, prompt_logprobs=0)
+    opened = (
+        new_slot(0, [5, 6, 9, 10, 11], ((1, 2), (3, 4)), sampling=sampling),
+        new_slot(1, [7], ((5,), (6,))),
+    )
+    result = runner.run(make_plan(opened=opened, chunks=((0, 0, 3, False), (1, 0, 1, True))))
+    ((slot, payload),) = result.payloads
+    assert isinstance(payload, LogprobsPayload)
+    assert (slot, payload.prompt_start, payload.sampled) == (0, 1, ())
+    assert [list(entry.token_ids) for entry in payload.prompt] == [[6], [9], [10]]
+    assert [entry.rank for entry in payload.prompt] == [1, 2, 1]
+    assert sorted(backend.batches[0].logits_rows.tolist()) == [0, 1, 2, 3]
+    result = runner.run(make_plan(step=1, chunks=((1, 1, 1, True), (0, 3, 2, True))))
+    ((_, payload),) = result.payloads
+    assert isinstance(payload, LogprobsPayload)
+    assert payload.prompt_start == 4
+    assert [list(entry.token_ids) for entry in payload.prompt] == [[11]]
+    assert result.tokens == (9, 12)
+    assert runner.run(make_plan(step=2, chunks=((0, 5, 1, True),))).payloads == ()
+
+
+def test_broken_prompt_logits_fail_the_request() -> None:
+    runner, _ = make_runner(lambda batch: successor(batch) * np.nan)
+    sampling = SamplingParams(temperature=0, prompt_logprobs=0)
+    opened = (new_slot(0, [5, 6, 9], ((1,), (3,)), sampling=sampling),)
+    result = runner.run(make_plan(opened=opened, chunks=((0, 0, 2, False),)))
+    assert result.errors == ((0, NOT_FINITE),)
+    assert result.payloads == ()
+
+
+def test_who_has_output_is_not_told_of_the_prompt_again() -> None:
+    runner, _ = make_runner()
+    sampling = SamplingParams(temperature=0, prompt_logprobs=0)
+    opened = (new_slot(0, [5, 6, 9], ((1,), (3,)), sampling=sampling, num_prompt=2),)
+    assert runner.run(make_plan(opened=opened, chunks=((0, 0, 3, True),))).payloads == ()
+
+
+def test_chunks_that_want_no_logits() -> None:
+    """Through the real model: no row is asked for."""
+    engine = Engine(max_num_batched_tokens=4)
+    told = engine.answer(make_request("it", range(10), temperature=0.0, max_tokens=2))["it"]
+    assert [plan.samples for plan in engine.plans][:3] == [(False,), (False,), (True,)]
+    assert len(tokens_of(told)) == 2
+
+
+def test_a_tainted_model_fails_only_who_touches_it() -> None:
+    """NaN in one token's embedding goes through real layers, KV and sharing, and hurts nobody."""
+    engine = Engine(num_blocks=60)
+    healthy = make_request(
+        "healthy", [*range(20)], seed=3, max_tokens=30, allowed_token_ids=range(40)
+    )
+    expected = tokens_of(Engine().answer(healthy)["healthy"])
+    tainted = [
+        make_request(f"bad {n}", [*range(12), 60, *range(n)], temperature=0.0) for n in range(4)
+    ]
+    backend: Any = engine.runner._backend
+    forward = backend.forward
+
+    def with_taint(batch: HostBatch) -> Any:
+        model = backend._ready[0]
+        row = model.embed.weight[60].clone()
+        model.embed.weight[60] = float("nan")
+        try:
+            return forward(batch)
+        finally:
+            model.embed.weight[60] = row
+
+    backend.forward = with_taint
+    told = engine.answer(tainted[0], healthy, *tainted[1:])
+    assert tokens_of(told["healthy"]) == expected
+    for request in tainted:
+        last = told[request.request_id][-1]
+        assert (last.finish_reason, last.message) == ("error", NOT_FINITE)
+    assert (
+        tokens_of(
+            engine.answer(
+                make_request(
+                    "later", [*range(20)], seed=3, max_tokens=30, allowed_token_ids=range(40)
+                )
+            )["later"]
+        )
+        == expected
+    )
+
+
+class Anything:
+    """Guesses the same for everybody."""
+
+    def guess(self, slot: int, tokens: Any, most: int) -> tuple[int, ...]:
+        return (1,)
+
+
+def test_who_has_no_token_left_fails_and_his_neighbours_are_told_as_ever() -> None:
+    runner, _ = make_runner(max_drafts=1, drafter=Anything())
+    settings = [
+        SamplingParams(temperature=0, logprobs=0),
+        SamplingParams(temperature=0, allowed_token_ids=(1,), logit_bias=((1, -5.0),)),
+        SamplingParams(allowed_token_ids=(2,), bad_words_token_ids=((2,),), logprobs=0),
+    ]
+    opened = tuple(
+        new_slot(slot, [5], ((1 + slot,), (9 + slot,)), sampling=sampling)
+        for slot, sampling in enumerate(settings)
+    )
+    result = runner.run(make_plan(opened=opened, chunks=[(slot, 0, 1, True) for slot in range(3)]))
+    assert result.tokens == (6, 1, NO_TOKEN)
+    assert [slot for slot, _ in result.payloads] == [0]
+    assert [slot for slot, _ in result.errors] == [2]
+    assert result.drafts == ((0, (1,)), (1, (1,)))

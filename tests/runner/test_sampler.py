@@ -1,0 +1,270 @@
+"""The sampler against a slow one, against the distributions it claims, and row by row."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.core.config import CoreConfig
+from octavo.core.plan import NewSlot
+from octavo.core.sampling_params import SamplingParams
+from octavo.runner.filters import survivors
+from octavo.runner.sampler import Sampler
+from octavo.runner.slots import SlotState
+from tests.runner import reference
+
+VOCABULARY = 90
+STOP_IDS = (3, 4, 5, 200)  # one that does not exist
+FEATURES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "greedy": {"temperature": 0},
+    "lukewarm": {"temperature": 0.4},
+    "nearly greedy": {"temperature": 2e-5},
+    "top-p": {"top_p": 0.7},
+    "tiny top-p": {"top_p": 1e-9},
+    "top-k": {"top_k": 5},
+    "top-k of one": {"top_k": 1},
+    "top-k beyond the vocabulary": {"top_k": 1000},
+    "min-p": {"min_p": 0.1},
+    "all cuts": {"min_p": 0.02, "top_k": 30, "top_p": 0.9, "temperature": 1.7},
+    "presence": {"presence_penalty": 1.5},
+    "frequency": {"frequency_penalty": -1.1, "temperature": 0},
+    "repetition": {"repetition_penalty": 1.9, "temperature": 0},
+    "penalties": {"repetition_penalty": 0.6, "presence_penalty": -1, "frequency_penalty": 2},
+    "bias": {"logit_bias": {7: 100, 8: -100, 9: 2.5}},
+    "allowed": {"allowed_token_ids": [1, 2, 80, 81]},
+    "bad words": {"bad_words_token_ids": [[10], [1, 2], [2, 1, 3]], "temperature": 0},
+    "min tokens": {"min_tokens": 6, "max_tokens": 9, "temperature": 0},
+    "everything": {
+        "temperature": 0.8,
+        "top_p": 0.95,
+        "top_k": 40,
+        "min_p": 0.01,
+        "repetition_penalty": 1.2,
+        "presence_penalty": 0.3,
+        "frequency_penalty": 0.2,
+        "logit_bias": {5: 3},
+        "bad_words_token_ids": [[6, 7], [9]],
+        "min_tokens": 3,
+        "allowed_token_ids": range(60),
+    },
+}
+
+
+def make_state(
+    rows: list[tuple[SamplingParams, list[int], list[int]]],
+    processors: Any = None,
+    vocabulary: int = VOCABULARY,
+) -> SlotState:
+    """Slots 0, 1, … with these parameters, prompts and outputs."""
+    config = CoreConfig(num_blocks=4, max_model_len=256, max_num_seqs=max(1, len(rows)))
+    state = SlotState(config, vocabulary, processors or {})
+    for slot, (sampling, prompt, output) in enumerate(rows):
+        tokens = array("i", [*prompt, *output])
+        state.open(
+            NewSlot(slot, f"r{slot}", tokens, len(prompt), ((1,),), sampling, None, STOP_IDS)
+        )
+    return state
+
+
+def random_rows(count: int, seed: int) -> tuple[Any, np.ndarray]:
+    """Slots with all features in turn, and logits for them."""
+    generator = np.random.default_rng(seed)
+    rows = []
+    for number, fields in zip(range(count), list(FEATURES.values()) * count, strict=False):
+        prompt = generator.integers(0, 20, int(generator.integers(1, 12))).tolist()
+        output = generator.integers(0, 12, int(generator.integers(0, 8))).tolist()
+        rows.append((SamplingParams(seed=1000 * seed + number, **fields), prompt, output))
+    logits = generator.standard_normal((count, VOCABULARY)) * generator.choice([0.5, 2, 8])
+    return rows, logits.astype(np.float32)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_every_row_is_what_the_slow_sampler_draws(seed: int) -> None:
+    rows, logits = random_rows(2 * len(FEATURES), seed)
+    tokens, failures = Sampler(make_state(rows)).draw(logits, np.arange(len(rows)))
+    stops = [token for token in STOP_IDS if token < VOCABULARY]
+    for row, (sampling, prompt, output) in enumerate(rows):
+        expected = reference.sample(logits[row].tolist(), sampling, prompt, output, stops)
+        assert tokens[row] == expected, sampling
+    assert not failures
+
+
+@pytest.mark.parametrize("kind", ["mixed", "greedy", "warm"])
+def test_a_row_does_not_know_its_neighbours(kind: str) -> None:
+    """Alone, in any order, in any company."""
+    rows, logits = random_rows(40, 77)
+    if kind != "mixed":
+        temperature = 0.0 if kind == "greedy" else 1.0
+        rows = [(SamplingParams(seed=s, temperature=temperature), [1], []) for s in range(40)]
+    sampler = Sampler(make_state(rows))
+    together, _ = sampler.draw(logits, np.arange(40))
+    order = np.random.default_rng(0).permutation(40)
+    shuffled, _ = sampler.draw(logits[order], order)
+    assert np.array_equal(shuffled, together[order])
+    for row in range(40):
+        single, _ = sampler.draw(logits[row : row + 1], np.array([row]))
+        assert single[0] == together[row]
+
+
+def test_counts_kept_while_growing_are_those_of_a_fresh_start() -> None:
+    """A penalised sequence that grew here, and one that was preempted and opened again."""
+    generator = np.random.default_rng(5)
+    sampling = SamplingParams(
+        presence_penalty=0.7, frequency_penalty=0.3, repetition_penalty=1.4, seed=3
+    )
+    grown = make_state([(sampling, [4, 4, 9], [])])
+    output: list[int] = []
+    for _ in range(70):
+        logits = generator.standard_normal((1, VOCABULARY)).astype(np.float32) * 3
+        tokens, _ = Sampler(grown).draw(logits, np.array([0]))
+        fresh, _ = Sampler(make_state([(sampling, [4, 4, 9], output)])).draw(logits, np.array([0]))
+        expected = reference.sample(logits[0].tolist(), sampling, [4, 4, 9], output)
+        assert tokens[0] == fresh[0] == expected
+        grown.append(np.array([0]), tokens)
+        output.append(int(tokens[0]))
+    assert len(set(output)) > 40
+
+
+CUTS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "hot": {"temperature": 2.0},
+    "top-p": {"top_p": 0.6},
+    "top-k": {"top_k": 4},
+    "min-p": {"min_p": 0.2},
+    "all": {"top_p": 0.9, "top_k": 6, "min_p": 0.05, "temperature": 0.7},
+}
+
+
+@pytest.mark.parametrize("name", CUTS)
+@pytest.mark.parametrize("along", ["seeds", "positions"])
+def test_draws_follow_the_distribution(name: str, along: str) -> None:
+    """8,000 draws over a dozen tokens: what must not come never does, the rest as often as due."""
+    draws = 8_000
+    logits = np.log(np.array([30, 20, 15, 10, 8, 6, 4, 3, 2, 1, 0.5, 0.5], np.float32))
+    sampling = SamplingParams(seed=4, **CUTS[name])
+    state = make_state([(sampling, [1], [])], vocabulary=12)
+    sampler = Sampler(state)
+    counts = np.zeros(12)
+    batch = logits[None]
+    for number in range(draws):
+        if along == "seeds":
+            state.seeds[0] = number
+        else:
+            state.num_known[0] = 1 + number
+        tokens, _ = sampler.draw(batch, np.array([0]))
+        counts[tokens[0]] += 1
+    chances = reference.distribution(logits.tolist(), sampling)
+    chi = 0.0
+    for token in range(12):
+        due = draws * chances.get(token, 0.0)
+        if due == 0:
+            assert counts[token] == 0
+        else:
+            chi += (counts[token] - due) ** 2 / due
+    freedom = len(chances) - 1
+    assert chi < freedom + 4 * np.sqrt(2 * freedom) + 4
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.01, 1.0, 6.0, 60.0])
+@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.99, 0.999999])
+def test_the_nucleus_of_a_large_vocabulary(spread: float, top_p: float) -> None:
+    """Sorting one bin gives what sorting everything would."""
+    scores = np.random.default_rng(3).standard_normal(20_000) * spread
+    scores[7] = scores[9_000] = scores[19_000]  # ties
+    order = np.argsort(-scores, kind="stable")
+    shares = np.exp(scores - scores.max())
+    before = np.cumsum(shares[order]) - shares[order]
+    expected = order[before < top_p * shares.sum()]
+    kept = survivors(scores, 0.0, 0, top_p)
+    # The sums differ in the last bit, so one token at the edge may.
+    assert abs(len(kept) - len(expected)) <= 1
+    assert len(np.setxor1d(kept, expected)) <= 1
+
+
+def test_ties_at_the_edge_of_top_k_all_stay() -> None:
+    scores = np.array([1.0, 5.0, 1.0, 1.0, 0.0])
+    assert survivors(scores, 0.0, 2, 1.0).tolist() == [0, 1, 2, 3]
+    assert survivors(scores, 0.0, 1, 1.0).tolist() == [1]
+
+
+def test_no_token_left_fails_that_request_alone() -> None:
+    rows: Any = [
+        (SamplingParams(seed=1), [1], []),
+        (SamplingParams(allowed_token_ids=(3, 4), min_tokens=2), [1], []),
+        (SamplingParams(temperature=0), [1], []),
+    ]
+    logits = np.random.default_rng(1).standard_normal((3, VOCABULARY)).astype(np.float32)
+    tokens, failures = Sampler(make_state(rows)).draw(logits, np.arange(3))
+    assert list(failures) == [1]
+    assert "allowed_token_ids, bad_words, min_tokens" in failures[1]
+    assert tokens[2] == logits[2].argmax()
+
+
+def only_even(prompt: np.ndarray, output: np.ndarray, logits: np.ndarray) -> np.ndarray:
+    """Forbids odd tokens, and any that was said before."""
+    logits[1::2] = -np.inf
+    logits[[*prompt, *output]] = -np.inf
+    prompt[:] = 0  # copies: nobody is harmed
+    output[:] = 0
+    return logits
+
+
+def test_processors_by_name_and_in_person() -> None:
+    logits = np.random.default_rng(1).standard_normal((2, VOCABULARY)).astype(np.float32)
+    rows = [
+        (SamplingParams(temperature=0, logits_processors=("even",)), [0, 2], [4, 6]),
+        (SamplingParams(temperature=0, logits_processors=(only_even,)), [0, 2], [4, 6]),
+    ]
+    state = make_state(rows, {"even": only_even})
+    tokens, failures = Sampler(state).draw(np.repeat(logits[:1], 2, 0), np.arange(2))
+    allowed = list(range(8, VOCABULARY, 2))
+    assert tokens.tolist() == [allowed[logits[0, allowed].argmax()]] * 2
+    assert not failures
+    assert state.prompt(0).tolist() == [0, 2]
+    assert state.output(0).tolist() == [4, 6]
+
+
+def raises(prompt: Any, output: Any, logits: Any) -> Any:
+    raise KeyError("oops")
+
+
+def shortens(prompt: Any, output: Any, logits: Any) -> Any:
+    return logits[:3]
+
+
+def gives_nan(prompt: Any, output: Any, logits: Any) -> Any:
+    return logits * np.nan
+
+
+def gives_infinity(prompt: Any, output: Any, logits: Any) -> Any:
+    return logits + np.inf
+
+
+def gives_nothing(prompt: Any, output: Any, logits: Any) -> Any:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("processor", "message"),
+    [
+        (raises, "logits processor raises failed: KeyError: 'oops'"),
+        (shortens, r"logits processor shortens returned shape \(3,\); it must return \(90,\)"),
+        (gives_nan, "gives_nan returned NaN or infinity"),
+        (gives_infinity, "gives_infinity returned NaN or infinity"),
+        (gives_nothing, "gives_nothing returned shape"),
+    ],
+)
+def test_a_bad_processor_fails_its_own_request(processor: Any, message: str) -> None:
+    rows: Any = [
+        (SamplingParams(logits_processors=(processor,)), [1], []),
+        (SamplingParams(temperature=0), [1], []),
+    ]
+    logits = np.random.default_rng(1).standard_normal((2, VOCABULARY)).astype(np.float32)
+    tokens, failures = Sampler(make_state(rows)).draw(logits, np.arange(2))
+    with pytest.raises(ValueError, match=message):
+        raise ValueError(failures[0])
+    assert tokens[1] == logits[1].argmax()

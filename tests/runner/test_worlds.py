@@ -1,0 +1,111 @@
+"""The simulator's worlds with the real runner in them, every request equal to itself alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.runner.sampler import Sampler
+from octavo.runner.slots import SlotState
+from tests.runner.real_world import RealSimulation
+from tests.sim.world import draw_world
+
+NUM_WORLDS = 240
+WORLDS_A_TEST = 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, NUM_WORLDS, WORLDS_A_TEST))
+def test_worlds_hold(first: int) -> None:
+    """Aborts, preemptions, resets, deaths, NaN, forks and drafts, over all kinds of sampling."""
+    for seed in range(first, first + WORLDS_A_TEST):
+        simulation = RealSimulation(draw_world(seed))
+        try:
+            simulation.run()
+        except Exception as error:
+            raise AssertionError(f"world {seed}, at tick {simulation.num_ticks}") from error
+
+
+@pytest.mark.slow
+def test_the_worlds_reach_what_they_are_for() -> None:
+    """What must happen somewhere does happen in a part of them."""
+    seen = dict.fromkeys(("preempted", "cached", "restarted", "drafts", "verified"), 0)
+    ends: dict[str | None, int] = {}
+    for seed in range(60):
+        simulation = RealSimulation(draw_world(seed)).run()
+        assert isinstance(simulation, RealSimulation)
+        stats = simulation.engine.scheduler.stats
+        seen["preempted"] += stats.num_preemptions
+        seen["cached"] += stats.num_cached_tokens
+        seen["drafts"] += stats.num_accepted_drafts
+        seen["restarted"] += sum(j.restarted for j in simulation.journals.values())
+        seen["verified"] += simulation.num_verified
+        for journal in simulation.journals.values():
+            ends[journal.reason] = ends.get(journal.reason, 0) + 1
+    assert min(seen.values()) > 20, seen
+    assert all(ends.get(reason, 0) > 3 for reason in ("stop", "length", "abort", "error")), ends
+
+
+def stale_tables(patch: pytest.MonkeyPatch) -> None:
+    """New blocks go one place too far."""
+    grow = SlotState.grow
+
+    def wrong(state: SlotState, slot: int, blocks: Any) -> None:
+        state.num_blocks[slot] += 1
+        grow(state, slot, blocks)
+        state.num_blocks[slot] -= 1
+
+    patch.setattr(SlotState, "grow", wrong)
+
+
+def noise_of_the_slot(patch: pytest.MonkeyPatch) -> None:
+    """Noise that depends on which slot a request sits in."""
+
+    def wrong(sampler: Sampler, slot: int) -> tuple[int, int]:
+        return slot, slot * 31
+
+    patch.setattr(Sampler, "_keys", wrong)
+
+
+def counts_of_the_last(patch: pytest.MonkeyPatch) -> None:
+    """Rules that outlive their sequence."""
+    forget = SlotState.forget
+
+    def wrong(state: SlotState, slot: int) -> None:
+        rules = state.rules[slot]
+        forget(state, slot)
+        state.rules[slot] = rules
+
+    patch.setattr(SlotState, "forget", wrong)
+
+
+def drafts_believed(patch: pytest.MonkeyPatch) -> None:
+    """A draft stays in the text although it was wrong."""
+    append = SlotState.append
+
+    def wrong(state: SlotState, slots: np.ndarray, tokens: np.ndarray) -> None:
+        written = state.tokens[slots, state.num_known[slots]]
+        append(state, slots, np.where(written > 0, written, tokens))
+
+    patch.setattr(SlotState, "append", wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "plant", [stale_tables, noise_of_the_slot, counts_of_the_last, drafts_believed]
+)
+def test_planted_bugs_are_caught(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worlds can see: with a bug in the runner, one of the first of them fails."""
+    plant(monkeypatch)
+    failures = 0
+    for seed in range(20):
+        world = draw_world(seed)
+        try:
+            RealSimulation(replace(world, slowness=0.0)).run()
+        except Exception:
+            failures += 1
+            break
+    assert failures
