@@ -15,10 +15,10 @@ CODE := $(wildcard octavo tests benchmarks)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup test check coverage format sim planted bench-core lock clean
+.PHONY: help setup test test-smollm2 check coverage format sim planted bench-core lock clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # ---- set-up: one stamp for each step, so that a second run has nothing to do ----
 
@@ -74,6 +74,9 @@ lock: ## pin anew what requirements/*.in asks for (then read the diff)
 
 test: setup check coverage ## everything; the last line is pytest's own summary
 	@$(RUN) -m pytest -n $(WORKERS) --dist load --maxschedchunk 1
+
+test-smollm2: setup ## SmolLM2's text of fifty prompts against the reference (minutes)
+	@$(RUN) -m pytest --quiet tests/models/every_prompt.py
 
 check: $(VENV)/.octavo ## ruff, mypy, import contracts, the tidy rules
 	@$(RUN) -m ruff check --quiet $(CODE)

@@ -163,6 +163,7 @@ def _rope_pairs(architecture: str, config: dict[str, Any]) -> Pairs:
     share = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
     said.append(("dimension_count", U32, int(share * _head_dim(config))))
     kind = rope.get("rope_type")
+    original: Any = 0
     if kind in ("linear", "yarn"):
         said += [("scaling.type", STRING, kind), ("scaling.factor", F32, rope["factor"])]
     if kind in ("yarn", "longrope"):
