@@ -15,6 +15,7 @@ class CausalLM(Module):
     """A decoder. A family sets the class attributes and implements `hidden`."""
 
     architectures: ClassVar[tuple[str, ...]] = ()  # the names that config.json gives it
+    prefix: ClassVar[str] = ""  # some checkpoints leave it out of all names
     ignored: ClassVar[tuple[str, ...]] = ()  # checkpoint tensors that mean nothing (`*`: anything)
 
     embed: Embedding

@@ -132,6 +132,19 @@ class Config:
             )
         return kv_heads
 
+    def rotary_dimensions(self, head_dim: int, factor: float = 1.0, older: str = "") -> int:
+        """How many of a head's dimensions turn: `partial_rotary_factor`, or an older name."""
+        factor = self.number("partial_rotary_factor", self.number(older, factor))
+        parameters = self.values.get("rope_parameters") or {}
+        factor = Config(parameters).number("partial_rotary_factor", factor)
+        dimensions = int(head_dim * factor)
+        if not 0 < dimensions <= head_dim or dimensions % 2:
+            raise ConfigurationError(
+                f"config: {factor:g} of a head's {head_dim} dimensions turn, which is not an even "
+                f"number from 2 to {head_dim}"
+            )
+        return dimensions
+
     def max_len(self) -> int:
         """Positions the model is made for."""
         return self.positive("max_position_embeddings", 2048)

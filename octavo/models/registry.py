@@ -16,6 +16,17 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "Qwen3ForCausalLM": ("llama", "Llama"),
     "SmolLM3ForCausalLM": ("llama", "Llama"),
     "GraniteForCausalLM": ("llama", "Llama"),
+    # without RMSNorm
+    "GPT2LMHeadModel": ("gpt2", "GPT2"),
+    "GPTNeoXForCausalLM": ("gpt_neox", "GPTNeoX"),
+    "StableLmForCausalLM": ("stablelm", "StableLM"),
+    "FalconForCausalLM": ("falcon", "Falcon"),
+    # with experts
+    "MixtralForCausalLM": ("mixture", "Mixture"),
+    "Qwen2MoeForCausalLM": ("mixture", "Mixture"),
+    "Qwen3MoeForCausalLM": ("mixture", "Mixture"),
+    "OlmoeForCausalLM": ("mixture", "Mixture"),
+    "GptOssForCausalLM": ("gpt_oss", "GptOss"),
 }
 
 

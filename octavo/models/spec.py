@@ -14,7 +14,7 @@ class ExpertSpec:
     experts: int
     ffn: int
     routing: Routing
-    shared_ffn: int = 0
+    shared_ffn: int = 0  # of an expert that every token passes; 0: there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,11 @@ class ModelSpec:
     mlp_bias: bool = False
     head_bias: bool = False
     qk_norm: bool = False
+    qk_norm_whole: bool = False  # over all heads together
     attention_cap: float | None = None
     logit_cap: float | None = None
     embed_scale: float = 1.0
     residual_scale: float = 1.0
     logit_scale: float = 1.0
+    parallel: bool = False  # attention and MLP both read what came into the block
     experts: tuple[ExpertSpec | None, ...] = ()  # a layer; None or none at all: a dense MLP
