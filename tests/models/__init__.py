@@ -1,0 +1,1 @@
+"""Families against their reference implementation, and how models are bound."""
