@@ -15,8 +15,9 @@ class CausalLM(Module):
     """A decoder. A family sets the class attributes and implements `hidden`."""
 
     architectures: ClassVar[tuple[str, ...]] = ()  # the names that config.json gives it
-    prefix: ClassVar[str] = ""  # some checkpoints leave it out of all names
     ignored: ClassVar[tuple[str, ...]] = ()  # checkpoint tensors that mean nothing (`*`: anything)
+    # How names begin in some checkpoints, and how in the others; the first that fits is taken.
+    renames: ClassVar[tuple[tuple[str, str], ...]] = ()
 
     embed: Embedding
     head: Linear

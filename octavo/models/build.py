@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,23 +21,11 @@ from octavo.layers import AnyOf, CausalLM, From, Linear, Module, Pieces, TensorD
 from octavo.layers.moe import ExpertMatrices
 from octavo.layers.weights import WeightSource
 from octavo.models.config import ConfigurationError
+from octavo.models.weights import RenamedWeights, Weights
 from octavo.quant.compose import part_run, shard, split_parts
 from octavo.quant.scheme import PLAIN
 
 Floats = NDArray[Any]
-
-
-class Weights(Protocol):
-    """Tensors by their Hugging Face names, whatever file they come from."""
-
-    def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Every tensor there is."""
-
-    def read(self, name: str) -> Floats:
-        """Its values."""
-
-    def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
-        """Refuse what is missing, misshapen, or neither expected nor known to be extra."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +77,8 @@ def bind(
     model: CausalLM, backend: Backend, weights: Weights, context: ParallelContext = ALONE
 ) -> None:
     """Give every layer its operations and its tensors."""
+    if model.renames:
+        weights = RenamedWeights(weights, model.renames)
     needs = list(find_needs(model, weights.shapes()))
     check(model, needs, weights)
     for _, module in model.walk():
@@ -107,20 +97,11 @@ def find_needs(model: CausalLM, available: Container[str]) -> Iterable[Need]:
         for tensor, declared in module.tensors().items():
             if model.tied and module is model.head and tensor == "weight":
                 continue
-            sources = tuple(
-                _as_named(source, model.prefix, available)
-                for source in _sources(path, tensor, table, available)
-            )
+            sources = tuple(_sources(path, tensor, table, available))
             if declared.optional and sources[0].name not in available:
                 setattr(module, tensor, None)
                 continue
             yield Need(module, tensor, declared, sources)
-
-
-def _as_named(source: From, prefix: str, available: Container[str]) -> From:
-    """The source by its shorter name where the checkpoint leaves the prefix out."""
-    bare = source.name.removeprefix(prefix)
-    return replace(source, name=bare) if bare in available else source
 
 
 def _sources(

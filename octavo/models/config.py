@@ -1,10 +1,10 @@
-"""Reads a checkpoint's config.json: typed, bounded, with errors that say what is wrong where."""
+"""What model families say in the same words in their config.json: sizes, windows, rotations."""
 
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Mapping
-from typing import Any
 
 from octavo.layers.rope import (
     Rope,
@@ -15,103 +15,29 @@ from octavo.layers.rope import (
     yarn,
     yarn_magnitude,
 )
-from octavo.loader.errors import CheckpointError
+from octavo.models.values import ConfigurationError, Values
 
-# No real model comes near; a config beyond it is damaged or hostile.
-MAX_SIZE = 1 << 31
+__all__ = ["FULL", "SLIDING", "Config", "ConfigurationError"]
+
+# Kinds of attention layer, as layer_types names them.
+FULL, SLIDING = "full_attention", "sliding_attention"
+ACTIVATIONS = (
+    "silu",
+    "swish",
+    "gelu",
+    "gelu_pytorch_tanh",
+    "gelu_new",
+    "gelu_fast",
+    "relu",
+    "relu2",
+)
+# Each layer and each frequency is an object of ours, so a damaged number must not come that far.
+MAX_LAYERS = 10_000
+MAX_HEAD_DIM = 1 << 16
 
 
-class ConfigurationError(CheckpointError):
-    """A config.json that contradicts itself, or asks for what is not supported."""
-
-
-class Config:
-    """The values of one config.json (or of one part of it)."""
-
-    def __init__(self, values: Mapping[str, Any], max_len: int | None = None) -> None:
-        self.values = values
-        # The longest sequence that will be run; None: as long as the model can.
-        self._max_len = max_len
-
-    def part(self, key: str) -> Config:
-        """A nested object, such as text_config."""
-        value = self.values.get(key)
-        if not isinstance(value, Mapping):
-            raise ConfigurationError(f"config: {key} must be an object, is {value!r}")
-        return Config(value, self._max_len)
-
-    def has(self, key: str) -> bool:
-        """Whether the key is there and not null."""
-        return self.values.get(key) is not None
-
-    def integer(self, key: str, default: int | None = None) -> int:
-        """A size or a count: a whole number, not negative."""
-        value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MAX_SIZE:
-            raise ConfigurationError(f"config: {key} must be a whole number ≥ 0, is {value!r}")
-        return value
-
-    def positive(self, key: str, default: int | None = None) -> int:
-        """A size that cannot be zero."""
-        value = self.integer(key, default)
-        if value == 0:
-            raise ConfigurationError(f"config: {key} must be above 0")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        """A finite number."""
-        value = self._get(key, default)
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-        ):
-            raise ConfigurationError(f"config: {key} must be a finite number, is {value!r}")
-        return float(value)
-
-    def boolean(self, key: str, default: bool | None = None) -> bool:
-        """True or false."""
-        value = self._get(key, default)
-        if not isinstance(value, bool):
-            raise ConfigurationError(f"config: {key} must be true or false, is {value!r}")
-        return value
-
-    def string(self, key: str, default: str | None = None) -> str:
-        """A text."""
-        value = self._get(key, default)
-        if not isinstance(value, str):
-            raise ConfigurationError(f"config: {key} must be a string, is {value!r}")
-        return value
-
-    def strings(self, key: str) -> tuple[str, ...] | None:
-        """A list of texts; None if the key is not there."""
-        value = self.values.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise ConfigurationError(f"config: {key} must be a list of strings, is {value!r}")
-        return tuple(value)
-
-    def numbers(self, key: str) -> tuple[float, ...]:
-        """A list of finite numbers."""
-        value = self.values.get(key)
-        if not isinstance(value, list) or not all(isinstance(v, int | float) for v in value):
-            raise ConfigurationError(f"config: {key} must be a list of numbers, is {value!r}")
-        return tuple(map(float, value))
-
-    def optional_number(self, key: str) -> float | None:
-        """A finite number, or None if the key is not there or null."""
-        return self.number(key) if self.has(key) else None
-
-    def _get(self, key: str, default: object) -> object:
-        value = self.values.get(key)
-        if value is None:
-            if default is None:
-                raise ConfigurationError(f"config: {key} is missing")
-            return default
-        return value
-
-    # what most families say in the same words
+class Config(Values):
+    """One config.json, or a part of it that describes a decoder."""
 
     def head_dim(self) -> int:
         """Dimensions of an attention head."""
@@ -120,7 +46,10 @@ class Config:
             raise ConfigurationError(
                 f"config: hidden_size {hidden} does not divide into {heads} heads"
             )
-        return self.positive("head_dim", hidden // heads)
+        dim = self.positive("head_dim", hidden // heads)
+        if dim > MAX_HEAD_DIM:
+            raise ConfigurationError(f"config: head_dim must be at most {MAX_HEAD_DIM}, is {dim}")
+        return dim
 
     def kv_heads(self) -> int:
         """KV heads; as many as heads unless it is said."""
@@ -132,19 +61,6 @@ class Config:
             )
         return kv_heads
 
-    def rotary_dimensions(self, head_dim: int, factor: float = 1.0, older: str = "") -> int:
-        """How many of a head's dimensions turn: `partial_rotary_factor`, or an older name."""
-        factor = self.number("partial_rotary_factor", self.number(older, factor))
-        parameters = self.values.get("rope_parameters") or {}
-        factor = Config(parameters).number("partial_rotary_factor", factor)
-        dimensions = int(head_dim * factor)
-        if not 0 < dimensions <= head_dim or dimensions % 2:
-            raise ConfigurationError(
-                f"config: {factor:g} of a head's {head_dim} dimensions turn, which is not an even "
-                f"number from 2 to {head_dim}"
-            )
-        return dimensions
-
     def max_len(self) -> int:
         """Positions the model is made for."""
         return self.positive("max_position_embeddings", 2048)
@@ -153,87 +69,164 @@ class Config:
         """Positions it will be run with."""
         return min(self._max_len or self.max_len(), self.max_len())
 
-    def windows(self, layers: int) -> tuple[int | None, ...]:
-        """How far each layer sees: `layer_types`, or use_sliding_window with max_window_layers."""
+    def layers(self, key: str = "num_hidden_layers") -> int:
+        """How many blocks there are."""
+        layers = self.positive(key)
+        if layers > MAX_LAYERS:
+            raise ConfigurationError(f"config: {key} must be at most {MAX_LAYERS:,}, is {layers:,}")
+        return layers
+
+    def activation(self, key: str = "hidden_act", default: str | None = None) -> str:
+        """A function between the two halves of an MLP."""
+        name = self.string(key, default)
+        if name not in ACTIVATIONS:
+            known = ", ".join(sorted(ACTIVATIONS))
+            raise ConfigurationError(f"config: {key} {name!r} is not supported; known are {known}")
+        return name
+
+    def rounded(self, value: float) -> float:
+        """A constant as the checkpoint's own type holds it, for families trained with it so."""
+        name = self.string("dtype", self.string("torch_dtype", "float32"))
+        if name == "bfloat16":
+            bits: int = struct.unpack("<I", struct.pack("<f", value))[0]
+            bits += 0x7FFF + (bits >> 16 & 1)  # to the nearest, ties to even
+            return float(struct.unpack("<f", struct.pack("<I", bits & 0xFFFF0000))[0])
+        if name == "float16":
+            return float(struct.unpack("<e", struct.pack("<e", value))[0])
+        return value
+
+    def windows(
+        self, layers: int, *, period: int | None = None, used: bool = True
+    ) -> tuple[int | None, ...]:
+        """How far each layer sees; None is everything.
+
+        `layer_types` says it layer by layer. Without it, families with a `period` let the last
+        layer of each period see everything, others those below max_window_layers. `used` is what
+        a missing use_sliding_window means.
+        """
         window = self.integer("sliding_window", 0) or None
-        kinds = self.strings("layer_types")
-        if kinds is not None:
-            if len(kinds) != layers:
-                raise ConfigurationError(f"config: {len(kinds)} layer_types for {layers} layers")
-            return tuple(window if kind == "sliding_attention" else None for kind in kinds)
-        if not self.boolean("use_sliding_window", True):
+        if not self.boolean("use_sliding_window", used):
             return (None,) * layers
-        first = self.integer("max_window_layers", 0)  # the layers below it see everything
-        return tuple(window if layer >= first else None for layer in range(layers))
+        kinds = self.strings("layer_types")
+        if kinds is None and period is not None:
+            period = self.positive("sliding_window_pattern", period)
+            kinds = tuple(FULL if (i + 1) % period == 0 else SLIDING for i in range(layers))
+        if kinds is None:
+            first = self.integer("max_window_layers", 0)
+            return tuple(window if layer >= first else None for layer in range(layers))
+        if len(kinds) != layers:
+            raise ConfigurationError(f"config: {len(kinds)} layer_types for {layers} layers")
+        if unknown := set(kinds) - {FULL, SLIDING}:
+            raise ConfigurationError(
+                f"config: layer_types {', '.join(sorted(unknown))} are not supported; "
+                f"known are {FULL} and {SLIDING}"
+            )
+        if SLIDING in kinds and window is None:
+            raise ConfigurationError(f"config: {SLIDING} layers need a sliding_window above 0")
+        return tuple(window if kind == SLIDING else None for kind in kinds)
 
     def rope(
         self,
-        dimensions: int,
+        head_dim: int,
         *,
         theta: float = 10_000.0,
+        theta_key: str = "rope_theta",
+        share: float = 1.0,  # of each head turns, where the file does not say
         kind: str | None = None,
         interleaved: bool = False,
     ) -> Rope:
-        """The rotary embedding, of all layers or of those of one kind (`full_attention` …).
+        """The rotary embedding, of all layers or of those of one kind (FULL or SLIDING).
 
         Older files say rope_theta and rope_scaling, newer ones rope_parameters.
         """
-        said = self.values.get("rope_parameters") or self.values.get("rope_scaling") or {}
-        if kind is not None and isinstance(said.get(kind), Mapping):
-            said = said[kind]
-        parameters = Config(said)
-        base = parameters.number("rope_theta", self.number("rope_theta", theta))
-        name = parameters.string("rope_type", parameters.string("type", "default"))
-        frequencies, magnitude = self._scaled(name, dimensions, base, parameters)
+        said = self._rope_said(kind)
+        base = said.above("rope_theta", 1.0, self.above(theta_key, 1.0, theta))
+        share = said.number("partial_rotary_factor", self.number("partial_rotary_factor", share))
+        pairs = (int(head_dim * share) + 1) // 2 if 0 < share <= 1 else 0
+        if not 0 < 2 * pairs <= head_dim:
+            raise ConfigurationError(
+                f"config: {share:g} of {head_dim} dimensions cannot turn: they must make pairs, "
+                f"from 1 to {head_dim // 2}"
+            )
+        frequencies, magnitude = self._frequencies(said, int(head_dim * share), base)
         return Rope(frequencies, interleaved, magnitude)
 
-    def _scaled(
-        self, name: str, dimensions: int, theta: float, said: Config
+    def _rope_said(self, kind: str | None) -> Config:
+        """What the file says of rotation, for layers of a kind."""
+        keys = ("rope_scaling", "rope_parameters")
+        said = next((self.part(key) for key in keys if self.values.get(key)), Config({}))
+        by_kind = [key for key, value in said.values.items() if isinstance(value, Mapping)]
+        if kind is None:
+            if by_kind:
+                raise ConfigurationError(
+                    f"config: rope_parameters differ by layer ({', '.join(by_kind)}), which this "
+                    "family does not support"
+                )
+            return said
+        if by_kind:
+            return said.part(kind) if said.has(kind) else Config({})
+        # One scaling is for the layers that see far; the others never meet a long distance.
+        return said if kind == FULL else Config({})
+
+    def _frequencies(
+        self, said: Config, dimensions: int, theta: float
     ) -> tuple[tuple[float, ...], float]:
+        """How fast each pair of dimensions turns, and the factor on what is turned."""
+        name = said.string("rope_type", said.string("type", "default"))
         if name in ("default", "mrope"):
             return plain(dimensions, theta), 1.0
-        original = said.positive(
-            "original_max_position_embeddings",
-            self.positive("original_max_position_embeddings", self.max_len()),
-        )
-        if name in ("longrope", "su"):
-            return self._longrope(dimensions, theta, said, original)
-        factor = said.number("factor")
+        if name == "dynamic" and not said.has("alpha"):
+            # Its frequencies grow with the sequence, but only beyond the length that bounds ours.
+            return plain(dimensions, theta), 1.0
         if name == "linear":
-            return linear(dimensions, theta, factor), 1.0
+            return linear(dimensions, theta, said.above("factor", 0.0)), 1.0
+        key = "original_max_position_embeddings"
+        original = self.positive(key, said.positive(key, self.max_len()))
+        if name in ("longrope", "su") or (name == "yarn" and said.has("long_factor")):
+            return self._longrope(said, dimensions, theta, original)
         if name == "llama3":
-            low, high = said.number("low_freq_factor"), said.number("high_freq_factor")
+            low = said.above("low_freq_factor", 0.0)
+            high = said.above("high_freq_factor", low)
+            factor = said.above("factor", 0.0)
             return llama3(dimensions, theta, factor, low, high, original), 1.0
         if name == "yarn":
-            frequencies = yarn(
-                dimensions,
-                theta,
-                factor,
-                original,
-                said.number("beta_fast", 32.0),
-                said.number("beta_slow", 1.0),
-                said.boolean("truncate", True),
-            )
-            return frequencies, said.number("attention_factor", yarn_magnitude(factor))
-        if name == "dynamic" and self.run_len() <= self.max_len():
-            # Its frequencies grow with the sequence; up to the original length they are plain.
-            return plain(dimensions, theta), 1.0
+            return self._yarn(said, dimensions, theta, original)
         raise ConfigurationError(
             f"config: rope_type {name!r} is not supported; known are default, linear, llama3, "
-            "yarn, longrope and dynamic (up to the original length)"
+            "yarn, longrope and dynamic (without alpha)"
         )
 
+    def _yarn(
+        self, said: Config, dimensions: int, theta: float, original: int
+    ) -> tuple[tuple[float, ...], float]:
+        factor = said.above("factor", 0.0, self.max_len() / original)
+        slow = said.above("beta_slow", 0.0, 1.0)
+        fast = said.above("beta_fast", 0.0, 32.0)
+        truncate = said.boolean("truncate", True)
+        frequencies = yarn(dimensions, theta, factor, original, fast, slow, truncate)
+        magnitude = yarn_magnitude(factor)
+        over, under = said.number("mscale", 0.0), said.number("mscale_all_dim", 0.0)
+        if over and under:
+            magnitude = yarn_magnitude(factor, over) / yarn_magnitude(factor, under)
+        return frequencies, said.above("attention_factor", 0.0, magnitude)
+
     def _longrope(
-        self, dimensions: int, theta: float, said: Config, original: int
+        self, said: Config, dimensions: int, theta: float, original: int
     ) -> tuple[tuple[float, ...], float]:
         """One set of factors for sequences within the original length, one for longer ones.
 
         Which it is must not change in mid-sequence, so the longest run decides.
         """
-        is_long = self.run_len() > original
-        factors = said.numbers("long_factor" if is_long else "short_factor")
-        factor = self.max_len() / original
+        key = "long_factor" if self.run_len() > original else "short_factor"
+        factors = said.numbers(key)
+        if len(factors) != (pairs := (dimensions + 1) // 2) or min(factors) <= 0:
+            raise ConfigurationError(
+                f"config: {key} must be {pairs} numbers above 0, one for each pair of dimensions "
+                f"that turn; there are {len(factors)}"
+            )
+        factor = said.above("factor", 0.0, self.max_len() / original)
         magnitude = 1.0
-        if factor > 1.0:
+        if factor > 1.0 and original > 1:
             magnitude = math.sqrt(1 + math.log(factor) / math.log(original))
-        return by_factors(dimensions, theta, factors), said.number("attention_factor", magnitude)
+        frequencies = by_factors(dimensions, theta, factors)
+        return frequencies, said.above("attention_factor", 0.0, magnitude)

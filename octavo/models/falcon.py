@@ -95,7 +95,7 @@ class Falcon(CausalLM):
                 "supported; Falcon 7B, 11B, 40B and 180B are"
             )
         heads, hidden = config.positive("num_attention_heads"), config.positive("hidden_size")
-        layers, dim = config.positive("num_hidden_layers"), config.head_dim()
+        layers, dim = config.layers(), config.head_dim()
         is_grouped = config.boolean("new_decoder_architecture", False)
         kv_heads = heads
         if is_grouped:
@@ -115,7 +115,7 @@ class Falcon(CausalLM):
             head_dim=dim,
             ffn=config.positive("ffn_hidden_size", 4 * hidden),
             eps=config.number("layer_norm_epsilon", 1e-5),
-            activation=config.string("activation", "gelu"),
+            activation=config.activation("activation", "gelu"),
             max_len=config.max_len(),
             attention_scale=dim**-0.5,
             ropes=(config.rope(dim),) * layers,

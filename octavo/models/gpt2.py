@@ -45,8 +45,12 @@ class GPT2(CausalLM):
     """The whole decoder."""
 
     architectures = ("GPT2LMHeadModel",)
-    prefix = "transformer."
-    ignored = ("*h.*.attn.bias", "*h.*.attn.masked_bias")  # the causal mask, as a tensor
+    # The first published ones have no beginning.
+    renames = tuple((name, f"transformer.{name}") for name in ("h.", "wte.", "wpe.", "ln_f."))
+    ignored = (
+        "transformer.h.*.attn.bias",
+        "transformer.h.*.attn.masked_bias",
+    )  # the causal mask, as a tensor
 
     def __init__(self, spec: ModelSpec) -> None:
         self.embed = Embedding(spec.vocabulary, spec.hidden)
@@ -80,7 +84,8 @@ class GPT2(CausalLM):
     @staticmethod
     def read(config: Config) -> ModelSpec:
         """What a GPT-2 config.json says, in its own words."""
-        hidden, heads, layers = (config.positive(f"n_{name}") for name in ("embd", "head", "layer"))
+        hidden, heads = config.positive("n_embd"), config.positive("n_head")
+        layers = config.layers("n_layer")
         if hidden % heads:
             raise ConfigurationError(f"config: n_embd {hidden} does not divide into {heads} heads")
         for key, usual in (
@@ -99,7 +104,7 @@ class GPT2(CausalLM):
             head_dim=hidden // heads,
             ffn=config.positive("n_inner", 4 * hidden),
             eps=config.number("layer_norm_epsilon", 1e-5),
-            activation=config.string("activation_function", "gelu_new"),
+            activation=config.activation("activation_function", "gelu_new"),
             max_len=config.positive("n_positions", 1024),
             attention_scale=(hidden // heads) ** -0.5,
             ropes=(None,) * layers,

@@ -89,9 +89,9 @@ class GPTNeoX(CausalLM):
     @staticmethod
     def read(config: Config) -> ModelSpec:
         """What a GPT-NeoX config.json says; older ones say rotary_pct and rotary_emb_base."""
-        layers, dim = config.positive("num_hidden_layers"), config.head_dim()
-        turning = config.rotary_dimensions(dim, 0.25, older="rotary_pct")
-        rope = config.rope(turning, theta=config.number("rotary_emb_base", 10_000.0))
+        layers, dim = config.layers(), config.head_dim()
+        share = config.number("rotary_pct", 0.25)
+        rope = config.rope(dim, theta_key="rotary_emb_base", share=share)
         bias = config.boolean("attention_bias", True)
         return ModelSpec(
             vocabulary=config.positive("vocab_size"),
@@ -102,7 +102,7 @@ class GPTNeoX(CausalLM):
             head_dim=dim,
             ffn=config.positive("intermediate_size"),
             eps=config.number("layer_norm_eps", 1e-5),
-            activation=config.string("hidden_act", "gelu"),
+            activation=config.activation("hidden_act", "gelu"),
             max_len=config.max_len(),
             attention_scale=dim**-0.5,
             ropes=(rope,) * layers,

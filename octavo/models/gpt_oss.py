@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
 
 from octavo.layers import (
     AnyOf,
@@ -97,7 +96,7 @@ class GptOss(CausalLM):
         gate_up, down = mlp + "experts.gate_up_proj", mlp + "experts.down_proj"
         # A gate's row and an up's row take turns. Plain weights are stored [experts, in, out],
         # those in four bits [experts, out, in].
-        rows = tuple(chain(range(0, 2 * self.ffn, 2), range(1, 2 * self.ffn, 2)))
+        rows = (*range(0, 2 * self.ffn, 2), *range(1, 2 * self.ffn, 2))
         return {
             "embed": "model.embed_tokens",
             "blocks.*.attn_norm": "model.layers.*.input_layernorm",
@@ -121,14 +120,10 @@ class GptOss(CausalLM):
     @staticmethod
     def read(config: Config) -> ModelSpec:
         """What a gpt-oss config.json says."""
-        layers, dim = config.positive("num_hidden_layers"), config.head_dim()
+        layers, dim = config.layers(), config.head_dim()
         for key, value in (("swiglu_limit", 7.0), ("swiglu_alpha", 1.702)):
             if config.number(key, value) != value:
                 raise ConfigurationError(f"config: {key} must be {value:g} for gpt-oss")
-        window = config.positive("sliding_window", 128)
-        windows = tuple(None if layer % 2 else window for layer in range(layers))
-        if config.has("layer_types"):
-            windows = config.windows(layers)
         top_k, count = config.positive("num_experts_per_tok"), config.positive("num_local_experts")
         if top_k > count:
             raise ConfigurationError(f"config: {top_k} of {count} experts cannot be chosen")
@@ -146,7 +141,7 @@ class GptOss(CausalLM):
             max_len=config.max_len(),
             attention_scale=dim**-0.5,
             ropes=(config.rope(dim, theta=150_000.0),) * layers,
-            windows=windows,
+            windows=config.windows(layers, period=2),
             tied=config.boolean("tie_word_embeddings", False),
             qkv_bias=bias,
             out_bias=bias,

@@ -1,8 +1,13 @@
-"""The Llama family: Llama 2 and 3, Mistral, Yi, SmolLM 2 and 3, Qwen 2 and 3, Granite 3."""
+"""The Llama family: Llama 2 and 3, Mistral, Yi, SmolLM 2 and 3, Qwen 2 and 3, Granite 3, Phi 3/4.
+
+Also the first Gemma and GLM-4 in its first form: pre-norms, a gated MLP, and fields of the spec.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from octavo.layers import (
     Batch,
@@ -17,7 +22,7 @@ from octavo.layers import (
     Value,
 )
 from octavo.layers.weights import WeightSource
-from octavo.models.config import Config
+from octavo.models.config import Config, ConfigurationError
 from octavo.models.spec import ModelSpec
 
 
@@ -34,8 +39,8 @@ class Attention(Module):
             scale=spec.attention_scale,
             rope=spec.ropes[layer],
             window=spec.windows[layer],
-            q_norm=RMSNorm(dim, spec.eps) if spec.qk_norm else None,
-            k_norm=RMSNorm(dim, spec.eps) if spec.qk_norm else None,
+            q_norm=RMSNorm(dim, spec.eps, spec.norm_offset) if spec.qk_norm else None,
+            k_norm=RMSNorm(dim, spec.eps, spec.norm_offset) if spec.qk_norm else None,
         )
         self.out = Linear(heads * dim, spec.hidden, bias=spec.out_bias, shard="in")
 
@@ -48,9 +53,9 @@ class Block(Module):
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
         self.scale = spec.residual_scale
-        self.attn_norm = RMSNorm(spec.hidden, spec.eps)
+        self.attn_norm = RMSNorm(spec.hidden, spec.eps, spec.norm_offset)
         self.attn = Attention(spec, layer)
-        self.mlp_norm = RMSNorm(spec.hidden, spec.eps)
+        self.mlp_norm = RMSNorm(spec.hidden, spec.eps, spec.norm_offset)
         self.mlp = GatedMLP(spec.hidden, spec.ffn, spec.activation, bias=spec.mlp_bias)
 
     def __call__(self, x: Value, residual: Value | None, batch: Batch) -> tuple[Value, Value]:
@@ -72,15 +77,19 @@ class Llama(CausalLM):
         "Qwen3ForCausalLM",
         "SmolLM3ForCausalLM",
         "GraniteForCausalLM",
+        "Phi3ForCausalLM",
+        "GlmForCausalLM",
+        "GemmaForCausalLM",
     )
     ignored = ("model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq")
 
     def __init__(self, spec: ModelSpec) -> None:
         self.embed = Embedding(spec.vocabulary, spec.hidden, spec.embed_scale)
         self.blocks = [Block(spec, layer) for layer in range(spec.layers)]
-        self.norm = RMSNorm(spec.hidden, spec.eps)
+        self.norm = RMSNorm(spec.hidden, spec.eps, spec.norm_offset)
         self.head = Linear(spec.hidden, spec.vocabulary, shard="out")
         self.tied, self.logit_scale = spec.tied, spec.logit_scale
+        self.fused_qkv, self.fused_gate_up = spec.fused_qkv, spec.fused_gate_up
 
     def hidden(self, batch: Batch) -> Value:
         x, residual = self.embed(batch.token_ids), None
@@ -90,15 +99,17 @@ class Llama(CausalLM):
 
     def weights(self) -> Mapping[str, WeightSource]:
         attention, mlp = "model.layers.*.self_attn.", "model.layers.*.mlp."
+        qkv = ("qkv_proj",) if self.fused_qkv else ("q_proj", "k_proj", "v_proj")
+        gate_up = ("gate_up_proj",) if self.fused_gate_up else ("gate_proj", "up_proj")
         return {
             "embed": "model.embed_tokens",
             "blocks.*.attn_norm": "model.layers.*.input_layernorm",
-            "blocks.*.attn.qkv": tuple(attention + name for name in ("q_proj", "k_proj", "v_proj")),
+            "blocks.*.attn.qkv": tuple(attention + name for name in qkv),
             "blocks.*.attn.attend.q_norm": attention + "q_norm",
             "blocks.*.attn.attend.k_norm": attention + "k_norm",
             "blocks.*.attn.out": attention + "o_proj",
             "blocks.*.mlp_norm": "model.layers.*.post_attention_layernorm",
-            "blocks.*.mlp.gate_up": (mlp + "gate_proj", mlp + "up_proj"),
+            "blocks.*.mlp.gate_up": tuple(mlp + name for name in gate_up),
             "blocks.*.mlp.down": mlp + "down_proj",
             "norm": "model.norm",
             "head": "lm_head",
@@ -106,16 +117,13 @@ class Llama(CausalLM):
 
     @staticmethod
     def read(config: Config) -> ModelSpec:
-        """What the variants of the family say in their config.json."""
+        """What the members of the family say in the same words, then what each has of its own."""
         kind = (config.strings("architectures") or ("LlamaForCausalLM",))[0]
-        layers, dim = config.positive("num_hidden_layers"), config.head_dim()
-        is_granite, is_qwen2 = kind == "GraniteForCausalLM", kind == "Qwen2ForCausalLM"
+        layers, dim = config.layers(), config.head_dim()
         bias = config.boolean("attention_bias", False)
-        rope = config.rope(dim)
-        turns = [True] * layers
-        if kind == "SmolLM3ForCausalLM" and config.has("no_rope_layers"):
-            turns = [flag != 0 for flag in config.numbers("no_rope_layers")]
-        return ModelSpec(
+        # Qwen and SmolLM 3 use the window they state only if they say so.
+        used = kind not in ("Qwen2ForCausalLM", "Qwen3ForCausalLM", "SmolLM3ForCausalLM")
+        spec = ModelSpec(
             vocabulary=config.positive("vocab_size"),
             hidden=config.positive("hidden_size"),
             layers=layers,
@@ -124,17 +132,61 @@ class Llama(CausalLM):
             head_dim=dim,
             ffn=config.positive("intermediate_size"),
             eps=config.number("rms_norm_eps", 1e-6),
-            activation=config.string("hidden_act", "silu"),
+            activation=config.activation("hidden_act", "silu"),
             max_len=config.max_len(),
-            attention_scale=config.number("attention_multiplier", dim**-0.5),
-            ropes=tuple(rope if turning else None for turning in turns),
-            windows=config.windows(layers),
-            tied=config.boolean("tie_word_embeddings", False),
-            qkv_bias=bias or is_qwen2,
+            attention_scale=dim**-0.5,
+            ropes=(config.rope(dim),) * layers,
+            windows=config.windows(layers, used=used),
+            tied=config.boolean("tie_word_embeddings", kind == "GemmaForCausalLM"),
+            qkv_bias=bias,
             out_bias=bias,
             mlp_bias=config.boolean("mlp_bias", False),
-            qk_norm=kind == "Qwen3ForCausalLM",
-            embed_scale=config.number("embedding_multiplier", 1.0) if is_granite else 1.0,
-            residual_scale=config.number("residual_multiplier", 1.0) if is_granite else 1.0,
-            logit_scale=1.0 / config.number("logits_scaling", 1.0) if is_granite else 1.0,
         )
+        return replace(spec, **_own(kind, config, spec))
+
+
+def _own(kind: str, config: Config, spec: ModelSpec) -> dict[str, Any]:
+    """The fields that only one member of the family has."""
+    match kind:
+        case "Qwen2ForCausalLM":
+            return {"qkv_bias": True}
+        case "Qwen3ForCausalLM":
+            return {"qk_norm": True}
+        case "SmolLM3ForCausalLM":
+            every = config.positive("no_rope_layer_interval", 4)
+            turns = [1.0 * bool((layer + 1) % every) for layer in range(spec.layers)]
+            if config.has("no_rope_layers"):  # despite its name, 1 where a layer turns
+                turns = [*config.numbers("no_rope_layers")]
+            if len(turns) != spec.layers:
+                raise ConfigurationError(
+                    f"config: {len(turns)} no_rope_layers for {spec.layers} layers"
+                )
+            pairs = zip(spec.ropes, turns, strict=True)
+            return {"ropes": tuple(rope if turn else None for rope, turn in pairs)}
+        case "GraniteForCausalLM":
+            return {
+                "attention_scale": config.number("attention_multiplier", 1.0),
+                "embed_scale": config.number("embedding_multiplier", 1.0),
+                "residual_scale": config.number("residual_multiplier", 1.0),
+                "logit_scale": 1.0 / config.above("logits_scaling", 0.0, 1.0),
+            }
+        case "Phi3ForCausalLM":
+            eps = config.number("rms_norm_eps", 1e-5)
+            return {"eps": eps, "fused_qkv": True, "fused_gate_up": True}
+        case "GlmForCausalLM":
+            return {
+                "eps": config.number("rms_norm_eps", 1.5625e-7),
+                "ropes": (config.rope(spec.head_dim, share=0.5, interleaved=True),) * spec.layers,
+                "qkv_bias": config.boolean("attention_bias", True),
+                "out_bias": False,
+                "fused_gate_up": True,
+            }
+        case "GemmaForCausalLM":
+            said = config.activation("hidden_activation", config.activation("hidden_act", "gelu"))
+            return {
+                "embed_scale": config.rounded(spec.hidden**0.5),
+                "norm_offset": 1.0,
+                # Its first files say gelu and mean the approximation it was trained with.
+                "activation": "gelu_pytorch_tanh" if said == "gelu" else said,
+            }
+    return {}

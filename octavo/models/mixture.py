@@ -143,7 +143,7 @@ class Mixture(CausalLM):
     def read(config: Config) -> ModelSpec:
         """What the families have in common, and then what each has of its own."""
         kind = (config.strings("architectures") or ("MixtralForCausalLM",))[0]
-        layers, dim = config.positive("num_hidden_layers"), config.head_dim()
+        layers, dim = config.layers(), config.head_dim()
         bias = config.boolean("attention_bias", False)
         spec = ModelSpec(
             vocabulary=config.positive("vocab_size"),
@@ -154,7 +154,7 @@ class Mixture(CausalLM):
             head_dim=dim,
             ffn=config.positive("intermediate_size"),
             eps=config.number("rms_norm_eps", 1e-5),
-            activation=config.string("hidden_act", "silu"),
+            activation=config.activation("hidden_act", "silu"),
             max_len=config.max_len(),
             attention_scale=dim**-0.5,
             ropes=(config.rope(dim),) * layers,
@@ -174,11 +174,10 @@ class Mixture(CausalLM):
                 experts = (_experts(config, spec.ffn),) * layers
                 return replace(spec, qk_norm=True, qk_norm_whole=True, experts=experts)
             case "Qwen2MoeForCausalLM":
-                windowed = config.boolean("use_sliding_window", False)
                 return replace(
                     spec,
                     qkv_bias=config.boolean("qkv_bias", True),
-                    windows=config.windows(layers) if windowed else spec.windows,
+                    windows=config.windows(layers, used=False),
                     experts=_some_layers(config, layers, "shared_expert_intermediate_size"),
                 )
         windowed = config.boolean("use_sliding_window", False)

@@ -41,6 +41,9 @@ class ModelSpec:
     head_bias: bool = False
     qk_norm: bool = False
     qk_norm_whole: bool = False  # over all heads together
+    norm_offset: float = 0.0  # what is added to the stored weights of norms
+    fused_qkv: bool = False  # the checkpoint keeps queries, keys and values as one tensor
+    fused_gate_up: bool = False
     attention_cap: float | None = None
     logit_cap: float | None = None
     embed_scale: float = 1.0

@@ -98,8 +98,8 @@ class StableLM(CausalLM):
     @staticmethod
     def read(config: Config) -> ModelSpec:
         """What a StableLM config.json says."""
-        layers, dim = config.positive("num_hidden_layers"), config.head_dim()
-        rope = config.rope(config.rotary_dimensions(dim, 0.25))
+        layers, dim = config.layers(), config.head_dim()
+        rope = config.rope(dim, share=0.25)
         return ModelSpec(
             vocabulary=config.positive("vocab_size"),
             hidden=config.positive("hidden_size"),
@@ -109,7 +109,7 @@ class StableLM(CausalLM):
             head_dim=dim,
             ffn=config.positive("intermediate_size"),
             eps=config.number("layer_norm_eps", 1e-5),
-            activation=config.string("hidden_act", "silu"),
+            activation=config.activation("hidden_act", "silu"),
             max_len=config.max_len(),
             attention_scale=dim**-0.5,
             ropes=(rope,) * layers,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,19 @@ from octavo.loader.tensor_type import U8
 from octavo.quant import mxfp4
 
 BLOCKS, SCALES = "_blocks", "_scales"
+
+
+class Weights(Protocol):
+    """Tensors by their Hugging Face names, whatever file they come from."""
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Every tensor there is."""
+
+    def read(self, name: str) -> NDArray[Any]:
+        """Its values."""
+
+    def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
+        """Refuse what is missing, misshapen, or neither expected nor known to be extra."""
 
 
 class CheckpointWeights:
@@ -51,3 +65,31 @@ class CheckpointWeights:
             else:
                 stored[name] = shape
         check_tensors(self._checkpoint, stored, may_be_extra=extra)
+
+
+class RenamedWeights:
+    """Weights some of whose names begin differently from what the family calls them."""
+
+    def __init__(self, weights: Weights, renames: Sequence[tuple[str, str]]) -> None:
+        self._weights = weights
+        # The family's name → the checkpoint's. Where two are for one tensor, the other of them is
+        # not expected, and so refused.
+        self._stored = {_renamed(stored, renames): stored for stored in weights.shapes()}
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        shapes = self._weights.shapes()
+        return {name: shapes[stored] for name, stored in self._stored.items()}
+
+    def read(self, name: str) -> NDArray[Any]:
+        return self._weights.read(self._stored[name])
+
+    def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
+        stored = {self._stored.get(name, name): shape for name, shape in expected.items()}
+        self._weights.check(stored, [self._stored.get(name, name) for name in extra])
+
+
+def _renamed(name: str, renames: Sequence[tuple[str, str]]) -> str:
+    for beginning, ours in renames:
+        if name.startswith(beginning):
+            return ours + name.removeprefix(beginning)
+    return name

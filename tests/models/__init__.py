@@ -1,1 +1,1 @@
-"""Families against their reference implementation, and how models are bound."""
+"""Families against their reference implementation, what configurations say, and binding."""

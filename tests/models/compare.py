@@ -21,7 +21,7 @@ from octavo.models.registry import family_of
 from octavo.models.weights import CheckpointWeights
 
 BLOCK_SIZE = 4
-NUM_BLOCKS = 64
+NUM_BLOCKS = 128
 PROMPT_LENGTH = 37  # more than a window, a tile of queries, and a block, and a multiple of none
 
 

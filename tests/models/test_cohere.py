@@ -1,0 +1,58 @@
+"""Cohere 1 and 2 against the reference implementation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import Cohere2Config, CohereConfig, PretrainedConfig
+
+from octavo.models.config import Config
+from octavo.models.registry import family_of
+from tests.models.compare import compare
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+CASES: dict[str, PretrainedConfig] = {
+    "cohere": CohereConfig(**SMALL),
+    "cohere, norms on queries and keys": CohereConfig(**SMALL, use_qk_norm=True),
+    "cohere, untied, biases, scaled logits": CohereConfig(
+        **SMALL, tie_word_embeddings=False, attention_bias=True, logit_scale=0.8
+    ),
+    "cohere 2": Cohere2Config(**{**SMALL, "num_hidden_layers": 5}, sliding_window=9),
+    "cohere 2, layer by layer, untied, biases": Cohere2Config(
+        **SMALL,
+        sliding_window=6,
+        layer_types=["full_attention", "sliding_attention", "full_attention"],
+        tie_word_embeddings=False,
+        attention_bias=True,
+        logit_scale=0.25,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_says_what_the_reference_says(name: str, tmp_path: Path) -> None:
+    """Logits within fp32 rounding, the same text, and the same bits in chunks."""
+    compare(CASES[name], tmp_path)
+
+
+def test_cohere_2_as_published_with_a_pattern() -> None:
+    """Every third layer sees everything, and knows no positions."""
+    values = {**SMALL, "sliding_window": 8, "sliding_window_pattern": 3, "rope_theta": 50_000}
+    spec = family_of("Cohere2ForCausalLM").read(
+        Config({**values, "architectures": ["Cohere2ForCausalLM"]})
+    )
+    assert spec.windows == (8, 8, None)
+    assert [rope is None for rope in spec.ropes] == [False, False, True]

@@ -1,0 +1,40 @@
+"""GLM-4, in its first form and in that of 2025, against the reference implementation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import Glm4Config, GlmConfig, PretrainedConfig
+
+from tests.models.compare import compare
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+QUARTER = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
+CASES: dict[str, PretrainedConfig] = {
+    "glm": GlmConfig(**SMALL),
+    "glm, no biases, odd heads": GlmConfig(**{**SMALL, "head_dim": 14}, attention_bias=False),
+    "glm 4": Glm4Config(**SMALL),
+    "glm 4, no biases, tied, a quarter turns": Glm4Config(
+        **SMALL, attention_bias=False, tie_word_embeddings=True, rope_parameters=QUARTER
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_says_what_the_reference_says(name: str, tmp_path: Path) -> None:
+    """Logits within fp32 rounding, the same text, and the same bits in chunks."""
+    compare(CASES[name], tmp_path)

@@ -1,0 +1,75 @@
+"""OLMo 2 and 3 against the reference implementation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import Olmo2Config, Olmo3Config, PretrainedConfig
+
+from octavo.models.config import Config
+from octavo.models.registry import family_of
+from tests.models.compare import compare
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "attention_factor": 1.2,
+}
+PLAIN = {"rope_type": "default", "rope_theta": 10000.0}
+CASES: dict[str, PretrainedConfig] = {
+    "olmo 2": Olmo2Config(**SMALL),
+    "olmo 2, as many KV heads, tied, biases": Olmo2Config(
+        **{**SMALL, "num_key_value_heads": 4}, tie_word_embeddings=True, attention_bias=True
+    ),
+    "olmo 2, yarn": Olmo2Config(**SMALL, rope_parameters=YARN),
+    "olmo 3": Olmo3Config(**{**SMALL, "num_hidden_layers": 5}, sliding_window=9),
+    "olmo 3, scaled where it sees far": Olmo3Config(
+        **SMALL,
+        sliding_window=6,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        rope_parameters={"full_attention": YARN, "sliding_attention": PLAIN},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_says_what_the_reference_says(name: str, tmp_path: Path) -> None:
+    """Logits within fp32 rounding, the same text, and the same bits in chunks."""
+    compare(CASES[name], tmp_path)
+
+
+def test_olmo_3_as_published_before_scalings_had_kinds() -> None:
+    """One rope_scaling is for the layers that see everything."""
+    values = {
+        **SMALL,
+        "num_hidden_layers": 4,
+        "sliding_window": 8,
+        "rope_theta": 500_000,
+        "rope_scaling": YARN | {"rope_theta": None},
+    }
+    spec = family_of("Olmo3ForCausalLM").read(
+        Config({**values, "architectures": ["Olmo3ForCausalLM"]})
+    )
+    assert spec.windows == (8, 8, 8, None)
+    near, far = spec.ropes[0], spec.ropes[3]
+    assert near is not None
+    assert far is not None
+    assert (near.magnitude, far.magnitude) == (1.0, 1.2)
+    assert near.frequencies[-1] == pytest.approx(500_000 ** (-10 / 12))
+    assert far.frequencies[-1] == pytest.approx(500_000 ** (-10 / 12) / 4)
