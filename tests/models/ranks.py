@@ -130,7 +130,7 @@ class TeamOps:
 def bind_ranks(model: CausalLM, weights: MadeUpWeights, ranks: int) -> None:
     """Give every layer the shards of all ranks."""
     for _, module in model.walk():
-        module.ops = TeamOps(module, ranks)  # type: ignore[assignment]
+        module.ops = TeamOps(module, ranks)
     for need in find_needs(model, weights.shapes()):
         shards = [assemble(need, weights.read, ParallelContext(n, ranks)) for n in range(ranks)]
         setattr(need.module, need.tensor, Team([torch.from_numpy(shard) for shard in shards]))
@@ -148,5 +148,5 @@ def run_ranks(model: CausalLM, layout: KVLayout, batch: HostBatch, ranks: int) -
     ]
     first = own[0]
     team = TeamBatch(first.token_ids, first.positions, first.logits_rows, Team(list(own)))
-    logits: Team = model(team)  # type: ignore[arg-type]
+    logits: Team = model(team)
     return torch.cat(logits.values, -1)

@@ -92,7 +92,9 @@ REFUSED: dict[str, tuple[str, Callable[[Tensors], object], str]] = {
     ),
     "there is more than the model uses": (
         "LlamaForCausalLM",
-        lambda tensors: tensors.update({"model.layers.2.mlp.gate_proj.weight": np.zeros((2, 3))}),
+        lambda tensors: tensors.update(
+            {"model.layers.2.mlp.gate_proj.weight": np.zeros((2, 3), np.float32)}
+        ),
         r"1 tensors that the model does not use: 'model.layers.2.mlp.gate_proj.weight'",
     ),
 }

@@ -35,6 +35,7 @@ SMALL: dict[str, Any] = {
     "eos_token_id": 2,
 }
 QWEN: dict[str, Any] = {**SMALL, "num_experts": 6, "moe_intermediate_size": 24}
+HEADS: dict[str, Any] = {"head_dim": 16}
 CASES: dict[str, PretrainedConfig] = {
     "mixtral": MixtralConfig(**SMALL, num_local_experts=4),
     "mixtral, window, tied": MixtralConfig(
@@ -44,9 +45,9 @@ CASES: dict[str, PretrainedConfig] = {
     "qwen2, dense layers between, normalised": Qwen2MoeConfig(
         **QWEN, shared_expert_intermediate_size=40, decoder_sparse_step=2, norm_topk_prob=True
     ),
-    "qwen3": Qwen3MoeConfig(**QWEN, head_dim=16, norm_topk_prob=True),
+    "qwen3": Qwen3MoeConfig(**QWEN, norm_topk_prob=True, **HEADS),
     "qwen3, a dense layer, windows": Qwen3MoeConfig(
-        **QWEN, head_dim=16, mlp_only_layers=[1], use_sliding_window=True, sliding_window=9
+        **QWEN, mlp_only_layers=[1], use_sliding_window=True, sliding_window=9, **HEADS
     ),
     "olmoe": OlmoeConfig(**SMALL, num_experts=6),
     "olmoe, normalised, biases": OlmoeConfig(
@@ -64,7 +65,7 @@ def test_it_says_what_the_reference_says(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["mixtral", "qwen3"])
 def test_experts_saved_as_one_tensor_are_the_same(name: str, tmp_path: Path) -> None:
     """A checkpoint may keep all experts' matrices in one, instead of one by one."""
-    model = AutoModelForCausalLM.from_config(CASES[name])
+    model = AutoModelForCausalLM.from_config(CASES[name])  # type: ignore[no-untyped-call]
     model.save_pretrained(tmp_path / "published")
     model.save_pretrained(tmp_path / "fused", save_original_format=False)
     published, fused = load(tmp_path / "published"), load(tmp_path / "fused")

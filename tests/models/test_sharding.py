@@ -32,7 +32,8 @@ def assembled(
 def heads_of(whole: Floats, counts: tuple[int, ...], rank: int, ranks: int) -> Floats:
     """A rank's queries, keys and values, where each part has so many heads; by hand."""
     dim = len(whole) // sum(counts)
-    kept, begin = [], 0
+    kept: list[int] = []
+    begin = 0
     for count in counts:
         first = rank * count // ranks
         last = max(first + 1, (rank + 1) * count // ranks)

@@ -60,7 +60,9 @@ def made_up(linear: Linear) -> list[Stored]:
     ]
 
 
-def expected_slice(name: str, whole: NDArray[np.float32], rank: int, ranks: int) -> object:
+def expected_slice(
+    name: str, whole: NDArray[np.float32], rank: int, ranks: int
+) -> NDArray[np.float32]:
     """The rank's part of the logical matrix, by hand."""
     rows, columns = whole.shape
     match name:

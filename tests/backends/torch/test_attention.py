@@ -76,7 +76,7 @@ class Cache:
             torch.cat([qkv[part][start:stop] for _, qkv, start, stop in work]) for part in range(3)
         )
         out = attend(q, k, v, self.layer, TorchBatch.of(host, self.buffers))
-        return list(out.split(counts))
+        return list(torch.split(out, counts))
 
 
 FORWARDS, BACKWARDS = range(1, NUM_BLOCKS), range(NUM_BLOCKS - 1, 0, -1)
@@ -98,7 +98,7 @@ def meaning(layer: PagedAttention, qkv: QKV) -> Tensor:
             scores = k[first : at + 1, kv_head] @ q[at, head] * layer.scale
             if layer.softcap is not None:
                 scores = torch.tanh(scores / layer.softcap) * layer.softcap
-            if layer.has_sinks:
+            if layer.sinks is not None and layer.has_sinks:
                 scores = torch.cat((scores, layer.sinks[head].double()[None]))
             shares = torch.softmax(scores, 0)[: at + 1 - first]
             out[at, head] = shares @ v[first : at + 1, kv_head]
@@ -163,6 +163,11 @@ def test_nan_of_another_sequence_and_in_unwritten_cells_does_not_spread(kind: st
     assert torch.equal(torch.cat(pieces), alone(layer, good))
 
 
+def blocks_of(cells: Tensor) -> Tensor:
+    """The cells of each block."""
+    return cells.reshape(NUM_BLOCKS, BLOCK_SIZE, *cells.shape[1:])
+
+
 def test_a_copied_block_reads_as_the_original() -> None:
     """Copies are made in the order given, in keys and values of every buffer."""
     layer = make_layer("plain")
@@ -180,14 +185,12 @@ def test_a_copied_block_reads_as_the_original() -> None:
         cells.copy_(torch.randn(cells.shape, generator=torch.Generator().manual_seed(2)))
     originals, spare = cache.tables[0], 3
     fresh = [10 + index for index in range(len(originals))]
-    before = [
-        cells.unflatten(0, (NUM_BLOCKS, BLOCK_SIZE))[originals].clone() for cells in everything
-    ]
+    before = [blocks_of(cells)[originals].clone() for cells in everything]
     # The first original goes by way of a spare block, which is overwritten right behind.
     copies = list(zip(originals[1:], fresh[1:], strict=True))
     backend.copy_blocks(((originals[0], spare), (spare, fresh[0]), (originals[1], spare), *copies))
     for cells, expected in zip(everything, before, strict=True):
-        blocks = cells.unflatten(0, (NUM_BLOCKS, BLOCK_SIZE))
+        blocks = blocks_of(cells)
         assert torch.equal(blocks[fresh], expected)
         assert torch.equal(blocks[spare], expected[1])
     cache.tables[1] = fresh
