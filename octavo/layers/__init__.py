@@ -7,21 +7,21 @@ and hands every layer its `ops`, the backend's operations.
 
 from octavo.layers.attention import PagedAttention, QKVLinear
 from octavo.layers.embedding import Embedding, PositionEmbedding
-from octavo.layers.linear import GateUpLinear, Linear, Part
+from octavo.layers.linear import GateUpLinear, Linear
 from octavo.layers.mlp import MLP, GatedMLP
 from octavo.layers.model import CausalLM
-from octavo.layers.module import Batch, Module, Ops, TensorDeclaration, Value
+from octavo.layers.module import Batch, Module, Ops, Part, TensorDeclaration, Value
 from octavo.layers.moe import Routing, SparseMLP
 from octavo.layers.norm import LayerNorm, RMSNorm
 from octavo.layers.rope import Rope
-from octavo.layers.weights import Experts, From
+from octavo.layers.weights import AnyOf, From, Pieces, grouped_rows
 
 __all__ = [
     "MLP",
+    "AnyOf",
     "Batch",
     "CausalLM",
     "Embedding",
-    "Experts",
     "From",
     "GateUpLinear",
     "GatedMLP",
@@ -31,6 +31,7 @@ __all__ = [
     "Ops",
     "PagedAttention",
     "Part",
+    "Pieces",
     "PositionEmbedding",
     "QKVLinear",
     "RMSNorm",
@@ -39,4 +40,5 @@ __all__ = [
     "SparseMLP",
     "TensorDeclaration",
     "Value",
+    "grouped_rows",
 ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from octavo.layers.linear import Linear, Part
-from octavo.layers.module import Batch, Module, TensorDeclaration, Value
+from octavo.layers.linear import Linear
+from octavo.layers.module import Batch, Module, Part, TensorDeclaration, Value
 from octavo.layers.norm import LayerNorm, RMSNorm
 from octavo.layers.rope import Rope
 
@@ -59,7 +59,9 @@ class PagedAttention(Module):
         self.has_sinks = has_sinks
 
     def tensors(self) -> dict[str, TensorDeclaration]:
-        return {"sinks": TensorDeclaration((self.heads,))} if self.has_sinks else {}
+        if not self.has_sinks:
+            return {}
+        return {"sinks": TensorDeclaration((self.heads,), split=Part("sinks", self.heads))}
 
     def __call__(self, qkv: Value, batch: Batch) -> Value:
         dim = self.head_dim

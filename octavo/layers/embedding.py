@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo.layers.module import Module, TensorDeclaration, Value
+from octavo.layers.module import Module, Part, TensorDeclaration, Value
 
 
 class Embedding(Module):
@@ -16,7 +16,8 @@ class Embedding(Module):
         self.scale = scale
 
     def tensors(self) -> dict[str, TensorDeclaration]:
-        return {"weight": TensorDeclaration((self.vocabulary, self.hidden))}
+        rows = Part("vocabulary", self.vocabulary)
+        return {"weight": TensorDeclaration((self.vocabulary, self.hidden), split=rows)}
 
     def __call__(self, token_ids: Value) -> Value:
         rows = self.ops.embed(token_ids, self.weight)

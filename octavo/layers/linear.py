@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
-from octavo.layers.module import Module, TensorDeclaration, Value
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Rows of a projection that are one thing: the queries, say."""
-
-    name: str
-    rows: int
-    unit: int = 1  # rows that stay together when the projection is split: a head's
-    replicable: bool = False  # fewer units than ranks: several ranks hold the same one (KV heads)
+from octavo.layers.module import Module, Part, TensorDeclaration, Value
 
 
 class Linear(Module):

@@ -12,11 +12,22 @@ Value = Any
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """Rows of a projection that are one thing: the queries, say."""
+
+    name: str
+    rows: int
+    unit: int = 1  # rows that stay together when the projection is split: a head's
+    replicable: bool = False  # fewer units than ranks: several ranks hold the same one (KV heads)
+
+
+@dataclass(frozen=True, slots=True)
 class TensorDeclaration:
     """One tensor that a layer wants from the checkpoint."""
 
     shape: tuple[int, ...]
     optional: bool = False  # a checkpoint without it is whole all the same
+    split: Part | None = None  # its rows are shared out over ranks (a Linear says so itself)
 
 
 class Batch(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from octavo.layers.linear import Linear
+from octavo.layers.linear import GateUpLinear, Linear
 from octavo.layers.mlp import GatedMLP
 from octavo.layers.module import Module, TensorDeclaration, Value
 
@@ -49,6 +49,12 @@ class ExpertMatrices(Module):
             declared["gate_up_bias"] = TensorDeclaration((experts, 2 * ffn))
             declared["down_bias"] = TensorDeclaration((experts, hidden))
         return declared
+
+    def matrix(self, tensor: str) -> Linear:
+        """What one expert's part of a tensor belongs to: it is split like a dense MLP's."""
+        if tensor.startswith("gate_up"):
+            return GateUpLinear(self.hidden, self.ffn)
+        return Linear(self.ffn, self.hidden, shard="in")
 
 
 class SparseMLP(Module):

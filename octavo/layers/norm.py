@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo.layers.module import Module, TensorDeclaration, Value
+from octavo.layers.module import Module, Part, TensorDeclaration, Value
 
 
 class _Norm(Module):
@@ -33,7 +33,7 @@ class RMSNorm(_Norm):
 
 
 class LayerNorm(_Norm):
-    """(x - mean) / std · w + b."""
+    """(x - mean) / std · w + b; a size of (heads, dimensions) has weights for each head."""
 
     weight: Value
     bias: Value | None
@@ -44,10 +44,10 @@ class LayerNorm(_Norm):
         self.has_bias = bias
 
     def tensors(self) -> dict[str, TensorDeclaration]:
-        declared = {"weight": TensorDeclaration(self.shape)}
-        if self.has_bias:
-            declared["bias"] = TensorDeclaration(self.shape)
-        return declared
+        heads = self.shape[0] if len(self.shape) == 2 else 0
+        split = Part("heads", heads, replicable=True) if heads else None
+        names = ("weight", "bias") if self.has_bias else ("weight",)
+        return {name: TensorDeclaration(self.shape, split=split) for name in names}
 
     def __call__(self, x: Value) -> Value:
         return self.ops.layer_norm(x, self.weight, self.bias if self.has_bias else None, self.eps)

@@ -69,13 +69,11 @@ class Config(Values):
         """Positions it will be run with."""
         return min(self._max_len or self.max_len(), self.max_len())
 
-    def layers(self) -> int:
+    def layers(self, key: str = "num_hidden_layers") -> int:
         """How many blocks there are."""
-        layers = self.positive("num_hidden_layers")
+        layers = self.positive(key)
         if layers > MAX_LAYERS:
-            raise ConfigurationError(
-                f"config: num_hidden_layers must be at most {MAX_LAYERS:,}, is {layers:,}"
-            )
+            raise ConfigurationError(f"config: {key} must be at most {MAX_LAYERS:,}, is {layers:,}")
         return layers
 
     def activation(self, key: str = "hidden_act", default: str | None = None) -> str:

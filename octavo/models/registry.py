@@ -40,6 +40,17 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "Olmo3ForCausalLM": ("olmo", "Olmo"),
     "CohereForCausalLM": ("cohere", "Cohere"),
     "Cohere2ForCausalLM": ("cohere", "Cohere"),
+    # without RMSNorm
+    "GPT2LMHeadModel": ("gpt2", "GPT2"),
+    "GPTNeoXForCausalLM": ("gpt_neox", "GPTNeoX"),
+    "StableLmForCausalLM": ("stablelm", "StableLM"),
+    "FalconForCausalLM": ("falcon", "Falcon"),
+    # with experts
+    "MixtralForCausalLM": ("mixture", "Mixture"),
+    "Qwen2MoeForCausalLM": ("mixture", "Mixture"),
+    "Qwen3MoeForCausalLM": ("mixture", "Mixture"),
+    "OlmoeForCausalLM": ("mixture", "Mixture"),
+    "GptOssForCausalLM": ("gpt_oss", "GptOss"),
 }
 
 

@@ -14,7 +14,7 @@ class ExpertSpec:
     experts: int
     ffn: int
     routing: Routing
-    shared_ffn: int = 0
+    shared_ffn: int = 0  # of an expert that every token passes; 0: there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class ModelSpec:
     mlp_bias: bool = False
     head_bias: bool = False
     qk_norm: bool = False
+    qk_norm_whole: bool = False  # over all heads together
     norm_offset: float = 0.0  # what is added to the stored weights of norms
     fused_qkv: bool = False  # the checkpoint keeps queries, keys and values as one tensor
     fused_gate_up: bool = False
@@ -48,4 +49,5 @@ class ModelSpec:
     embed_scale: float = 1.0
     residual_scale: float = 1.0
     logit_scale: float = 1.0
+    parallel: bool = False  # attention and MLP both read what came into the block
     experts: tuple[ExpertSpec | None, ...] = ()  # a layer; None or none at all: a dense MLP

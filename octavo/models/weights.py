@@ -9,6 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.loader import Checkpoint, check_tensors
+from octavo.loader.tensor_type import U8
+from octavo.quant import mxfp4
+
+BLOCKS, SCALES = "_blocks", "_scales"
 
 
 class Weights(Protocol):
@@ -25,19 +29,42 @@ class Weights(Protocol):
 
 
 class CheckpointWeights:
-    """A safetensors checkpoint: names and values are what they are."""
+    """A safetensors checkpoint: names and values are what they are.
+
+    Except for MXFP4: `name_blocks` stands for the matrix that it and `name_scales` hold.
+    """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
+        self._scales = {
+            name: scales
+            for name, info in checkpoint.tensors.items()
+            if name.endswith(BLOCKS)
+            and (scales := name.removesuffix(BLOCKS) + SCALES) in checkpoint.tensors
+            and info.type == checkpoint.tensors[scales].type == U8
+        }
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        return {name: info.shape for name, info in self._checkpoint.tensors.items()}
+        shapes = {name: info.shape for name, info in self._checkpoint.tensors.items()}
+        for blocks, scales in self._scales.items():
+            groups = shapes.pop(scales)
+            shapes[blocks] = (*groups[:-1], groups[-1] * mxfp4.GROUP) if groups else ()
+        return shapes
 
     def read(self, name: str) -> NDArray[np.float32]:
+        if name in self._scales:
+            blocks, scales = (self._checkpoint.read(key) for key in (name, self._scales[name]))
+            return mxfp4.dequantize(blocks, scales)
         return self._checkpoint.read_float32(name)
 
     def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
-        check_tensors(self._checkpoint, expected, may_be_extra=extra)
+        stored: dict[str, tuple[int, ...]] = {}
+        for name, shape in expected.items():
+            if name in self._scales:
+                stored[name], stored[self._scales[name]] = mxfp4.stored_shapes(shape)
+            else:
+                stored[name] = shape
+        check_tensors(self._checkpoint, stored, may_be_extra=extra)
 
 
 class RenamedWeights:

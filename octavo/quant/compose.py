@@ -9,11 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from octavo.distributed.context import ParallelContext
-from octavo.layers.linear import Linear, Part
+from octavo.layers import Linear, Part
 from octavo.loader.errors import CheckpointError
 from octavo.quant.scheme import TensorDecl
+
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +79,39 @@ def stored_slices(tensor: TensorDecl, rows: Run, columns: Run) -> tuple[slice, .
     return tuple(slices)
 
 
-def offsets(runs: Sequence[Run]) -> list[int]:
-    """Where each part's rows begin in this rank's stacked matrix."""
-    starts, at = [], 0
-    for run in runs:
-        starts.append(at)
-        at += len(run)
-    return starts
+def _cut(stored: Array, tensor: TensorDecl, rows: Run, columns: Run) -> Array:
+    index: tuple[Any, ...] = (..., *stored_slices(tensor, rows, columns))
+    cut: Array = stored[index]
+    return cut
+
+
+def split_parts(stacked: Array, linear: Linear, tensor: TensorDecl) -> list[Array]:
+    """Cut a stored tensor that holds all parts of a projection into each part's own."""
+    columns, parts, at = Run(0, linear.inputs), [], 0
+    for part in linear.parts:
+        rows = Run(at, at + part.rows)
+        parts.append(_cut(stacked, tensor, rows, columns))
+        at = rows.stop
+    return parts
+
+
+def shard(
+    parts: Sequence[Array], linear: Linear, tensor: TensorDecl, context: ParallelContext
+) -> Array:
+    """This rank's stored tensor, stacked from the stored tensor of each part.
+
+    Axes before those of the scheme (the experts') are kept. A tensor that has no rows, such as
+    an order of the columns, must be the same in all parts.
+    """
+    columns = column_run(linear, context)
+    pieces = [
+        _cut(part, tensor, rows, columns)
+        for part, rows in zip(parts, row_runs(linear, context), strict=True)
+    ]
+    logical = [axis.logical for axis in tensor.axes]
+    if "out" not in logical:
+        if not all(np.array_equal(pieces[0], piece) for piece in pieces):
+            raise ShardError(f"{tensor.name}: the parts differ, but one is to serve them all")
+        return np.ascontiguousarray(pieces[0])
+    joined = np.concatenate(pieces, axis=logical.index("out") - len(logical))
+    return np.ascontiguousarray(joined)

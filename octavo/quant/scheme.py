@@ -38,6 +38,10 @@ class Scheme:
     name: str
     tensors: tuple[TensorDecl, ...]
 
+    def tensor(self, name: str) -> TensorDecl:
+        """The tensor of this name; a bias is the same in every scheme."""
+        return next(tensor for tensor in (*self.tensors, BIAS) if tensor.name == name)
 
-PLAIN = Scheme("plain", (TensorDecl("weight", (Axis("out"), Axis("in"))),))
+
 BIAS = TensorDecl("bias", (Axis("out"),))
+PLAIN = Scheme("plain", (TensorDecl("weight", (Axis("out"), Axis("in"))),))

@@ -1,1 +1,1 @@
-"""Families against their reference implementations."""
+"""Families against their reference implementation, what configurations say, and binding."""

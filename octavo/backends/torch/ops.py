@@ -1,13 +1,17 @@
 """What every operation means, in plain torch.
 
-Exactness: a row's result must not depend on which rows are beside it. Matrix products are the
-one place where it might, since libraries choose their order of summation by the shape. So they
-are done in tiles of a fixed number of rows, the last one padded: the shape is always the same,
-and within a shape a row's place does not matter (tests/backends/torch/test_exactness.py).
+Exactness: a row's result must not depend on which rows are beside it. In matrix products it
+might, since libraries choose their order of summation by the shape. So they are done in tiles of a
+fixed number of rows, the last one padded: the shape is always the same, and within a shape a
+row's place does not matter. It might also in functions that torch computes in one way for whole
+vectors and in another for what is left over at the end of a tensor or of a thread's share: its
+sigmoid, silu and gelu do, its exp, tanh, erf, sin and cos do not. So the former are made of the
+latter here. tests/backends/torch/test_exactness.py holds all of this.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -21,6 +25,9 @@ from octavo.layers.moe import ExpertMatrices
 # Rows of a matrix product. One row costs as much as eight, nearly; more rows a tile would make
 # single-stream decoding slower without making prompts faster.
 TILE_ROWS = 8
+# Where rows begin at uneven addresses, libraries sum them up in uneven ways: a row's place in its
+# tile would matter. No model of use has such rows; where they come, both sides are filled up.
+ALIGNED_COLUMNS = 16
 
 
 class TorchOps:
@@ -33,10 +40,11 @@ class TorchOps:
         return x.index_select(0, rows)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        rows = x.shape[0]
-        padding = -rows % TILE_ROWS
-        if padding:
-            x = functional.pad(x, (0, 0, 0, padding))
+        rows, columns = x.shape
+        padding, odd = -rows % TILE_ROWS, -columns % ALIGNED_COLUMNS
+        x = functional.pad(x, (0, odd, 0, padding)) if padding or odd else x.contiguous()
+        if odd:
+            weight = functional.pad(weight, (0, odd))
         y = x.new_empty(x.shape[0], weight.shape[0])
         transposed = weight.t()
         for start in range(0, x.shape[0], TILE_ROWS):
@@ -89,11 +97,14 @@ class TorchOps:
     def activation(self, x: Tensor, name: str) -> Tensor:
         match name:
             case "silu" | "swish":
-                return functional.silu(x)
+                return x * self.sigmoid(x)
             case "gelu":
-                return functional.gelu(x)
+                wide = x.float()
+                return (wide * 0.5 * (1 + torch.erf(wide * math.sqrt(0.5)))).to(x.dtype)
             case "gelu_pytorch_tanh" | "gelu_new" | "gelu_fast":
-                return functional.gelu(x, approximate="tanh")
+                wide = x.float()
+                inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide * wide * wide)
+                return (wide * 0.5 * (1 + torch.tanh(inner))).to(x.dtype)
             case "relu":
                 return functional.relu(x)
             case "relu2":
@@ -104,14 +115,14 @@ class TorchOps:
         gate, up = gate_up.chunk(2, dim=-1)
         if name == "clamped_swiglu":  # gpt-oss
             gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
-            return (up + 1) * gate * torch.sigmoid(gate * 1.702)
+            return (up + 1) * gate * self.sigmoid(gate * 1.702)
         return self.activation(gate, name) * up
 
     def soft_cap(self, x: Tensor, cap: float) -> Tensor:
         return torch.tanh(x / cap) * cap
 
     def sigmoid(self, x: Tensor) -> Tensor:
-        return torch.sigmoid(x)
+        return (1 / (1 + torch.exp(-x.float()))).to(x.dtype)
 
     def route(self, scores: Tensor, routing: Routing, bias: Tensor | None) -> tuple[Tensor, Tensor]:
         """Weights and numbers of the chosen experts: [rows, top_k] each."""
@@ -119,7 +130,7 @@ class TorchOps:
         if routing.scores == "softmax":
             wide = torch.softmax(wide, -1)
         elif routing.scores == "sigmoid":
-            wide = torch.sigmoid(wide)
+            wide = self.sigmoid(wide)
         judged = wide if bias is None else wide + bias.float()
         chosen = torch.topk(judged, routing.top_k, dim=-1).indices
         weights = wide.gather(-1, chosen)

@@ -1,0 +1,37 @@
+"""MXFP4 as safetensors checkpoints keep it: four-bit floats, a power of two for each 32 of them.
+
+`name_blocks` is [out, in/32, 16] bytes, the even element of each pair in the low half of its byte;
+`name_scales` is [out, in/32] exponents plus 127. Axes before those (experts) are kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+GROUP = 32  # elements that share a scale
+BYTES = 16  # that hold a group
+
+# What the sixteen codes of the float E2M1 mean: sign, two bits of exponent, one of mantissa.
+_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_VALUES = np.array([*_MAGNITUDES, *(-value for value in _MAGNITUDES)], np.float32)
+
+
+def stored_shapes(shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shapes of the blocks and of the scales of a [..., in] matrix."""
+    groups = (*shape[:-1], -(-shape[-1] // GROUP))
+    return (*groups, BYTES), groups
+
+
+def dequantize(blocks: NDArray[Any], scales: NDArray[Any]) -> NDArray[np.float32]:
+    """The numbers: [..., in]. Exact: a float of three bits times a power of two."""
+    packed = blocks.view(np.uint8)
+    values = np.empty((*packed.shape, 2), np.float32)
+    np.take(_VALUES, packed & 15, out=values[..., 0])
+    np.take(_VALUES, packed >> 4, out=values[..., 1])
+    numbers = values.reshape(*packed.shape[:-1], GROUP)
+    exponents = scales.view(np.uint8).astype(np.int32) - 127
+    np.multiply(numbers, np.ldexp(np.float32(1), exponents)[..., None], out=numbers)
+    return numbers.reshape(*packed.shape[:-2], -1)

@@ -1,0 +1,197 @@
+"""Paged attention: what it means, and that nothing else of a batch gets into a query's bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from octavo.backends.base import HostBatch, KVLayout
+from octavo.backends.torch.attention import Buffers, TorchBatch, attend, make_buffers
+from octavo.backends.torch.backend import TorchBackend
+from octavo.layers import CausalLM, PagedAttention
+
+BLOCK_SIZE = 4
+NUM_BLOCKS = 160
+LENGTHS = (1, 9, 64, 65, 150)  # of sequences: within, at and beyond tiles of queries and keys
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "window": {"window": 10},
+    "window of a tile and more": {"window": 70},
+    "soft cap": {"softcap": 2.0},
+    "sinks": {"has_sinks": True},
+    "all of it": {"window": 10, "softcap": 2.0, "has_sinks": True},
+}
+QKV = tuple[Tensor, Tensor, Tensor]
+
+
+def make_layer(kind: str, heads: int = 4, kv_heads: int = 2, head_dim: int = 12) -> PagedAttention:
+    layer = PagedAttention(heads, kv_heads, head_dim, scale=head_dim**-0.5, **KINDS[kind])
+    layer.place = (0, 0)
+    layer.sinks = torch.linspace(-1, 1, heads)
+    return layer
+
+
+def make_sequence(layer: PagedAttention, length: int, seed: int) -> QKV:
+    generator = torch.Generator().manual_seed(seed)
+    widths = (layer.heads, layer.kv_heads, layer.kv_heads)
+    q, k, v = (torch.randn(length, n * layer.head_dim, generator=generator) for n in widths)
+    return q, k, v
+
+
+class Cache:
+    """A cache of one buffer, and the blocks of each sequence in it."""
+
+    def __init__(self, layer: PagedAttention, order: Sequence[int], fill: float = 0.0) -> None:
+        shape = (layer.kv_heads, layer.head_dim)
+        self.layer = layer
+        self.buffers: Buffers = make_buffers(1, NUM_BLOCKS, BLOCK_SIZE, shape, torch.float32)
+        for cells in (*self.buffers.keys, *self.buffers.values):
+            cells.fill_(fill)
+        self._free = list(order)
+        self.tables: dict[int, list[int]] = {}
+
+    def run(self, work: Sequence[tuple[int, QKV, int, int]]) -> list[Tensor]:
+        """Attend over rows start..stop of each sequence named, all in one batch."""
+        counts = [stop - start for _, _, start, stop in work]
+        for name, _, _, stop in work:
+            table = self.tables.setdefault(name, [])
+            table += [self._free.pop() for _ in range(-(-stop // BLOCK_SIZE) - len(table))]
+        width = max(len(self.tables[name]) for name, *_ in work)
+        tables = [self.tables[name] + [0] * (width - len(self.tables[name])) for name, *_ in work]
+        positions = [position for _, _, start, stop in work for position in range(start, stop)]
+        host = HostBatch(
+            np.zeros(sum(counts), np.int32),
+            np.array(positions, np.int32),
+            np.array([0, *accumulate(counts)], np.int32),
+            (np.array(tables, np.int32),),
+            np.zeros(0, np.int32),
+        )
+        q, k, v = (
+            torch.cat([qkv[part][start:stop] for _, qkv, start, stop in work]) for part in range(3)
+        )
+        out = attend(q, k, v, self.layer, TorchBatch.of(host, self.buffers))
+        return list(torch.split(out, counts))
+
+
+FORWARDS, BACKWARDS = range(1, NUM_BLOCKS), range(NUM_BLOCKS - 1, 0, -1)
+
+
+def alone(layer: PagedAttention, qkv: QKV) -> Tensor:
+    """The sequence by itself, in one go."""
+    return Cache(layer, BACKWARDS).run([(0, qkv, 0, len(qkv[0]))])[0]
+
+
+def meaning(layer: PagedAttention, qkv: QKV) -> Tensor:
+    """Attention as a formula, in double precision, a head and a query at a time."""
+    q, k, v = (part.double().reshape(len(part), -1, layer.head_dim) for part in qkv)
+    out = torch.empty_like(q)
+    for head in range(layer.heads):
+        kv_head = head * layer.kv_heads // layer.heads
+        for at in range(len(q)):
+            first = 0 if layer.window is None else max(0, at - layer.window + 1)
+            scores = k[first : at + 1, kv_head] @ q[at, head] * layer.scale
+            if layer.softcap is not None:
+                scores = torch.tanh(scores / layer.softcap) * layer.softcap
+            if layer.sinks is not None and layer.has_sinks:
+                scores = torch.cat((scores, layer.sinks[head].double()[None]))
+            shares = torch.softmax(scores, 0)[: at + 1 - first]
+            out[at, head] = shares @ v[first : at + 1, kv_head]
+    return out.reshape(len(q), -1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("length", LENGTHS)
+def test_it_means_attention(kind: str, length: int) -> None:
+    layer = make_layer(kind)
+    qkv = make_sequence(layer, length, seed=length)
+    expected = meaning(layer, qkv)
+    torch.testing.assert_close(alone(layer, qkv).double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("heads", [(4, 2), (5, 1), (3, 3)])
+def test_batch_threads_and_placement_change_no_bit(kind: str, heads: tuple[int, int]) -> None:
+    layer = make_layer(kind, *heads)
+    sequences = [make_sequence(layer, length, seed=length) for length in LENGTHS]
+    torch.set_num_threads(1)
+    expected = [alone(layer, qkv) for qkv in sequences]
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        for order in (FORWARDS, BACKWARDS):
+            work = [(name, qkv, 0, len(qkv[0])) for name, qkv in enumerate(sequences)]
+            for turned in (work, work[::-1]):
+                results = Cache(layer, order).run(turned)
+                for (name, *_), result in zip(turned, results, strict=True):
+                    assert torch.equal(result, expected[name])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+def test_chunks_change_no_bit(kind: str, chunk: int) -> None:
+    """Nor does another sequence that is run beside them, at another pace."""
+    layer = make_layer(kind)
+    length = 90 if chunk == 1 else 150
+    one, other = make_sequence(layer, length, seed=1), make_sequence(layer, 65, seed=2)
+    cache, pieces = Cache(layer, FORWARDS), []
+    for number, start in enumerate(range(0, length, chunk)):
+        work = [(0, one, start, min(start + chunk, length))]
+        if number * 5 < 65:
+            work.append((1, other, number * 5, number * 5 + 5))
+        pieces.append(cache.run(work)[0])
+    assert torch.equal(torch.cat(pieces), alone(layer, one))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nan_of_another_sequence_and_in_unwritten_cells_does_not_spread(kind: str) -> None:
+    """Cells that hold NaN from before, and a neighbour that computes nothing but NaN."""
+    layer = make_layer(kind)
+    good = make_sequence(layer, 65, seed=1)
+    q, k, v = (torch.full_like(part, torch.nan) for part in make_sequence(layer, 33, seed=2))
+    cache = Cache(layer, FORWARDS, fill=torch.nan)
+    pieces = []
+    for start in range(0, 65, 13):
+        at = start // 13 * 6
+        results = cache.run([(1, (q, k, v), at, at + 6), (0, good, start, start + 13)])
+        assert results[0].isnan().all()
+        pieces.append(results[1])
+    assert torch.equal(torch.cat(pieces), alone(layer, good))
+
+
+def blocks_of(cells: Tensor) -> Tensor:
+    """The cells of each block."""
+    return cells.reshape(NUM_BLOCKS, BLOCK_SIZE, *cells.shape[1:])
+
+
+def test_a_copied_block_reads_as_the_original() -> None:
+    """Copies are made in the order given, in keys and values of every buffer."""
+    layer = make_layer("plain")
+    one = make_sequence(layer, 30, seed=1)
+    backend = TorchBackend()
+    layout = KVLayout((None, None), 2, layer.kv_heads, layer.head_dim)
+    backend.prepare(CausalLM(), layout, NUM_BLOCKS, BLOCK_SIZE)
+    buffers = backend._buffers
+    assert buffers is not None
+    cache = Cache(layer, FORWARDS)
+    cache.buffers = buffers
+    cache.run([(0, one, 0, 29)])
+    everything = (*buffers.keys, *buffers.values)
+    for cells in everything[1::2]:  # the other buffer's, which no layer here has written
+        cells.copy_(torch.randn(cells.shape, generator=torch.Generator().manual_seed(2)))
+    originals, spare = cache.tables[0], 3
+    fresh = [10 + index for index in range(len(originals))]
+    before = [blocks_of(cells)[originals].clone() for cells in everything]
+    # The first original goes by way of a spare block, which is overwritten right behind.
+    copies = list(zip(originals[1:], fresh[1:], strict=True))
+    backend.copy_blocks(((originals[0], spare), (spare, fresh[0]), (originals[1], spare), *copies))
+    for cells, expected in zip(everything, before, strict=True):
+        blocks = blocks_of(cells)
+        assert torch.equal(blocks[fresh], expected)
+        assert torch.equal(blocks[spare], expected[1])
+    cache.tables[1] = fresh
+    assert torch.equal(cache.run([(1, one, 29, 30)])[0], alone(layer, one)[29:])

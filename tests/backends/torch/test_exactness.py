@@ -1,0 +1,151 @@
+"""A row's bits depend on nothing but the row: not on neighbours, place, batch or threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from octavo.backends.torch.ops import TILE_ROWS, TorchOps
+from octavo.layers import RMSNorm, Rope, Routing
+from octavo.layers.moe import ExpertMatrices
+from octavo.layers.rope import plain
+
+OPS = TorchOps()
+ROWS = 2 * TILE_ROWS + 5
+# Widths that fill vectors and tiles, and widths that leave something over.
+WIDTHS = [1, 6, 33, 64, 100]
+DTYPES = [torch.float32, torch.bfloat16]
+ACTIVATIONS = ["silu", "gelu", "gelu_pytorch_tanh", "relu", "relu2"]
+Operation = Callable[[Tensor], Tensor]
+
+
+def some(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Numbers of the size that hidden states have."""
+    return (torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * 2).to(dtype)
+
+
+def assert_rows_stand_alone(operation: Operation, x: Tensor) -> None:
+    """Each row's result, whatever rows are before and behind it, and in however many threads."""
+    torch.set_num_threads(1)
+    expected = operation(x)
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        assert torch.equal(operation(x), expected), f"{threads} threads change bits"
+    torch.set_num_threads(1)
+    for start in range(len(x)):
+        for stop in (start + 1, start + 3, start + TILE_ROWS, len(x)):
+            part = operation(x[start:stop].clone())
+            assert torch.equal(part, expected[start:stop]), f"rows {start}..{stop} differ"
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))
+    assert torch.equal(operation(x[order]), expected[order]), "the order of rows changes bits"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("inputs", WIDTHS)
+@pytest.mark.parametrize("outputs", [1, 2, 7, 64, 97])
+def test_linear(inputs: int, outputs: int, dtype: torch.dtype) -> None:
+    weight = some(outputs, inputs, seed=1, dtype=dtype)
+    bias = some(outputs, seed=2, dtype=dtype)
+    x = some(ROWS, inputs, dtype=dtype)
+    assert_rows_stand_alone(lambda rows: OPS.linear(rows, weight, bias), x)
+
+
+def test_linear_of_a_part_of_wider_rows() -> None:
+    """A view into a wider tensor is the same rows."""
+    weight, wide = some(40, 64, seed=1), some(ROWS, 192)
+    part = wide[:, 64:128]
+    assert torch.equal(OPS.linear(part, weight, None), OPS.linear(part.clone(), weight, None))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", [*ACTIVATIONS, "sigmoid", "soft cap"])
+def test_functions_of_single_numbers(name: str, width: int, dtype: torch.dtype) -> None:
+    x = some(ROWS, width, dtype=dtype)
+    match name:
+        case "sigmoid":
+            assert_rows_stand_alone(OPS.sigmoid, x)
+        case "soft cap":
+            assert_rows_stand_alone(lambda rows: OPS.soft_cap(rows, 5.0), x)
+        case _:
+            assert_rows_stand_alone(lambda rows: OPS.activation(rows, name), x)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", [*ACTIVATIONS, "clamped_swiglu"])
+def test_gated_activations(name: str, width: int) -> None:
+    assert_rows_stand_alone(lambda rows: OPS.gated_activation(rows, name), some(ROWS, 2 * width))
+
+
+@pytest.mark.parametrize("name", ["silu", "gelu", "gelu_pytorch_tanh"])
+def test_a_tensor_that_threads_share(name: str) -> None:
+    """Where one thread's part ends is nothing special."""
+    x = some(1, 70_001)
+    torch.set_num_threads(1)
+    expected = OPS.activation(x, name)
+    torch.set_num_threads(2)
+    assert torch.equal(OPS.activation(x, name), expected)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_norms(width: int) -> None:
+    x, weight, bias = some(ROWS, width), some(width, seed=1), some(width, seed=2)
+    assert_rows_stand_alone(lambda rows: OPS.rms_norm(rows, weight, 1e-6, 1.0), x)
+    assert_rows_stand_alone(lambda rows: OPS.layer_norm(rows, weight, bias, 1e-6), x)
+
+
+@pytest.mark.parametrize("dimensions", [6, 64])
+def test_norms_of_heads(dimensions: int) -> None:
+    norm = RMSNorm(dimensions, 1e-6)
+    norm.ops, norm.weight = OPS, some(dimensions, seed=1)
+    assert_rows_stand_alone(lambda rows: OPS.head_norm(rows, norm, 3), some(ROWS, 3 * dimensions))
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rope(interleaved: bool) -> None:
+    """Position rides along as the first number of each row."""
+    rope = Rope(plain(12, 100.0), interleaved)
+    x = torch.cat((torch.arange(ROWS)[:, None] * 7.0, some(ROWS, 3 * 16)), 1)
+    assert_rows_stand_alone(lambda rows: OPS.rope(rows[:, 1:], rows[:, 0].long(), rope, 16), x)
+
+
+@pytest.mark.parametrize("scores", ["softmax", "chosen", "sigmoid"])
+@pytest.mark.parametrize("experts", [4, 33])
+def test_routing(scores: Any, experts: int) -> None:
+    routing = Routing(3, scores, normalise=True, scale=1.5)
+    x, bias = some(ROWS, experts), some(experts, seed=1)
+    assert_rows_stand_alone(lambda rows: OPS.route(rows, routing, bias)[0], x)
+    assert_rows_stand_alone(lambda rows: OPS.route(rows, routing, bias)[1], x)
+
+
+def test_experts() -> None:
+    """However many rows an expert gets, and from wherever."""
+    layer = ExpertMatrices(4, 33, 20, "silu", bias=True)
+    layer.gate_up_weight, layer.gate_up_bias = some(4, 40, 33, seed=1), some(4, 40, seed=2)
+    layer.down_weight, layer.down_bias = some(4, 33, 20, seed=3), some(4, 33, seed=4)
+    router = some(4, 33, seed=5)
+
+    def operation(rows: Tensor) -> Tensor:
+        weights, chosen = OPS.route(OPS.linear(rows, router, None), Routing(2), None)
+        return OPS.experts(rows, weights, chosen, layer)
+
+    assert_rows_stand_alone(operation, some(ROWS, 33))
+
+
+def test_the_check_itself_sees_a_dependence() -> None:
+    """What is held against the operations would not let through a mean over the batch."""
+    with pytest.raises(AssertionError, match="differ"):
+        assert_rows_stand_alone(lambda rows: rows - rows.mean(0), some(ROWS, 8))
+    calls = SimpleNamespace(count=0)
+
+    def drifting(rows: Tensor) -> Tensor:
+        calls.count += 1
+        return rows + calls.count
+
+    with pytest.raises(AssertionError, match="threads change bits"):
+        assert_rows_stand_alone(drifting, some(ROWS, 8))

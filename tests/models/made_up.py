@@ -1,0 +1,70 @@
+"""Small models with weights out of a hat, no files needed: for what no reference is needed for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from octavo.backends.base import Floats
+from octavo.layers import CausalLM
+from octavo.models.build import find_needs
+from octavo.models.config import Config
+from octavo.models.registry import family_of
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+EXPERTS: dict[str, Any] = {
+    "num_experts": 3,
+    "num_local_experts": 3,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 24,
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "LlamaForCausalLM": {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    "GPT2LMHeadModel": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
+    "GPTNeoXForCausalLM": {},
+    "StableLmForCausalLM": {"qk_layernorm": True},
+    "FalconForCausalLM": {"multi_query": True, "bias": True},
+    "Qwen2MoeForCausalLM": EXPERTS,
+    "GptOssForCausalLM": {**EXPERTS, "sliding_window": 5},
+}
+
+
+def make_model(architecture: str) -> CausalLM:
+    """A declared model, unbound."""
+    values = {**SIZES, **CONFIGS[architecture], "architectures": [architecture]}
+    family = family_of(architecture)
+    return family(family.read(Config(values)))
+
+
+class MadeUpWeights:
+    """Whatever a model needs, in the way that its family publishes it."""
+
+    def __init__(self, model: CausalLM, seed: int = 0) -> None:
+        generator = np.random.default_rng(seed)
+        self.tensors: dict[str, Floats] = {}
+        for need in find_needs(model, ()):
+            for source, shape in zip(need.sources, need.shapes(), strict=True):
+                for name in need.names(source):
+                    array = generator.standard_normal(shape, np.float32)
+                    self.tensors[name] = array * np.float32(shape[-1] ** -0.5)
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return {name: array.shape for name, array in self.tensors.items()}
+
+    def read(self, name: str) -> Floats:
+        return self.tensors[name]
+
+    def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
+        assert expected.keys() | set(extra) == self.tensors.keys()
+        assert all(self.tensors[name].shape == shape for name, shape in expected.items())

@@ -1,0 +1,121 @@
+"""gpt-oss against the reference implementation, its four-bit weights included."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import GptOssConfig
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+from octavo.loader.errors import TensorMismatchError
+from octavo.models.config import Config, ConfigurationError
+from octavo.models.gpt_oss import GptOss
+from octavo.quant.mxfp4 import dequantize
+from tests.models.compare import compare, load
+
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 150000.0,
+    "factor": 4.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 16,
+}
+SMALL: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "intermediate_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 64,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "sliding_window": 9,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "rope_parameters": YARN,
+}
+CASES: dict[str, GptOssConfig] = {
+    "gpt-oss": GptOssConfig(**SMALL),
+    "tied, three experts a token": GptOssConfig(
+        **{**SMALL, "num_experts_per_tok": 3}, tie_word_embeddings=True
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_says_what_the_reference_says(name: str, tmp_path: Path) -> None:
+    """Logits within fp32 rounding, the same text, and the same bits in chunks."""
+    compare(CASES[name], tmp_path)
+
+
+def random_mxfp4(shape: tuple[int, ...], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Blocks and scales of a [..., in] matrix of middling size."""
+    generator = np.random.default_rng(seed)
+    groups = (*shape[:-1], shape[-1] // 32)
+    blocks = generator.integers(0, 256, (*groups, 16), np.uint8)
+    scales = generator.integers(119, 124, groups, np.uint8)
+    return torch.from_numpy(blocks), torch.from_numpy(scales)
+
+
+def test_four_bit_floats_mean_what_the_reference_takes_them_for() -> None:
+    blocks, scales = random_mxfp4((2, 8, 64), seed=3)
+    expected = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+    ours = dequantize(blocks.numpy(), scales.numpy())
+    assert np.array_equal(ours.swapaxes(-1, -2), expected.numpy())
+
+
+def packed_checkpoint(directory: Path) -> tuple[Path, np.ndarray]:
+    """The experts of a saved model in four bits, and the logits of the same numbers in plain."""
+    compare(CASES["gpt-oss"], directory)
+    path = directory / "model.safetensors"
+    plain, packed = load_file(path), load_file(path)
+    for seed, name in enumerate(sorted(plain)):
+        if name.endswith("_proj") and "experts" in name:
+            experts, inputs, outputs = plain[name].shape
+            blocks, scales = random_mxfp4((experts, outputs, inputs), seed)
+            plain[name] = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+            plain[name] = plain[name].contiguous()
+            del packed[name]
+            packed |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    save_file(plain, path)
+    expected = load(directory).logits([1, 2, 3])
+    save_file(packed, path)
+    return path, expected
+
+
+def test_a_published_checkpoint_in_four_bits_gives_the_same_logits(tmp_path: Path) -> None:
+    _, expected = packed_checkpoint(tmp_path)
+    assert np.array_equal(load(tmp_path).logits([1, 2, 3]), expected)
+
+
+def test_scales_of_another_shape_are_refused(tmp_path: Path) -> None:
+    path, _ = packed_checkpoint(tmp_path)
+    tensors = load_file(path)
+    name = "model.layers.1.mlp.experts.down_proj_scales"
+    tensors[name] = tensors[name][:, :-1].contiguous()
+    save_file(tensors, path)
+    with pytest.raises(TensorMismatchError, match=r"down_proj_scales.*\[4, 63, 1\].*\[4, 64, 1\]"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"swiglu_limit": 5.0}, "swiglu_limit must be 7"),
+        ({"num_experts_per_tok": 5}, "5 of 4 experts"),
+        ({"layer_types": ["full_attention"]}, "1 layer_types for 3 layers"),
+    ],
+)
+def test_what_it_cannot_do_it_refuses(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        GptOss.read(Config({**CASES["gpt-oss"].to_dict(), **change}))

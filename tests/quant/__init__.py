@@ -1,0 +1,1 @@
+"""Tests of how storage, sharding and stacking compose."""
