@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from importlib import import_module
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from octavo.layers import CausalLM
 from octavo.models.config import Config, ConfigurationError
@@ -13,6 +13,8 @@ from octavo.models.spec import ModelSpec
 
 class Family(Protocol):
     """A family's class: reads a config.json, and declares the model that it describes."""
+
+    architectures: ClassVar[tuple[str, ...]]
 
     def read(self, config: Config) -> ModelSpec:
         """The model's numbers."""

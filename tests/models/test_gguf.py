@@ -62,7 +62,10 @@ SMALL: dict[str, Any] = {
     "eos_token_id": 2,
 }
 WITHOUT_KV = {key: value for key, value in SMALL.items() if key != "num_key_value_heads"}
-SPARSE = {"num_experts": 4, "num_experts_per_tok": 2}
+NARROW: dict[str, Any] = {"head_dim": 12}
+NEOX_TURNS: dict[str, Any] = {"rotary_pct": 0.5}
+HALF_TURNS: dict[str, Any] = {"partial_rotary_factor": 0.5}
+SPARSE: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2}
 LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 500.0,
@@ -110,7 +113,7 @@ CASES: dict[str, PretrainedConfig] = {
     ),
     "qwen3": Qwen3Config(**SMALL, head_dim=16),
     "qwen3moe": Qwen3MoeConfig(
-        **SMALL, **SPARSE, moe_intermediate_size=16, head_dim=12, norm_topk_prob=True
+        **SMALL, **SPARSE, **NARROW, moe_intermediate_size=16, norm_topk_prob=True
     ),
     "olmoe": OlmoeConfig(**SMALL, **SPARSE),
     "olmo2": Olmo2Config(**SMALL),
@@ -133,10 +136,10 @@ CASES: dict[str, PretrainedConfig] = {
         bos_token_id=1,
         eos_token_id=2,
     ),
-    "gptneox": GPTNeoXConfig(**WITHOUT_KV, rotary_pct=0.5, use_parallel_residual=False),
-    "stablelm": StableLmConfig(**SMALL, use_qkv_bias=True, partial_rotary_factor=0.5),
+    "gptneox": GPTNeoXConfig(**WITHOUT_KV, **NEOX_TURNS, use_parallel_residual=False),
+    "stablelm": StableLmConfig(**SMALL, use_qkv_bias=True, **HALF_TURNS),
     "stablelm, parallel": StableLmConfig(
-        **SMALL, qk_layernorm=True, use_parallel_residual=True, partial_rotary_factor=0.5
+        **SMALL, qk_layernorm=True, use_parallel_residual=True, **HALF_TURNS
     ),
     "falcon": FalconConfig(
         vocab_size=97, hidden_size=48, num_hidden_layers=3, num_attention_heads=4
@@ -171,7 +174,8 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """A random checkpoint, and the GGUF file made from it."""
     torch.manual_seed(0)
     directory = tmp_path_factory.mktemp("checkpoint")
-    model = AutoModelForCausalLM.from_config(CASES[request.param], dtype=torch.float32)
+    auto: Any = AutoModelForCausalLM
+    model = auto.from_config(CASES[request.param], dtype=torch.float32)
     with torch.no_grad():
         for parameter in model.parameters():
             # Of bfloat16's precision, as real checkpoints are: one can be added without loss.

@@ -39,9 +39,9 @@ class Both:
         source = resolve("smollm2")
         name = source.weights[0].name
         self.tokenizer = AutoTokenizer.from_pretrained(source.directory, gguf_file=name)
-        self.reference = AutoModelForCausalLM.from_pretrained(
+        self.reference: Any = AutoModelForCausalLM.from_pretrained(
             source.directory, gguf_file=name, dtype=torch.float32
-        ).eval()
+        )
         opened = open_model(source)
         self.eos_ids = opened.generation.eos_ids
         self.layout = place_layers(opened.model)
