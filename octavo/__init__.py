@@ -1,1 +1,46 @@
 """Octavo: an engine that serves large language models."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from octavo.core.sampling_params import RequestOutputKind, SamplingParams
+    from octavo.frontend.async_llm import AsyncLLM
+    from octavo.frontend.beam_search import BeamSearchParams
+    from octavo.frontend.llm import LLM
+    from octavo.frontend.outputs import CompletionOutput, RequestError, RequestOutput
+
+# Public names and where they are; none is imported before it is asked for.
+_PLACES = {
+    "LLM": "octavo.frontend.llm",
+    "AsyncLLM": "octavo.frontend.async_llm",
+    "BeamSearchParams": "octavo.frontend.beam_search",
+    "CompletionOutput": "octavo.frontend.outputs",
+    "RequestError": "octavo.frontend.outputs",
+    "RequestOutput": "octavo.frontend.outputs",
+    "RequestOutputKind": "octavo.core.sampling_params",
+    "SamplingParams": "octavo.core.sampling_params",
+}
+
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "BeamSearchParams",
+    "CompletionOutput",
+    "RequestError",
+    "RequestOutput",
+    "RequestOutputKind",
+    "SamplingParams",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'octavo' has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

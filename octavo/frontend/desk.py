@@ -74,11 +74,12 @@ class Desk:
         sampling: SamplingParams,
         arrival: float,
         options: Options = PLAIN,
+        is_trusted: bool = False,  # ours: not bound by max_logprobs
     ) -> list[Request]:
         """Begin a request: what is to be handed to the core, in this order."""
         if request_id in self._entries:
             raise RequestError(f"request id {request_id!r} is in use")
-        sampling = self._settle(sampling)
+        sampling = self._settle(sampling, is_trusted)
         if len(prompt.token_ids) >= self.model.max_model_len:
             raise RequestError(
                 f"the prompt has {len(prompt.token_ids)} tokens; max_model_len="
@@ -110,10 +111,10 @@ class Desk:
             )
         return requests
 
-    def _settle(self, sampling: SamplingParams) -> SamplingParams:
+    def _settle(self, sampling: SamplingParams, is_trusted: bool) -> SamplingParams:
         """What only the front end can fill in or check: the seed, bad words, ids, log-probs."""
         sampling.check_vocabulary(self.model.vocabulary)
-        most = self.model.max_logprobs
+        most = -1 if is_trusted else self.model.max_logprobs
         for name in ("logprobs", "prompt_logprobs"):
             asked = getattr(sampling, name)
             if asked is not None and most != -1 and (asked == -1 or asked > most):
@@ -161,6 +162,11 @@ class Desk:
             del self._entries[request_id]
         aborts = [Abort(event.request_id)] if must_stop else []
         return self._output(entry, done), aborts
+
+    def names(self, request_id: str) -> list[str]:
+        """What the core calls a request's continuations that have not ended."""
+        entry = self._entries.get(request_id)
+        return [] if entry is None else [name for name in entry.streams if name in self._owners]
 
     def close(self, request_id: str) -> list[Abort]:
         """Forget a request: what the core must drop."""

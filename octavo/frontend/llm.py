@@ -9,6 +9,7 @@ from typing import Any
 from octavo.config import EngineArguments
 from octavo.core.request import Request
 from octavo.core.sampling_params import LogitsProcessor, SamplingParams
+from octavo.frontend.beam_search import BeamSearchParams, search
 from octavo.frontend.chat_template import Message
 from octavo.frontend.desk import PLAIN, Options
 from octavo.frontend.inputs import Input, Prompt, is_many, read_prompt
@@ -97,6 +98,28 @@ class LLM:
             inputs.append(self._read({"prompt": text, "prompt_token_ids": ids}))
         return self._run(inputs, sampling_params, use_tqdm, None, "")
 
+    def beam_search(
+        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams
+    ) -> list[RequestOutput]:
+        """The most probable continuations of each prompt, best first."""
+        many: Sequence[Any] = prompts if is_many(prompts) else [prompts]  # type: ignore[assignment]
+        model, results = self._model.desk.model, []
+
+        def run(inputs: Sequence[Input], sampling: SamplingParams) -> list[RequestOutput]:
+            return self._run(inputs, sampling, False, None, "", is_trusted=True)
+
+        for prompt in many:
+            read = self._read(prompt)
+            beams = search(read, params, model.end_ids, run)
+            for beam in beams:
+                kept = beam.token_ids[:-1] if beam.finish_reason == "stop" else beam.token_ids
+                stream = model.tokenizer.detokenizer(context=read.token_ids)
+                beam.text = "".join([*map(stream.push, kept), stream.finish()])
+            self._num_requests += 1
+            name = str(self._num_requests)
+            results.append(RequestOutput(name, read.text, list(read.token_ids), beams, True))
+        return results
+
     def _read(self, prompt: Prompt) -> Input:
         model = self._model.desk.model
         return read_prompt(prompt, model.tokenizer, model.vocabulary)
@@ -108,6 +131,8 @@ class LLM:
         shows_progress: bool,
         priorities: Sequence[int] | None,
         cache_scope: str,
+        *,
+        is_trusted: bool = False,
     ) -> list[RequestOutput]:
         each = _for_each(sampling or self._model.default_sampling(), len(inputs), "sampling_params")
         options = [PLAIN] * len(inputs)
@@ -121,7 +146,9 @@ class LLM:
             for prompt, parameters, option in zip(inputs, each, options, strict=True):
                 self._num_requests += 1
                 names.append(str(self._num_requests))
-                backlog.extend(desk.open(names[-1], prompt, parameters, arrival, option))
+                backlog.extend(
+                    desk.open(names[-1], prompt, parameters, arrival, option, is_trusted)
+                )
             return self._drive(names, backlog, shows_progress)
         finally:
             for name in names:  # after an error or Ctrl-C nothing must go on running

@@ -19,7 +19,8 @@ Floats = NDArray[np.float32]
 
 def describe(logits: Floats, token: int, count: int) -> TokenLogprobs:
     """One position: `token`, and the `count` likeliest; ties go by token id."""
-    shifted = (logits - logits.max()).astype(np.float64)
+    wide = logits.astype(np.float64)
+    shifted = wide - wide.max()
     logprobs = (shifted - np.log(np.exp(shifted).sum())).astype(np.float32)
     ids = np.concatenate((np.array([token], np.int32), _likeliest(logits, count)))
     rank = 1 + int(np.count_nonzero(logits > logits[token]))

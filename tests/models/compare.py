@@ -75,7 +75,8 @@ def load(directory: Path, max_len: int | None = None) -> Runner:
 def compare(config: PretrainedConfig, directory: Path, *, max_len: int | None = None) -> None:
     """Our logits are the reference's within fp32 rounding, whole or in chunks; so is the text."""
     torch.manual_seed(0)
-    reference = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    make: Any = AutoModelForCausalLM.from_config
+    reference = make(config, dtype=torch.float32).eval()
     with torch.no_grad():
         for parameter in reference.parameters():  # defaults are tame: norms 1, biases 0
             parameter.add_(torch.randn_like(parameter) * 0.05)

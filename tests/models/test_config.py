@@ -309,7 +309,10 @@ def test_longrope_is_short_for_short_runs() -> None:
 @pytest.mark.parametrize("name", ["su", "yarn"])
 def test_longrope_under_its_first_names(name: str) -> None:
     """Phi-3's first files called it so."""
-    values = {"max_position_embeddings": 64, "rope_scaling": {**ROPES["longrope"]}}
+    values: dict[str, Any] = {
+        "max_position_embeddings": 64,
+        "rope_scaling": {**ROPES["longrope"]},
+    }
     expected = Config(values).rope(16)
     values["rope_scaling"]["rope_type"] = name
     assert Config(values).rope(16) == expected

@@ -99,7 +99,8 @@ def _seeing(directory: Path) -> tuple[torch.Tensor, list[int]]:
         architectures=["Gemma3ForConditionalGeneration"],
     )
     torch.manual_seed(0)
-    reference = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    make: Any = AutoModelForCausalLM.from_config
+    reference = make(config, dtype=torch.float32).eval()
     reference.save_pretrained(directory)
     prompt = np.random.default_rng(1).integers(3, 97, 37).tolist()
     with torch.no_grad():
