@@ -47,7 +47,8 @@ def test_outputs_come_in_the_order_of_the_prompts(llm: LLM) -> None:
 def test_prompts_may_be_token_ids(llm: LLM) -> None:
     ids = llm.get_tokenizer().encode(PROMPTS[0])
     texts = llm.generate(PROMPTS[0], GREEDY)
-    for prompt in (ids, {"prompt_token_ids": ids}, {"prompt": PROMPTS[0]}):
+    prompts: tuple[Any, ...] = (ids, {"prompt_token_ids": ids}, {"prompt": PROMPTS[0]})
+    for prompt in prompts:
         assert only(llm.generate(prompt, GREEDY)).token_ids == only(texts).token_ids
 
 
@@ -71,8 +72,9 @@ def test_a_bad_prompt_is_refused_and_leaves_nothing_running(
 
 
 def test_one_bad_prompt_among_good_ones_is_named_before_anything_runs(llm: LLM) -> None:
+    prompts: list[Any] = ["x", [1, 300]]
     with pytest.raises(RequestError, match="300"):
-        llm.generate(["x", [1, 300]], GREEDY)
+        llm.generate(prompts, GREEDY)
 
 
 def test_sampling_params_are_one_for_all_or_one_each(llm: LLM) -> None:
@@ -133,9 +135,6 @@ def test_logprobs_are_of_the_chosen_and_the_likeliest(llm: LLM) -> None:
     pairs = list(zip(sample.logprobs, sample.token_ids, strict=True))
     total = sum(told[token].logprob for told, token in pairs)
     assert sample.cumulative_logprob == pytest.approx(total)
-    for told, token in zip(sample.logprobs, sample.token_ids, strict=True)
-        )
-    )
     for told, token in pairs:
         assert len(told) == 3
         assert told[token].rank == 1
