@@ -81,12 +81,14 @@ class Budget:
         return text
 
     def measure(self, value: object) -> None:
-        """Pay a step for each item within `value`, one that is there twice being paid twice."""
+        """Pay for everything within `value`; what is there twice is paid twice."""
         pending = [value]
         while pending:
             item = pending.pop()
             self.step()
-            if isinstance(item, dict):
+            if isinstance(item, str):
+                self.pay(len(item))
+            elif isinstance(item, dict):
                 pending.extend(item.keys())
                 pending.extend(item.values())
             elif isinstance(item, list | tuple):

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
@@ -126,6 +126,8 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         method = getattr(function, "__wrapped__", function)
         target = getattr(method, "__self__", None)
         if isinstance(target, str):
+            if method.__name__ == "join":  # of a list, which can be measured
+                args = tuple(map(list, args))
             _pay_for_method(budget, target, method.__name__, args, kwargs)
         result = super().call(context, function, *args, **kwargs)
         budget.pay_for(result)
@@ -136,7 +138,9 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         if operator == "**" and not abs(right) <= LARGEST_EXPONENT:
             raise TemplateLimitError(f"an exponent of {right} is more than {LARGEST_EXPONENT}")
         if operator == "%" and isinstance(left, str):
-            _check_format(left)
+            _pay_for_format(
+                current_budget.get(), left, right if isinstance(right, tuple) else (right,)
+            )
         if operator == "*":
             for sized, times in ((left, right), (right, left)):
                 if isinstance(sized, str | bytes | list | tuple) and isinstance(times, int):
@@ -185,9 +189,14 @@ def _refuse(message: object) -> None:
     raise TemplateRefusedError(str(message))
 
 
-def _check_format(format: str) -> None:
+def _pay_for_format(budget: Budget, format: str, values: Iterable[Any]) -> None:
+    """Pay as if each field held the longest of the values."""
     if match := WIDE_FIELD.search(format):
         raise TemplateLimitError(f"the format has a field that is too wide: {match[0]!r}")
+    values = list(values)
+    budget.measure(values)
+    longest = max([len(str(value)) for value in values], default=0)
+    budget.pay((format.count("%") + format.count("{")) * longest)
 
 
 def _pay_for_method(
@@ -202,21 +211,20 @@ def _pay_for_method(
             check_width(*values)
             budget.pay(text.count("\t") * max([size for size in values if size], default=8))
         case "format" | "format_map":
-            _check_format(text)
+            _pay_for_format(budget, text, values)
         case "replace":
             _pay_for_replacement(budget, text, *values[:2])
         case "join":
-            _pay_for_join(budget, text, *values[:1])
+            _pay_for_join(budget, text, *values)
 
 
 def _pay_for_replacement(budget: Budget, text: Any, old: Any = "", new: Any = "", *_: Any) -> None:
     budget.pay(str(text).count(str(old)) * len(str(new)))
 
 
-def _pay_for_join(budget: Budget, separator: Any, items: Any = (), *_: Any) -> None:
-    if isinstance(items, list | tuple | str | dict):
-        budget.pay(len(str(separator)) * len(items))
-        budget.pay(sum(len(item) for item in items if isinstance(item, str)))
+def _pay_for_join(budget: Budget, separator: Any, items: list[Any]) -> None:
+    budget.pay(len(str(separator)) * len(items))
+    budget.pay(sum(len(item) for item in items if isinstance(item, str)))
 
 
 def _metered(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -230,15 +238,18 @@ def _metered(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         values = list(args[1:] if hasattr(function, "jinja_pass_arg") else args)
         options = [*values[1:], *kwargs.values()]
         match name:
-            case "batch" | "center" | "slice" | "truncate" | "wordwrap":
+            case "batch" | "center" | "slice" | "truncate" | "wordwrap" | "urlize":
                 check_width(*options)
+                # Some put a text of the template's own between all others.
+                texts = [len(option) for option in options if isinstance(option, str)]
+                budget.pay(len(str(values[0])) * max(texts, default=0))
             case "indent":
                 check_width(*options)
                 lines = str(values[0]).count("\n") + 1
                 widths = [len(width) if isinstance(width, str) else width for width in options]
                 budget.pay(lines * max([4, *widths]))
             case "format":
-                _check_format(str(values[0]))
+                _pay_for_format(budget, str(values[0]), options)
             case "replace":
                 _pay_for_replacement(budget, values[0], *options)
             case "string" | "pprint" | "urlencode" | "xmlattr" | "escape" | "e" | "forceescape":
@@ -278,6 +289,8 @@ def _to_json(
     encoder = json.JSONEncoder(
         ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
+    if indent is None and separators is None:
+        return encoder.encode(value)  # hardly longer than what was measured
     parts = []
     for part in encoder.iterencode(value):
         budget.pay(len(part))
