@@ -6,7 +6,9 @@ budget, and a template that has spent it ends with an error. What remains are te
 merely slow, for which the process that renders them has a time limit.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from jinja2 import nodes
@@ -93,6 +95,19 @@ class Budget:
                 pending.extend(item.values())
             elif isinstance(item, list | tuple):
                 pending.extend(item)
+
+
+current_budget: ContextVar[Budget] = ContextVar("current_budget")
+
+
+@contextmanager
+def spending(budget: Budget) -> Iterator[None]:
+    """Let whatever is rendered within pay out of `budget`."""
+    token = current_budget.set(budget)
+    try:
+        yield
+    finally:
+        current_budget.reset(token)
 
 
 def check_width(*values: object) -> None:

@@ -95,7 +95,19 @@ BOMBS = {
     "much output": "{% for a in range(9000) %}abc{% endfor %}",
 }
 SHARING = "{% set n = namespace(s=[0]) %}{% for i in range(60) %}{% set n.s = [n.s, n.s] %}"
-SHOWN = ("{{ n.s }}", "{{ n.s|tojson }}", "{{ n.s|string }}", "{{ n.s|join }}", "{{ n.s ~ '' }}")
+SHOWN = (
+    "{{ n.s }}",
+    "{{ n.s ~ '' }}",
+    "{{ n.s|tojson }}",
+    "{{ n.s|string }}",
+    "{{ n.s|join }}",
+    "{{ n.s|upper }}",
+    "{{ n.s|replace('a', 'b') }}",
+    "{{ 'x'|replace(n.s, 'b') }}",
+    "{{ '%s' % n.s }}",
+    "{{ '%s'|format(n.s) }}",
+    "{{ '{}'.format(n.s) }}",
+)
 BOMBS["a tree that shares its branches"] = f"{SHARING}{{% endfor %}}{SHOWN[0]}"
 
 
