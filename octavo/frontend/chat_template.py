@@ -11,8 +11,9 @@ from octavo.frontend.template_meter import (
     ChatTemplateError,
     TemplateLimitError,
     TemplateLimits,
+    spending,
 )
-from octavo.frontend.template_sandbox import TemplateSandbox, spending
+from octavo.frontend.template_sandbox import TemplateSandbox
 
 Message = Mapping[str, Any]
 

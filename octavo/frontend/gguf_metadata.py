@@ -125,10 +125,11 @@ class Vocabulary:
     def chat_templates(self) -> dict[str, str]:
         """The templates by name; "default" is the one without."""
         templates = {}
-        for key, value in self._metadata.items():
+        for key in self._metadata:
             name = "default" if key == TEMPLATE else key.removeprefix(f"{TEMPLATE}.")
-            if name != key and isinstance(value, str):
-                templates[name] = value
+            # A reader may decode values when they are asked for: ask for no others.
+            if name != key and isinstance(template := self._metadata[key], str):
+                templates[name] = template
         return templates
 
     def _is_special(self, token_id: int) -> bool:

@@ -6,7 +6,9 @@ budget, and a template that has spent it ends with an error. What remains are te
 merely slow, for which the process that renders them has a time limit.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from jinja2 import nodes
@@ -81,16 +83,31 @@ class Budget:
         return text
 
     def measure(self, value: object) -> None:
-        """Pay a step for each item within `value`, one that is there twice being paid twice."""
+        """Pay for everything within `value`; what is there twice is paid twice."""
         pending = [value]
         while pending:
             item = pending.pop()
             self.step()
-            if isinstance(item, dict):
+            if isinstance(item, str):
+                self.pay(len(item))
+            elif isinstance(item, dict):
                 pending.extend(item.keys())
                 pending.extend(item.values())
             elif isinstance(item, list | tuple):
                 pending.extend(item)
+
+
+current_budget: ContextVar[Budget] = ContextVar("current_budget")
+
+
+@contextmanager
+def spending(budget: Budget) -> Iterator[None]:
+    """Let whatever is rendered within pay out of `budget`."""
+    token = current_budget.set(budget)
+    try:
+        yield
+    finally:
+        current_budget.reset(token)
 
 
 def check_width(*values: object) -> None:

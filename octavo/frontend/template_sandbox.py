@@ -1,12 +1,7 @@
 """The environment in which chat templates run: no way out of it, and a bound on all it does."""
 
-import json
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from datetime import datetime
-from functools import wraps
 from typing import Any
 
 from jinja2 import nodes, pass_context
@@ -17,20 +12,19 @@ from jinja2.runtime import Context, LoopContext, Macro, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Namespace
 
+from octavo.frontend.template_filters import (
+    metered_filters,
+    pay_for_method,
+    pay_for_percent_format,
+)
 from octavo.frontend.template_meter import (
     LARGEST_EXPONENT,
     LARGEST_INTEGER_BITS,
-    Budget,
     Metering,
     TemplateLimitError,
     TemplateRefusedError,
-    check_width,
+    current_budget,
 )
-
-# A field of a format that is wider than LARGEST_WIDTH, or whose width is an argument.
-WIDE_FIELD = re.compile(r"%[^%a-zA-Z]*(\d{4}|\*)|\{[^{}]*(\{|:[^{}]*\d{4})")
-
-current_budget: ContextVar[Budget] = ContextVar("current_budget")
 
 
 class TemplateDict:
@@ -102,9 +96,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             extensions=[GenerationTag, loopcontrols],
             finalize=_output,
         )
-        self.filters = {name: _metered(name, call) for name, call in self.filters.items()}
-        self.filters["tojson"] = _to_json
-        self.filters["join"] = _metered("join", _join_list(self.filters["join"]))
+        self.filters = metered_filters(self.filters)
         del self.globals["lipsum"]
         self.globals["dict"] = TemplateDict()
         self.globals["namespace"] = TemplateNamespace
@@ -126,7 +118,9 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         method = getattr(function, "__wrapped__", function)
         target = getattr(method, "__self__", None)
         if isinstance(target, str):
-            _pay_for_method(budget, target, method.__name__, args, kwargs)
+            if method.__name__ == "join":  # of a list, which can be measured
+                args = tuple(map(list, args))
+            pay_for_method(budget, target, method.__name__, args, kwargs)
         result = super().call(context, function, *args, **kwargs)
         budget.pay_for(result)
         return result
@@ -136,7 +130,8 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         if operator == "**" and not abs(right) <= LARGEST_EXPONENT:
             raise TemplateLimitError(f"an exponent of {right} is more than {LARGEST_EXPONENT}")
         if operator == "%" and isinstance(left, str):
-            _check_format(left)
+            values = right if isinstance(right, tuple) else (right,)
+            pay_for_percent_format(current_budget.get(), left, values)
         if operator == "*":
             for sized, times in ((left, right), (right, left)):
                 if isinstance(sized, str | bytes | list | tuple) and isinstance(times, int):
@@ -166,16 +161,6 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return tree
 
 
-@contextmanager
-def spending(budget: Budget) -> Iterator[None]:
-    """Let whatever is rendered within pay out of `budget`."""
-    token = current_budget.set(budget)
-    try:
-        yield
-    finally:
-        current_budget.reset(token)
-
-
 @pass_context  # so that constants, too, are only written out when the template runs
 def _output(context: Context, value: Any) -> str:
     return current_budget.get().text(value)
@@ -183,103 +168,3 @@ def _output(context: Context, value: Any) -> str:
 
 def _refuse(message: object) -> None:
     raise TemplateRefusedError(str(message))
-
-
-def _check_format(format: str) -> None:
-    if match := WIDE_FIELD.search(format):
-        raise TemplateLimitError(f"the format has a field that is too wide: {match[0]!r}")
-
-
-def _pay_for_method(
-    budget: Budget, text: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
-    """Pay before a method of `text` makes more of it; what it returns is paid for after."""
-    values = [*args, *kwargs.values()]
-    match method:
-        case "center" | "ljust" | "rjust" | "zfill":
-            check_width(*values)
-        case "expandtabs":
-            check_width(*values)
-            budget.pay(text.count("\t") * max([size for size in values if size], default=8))
-        case "format" | "format_map":
-            _check_format(text)
-        case "replace":
-            _pay_for_replacement(budget, text, *values[:2])
-        case "join":
-            _pay_for_join(budget, text, *values[:1])
-
-
-def _pay_for_replacement(budget: Budget, text: Any, old: Any = "", new: Any = "", *_: Any) -> None:
-    budget.pay(str(text).count(str(old)) * len(str(new)))
-
-
-def _pay_for_join(budget: Budget, separator: Any, items: Any = (), *_: Any) -> None:
-    if isinstance(items, list | tuple | str | dict):
-        budget.pay(len(str(separator)) * len(items))
-        budget.pay(sum(len(item) for item in items if isinstance(item, str)))
-
-
-def _metered(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter that pays for what it makes."""
-
-    @wraps(function)  # keeps Jinja's marks on it
-    def call(*args: Any, **kwargs: Any) -> Any:
-        budget = current_budget.get()
-        budget.step()
-        # Some filters get the environment or the like before the value.
-        values = list(args[1:] if hasattr(function, "jinja_pass_arg") else args)
-        options = [*values[1:], *kwargs.values()]
-        match name:
-            case "batch" | "center" | "slice" | "truncate" | "wordwrap":
-                check_width(*options)
-            case "indent":
-                check_width(*options)
-                lines = str(values[0]).count("\n") + 1
-                widths = [len(width) if isinstance(width, str) else width for width in options]
-                budget.pay(lines * max([4, *widths]))
-            case "format":
-                _check_format(str(values[0]))
-            case "replace":
-                _pay_for_replacement(budget, values[0], *options)
-            case "string" | "pprint" | "urlencode" | "xmlattr" | "escape" | "e" | "forceescape":
-                budget.measure(values[0])
-        result = function(*args, **kwargs)
-        budget.pay_for(result)
-        return result
-
-    return call
-
-
-def _join_list(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The filter `join`, over a list that can be measured before it is joined."""
-
-    @wraps(function)
-    def join(context: Any, value: Any, d: str = "", attribute: Any = None) -> Any:
-        budget = current_budget.get()
-        items = list(value)
-        budget.measure(items)
-        _pay_for_join(budget, d, items)
-        return function(context, items, d, attribute)
-
-    return join
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | str | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Plain JSON; Jinja's own filter of this name would escape it for HTML."""
-    budget = current_budget.get()
-    budget.measure(value)
-    check_width(len(indent) if isinstance(indent, str) else indent)
-    encoder = json.JSONEncoder(
-        ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-    parts = []
-    for part in encoder.iterencode(value):
-        budget.pay(len(part))
-        parts.append(part)
-    return "".join(parts)

@@ -184,6 +184,12 @@ def test_spaces_between_special_tokens_concern_words_that_spaces_join() -> None:
     assert words.decode(ids, skip_special_tokens=False) == "two <a b> <s> two two"
     joined = words.decode(ids, skip_special_tokens=False, spaces_between_special_tokens=False)
     assert joined == "two <a b><s> two two"
+    # A stream, too, knows what its context ended with.
+    for cut in range(1, len(ids)):
+        parts = {"skip_special_tokens": False, "spaces_between_special_tokens": False}
+        stream = words.detokenizer(context=ids[:cut], **parts)
+        text = "".join(map(stream.push, ids[cut:]))
+        assert words.decode(ids[:cut], **parts) + text == joined
 
 
 def test_reading_a_long_context_reads_its_ends() -> None:

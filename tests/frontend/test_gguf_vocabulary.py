@@ -126,6 +126,20 @@ def test_the_letters_of_the_first_deepseek() -> None:
     assert pieces("שלום \t") == ["שלום", " \t"]
 
 
+@pytest.mark.parametrize(
+    ("pre", "ids"), [("llama-bpe", [3]), ("tekken", [3]), ("gpt-2", [0, 1, 2])]
+)
+def test_some_families_take_a_whole_token_without_merges(pre: str, ids: list[int]) -> None:
+    metadata = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": ["a", "b", "c", "abc"],
+        "tokenizer.ggml.merges": [],
+        "tokenizer.ggml.add_bos_token": False,
+    }
+    assert tokenizer_from_gguf(metadata).encode("abc") == ids
+
+
 def test_bos_is_as_the_file_says_or_as_the_family_does() -> None:
     original = byte_level(WORDS, None, ignore_merges=False)
     bos, eos = (original.token_to_id(token) for token in ("<|im_start|>", "<|endoftext|>"))

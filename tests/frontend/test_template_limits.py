@@ -1,5 +1,7 @@
 """A hostile template ends with an error, soon, and gets at nothing."""
 
+import tracemalloc
+
 import pytest
 
 from octavo.frontend.chat_template import ChatTemplate
@@ -43,10 +45,16 @@ BOMBS = {
         "{% for a in range(9000) %}{% set s = m() %}{% endfor %}"
     ),
     "calls that double": "{% macro m(n) %}{{ m(n) }}{{ m(n) }}{% endmacro %}{{ m(1) }}",
-    "slices that are kept": (
-        "{% set n = namespace(s=[], t='x' * 9000) %}"
-        "{% for i in range(900) %}{% set n.s = n.s + [n.t[i:]] %}{% endfor %}"
+    "copies by slicing": (
+        "{% set t = 'x' * 9000 %}{% for i in range(90) %}{% set s = t[1:] %}{% endfor %}"
     ),
+    "copies by a method": (
+        "{% set t = 'x' * 9000 %}{% for i in range(90) %}{% set s = t.upper() %}{% endfor %}"
+    ),
+    "copies by a filter": (
+        "{% set t = 'x' * 9000 %}{% for i in range(90) %}{% set s = t|upper %}{% endfor %}"
+    ),
+    "pieces by a method": "{{ ('x ' * 2000).split()|length }}",
     "range": "{% for i in range(1000000000) %}{% endfor %}",
     "power": "{{ 10 ** 1000000000 }}",
     "powers": (
@@ -58,7 +66,7 @@ BOMBS = {
     "method zfill": "{{ 'x'.zfill(width) }}",
     "expandtabs": "{{ '\t'.expandtabs(1000000000) }}",
     "filter indent": "{{ 'x\nx'|indent(1000000000) }}",
-    "indent by text": "{{ ('x\n' * 900)|indent('y' * 900) }}",
+    "indent by text": "{{ ('x\n' * 9000)|indent('y' * 9000) }}",
     "filter wordwrap": "{{ 'x'|wordwrap(1000000000) }}",
     "filter batch": "{{ [1]|batch(1000000000, 0)|list }}",
     "filter slice": "{{ [1]|slice(1000000000)|list }}",
@@ -66,6 +74,16 @@ BOMBS = {
     "method replace": "{{ ('x' * 9000).replace('x', 'y' * 9000) }}",
     "filter join": "{{ range(9000)|join('y' * 9000) }}",
     "method join": "{{ ('y' * 9000).join(['x'] * 900) }}",
+    "method join of a generator": "{{ ('y' * 9000).join(range(9000)|map('string')) }}",
+    "one text many times": "{% set t = 'x' * 9000 %}{{ [t] * 900 }}",
+    "one text many times as JSON": "{% set t = 'x' * 9000 %}{{ ([t] * 900)|tojson }}",
+    "long separators in JSON": "{{ ([0] * 900)|tojson(separators=('x' * 20000, ':')) }}",
+    "one text in many fields, %": "{% set t = 'x' * 9000 %}{{ ('%(t)s' * 900) % {'t': t} }}",
+    "one text in many fields, filter": (
+        "{% set t = 'x' * 9000 %}{{ ('%(t)s' * 900)|format(t=t) }}"
+    ),
+    "one text in many fields, method": "{% set t = 'x' * 9000 %}{{ ('{0}' * 900).format(t) }}",
+    "text between all others": "{{ ('x ' * 4000)|wordwrap(1, wrapstring='y' * 9000) }}",
     "format with %": "{{ '%1000000000d' % 1 }}",
     "format with % and *": "{{ '%*d' % (1000000000, 1) }}",
     "filter format": "{{ '%1000000000d'|format(1) }}",
@@ -77,15 +95,34 @@ BOMBS = {
     "much output": "{% for a in range(9000) %}abc{% endfor %}",
 }
 SHARING = "{% set n = namespace(s=[0]) %}{% for i in range(60) %}{% set n.s = [n.s, n.s] %}"
-SHOWN = ("{{ n.s }}", "{{ n.s|tojson }}", "{{ n.s|string }}", "{{ n.s|join }}", "{{ n.s ~ '' }}")
+SHOWN = (
+    "{{ n.s }}",
+    "{{ n.s ~ '' }}",
+    "{{ n.s|tojson }}",
+    "{{ n.s|string }}",
+    "{{ n.s|join }}",
+    "{{ n.s|upper }}",
+    "{{ n.s|replace('a', 'b') }}",
+    "{{ 'x'|replace(n.s, 'b') }}",
+    "{{ '%s' % n.s }}",
+    "{{ '%s'|format(n.s) }}",
+    "{{ '{}'.format(n.s) }}",
+)
 BOMBS["a tree that shares its branches"] = f"{SHARING}{{% endfor %}}{SHOWN[0]}"
 
 
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS.keys())
 def test_a_bomb_does_not_go_off(bomb: str) -> None:
     template = ChatTemplate(bomb, limits=LIMITS)
-    with pytest.raises(ChatTemplateError):
-        template.render(MESSAGES, variables={"width": 1_000_000_000})
+    tracemalloc.start()
+    try:
+        with pytest.raises(ChatTemplateError):
+            template.render(MESSAGES, variables={"width": 1_000_000_000})
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # It is refused before it is built, not after.
+    assert peak_bytes < 8_000_000
 
 
 @pytest.mark.parametrize("shown", SHOWN)
