@@ -89,6 +89,13 @@ class LogprobsPayload:
 
 
 @dataclass(frozen=True, slots=True)
+class HiddenPayload:
+    """The payload of a request that asked for its last hidden state."""
+
+    values: array[float]
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """What a step gave. `tokens` answers the plan's chunks one for one; the rest is sparse."""
 

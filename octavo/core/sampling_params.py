@@ -79,6 +79,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    tells_hidden: bool = False  # the last hidden state is reported: for embeddings
 
     def __post_init__(self) -> None:
         self._check_end()

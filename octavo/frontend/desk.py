@@ -187,6 +187,7 @@ class Desk:
             outputs=outputs,
             finished=done,
             prompt_logprobs=streams[0].prompt_logprobs,
+            hidden_state=streams[0].hidden_state,
         )
 
 

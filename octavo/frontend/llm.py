@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from octavo.frontend.chat_template import Message
 from octavo.frontend.desk import PLAIN, Options
 from octavo.frontend.inputs import Input, Prompt, is_many, read_prompt
 from octavo.frontend.model import LocalModel
-from octavo.frontend.outputs import RequestError, RequestOutput
+from octavo.frontend.outputs import PoolingOutput, RequestError, RequestOutput
 from octavo.frontend.progress import Progress
 from octavo.loader import DEFAULT_MODEL
 
@@ -97,6 +98,27 @@ class LLM:
             ids = self._model.tokenizer.encode(text, add_special_tokens=False)
             inputs.append(self._read({"prompt": text, "prompt_token_ids": ids}))
         return self._run(inputs, sampling_params, use_tqdm, None, "")
+
+    def embed(
+        self, prompts: Prompt | Sequence[Prompt], *, normalize: bool = True, use_tqdm: bool = True
+    ) -> list[PoolingOutput]:
+        """The last hidden state of each prompt's last token, brought to length one."""
+        many: Sequence[Any] = prompts if is_many(prompts) else [prompts]  # type: ignore[assignment]
+        inputs = [self._read(prompt) for prompt in many]
+        asked = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, tells_hidden=True)
+        results = []
+        for output in self._run(inputs, asked, use_tqdm, None, ""):
+            assert output.hidden_state is not None
+            length = math.hypot(*output.hidden_state) if normalize else 1.0
+            values = [value / length for value in output.hidden_state]
+            results.append(PoolingOutput(output.request_id, output.prompt_token_ids, values))
+        return results
+
+    def encode(
+        self, prompts: Prompt | Sequence[Prompt], *, use_tqdm: bool = True
+    ) -> list[PoolingOutput]:
+        """The last hidden state of each prompt's last token, as the model gives it."""
+        return self.embed(prompts, normalize=False, use_tqdm=use_tqdm)
 
     def beam_search(
         self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams

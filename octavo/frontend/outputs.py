@@ -48,13 +48,14 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool = False
     prompt_logprobs: PromptLogprobs | None = None
+    hidden_state: list[float] | None = None  # of the last prompt token, where asked for
     num_cached_tokens: int | None = None
     metrics: RequestStats | None = None  # of the first continuation: where the time went
 
 
 @dataclass(slots=True)
 class PoolingOutput:
-    """What `embed` gives for one prompt."""
+    """What `embed` and `encode` give for one prompt."""
 
     request_id: str
     prompt_token_ids: list[int]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from octavo.core.plan import LogprobsPayload, TokenLogprobs
+from octavo.core.plan import HiddenPayload, LogprobsPayload, TokenLogprobs
 from octavo.core.request import TokenEvent
 from octavo.core.sampling_params import SamplingParams
 from octavo.frontend.outputs import CompletionOutput, Logprob, PromptLogprobs
@@ -33,6 +33,7 @@ class Stream:
         if sampling.logprobs is not None:
             self.whole.logprobs = []
             self.whole.cumulative_logprob = 0.0
+        self.hidden_state: list[float] | None = None
         self.prompt_logprobs: PromptLogprobs | None = None
         if sampling.prompt_logprobs is not None:
             self.prompt_logprobs = [None] * len(prompt)
@@ -43,6 +44,8 @@ class Stream:
         assert not whole.finished(), "an event after the end"
         assert event.position == len(whole.token_ids), f"token {event.position} out of order"
         payload = event.payload if isinstance(event.payload, LogprobsPayload) else None
+        if isinstance(event.payload, HiddenPayload):
+            self.hidden_state = event.payload.values.tolist()
         if payload is not None and self.prompt_logprobs is not None:
             for offset, told in enumerate(payload.prompt):
                 self.prompt_logprobs[payload.prompt_start + offset] = self._explain(told)

@@ -11,6 +11,7 @@ way already.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -22,6 +23,7 @@ from octavo.backends.base import Backend
 from octavo.core.config import CoreConfig
 from octavo.core.plan import (
     NO_TOKEN,
+    HiddenPayload,
     LogprobsPayload,
     StepPlan,
     StepResult,
@@ -58,6 +60,7 @@ class _Answer:
     accepted: dict[int, int] = field(default_factory=dict)
     sampled: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     prompts: dict[int, tuple[int, tuple[TokenLogprobs, ...]]] = field(default_factory=dict)
+    hidden: dict[int, HiddenPayload] = field(default_factory=dict)
 
 
 class ModelRunner:
@@ -96,6 +99,8 @@ class ModelRunner:
         answer = _Answer([NO_TOKEN] * len(plan.slots))
         self._tell_of_prompts(logits, wanted, answer)
         self._sample(logits, wanted, answer)
+        if len(wanted.slots) and state.tells_hidden[wanted.slots].any():
+            self._tell_hidden(self._backend.hidden(batch), wanted, answer)
         return self._result(plan, wanted, answer)
 
     # sampling
@@ -162,11 +167,19 @@ class ModelRunner:
             told = tuple(describe(row, t, count) for row, t in zip(rows, tokens, strict=True))
             answer.prompts[part.slot] = (first, told)
 
+    def _tell_hidden(self, states: Floats, wanted: Wanted, answer: _Answer) -> None:
+        """A second pass over the same batch, which writes the same KV once more."""
+        rows = zip(wanted.slots.tolist(), wanted.first_rows.tolist(), strict=True)
+        for slot, row in rows:
+            if self.state.tells_hidden[slot]:
+                answer.hidden[slot] = HiddenPayload(array("f", states[row].tobytes()))
+
     # the result
 
     def _result(self, plan: StepPlan, wanted: Wanted, answer: _Answer) -> StepResult:
         errors = self._errors(plan, answer) if self.state.failures else ()
-        payloads = self._payloads(answer) if answer.sampled or answer.prompts else ()
+        tells = answer.sampled or answer.prompts or answer.hidden
+        payloads = self._payloads(answer) if tells else ()
         return StepResult(
             plan.step,
             tuple(answer.tokens),
@@ -184,12 +197,12 @@ class ModelRunner:
             if message is not None:
                 errors.append((slot, message))
                 answer.tokens[chunk] = NO_TOKEN
-                for told in (answer.accepted, answer.sampled, answer.prompts):
+                for told in (answer.accepted, answer.sampled, answer.prompts, answer.hidden):
                     told.pop(slot, None)
         return tuple(errors)
 
     def _payloads(self, answer: _Answer) -> tuple[tuple[int, object], ...]:
-        payloads = []
+        payloads: list[tuple[int, object]] = list(answer.hidden.items())
         for slot in dict.fromkeys((*answer.sampled, *answer.prompts)):
             start, prompt = answer.prompts.get(slot, (0, ()))
             sampled = tuple(answer.sampled.get(slot, ()))

@@ -51,6 +51,7 @@ class SlotState:
         self.cuts = np.zeros(count, np.bool_)  # whether any of the three does anything
         self.seeds = np.zeros(count, np.int64)
         self.num_logprobs = np.full(count, UNASKED, np.int64)
+        self.tells_hidden = np.zeros(count, np.bool_)
         self.num_prompt_logprobs = np.full(count, UNASKED, np.int64)
         self.rules: list[Rules | None] = [None] * count
         self.request_ids: list[str | None] = [None] * count  # None: the slot is empty
@@ -68,6 +69,7 @@ class SlotState:
         self.rules[slot] = None
         self.request_ids[slot] = None
         self.num_logprobs[slot] = self.num_prompt_logprobs[slot] = UNASKED
+        self.tells_hidden[slot] = False
         self.failures.pop(slot, None)
 
     def open(self, new: NewSlot) -> None:
@@ -90,6 +92,7 @@ class SlotState:
         self.cuts[slot] = sampling.min_p > 0 or sampling.top_p < 1 or sampling.top_k > 0
         self.seeds[slot] = sampling.seed or 0
         self.num_logprobs[slot] = UNASKED if sampling.logprobs is None else sampling.logprobs
+        self.tells_hidden[slot] = sampling.tells_hidden
         # Whoever has output already has been told of the whole prompt, with its first token.
         if sampling.prompt_logprobs is not None and len(tokens) == new.num_prompt:
             self.num_prompt_logprobs[slot] = sampling.prompt_logprobs

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 
+import octavo
 from octavo import LLM, AsyncLLM, BeamSearchParams, RequestError, RequestOutputKind, SamplingParams
 from octavo.frontend.outputs import RequestOutput
 from tests.frontend.tiny import TEMPLATE, make_model
@@ -179,6 +183,35 @@ def test_beam_search_finds_what_is_more_probable_than_greedy(llm: LLM) -> None:
     assert one.outputs[0].cumulative_logprob is not None
     assert scores[0] is not None
     assert scores[0] >= one.outputs[0].cumulative_logprob - 1e-6
+
+
+def test_an_embedding_is_what_the_head_reads(llm: LLM, directory: Path) -> None:
+    """Its product with the head is the logits: the likeliest token is greedy's first."""
+    with safe_open(str(directory / "model.safetensors"), "numpy") as file:
+        head = file.get_tensor("lm_head.weight")
+    outputs = llm.encode(PROMPTS)
+    for prompt, output in zip(PROMPTS, outputs, strict=True):
+        greedy = only(llm.generate(prompt, GREEDY)).token_ids[0]
+        assert int((head @ np.array(output.embedding, np.float32)).argmax()) == greedy
+    (one,) = llm.embed(PROMPTS[0])
+    assert np.linalg.norm(one.embedding) == pytest.approx(1.0)
+    direction = np.array(outputs[0].embedding) / np.linalg.norm(outputs[0].embedding)
+    assert one.embedding == pytest.approx(direction.tolist())
+
+
+# what it costs to import
+
+
+def test_the_package_itself_imports_next_to_nothing() -> None:
+    """Neither torch nor numpy, nor anything else of weight, before something is asked for."""
+    program = "import sys, octavo; print(*sys.modules)"
+    command = [sys.executable, "-c", program]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    heavy = ("numpy", "torch", "tokenizers", "jinja2", "ml_dtypes", "dataclasses", "asyncio")
+    assert [name for name in heavy if name in loaded] == []
+    assert "octavo.core" not in loaded
+    assert set(octavo.__all__) == set(dir(octavo))
+    assert all(getattr(octavo, name) is not None for name in octavo.__all__)
 
 
 # AsyncLLM
