@@ -25,8 +25,9 @@ help: ## this list
 setup: $(VENV)/.octavo $(VENV)/.torch ## create .venv and install everything pinned in requirements/
 
 $(VENV)/.venv:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	    echo "Octavo needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	    found="$$($(PYTHON) --version 2>/dev/null)" || found="not there, or does not start"; \
+	    echo "Octavo needs Python 3.11 or newer; '$(PYTHON)' is $${found:-older}." \
 	         "Name another one: make setup PYTHON=python3.12" >&2; exit 1; }
 	@echo "creating $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv --clear $(VENV) || { \

@@ -2,7 +2,7 @@
 
     python benchmarks/core_step.py            a table
     python benchmarks/core_step.py --json     one JSON object
-    python benchmarks/core_step.py --quick    a few seconds, rough figures
+    python benchmarks/core_step.py --quick    half a minute, rougher
 
 docs/performance.md says how to read them.
 """

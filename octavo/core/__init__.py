@@ -3,6 +3,6 @@
 Pure standard-library Python and a pure function of (state, events, now): no clock, no
 randomness, no I/O, no threads. `tests/sim` drives it through thousands of hostile worlds a minute.
 
-Reading order: request, sequence, plan, block_pool, kv_manager, limits, queue, flight, outcome,
-roster, scheduler, engine, check.
+Reading order: config, sampling_params, request, sequence, plan, block_pool, kv_manager, limits,
+queue, door, flight, outcome, stats, roster, scheduler, engine, check.
 """

@@ -45,7 +45,7 @@ class Prefix(NamedTuple):
 
 
 class KVManager:
-    """Block tables of all sequences over one pool. Four verbs: match, grow, commit, release."""
+    """Block tables of all sequences over one pool. Verbs: match, adopt, grow, commit, release."""
 
     def __init__(self, config: CoreConfig, cache_key: bytes, pool: BlockPool | None = None) -> None:
         self.config = config

@@ -1,4 +1,4 @@
-"""Reasons to schedule fewer tokens, or none: one small class each, so that `schedule` has no ifs.
+"""Reasons to schedule fewer tokens, or none: one small class each, and `schedule` names none.
 
 The scheduler asks every limiter in turn. `admits` is asked of a waiting sequence before any work
 is put into it, `clip` of every chunk, `commit` tells of every chunk that was planned, `enter` of

@@ -39,7 +39,7 @@ class Status(IntEnum):
 
 
 class Sequence:
-    """Mutable state of one request; the scheduler alone writes to it, and the KV manager."""
+    """Mutable state of one request; nobody outside the core writes to it."""
 
     __slots__ = (
         "cache_epoch",
@@ -107,7 +107,9 @@ class Sequence:
         self.cache_epoch = -1  # the prefix-cache epoch its KV belongs to
 
         self.stats = RequestStats(request.arrival, self.num_prompt, now)
-        self.num_overtaken = 0  # how many began before it although it was the head of the queue
+        self.num_overtaken = (
+            0  # how many passed it, to run or to follow, while it was the queue's head
+        )
         self.num_free_needed = 0  # free blocks below which it could not begin when last looked at
         self.hold_reading: tuple[float, ...] = ()  # of the hold clock, when it began to wait
         self.held_since = now

@@ -123,7 +123,7 @@ class EngineStats:
     num_preemptions: int = 0
     num_finished: dict[str, int] = field(default_factory=dict)
     num_drafts: int = 0
-    num_accepted_drafts: int = 0
+    num_accepted_drafts: int = 0  # found right, those behind an end included
     recent: deque[StepStats] = field(default_factory=lambda: deque(maxlen=NUM_RECENT_STEPS))
 
     def add_step(self, step: StepStats) -> None:

@@ -5,57 +5,123 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import signal
 import sys
 import time
-from dataclasses import fields
+import traceback
+from collections.abc import Callable
 
-from octavo.core.config import CoreConfig
-from tests.sim.planted import run_planted
-from tests.sim.shrink import failure_of, shrink
+from tests.sim.planted import NUM_SEEDS, run_planted
+from tests.sim.report import state_of, world_as_python
+from tests.sim.shrink import shrink
 from tests.sim.simulation import Simulation
-from tests.sim.world import World, draw_world
+from tests.sim.world import draw_world
+
+INTERRUPTED = 130  # the exit status that a shell gives to a program ended by Ctrl-C
+LAST_LINES = 20  # of a shrunk world's trace, which is rarely longer
 
 
 def main() -> int:
     """Run worlds; 0 if all of them hold."""
+    options = _arguments()
+    # Being ended must clean up as Ctrl-C does: there are processes and directories to remove.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        if options.planted:
+            return run_planted(options.only, options.workers)
+        if options.trace:
+            return _trace(range(options.first, options.first + options.seeds))
+        return _search(options.first, options.seeds, options.workers, not options.no_shrink)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _arguments() -> argparse.Namespace:
+    """The command line; what it asks for and would not get is an error."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1000, help="how many worlds")
-    parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--seeds", type=_at_least(1), help="how many worlds (default 1000)")
+    parser.add_argument("--from", type=_at_least(0), dest="first", help="the first seed")
+    parser.add_argument(
+        "--workers", type=_at_least(1), default=os.cpu_count() or 1, help="processes"
+    )
     parser.add_argument("--trace", action="store_true", help="print what happens in each world")
     parser.add_argument("--planted", action="store_true", help="plant bugs; each must be caught")
     parser.add_argument("--no-shrink", action="store_true", help="only name the failing seed")
     parser.add_argument("--only", default="", help="with --planted: bugs whose name contains this")
-    arguments = parser.parse_args()
-    if arguments.planted:
-        return run_planted(arguments.only, arguments.workers)
-    if arguments.trace:
-        return _trace(range(arguments.first, arguments.first + arguments.seeds))
-    return _search(arguments.first, arguments.seeds, arguments.workers, not arguments.no_shrink)
+    options = parser.parse_args()
+    if options.only and not options.planted:
+        parser.error("--only chooses among the planted bugs: give --planted as well, or leave it")
+    chosen = (options.seeds, options.first, options.trace or None, options.no_shrink or None)
+    if options.planted and any(option is not None for option in chosen):
+        parser.error(
+            f"--planted runs seeds 0 to {NUM_SEEDS - 1} against each bug: "
+            "leave --seeds, --from, --trace and --no-shrink"
+        )
+    options.seeds = 1000 if options.seeds is None else options.seeds
+    options.first = options.first or 0
+    return options
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    """A type of argument: a whole number with a lower bound."""
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} on")
+        return number
+
+    return parse
 
 
 def run_seed(seed: int) -> tuple[int, int, str | None]:
     """One world: the seed, its ticks, and the failure if it fails."""
     simulation = Simulation(draw_world(seed))
+    failure = _run(simulation)
+    return seed, simulation.num_ticks, None if failure is None else _named(failure)
+
+
+def _run(simulation: Simulation) -> Exception | None:
     try:
         simulation.run()
-    except Exception as error:
-        return seed, simulation.num_ticks, f"{type(error).__name__}: {error}"
-    return seed, simulation.num_ticks, None
+    except Exception as error:  # whatever it is, it is what we look for
+        return error
+    return None
+
+
+def _named(failure: Exception) -> str:
+    return f"{type(failure).__name__}: {failure}"
+
+
+def _leave_signals_to_the_parent() -> None:
+    """It ends its workers itself, by SIGTERM, and says what there is to say once."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _search(first: int, count: int, workers: int, shrinks: bool) -> int:
     began = time.perf_counter()
     num_worlds = num_ticks = 0
     seeds = range(first, first + count)
-    with multiprocessing.Pool(workers) as pool:
-        for seed, ticks, failure in pool.imap_unordered(run_seed, seeds, chunksize=20):
-            num_worlds += 1
-            num_ticks += ticks
-            if failure is not None:
-                pool.terminate()
-                _explain(seed, failure, shrinks)
-                return 1
+    with multiprocessing.Pool(workers, _leave_signals_to_the_parent) as pool:
+        try:
+            for seed, ticks, failure in pool.imap_unordered(run_seed, seeds, chunksize=20):
+                num_worlds += 1
+                num_ticks += ticks
+                if failure is not None:
+                    pool.terminate()
+                    explain(seed, failure, shrinks)
+                    return 1
+        except KeyboardInterrupt:
+            print(f"{num_worlds} of {count} worlds held before this was", end=" ", file=sys.stderr)
+            raise
     seconds = time.perf_counter() - began
     print(
         f"{num_worlds} worlds, {num_ticks} ticks, {num_ticks / seconds:.0f} ticks/s "
@@ -64,40 +130,39 @@ def _search(first: int, count: int, workers: int, shrinks: bool) -> int:
     return 0
 
 
-def _explain(seed: int, failure: str, shrinks: bool) -> None:
+def explain(seed: int, failure: str, shrinks: bool) -> None:
+    """Which seed, how to run it again, and the smallest world that still fails, with its end."""
     print(f"seed {seed}: {failure}")
-    print(f"replay: python -m tests.sim --seeds 1 --from {seed} --trace")
+    program = os.path.relpath(sys.executable)
+    print(f"replay: {program} -m tests.sim --seeds 1 --from {seed} --trace", flush=True)
     if not shrinks:
         return
     small = shrink(draw_world(seed))
-    print(f"shrunk to {len(small.events)} events ({failure_of(small)}):")
-    print(_describe(small))
+    simulation = Simulation(small, record=True)
+    failed = _run(simulation)
+    print(f"shrunk to {len(small.events)} events:\n{world_as_python(small)}")
+    print(f"its last {LAST_LINES} lines:" if len(simulation.trace or ()) > LAST_LINES else "")
+    print("\n".join((simulation.trace or [])[-LAST_LINES:]))
+    if failed is not None:
+        _show_end(simulation, failed)
 
 
-def _describe(world: World) -> str:
-    plain = CoreConfig(num_blocks=2, max_model_len=2)
-    changed = [
-        f"{f.name}={getattr(world.config, f.name)!r}"
-        for f in fields(CoreConfig)
-        if getattr(world.config, f.name) != getattr(plain, f.name)
-    ]
-    lines = [f"  {tick:4} {event}" for tick, event in world.events]
-    return "\n".join([f"  CoreConfig({', '.join(changed)}), slowness={world.slowness}", *lines])
+def _show_end(simulation: Simulation, failure: Exception) -> None:
+    print(f"{simulation.num_ticks:4} FAILED: {_named(failure)}\n{state_of(simulation)}")
 
 
 def _trace(seeds: range) -> int:
+    """Print the traces; after the first failure where the code found it, and the state."""
     for seed in seeds:
         world = draw_world(seed)
         simulation = Simulation(world, record=True)
-        failure = None
-        try:
-            simulation.run()
-        except Exception as error:
-            failure = error
+        failure = _run(simulation)
         print(f"seed {seed}\n{world.config}")
         print("\n".join(simulation.trace or ()))
         if failure is not None:
-            raise failure
+            print("".join(traceback.format_exception(failure)), end="")
+            _show_end(simulation, failure)
+            return 1
     return 0
 
 

@@ -170,10 +170,16 @@ class Worker:
             cells.extend(self._codes(slot, group, 0, slot.tokens[:first]))
             oldest = self._oldest(group, first) // self.block_size
             for block in slot.tables[group][oldest : -(-first // self.block_size)]:
-                require(
-                    self.versions[block] >= slot.version,
-                    f"{slot.request_id}: begins from block {block}, which is out of date",
-                )
+                if self.versions[block] < slot.version:
+                    raise SimulationError(self._unfit(slot, first, block))
+
+    def _unfit(self, slot: Slot, first: int, block: int) -> str:
+        """Why nobody may begin from this block."""
+        version = self.versions[block]
+        why = f"computed with weights {version}, and these are {slot.version}"
+        if version == POISON:
+            why = "which holds nothing yet, or what a failed request left"
+        return f"{slot.request_id}: begins at {first} from block {block}, {why}"
 
     def _oldest(self, group: int, position: int) -> int:
         """The first position that a query reads: said here once more, not taken from the core."""
@@ -235,13 +241,18 @@ class Worker:
 
 
 def _difference(slot: Slot, begin: int, found: list[int], cells: list[int]) -> str:
-    for offset, code in enumerate(found):
-        position = begin + offset
+    """What a cell of the prefix holds, and what it should."""
+    for position, code in enumerate(found, begin):
         if position < len(cells) and code != cells[position]:
-            told = (
-                "poison" if code == POISON else f"token {code & 4095} of {code >> 12 & 0xFFFFFFF}"
-            )
-            return f"{slot.request_id}: position {position} holds {told} (code {code:#x})"
+            right = cells[position]
+            token, place = code & 4095, code >> 12 & 0xFFFFFFF
+            told = f"token {token} of position {place}"
+            if code == POISON:
+                told = "nothing, for nobody has written it"
+            elif code >> 40 != right >> 40:
+                told += ", of another adapter, cache scope or KV group"
+            should = f"position {position} should hold token {right & 4095}"
+            return f"{slot.request_id}: {should}, and holds {told}"
     return f"{slot.request_id}: reads {len(found)} cells at {begin}"
 
 

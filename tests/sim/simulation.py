@@ -212,7 +212,7 @@ class Simulation:
         self._submit_backlog()
         scheduler = self.engine.scheduler
         was_idle = not scheduler.flights and bool(scheduler.sequences) and not self.paused
-        refused, steps = self.refusals.num_refused, scheduler.stats.num_tokens
+        refused, num_tokens = self.refusals.num_refused, scheduler.stats.num_tokens
         try:
             events = self.engine.step(wait=self._rng.random() < 0.7)
         except WorkerDiedError:
@@ -224,7 +224,8 @@ class Simulation:
         if self.trace is not None:
             self._log_step(events)
         if was_idle and self.refusals.num_refused == refused:
-            require(scheduler.stats.num_tokens > steps, "nothing planned while somebody waits")
+            planned = scheduler.stats.num_tokens > num_tokens
+            require(planned, "nothing planned, though nothing is in flight and somebody lives")
 
     def _submit_backlog(self) -> None:
         """Give the engine all that is to be begun, or begun again, in the order it came."""
