@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from octavo import LLM, SamplingParams
@@ -17,7 +19,7 @@ SAMPLINGS = [
 ]
 
 
-def model(**options: int) -> LLM:
+def model(**options: Any) -> LLM:
     """The default model, or a skipped test where it cannot be fetched."""
     try:
         return LLM("smollm2", max_model_len=128, **options)
