@@ -273,6 +273,23 @@ def test_who_leaves_early_leaves_nothing_behind(engine: AsyncLLM) -> None:
     assert not core.scheduler.sequences
 
 
+def test_an_abort_from_elsewhere_ends_the_stream_with_what_it_has(engine: AsyncLLM) -> None:
+    long = SamplingParams(max_tokens=100, ignore_eos=True, seed=1)
+
+    async def aborted() -> list[RequestOutput]:
+        outputs = []
+        async for output in engine.generate("x", long, "mine"):
+            outputs.append(output)
+            await engine.abort("mine")
+            await engine.abort("nobody")
+        return outputs
+
+    last = asyncio.run(aborted())[-1]
+    assert last.finished
+    assert last.outputs[0].finish_reason == "abort"
+    assert 1 <= len(last.outputs[0].token_ids) < 100
+
+
 def test_a_bad_request_hurts_nobody_else(engine: AsyncLLM) -> None:
     async def both() -> list[RequestOutput]:
         good = asyncio.create_task(_collect(engine, "x", GREEDY))
