@@ -33,4 +33,3 @@ class EngineArguments:
     max_num_queued_reqs: int = 100_000  # requests that may wait
     max_logprobs: int = 20  # most log-probabilities a request may ask for; -1: all
     seed: int = 0  # what unseeded requests draw theirs from
-    disable_log_stats: bool = True

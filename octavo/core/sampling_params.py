@@ -200,6 +200,11 @@ class SamplingParams:
                 "stop strings are looked for in the text, and detokenize=False makes none; "
                 "use stop_token_ids, or detokenize=True"
             )
+        if self.tells_hidden and (self.logprobs, self.prompt_logprobs) != (None, None):
+            raise ValueError(
+                "tells_hidden cannot be had together with logprobs or prompt_logprobs; "
+                "ask for them in two requests"
+            )
         if not isinstance(self.output_kind, RequestOutputKind):
             raise ValueError(f"output_kind={self.output_kind!r} is not a RequestOutputKind")
 
@@ -210,6 +215,7 @@ _FLAGS = (
     "detokenize",
     "skip_special_tokens",
     "spaces_between_special_tokens",
+    "tells_hidden",
 )
 
 

@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from octavo.config import EngineArguments
 from octavo.core.engine import EngineCore
@@ -33,7 +32,6 @@ class LocalEngine:
     config: EngineConfig
     source: Source
     generation: GenerationDefaults
-    checkpoint_path: Path
 
 
 def start_local_engine(
@@ -56,4 +54,4 @@ def start_local_engine(
     runner = ModelRunner(backend, opened.spec.vocabulary, config.core, processors=processors)
     core = EngineCore(config.core, InlineExecutor(runner), clock, secrets.token_bytes(32))
     log.info("%s is ready after %.1f s", opened.architecture, clock() - began)
-    return LocalEngine(core, config, source, opened.generation, opened.checkpoint.path)
+    return LocalEngine(core, config, source, opened.generation)

@@ -20,12 +20,12 @@ from octavo.core.sampling_params import LogitsProcessor, RequestOutputKind, Samp
 from octavo.frontend.desk import PLAIN, FailedRequestError, Options
 from octavo.frontend.inputs import Prompt, read_prompt
 from octavo.frontend.model import LocalModel
-from octavo.frontend.outputs import RequestOutput
+from octavo.frontend.outputs import RequestError, RequestOutput
 from octavo.loader import DEFAULT_MODEL
 
 
 class EngineDeadError(RuntimeError):
-    """The engine's thread ended with an error; the cause is chained."""
+    """The engine is closed, or its thread ended with an error, which is chained."""
 
 
 @dataclass
@@ -82,6 +82,8 @@ class AsyncLLM:
         sampling = sampling_params or self._model.default_sampling()
         self._num_requests += 1
         name = request_id if request_id is not None else f"async-{self._num_requests}"
+        if name in self._callers:  # it may have ended, and its caller not have seen it yet
+            raise RequestError(f"request id {name!r} is in use")
         read = read_prompt(prompt, model.tokenizer, model.vocabulary)
         requests = self._model.desk.open(name, read, sampling, self._model.now(), options)
         caller = self._callers[name] = _Caller(sampling.output_kind)
@@ -106,7 +108,7 @@ class AsyncLLM:
         self._send(*(Abort(name) for name in self._model.desk.names(request_id)))
 
     def close(self) -> None:
-        """Stop the engine's thread; whatever still runs is dropped."""
+        """Stop the engine's thread; whoever still waits gets an EngineDeadError."""
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -141,7 +143,7 @@ class AsyncLLM:
                     while not (self._inbox or self._closing or core.has_work):
                         self._wake.wait()
                     if self._closing:
-                        return
+                        break
                     inbox, self._inbox = self._inbox, deque()
                 for event in inbox:
                     core.on_event(event)
@@ -150,7 +152,7 @@ class AsyncLLM:
                     self._call_loop(events)
         except BaseException as error:  # the thread's boundary: callers must hear of it
             self._death = error
-            self._call_loop([])
+        self._call_loop([])
 
     def _call_loop(self, events: list[TokenEvent]) -> None:
         assert self._loop is not None
@@ -170,9 +172,10 @@ class AsyncLLM:
             self._send(*aborts)
             if output is not None and output.request_id in self._callers:
                 self._callers[output.request_id].put(output)
-        if self._death is not None:
+        if self._death is not None or self._closing:
+            why = "is closed" if self._death is None else "has stopped after an error"
             for caller in self._callers.values():
-                dead = EngineDeadError("the engine has stopped after an error")
+                dead = EngineDeadError(f"the engine {why}")
                 dead.__cause__ = self._death
                 caller.fail(dead)
 

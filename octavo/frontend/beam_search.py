@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from octavo.core.sampling_params import SamplingParams
+from octavo.frontend.desk import Model
 from octavo.frontend.inputs import Input
 from octavo.frontend.outputs import CompletionOutput, RequestOutput
 
@@ -45,7 +46,7 @@ class _Beam:
 
 
 def search(
-    prompt: Input, parameters: BeamSearchParams, ends: Sequence[int], run: Run
+    prompt: Input, parameters: BeamSearchParams, model: Model, run: Run
 ) -> list[CompletionOutput]:
     """The best beams, best first, without their texts."""
     width = parameters.beam_width
@@ -53,14 +54,15 @@ def search(
         max_tokens=1, temperature=0.0, logprobs=2 * width, detokenize=False, ignore_eos=True
     )
     living, done = [_Beam((), 0.0)], list[_Beam]()
-    for _ in range(parameters.max_tokens):
+    room = max(model.max_model_len - len(prompt.token_ids), 1)  # without any, `run` says so
+    for _ in range(min(parameters.max_tokens, room)):
         inputs = [_input(prompt, beam) for beam in living]
         candidates = []
         for beam, output in zip(living, run(inputs, step), strict=True):
             logprobs = output.outputs[0].logprobs
             assert logprobs
             for token, told in logprobs[0].items():
-                ended = token in ends and not parameters.ignore_eos
+                ended = token in model.end_ids and not parameters.ignore_eos
                 total = beam.logprob + told.logprob
                 candidates.append(_Beam((*beam.tokens, token), total, ended))
         candidates.sort(key=lambda beam: (-beam.score(parameters.length_penalty), beam.tokens))

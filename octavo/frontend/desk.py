@@ -88,25 +88,28 @@ class Desk:
         output = RequestOutput(request_id, prompt.text, list(prompt.token_ids), [])
         entry = _Entry(output, sampling.output_kind, {})
         self._entries[request_id] = entry
-        requests = []
+        requests: list[Request] = []
         for index in range(sampling.n):
-            name = f"{request_id}#{index}"
+            # Numbered, so that late news of an earlier request of that id are nobody's.
+            name = f"{request_id}#{self._num_opened}.{index}"
             stream = Stream(index, prompt.token_ids, sampling, self.model.tokenizer)
             entry.streams[name] = stream
             self._owners[name] = request_id
+            # The first tells of the prompt; the others need not compute it again for that.
+            about_prompt = None if index else sampling.prompt_logprobs
             assert sampling.seed is not None
             seed = (sampling.seed + index + 2**63) % 2**64 - 2**63
             requests.append(
                 Request(
                     request_id=name,
                     prompt=array("i", prompt.token_ids),
-                    sampling=replace(sampling, n=1, seed=seed),
+                    sampling=replace(sampling, n=1, seed=seed, prompt_logprobs=about_prompt),
                     arrival=arrival,
                     eos_token_ids=self.model.end_ids,
                     priority=options.priority,
                     lora=options.lora,
                     cache_scope=options.cache_scope,
-                    parent_id=f"{request_id}#0" if index else None,
+                    parent_id=requests[0].request_id if index else None,
                 )
             )
         return requests
@@ -180,8 +183,10 @@ class Desk:
         streams = list(entry.streams.values())
         if entry.kind is RequestOutputKind.DELTA:
             outputs = [stream.take() for stream in streams]
-        else:
+        elif done:
             outputs = [stream.whole for stream in streams]
+        else:
+            outputs = [stream.snapshot() for stream in streams]
         return replace(
             entry.output,
             outputs=outputs,

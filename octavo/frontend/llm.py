@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from octavo.config import EngineArguments
 from octavo.core.request import Request
-from octavo.core.sampling_params import LogitsProcessor, SamplingParams
+from octavo.core.sampling_params import LogitsProcessor, RequestOutputKind, SamplingParams
 from octavo.frontend.beam_search import BeamSearchParams, search
 from octavo.frontend.chat_template import Message
 from octavo.frontend.desk import PLAIN, Options
@@ -132,7 +133,7 @@ class LLM:
 
         for prompt in many:
             read = self._read(prompt)
-            beams = search(read, params, model.end_ids, run)
+            beams = search(read, params, model, run)
             for beam in beams:
                 kept = beam.token_ids[:-1] if beam.finish_reason == "stop" else beam.token_ids
                 stream = model.tokenizer.detokenizer(context=read.token_ids)
@@ -168,6 +169,8 @@ class LLM:
             for prompt, parameters, option in zip(inputs, each, options, strict=True):
                 self._num_requests += 1
                 names.append(str(self._num_requests))
+                # Nobody sees what comes before the end, so it need not be put together.
+                parameters = replace(parameters, output_kind=RequestOutputKind.FINAL_ONLY)
                 backlog.extend(
                     desk.open(names[-1], prompt, parameters, arrival, option, is_trusted)
                 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from octavo.core.plan import HiddenPayload, LogprobsPayload, TokenLogprobs
 from octavo.core.request import TokenEvent
@@ -79,6 +80,12 @@ class Stream:
             whole.finish_reason,
             whole.stop_reason,
         )
+
+    def snapshot(self) -> CompletionOutput:
+        """What has come so far; it stays as it is when more comes."""
+        whole = self.whole
+        logprobs = None if whole.logprobs is None else whole.logprobs[:]
+        return replace(whole, token_ids=whole.token_ids[:], logprobs=logprobs)
 
     @property
     def _hides_stop(self) -> bool:

@@ -136,3 +136,10 @@ def test_token_ids_must_exist(fields: dict[str, Any]) -> None:
     message = f"{name} names token 10, but the vocabulary has 10 tokens; ids go from 0 to 9"
     with pytest.raises(ValueError, match=message):
         params.check_vocabulary(10)
+
+
+def test_hidden_states_and_log_probabilities_share_one_place() -> None:
+    with pytest.raises(ValueError, match="tells_hidden cannot be had together with logprobs"):
+        SamplingParams(tells_hidden=True, logprobs=0)
+    with pytest.raises(ValueError, match="tells_hidden=1 must be True or False"):
+        SamplingParams(tells_hidden=1)  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from safetensors import safe_open
 
 import octavo
 from octavo import LLM, AsyncLLM, BeamSearchParams, RequestError, RequestOutputKind, SamplingParams
+from octavo.frontend.async_llm import EngineDeadError
 from octavo.frontend.outputs import RequestOutput
 from tests.frontend.tiny import TEMPLATE, make_model
 
@@ -199,6 +201,28 @@ def test_an_embedding_is_what_the_head_reads(llm: LLM, directory: Path) -> None:
     assert one.embedding == pytest.approx(direction.tolist())
 
 
+def test_offline_outputs_are_whole_whatever_kind_is_asked_for(llm: LLM) -> None:
+    deltas = replace(GREEDY, output_kind=RequestOutputKind.DELTA)
+    assert only(llm.generate("x", deltas)) == only(llm.generate("x", GREEDY))
+
+
+def test_n_samples_compute_the_prompt_once_even_if_told_of_it(llm: LLM) -> None:
+    asked = SamplingParams(n=3, seed=5, max_tokens=2, ignore_eos=True, prompt_logprobs=0)
+    requests = llm._model.desk.open("n", llm._read("A day in"), asked, 0.0)
+    llm._model.desk.close("n")
+    assert [request.reads_cache for request in requests] == [False, True, True]
+    (output,) = llm.generate("A day in", asked)
+    assert output.prompt_logprobs is not None
+    assert all(output.prompt_logprobs[1:])
+
+
+def test_beams_end_where_the_model_s_length_does(llm: LLM) -> None:
+    (found,) = llm.beam_search([[2] * 124], BeamSearchParams(2, 10, ignore_eos=True))
+    assert [len(beam.token_ids) for beam in found.outputs] == [4, 4]
+    with pytest.raises(RequestError, match="leaves no room"):
+        llm.beam_search([[2] * 128], BeamSearchParams(2, 10))
+
+
 # what it costs to import
 
 
@@ -298,3 +322,55 @@ def test_a_bad_request_hurts_nobody_else(engine: AsyncLLM) -> None:
         return await good
 
     assert asyncio.run(both())[-1].finished
+
+
+def test_what_was_handed_out_does_not_change(engine: AsyncLLM) -> None:
+    stream = asyncio.run(_collect(engine, "x", GREEDY))
+    lengths = [len(output.outputs[0].token_ids) for output in stream]
+    assert lengths == sorted(set(lengths))
+    assert len(lengths) > 1
+
+
+def test_a_request_id_may_be_used_again_while_news_of_the_first_are_on_their_way(
+    engine: AsyncLLM,
+) -> None:
+    long = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True)
+
+    async def again() -> None:
+        other = asyncio.create_task(_collect(engine, "y", long))
+        for _ in range(6):
+            stream = engine.generate("x", long, "same")
+            async for _ in stream:
+                break
+            await stream.aclose()  # type: ignore[attr-defined]
+        assert len((await other)[-1].outputs[0].token_ids) == 60
+
+    asyncio.run(asyncio.wait_for(again(), 60))
+
+
+def test_a_request_id_is_in_use_until_its_caller_has_seen_the_end(engine: AsyncLLM) -> None:
+    async def twice() -> int:
+        stream = engine.generate("x", GREEDY, "same")
+        first = await anext(stream)
+        while len(engine._model.desk):  # it goes on to its end, unread
+            await asyncio.sleep(0)
+        assert not first.finished
+        with pytest.raises(RequestError, match="'same' is in use"):
+            await anext(engine.generate("x", GREEDY, "same"))
+        return [output.finished async for output in stream].count(True)
+
+    assert asyncio.run(asyncio.wait_for(twice(), 60)) == 1
+
+
+def test_closing_wakes_whoever_waits(engine: AsyncLLM) -> None:
+    async def close() -> None:
+        long = SamplingParams(max_tokens=100, ignore_eos=True, seed=1)
+        stream = engine.generate("x", long)
+        await anext(stream)
+        engine.close()
+        with pytest.raises(EngineDeadError, match="the engine is closed"):
+            async for _ in stream:
+                pass
+
+    asyncio.run(asyncio.wait_for(close(), 60))
+    assert not engine._callers

@@ -181,6 +181,12 @@ def make_buffers(
 ) -> Buffers:
     """An empty cache; zeros, so that what was never written is at least a number."""
     cells = (num_blocks * block_size, *shape)
-    keys = [torch.zeros(cells, dtype=dtype) for _ in range(num_buffers)]
-    values = [torch.zeros(cells, dtype=dtype) for _ in range(num_buffers)]
+    keys = [_zeros(cells, dtype) for _ in range(num_buffers)]
+    values = [_zeros(cells, dtype) for _ in range(num_buffers)]
     return Buffers(keys, values, block_size)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Zeros that cost no memory until they are written to: numpy's, since torch's are written."""
+    plain = np.zeros((*shape[:-1], shape[-1] * dtype.itemsize), np.uint8)
+    return torch.from_numpy(plain).view(dtype)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Sequence
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -195,3 +197,23 @@ def test_a_copied_block_reads_as_the_original() -> None:
         assert torch.equal(blocks[spare], expected[1])
     cache.tables[1] = fresh
     assert torch.equal(cache.run([(1, one, 29, 30)])[0], alone(layer, one)[29:])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_empty_cache_is_zero_and_can_be_written_to(dtype: torch.dtype) -> None:
+    buffers = make_buffers(2, 3, 4, (2, 6), dtype)
+    tensors = [*buffers.keys, *buffers.values]
+    assert [(tensor.shape, tensor.dtype) for tensor in tensors] == [((12, 2, 6), dtype)] * 4
+    buffers.keys[0][5] = 1.0
+    assert [int(tensor.count_nonzero()) for tensor in tensors] == [12, 0, 0, 0]
+
+
+def test_an_empty_cache_takes_no_memory_yet() -> None:
+    def resident_bytes() -> int:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * resource.getpagesize()
+
+    before = resident_bytes()
+    buffers = make_buffers(1, 1024, 16, (8, 128), torch.float32)
+    assert buffers.keys[0].nbytes == 64 << 20
+    assert resident_bytes() - before < 16 << 20
