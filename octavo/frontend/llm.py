@@ -42,6 +42,7 @@ class LLM:
     ) -> None:
         self._model = LocalModel(EngineArguments(model=model, **options), logits_processors)
         self._num_requests = 0
+        self._death: BaseException | None = None  # what broke a step off
 
     def get_tokenizer(self) -> Any:
         """The model's tokenizer."""
@@ -157,6 +158,10 @@ class LLM:
         *,
         is_trusted: bool = False,
     ) -> list[RequestOutput]:
+        if self._death is not None:
+            raise RuntimeError(
+                "a step of this LLM was broken off by an error or Ctrl-C; make a new LLM"
+            ) from self._death
         each = _for_each(sampling or self._model.default_sampling(), len(inputs), "sampling_params")
         options = [PLAIN] * len(inputs)
         if priorities is not None or cache_scope:
@@ -175,11 +180,16 @@ class LLM:
                     desk.open(names[-1], prompt, parameters, arrival, option, is_trusted)
                 )
             return self._drive(names, backlog, shows_progress)
+        except RequestError:
+            raise
+        except BaseException as error:  # out of a step, Ctrl-C too: its result will never come
+            self._death = error
+            raise
         finally:
-            for name in names:  # after an error or Ctrl-C nothing must go on running
+            for name in names:  # nothing must go on running for a call that has failed
                 for abort in desk.close(name):
                     self._model.core.on_event(abort)
-            while self._model.core.has_work:
+            while self._death is None and self._model.core.has_work:
                 self._model.core.step()
 
     def _drive(

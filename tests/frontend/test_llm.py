@@ -223,6 +223,21 @@ def test_beams_end_where_the_model_s_length_does(llm: LLM) -> None:
         llm.beam_search([[2] * 128], BeamSearchParams(2, 10))
 
 
+def test_after_a_step_was_broken_off_the_cause_is_told_and_not_hidden(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = LLM(str(directory), num_gpu_blocks_override=50)
+
+    def interrupted(plan: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(llm._model.core._executor, "submit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate("x", GREEDY)
+    with pytest.raises(RuntimeError, match="make a new LLM"):
+        llm.generate("x", GREEDY)
+
+
 # what it costs to import
 
 
