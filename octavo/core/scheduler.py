@@ -62,6 +62,9 @@ class Scheduler(Roster):
         self._next_step = 0
         self._spare_blocks = int(config.watermark * config.num_blocks)
         self._owed_blocks = 0  # what those that catch up still lack, while others are admitted
+        # Hooks that a limiter does not override are not called for every running sequence.
+        self._clips = [each.clip for each in self.limiters if _overrides(each, "clip")]
+        self._commits = [each.commit for each in self.limiters if _overrides(each, "commit")]
         self._door = Door(config, self.kv, self.queue, self.limiters)
 
     # add and abort
@@ -186,8 +189,7 @@ class Scheduler(Roster):
 
     def _continue_running(self, sequences: list[Sequence], draft: PlanDraft, now: float) -> None:
         """Plan what these running sequences lack; victims leave at the end of the running."""
-        clips = [limiter.clip for limiter in self.limiters if _overrides(limiter, "clip")]
-        commits = [limiter.commit for limiter in self.limiters if _overrides(limiter, "commit")]
+        clips, commits = self._clips, self._commits
         for sequence in sequences:
             expected = sequence.num_expected
             if expected >= sequence.max_total:
