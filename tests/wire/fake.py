@@ -114,16 +114,16 @@ def _payload(slot: _Slot, start: int, end: int, samples: bool) -> object:
     sampling = slot.sampling
     if sampling.tells_hidden:
         return HiddenPayload(array("f", slot.tokens)) if samples else None
-    sampled, prompt = (), ()
+    sampled: tuple[TokenLogprobs, ...] = ()
+    prompt: tuple[TokenLogprobs, ...] = ()
     if sampling.logprobs is not None and samples:
         sampled = (_told(slot.tokens, len(slot.tokens) - 1, sampling.logprobs),)
     first = max(1, start)
     if sampling.prompt_logprobs is not None:
         ends = range(first, min(end, slot.num_prompt))
         prompt = tuple(_told(slot.tokens, at, sampling.prompt_logprobs) for at in ends)
-    if not sampled and not prompt:
-        return None
-    return LogprobsPayload(sampled, first, prompt)
+    payload = LogprobsPayload(sampled, first, prompt)
+    return None if payload == LogprobsPayload((), first) else payload
 
 
 def _told(tokens: list[int], position: int, count: int) -> TokenLogprobs:

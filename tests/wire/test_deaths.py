@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from octavo.config import EngineArguments
 from octavo.core.request import Abort, Pause, Request, Resume
 from octavo.frontend.client import EngineDeadError, EngineStartError
 from octavo.frontend.journal import RESTART
@@ -125,7 +127,7 @@ def test_a_step_without_end_is_ended_by_the_watchdog_with_its_stacks_in_the_log(
 
 
 def test_an_engine_that_cannot_start_says_why() -> None:
-    with pytest.raises(EngineStartError, match="^no such model: look for another$"):
+    with pytest.raises(EngineStartError, match=r"^no such model: look for another$"):
         make.start("fail=no such model: look for another")
     with pytest.raises(EngineStartError, match="did not start: its process ended with exit code 7"):
         make.start("crash=exit")
@@ -138,7 +140,7 @@ def test_a_crash_loop_ends_with_a_clear_error_for_everybody() -> None:
         async def world() -> None:
             caller = Caller(client)
             caller.send(request("r", max_tokens=5))
-            client._arguments = make.EngineArguments(model="fake?crash=exit")
+            client._arguments = EngineArguments(model="fake?crash=exit")
             process_of(client).kill()
             await caller.until(lambda: caller.death is not None)
             assert "4 engines in a row ended" in str(caller.death)
@@ -151,7 +153,7 @@ def test_a_crash_loop_ends_with_a_clear_error_for_everybody() -> None:
 
 
 def test_requests_aborts_and_commands_while_there_is_no_engine() -> None:
-    old, gone, late = request("old", max_tokens=200), request("gone"), request("late")
+    old, gone, late = request("old", max_tokens=60), request("gone"), request("late")
     with running("step=0.01") as client:
 
         async def world() -> None:
@@ -289,10 +291,8 @@ def test_an_engine_that_speaks_nonsense_is_replaced() -> None:
 def _open_files() -> set[str]:
     found = set()
     for name in os.listdir("/proc/self/fd"):
-        try:
+        with contextlib.suppress(FileNotFoundError):  # the listing's own
             found.add(os.readlink(f"/proc/self/fd/{name}"))
-        except FileNotFoundError:  # the listing's own
-            pass
     return found
 
 
