@@ -237,13 +237,13 @@ def test_deltas_are_of_what_is_new_and_of_nothing_else(engine: AsyncLLM, llm: LL
 def test_a_finished_continuation_is_not_told_again(desk: Desk) -> None:
     first, second = opened(desk, SamplingParams(n=2, output_kind=DELTA))
     seen = []
-    for name, position, reason in (
-        (first.request_id, 0, None),
-        (second.request_id, 0, "length"),
-        (first.request_id, 1, None),
-        (first.request_id, 2, "length"),
+    for event in (
+        TokenEvent(first.request_id, 0, (70,)),
+        TokenEvent(second.request_id, 0, (70,), "length"),
+        TokenEvent(first.request_id, 1, (70,)),
+        TokenEvent(first.request_id, 2, (70,), "length"),
     ):
-        output, _ = desk.receive(TokenEvent(name, position, (70,), reason))  # type: ignore[arg-type]
+        output, _ = desk.receive(event)
         assert output is not None
         seen.append([(each.index, each.finish_reason) for each in output.outputs])
     assert seen == [[(0, None)], [(1, "length")], [(0, None)], [(0, "length")]]

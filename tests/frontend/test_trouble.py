@@ -147,10 +147,10 @@ def test_every_error_of_a_user_is_of_one_class(llm: LLM) -> None:
 
 
 def test_bad_words_are_counted_with_their_spellings(llm: LLM) -> None:
-    words = [f"{number} x" for number in range(40)]
-    given = [[number] for number in range(60)]
+    words: Any = [f"{number} x" for number in range(40)]
+    given: Any = [[number] for number in range(60)]
     with pytest.raises(RequestError, match=r"40 bad_words come to 80 .* has 60; at most 128"):
-        llm.generate("x", SamplingParams(bad_words=words, bad_words_token_ids=given))  # type: ignore[arg-type]
+        llm.generate("x", SamplingParams(bad_words=words, bad_words_token_ids=given))
 
 
 def test_arrays_are_token_ids(llm: LLM) -> None:
@@ -173,7 +173,8 @@ def test_arrays_are_token_ids(llm: LLM) -> None:
 
 
 def test_no_limit_means_as_many_tokens_as_there_is_room_for(llm: LLM, directory: Path) -> None:
-    endless = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)  # type: ignore[arg-type]
+    unlimited: Any = None
+    endless = SamplingParams(temperature=0.0, max_tokens=unlimited, ignore_eos=True)
     assert len(only(llm.generate([[2] * 100], endless)).token_ids) == 28
     small = LLM(directory, block_size=4, num_gpu_blocks_override=9)  # 32 positions, and one token
     output = only(small.generate([[2] * 20], endless))
@@ -263,12 +264,14 @@ def test_a_text_that_cannot_be_made_is_its_request_s_own_failure(
 
 
 def test_what_has_no_half_is_refused_as_a_whole(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    forward = llm._model.core._executor.runner._backend.forward  # type: ignore[attr-defined]
+    executor: Any = llm._model.core._executor
+    backend = executor.runner._backend
+    forward = backend.forward
 
     def damaged(batch: Any) -> Any:
         return forward(batch) * np.float32(np.nan)
 
-    monkeypatch.setattr(llm._model.core._executor.runner._backend, "forward", damaged)  # type: ignore[attr-defined]
+    monkeypatch.setattr(backend, "forward", damaged)
     with pytest.raises(RequestError, match=r"^prompts\[0\]: the model gave logits that are not"):
         llm.embed(["x", "y"])
     with pytest.raises(RequestError, match=r"^the model gave logits that are not finite"):
