@@ -116,7 +116,10 @@ _FIXED: dict[str, tuple[Any, str]] = {
 
 
 def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) -> EngineArguments:
-    """A user's options as arguments; a name that does not exist is refused with those that do."""
+    """A user's options as arguments; a name that does not exist is refused with those that do.
+
+    None is what vLLM's users write for the default, and means that here too.
+    """
     known = [each.name for each in fields(EngineArguments) if each.name != "model"]
     kept: dict[str, Any] = {"model": model}
     ignored = []
@@ -128,7 +131,8 @@ def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) ->
             if value != only:
                 raise ConfigError(f"{name}={value!r} is not possible: {reason}; leave it out")
         elif name in known:
-            kept[name] = value
+            if value is not None:
+                kept[name] = value
         else:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"

@@ -60,6 +60,7 @@ class Model:
     longest_tokens: int  # of one sequence: max_model_len, or fewer if the KV cache is smaller
     end_ids: tuple[int, ...]
     max_logprobs: int
+    processors: tuple[str, ...] = ()  # logits processors that the engine was started with
 
 
 @dataclass(slots=True)
@@ -167,6 +168,12 @@ class Desk:
     def _settle(self, sampling: SamplingParams, is_trusted: bool) -> SamplingParams:
         """What only the front end can fill in or check: the seed, bad words, ids, log-probs."""
         sampling.check_vocabulary(self.model.vocabulary)
+        for entry in sampling.logits_processors:
+            if isinstance(entry, str) and entry not in self.model.processors:
+                raise RequestError(
+                    f"logits processor {entry!r} is unknown to this engine; it was started with: "
+                    f"{', '.join(self.model.processors) or 'none'}"
+                )
         most = -1 if is_trusted else self.model.max_logprobs
         for name in ("logprobs", "prompt_logprobs"):
             asked = getattr(sampling, name)

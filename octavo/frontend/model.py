@@ -44,6 +44,7 @@ class LocalModel:
                 longest_tokens=self.core.longest_tokens,
                 end_ids=tuple(ends),
                 max_logprobs=arguments.max_logprobs,
+                processors=tuple(sorted(processors or ())),
             ),
             arguments.seed,
         )

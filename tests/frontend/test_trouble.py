@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from octavo import LLM, BeamSearchParams, RequestError, SamplingParams
+from octavo.config import EngineArguments
 from octavo.core.config import ConfigError
 from octavo.frontend.interrupts import HeldInterrupts
 from octavo.frontend.outputs import EngineDeadError, RequestOutput
@@ -52,7 +53,6 @@ def only(outputs: list[RequestOutput]) -> Any:
         ({"max_model_len": 0}, "max_model_len=0 must be at least 2"),
         ({"max_model_len": 129}, "max_model_len=129 is more than the 128 positions"),
         ({"max_num_seqs": 0}, "max_num_seqs=0 must be at least 1"),
-        ({"max_num_seqs": None}, "max_num_seqs=None must be a whole number"),
         ({"seed": "a"}, "seed='a' must be a whole number"),
         ({"enable_prefix_caching": "no"}, "must be True or False"),
         ({"priority_ageing_seconds": -1}, "must be finite and not negative"),
@@ -80,11 +80,13 @@ def test_what_has_no_effect_is_named_once_with_the_reason(
             directory,
             dtype="torch.float32",
             num_gpu_blocks_override=np.int64(50),
+            max_num_seqs=None,
             trust_remote_code=True,
             gpu_memory_utilization=0.9,
             tensor_parallel_size=1,
         )
     assert llm._model.engine.config.dtype == "float32"
+    assert llm._model.engine.config.arguments.max_num_seqs == EngineArguments().max_num_seqs
     (line,) = [record.getMessage() for record in caplog.records]
     assert line == (
         "taken for compatibility, without effect: trust_remote_code (no code of a model is ever "
@@ -127,6 +129,9 @@ def test_the_bad_one_of_a_batch_is_named_before_anything_runs(
             llm.generate(batch, GREEDY)
     with pytest.raises(RequestError, match=r"^prompts\[1\]: bad_words_token_ids names token 300"):
         llm.generate(["x", "y"], [GREEDY, SamplingParams(bad_words_token_ids=((300,),))])
+    unknown = SamplingParams(logits_processors=("mine",))
+    with pytest.raises(RequestError, match=r"^prompts\[1\]: logits processor 'mine' is unknown to"):
+        llm.generate(["x", "y"], [GREEDY, unknown])
     assert len(llm._model.desk) == 0
 
 
