@@ -8,24 +8,29 @@ waits for each, since a later one replaces an earlier that nobody has taken (or 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from octavo.config import EngineArguments
-from octavo.core.request import Abort, Event, TokenEvent
+from octavo.config import read_arguments
+from octavo.core.request import Abort, Event, ResetPrefixCache, TokenEvent
 from octavo.core.sampling_params import LogitsProcessor, RequestOutputKind, SamplingParams
-from octavo.frontend.desk import PLAIN, FailedRequestError, Options
+from octavo.frontend.desk import FAILURES, PLAIN, FailedRequestError, Options
 from octavo.frontend.inputs import Prompt, read_prompt
 from octavo.frontend.model import LocalModel
-from octavo.frontend.outputs import RequestError, RequestOutput
+from octavo.frontend.outputs import (
+    CompletionOutput,
+    EngineDeadError,
+    RequestError,
+    RequestOutput,
+)
 from octavo.loader import DEFAULT_MODEL
 
-
-class EngineDeadError(RuntimeError):
-    """The engine is closed, or its thread ended with an error, which is chained."""
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -49,20 +54,21 @@ class _Caller:
 
 
 class AsyncLLM:
-    """A model for concurrent callers in one event loop; `close` it when done."""
+    """A model for concurrent callers in one event loop at a time; `close` it when done."""
 
     def __init__(
         self,
-        model: str = DEFAULT_MODEL,
+        model: str | os.PathLike[str] = DEFAULT_MODEL,
         *,
         logits_processors: Mapping[str, LogitsProcessor] | None = None,
         **options: Any,
     ) -> None:
-        self._model = LocalModel(EngineArguments(model=model, **options), logits_processors)
+        self._model = LocalModel(read_arguments(model, options), logits_processors)
         self._callers: dict[str, _Caller] = {}
         self._num_requests = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._inbox: deque[Event] = deque()  # bounded by the callers: each adds n requests
+        # Guards the inbox, and which loop it is that the callers live in.
         self._wake = threading.Condition()
         self._closing = False
         self._death: BaseException | None = None
@@ -76,10 +82,13 @@ class AsyncLLM:
         *,
         options: Options = PLAIN,
     ) -> AsyncIterator[RequestOutput]:
-        """Outputs as they come. Leaving the loop early, or being cancelled, aborts the request."""
+        """Outputs as they come. Leaving the loop early, or being cancelled, aborts the request.
+
+        A request that is turned away or fails raises a RequestError here, and nowhere else.
+        """
         self._start()
         model = self._model.desk.model
-        sampling = sampling_params or self._model.default_sampling()
+        sampling = self._model.default_sampling() if sampling_params is None else sampling_params
         self._num_requests += 1
         name = request_id if request_id is not None else f"async-{self._num_requests}"
         if name in self._callers:  # it may have ended, and its caller not have seen it yet
@@ -100,12 +109,23 @@ class AsyncLLM:
                 if output.finished:
                     return
         finally:
-            del self._callers[name]
-            self._send(*self._model.desk.close(name))
+            if self._callers.get(name) is caller:  # its loop may have ended before it did
+                del self._callers[name]
+                self._send(*self._model.desk.close(name))
 
     async def abort(self, request_id: str) -> None:
         """End a request; its stream ends with what it has."""
         self._send(*(Abort(name) for name in self._model.desk.names(request_id)))
+
+    async def get_tokenizer(self) -> Any:
+        """The model's tokenizer."""
+        return self._model.tokenizer
+
+    async def reset_prefix_cache(self) -> bool:
+        """Share no KV computed before now; True, for that never fails."""
+        self._start()
+        self._send(ResetPrefixCache())
+        return True
 
     def close(self) -> None:
         """Stop the engine's thread; whoever still waits gets an EngineDeadError."""
@@ -114,6 +134,11 @@ class AsyncLLM:
             self._wake.notify()
         if self._thread.is_alive():
             self._thread.join()
+        self._model.release()
+
+    def shutdown(self) -> None:
+        """The same as `close`."""
+        self.close()
 
     # between the event loop and the thread
 
@@ -123,17 +148,30 @@ class AsyncLLM:
             raise EngineDeadError("the engine has stopped after an error") from self._death
         if self._closing:
             raise EngineDeadError("the engine is closed")
-        if self._loop is None:
+        with self._wake:
+            if self._loop is None:
+                self._thread.start()
+            elif self._loop is not loop:
+                if not self._loop.is_closed():
+                    raise RuntimeError(
+                        "this AsyncLLM is in use in another event loop; use it from that one, or "
+                        "make one for each loop"
+                    )
+                self._inbox.extend(self._abandon())
+                self._wake.notify()
             self._loop = loop
-            self._thread.start()
-        elif self._loop is not loop:
-            raise RuntimeError("AsyncLLM belongs to the event loop it was first used in")
 
     def _send(self, *events: Event) -> None:
         if events:
             with self._wake:
                 self._inbox.extend(events)
                 self._wake.notify()
+
+    def _abandon(self) -> list[Abort]:
+        """Forget the callers of a loop that has ended: what the engine must drop."""
+        aborts = [abort for name in self._callers for abort in self._model.desk.close(name)]
+        self._callers.clear()
+        return aborts
 
     def _run(self) -> None:
         core = self._model.core
@@ -149,29 +187,33 @@ class AsyncLLM:
                     core.on_event(event)
                 events = core.step()
                 if events:
-                    self._call_loop(events)
+                    for abort in self._call_loop(events):
+                        core.on_event(abort)
         except BaseException as error:  # the thread's boundary: callers must hear of it
+            log.exception("the engine's thread has ended")
             self._death = error
         self._call_loop([])
 
-    def _call_loop(self, events: list[TokenEvent]) -> None:
-        assert self._loop is not None
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._deliver, events)
+    def _call_loop(self, events: list[TokenEvent]) -> list[Abort]:
+        """Hand events to the loop; if it has ended, what the engine must drop."""
+        with self._wake:
+            assert self._loop is not None
+            try:
+                self._loop.call_soon_threadsafe(self._deliver, events)
+            except RuntimeError:  # closed, perhaps this very moment, and its callers with it
+                return self._abandon()
+        return []
 
     def _deliver(self, events: list[TokenEvent]) -> None:
         """In the event loop: hand events on to those who wait for them."""
         for event in events:
+            name = self._model.desk.owner(event.request_id)
             try:
-                output, aborts = self._model.desk.receive(event)
-            except FailedRequestError as error:
-                self._send(*error.aborts)
-                if error.request_id in self._callers:
-                    self._callers[error.request_id].fail(error)
-                continue
-            self._send(*aborts)
-            if output is not None and output.request_id in self._callers:
-                self._callers[output.request_id].put(output)
+                self._hand_on(event)
+            except Exception as error:  # it must not keep the others from those who wait for them
+                log.exception("an event of request %s could not be handed on", event.request_id)
+                if name is not None:
+                    self._fail(name, "error", f"{type(error).__name__}: {error}")
         if self._death is not None or self._closing:
             why = "is closed" if self._death is None else "has stopped after an error"
             for caller in self._callers.values():
@@ -179,18 +221,46 @@ class AsyncLLM:
                 dead.__cause__ = self._death
                 caller.fail(dead)
 
+    def _hand_on(self, event: TokenEvent) -> None:
+        desk = self._model.desk
+        output, aborts = desk.receive(event)
+        self._send(*aborts)
+        caller = None if output is None else self._callers.get(output.request_id)
+        if output is None or caller is None:
+            return
+        messages = [each.error for each in output.outputs if each.error is not None]
+        if not messages:
+            caller.put(output)
+            return
+        reason = event.finish_reason if event.finish_reason in FAILURES else "error"
+        self._fail(output.request_id, str(reason), messages[0])
+
+    def _fail(self, name: str, reason: str, message: str) -> None:
+        """End a request, with all its continuations."""
+        self._send(*self._model.desk.close(name))
+        if name in self._callers:
+            self._callers[name].fail(FailedRequestError(name, reason, message))
+
 
 def _joined(one: RequestOutput, other: RequestOutput) -> RequestOutput:
-    """Two deltas as one."""
-    outputs = []
-    for first, second in zip(one.outputs, other.outputs, strict=True):
-        logprobs = None if second.logprobs is None else [*(first.logprobs or ()), *second.logprobs]
-        outputs.append(
-            replace(
-                second,
-                text=first.text + second.text,
-                token_ids=first.token_ids + second.token_ids,
-                logprobs=logprobs,
-            )
-        )
-    return replace(other, outputs=outputs)
+    """Two deltas as one; each may be of some of the continuations only."""
+    outputs = {output.index: output for output in one.outputs}
+    for output in other.outputs:
+        before = outputs.get(output.index)
+        outputs[output.index] = output if before is None else _continued(before, output)
+    return replace(
+        other,
+        outputs=[outputs[index] for index in sorted(outputs)],
+        prompt_logprobs=other.prompt_logprobs or one.prompt_logprobs,
+        hidden_state=other.hidden_state or one.hidden_state,
+    )
+
+
+def _continued(first: CompletionOutput, second: CompletionOutput) -> CompletionOutput:
+    logprobs = None if second.logprobs is None else [*(first.logprobs or ()), *second.logprobs]
+    return replace(
+        second,
+        text=first.text + second.text,
+        token_ids=first.token_ids + second.token_ids,
+        logprobs=logprobs,
+    )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.config import EngineArguments
+from octavo.core.config import ConfigError
 from octavo.core.sampling_params import LogitsProcessor, SamplingParams
 from octavo.exec.local import LocalEngine, start_local_engine
 from octavo.frontend.chat_template import ChatTemplate, choose_template
@@ -25,24 +26,33 @@ class LocalModel:
     def __init__(
         self, arguments: EngineArguments, processors: Mapping[str, LogitsProcessor] | None = None
     ) -> None:
+        _check_processors(processors)
         self.engine: LocalEngine = start_local_engine(arguments, processors=processors)
         self.core = self.engine.core
+        self._generation = self.engine.generation
         source = self.engine.source
         if arguments.tokenizer is not None:
             source = resolve(arguments.tokenizer)
         self.tokenizer = load_tokenizer(source)
-        ends = dict.fromkeys((*self.engine.generation.eos_ids, *sorted(self.tokenizer.end_ids)))
+        ends = dict.fromkeys((*self._generation.eos_ids, *sorted(self.tokenizer.end_ids)))
         config = self.engine.config
         self.desk = Desk(
             Model(
                 tokenizer=self.tokenizer,
                 vocabulary=config.spec.vocabulary,
                 max_model_len=config.core.max_model_len,
+                longest_tokens=self.core.longest_tokens,
                 end_ids=tuple(ends),
                 max_logprobs=arguments.max_logprobs,
+                processors=tuple(sorted(processors or ())),
             ),
             arguments.seed,
         )
+
+    def release(self) -> None:
+        """Let go of the engine: the weights' and the cache's memory. The tokenizer stays."""
+        if hasattr(self, "engine"):
+            del self.engine, self.core
 
     def now(self) -> float:
         """Seconds on the engine's clock."""
@@ -50,7 +60,7 @@ class LocalModel:
 
     def default_sampling(self) -> SamplingParams:
         """What the model's makers recommend; the dialect's defaults where they are silent."""
-        return recommended(self.engine.generation)
+        return recommended(self._generation)
 
     def template(self, source: str | None, *, with_tools: bool) -> ChatTemplate:
         """The chat template given, or the model's own."""
@@ -59,6 +69,21 @@ class LocalModel:
                 raise RequestError("this model has no chat template; give one as chat_template")
             source = choose_template(self.tokenizer.chat_templates, with_tools=with_tools)
         return ChatTemplate(source, self.tokenizer.special_tokens)
+
+
+def _check_processors(processors: object) -> None:
+    """They are by name, so that a request can name them."""
+    if processors is not None and not isinstance(processors, Mapping):
+        raise ConfigError(
+            f"logits_processors is a {type(processors).__name__}; it must map names to functions, "
+            "as in {'mine': function}, and requests name them in their SamplingParams"
+        )
+    for name, processor in (processors or {}).items():
+        if not isinstance(name, str) or not callable(processor):
+            raise ConfigError(
+                f"logits_processors has {name!r}: {processor!r}; it must map names to functions "
+                "(prompt_ids, output_ids, logits) -> logits"
+            )
 
 
 def load_tokenizer(source: Source) -> Tokenizer:
