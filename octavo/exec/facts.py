@@ -27,6 +27,7 @@ class EngineFacts:
     weights: tuple[str, ...]
     vocabulary: int  # rows of the head; ids beyond it do not exist
     max_model_len: int
+    longest_tokens: int  # what one sequence can have: that, or what the KV cache holds
     block_size: int
     num_blocks: int
     max_num_seqs: int

@@ -89,7 +89,7 @@ def start_local_engine(
         "weights": _num_values(opened) * element_bytes,
         "KV cache": config.core.num_blocks * block_bytes,
     }
-    facts = _facts(source, opened, config, memory, watch.laps)
+    facts = _facts(source, opened, config, core.longest_tokens, memory, watch.laps)
     return LocalEngine(core, config, source, opened.generation, facts)
 
 
@@ -102,6 +102,7 @@ def _facts(
     source: Source,
     opened: OpenedModel,
     config: EngineConfig,
+    longest_tokens: int,
     memory: dict[str, int],
     laps: list[tuple[str, float]],
 ) -> EngineFacts:
@@ -112,6 +113,7 @@ def _facts(
         weights=tuple(map(str, source.weights)),
         vocabulary=config.spec.vocabulary,
         max_model_len=config.core.max_model_len,
+        longest_tokens=longest_tokens,
         block_size=config.core.block_size,
         num_blocks=config.core.num_blocks,
         max_num_seqs=config.core.max_num_seqs,

@@ -7,10 +7,7 @@ from typing import Protocol
 
 from octavo.core.request import Event, TokenEvent
 from octavo.exec.facts import EngineFacts, EngineSnapshot
-
-
-class EngineDeadError(RuntimeError):
-    """There is no engine any more: it was closed, or it ended and could not be started again."""
+from octavo.frontend.outputs import EngineDeadError
 
 
 class EngineStartError(RuntimeError):
@@ -33,7 +30,10 @@ class EngineClient(Protocol):
         """What is known of the engine and its model."""
 
     def attach(self, deliver: Deliver, died: Died) -> None:
-        """Belong to the running event loop: hand events to `deliver`, a final end to `died`."""
+        """Belong to the running event loop: hand events to `deliver`, a final end to `died`.
+
+        Again in another loop when the first has ended.
+        """
 
     def send(self, events: Sequence[Event]) -> None:
         """Give the engine requests and commands, in this order; it never waits.

@@ -23,7 +23,6 @@ from typing import Protocol
 
 import zmq
 
-import octavo
 from octavo import env
 from octavo.exec.black_box import BlackBox
 from octavo.exec.channel import (
@@ -274,7 +273,7 @@ def _private_directory() -> Path:
 
 def _module_path() -> str:
     """Where the engine finds this very package, and what the user has put there."""
-    home = Path(octavo.__file__).parent.parent
+    home = Path(__file__).parents[2]
     given = env.module_path()
     if home.name in ("site-packages", "dist-packages"):
         return given

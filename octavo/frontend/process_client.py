@@ -44,14 +44,15 @@ from octavo.exec.messages import (
     Start,
     WireError,
     WireRequest,
-    decode_up,
 )
-from octavo.frontend.client import Deliver, Died, EngineDeadError, EngineStartError
+from octavo.frontend.client import Deliver, Died, EngineStartError
 from octavo.frontend.downlink import Downlink, in_batches
 from octavo.frontend.journal import Entry, Journal, JournalError
 from octavo.frontend.launcher import Engine, Incoming, Launcher
+from octavo.frontend.outputs import EngineDeadError
 from octavo.frontend.restarts import Restarts, Timing
 from octavo.frontend.suspicion import Suspicion
+from octavo.frontend.uplink import Said, Uplink
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ class ProcessClient:
         self._snapshot = self._earlier = EngineSnapshot()  # all engines'; the dead ones'
         self._is_paused = False
         self._down: Downlink | None = None
-        self._num_received = 0
+        self._up: Uplink | None = None
         self._launched_at = self._heard_at = self._ticked_at = clock()
         self._reason: str | None = None  # why the present engine has been, or will be, ended
         self._is_condemned = False  # it is being ended: what it still says does not count
@@ -136,9 +137,17 @@ class ProcessClient:
         self._loop = asyncio.get_running_loop()
         self._deliver, self._died = deliver, died
         self._heard_at = self._ticked_at = self._clock()
+        for timer in self._timers.values():  # of a loop that has ended
+            timer.cancel()
+        self._timers.clear()
+        self._is_reading = False
         self._launcher.attach(self._on_frames)
         if self._engine is not None:
             self._engine.watch(self._on_end)
+            if self._is_condemned:
+                self._engine.kill()
+        elif self._state is State.RESTING:
+            self._relaunch()
         self._on_tick()
 
     def close(self) -> None:
@@ -296,24 +305,18 @@ class ProcessClient:
     def _take(self, incoming: Incoming) -> None:
         if incoming.epoch != self._epoch or self._engine is None or self._is_condemned:
             return  # an engine that is gone, or going
+        assert self._up is not None
         try:
-            frame = decode_up(incoming.data)
-            if frame.epoch != self._epoch:
-                raise WireError(f"a frame of epoch {frame.epoch} in epoch {self._epoch}")
+            message = self._up.read(incoming)
             self._heard_at = self._clock()
-            if isinstance(frame.message, Pulse) is not incoming.is_pulse:
-                raise WireError("a message came by the wrong socket")
-            if isinstance(frame.message, Pulse):
-                self._judge(frame.message)
-                return
-            if frame.number != self._num_received:
-                raise WireError(f"frame {frame.number} came instead of {self._num_received}")
-            self._num_received += 1
-            self._hear(frame.message)
+            if isinstance(message, Pulse):
+                self._judge(message)
+            else:
+                self._hear(message)
         except (WireError, JournalError) as error:
             self._break_off(f"it broke the protocol: {error}")
 
-    def _hear(self, message: Hello | Ready | Failed | News) -> None:
+    def _hear(self, message: Said) -> None:
         match message:
             case Hello():
                 self._post(Start(self._arguments, logging.getLogger("octavo").getEffectiveLevel()))
@@ -365,12 +368,11 @@ class ProcessClient:
 
     def _launch(self) -> None:
         self._epoch += 1
-        self._num_received = 0
         self._reason, self._is_condemned = None, False
         self._launched_at = self._heard_at = self._clock()
         self._state = State.STARTING
         self._engine = self._launcher.launch(self._epoch)
-        self._down = Downlink(self._engine, self._epoch)
+        self._down, self._up = Downlink(self._engine, self._epoch), Uplink(self._epoch)
         if self._loop is not None:
             self._engine.watch(self._on_end)
 

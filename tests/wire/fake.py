@@ -155,6 +155,7 @@ def make(arguments: EngineArguments, wrap: Wrap) -> HostedEngine:
         weights=("model.safetensors",),
         vocabulary=VOCABULARY,
         max_model_len=config.max_model_len,
+        longest_tokens=core.longest_tokens,
         block_size=config.block_size,
         num_blocks=config.num_blocks,
         max_num_seqs=config.max_num_seqs,

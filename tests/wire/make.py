@@ -12,8 +12,8 @@ from typing import Any
 from octavo.config import EngineArguments
 from octavo.core.request import Event, Request, TokenEvent
 from octavo.core.sampling_params import SamplingParams
-from octavo.frontend.client import EngineDeadError
 from octavo.frontend.launcher import ProcessEngine, ProcessLauncher
+from octavo.frontend.outputs import EngineDeadError
 from octavo.frontend.process_client import ProcessClient
 from octavo.frontend.restarts import Timing
 

@@ -170,6 +170,7 @@ FACTS = EngineFacts(
     ("/models/é/model.safetensors",),
     49152,
     8192,
+    8000,
     16,
     1000,
     64,

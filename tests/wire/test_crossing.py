@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -197,9 +198,9 @@ def test_statistics_are_told_and_never_fall() -> None:
             seen: list[EngineSnapshot] = []
             for name in ("a", "b"):
                 caller.send(request(name, max_tokens=100))
-                await caller.until(lambda: name in caller.ends)  # noqa: B023
-                done = len(seen) + 1
-                await eventually(lambda: client.snapshot().num_finished == {"length": done})  # noqa: B023
+                await caller.all_ended()
+                told = {"length": len(seen) + 1}
+                await eventually(partial(_has_finished, client, told))
                 seen.append(client.snapshot())
                 if name == "a":
                     process_of(client).kill()
@@ -210,3 +211,7 @@ def test_statistics_are_told_and_never_fall() -> None:
             assert 0 < len(seen[1].recent) <= 64
 
         run(world)
+
+
+def _has_finished(client: ProcessClient, told: dict[str, int]) -> bool:
+    return client.snapshot().num_finished == told

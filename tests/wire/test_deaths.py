@@ -11,14 +11,16 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from octavo.config import EngineArguments
 from octavo.core.request import Abort, Pause, Request, Resume
-from octavo.frontend.client import EngineDeadError, EngineStartError
+from octavo.frontend.client import EngineStartError
 from octavo.frontend.journal import RESTART
 from octavo.frontend.launcher import ProcessLauncher
+from octavo.frontend.outputs import EngineDeadError
 from octavo.frontend.process_client import ProcessClient, State
 from octavo.frontend.restarts import Timing
 from tests.sim.truth import whole_output
@@ -252,7 +254,8 @@ def test_the_socket_is_private_and_nothing_is_left_after_close() -> None:
         client.close()
         client.close()
         loop = asyncio.get_running_loop()
-        assert not [timer for timer in loop._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]
+        timers: Any = loop._scheduled  # type: ignore[attr-defined]
+        assert not [timer for timer in timers if not timer.cancelled()]
 
     run(world)
     assert process.poll() is not None
@@ -280,7 +283,8 @@ def test_an_engine_that_speaks_nonsense_is_replaced() -> None:
             caller = Caller(client)
             caller.send(one)
             await caller.some_tokens("r")
-            client._num_received += 1  # as if a frame had been lost
+            assert client._up is not None
+            client._up._num_received += 1  # as if a frame had been lost
             await caller.all_ended()
             check(caller, one)
             assert client.restarts.num_restarts == 1
