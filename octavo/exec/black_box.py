@@ -11,7 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from struct import Struct
 
@@ -66,9 +66,12 @@ class BlackBox:
 class RecordingExecutor:
     """An executor whose plans are noted in the black box before they run."""
 
-    def __init__(self, executor: Executor, box: BlackBox) -> None:
+    def __init__(
+        self, executor: Executor, box: BlackBox, tell_size: Callable[[int], None] | None = None
+    ) -> None:
         self._executor = executor
         self._box = box
+        self._tell_size = tell_size  # of each step, in tokens
         self._numbers: dict[int, int] = {}  # slot → request number
         self._flights: deque[tuple[int, ...]] = deque()
 
@@ -79,6 +82,8 @@ class RecordingExecutor:
             self._numbers[new.slot] = int(new.request_id)
         self._flights.append(tuple(self._numbers[slot] for slot in plan.slots))
         self._box.write(tuple(chain.from_iterable(self._flights)))
+        if self._tell_size is not None:
+            self._tell_size(plan.num_tokens)
         self._executor.submit(plan)
 
     def collect(self, wait: bool) -> StepResult | None:

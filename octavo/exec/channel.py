@@ -61,6 +61,7 @@ class Progress:
     def __init__(self) -> None:
         self.step = 0
         self.busy_since: float | None = None  # None: it waits for work, or for the front end
+        self.num_tokens = 0  # of the step at work
 
 
 class Channel:
@@ -127,7 +128,9 @@ class Channel:
             since = progress.busy_since
             busy = 0.0 if since is None else max(0.0, time.monotonic() - since)
             try:
-                frame = UpFrame(self._epoch, number, Pulse(progress.step, busy))
+                frame = UpFrame(
+                    self._epoch, number, Pulse(progress.step, busy, progress.num_tokens)
+                )
                 socket.send(encode(frame), zmq.NOBLOCK)
                 number += 1
             except zmq.Again:  # the front end does not read; it will not miss a beat

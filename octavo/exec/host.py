@@ -19,6 +19,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from octavo.config import EngineArguments
@@ -81,7 +82,12 @@ def main(argv: list[str]) -> int:
             raise WireError(f"the first message was a {type(start).__name__}, not a Start")
         logging.basicConfig(level=start.log_level, format="%(levelname)s %(name)s: %(message)s")
         box = BlackBox(options.black_box)
-        engine = _build(options.factory, start.arguments, box)
+
+        def tell_size(num_tokens: int) -> None:
+            progress.num_tokens = num_tokens
+
+        wrap = partial(RecordingExecutor, box=box, tell_size=tell_size)
+        engine = _build(options.factory, start.arguments, wrap)
         if isinstance(engine, Failed):
             channel.send(engine)
             return 3
@@ -225,14 +231,14 @@ def _settle(parent: int, dies_with_thread: bool) -> None:
         raise SystemExit("the front end was gone before its engine had begun")
 
 
-def _build(name: str | None, arguments: EngineArguments, box: BlackBox) -> HostedEngine | Failed:
+def _build(name: str | None, arguments: EngineArguments, wrap: Wrap) -> HostedEngine | Failed:
     """The engine, or why there is none."""
     try:
         factory: Factory = local_engine
         if name is not None:
             module, _, function = name.partition(":")
             factory = getattr(importlib.import_module(module), function)
-        return factory(arguments, lambda executor: RecordingExecutor(executor, box))
+        return factory(arguments, wrap)
     except Exception as error:
         if not isinstance(error, ValueError | OSError):  # those say all that is to be said
             traceback.print_exc()

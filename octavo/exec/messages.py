@@ -163,6 +163,7 @@ class Pulse(Struct, tag=4, array_like=True, frozen=True, forbid_unknown_fields=T
 
     step: Natural
     busy_seconds: Annotated[float, Meta(ge=0)]  # the present step has taken; 0: there is none
+    num_tokens: Natural  # of that step
 
 
 Down = Start | Add | Drop | Command

@@ -410,7 +410,8 @@ class ProcessClient:
         return f"the engine was not ready {self._timing.start_seconds:.0f} s after its start"
 
     def _judge(self, pulse: Pulse) -> None:
-        if self._state is State.READY and pulse.busy_seconds > self._timing.watchdog_seconds:
+        limit = self._timing.step_seconds(pulse.num_tokens)
+        if self._state is State.READY and pulse.busy_seconds > limit:
             self._break_off(f"step {pulse.step} was not done after {pulse.busy_seconds:.1f} s")
 
     def _break_off(self, reason: str) -> None:

@@ -11,13 +11,18 @@ NUM_AT_ONCE = 2  # barren engines in a row that are followed by the next without
 class Timing:
     """Limits in seconds, and how often an engine may fail."""
 
-    watchdog_seconds: float = 30.0  # for a step
+    watchdog_seconds: float = 30.0  # for a step …
+    watchdog_token_seconds: float = 0.1  # … and for each token in it
     silence_seconds: float = 5.0  # without a sign of life
     start_seconds: float = 1800.0  # until a model is loaded
     calm_seconds: float = 60.0  # of life after which earlier deaths are forgiven
     max_barren: int = 8  # engines one after the other that died before they gave a token
     rest_seconds: float = 0.1  # before the third of those; doubled for each further
     max_rest_seconds: float = 5.0
+
+    def step_seconds(self, num_tokens: int) -> float:
+        """How long a step of so many tokens may take."""
+        return self.watchdog_seconds + num_tokens * self.watchdog_token_seconds
 
 
 class Restarts:

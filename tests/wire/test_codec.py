@@ -188,7 +188,7 @@ WHOLE_MESSAGES: list[DownFrame | UpFrame] = [
     UpFrame(9, 1, Ready(FACTS)),
     UpFrame(9, 2, Failed("it is full", True)),
     UpFrame(9, 3, News((), EngineSnapshot(1.5, 3, num_finished={"stop": 2}, recent=(STEP,)))),
-    UpFrame(9, 4, Pulse(5, 0.25)),
+    UpFrame(9, 4, Pulse(5, 0.25, 512)),
 ]
 
 
