@@ -10,7 +10,13 @@ if TYPE_CHECKING:
     from octavo.frontend.async_llm import AsyncLLM
     from octavo.frontend.beam_search import BeamSearchParams
     from octavo.frontend.llm import LLM
-    from octavo.frontend.outputs import CompletionOutput, RequestError, RequestOutput
+    from octavo.frontend.outputs import (
+        CompletionOutput,
+        EmbeddingRequestOutput,
+        PoolingRequestOutput,
+        RequestError,
+        RequestOutput,
+    )
 
 # Public names and where they are; none is imported before it is asked for.
 _PLACES = {
@@ -18,6 +24,8 @@ _PLACES = {
     "AsyncLLM": "octavo.frontend.async_llm",
     "BeamSearchParams": "octavo.frontend.beam_search",
     "CompletionOutput": "octavo.frontend.outputs",
+    "EmbeddingRequestOutput": "octavo.frontend.outputs",
+    "PoolingRequestOutput": "octavo.frontend.outputs",
     "RequestError": "octavo.frontend.outputs",
     "RequestOutput": "octavo.frontend.outputs",
     "RequestOutputKind": "octavo.core.sampling_params",
@@ -29,6 +37,8 @@ __all__ = [
     "AsyncLLM",
     "BeamSearchParams",
     "CompletionOutput",
+    "EmbeddingRequestOutput",
+    "PoolingRequestOutput",
     "RequestError",
     "RequestOutput",
     "RequestOutputKind",

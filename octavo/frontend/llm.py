@@ -10,13 +10,25 @@ from typing import Any
 
 from octavo.config import EngineArguments
 from octavo.core.request import Request
-from octavo.core.sampling_params import LogitsProcessor, RequestOutputKind, SamplingParams
+from octavo.core.sampling_params import (
+    LogitsProcessor,
+    Pooling,
+    RequestOutputKind,
+    SamplingParams,
+)
 from octavo.frontend.beam_search import BeamSearchParams, search
 from octavo.frontend.chat_template import Message
 from octavo.frontend.desk import PLAIN, Options
 from octavo.frontend.inputs import Input, Prompt, is_many, read_prompt
 from octavo.frontend.model import LocalModel
-from octavo.frontend.outputs import PoolingOutput, RequestError, RequestOutput
+from octavo.frontend.outputs import (
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    PoolingOutput,
+    PoolingRequestOutput,
+    RequestError,
+    RequestOutput,
+)
 from octavo.frontend.progress import Progress
 from octavo.loader import DEFAULT_MODEL
 
@@ -102,25 +114,55 @@ class LLM:
         return self._run(inputs, sampling_params, use_tqdm, None, "")
 
     def embed(
-        self, prompts: Prompt | Sequence[Prompt], *, normalize: bool = True, use_tqdm: bool = True
-    ) -> list[PoolingOutput]:
-        """The last hidden state of each prompt's last token, brought to length one."""
-        many: Sequence[Any] = prompts if is_many(prompts) else [prompts]  # type: ignore[assignment]
-        inputs = [self._read(prompt) for prompt in many]
-        asked = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, pooling="last")
-        results = []
-        for output in self._run(inputs, asked, use_tqdm, None, ""):
-            assert output.hidden_state is not None
-            length = math.hypot(*output.hidden_state) if normalize else 1.0
-            values = [value / length for value in output.hidden_state]
-            results.append(PoolingOutput(output.request_id, output.prompt_token_ids, values))
-        return results
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling: Pooling = "last",
+        normalize: bool = True,
+        use_tqdm: bool = True,
+    ) -> list[EmbeddingRequestOutput]:
+        """Each prompt as a vector of length one, made of the model's last hidden states.
+
+        `pooling` takes the last token's, their mean over the prompt, or the first token's (cls).
+        """
+        found = []
+        for output in self._pool(prompts, pooling, use_tqdm):
+            values = output.hidden_state or []
+            embedding = EmbeddingOutput(_of_length_one(values) if normalize else values)
+            found.append(
+                EmbeddingRequestOutput(
+                    output.request_id, embedding, output.prompt_token_ids, output.num_cached_tokens
+                )
+            )
+        return found
 
     def encode(
-        self, prompts: Prompt | Sequence[Prompt], *, use_tqdm: bool = True
-    ) -> list[PoolingOutput]:
-        """The last hidden state of each prompt's last token, as the model gives it."""
-        return self.embed(prompts, normalize=False, use_tqdm=use_tqdm)
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling: Pooling = "last",
+        use_tqdm: bool = True,
+    ) -> list[PoolingRequestOutput]:
+        """The same vectors as the model gives them, of any length."""
+        return [
+            PoolingRequestOutput(
+                output.request_id,
+                PoolingOutput(output.hidden_state or []),
+                output.prompt_token_ids,
+                output.num_cached_tokens,
+            )
+            for output in self._pool(prompts, pooling, use_tqdm)
+        ]
+
+    def _pool(
+        self, prompts: Prompt | Sequence[Prompt], pooling: Pooling, use_tqdm: bool
+    ) -> list[RequestOutput]:
+        many: Sequence[Any] = prompts if is_many(prompts) else [prompts]  # type: ignore[assignment]
+        inputs = [self._read(prompt) for prompt in many]
+        asked = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, pooling=pooling)
+        outputs = self._run(inputs, asked, use_tqdm, None, "")
+        assert all(output.hidden_state for output in outputs), "a prompt without its vector"
+        return outputs
 
     def beam_search(
         self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams
@@ -212,6 +254,12 @@ class LLM:
             progress.show(len(outputs), sum(len(event.tokens) for event in events))
         progress.close()
         return [outputs[name] for name in names]
+
+
+def _of_length_one(values: list[float]) -> list[float]:
+    """A vector's direction; nothing has none, and stays as it is."""
+    length = math.hypot(*values)
+    return [value / length for value in values] if length else values
 
 
 def _for_each(value: Any, count: int, name: str) -> list[Any]:

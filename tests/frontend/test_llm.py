@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors import safe_open
 
 import octavo
 from octavo import LLM, AsyncLLM, BeamSearchParams, RequestError, RequestOutputKind, SamplingParams
@@ -185,20 +184,6 @@ def test_beam_search_finds_what_is_more_probable_than_greedy(llm: LLM) -> None:
     assert one.outputs[0].cumulative_logprob is not None
     assert scores[0] is not None
     assert scores[0] >= one.outputs[0].cumulative_logprob - 1e-6
-
-
-def test_an_embedding_is_what_the_head_reads(llm: LLM, directory: Path) -> None:
-    """Its product with the head is the logits: the likeliest token is greedy's first."""
-    with safe_open(str(directory / "model.safetensors"), "numpy") as file:
-        head = file.get_tensor("lm_head.weight")
-    outputs = llm.encode(PROMPTS)
-    for prompt, output in zip(PROMPTS, outputs, strict=True):
-        greedy = only(llm.generate(prompt, GREEDY)).token_ids[0]
-        assert int((head @ np.array(output.embedding, np.float32)).argmax()) == greedy
-    (one,) = llm.embed(PROMPTS[0])
-    assert np.linalg.norm(one.embedding) == pytest.approx(1.0)
-    direction = np.array(outputs[0].embedding) / np.linalg.norm(outputs[0].embedding)
-    assert one.embedding == pytest.approx(direction.tolist())
 
 
 def test_offline_outputs_are_whole_whatever_kind_is_asked_for(llm: LLM) -> None:
