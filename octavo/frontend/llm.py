@@ -17,9 +17,9 @@ from octavo.core.sampling_params import (
     SamplingParams,
 )
 from octavo.frontend.beam_search import BeamSearchParams, search
-from octavo.frontend.chat_template import Message
 from octavo.frontend.desk import PLAIN, Options
 from octavo.frontend.inputs import Input, Prompt, is_many, read_prompt
+from octavo.frontend.messages import Message
 from octavo.frontend.model import LocalModel
 from octavo.frontend.outputs import (
     EmbeddingOutput,
