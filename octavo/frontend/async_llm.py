@@ -16,11 +16,17 @@ from typing import Any
 
 from octavo.config import EngineArguments
 from octavo.core.request import Abort, Event, TokenEvent
-from octavo.core.sampling_params import LogitsProcessor, RequestOutputKind, SamplingParams
+from octavo.core.sampling_params import (
+    LogitsProcessor,
+    Pooling,
+    RequestOutputKind,
+    SamplingParams,
+)
 from octavo.frontend.desk import PLAIN, FailedRequestError, Options
+from octavo.frontend.embeddings import asking_for, embedded
 from octavo.frontend.inputs import Prompt, read_prompt
 from octavo.frontend.model import LocalModel
-from octavo.frontend.outputs import RequestError, RequestOutput
+from octavo.frontend.outputs import EmbeddingRequestOutput, RequestError, RequestOutput
 from octavo.loader import DEFAULT_MODEL
 
 
@@ -102,6 +108,20 @@ class AsyncLLM:
         finally:
             del self._callers[name]
             self._send(*self._model.desk.close(name))
+
+    async def embed(
+        self,
+        prompt: Prompt,
+        request_id: str | None = None,
+        *,
+        pooling: Pooling = "last",
+        normalize: bool = True,
+        options: Options = PLAIN,
+    ) -> EmbeddingRequestOutput:
+        """A prompt as a vector of length one, as of `LLM.embed`."""
+        asked = asking_for(pooling)
+        outputs = [o async for o in self.generate(prompt, asked, request_id, options=options)]
+        return embedded(outputs[-1], normalize)
 
     async def abort(self, request_id: str) -> None:
         """End a request; its stream ends with what it has."""

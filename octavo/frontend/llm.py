@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,13 +17,12 @@ from octavo.core.sampling_params import (
 )
 from octavo.frontend.beam_search import BeamSearchParams, search
 from octavo.frontend.desk import PLAIN, Options
+from octavo.frontend.embeddings import asking_for, embedded, pooled
 from octavo.frontend.inputs import Input, Prompt, is_many, read_prompt
 from octavo.frontend.messages import Message
 from octavo.frontend.model import LocalModel
 from octavo.frontend.outputs import (
-    EmbeddingOutput,
     EmbeddingRequestOutput,
-    PoolingOutput,
     PoolingRequestOutput,
     RequestError,
     RequestOutput,
@@ -125,16 +123,8 @@ class LLM:
 
         `pooling` takes the last token's, their mean over the prompt, or the first token's (cls).
         """
-        found = []
-        for output in self._pool(prompts, pooling, use_tqdm):
-            values = output.hidden_state or []
-            embedding = EmbeddingOutput(_of_length_one(values) if normalize else values)
-            found.append(
-                EmbeddingRequestOutput(
-                    output.request_id, embedding, output.prompt_token_ids, output.num_cached_tokens
-                )
-            )
-        return found
+        outputs = self._pool(prompts, pooling, use_tqdm)
+        return [embedded(output, normalize) for output in outputs]
 
     def encode(
         self,
@@ -144,25 +134,14 @@ class LLM:
         use_tqdm: bool = True,
     ) -> list[PoolingRequestOutput]:
         """The same vectors as the model gives them, of any length."""
-        return [
-            PoolingRequestOutput(
-                output.request_id,
-                PoolingOutput(output.hidden_state or []),
-                output.prompt_token_ids,
-                output.num_cached_tokens,
-            )
-            for output in self._pool(prompts, pooling, use_tqdm)
-        ]
+        return [pooled(output) for output in self._pool(prompts, pooling, use_tqdm)]
 
     def _pool(
         self, prompts: Prompt | Sequence[Prompt], pooling: Pooling, use_tqdm: bool
     ) -> list[RequestOutput]:
         many: Sequence[Any] = prompts if is_many(prompts) else [prompts]  # type: ignore[assignment]
         inputs = [self._read(prompt) for prompt in many]
-        asked = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, pooling=pooling)
-        outputs = self._run(inputs, asked, use_tqdm, None, "")
-        assert all(output.hidden_state for output in outputs), "a prompt without its vector"
-        return outputs
+        return self._run(inputs, asking_for(pooling), use_tqdm, None, "")
 
     def beam_search(
         self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams
@@ -254,12 +233,6 @@ class LLM:
             progress.show(len(outputs), sum(len(event.tokens) for event in events))
         progress.close()
         return [outputs[name] for name in names]
-
-
-def _of_length_one(values: list[float]) -> list[float]:
-    """A vector's direction; nothing has none, and stays as it is."""
-    length = math.hypot(*values)
-    return [value / length for value in values] if length else values
 
 
 def _for_each(value: Any, count: int, name: str) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import torch
 from safetensors import safe_open
 from transformers import LlamaModel
 
-from octavo import LLM, SamplingParams
+from octavo import LLM, AsyncLLM, SamplingParams
 from octavo.core.sampling_params import POOLINGS, Pooling
-from octavo.frontend.llm import _of_length_one
+from octavo.frontend.embeddings import embedded, of_length_one
+from octavo.frontend.outputs import RequestError, RequestOutput
 from tests.frontend.tiny import TEXTS, make_model
 
 PROMPTS = [*TEXTS, "x", TEXTS[0] + TEXTS[1]]
@@ -126,10 +128,31 @@ def test_the_last_state_is_what_the_head_reads(llm: LLM, directory: Path) -> Non
 
 
 def test_nothing_has_no_direction() -> None:
-    assert _of_length_one([0.0, 0.0]) == [0.0, 0.0]
-    assert _of_length_one([3e300, 4e300]) == [0.6, 0.8]
+    assert of_length_one([0.0, 0.0]) == [0.0, 0.0]
+    assert of_length_one([3e300, 4e300]) == [0.6, 0.8]
+
+
+def test_an_aborted_request_has_no_vector() -> None:
+    output = RequestOutput("one", None, [1, 2], [], finished=True)
+    with pytest.raises(RequestError, match="request one was aborted before the whole of its"):
+        embedded(output, normalize=True)
 
 
 def test_a_pooling_that_does_not_exist(llm: LLM) -> None:
     with pytest.raises(ValueError, match="pooling='max' must be one of last, mean, cls"):
         llm.embed("x", pooling="max")  # type: ignore[arg-type]
+
+
+def test_concurrent_callers_get_the_same(directory: Path, llm: LLM) -> None:
+    async def ask() -> list[Any]:
+        engine = AsyncLLM(str(directory), block_size=4, num_gpu_blocks_override=NUM_BLOCKS)
+        try:
+            asked = [engine.embed(prompt, pooling="mean") for prompt in PROMPTS]
+            return list(await asyncio.gather(*asked))
+        finally:
+            engine.close()
+
+    expected = llm.embed(PROMPTS, pooling="mean")
+    found = asyncio.run(ask())
+    assert [one.outputs for one in found] == [one.outputs for one in expected]
+    assert all(one.finished for one in found)

@@ -169,6 +169,9 @@ def test_chat_is_generate_behind_the_model_s_template(llm: LLM) -> None:
     assert output.prompt_token_ids[0] == 0
     (two, _) = llm.chat([messages, messages], GREEDY)
     assert two.outputs[0].token_ids == output.outputs[0].token_ids
+    parts = [{"type": "text", "text": "The quick"}]
+    (same,) = llm.chat([{"role": "user", "content": parts}], GREEDY)
+    assert same.prompt == output.prompt
     (own,) = llm.chat(messages, GREEDY, chat_template=TEMPLATE.replace("user", "you"))
     assert own.prompt == output.prompt
 
