@@ -18,12 +18,19 @@ from typing import Any
 
 from octavo.config import read_arguments
 from octavo.core.request import Abort, Event, ResetPrefixCache, TokenEvent
-from octavo.core.sampling_params import LogitsProcessor, RequestOutputKind, SamplingParams
+from octavo.core.sampling_params import (
+    LogitsProcessor,
+    Pooling,
+    RequestOutputKind,
+    SamplingParams,
+)
 from octavo.frontend.desk import FAILURES, PLAIN, FailedRequestError, Options
+from octavo.frontend.embeddings import asking_for, embedded
 from octavo.frontend.inputs import Prompt, read_prompt
 from octavo.frontend.model import LocalModel
 from octavo.frontend.outputs import (
     CompletionOutput,
+    EmbeddingRequestOutput,
     EngineDeadError,
     RequestError,
     RequestOutput,
@@ -112,6 +119,20 @@ class AsyncLLM:
             if self._callers.get(name) is caller:  # its loop may have ended before it did
                 del self._callers[name]
                 self._send(*self._model.desk.close(name))
+
+    async def embed(
+        self,
+        prompt: Prompt,
+        request_id: str | None = None,
+        *,
+        pooling: Pooling = "last",
+        normalize: bool = True,
+        options: Options = PLAIN,
+    ) -> EmbeddingRequestOutput:
+        """A prompt as a vector of length one, as of `LLM.embed`."""
+        asked = asking_for(pooling)
+        outputs = [o async for o in self.generate(prompt, asked, request_id, options=options)]
+        return embedded(outputs[-1], normalize)
 
     async def abort(self, request_id: str) -> None:
         """End a request; its stream ends with what it has."""
