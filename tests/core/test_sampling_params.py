@@ -169,5 +169,6 @@ class _Array:
 
 def test_a_number_of_another_library_is_a_number_and_several_are_not() -> None:
     assert changed(temperature=_Seven()).temperature == 7.0
-    with pytest.raises(RequestError, match=r"^temperature=.* must be a number$"):
-        changed(temperature=_Array())
+    for value in (_Array(), True):
+        with pytest.raises(RequestError, match=r"^temperature=.* must be a number$"):
+            changed(temperature=value)
