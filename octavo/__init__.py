@@ -11,7 +11,13 @@ if TYPE_CHECKING:
     from octavo.frontend.async_llm import AsyncLLM
     from octavo.frontend.beam_search import BeamSearchParams
     from octavo.frontend.llm import LLM
-    from octavo.frontend.outputs import CompletionOutput, EngineDeadError, RequestOutput
+    from octavo.frontend.outputs import (
+        CompletionOutput,
+        EmbeddingRequestOutput,
+        EngineDeadError,
+        PoolingRequestOutput,
+        RequestOutput,
+    )
 
 # Public names and where they are; none is imported before it is asked for.
 _PLACES = {
@@ -20,7 +26,9 @@ _PLACES = {
     "BeamSearchParams": "octavo.frontend.beam_search",
     "CompletionOutput": "octavo.frontend.outputs",
     "ConfigError": "octavo.core.config",
+    "EmbeddingRequestOutput": "octavo.frontend.outputs",
     "EngineDeadError": "octavo.frontend.outputs",
+    "PoolingRequestOutput": "octavo.frontend.outputs",
     "RequestError": "octavo.core.sampling_params",
     "RequestOutput": "octavo.frontend.outputs",
     "RequestOutputKind": "octavo.core.sampling_params",
@@ -33,7 +41,9 @@ __all__ = [
     "BeamSearchParams",
     "CompletionOutput",
     "ConfigError",
+    "EmbeddingRequestOutput",
     "EngineDeadError",
+    "PoolingRequestOutput",
     "RequestError",
     "RequestOutput",
     "RequestOutputKind",

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -19,14 +20,21 @@ from typing import Any, Literal
 from octavo.config import EngineArguments, read_arguments
 from octavo.core.config import ConfigError
 from octavo.core.request import Abort, Event, Pause, ResetPrefixCache, Resume, TokenEvent
-from octavo.core.sampling_params import LogitsProcessor, RequestOutputKind, SamplingParams
+from octavo.core.sampling_params import (
+    LogitsProcessor,
+    Pooling,
+    RequestOutputKind,
+    SamplingParams,
+)
 from octavo.exec.facts import EngineFacts, EngineSnapshot
 from octavo.frontend.client import EngineClient
 from octavo.frontend.desk import FAILURES, PLAIN, FailedRequestError, Options
+from octavo.frontend.embeddings import asking_for, embedded
 from octavo.frontend.inline_client import InlineClient
 from octavo.frontend.inputs import Prompt, read_prompt
 from octavo.frontend.outputs import (
     CompletionOutput,
+    EmbeddingRequestOutput,
     EngineDeadError,
     RequestError,
     RequestOutput,
@@ -153,6 +161,20 @@ class AsyncLLM:
             if self._callers.get(name) is caller:  # its loop may have ended before it did
                 del self._callers[name]
                 self._send(*self._model.desk.close(name))
+
+    async def embed(
+        self,
+        prompt: Prompt,
+        request_id: str | None = None,
+        *,
+        pooling: Pooling = "last",
+        normalize: bool = True,
+        options: Options = PLAIN,
+    ) -> EmbeddingRequestOutput:
+        """A prompt as a vector of length one, as of `LLM.embed`."""
+        asked = asking_for(pooling)
+        outputs = [o async for o in self.generate(prompt, asked, request_id, options=options)]
+        return embedded(outputs[-1], normalize)
 
     async def abort(self, request_id: str) -> None:
         """End a request; its stream ends with what it has."""
@@ -287,6 +309,8 @@ def _start(
             "logits_processors are functions, which do not cross into the engine's process; "
             "use engine='inline', or leave them out"
         )
+    if not sys.platform.startswith("linux"):
+        raise ConfigError("engine='process' needs Linux; use engine='inline'")
     from octavo.frontend.launcher import ProcessLauncher  # ZeroMQ comes with these
     from octavo.frontend.process_client import ProcessClient
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -11,14 +10,20 @@ from typing import Any, Self
 
 from octavo.config import read_arguments
 from octavo.core.request import ResetPrefixCache
-from octavo.core.sampling_params import LogitsProcessor, SamplingParams
+from octavo.core.sampling_params import LogitsProcessor, Pooling, SamplingParams
 from octavo.frontend.batch import BatchRunner, Job, first_error, place
 from octavo.frontend.beam_search import BeamSearchParams, search
-from octavo.frontend.chat_template import Message
 from octavo.frontend.desk import PLAIN, Options
+from octavo.frontend.embeddings import asking_for, embedded, pooled
 from octavo.frontend.inputs import Input, Prompt, is_many, read_prompt
+from octavo.frontend.messages import Message
 from octavo.frontend.model import LocalModel
-from octavo.frontend.outputs import PoolingOutput, RequestError, RequestOutput
+from octavo.frontend.outputs import (
+    EmbeddingRequestOutput,
+    PoolingRequestOutput,
+    RequestError,
+    RequestOutput,
+)
 from octavo.loader import DEFAULT_MODEL
 
 log = logging.getLogger(__name__)
@@ -87,14 +92,7 @@ class LLM:
         before anything is begun. A request that fails later has the finish reason "error" and
         says why in `outputs[0].error`; the others are whole.
         """
-        many: Sequence[Any] = prompts if is_many(prompts) else [prompts]  # type: ignore[assignment]
-        inputs = []
-        for index, prompt in enumerate(many):
-            try:
-                inputs.append(self._read(prompt))
-            except RequestError as error:
-                raise RequestError(place(index, len(many)) + str(error)) from None
-        return self._run(inputs, sampling_params, use_tqdm, priority, cache_salt)
+        return self._run(self._read_all(prompts), sampling_params, use_tqdm, priority, cache_salt)
 
     def chat(
         self,
@@ -113,46 +111,57 @@ class LLM:
         many: Sequence[Any] = messages
         if not messages or isinstance(messages[0], Mapping):
             many = [messages]
-        inputs = []
-        for conversation in many:
-            text = template.render(
-                conversation,
-                tools=tools,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                variables=chat_template_kwargs,
-            )
+        prompts: list[Prompt] = []
+        for index, conversation in enumerate(many):
+            try:
+                text = template.render(
+                    conversation,
+                    tools=tools,
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    variables=chat_template_kwargs,
+                )
+            except RequestError as error:
+                raise type(error)(place(index, len(many)) + str(error)) from None
             # The template writes special tokens itself.
             ids = self._model.tokenizer.encode(text, add_special_tokens=False)
-            inputs.append(self._read({"prompt": text, "prompt_token_ids": ids}))
-        return self._run(inputs, sampling_params, use_tqdm, None, "")
+            prompts.append({"prompt": text, "prompt_token_ids": ids})
+        return self._run(self._read_all(prompts), sampling_params, use_tqdm, None, "")
 
     def embed(
-        self, prompts: Prompt | Sequence[Prompt], *, normalize: bool = True, use_tqdm: bool = True
-    ) -> list[PoolingOutput]:
-        """The last hidden state of each prompt's last token, brought to length one."""
-        many: Sequence[Any] = prompts if is_many(prompts) else [prompts]  # type: ignore[assignment]
-        inputs = [self._read(prompt) for prompt in many]
-        asked = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, tells_hidden=True)
-        results = []
-        for output in self._run(inputs, asked, use_tqdm, None, ""):
-            assert output.hidden_state is not None
-            length = math.hypot(*output.hidden_state) if normalize else 1.0
-            values = [value / length for value in output.hidden_state]
-            results.append(PoolingOutput(output.request_id, output.prompt_token_ids, values))
-        return results
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling: Pooling = "last",
+        normalize: bool = True,
+        use_tqdm: bool = True,
+    ) -> list[EmbeddingRequestOutput]:
+        """Each prompt as a vector of length one, made of the model's last hidden states.
+
+        `pooling` takes the last token's, their mean over the prompt, or the first token's (cls).
+        """
+        outputs = self._pool(prompts, pooling, use_tqdm)
+        return [embedded(output, normalize) for output in outputs]
 
     def encode(
-        self, prompts: Prompt | Sequence[Prompt], *, use_tqdm: bool = True
-    ) -> list[PoolingOutput]:
-        """The last hidden state of each prompt's last token, as the model gives it."""
-        return self.embed(prompts, normalize=False, use_tqdm=use_tqdm)
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling: Pooling = "last",
+        use_tqdm: bool = True,
+    ) -> list[PoolingRequestOutput]:
+        """The same vectors as the model gives them, of any length."""
+        return [pooled(output) for output in self._pool(prompts, pooling, use_tqdm)]
+
+    def _pool(
+        self, prompts: Prompt | Sequence[Prompt], pooling: Pooling, use_tqdm: bool
+    ) -> list[RequestOutput]:
+        return self._run(self._read_all(prompts), asking_for(pooling), use_tqdm, None, "")
 
     def beam_search(
         self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams
     ) -> list[RequestOutput]:
         """The most probable continuations of each prompt, best first."""
-        many: Sequence[Any] = prompts if is_many(prompts) else [prompts]  # type: ignore[assignment]
         if not isinstance(params, BeamSearchParams):
             raise RequestError(
                 f"params must be BeamSearchParams, not {type(params).__name__}; "
@@ -163,8 +172,7 @@ class LLM:
         def run(inputs: Sequence[Input], sampling: SamplingParams) -> list[RequestOutput]:
             return self._run(inputs, sampling, False, None, "", is_trusted=True)
 
-        for prompt in many:
-            read = self._read(prompt)
+        for read in self._read_all(prompts):
             beams = search(read, params, model, run)
             for beam in beams:
                 kept = beam.token_ids[:-1] if beam.finish_reason == "stop" else beam.token_ids
@@ -174,9 +182,16 @@ class LLM:
             results.append(RequestOutput(name, read.text, list(read.token_ids), beams, True))
         return results
 
-    def _read(self, prompt: Prompt) -> Input:
+    def _read_all(self, prompts: Prompt | Sequence[Prompt]) -> list[Input]:
+        many: Sequence[Any] = prompts if is_many(prompts) else [prompts]  # type: ignore[assignment]
         model = self._model.desk.model
-        return read_prompt(prompt, model.tokenizer, model.vocabulary)
+        inputs = []
+        for index, prompt in enumerate(many):
+            try:
+                inputs.append(read_prompt(prompt, model.tokenizer, model.vocabulary))
+            except RequestError as error:
+                raise RequestError(place(index, len(many)) + str(error)) from None
+        return inputs
 
     def _run(
         self,
@@ -200,7 +215,7 @@ class LLM:
         failure = first_error(outputs)
         if failure is not None:
             index, message = failure
-            if is_trusted or each[index].tells_hidden:  # there is no half of such a result
+            if is_trusted or each[index].pooling is not None:  # there is no half of such a result
                 raise RequestError(place(index, 1 if is_trusted else len(inputs)) + message)
             log.warning("%s%s; its finish_reason is 'error'", place(index, len(inputs)), message)
         return outputs

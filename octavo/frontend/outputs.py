@@ -61,18 +61,44 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool = False
     prompt_logprobs: PromptLogprobs | None = None
-    hidden_state: list[float] | None = None  # of the last prompt token, where asked for
+    hidden_state: list[float] | None = None  # of the prompt, as `pooling` asks
     num_cached_tokens: int | None = None  # of the prompt, for the first continuation
     metrics: RequestStats | None = None  # of the first continuation: where the time went
 
 
 @dataclass(slots=True)
-class PoolingOutput:
-    """What `embed` and `encode` give for one prompt."""
+class EmbeddingOutput:
+    """An embedding."""
+
+    embedding: list[float]
+
+
+@dataclass(slots=True)
+class EmbeddingRequestOutput:
+    """What `embed` gives for one prompt."""
 
     request_id: str
+    outputs: EmbeddingOutput
     prompt_token_ids: list[int]
-    embedding: list[float]
+    num_cached_tokens: int | None = None
+    finished: bool = True
+
+
+@dataclass(slots=True)
+class PoolingOutput:
+    """A pooled hidden state as the model gives it."""
+
+    data: list[float]
+
+
+@dataclass(slots=True)
+class PoolingRequestOutput:
+    """What `encode` gives for one prompt."""
+
+    request_id: str
+    outputs: PoolingOutput
+    prompt_token_ids: list[int]
+    num_cached_tokens: int | None = None
     finished: bool = True
 
 

@@ -154,7 +154,21 @@ def test_token_ids_must_exist(fields: dict[str, Any]) -> None:
 
 
 def test_hidden_states_and_log_probabilities_share_one_place() -> None:
-    with pytest.raises(ValueError, match="tells_hidden cannot be had together with logprobs"):
-        SamplingParams(tells_hidden=True, logprobs=0)
-    with pytest.raises(ValueError, match="tells_hidden=1 must be True or False"):
-        SamplingParams(tells_hidden=1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="pooling cannot be had together with logprobs"):
+        SamplingParams(pooling="last", logprobs=0)
+    with pytest.raises(ValueError, match="pooling='max' must be one of last, mean, cls"):
+        SamplingParams(pooling="max")  # type: ignore[arg-type]
+
+
+class _Array:
+    """Numbers, of which there are several."""
+
+    def __float__(self) -> float:
+        raise TypeError("only arrays of one element can be converted")
+
+
+def test_a_number_of_another_library_is_a_number_and_several_are_not() -> None:
+    assert changed(temperature=_Seven()).temperature == 7.0
+    for value in (_Array(), True):
+        with pytest.raises(RequestError, match=r"^temperature=.* must be a number$"):
+            changed(temperature=value)

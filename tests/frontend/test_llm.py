@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors import safe_open
 
 import octavo
 from octavo import LLM, AsyncLLM, BeamSearchParams, RequestError, RequestOutputKind, SamplingParams
@@ -169,6 +168,9 @@ def test_chat_is_generate_behind_the_model_s_template(llm: LLM) -> None:
     assert output.prompt_token_ids[0] == 0
     (two, _) = llm.chat([messages, messages], GREEDY)
     assert two.outputs[0].token_ids == output.outputs[0].token_ids
+    parts = [{"type": "text", "text": "The quick"}]
+    (same,) = llm.chat([{"role": "user", "content": parts}], GREEDY)
+    assert same.prompt == output.prompt
     (own,) = llm.chat(messages, GREEDY, chat_template=TEMPLATE.replace("user", "you"))
     assert own.prompt == output.prompt
 
@@ -186,20 +188,6 @@ def test_beam_search_finds_what_is_more_probable_than_greedy(llm: LLM) -> None:
     assert scores[0] >= one.outputs[0].cumulative_logprob - 1e-6
 
 
-def test_an_embedding_is_what_the_head_reads(llm: LLM, directory: Path) -> None:
-    """Its product with the head is the logits: the likeliest token is greedy's first."""
-    with safe_open(str(directory / "model.safetensors"), "numpy") as file:
-        head = file.get_tensor("lm_head.weight")
-    outputs = llm.encode(PROMPTS)
-    for prompt, output in zip(PROMPTS, outputs, strict=True):
-        greedy = only(llm.generate(prompt, GREEDY)).token_ids[0]
-        assert int((head @ np.array(output.embedding, np.float32)).argmax()) == greedy
-    (one,) = llm.embed(PROMPTS[0])
-    assert np.linalg.norm(one.embedding) == pytest.approx(1.0)
-    direction = np.array(outputs[0].embedding) / np.linalg.norm(outputs[0].embedding)
-    assert one.embedding == pytest.approx(direction.tolist())
-
-
 def test_offline_outputs_are_whole_whatever_kind_is_asked_for(llm: LLM) -> None:
     deltas = replace(GREEDY, output_kind=RequestOutputKind.DELTA)
     assert only(llm.generate("x", deltas)) == only(llm.generate("x", GREEDY))
@@ -207,7 +195,7 @@ def test_offline_outputs_are_whole_whatever_kind_is_asked_for(llm: LLM) -> None:
 
 def test_n_samples_compute_the_prompt_once_even_if_told_of_it(llm: LLM) -> None:
     asked = SamplingParams(n=3, seed=5, max_tokens=2, ignore_eos=True, prompt_logprobs=0)
-    requests = llm._model.desk.open("n", llm._read("A day in"), asked, 0.0)
+    requests = llm._model.desk.open("n", llm._read_all("A day in")[0], asked, 0.0)
     llm._model.desk.close("n")
     assert [request.reads_cache for request in requests] == [False, True, True]
     (output,) = llm.generate("A day in", asked)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from octavo import LLM, BeamSearchParams, RequestError, SamplingParams
+from octavo.backends.base import ForwardResult
 from octavo.config import EngineArguments
 from octavo.core.config import ConfigError
 from octavo.frontend.interrupts import HeldInterrupts
@@ -274,7 +275,8 @@ def test_what_has_no_half_is_refused_as_a_whole(llm: LLM, monkeypatch: pytest.Mo
     forward = backend.forward
 
     def damaged(batch: Any) -> Any:
-        return forward(batch) * np.float32(np.nan)
+        logits, hidden = forward(batch)
+        return ForwardResult(logits * np.float32(np.nan), hidden)
 
     monkeypatch.setattr(backend, "forward", damaged)
     with pytest.raises(RequestError, match=r"^prompts\[0\]: the model gave logits that are not"):
