@@ -17,7 +17,7 @@ from octavo.layers import (
     Value,
 )
 from octavo.layers.weights import WeightSource
-from octavo.models.config import FULL, SLIDING, Config, ConfigurationError
+from octavo.models.config import FULL, SLIDING, Config, refuse_encoder
 from octavo.models.spec import ModelSpec
 
 # The text half of a Gemma 3 that also sees says only where it differs from these.
@@ -135,10 +135,7 @@ class Gemma(CausalLM):
             config = config.part("text_config")
         if is_third:
             config = config.over(GEMMA3_DEFAULTS)
-        if config.boolean("use_bidirectional_attention", False):
-            raise ConfigurationError(
-                "config: use_bidirectional_attention makes an encoder of it; only decoders run"
-            )
+        refuse_encoder(config)
         layers, dim, hidden = config.layers(), config.head_dim(), config.positive("hidden_size")
         if is_third:
             far = config.rope(dim, theta=1e6, kind=FULL)

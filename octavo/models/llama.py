@@ -22,8 +22,20 @@ from octavo.layers import (
     Value,
 )
 from octavo.layers.weights import WeightSource
-from octavo.models.config import Config, ConfigurationError
+from octavo.models.config import Config, ConfigurationError, refuse_encoder
 from octavo.models.spec import ModelSpec
+
+# Who sees through the window that the file states, and whether it does so unless told otherwise;
+# the others' files may state one all the same, which means nothing.
+WINDOWED = {
+    "MistralForCausalLM": True,
+    "Phi3ForCausalLM": True,
+    "Qwen2ForCausalLM": False,
+    "Qwen3ForCausalLM": False,
+    "SmolLM3ForCausalLM": False,
+}
+# Whose head is the embedding unless the file says otherwise.
+TIED = ("GemmaForCausalLM", "SmolLM3ForCausalLM")
 
 
 class Attention(Module):
@@ -121,8 +133,9 @@ class Llama(CausalLM):
         kind = (config.strings("architectures") or ("LlamaForCausalLM",))[0]
         layers, dim = config.layers(), config.head_dim()
         bias = config.boolean("attention_bias", False)
-        # Qwen and SmolLM 3 use the window they state only if they say so.
-        used = kind not in ("Qwen2ForCausalLM", "Qwen3ForCausalLM", "SmolLM3ForCausalLM")
+        windows: tuple[int | None, ...] = (None,) * layers
+        if kind in WINDOWED:
+            windows = config.windows(layers, used=WINDOWED[kind])
         spec = ModelSpec(
             vocabulary=config.positive("vocab_size"),
             hidden=config.positive("hidden_size"),
@@ -136,8 +149,8 @@ class Llama(CausalLM):
             max_len=config.max_len(),
             attention_scale=dim**-0.5,
             ropes=(config.rope(dim),) * layers,
-            windows=config.windows(layers, used=used),
-            tied=config.boolean("tie_word_embeddings", kind == "GemmaForCausalLM"),
+            windows=windows,
+            tied=config.boolean("tie_word_embeddings", kind in TIED),
             qkv_bias=bias,
             out_bias=bias,
             mlp_bias=config.boolean("mlp_bias", False),
@@ -182,6 +195,7 @@ def _own(kind: str, config: Config, spec: ModelSpec) -> dict[str, Any]:
                 "fused_gate_up": True,
             }
         case "GemmaForCausalLM":
+            refuse_encoder(config)
             said = config.activation("hidden_activation", config.activation("hidden_act", "gelu"))
             return {
                 "embed_scale": config.rounded(spec.hidden**0.5),
