@@ -215,7 +215,8 @@ class Desk:
         """
         request_id = self._owners.get(event.request_id)
         if request_id is None:  # it ended here, by a stop string, before the core knew
-            self._account(self._unaccounted.pop(event.request_id, None), event.stats)
+            if event.finish_reason is not None:  # other tokens may have been on their way
+                self._account(self._unaccounted.pop(event.request_id, None), event.stats)
             return None, []
         entry = self._entries[request_id]
         stream = entry.streams[event.request_id]
