@@ -11,14 +11,15 @@ from typing import Any
 
 from octavo.layers import (
     Batch,
+    Block,
     CausalLM,
     Embedding,
     GatedMLP,
     Linear,
-    Module,
     PagedAttention,
     QKVLinear,
     RMSNorm,
+    SelfAttention,
     Value,
 )
 from octavo.layers.weights import WeightSource
@@ -38,7 +39,7 @@ WINDOWED = {
 TIED = ("GemmaForCausalLM", "SmolLM3ForCausalLM")
 
 
-class Attention(Module):
+class Attention(SelfAttention):
     """Self-attention; which layers turn by position, and how far they see, the spec says."""
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
@@ -56,11 +57,8 @@ class Attention(Module):
         )
         self.out = Linear(heads * dim, spec.hidden, bias=spec.out_bias, shard="in")
 
-    def __call__(self, x: Value, batch: Batch) -> Value:
-        return self.out(self.attend(self.qkv(x), batch))
 
-
-class Block(Module):
+class DecoderBlock(Block):
     """Attention and a gated MLP, each behind a norm, each added to the residual stream."""
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
@@ -97,17 +95,11 @@ class Llama(CausalLM):
 
     def __init__(self, spec: ModelSpec) -> None:
         self.embed = Embedding(spec.vocabulary, spec.hidden, spec.embed_scale)
-        self.blocks = [Block(spec, layer) for layer in range(spec.layers)]
+        self.blocks = [DecoderBlock(spec, layer) for layer in range(spec.layers)]
         self.norm = RMSNorm(spec.hidden, spec.eps, spec.norm_offset)
         self.head = Linear(spec.hidden, spec.vocabulary, shard="out")
         self.tied, self.logit_scale = spec.tied, spec.logit_scale
         self.fused_qkv, self.fused_gate_up = spec.fused_qkv, spec.fused_gate_up
-
-    def hidden(self, batch: Batch) -> Value:
-        x, residual = self.embed(batch.token_ids), None
-        for block in self.blocks:
-            x, residual = block(x, residual, batch)
-        return self.norm.add(x, residual)[0]
 
     def weights(self) -> Mapping[str, WeightSource]:
         attention, mlp = "model.layers.*.self_attn.", "model.layers.*.mlp."
