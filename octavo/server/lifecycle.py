@@ -44,7 +44,8 @@ class _Listener(uvicorn.Server):
 class Lifecycle:
     """One server's life."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, *, handles_signals: bool = True) -> None:
+        self._signals = SIGNALS if handles_signals else ()
         self.server = server
         self.config = server.config
         self._ending = asyncio.Event()
@@ -61,7 +62,7 @@ class Lifecycle:
             admin = Application(self.server, ADMIN_ROUTES, guards=False)
             tasks.append(self._listen(admin, bind_admin(self.config.admin_socket)))
         loop = asyncio.get_running_loop()
-        for number in SIGNALS:
+        for number in self._signals:
             loop.add_signal_handler(number, self.end)
         try:
             while not all(listener.started for listener in self._listeners):
@@ -71,7 +72,7 @@ class Lifecycle:
             await self._ending.wait()
             await self._drain()
         finally:
-            for number in SIGNALS:
+            for number in self._signals:
                 loop.remove_signal_handler(number)
             await self._close(tasks)
 
