@@ -44,8 +44,8 @@ class Application:
             await self._answer(call)
         except ClientGoneError:
             self.server.metrics.disconnects.add()
-        except asyncio.CancelledError:
-            raise
+        except asyncio.CancelledError:  # the server ends, and with it this task
+            call.cut()
         except Exception:
             log.exception("request %s: the answer could not be written", call.request_id)
             call.cut()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -23,6 +24,8 @@ Headers = list[tuple[bytes, bytes]]
 T = TypeVar("T", bound=msgspec.Struct)
 
 _ID = re.compile(r"^[A-Za-z0-9._:\-]{1,128}$")
+_DISCARD_BYTES = 1 << 20
+_DISCARD_SECONDS = 0.5
 _JSON_TYPES = ("application/json", "")
 encode = msgspec.json.Encoder().encode
 
@@ -122,8 +125,10 @@ class Call:
         """A whole response."""
         length = str(len(body)).encode()
         told = [(b"content-type", kind), (b"content-length", length), *headers]
-        # Whoever is still sending a body that nobody will read is better cut off.
-        if not self._body_is_read and self._has_body():
+        if not self._body_is_read and (status == 408 or self._has_endless_body()):
+            if status != 408:
+                # A connection closed on bytes that nobody has read would take the answer with it.
+                await self._discard()
             told.append((b"connection", b"close"))
         await self.start(status, told)
         await self.write(body)
@@ -142,9 +147,22 @@ class Call:
         if cut is not None:
             cut["call"]()
 
-    def _has_body(self) -> bool:
+    def _has_endless_body(self) -> bool:
+        """One that is worth no more reading; what is short is read over by the protocol."""
         length = self.headers.get("content-length", "0")
-        return length != "0" or "transfer-encoding" in self.headers
+        is_short = length.isdigit() and int(length[:20]) <= self.server.config.max_body_bytes
+        return not is_short or "transfer-encoding" in self.headers
+
+    async def _discard(self) -> None:
+        """Read over a little more of the body, for a little while."""
+        size = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DISCARD_SECONDS):
+                while size < _DISCARD_BYTES:
+                    message = await self._receive()
+                    size += len(message.get("body", b""))
+                    if not message.get("more_body", False):
+                        return
 
 
 def _headers(scope: Scope) -> Mapping[str, str]:

@@ -29,8 +29,10 @@ from octavo.server.state import Server
 log = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_END_SECONDS = 5.0  # for the last frames to be written
+_TICK_SECONDS = 0.02
+_END_TICKS = 100  # for the last frames to be written
 _BACKLOG = 2048
+STREAM_BYTES = 256 << 10
 
 
 class _Listener(uvicorn.Server):
@@ -51,17 +53,20 @@ class Lifecycle:
         self._ending = asyncio.Event()
         self._hurry = asyncio.Event()
         self._listeners: list[_Listener] = []
+        self._connections = Connections(self.config)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.port = 0
 
     async def run(self, on_ready: Callable[[Lifecycle], None] | None = None) -> None:
         """Serve until told to end."""
         main_socket = bind(self.config)
         self.port = main_socket.getsockname()[1]
-        tasks = [self._listen(Application(self.server), main_socket)]
+        self._loop = loop = asyncio.get_running_loop()
+        tasks = [self._listen(Application(self.server), main_socket, self._connections)]
         if self.config.admin_socket is not None:
             admin = Application(self.server, ADMIN_ROUTES, guards=False)
-            tasks.append(self._listen(admin, bind_admin(self.config.admin_socket)))
-        loop = asyncio.get_running_loop()
+            listening = bind_admin(self.config.admin_socket)
+            tasks.append(self._listen(admin, listening, Connections(self.config)))
         for number in self._signals:
             loop.add_signal_handler(number, self.end)
         try:
@@ -83,10 +88,22 @@ class Lifecycle:
         self.server.is_draining = True
         self._ending.set()
 
-    def _listen(self, application: Application, listening: socket.socket) -> asyncio.Task[None]:
+    @property
+    def num_connections(self) -> int:
+        """Of clients; operators' are not counted."""
+        return self._connections.num_open
+
+    def end_from_outside(self) -> None:
+        """What a signal does, from another thread."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self.end)
+
+    def _listen(
+        self, application: Application, listening: socket.socket, connections: Connections
+    ) -> asyncio.Task[None]:
         config = uvicorn.Config(
             application,
-            http=bounded_protocol(Connections(self.config)),
+            http=bounded_protocol(connections),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -110,13 +127,14 @@ class Lifecycle:
         error = unavailable("the server is shutting down", "server_shutdown")
         for flight in list(self.server.flights.values()):
             flight.stop(error)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_END_SECONDS):
-                await self._idle()
+        for _ in range(_END_TICKS):
+            if not self.server.flights:
+                break
+            await asyncio.sleep(_TICK_SECONDS)
 
     async def _idle(self) -> None:
         while self.server.admission.num_open:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(_TICK_SECONDS)
 
     async def _first_of(self, *waits: Awaitable[object]) -> None:
         tasks = [asyncio.ensure_future(wait) for wait in waits]
@@ -154,6 +172,8 @@ def bind(config: ServerConfig) -> socket.socket:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Connections inherit it: what a reader has not taken is bounded, in the kernel too.
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, STREAM_BYTES)
     try:
         listening.bind((config.host.strip("[]"), config.port))
     except OSError as error:

@@ -55,6 +55,7 @@ class Preparation:
         self._idle: list[_Process] = []
         self._free = asyncio.Semaphore(config.num_preparers)
         self._num_in_line = 0
+        self._burials: set[asyncio.Task[None]] = set()
 
     async def prepare(self, job: Job) -> Prepared:
         """The prompt's text and tokens; raises ApiError for what cannot be prepared."""
@@ -72,6 +73,13 @@ class Preparation:
         for process in self._idle:
             await process.kill()
         self._idle.clear()
+        await asyncio.gather(*self._burials)
+
+    def _bury(self, process: _Process) -> None:
+        """End a process without waiting for its end."""
+        task = asyncio.get_running_loop().create_task(process.kill())
+        self._burials.add(task)
+        task.add_done_callback(self._burials.discard)
 
     def _is_small(self, job: Job) -> bool:
         if job.text is not None:
@@ -112,7 +120,7 @@ class Preparation:
             if is_well:
                 self._idle.append(process)
             else:  # also when the client has gone: what it left running is nobody's
-                process.kill_now()
+                self._bury(process)
         if isinstance(answer, Refused):
             raise invalid(answer.message, _blamed(job))
         return answer
@@ -162,6 +170,8 @@ class _Process:
     async def kill(self) -> None:
         """End it and wait until it has."""
         self.kill_now()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         await self._process.wait()
 
     async def _write(self, frame: bytes) -> None:

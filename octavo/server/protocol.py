@@ -24,6 +24,9 @@ _REASONS = {
 }
 
 
+READ_BYTES = 256 << 10  # as much as a transport hands over at once
+
+
 class Connections:
     """How many there are, and from where."""
 
@@ -66,6 +69,7 @@ class _Bounded(HttpToolsProtocol):
         super().__init__(*given, **named)
         self._head_bytes = 0
         self._num_headers = 0
+        self._is_in_head = False
         self._head_timer: asyncio.TimerHandle | None = None
         self._client_name: str | None = None
 
@@ -91,16 +95,15 @@ class _Bounded(HttpToolsProtocol):
             return
         if self._is_free:
             self._await_head()
-        if self._head_timer is not None:
-            self._head_bytes += len(data)
-            # A small body may come with its head; a head alone may not be so long.
-            if self._head_bytes > self.shared.config.max_header_bytes + 65_536:
-                self._refuse(431, "the request's head is too large")
-                return
         super().data_received(data)
+        # The parser keeps an unfinished header to itself until it is whole.
+        self._head_bytes = self._head_bytes + len(data) if self._is_in_head else 0
+        if self._head_bytes > 2 * self.shared.config.max_header_bytes + READ_BYTES:
+            self._refuse(431, "the request's head is too large")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._is_in_head = True
         self._num_headers = 0
         self._size = 0
         self.scope["extensions"] = {"octavo.cut": {"call": self.transport.abort}}
@@ -116,8 +119,13 @@ class _Bounded(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._stop_timer()
-        self._head_bytes = 0
+        self._is_in_head = False
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        if self._is_free:  # the rest of a body was read over, for nobody
+            self._stop_timer()
+        super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
         if not self.transport.is_closing():

@@ -37,6 +37,7 @@ class Slot:
 
     new: NewSlot
     tokens: array[int]
+    state: int  # the hash of them all
 
 
 class ChainRunner:
@@ -53,7 +54,10 @@ class ChainRunner:
         for number in plan.freed:
             del self.slots[number]
         for new in plan.opened:
-            self.slots[new.slot] = Slot(new, new.tokens[:])
+            state = 0
+            for token in new.tokens:
+                state = extended(state, token)
+            self.slots[new.slot] = Slot(new, new.tokens[:], state)
         tokens, payloads, errors = [], [], []
         chunks = zip(plan.slots, plan.starts, plan.counts, plan.samples, strict=True)
         for number, start, count, samples in chunks:
@@ -62,12 +66,13 @@ class ChainRunner:
                 tokens.append(NO_TOKEN)
                 errors.append((number, "SECRET internals of a worker"))
                 continue
-            token = next_token(slot.tokens, slot.new.sampling) if samples else NO_TOKEN
+            token = chosen(slot.state, slot.new.sampling) if samples else NO_TOKEN
             payload = self._payload(slot, start, count, token)
             if payload is not None:
                 payloads.append((number, payload))
             if samples:
                 slot.tokens.append(token)
+                slot.state = extended(slot.state, token)
             tokens.append(token)
         return StepResult(plan.step, tuple(tokens), (), (), tuple(payloads), tuple(errors))
 
@@ -77,31 +82,36 @@ class ChainRunner:
         prompt: list[TokenLogprobs] = []
         first = max(1, start)
         if sampling.logprobs is not None and token != NO_TOKEN:
-            sampled = (told(slot.tokens, token, sampling.logprobs),)
+            sampled = (told(slot.state, token, sampling.logprobs),)
         if sampling.prompt_logprobs is not None:
-            for position in range(first, min(start + count + 1, slot.new.num_prompt)):
-                here = slot.tokens[position]
-                prompt.append(told(slot.tokens[:position], here, sampling.prompt_logprobs))
+            state = 0
+            for position, here in enumerate(slot.new.tokens[: slot.new.num_prompt]):
+                if first <= position <= start + count:
+                    prompt.append(told(state, here, sampling.prompt_logprobs))
+                state = extended(state, here)
         if not (sampled or prompt):
             return None
         return LogprobsPayload(sampled, first, tuple(prompt))
 
 
-def next_token(tokens: array[int], sampling: SamplingParams) -> int:
+def extended(state: int, token: int) -> int:
+    """The hash of one token more."""
+    return (state * 1_000_003 + token + 17) % 2**61
+
+
+def chosen(state: int, sampling: SamplingParams) -> int:
     """Never a special one, so that a text ends by its length."""
-    state = (sampling.seed or 0) if sampling.temperature else 0
-    for token in tokens:
-        state = (state * 1_000_003 + token + 17) % 2**61
-    candidate = 2 + state % (VOCABULARY - 2)
+    if sampling.temperature:
+        state = extended(state, (sampling.seed or 0) % 1_000_000_007)
     if sampling.allowed_token_ids:
         return sampling.allowed_token_ids[state % len(sampling.allowed_token_ids)]
-    return candidate
+    return 2 + state % (VOCABULARY - 2)
 
 
-def told(before: array[int], token: int, most: int) -> TokenLogprobs:
-    """Made-up but ordered: the likeliest is what `next_token` would say."""
+def told(before: int, token: int, most: int) -> TokenLogprobs:
+    """Made-up but ordered: the likeliest is what would be chosen."""
     most = VOCABULARY if most == -1 else most
-    best = next_token(before, SamplingParams(temperature=0.0))
+    best = 2 + before % (VOCABULARY - 2)
     likeliest = [(best + offset) % VOCABULARY for offset in range(most)]
     values = [-0.5 - index for index in range(most)]
     rank = (token - best) % VOCABULARY + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -75,26 +76,27 @@ def listening(
     engine = engine or FakeEngine(directory)
     ready = threading.Event()
     life: list[Lifecycle] = []
-    loops: list[asyncio.AbstractEventLoop] = []
 
     async def main() -> None:
         server = Server(engine, ServerConfig(port=0, **options))
         life.append(Lifecycle(server, handles_signals=False))
-        loops.append(asyncio.get_running_loop())
         await life[0].run(lambda _: ready.set())
 
+    # Engine and server share an interpreter here, and must take turns more often than they do.
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
     thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()
     assert ready.wait(20)
     try:
         yield life[0]
     finally:
-        if not loops[0].is_closed():
-            with contextlib.suppress(RuntimeError):
-                loops[0].call_soon_threadsafe(life[0].end)
-                loops[0].call_soon_threadsafe(life[0].end)
+        with contextlib.suppress(RuntimeError):  # it may have ended already
+            for _ in range(2):
+                life[0].end_from_outside()
         thread.join(20)
         engine.close()
+        sys.setswitchinterval(interval)
         assert not thread.is_alive()
 
 

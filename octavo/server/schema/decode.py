@@ -59,7 +59,7 @@ def _parse(body: bytes) -> Any:
 
 def _is_shallow(value: Any) -> bool:
     """Level after level, without recursion; flat lists of numbers are not walked twice."""
-    level = [value]
+    level = [value] if isinstance(value, dict | list) else []
     for _ in range(MAX_NESTING):
         deeper: list[Any] = []
         for item in level:
