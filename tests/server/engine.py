@@ -43,7 +43,7 @@ class Slot:
 class ChainRunner:
     """Its model is a hash of the whole prefix; it says so with log-probabilities if asked."""
 
-    def __init__(self, before_step: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, before_step: Callable[[], object] = lambda: None) -> None:
         self.slots: dict[int, Slot] = {}
         self.before_step = before_step
         self.poisoned: set[str] = set()  # requests whose next step fails

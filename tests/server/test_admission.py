@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,11 @@ async def until(condition: Callable[[], bool]) -> None:
             return
         await asyncio.sleep(0.002)
     raise AssertionError("it has not happened")
+
+
+def is_open(admission: Admission, number: int) -> bool:
+    """Whether so many requests are in the house."""
+    return admission.num_open == number
 
 
 def door(clock: Clock | None = None, room: int = 2, **options: Any) -> Admission:
@@ -162,8 +168,8 @@ def test_the_wait_is_foretold_from_how_fast_requests_end() -> None:
             await asyncio.sleep(0)
         assert admission.num_waiting == 3
         assert admission.seconds_to_wait() == pytest.approx(4 * 6.0 / 4)
+        admission.knock("a", 1)
         with pytest.raises(ApiError, match="the queue takes about") as late:
-            admission.knock("a", 1)
             admission.check_deadline(1.0)
         assert dict(late.value.headers)[b"retry-after"] == b"8"
         admission.check_deadline(60.0)
@@ -194,7 +200,7 @@ def test_too_many_tokens_wait() -> None:
 
 def test_a_full_server_says_429_before_any_200(directory: Path) -> None:
     gate = threading.Event()
-    engine = FakeEngine(directory, runner=ChainRunner(lambda: gate.wait(30) and None))
+    engine = FakeEngine(directory, runner=ChainRunner(lambda: gate.wait(30)))
     options = {"max_running_sequences": 1, "max_waiting_requests": 2, "status_seconds": 0.05}
 
     async def main() -> None:
@@ -203,7 +209,7 @@ def test_a_full_server_says_429_before_any_200(directory: Path) -> None:
             asked = []
             for number in range(1, 4):
                 asked.append(asyncio.ensure_future(client.post("/v1/completions", json=body)))
-                await until(lambda number=number: client.server.admission.num_open == number)
+                await until(partial(is_open, client.server.admission, number))
                 await until(lambda: client.server.admission.num_inside == 1)
             refused = await client.post("/v1/completions", json=body)
             assert refused.status_code == 429
@@ -221,7 +227,7 @@ def test_a_full_server_says_429_before_any_200(directory: Path) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_deadline_that_passes_ends_the_request(directory: Path, stream: bool) -> None:
     gate = threading.Event()
-    engine = FakeEngine(directory, runner=ChainRunner(lambda: gate.wait(30) and None))
+    engine = FakeEngine(directory, runner=ChainRunner(lambda: gate.wait(30)))
 
     async def main() -> None:
         async with serving(directory, engine, status_seconds=0.05) as client:
