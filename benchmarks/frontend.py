@@ -49,7 +49,7 @@ class Metronome:
             *("metronome", str(directory), tokenizer, VOCABULARY, 1 << 20, SamplingParams()),
             max_num_seqs=4096,
         )
-        self._desk = Desk(Model(tokenizer, VOCABULARY, 1 << 20, (1,), 20), seed=0)
+        self._desk = Desk(Model(tokenizer, VOCABULARY, 1 << 20, 1 << 20, (1,), 20), seed=0)
         self._tick_seconds = tick_seconds
         self._waiting: dict[str, asyncio.Queue[RequestOutput]] = {}
         self._open: dict[str, tuple[str, int, int]] = {}  # the core's name, given, wanted

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections import deque
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
-from octavo.config import EngineArguments
-from octavo.core.request import Request
-from octavo.core.sampling_params import LogitsProcessor, RequestOutputKind, SamplingParams
+from octavo.config import read_arguments
+from octavo.core.request import ResetPrefixCache
+from octavo.core.sampling_params import LogitsProcessor, SamplingParams
+from octavo.frontend.batch import BatchRunner, Job, first_error, place
 from octavo.frontend.beam_search import BeamSearchParams, search
 from octavo.frontend.chat_template import Message
 from octavo.frontend.desk import PLAIN, Options
 from octavo.frontend.inputs import Input, Prompt, is_many, read_prompt
 from octavo.frontend.model import LocalModel
 from octavo.frontend.outputs import PoolingOutput, RequestError, RequestOutput
-from octavo.frontend.progress import Progress
 from octavo.loader import DEFAULT_MODEL
+
+log = logging.getLogger(__name__)
 
 Conversation = Sequence[Message]
 
@@ -30,19 +33,31 @@ class LLM:
     >>> llm.generate("The capital of France is")[0].outputs[0].text
 
     `options` are the fields of `octavo.config.EngineArguments`. `logits_processors` are named
-    functions that requests may ask for by name.
+    functions that requests may ask for by name. `close` gives the memory back; so does leaving a
+    `with` statement.
     """
 
     def __init__(
         self,
-        model: str = DEFAULT_MODEL,
+        model: str | os.PathLike[str] = DEFAULT_MODEL,
         *,
         logits_processors: Mapping[str, LogitsProcessor] | None = None,
         **options: Any,
     ) -> None:
-        self._model = LocalModel(EngineArguments(model=model, **options), logits_processors)
-        self._num_requests = 0
-        self._death: BaseException | None = None  # what broke a step off
+        self._model = LocalModel(read_arguments(model, options), logits_processors)
+        self._runner = BatchRunner(self._model)
+
+    def close(self) -> None:
+        """Give the model's memory back. Later calls are refused; closing twice is no error."""
+        self._runner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.close()
 
     def get_tokenizer(self) -> Any:
         """The model's tokenizer."""
@@ -51,6 +66,11 @@ class LLM:
     def get_default_sampling_params(self) -> SamplingParams:
         """What the model's makers recommend."""
         return self._model.default_sampling()
+
+    def reset_prefix_cache(self) -> bool:
+        """Share no KV computed before now; True, for that never fails."""
+        self._runner.send(ResetPrefixCache())
+        return True
 
     def generate(
         self,
@@ -64,10 +84,16 @@ class LLM:
         """Continue one prompt or many; the outputs are in the prompts' order.
 
         A prompt is a text, a list of token ids, or a dict with either. Everything is checked
-        before anything is begun.
+        before anything is begun. A request that fails later has the finish reason "error" and
+        says why in `outputs[0].error`; the others are whole.
         """
         many: Sequence[Any] = prompts if is_many(prompts) else [prompts]  # type: ignore[assignment]
-        inputs = [self._read(prompt) for prompt in many]
+        inputs = []
+        for index, prompt in enumerate(many):
+            try:
+                inputs.append(self._read(prompt))
+            except RequestError as error:
+                raise RequestError(place(index, len(many)) + str(error)) from None
         return self._run(inputs, sampling_params, use_tqdm, priority, cache_salt)
 
     def chat(
@@ -127,6 +153,11 @@ class LLM:
     ) -> list[RequestOutput]:
         """The most probable continuations of each prompt, best first."""
         many: Sequence[Any] = prompts if is_many(prompts) else [prompts]  # type: ignore[assignment]
+        if not isinstance(params, BeamSearchParams):
+            raise RequestError(
+                f"params must be BeamSearchParams, not {type(params).__name__}; "
+                "for example BeamSearchParams(beam_width=4, max_tokens=32)"
+            )
         model, results = self._model.desk.model, []
 
         def run(inputs: Sequence[Input], sampling: SamplingParams) -> list[RequestOutput]:
@@ -139,8 +170,7 @@ class LLM:
                 kept = beam.token_ids[:-1] if beam.finish_reason == "stop" else beam.token_ids
                 stream = model.tokenizer.detokenizer(context=read.token_ids)
                 beam.text = "".join([*map(stream.push, kept), stream.finish()])
-            self._num_requests += 1
-            name = str(self._num_requests)
+            name = self._runner.next_name()
             results.append(RequestOutput(name, read.text, list(read.token_ids), beams, True))
         return results
 
@@ -158,65 +188,27 @@ class LLM:
         *,
         is_trusted: bool = False,
     ) -> list[RequestOutput]:
-        if self._death is not None:
-            raise RuntimeError(
-                "a step of this LLM was broken off by an error or Ctrl-C; make a new LLM"
-            ) from self._death
-        each = _for_each(sampling or self._model.default_sampling(), len(inputs), "sampling_params")
+        if sampling is None:
+            sampling = self._model.default_sampling()
+        each = _for_each(sampling, len(inputs), "sampling_params")
         options = [PLAIN] * len(inputs)
         if priorities is not None or cache_scope:
-            levels = _for_each(priorities or 0, len(inputs), "priority")
+            levels = _for_each(0 if priorities is None else priorities, len(inputs), "priority")
             options = [Options(level, cache_scope=cache_scope) for level in levels]
-        desk, arrival = self._model.desk, self._model.now()
-        names: list[str] = []
-        backlog: deque[Request] = deque()
-        try:
-            for prompt, parameters, option in zip(inputs, each, options, strict=True):
-                self._num_requests += 1
-                names.append(str(self._num_requests))
-                # Nobody sees what comes before the end, so it need not be put together.
-                parameters = replace(parameters, output_kind=RequestOutputKind.FINAL_ONLY)
-                backlog.extend(
-                    desk.open(names[-1], prompt, parameters, arrival, option, is_trusted)
-                )
-            return self._drive(names, backlog, shows_progress)
-        except RequestError:
-            raise
-        except BaseException as error:  # out of a step, Ctrl-C too: its result will never come
-            self._death = error
-            raise
-        finally:
-            for name in names:  # nothing must go on running for a call that has failed
-                for abort in desk.close(name):
-                    self._model.core.on_event(abort)
-            while self._death is None and self._model.core.has_work:
-                self._model.core.step()
-
-    def _drive(
-        self, names: Sequence[str], backlog: deque[Request], shows_progress: bool
-    ) -> list[RequestOutput]:
-        core, desk = self._model.core, self._model.desk
-        outputs: dict[str, RequestOutput] = {}
-        progress = Progress(len(names), shows_progress)
-        most = self._model.engine.config.core.max_num_waiting
-        while len(outputs) < len(names):
-            while backlog and core.scheduler.queue.num_waiting < most:
-                core.on_event(backlog.popleft())
-            events = core.step()
-            for event in events:
-                output, aborts = desk.receive(event)
-                for abort in aborts:
-                    core.on_event(abort)
-                if output is not None and output.finished:
-                    outputs[output.request_id] = output
-            progress.show(len(outputs), sum(len(event.tokens) for event in events))
-        progress.close()
-        return [outputs[name] for name in names]
+        jobs = list(map(Job, inputs, each, options))
+        outputs = self._runner.run(jobs, shows_progress=shows_progress, is_trusted=is_trusted)
+        failure = first_error(outputs)
+        if failure is not None:
+            index, message = failure
+            if is_trusted or each[index].tells_hidden:  # there is no half of such a result
+                raise RequestError(place(index, 1 if is_trusted else len(inputs)) + message)
+            log.warning("%s%s; its finish_reason is 'error'", place(index, len(inputs)), message)
+        return outputs
 
 
 def _for_each(value: Any, count: int, name: str) -> list[Any]:
     """One value for all, or a list with one for each."""
-    if isinstance(value, Sequence):
+    if isinstance(value, Sequence) and not isinstance(value, str):
         if len(value) != count:
             raise RequestError(f"{len(value)} {name} for {count} prompts: give one, or one each")
         return list(value)

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from octavo.core.sampling_params import RequestError
 from octavo.core.stats import RequestStats
+
+__all__ = [
+    "CompletionOutput",
+    "EngineDeadError",
+    "Logprob",
+    "Logprobs",
+    "PoolingOutput",
+    "PromptLogprobs",
+    "RequestError",
+    "RequestOutput",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +44,7 @@ class CompletionOutput:
     logprobs: Logprobs | None = None
     finish_reason: str | None = None  # "stop", "length", "abort" or "error"
     stop_reason: int | str | None = None  # the stop string or stop token; None for an EOS
+    error: str | None = None  # what went wrong, where finish_reason is "error"
 
     def finished(self) -> bool:
         """Whether nothing more will come."""
@@ -49,7 +62,7 @@ class RequestOutput:
     finished: bool = False
     prompt_logprobs: PromptLogprobs | None = None
     hidden_state: list[float] | None = None  # of the last prompt token, where asked for
-    num_cached_tokens: int | None = None
+    num_cached_tokens: int | None = None  # of the prompt, for the first continuation
     metrics: RequestStats | None = None  # of the first continuation: where the time went
 
 
@@ -63,5 +76,5 @@ class PoolingOutput:
     finished: bool = True
 
 
-class RequestError(ValueError):
-    """A request that cannot be served as it is; the message says why and what to change."""
+class EngineDeadError(RuntimeError):
+    """There is no engine: it was closed, or ended by an error that is chained or told."""

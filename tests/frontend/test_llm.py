@@ -16,9 +16,8 @@ from safetensors import safe_open
 
 import octavo
 from octavo import LLM, AsyncLLM, BeamSearchParams, RequestError, RequestOutputKind, SamplingParams
-from octavo.frontend.async_llm import EngineDeadError
-from octavo.frontend.outputs import RequestOutput
-from tests.frontend.tiny import TEMPLATE, make_model
+from octavo.frontend.outputs import EngineDeadError, RequestOutput
+from tests.frontend.tiny import TEMPLATE, core_of, make_model
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
 PROMPTS = ["The quick brown fox", "A day in", "Ein Tag wie", "x"]
@@ -289,7 +288,8 @@ def test_deltas_add_up_to_the_whole(llm: LLM, engine: AsyncLLM) -> None:
     whole = SamplingParams(n=2, seed=3, max_tokens=12, ignore_eos=True)
     (expected,) = llm.generate("A day in", whole)
     for index, sample in enumerate(expected.outputs):
-        assert "".join(output.outputs[index].text for output in stream) == sample.text
+        deltas_of_it = [each for output in stream for each in output.outputs if each.index == index]
+        assert "".join(delta.text for delta in deltas_of_it) == sample.text
 
 
 def test_who_leaves_early_leaves_nothing_behind(engine: AsyncLLM) -> None:
@@ -303,7 +303,7 @@ def test_who_leaves_early_leaves_nothing_behind(engine: AsyncLLM) -> None:
         assert len(await _collect(engine, "x", GREEDY)) >= 1
 
     asyncio.run(leave())
-    core = engine._model.core
+    core = core_of(engine)
     engine.close()
     assert not engine._callers
     assert len(engine._model.desk) == 0

@@ -8,6 +8,10 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from octavo import AsyncLLM
+from octavo.core.engine import EngineCore
+from octavo.frontend.inline_client import InlineClient
+
 TEXTS = (
     "The quick brown fox jumps over the lazy dog, and the dog does not mind.",
     "A day in the country is worth a month in town; so they say, at least.",
@@ -57,6 +61,14 @@ def make_tokenizer_files(directory: Path) -> Path:
     settings = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
     (directory / "tokenizer_config.json").write_text(json.dumps(settings))
     return directory
+
+
+def core_of(engine: AsyncLLM) -> EngineCore:
+    """The core that an engine in this process steps."""
+    client = engine._client
+    assert isinstance(client, InlineClient)
+    assert client._core is not None
+    return client._core
 
 
 def _weights() -> dict[str, np.ndarray]:
