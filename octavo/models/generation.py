@@ -23,6 +23,7 @@ class GenerationDefaults:
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
+    max_new_tokens: int | None = None
 
 
 def of_configuration(
@@ -38,6 +39,7 @@ def of_configuration(
         bos_id=next(iter(_ids(ids, "bos_token_id")), None),
         eos_ids=_ids(ids, "eos_token_id"),
         top_k=_top_k(said),
+        max_new_tokens=_max_new_tokens(said),
         **{name: said.optional_number(name) for name in _SAMPLING},
     )
 
@@ -66,6 +68,12 @@ def _top_k(said: Config) -> int | None:
     if said.values.get("top_k") == -1:
         return 0
     return said.integer("top_k") if said.has("top_k") else None
+
+
+def _max_new_tokens(said: Config) -> int | None:
+    """Nothing, and what leaves room for nothing, is no recommendation."""
+    most = said.integer("max_new_tokens") if said.has("max_new_tokens") else None
+    return most if most is None or most > 0 else None
 
 
 def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:

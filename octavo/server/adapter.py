@@ -39,6 +39,7 @@ class LLMEngine:
             num_blocks=told.num_blocks,
             block_size=told.block_size,
             longest_tokens=told.longest_tokens,
+            max_new_tokens=told.generation.max_new_tokens,
         )
         return cls(llm, facts)
 

@@ -99,13 +99,15 @@ class Recent:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._records: OrderedDict[str, Record] = OrderedDict()
+        # Clients may choose ids, so one key's must not displace another's.
+        self._records: OrderedDict[tuple[str, str], Record] = OrderedDict()
 
     def add(self, record: Record) -> None:
-        """Remember; one of the same id takes the earlier one's place."""
+        """Remember; one of the same key and id takes the earlier one's place."""
         if self._size:
-            self._records.pop(record.request_id, None)
-            self._records[record.request_id] = record
+            name = (record.owner, record.request_id)
+            self._records.pop(name, None)
+            self._records[name] = record
             if len(self._records) > self._size:
                 self._records.popitem(last=False)
 
@@ -113,8 +115,7 @@ class Recent:
         """By its request id or its response's id; another key's requests are not there."""
         for prefix in ("chatcmpl-", "cmpl-"):
             name = name.removeprefix(prefix)
-        record = self._records.get(name)
-        return record if record is not None and record.owner == owner else None
+        return self._records.get((owner, name))
 
 
 def parameters_told(sampling: SamplingParams, **others: Any) -> dict[str, Any]:

@@ -24,6 +24,8 @@ from octavo.server.supervision import Supervisor
 
 log = logging.getLogger(__name__)
 
+LOGGED_CHARACTERS = 16_384  # of one prompt
+
 
 class Shape(Protocol):
     """How a dialect writes what the engine gives."""
@@ -103,6 +105,8 @@ class Generation:
         server.recent.add(record)
         server.flights[self._ids[0]] = self._flight
         record.outcome = "failed"
+        if server.config.log_prompts:
+            self._log_prompts()
         try:
             num_sequences = plan.sampling.n * len(plan.prompts)
             await self._ticket.wait(self._count.prompt, num_sequences, plan.options.priority)
@@ -257,6 +261,13 @@ class Generation:
         return ApiError(500, "the engine failed on this request", code="engine_error")
 
     # the books
+
+    def _log_prompts(self) -> None:
+        """Only for an operator who has asked; escaped, since a log's reader may obey characters."""
+        for engine_id, prompt in zip(self._ids, self._plan.prompts, strict=True):
+            text, num_left = prompt.text[:LOGGED_CHARACTERS], len(prompt.text) - LOGGED_CHARACTERS
+            more = f" and {num_left} characters more" if num_left > 0 else ""
+            log.info("request %s prompt %s%s", engine_id, ascii(text), more)
 
     def _note(self, index: int, output: RequestOutput) -> None:
         """Count an output."""

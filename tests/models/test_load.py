@@ -252,6 +252,12 @@ def test_generation_config_comes_first(tmp_path: Path) -> None:
     assert found.generation == GenerationDefaults(1, (7, 2), temperature=0.6, top_k=40)
 
 
+def test_a_length_may_be_recommended(tmp_path: Path) -> None:
+    for said, expected in ((32, 32), (0, None), (None, None)):
+        found = open_model(resolve(str(directory(tmp_path, CONFIG, {"max_new_tokens": said}))))
+        assert found.generation.max_new_tokens == expected
+
+
 def test_no_limit_of_tokens_has_two_spellings(tmp_path: Path) -> None:
     for said in (0, -1):
         found = open_model(resolve(str(directory(tmp_path, CONFIG, {"top_k": said}))))

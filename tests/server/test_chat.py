@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.server.engine import FakeEngine
 from tests.server.make import events, serving
 
 
@@ -50,6 +52,30 @@ def test_without_a_number_the_answer_may_fill_the_context(directory: Path) -> No
     assert body["usage"]["total_tokens"] == 256
     capped = run(directory, options={"max_output_tokens": 5})
     assert capped["usage"]["completion_tokens"] == 5
+
+
+def test_the_model_may_recommend_a_length(directory: Path) -> None:
+    """Who asks for more gets more; `max_output_tokens` is the operator's word for a limit."""
+
+    async def main() -> None:
+        engine = FakeEngine(directory)
+        engine.facts = replace(engine.facts, max_new_tokens=7)
+        async with serving(directory, engine) as client:
+            for fields, expected in (({}, 7), ({"max_tokens": 9}, 9)):
+                usage = (await client.chat(**fields))["usage"]
+                assert usage["completion_tokens"] == expected
+
+    asyncio.run(main())
+
+
+def test_a_message_is_opened_or_continued(directory: Path) -> None:
+    begun = [{"role": "user", "content": "U"}, {"role": "assistant", "content": "Well"}]
+    both = {"messages": begun, "continue_final_message": True, "add_generation_prompt": True}
+    error = run(directory, **both)["error"]
+    assert error["param"] == "continue_final_message"
+    assert "add_generation_prompt" in error["message"]
+    assert "choices" in run(directory, **{**both, "add_generation_prompt": False}, max_tokens=1)
+    assert "choices" in run(directory, **{**both, "add_generation_prompt": None}, max_tokens=1)
 
 
 def test_a_stream_begins_with_the_role_and_ends_once(directory: Path) -> None:

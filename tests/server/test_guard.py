@@ -188,6 +188,48 @@ def test_one_keys_requests_are_not_explained_to_another(directory: Path) -> None
     asyncio.run(main())
 
 
+def test_keys_that_choose_the_same_id_do_not_displace_each_other(directory: Path) -> None:
+    """And a key that uses one twice is told of the newer; both are answered."""
+
+    async def main() -> None:
+        async with serving(directory, api_keys=KEYS) as client:
+            path = "/v1/requests/same/explain"
+            for key, length in ((KEYS[0], 1), (KEYS[1], 2), (KEYS[1], 3)):
+                headers = {"authorization": f"Bearer {key}", "x-request-id": "same"}
+                body = {"prompt": "x", "max_tokens": length}
+                made = await client.post("/v1/completions", json=body, headers=headers)
+                assert made.json()["id"] == "cmpl-same"
+            told = []
+            for key in KEYS:
+                headers = {"authorization": f"Bearer {key}"}
+                told.append((await client.get(path, headers=headers)).json()["completion_tokens"])
+            assert told == [1, 3]
+
+    asyncio.run(main())
+
+
+def test_requests_of_one_id_run_beside_each_other(directory: Path) -> None:
+    async def main() -> None:
+        async with serving(directory) as client:
+            answers = await asyncio.gather(
+                *(
+                    client.post(
+                        "/v1/completions",
+                        json={"prompt": text, "max_tokens": 20, "temperature": 0},
+                        headers={"x-request-id": "same"},
+                    )
+                    for text in ("one", "two", "one")
+                )
+            )
+            texts = [answer.json()["choices"][0]["text"] for answer in answers]
+            assert texts[0] == texts[2] != texts[1]
+            twice = [("x-request-id", "first"), ("x-request-id", "second")]
+            answer = await client.get("/v1/models", headers=twice)
+            assert answer.headers["x-request-id"] == "first"
+
+    asyncio.run(main())
+
+
 def test_prefixes_are_shared_inside_one_key_alone(directory: Path) -> None:
     async def cached(client: Any, key: str) -> int:
         body = {"prompt": list(range(2, 40)), "max_tokens": 1}

@@ -1,6 +1,11 @@
 """The page about the API is current."""
 
+import ast
+
 from tests.tidy.api_page import PAGE, generated, page
+from tests.tidy.source import ROOT
+
+CODE_AT = {"unavailable": 1, "invalid": 2, "too_many": 2, "rejected": 0}  # among the arguments
 
 
 def test_the_page_is_current() -> None:
@@ -13,3 +18,28 @@ def test_a_page_that_is_not_current_is_noticed() -> None:
     text = PAGE.read_text("utf-8").replace("`temperature`", "`heat`", 1)
     assert page(text) != text
     assert "`temperature`" in generated()
+
+
+def codes() -> set[str]:
+    """Every `error.code` that the server's sources write as a literal."""
+    found = set()
+    for file in (ROOT / "octavo" / "server").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            place = CODE_AT.get(name, len(node.args))
+            given = [*node.args[place : place + 1]]
+            given += [each.value for each in node.keywords if each.arg == "code"]
+            found |= {
+                each.value
+                for each in given
+                if isinstance(each, ast.Constant) and isinstance(each.value, str)
+            }
+    return found
+
+
+def test_every_error_code_is_on_the_page() -> None:
+    assert {"invalid_api_key", "engine_full", "preparation_full", "unknown_parameter"} <= codes()
+    text = PAGE.read_text("utf-8")
+    assert not [code for code in sorted(codes()) if f"`{code}`" not in text]

@@ -23,8 +23,14 @@ def conversation_job(request: ChatRequest | TokenizeRequest, config: ServerConfi
         )
     continues = request.continue_final_message
     opens = request.add_generation_prompt
-    if continues:
-        opens = False  # the default is to open one; continuing says otherwise
+    if continues and opens:
+        raise invalid(
+            "add_generation_prompt=true opens a new message and continue_final_message=true goes "
+            "on with the last one: send one of them",
+            "continue_final_message",
+        )
+    if opens is None:
+        opens = not continues
     assert request.messages is not None
     variables = dict(request.chat_template_kwargs or {})
     documents = None

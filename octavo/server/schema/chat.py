@@ -16,7 +16,7 @@ MAX_TEMPLATE_CHARACTERS = 1 << 18
 Role = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
-class ContentPart(Struct, kw_only=True):
+class ContentPart(Struct, kw_only=True, gc=False):
     """A piece of a message; this server reads text."""
 
     type: Role
@@ -45,7 +45,7 @@ class ChatRequest(CommonRequest, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     echo: bool = False  # the last message stands before the answer, if it is the assistant's
-    add_generation_prompt: bool = True
+    add_generation_prompt: bool | None = None  # default: unless the last message is continued
     continue_final_message: bool = False
     add_special_tokens: bool = False
     documents: Annotated[list[dict[str, Any]], Meta(max_length=1024)] | None = None

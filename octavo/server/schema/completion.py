@@ -6,11 +6,12 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from octavo.server.schema.decode import MAX_LISTS
 from octavo.server.schema.sampling import INT32, CommonRequest, TokenId
 from octavo.server.schema.usage import Usage
 
 MAX_PROMPT_ITEMS = 1 << 20  # token ids in one prompt
-MAX_PROMPTS = 128
+MAX_PROMPTS = MAX_LISTS
 
 PromptTokens = Annotated[list[TokenId], Meta(max_length=MAX_PROMPT_ITEMS)]
 

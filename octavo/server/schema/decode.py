@@ -5,56 +5,133 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
-from octavo.server.errors import invalid
+from octavo.server.errors import ApiError, invalid
 from octavo.server.schema.unsupported import IGNORED, UNSUPPORTED, check_unsupported
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 MAX_NESTING = 100
+MAX_LISTS = 128  # of token ids in one field
+# Fields whose insides no type bounds; how deep they may be is looked at when they are read.
+OPEN = frozenset({"documents", "chat_template_kwargs"})
+_LISTS = re.compile(rb"\s*\[\s*\[")
+_FEW_WORDS_BYTES = 4096
+_NUMBER_BYTES = 64
+_MANY_WORDS = object()  # equal to nothing that asks for nothing
+_CUT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _WHERE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>.*)`)?$", re.DOTALL)
 
 
 def decode(body: bytes, kind: type[T]) -> tuple[T, tuple[str, ...]]:
-    """The request, and the names of fields that nobody knows."""
-    given = _parse(body)
-    if not isinstance(given, dict):
-        raise invalid("the body must be a JSON object")
-    check_unsupported(given)
-    fields = integer_fields(kind)
-    for name in fields & given.keys():  # 1.0 is a whole number, whoever wrote it
-        value = given[name]
-        if isinstance(value, float) and value.is_integer():
-            given[name] = int(value)
-    try:
-        request = msgspec.convert(given, kind)
-    except msgspec.ValidationError as error:
-        raise _explained(str(error)) from None
-    except RecursionError:
-        raise invalid(f"the body is nested deeper than {MAX_NESTING} levels") from None
-    known = frozenset(kind.__struct_fields__)
-    unknown = given.keys() - known - UNSUPPORTED.keys() - IGNORED.keys()
-    return request, tuple(sorted(unknown))
+    """The request, and the names of fields that nobody knows.
+
+    The body is cut into its fields first, and each that is known is read by its own type. What
+    nobody knows is never built, so that a body full of it costs no more than reading it over.
+    """
+    parts = _parts(body)
+    check_unsupported({name: _glance(parts[name]) for name in parts.keys() & UNSUPPORTED.keys()})
+    fields = _fields(kind)
+    values: dict[str, Any] = {}
+    for name, field in fields.items():
+        if name in parts:
+            values[name] = field.read(parts[name])
+        elif field.is_required:
+            raise invalid(f"{name} is missing", name)
+    unknown = parts.keys() - fields.keys() - UNSUPPORTED.keys() - IGNORED.keys()
+    return kind(**values), tuple(sorted(unknown))
 
 
-def _parse(body: bytes) -> Any:
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """One field of a request."""
+
+    name: str
+    decoder: msgspec.json.Decoder[Any]
+    is_required: bool
+    is_integer: bool
+    is_open: bool  # holds what its type says nothing of
+
+    def read(self, part: msgspec.Raw) -> Any:
+        """Its value; raises ApiError for what it cannot be."""
+        if _LISTS.match(part) and bytes(part).count(b"[") > MAX_LISTS + 1:
+            # Told before a million of them are built: nothing else here takes lists of lists.
+            raise invalid(f"{self.name} has more than {MAX_LISTS} lists", self.name)
+        try:
+            value = self.decoder.decode(part)
+        except msgspec.ValidationError as error:
+            whole = _whole(part) if self.is_integer else None
+            if whole is None:
+                raise _explained(str(error), self.name) from None
+            return self.read(msgspec.Raw(b"%d" % whole))
+        except UnicodeDecodeError:
+            raise invalid(f"{self.name} is not valid JSON: it is not UTF-8", self.name) from None
+        except msgspec.DecodeError as error:  # what can be read over, and yet is no text
+            raise invalid(
+                f"{self.name} is not valid JSON: {_lower(str(error))}", self.name
+            ) from None
+        except RecursionError:
+            raise _too_deep(self.name) from None
+        if self.is_open and not _is_shallow(value):
+            raise _too_deep(self.name)
+        return value
+
+
+@lru_cache(maxsize=64)
+def _fields(kind: type[msgspec.Struct]) -> Mapping[str, _Field]:
+    bare = get_type_hints(kind)  # without their bounds
+    return {
+        field.name: _Field(
+            field.name,
+            msgspec.json.Decoder(field.type),
+            field.required,
+            _is_integer(bare[field.name]),
+            field.name in OPEN,
+        )
+        for field in msgspec.structs.fields(kind)
+    }
+
+
+def _parts(body: bytes) -> dict[str, msgspec.Raw]:
+    """The body's fields, each still as it was written."""
     try:
-        given = msgspec.json.decode(body)
-    except msgspec.ValidationError as error:
-        raise _explained(str(error)) from None
+        return _CUT.decode(body)
+    except msgspec.ValidationError:
+        raise invalid("the body must be a JSON object") from None
     except msgspec.DecodeError as error:
         raise invalid(f"the body is not valid JSON: {_lower(str(error))}") from None
     except UnicodeDecodeError:
         raise invalid("the body is not valid JSON: it is not UTF-8") from None
     except RecursionError:
-        raise invalid(f"the body is nested deeper than {MAX_NESTING} levels") from None
-    if not _is_shallow(given):
-        raise invalid(f"the body is nested deeper than {MAX_NESTING} levels")
-    return given
+        raise _too_deep(None) from None
+
+
+def _glance(part: msgspec.Raw) -> Any:
+    """The value of what would be taken only if it asked for nothing, which takes few words."""
+    if len(memoryview(part)) > _FEW_WORDS_BYTES:
+        return _MANY_WORDS
+    try:
+        return msgspec.json.decode(part)
+    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
+        return _MANY_WORDS
+
+
+def _whole(part: msgspec.Raw) -> int | None:
+    """1.0 is a whole number, whoever wrote it."""
+    if len(memoryview(part)) > _NUMBER_BYTES:
+        return None
+    value = msgspec.json.decode(part)
+    return int(value) if isinstance(value, float) and value.is_integer() else None
+
+
+def _too_deep(name: str | None) -> ApiError:
+    what = "the body" if name is None else name
+    return invalid(f"{what} is nested deeper than {MAX_NESTING} levels", name)
 
 
 def _is_shallow(value: Any) -> bool:
@@ -81,31 +158,24 @@ def refuse_unknown(unknown: tuple[str, ...], kind: type[msgspec.Struct]) -> None
     raise invalid(f"unknown field {name[:64]!r}{hint}", name[:64], "unknown_parameter")
 
 
-@lru_cache(maxsize=64)
-def integer_fields(kind: type[msgspec.Struct]) -> frozenset[str]:
-    """The fields that are whole numbers."""
-    hints: Mapping[str, Any] = get_type_hints(kind)
-    return frozenset(name for name, hint in hints.items() if _is_integer(hint))
-
-
 def _is_integer(hint: Any) -> bool:
     arguments = getattr(hint, "__args__", ())
     return hint is int or (type(None) in arguments and int in arguments)
 
 
-def _explained(text: str) -> Exception:
+def _explained(text: str, name: str) -> ApiError:
     """msgspec's words, with the field in front; they speak of the schema and hold no data."""
     found = _WHERE.match(text)
     assert found is not None  # the pattern matches anything
-    path = (found["path"] or "").lstrip(".")
+    path = name + (found["path"] or "")
     what = _lower(found["what"].replace("`", "").replace("object | null", "object"))
     missing = re.search(r"required field (\w+)", what)
     if missing:
-        path = f"{path}.{missing[1]}" if path else missing[1]
+        path = f"{path}.{missing[1]}"
         return invalid(f"{path} is missing", path)
     if found["key"]:
         path += " (a key)"
-    return invalid(f"{path}: {what}" if path else what, path or None)
+    return invalid(f"{path}: {what}", path)
 
 
 def _lower(text: str) -> str:

@@ -17,7 +17,7 @@ class TokenizeRequest(Struct, kw_only=True):
     prompt: str | None = None
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
     add_special_tokens: bool | None = None  # default: yes for a text, no for a conversation
-    add_generation_prompt: bool = True
+    add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     return_token_strs: bool | None = None
     chat_template: Annotated[str, Meta(max_length=MAX_TEMPLATE_CHARACTERS)] | None = None

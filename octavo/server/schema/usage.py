@@ -11,6 +11,14 @@ class PromptTokensDetails(Struct, kw_only=True):
     cached_tokens: int = 0
 
 
+class CompletionTokensDetails(Struct, kw_only=True, frozen=True):
+    """Of the continuations' tokens; reasoning is told apart once there are parsers for it."""
+
+    reasoning_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
+
+
 class Usage(Struct, kw_only=True):
     """Tokens of the prompt, and of all continuations together."""
 
@@ -18,3 +26,4 @@ class Usage(Struct, kw_only=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails = CompletionTokensDetails()
