@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from octavo.server.auth import PUBLIC
 from octavo.server.route import Route
 from octavo.server.state import VERSION
 
@@ -16,12 +17,17 @@ _ERRORS = {
     "401": "The API key is missing or wrong.",
     "403": "The Host or the Origin is not allowed.",
     "404": "There is no such model or route.",
+    "405": "The route takes another method; `Allow` says which.",
+    "408": "The head or the body did not arrive in time.",
     "413": "The body is too large.",
     "415": "The body is not JSON.",
     "429": "Too many requests wait; `Retry-After` says when to come again.",
+    "431": "The head is too large.",
     "500": "The server failed on this request.",
     "503": "Nobody is served now; `Retry-After` says when to come again.",
+    "504": "The deadline passed.",
 }
+_ERROR = {"$ref": _REFERENCE.format(name="Error")}
 _ERROR_SCHEMA = {
     "type": "object",
     "required": ["error"],
@@ -68,12 +74,14 @@ def _operation(route: Route) -> dict[str, Any]:
     if route.response is not None:
         content[route.kind] = {"schema": _reference(route.response)}
     if route.chunk is not None:
-        content["text/event-stream"] = {"schema": _reference(route.chunk)}
+        content["text/event-stream"] = {"schema": {"anyOf": [_reference(route.chunk), _ERROR]}}
     responses: dict[str, Any] = {"200": {"description": "As asked for.", "content": content}}
-    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    error = {"application/json": {"schema": _ERROR}}
     for status, meaning in _ERRORS.items():
         responses[status] = {"description": meaning, "content": error}
     operation: dict[str, Any] = {"summary": route.summary, "responses": responses}
+    if route.path in PUBLIC:
+        operation["security"] = []
     if route.request is not None:
         body = {"application/json": {"schema": _reference(route.request)}}
         operation["requestBody"] = {"required": True, "content": body}

@@ -1,0 +1,139 @@
+"""Clients that people use, each as it is published, against real server processes.
+
+`make test-clients` installs each into an environment of its own and runs this file; `make test`
+does not. A client's program says what it expects and fails where that is not so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+ENVIRONMENTS = ROOT / "build" / "clients"
+KEY = "a-key-of-the-tests"
+HEADERS = {"authorization": f"Bearer {KEY}"}
+SECONDS = 180
+
+
+@contextmanager
+def serving(directory: Path, **options: object) -> Iterator[str]:
+    """A server's address, for as long as the block lasts; it must end in order."""
+    directory.mkdir()
+    given = json.dumps({"api_keys": [KEY], **options})
+    command = [sys.executable, "-m", "tests.clients.server", str(directory), given]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        found = re.search(r"http://\S+", line)
+        assert found, f"the server has not started: {line!r}"
+        yield found[0]
+    finally:
+        process.terminate()
+        code = process.wait(60)
+        process.stdout.close()
+    assert code == 0
+
+
+@pytest.fixture(scope="session")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server with room for everybody."""
+    with serving(tmp_path_factory.mktemp("open") / "model") as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def full_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server that is full: one request runs in an engine that is paused, another waits."""
+    directory = tmp_path_factory.mktemp("full")
+    admin = directory / "admin"
+    options = {"max_running_sequences": 1, "max_waiting_requests": 1, "admin_socket": str(admin)}
+    with serving(directory / "model", **options) as address:
+        operator = httpx.Client(
+            transport=httpx.HTTPTransport(uds=str(admin)), base_url="http://localhost"
+        )
+        operator.post("/pause").raise_for_status()
+
+        def occupy() -> None:
+            body = {"prompt": "x", "max_tokens": 1}
+            httpx.post(f"{address}/v1/completions", json=body, headers=HEADERS, timeout=SECONDS)
+
+        threads = []
+        for num_inside in (1, 2):
+            threads.append(threading.Thread(target=occupy))
+            threads[-1].start()
+            while len(operator.get("/in-flight").json()["in_flight"]) < num_inside:
+                pass
+        yield address
+        operator.post("/resume").raise_for_status()
+        for thread in threads:
+            thread.join()
+        operator.close()
+
+
+def in_environment(name: str, command: list[str], **variables: str) -> str:
+    """What a client's program prints; it must succeed."""
+    environment = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
+    # Nobody is asked anything but the servers here.
+    environment |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "DO_NOT_TRACK": "1"}
+    environment |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENAI_API_KEY": KEY} | variables
+    assert (ENVIRONMENTS / name).is_dir(), f"{name} is not installed: make test-clients"
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=SECONDS, cwd=HERE
+    )
+    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ["langchain-openai", "litellm", "lm-eval"])
+def test_python(name: str, address: str, full_address: str, tmp_path: Path) -> None:
+    program = HERE / f"use_{name.replace('-', '_')}.py"
+    python = str(ENVIRONMENTS / name / "bin" / "python")
+    addresses = {"OCTAVO_URL": address, "OCTAVO_FULL_URL": full_address, "OCTAVO_KEY": KEY}
+    if name == "lm-eval":
+        from tests.frontend.tiny import make_tokenizer_files
+
+        (tmp_path / "tokenizer").mkdir()
+        addresses["TOKENIZER"] = str(make_tokenizer_files(tmp_path / "tokenizer"))
+    assert "all is well" in in_environment(name, [python, str(program)], **addresses)
+
+
+@pytest.mark.parametrize("name", ["openai", "ai-sdk"])
+def test_node(name: str, address: str, full_address: str) -> None:
+    """The program is copied to where its packages are: node looks for them beside it."""
+    program = ENVIRONMENTS / "node" / f"use_{name.replace('-', '_')}.mjs"
+    program.write_text((HERE / program.name).read_text("utf-8"), "utf-8")
+    addresses = {"OCTAVO_URL": address, "OCTAVO_FULL_URL": full_address, "OCTAVO_KEY": KEY}
+    assert "all is well" in in_environment("node", ["node", str(program)], **addresses)
+
+
+def test_schemathesis(address: str, tmp_path: Path) -> None:
+    """Requests that fit the document and requests that do not: no answer is a failure of ours."""
+    settings = tmp_path / "schemathesis.toml"
+    settings.write_text((HERE / "schemathesis.toml").read_text("utf-8"), "utf-8")
+    program = ENVIRONMENTS / "schemathesis" / "bin" / "schemathesis"
+    for mode in ("positive", "negative"):
+        command = [str(program), "--config-file", str(settings), "run", f"{address}/openapi.json"]
+        command += ["--mode", mode, "--max-examples", "40", "--seed", "1", "--no-color"]
+        command += [
+            "--phases",
+            "examples,coverage,fuzzing",
+            "--header",
+            f"Authorization: Bearer {KEY}",
+        ]
+        assert "No issues found" in in_environment("schemathesis", command)
+    text = httpx.get(f"{address}/metrics", headers=HEADERS).text
+    failed = re.findall(r'octavo:http_responses_total\{.*status="500"\} (\S+)', text)
+    assert not failed
