@@ -15,7 +15,7 @@ CODE := $(wildcard octavo tests benchmarks)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup test test-smollm2 check coverage format sim planted bench-core lock clean
+.PHONY: help setup test test-smollm2 test-clients check coverage format sim planted bench-core lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,6 +83,26 @@ test: setup build/openai-1 check coverage ## everything; the last line is pytest
 
 test-smollm2: setup ## SmolLM2's text of fifty prompts against the reference (minutes)
 	@$(RUN) -m pytest --quiet tests/models/every_prompt.py
+
+CLIENTS := langchain-openai litellm lm-eval schemathesis
+CLIENT_STAMPS := $(CLIENTS:%=build/clients/%/.installed) build/clients/node/.installed
+
+build/clients/%/.installed: requirements/clients/%.txt $(VENV)/.venv
+	@echo "installing the client $* into an environment of its own"
+	@$(PYTHON) -m venv --clear build/clients/$*
+	@build/clients/$*/bin/python -m pip --disable-pip-version-check --quiet install -r $<
+	@touch $@
+
+build/clients/node/.installed: requirements/clients/node/package.json requirements/clients/node/package-lock.json
+	@command -v npm >/dev/null || { echo "the clients for node need node 20 or newer, with npm: install it" \
+	    "first (nodejs.org, or your system's package)" >&2; exit 1; }
+	@echo "installing the clients for node"
+	@mkdir -p $(@D) && cp requirements/clients/node/package*.json $(@D)
+	@cd $(@D) && npm ci --silent --no-audit --no-fund
+	@touch $@
+
+test-clients: setup $(CLIENT_STAMPS) ## other people's clients and schemathesis against real servers (minutes)
+	@$(RUN) -m pytest --quiet tests/clients/every_client.py
 
 check: $(VENV)/.octavo ## ruff, mypy, import contracts, the tidy rules
 	@$(RUN) -m ruff check --quiet $(CODE)

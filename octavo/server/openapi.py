@@ -74,7 +74,7 @@ def _operation(route: Route) -> dict[str, Any]:
     if route.response is not None:
         content[route.kind] = {"schema": _reference(route.response)}
     if route.chunk is not None:
-        content["text/event-stream"] = {"schema": {"anyOf": [_reference(route.chunk), _ERROR]}}
+        content["text/event-stream"] = {"schema": _event(_reference(route.chunk))}
     responses: dict[str, Any] = {"200": {"description": "As asked for.", "content": content}}
     error = {"application/json": {"schema": _ERROR}}
     for status, meaning in _ERRORS.items():
@@ -89,6 +89,17 @@ def _operation(route: Route) -> dict[str, Any]:
         hole = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
         operation["parameters"] = [hole]
     return operation
+
+
+def _event(chunk: dict[str, str]) -> dict[str, Any]:
+    """One server-sent event: JSON as a string, but for the mark of the end."""
+    told = {
+        "type": "string",
+        "contentMediaType": "application/json",
+        "contentSchema": {"anyOf": [chunk, _ERROR]},
+    }
+    data = {"anyOf": [{"const": "[DONE]"}, told]}
+    return {"type": "object", "required": ["data"], "properties": {"data": data}}
 
 
 def _reference(kind: type[msgspec.Struct]) -> dict[str, str]:

@@ -14,7 +14,11 @@ MESSAGES = [{"role": "user", "content": "Hello"}]
 
 def ask(provider: str = "openai", url: str = URL, **fields: Any) -> Any:
     """One chat."""
-    given = {"model": f"{provider}/tiny", "messages": MESSAGES, "api_base": f"{url}/v1"}
+    given: dict[str, Any] = {
+        "model": f"{provider}/tiny",
+        "messages": MESSAGES,
+        "api_base": f"{url}/v1",
+    }
     given |= {"api_key": KEY, "max_tokens": 8, "temperature": 0, "num_retries": 0, "timeout": 60}
     return litellm.completion(**{**given, "max_retries": 0, **fields})
 
@@ -62,11 +66,15 @@ def main() -> None:
     extra = ask(top_k=1, extra_body={"min_tokens": 3})
     assert extra.choices[0].message.content
 
-    given = {"model": "text-completion-openai/tiny", "api_base": f"{URL}/v1", "api_key": KEY}
-    given |= {"prompt": "The quick", "max_tokens": 6, "temperature": 0}
-    whole = litellm.text_completion(**given).choices[0].text
+    prompt: dict[str, Any] = {
+        "model": "text-completion-openai/tiny",
+        "api_base": f"{URL}/v1",
+        "api_key": KEY,
+    }
+    prompt |= {"prompt": "The quick", "max_tokens": 6, "temperature": 0}
+    whole = litellm.text_completion(**prompt).choices[0].text
     assert whole
-    parts = litellm.text_completion(**given, stream=True)
+    parts = litellm.text_completion(**prompt, stream=True)
     assert "".join(part.choices[0].text or "" for part in parts) == whole
 
     assert "gpt-9" in str(refused(litellm.NotFoundError, model="openai/gpt-9"))

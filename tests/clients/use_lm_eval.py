@@ -40,7 +40,7 @@ def by_hand(context: str, continuation: str) -> tuple[float, bool]:
     return sum(each["logprob"] for each in ours), all(each["rank"] == 1 for each in ours)
 
 
-class Task(ConfigurableTask):
+class Task(ConfigurableTask):  # type: ignore[misc]  # mypy does not see the package
     """Two questions with choices, in memory."""
 
     def __init__(self) -> None:
