@@ -7,7 +7,6 @@ does not. A client's program says what it expects and fails where that is not so
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -18,6 +17,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+
+from tests.frontend.tiny import make_tokenizer_files
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -83,15 +84,19 @@ def full_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         operator.close()
 
 
-def in_environment(name: str, command: list[str], **variables: str) -> str:
+# Nobody is asked anything but the servers here.
+OFFLINE = ("HF_HUB_OFFLINE=1", "HF_DATASETS_OFFLINE=1", "LITELLM_LOCAL_MODEL_COST_MAP=True")
+
+
+def in_environment(name: str, *command: str) -> str:
     """What a client's program prints; it must succeed."""
-    environment = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
-    # Nobody is asked anything but the servers here.
-    environment |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "DO_NOT_TRACK": "1"}
-    environment |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENAI_API_KEY": KEY} | variables
     assert (ENVIRONMENTS / name).is_dir(), f"{name} is not installed: make test-clients"
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=SECONDS, cwd=HERE
+        ["env", *OFFLINE, f"OPENAI_API_KEY={KEY}", *command],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        cwd=HERE,
     )
     assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     return done.stdout
@@ -99,15 +104,11 @@ def in_environment(name: str, command: list[str], **variables: str) -> str:
 
 @pytest.mark.parametrize("name", ["langchain-openai", "litellm", "lm-eval"])
 def test_python(name: str, address: str, full_address: str, tmp_path: Path) -> None:
-    program = HERE / f"use_{name.replace('-', '_')}.py"
+    program = str(HERE / f"use_{name.replace('-', '_')}.py")
     python = str(ENVIRONMENTS / name / "bin" / "python")
-    addresses = {"OCTAVO_URL": address, "OCTAVO_FULL_URL": full_address, "OCTAVO_KEY": KEY}
-    if name == "lm-eval":
-        from tests.frontend.tiny import make_tokenizer_files
-
-        (tmp_path / "tokenizer").mkdir()
-        addresses["TOKENIZER"] = str(make_tokenizer_files(tmp_path / "tokenizer"))
-    assert "all is well" in in_environment(name, [python, str(program)], **addresses)
+    tokenizer = str(make_tokenizer_files(tmp_path))
+    said = in_environment(name, python, program, address, full_address, KEY, tokenizer)
+    assert "all is well" in said
 
 
 @pytest.mark.parametrize("name", ["openai", "ai-sdk"])
@@ -115,8 +116,8 @@ def test_node(name: str, address: str, full_address: str) -> None:
     """The program is copied to where its packages are: node looks for them beside it."""
     program = ENVIRONMENTS / "node" / f"use_{name.replace('-', '_')}.mjs"
     program.write_text((HERE / program.name).read_text("utf-8"), "utf-8")
-    addresses = {"OCTAVO_URL": address, "OCTAVO_FULL_URL": full_address, "OCTAVO_KEY": KEY}
-    assert "all is well" in in_environment("node", ["node", str(program)], **addresses)
+    said = in_environment("node", "node", str(program), address, full_address, KEY)
+    assert "all is well" in said
 
 
 def test_schemathesis(tmp_path: Path) -> None:
@@ -131,7 +132,7 @@ def test_schemathesis(tmp_path: Path) -> None:
             command += [f"{address}/openapi.json", "--mode", mode, "--max-examples", "30"]
             command += ["--seed", "1", "--no-color", "--phases", "examples,coverage,fuzzing"]
             command += ["--header", f"Authorization: Bearer {KEY}", "--request-timeout", "60"]
-            assert " passed" in in_environment("schemathesis", command)
+            assert " passed" in in_environment("schemathesis", *command)
         text = httpx.get(f"{address}/metrics", headers=HEADERS).text
         assert 'status="200"' in text
         assert not re.findall(r'octavo:http_responses_total\{.*status="500"\} \S+', text)

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { APICallError, generateText, streamText } from "ai";
 
-const { OCTAVO_URL: url, OCTAVO_FULL_URL: full, OCTAVO_KEY: key } = process.env;
+const [url, full, key] = process.argv.slice(2);
 const provider = (to, apiKey = key) =>
   createOpenAICompatible({ name: "octavo", baseURL: `${to}/v1`, apiKey, includeUsage: true });
 const ours = provider(url);

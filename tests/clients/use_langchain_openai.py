@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import sys
 
 import openai
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_openai import ChatOpenAI, OpenAI
 
-URL, FULL, KEY = (os.environ[f"OCTAVO_{name}"] for name in ("URL", "FULL_URL", "KEY"))
+URL, FULL, KEY = sys.argv[1:4]
 MESSAGES = [SystemMessage("Be brief."), HumanMessage("Hello"), AIMessage("Yes"), HumanMessage("?")]
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import sys
 from typing import Any
 
 import litellm
 
-URL, FULL, KEY = (os.environ[f"OCTAVO_{name}"] for name in ("URL", "FULL_URL", "KEY"))
+URL, FULL, KEY = sys.argv[1:4]
 MESSAGES = [{"role": "user", "content": "Hello"}]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import sys
 import urllib.request
 from typing import Any
 
@@ -13,7 +13,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 
-URL, KEY = os.environ["OCTAVO_URL"], os.environ["OCTAVO_KEY"]
+URL, _, KEY, TOKENIZER = sys.argv[1:5]
 PAIRS = [("The quick brown", " fox jumps"), ("A day in the", " country"), ("Ein Tag wie", " jeder")]
 
 QUESTIONS = [
@@ -65,7 +65,7 @@ def main() -> None:
         base_url=f"{URL}/v1/completions",
         model="tiny",
         tokenizer_backend="huggingface",
-        tokenizer=os.environ["TOKENIZER"],
+        tokenizer=TOKENIZER,
         max_length=128,
         max_retries=1,
         num_concurrent=1,
@@ -81,7 +81,7 @@ def main() -> None:
         base_url=f"{URL}/v1/completions",
         model="tiny",
         tokenizer_backend="huggingface",
-        tokenizer=os.environ["TOKENIZER"],
+        tokenizer=TOKENIZER,
         max_length=128,
         num_concurrent=3,
     )

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import OpenAI from "openai";
 
-const { OCTAVO_URL: url, OCTAVO_FULL_URL: full, OCTAVO_KEY: key } = process.env;
+const [url, full, key] = process.argv.slice(2);
 const client = (baseURL, apiKey = key) =>
   new OpenAI({ baseURL: `${baseURL}/v1`, apiKey, maxRetries: 0, timeout: 60_000 });
 const ours = client(url);

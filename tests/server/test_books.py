@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from octavo.server.admin import ADMIN_ROUTES
+from octavo.server.auth import PUBLIC
 from octavo.server.lifecycle import ready_text
 from octavo.server.openapi import document
 from octavo.server.routes import ROUTES
@@ -220,3 +221,15 @@ def test_the_ready_text_can_be_pasted(directory: Path) -> None:
     text = asyncio.run(main())
     assert "curl http://127.0.0.1:8000/v1/chat/completions" in text
     assert "base_url='http://127.0.0.1:8000/v1'" in text
+
+
+def test_the_document_tells_of_every_status_and_who_needs_a_key() -> None:
+    """What is answered and not told of would be a surprise to generated clients."""
+    paths = document(ROUTES)["paths"]
+    for path, methods in paths.items():
+        for operation in methods.values():
+            assert {"401", "405", "408", "431", "503", "504"} <= operation["responses"].keys()
+            assert ("security" in operation) == (path in PUBLIC)
+    stream = paths["/v1/chat/completions"]["post"]["responses"]["200"]["content"]
+    schema = stream["text/event-stream"]["schema"]["properties"]["data"]
+    assert {"const": "[DONE]"} in schema["anyOf"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
+from octavo.server.config import ServerConfig
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.make import events, listening
 
@@ -113,6 +115,35 @@ def test_bodies_are_bounded_whether_announced_or_not(directory: Path) -> None:
         )
         chunk = b"4000\r\n" + b" " * 0x4000 + b"\r\n"
         assert talk(life.port, chunked + chunk * 8).startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_trickle_is_not_an_arrival(directory: Path) -> None:
+    """The time is for the whole of a head and of a body, not for the next byte."""
+    with listening(directory, header_seconds=0.3, body_seconds=0.3) as life:
+        begun = b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: "
+        head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\n"
+        for start in (begun, head):
+            with socket.create_connection(("127.0.0.1", life.port), timeout=20) as connection:
+                connection.sendall(start)
+                connection.settimeout(0.02)
+                answer = b""
+                for _ in range(500):
+                    with contextlib.suppress(TimeoutError):
+                        answer = connection.recv(4096)
+                        break
+                    connection.sendall(b"x")
+                assert answer.startswith(b"HTTP/1.1 408 "), answer
+
+
+def test_the_bounds_are_those_that_are_documented() -> None:
+    config = ServerConfig()
+    assert (config.max_header_bytes, config.max_headers) == (32 << 10, 64)
+    assert config.max_body_bytes == 8 << 20
+    assert (config.max_connections, config.max_connections_per_client) == (4096, 512)
+    assert (config.header_seconds, config.body_seconds, config.idle_seconds) == (10, 30, 75)
+    assert config.template_seconds == 2
+    assert not config.log_prompts
+    assert not config.trust_request_chat_template
 
 
 def test_curl_may_ask_before_it_sends(directory: Path) -> None:
