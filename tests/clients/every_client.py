@@ -88,7 +88,7 @@ def full_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 OFFLINE = ("HF_HUB_OFFLINE=1", "HF_DATASETS_OFFLINE=1", "LITELLM_LOCAL_MODEL_COST_MAP=True")
 
 
-def in_environment(name: str, *command: str) -> str:
+def in_environment(name: str, *command: str, directory: Path = HERE) -> str:
     """What a client's program prints; it must succeed."""
     assert (ENVIRONMENTS / name).is_dir(), f"{name} is not installed: make test-clients"
     done = subprocess.run(
@@ -96,7 +96,7 @@ def in_environment(name: str, *command: str) -> str:
         capture_output=True,
         text=True,
         timeout=SECONDS,
-        cwd=HERE,
+        cwd=directory,
     )
     assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     return done.stdout
@@ -132,7 +132,7 @@ def test_schemathesis(tmp_path: Path) -> None:
             command += [f"{address}/openapi.json", "--mode", mode, "--max-examples", "30"]
             command += ["--seed", "1", "--no-color", "--phases", "examples,coverage,fuzzing"]
             command += ["--header", f"Authorization: Bearer {KEY}", "--request-timeout", "60"]
-            assert " passed" in in_environment("schemathesis", *command)
+            assert " passed" in in_environment("schemathesis", *command, directory=tmp_path)
         text = httpx.get(f"{address}/metrics", headers=HEADERS).text
         assert 'status="200"' in text
         assert not re.findall(r'octavo:http_responses_total\{.*status="500"\} \S+', text)
