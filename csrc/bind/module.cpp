@@ -1,0 +1,16 @@
+// The extension module: each bind/*.cpp adds its own part.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "runtime/processor.h"
+
+namespace nb = nanobind;
+
+NB_MODULE(_native, m) {
+  m.def("tiers", [] {
+    std::vector<std::string> names;
+    for (const octavo::KernelTable* tier : octavo::runnable_tiers()) names.emplace_back(tier->name);
+    return names;
+  });
+}
