@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,15 @@ class HostBatch:
     row_starts: Ints  # [sequences + 1]
     tables: tuple[Ints, ...]  # a group: [sequences, blocks], padded with the null block
     logits_rows: Ints  # rows whose logits are wanted
+    # Rows whose last hidden state is wanted.
+    hidden_rows: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
+
+
+class ForwardResult(NamedTuple):
+    """What one pass gives, in the order of the rows that were asked for."""
+
+    logits: Floats  # [logits_rows, vocabulary]
+    hidden: Floats  # [hidden_rows, hidden size]: what the head reads, the last norm behind it
 
 
 class Backend(Protocol):
@@ -58,8 +67,5 @@ class Backend(Protocol):
     def copy_blocks(self, pairs: tuple[tuple[int, int], ...]) -> None:
         """Copy blocks (source, destination) in every buffer, in this order."""
 
-    def forward(self, batch: HostBatch) -> Floats:
-        """Logits of the wanted rows."""
-
-    def hidden(self, batch: HostBatch) -> Floats:
-        """The last hidden state of the wanted rows, for embeddings."""
+    def forward(self, batch: HostBatch) -> ForwardResult:
+        """Write the batch's KV; logits and hidden states of the rows that ask for them."""

@@ -49,7 +49,7 @@ class Runner:
             self.tables,
             rows,
         )
-        return self.backend.forward(batch)
+        return self.backend.forward(batch).logits
 
     def greedy(self, prompt: list[int], count: int) -> list[int]:
         """The text a greedy sampler writes."""

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from octavo.backends.base import Floats, HostBatch, KVLayout
+from octavo.backends.base import ForwardResult, HostBatch, KVLayout
 from octavo.backends.torch.attention import Buffers, TorchBatch, make_buffers
 from octavo.backends.torch.ops import TorchOps
 from octavo.layers import CausalLM, Ops
@@ -51,14 +51,7 @@ class TorchBackend:
                 cells[there] = cells[source * size : (source + 1) * size]
 
     @torch.inference_mode()
-    def forward(self, batch: HostBatch) -> Floats:
+    def forward(self, batch: HostBatch) -> ForwardResult:
         model, buffers = self._ready
-        logits: Tensor = model(TorchBatch.of(batch, buffers))
-        return logits.float().numpy()
-
-    @torch.inference_mode()
-    def hidden(self, batch: HostBatch) -> Floats:
-        model, buffers = self._ready
-        tensors = TorchBatch.of(batch, buffers)
-        states: Tensor = self.ops.select_rows(model.hidden(tensors), tensors.logits_rows)
-        return states.float().numpy()
+        logits, hidden = model(TorchBatch.of(batch, buffers))
+        return ForwardResult(logits.float().numpy(), hidden.float().numpy())
