@@ -7,6 +7,8 @@
 #define OCTAVO_STRING(a) OCTAVO_STRING_(a)
 
 #include "kernels/elementwise.inl"
+#include "kernels/naive_attention.inl"
+#include "kernels/naive_gemm.inl"
 
 namespace octavo {
 namespace OCTAVO_TIER {
@@ -16,6 +18,8 @@ const KernelTable table = [] {
   KernelTable made{};
   made.name = OCTAVO_STRING(OCTAVO_TIER);
   add_elementwise(made);
+  add_naive_gemm(made);
+  add_naive_attention(made);
   return made;
 }();
 
