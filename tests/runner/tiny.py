@@ -52,6 +52,9 @@ class RandomWeights:
         values = generator.standard_normal(shape) * spread + (len(shape) == 1)
         return values.astype(np.float32)
 
+    def stored(self, name: str) -> None:
+        """Nothing is stored: there are only values."""
+
 
 def make_spec(windows: Windows) -> ModelSpec:
     """As many layers as windows."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from octavo.backends.base import ForwardResult, HostBatch, KVLayout
+from octavo.backends.base import ForwardResult, HostBatch, KVLayout, StoredRows
 from octavo.backends.torch.attention import Buffers, TorchBatch, make_buffers
 from octavo.backends.torch.ops import TorchOps
-from octavo.layers import CausalLM, Ops
+from octavo.layers import CausalLM, Module, Ops
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -30,6 +32,12 @@ class TorchBackend:
 
     def parameter(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(self.dtype)
+
+    def matrix(self, parts: Sequence[StoredRows], module: Module) -> Tensor:
+        return self.parameter(np.concatenate([part.floats() for part in parts]))
+
+    def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> Tensor:
+        return torch.stack([self.matrix(parts, module) for parts in matrices])
 
     def prepare(self, model: CausalLM, layout: KVLayout, num_blocks: int, block_size: int) -> None:
         shape = (layout.kv_heads, layout.head_dim)
