@@ -1,4 +1,5 @@
 // One tier: every kernel file, compiled into this tier's namespace, and the table of them.
+#include "kernels/epilogue.inl"
 #include "kernels/table.h"
 
 #define OCTAVO_JOIN_(a, b) a##b
