@@ -3,12 +3,11 @@
 // A panel is its groups one behind the other. A group is its header and its codes:
 //   header  [32] scales (fp16; Mx4: bf16), two such lines where a scale is for 16 inputs,
 //           then [32] minima (fp16) where the format has them
-//   codes   in vectors of 64 bytes, 16 outputs with 4 inputs each. The eight steps of 4 inputs come
-//           in order, for each step (or what shares its vectors) the first 16 outputs, then the last.
-//           Four-bit codes: a vector holds step 2i in the low halves of its bytes and 2i+1 in the
-//           high ones. Behind all of them come planes with what is above four bits: the fifth bit
-//           of step s is bit s of the plane's bytes (U5), the fifth and sixth of step s are bits
-//           2(s mod 4) and 2(s mod 4)+1 of the bytes of plane s / 4 (U6).
+//   codes   in rows of 128 bytes: 4 bytes for each of the 32 outputs. U8 has a row for each of the
+//           eight steps of 4 inputs; the others have two steps in a row, 2i in the low halves of
+//           the bytes and 2i+1 in the high ones. Behind them stand rows with what is above four
+//           bits: the fifth bit of step s is bit s of its input's byte (U5); the fifth and sixth of
+//           step s are bits 2(s mod 4) and 2(s mod 4)+1 of the byte in the row s / 4 of two (U6).
 #pragma once
 
 #include "kernels/table.h"
@@ -35,8 +34,20 @@ constexpr GroupLayout kGroupLayouts[kFormats] = {
     {1, false, 512, 16},   // Mx4
 };
 
-constexpr int kLineBytes = 64;  // a vector of codes, or a header line of 32 sixteen-bit numbers
-constexpr int kSteps = 8;       // of 4 inputs in a group
+constexpr int kSteps = kGroup / 4;      // of 4 inputs, which one instruction takes together
+constexpr int kHeaderLine = kPanel * 2;  // bytes
+constexpr int kCodeRow = kPanel * 4;     // bytes
+
+// A prepared row has 64 bytes for each group of 32 inputs, one line of the cache: 32 codes q, and
+// behind them what every format's products need: d, d · Σq (fp32), and where their integer sums
+// start, which takes the offset off: -8 Σq, -16 Σq, -128 Σq, -32 Σq of either half (int32).
+constexpr int kPreparedGroup = 64;
+constexpr int kPreparedScale = 32;
+constexpr int kPreparedSum = 36;
+constexpr int kPreparedStart8 = 40;
+constexpr int kPreparedStart16 = 44;
+constexpr int kPreparedStart128 = 48;
+constexpr int kPreparedStart32 = 52;  // two of them
 
 // IQ4_NL's sixteen values, and twice the values of the float E2M1, so that they are whole.
 constexpr int8_t kTableValues[16] = {-127, -104, -83, -65, -49, -35, -22, -10,

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "kernels/table.h"
-#include "pack/half.h"
+#include "kernels/numbers.h"
 
 namespace octavo {
 namespace {
@@ -65,8 +65,8 @@ uint16_t choose_eight_bits(const float* values, uint8_t* codes) {
   std::fill(codes, codes + kGroup, uint8_t{128});
   const float extreme = extreme_of(values);
   if (!std::isfinite(extreme)) return kNotANumber;
-  const uint16_t half = to_half(std::fabs(extreme) / 127.0f);
-  const float scale = half_value(half);
+  const uint16_t half = float_to_half(std::fabs(extreme) / 127.0f);
+  const float scale = half_to_float(half);
   if (scale == 0.0f) return 0;
   for (int i = 0; i < kGroup; i++) {
     const float code = std::min(std::max(whole(values[i] / scale), -127.0f), 127.0f);
@@ -89,8 +89,8 @@ uint16_t choose_four_bits(const float* values, uint8_t* codes) {
       if (fit.gain > best.gain) best = fit;
     }
   }
-  const uint16_t half = to_half(best.scale);
-  const float scale = half_value(half);
+  const uint16_t half = float_to_half(best.scale);
+  const float scale = half_to_float(half);
   if (scale == 0.0f) return 0;
   four_bit_codes(values, scale, codes);
   return half;

@@ -11,7 +11,7 @@
 
 #include "kernels/group_layout.h"
 #include "pack/choose_codes.h"
-#include "pack/half.h"
+#include "kernels/numbers.h"
 
 namespace octavo {
 namespace {
@@ -77,8 +77,8 @@ void read_k_scales(const uint8_t* block, int part, Group& group) {
     scale = (packed[4 + part] & 15) | packed[part - 4] >> 6 << 4;
     minimum = packed[4 + part] >> 4 | packed[part] >> 6 << 4;
   }
-  group.scales[0] = to_half(half_value(read_u16(block)) * scale);
-  group.minimum = to_half(-(half_value(read_u16(block + 2)) * minimum));
+  group.scales[0] = float_to_half(half_to_float(read_u16(block)) * scale);
+  group.minimum = float_to_half(-(half_to_float(read_u16(block + 2)) * minimum));
 }
 
 constexpr int kSuperBlock = 256;  // inputs
@@ -106,15 +106,15 @@ void read_q6_k(const uint8_t* row, int index, Group& group) {
     const int two = high[i] >> (2 * quarter) & 3;
     group.codes[i] = (low[i] >> (quarter / 2 * 4) & 15) | two << 4;
   }
-  const float scale = half_value(read_u16(block + 208));
+  const float scale = half_to_float(read_u16(block + 208));
   for (int i = 0; i < 2; i++) {
-    group.scales[i] = to_half(scale * static_cast<int8_t>(block[192 + part * 2 + i]));
+    group.scales[i] = float_to_half(scale * static_cast<int8_t>(block[192 + part * 2 + i]));
   }
 }
 
 float float_at(Stored type, const uint8_t* row, int index) {
-  if (type == Stored::F16) return half_value(read_u16(row + index * 2));
-  if (type == Stored::BF16) return bfloat_value(read_u16(row + index * 2));
+  if (type == Stored::F16) return half_to_float(read_u16(row + index * 2));
+  if (type == Stored::BF16) return bf16_to_float(read_u16(row + index * 2));
   float value;
   std::memcpy(&value, row + index * 4, sizeof value);
   return value;
@@ -140,35 +140,35 @@ void read_group(Format format, Stored type, const uint8_t* row, int index, Group
   }
 }
 
-// Puts four bytes of codes where output `lane` of vector `vector` has them.
-void put(uint8_t* codes, int vector, int lane, uint32_t four) {
-  std::memcpy(codes + vector * kLineBytes + lane * 4, &four, sizeof four);
+// Puts four bytes of codes into row `row`, where the output has them.
+void put(uint8_t* codes, int row, int output, uint32_t four) {
+  std::memcpy(codes + row * kCodeRow + output * 4, &four, sizeof four);
 }
 
 void write_codes(Format format, const Group& group, int output, uint8_t* codes) {
   uint32_t steps[kSteps];
   std::memcpy(steps, group.codes, sizeof steps);
-  const int half = output / 16, lane = output % 16;
   if (format == Format::U8) {
-    for (int step = 0; step < kSteps; step++) put(codes, step * 2 + half, lane, steps[step]);
+    for (int step = 0; step < kSteps; step++) put(codes, step, output, steps[step]);
     return;
   }
   constexpr uint32_t kLow = 0x0f0f0f0f;
-  for (int pair = 0; pair < kSteps / 2; pair++) {
+  constexpr int kPairs = kSteps / 2;
+  for (int pair = 0; pair < kPairs; pair++) {
     const uint32_t low = steps[2 * pair] & kLow, high = steps[2 * pair + 1] & kLow;
-    put(codes, pair * 2 + half, lane, low | high << 4);
+    put(codes, pair, output, low | high << 4);
   }
   if (format == Format::U5 || format == Format::U5Min) {
-    uint32_t plane = 0;
-    for (int step = 0; step < kSteps; step++) plane |= (steps[step] >> 4 & 0x01010101) << step;
-    put(codes, kSteps + half, lane, plane);
+    uint32_t fifth = 0;
+    for (int step = 0; step < kSteps; step++) fifth |= (steps[step] >> 4 & 0x01010101) << step;
+    put(codes, kPairs, output, fifth);
   } else if (format == Format::U6) {
     for (int part = 0; part < 2; part++) {
-      uint32_t plane = 0;
+      uint32_t upper = 0;
       for (int step = 0; step < 4; step++) {
-        plane |= (steps[part * 4 + step] >> 4 & 0x03030303) << (2 * step);
+        upper |= (steps[part * 4 + step] >> 4 & 0x03030303) << (2 * step);
       }
-      put(codes, kSteps + part * 2 + half, lane, plane);
+      put(codes, kPairs + part, output, upper);
     }
   }
 }
@@ -177,7 +177,7 @@ void write_codes(Format format, const Group& group, int output, uint8_t* codes) 
 
 size_t quantized_panel_bytes(Format format, int inputs) {
   const GroupLayout& layout = kGroupLayouts[static_cast<int>(format)];
-  const size_t header = kLineBytes * (layout.scales + layout.minima);
+  const size_t header = kHeaderLine * (layout.scales + layout.minima);
   return (header + layout.code_bytes) * (inputs / kGroup);
 }
 
@@ -210,7 +210,7 @@ size_t quantized_row_bytes(Stored type, int inputs) {
 void pack_quantized_panel(Format format, Stored type, const uint8_t* const* rows, int count,
                           int inputs, uint8_t* panel) {
   const GroupLayout& layout = kGroupLayouts[static_cast<int>(format)];
-  const size_t header_bytes = kLineBytes * (layout.scales + layout.minima);
+  const size_t header_bytes = kHeaderLine * (layout.scales + layout.minima);
   std::memset(panel, 0, quantized_panel_bytes(format, inputs));  // rows that are not there
   for (int index = 0; index < inputs / kGroup; index++) {
     for (int output = 0; output < count; output++) {
