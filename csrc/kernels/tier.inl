@@ -1,5 +1,5 @@
 // One tier: every kernel file, compiled into this tier's namespace, and the table of them.
-#include "kernels/epilogue.inl"
+#include "kernels/gemm.inl"
 #include "kernels/table.h"
 
 #define OCTAVO_JOIN_(a, b) a##b
@@ -14,6 +14,7 @@ namespace {
 const KernelTable table = [] {
   KernelTable made{};
   made.name = OCTAVO_STRING(OCTAVO_TIER);
+  add_gemm(made);
   return made;
 }();
 

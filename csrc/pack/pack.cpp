@@ -1,0 +1,47 @@
+// Which packing a stored type and a format need, and how large things get.
+#include "pack/pack.h"
+
+#include <stdexcept>
+#include <string>
+
+#include "pack/pack_float.h"
+
+namespace octavo {
+
+namespace {
+
+[[noreturn]] void refuse(const char* what, unsigned number) {
+  throw std::invalid_argument(std::string(what) + " " + std::to_string(number) +
+                              " is not one the native engine packs");
+}
+
+}  // namespace
+
+size_t stored_row_bytes(Stored type, int inputs) {
+  if (is_float_type(type)) return float_bytes(type) * static_cast<size_t>(inputs);
+  refuse("stored type", static_cast<unsigned>(type));
+}
+
+Format own_format(Stored type) {
+  if (is_float_type(type)) return own_float_format(type);
+  refuse("stored type", static_cast<unsigned>(type));
+}
+
+bool can_pack(Stored type, Format format) { return is_float_type(type) && is_float_format(format); }
+
+size_t panel_bytes(Format format, int inputs) {
+  if (is_float_format(format)) return float_panel_bytes(format, inputs);
+  refuse("format", static_cast<unsigned>(format));
+}
+
+void pack_panels(Format format, Stored type, const uint8_t* const* rows, int outputs, int inputs,
+                 int first_panel, int end_panel, uint8_t* data) {
+  if (!can_pack(type, format)) {
+    throw std::invalid_argument("stored type " + std::to_string(static_cast<unsigned>(type)) +
+                                " cannot be packed as format " +
+                                std::to_string(static_cast<unsigned>(format)));
+  }
+  pack_float_panels(format, type, rows, outputs, inputs, first_panel, end_panel, data);
+}
+
+}  // namespace octavo
