@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/gemm_float.inl"
+#include "kernels/gemm_quantized.inl"
 
 namespace octavo {
 namespace OCTAVO_TIER {
@@ -13,18 +14,18 @@ inline bool is_float(Format format) {
 
 size_t prepared_bytes(Format format, int inputs) {
   if (is_float(format)) return float_prepared_bytes(format, inputs);
-  __builtin_trap();  // packing has refused such a matrix
+  return prepared_int8_bytes(inputs);
 }
 
 void prepare(Format format, const float* x, size_t x_stride, int rows, int inputs,
              uint8_t* prepared) {
   if (is_float(format)) return float_prepare(format, x, x_stride, rows, inputs, prepared);
-  __builtin_trap();
+  prepare_int8(x, x_stride, rows, inputs, prepared);
 }
 
 size_t gemm_scratch(const Matrix& matrix) {
   if (is_float(matrix.format)) return float_gemm_scratch();
-  __builtin_trap();
+  return quantized_scratch(matrix);
 }
 
 void gemm(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel, int end_panel,
@@ -32,12 +33,12 @@ void gemm(const Matrix& matrix, const uint8_t* prepared, int rows, int first_pan
   if (is_float(matrix.format)) {
     return float_gemm(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue);
   }
-  __builtin_trap();
+  gemm_quantized(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue);
 }
 
 void unpack_row(const Matrix& matrix, int output, float* out) {
   if (is_float(matrix.format)) return float_unpack_row(matrix, output, out);
-  __builtin_trap();
+  unpack_quantized_row(matrix, output, out);
 }
 
 void add_gemm(KernelTable& table) {

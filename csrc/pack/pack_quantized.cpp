@@ -6,15 +6,55 @@
 // fp16 becomes infinite, as does a damaged scale; no model has weights in the ten thousands.)
 #include "pack/pack_quantized.h"
 
-#include <algorithm>
 #include <cstring>
+#include <stdexcept>
+#include <string>
 
 #include "kernels/group_layout.h"
-#include "pack/choose_codes.h"
 #include "kernels/numbers.h"
+#include "pack/choose_codes.h"
+#include "pack/pack_float.h"
 
 namespace octavo {
 namespace {
+
+constexpr int kSuperBlock = 256;  // inputs of a K type's block
+constexpr int kParts = kSuperBlock / kGroup;
+
+struct Kind {
+  Stored type;
+  Format format;
+  int block;  // inputs
+  int block_bytes;
+  const char* name;
+};
+
+constexpr Kind kKinds[] = {
+    {Stored::Q4_0, Format::U4, kGroup, 18, "Q4_0"},
+    {Stored::Q4_1, Format::U4Min, kGroup, 20, "Q4_1"},
+    {Stored::Q5_0, Format::U5, kGroup, 22, "Q5_0"},
+    {Stored::Q5_1, Format::U5Min, kGroup, 24, "Q5_1"},
+    {Stored::Q8_0, Format::U8, kGroup, 34, "Q8_0"},
+    {Stored::Q4_K, Format::U4Min, kSuperBlock, 144, "Q4_K"},
+    {Stored::Q5_K, Format::U5Min, kSuperBlock, 176, "Q5_K"},
+    {Stored::Q6_K, Format::U6, kSuperBlock, 210, "Q6_K"},
+    {Stored::IQ4_NL, Format::Table4, kGroup, 18, "IQ4_NL"},
+    {Stored::MXFP4, Format::Mx4, kGroup, 17, "MXFP4"},
+};
+
+const Kind* kind_of(Stored type) {
+  for (const Kind& kind : kKinds) {
+    if (kind.type == type) return &kind;
+  }
+  return nullptr;
+}
+
+void refuse_parts(const char* what, int inputs, int block) {
+  if (inputs > 0 && inputs % block == 0) return;
+  throw std::invalid_argument("a matrix of " + std::string(what) + " has inputs in blocks of " +
+                              std::to_string(block) + ", and " + std::to_string(inputs) +
+                              " are not a multiple: keep it as BF16 or F32");
+}
 
 // 32 inputs of one output, on their way.
 struct Group {
@@ -45,7 +85,7 @@ void add_fifth_bits(const uint8_t* bits, uint8_t* codes) {
 void read_small(Stored type, const uint8_t* row, int index, Group& group) {
   const bool minima = type == Stored::Q4_1 || type == Stored::Q5_1;
   const bool fifth = type == Stored::Q5_0 || type == Stored::Q5_1;
-  const uint8_t* block = row + index * stored_row_bytes(type, kGroup);
+  const uint8_t* block = row + index * kind_of(type)->block_bytes;
   group.scales[0] = read_u16(block);
   if (minima) group.minimum = read_u16(block + 2);
   const uint8_t* bytes = block + (minima ? 4 : 2);
@@ -60,7 +100,7 @@ void read_small(Stored type, const uint8_t* row, int index, Group& group) {
 // [exponent][16 bytes]. Twice the float's values are whole, so half the scale: 2^(exponent - 128),
 // as bf16, whose two smallest numbers here are denormal.
 void read_mxfp4(const uint8_t* row, int index, Group& group) {
-  const uint8_t* block = row + index * stored_row_bytes(Stored::MXFP4, kGroup);
+  const uint8_t* block = row + index * kind_of(Stored::MXFP4)->block_bytes;
   const int exponent = block[0];
   group.scales[0] = exponent >= 2 ? (exponent - 1) << 7 : 0x20 << exponent;
   read_nibbles(block + 1, group.codes);
@@ -81,11 +121,8 @@ void read_k_scales(const uint8_t* block, int part, Group& group) {
   group.minimum = float_to_half(-(half_to_float(read_u16(block + 2)) * minimum));
 }
 
-constexpr int kSuperBlock = 256;  // inputs
-constexpr int kParts = kSuperBlock / kGroup;
-
 void read_k(Stored type, const uint8_t* row, int index, Group& group) {
-  const uint8_t* block = row + index / kParts * stored_row_bytes(type, kSuperBlock);
+  const uint8_t* block = row + index / kParts * kind_of(type)->block_bytes;
   const int part = index % kParts;
   read_k_scales(block, part, group);
   const uint8_t* fifth = block + 16;
@@ -98,7 +135,7 @@ void read_k(Stored type, const uint8_t* row, int index, Group& group) {
 
 // [128 bytes: low four bits][64: two above][16 signed scales][scale].
 void read_q6_k(const uint8_t* row, int index, Group& group) {
-  const uint8_t* block = row + index / kParts * stored_row_bytes(Stored::Q6_K, kSuperBlock);
+  const uint8_t* block = row + index / kParts * kind_of(Stored::Q6_K)->block_bytes;
   const int part = index % kParts, half = part / 4, quarter = part % 4;
   const uint8_t* low = block + half * 64 + quarter % 2 * kGroup;
   const uint8_t* high = block + 128 + half * kGroup;
@@ -112,17 +149,9 @@ void read_q6_k(const uint8_t* row, int index, Group& group) {
   }
 }
 
-float float_at(Stored type, const uint8_t* row, int index) {
-  if (type == Stored::F16) return half_to_float(read_u16(row + index * 2));
-  if (type == Stored::BF16) return bf16_to_float(read_u16(row + index * 2));
-  float value;
-  std::memcpy(&value, row + index * 4, sizeof value);
-  return value;
-}
-
-void read_floats(Format format, Stored type, const uint8_t* row, int index, Group& group) {
+void make_codes(Format format, Stored type, const uint8_t* row, int index, Group& group) {
   float values[kGroup];
-  for (int i = 0; i < kGroup; i++) values[i] = float_at(type, row, index * kGroup + i);
+  read_floats(type, row, index * kGroup, kGroup, values);
   group.scales[0] = format == Format::U8 ? choose_eight_bits(values, group.codes)
                                          : choose_four_bits(values, group.codes);
 }
@@ -131,7 +160,7 @@ void read_group(Format format, Stored type, const uint8_t* row, int index, Group
   switch (type) {
     case Stored::F32:
     case Stored::F16:
-    case Stored::BF16: return read_floats(format, type, row, index, group);
+    case Stored::BF16: return make_codes(format, type, row, index, group);
     case Stored::MXFP4: return read_mxfp4(row, index, group);
     case Stored::Q4_K:
     case Stored::Q5_K: return read_k(type, row, index, group);
@@ -175,36 +204,25 @@ void write_codes(Format format, const Group& group, int output, uint8_t* codes) 
 
 }  // namespace
 
+bool is_quantized_type(Stored type) { return kind_of(type) != nullptr; }
+
+bool is_quantized_format(Format format) {
+  return kGroupLayouts[static_cast<int>(format)].scales > 0;
+}
+
+Format own_quantized_format(Stored type) { return kind_of(type)->format; }
+
+size_t quantized_row_bytes(Stored type, int inputs) {
+  const Kind& kind = *kind_of(type);
+  refuse_parts(kind.name, inputs, kind.block);
+  return static_cast<size_t>(inputs / kind.block) * kind.block_bytes;
+}
+
 size_t quantized_panel_bytes(Format format, int inputs) {
+  refuse_parts("codes", inputs, kGroup);
   const GroupLayout& layout = kGroupLayouts[static_cast<int>(format)];
   const size_t header = kHeaderLine * (layout.scales + layout.minima);
   return (header + layout.code_bytes) * (inputs / kGroup);
-}
-
-bool can_pack_quantized(Stored type, Format format) {
-  switch (type) {
-    case Stored::F32:
-    case Stored::F16:
-    case Stored::BF16: return format == Format::U8 || format == Format::U4;
-    default: return format == own_format(type);
-  }
-}
-
-size_t quantized_row_bytes(Stored type, int inputs) {
-  const size_t blocks = inputs / kGroup, super_blocks = inputs / kSuperBlock;
-  switch (type) {
-    case Stored::Q4_0:
-    case Stored::IQ4_NL: return blocks * 18;
-    case Stored::Q4_1: return blocks * 20;
-    case Stored::Q5_0: return blocks * 22;
-    case Stored::Q5_1: return blocks * 24;
-    case Stored::Q8_0: return blocks * 34;
-    case Stored::MXFP4: return blocks * 17;
-    case Stored::Q4_K: return super_blocks * 144;
-    case Stored::Q5_K: return super_blocks * 176;
-    case Stored::Q6_K: return super_blocks * 210;
-    default: return 0;  // not a type with codes
-  }
 }
 
 void pack_quantized_panel(Format format, Stored type, const uint8_t* const* rows, int count,

@@ -5,9 +5,13 @@
 
 namespace octavo {
 
-size_t quantized_panel_bytes(Format format, int inputs);
+bool is_quantized_type(Stored type);
+bool is_quantized_format(Format format);
+Format own_quantized_format(Stored type);
+
+// Both refuse a number of inputs that does not make whole groups or blocks.
 size_t quantized_row_bytes(Stored type, int inputs);
-bool can_pack_quantized(Stored type, Format format);
+size_t quantized_panel_bytes(Format format, int inputs);
 
 // One panel: rows[0 … count-1] are its outputs' stored rows (nullptr: zeros), the rest zeros.
 void pack_quantized_panel(Format format, Stored type, const uint8_t* const* rows, int count,
