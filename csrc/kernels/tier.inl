@@ -1,14 +1,13 @@
 // One tier: every kernel file, compiled into this tier's namespace, and the table of them.
+#include "kernels/attention.inl"
+#include "kernels/elementwise.inl"
+#include "kernels/gemm.inl"
 #include "kernels/table.h"
 
 #define OCTAVO_JOIN_(a, b) a##b
 #define OCTAVO_JOIN(a, b) OCTAVO_JOIN_(a, b)
 #define OCTAVO_STRING_(a) #a
 #define OCTAVO_STRING(a) OCTAVO_STRING_(a)
-
-#include "kernels/elementwise.inl"
-#include "kernels/naive_attention.inl"
-#include "kernels/naive_gemm.inl"
 
 namespace octavo {
 namespace OCTAVO_TIER {
@@ -17,9 +16,9 @@ namespace {
 const KernelTable table = [] {
   KernelTable made{};
   made.name = OCTAVO_STRING(OCTAVO_TIER);
+  add_gemm(made);
   add_elementwise(made);
-  add_naive_gemm(made);
-  add_naive_attention(made);
+  add_attention(made);
   return made;
 }();
 
