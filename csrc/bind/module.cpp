@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "bind/parts.h"
 #include "runtime/processor.h"
 
 namespace nb = nanobind;
@@ -13,4 +14,5 @@ NB_MODULE(_native, m) {
     for (const octavo::KernelTable* tier : octavo::runnable_tiers()) names.emplace_back(tier->name);
     return names;
   });
+  octavo::bind_attention(m);
 }

@@ -6,6 +6,8 @@
 #define OCTAVO_STRING_(a) #a
 #define OCTAVO_STRING(a) OCTAVO_STRING_(a)
 
+#include "kernels/attention.inl"
+
 namespace octavo {
 namespace OCTAVO_TIER {
 namespace {
@@ -13,6 +15,7 @@ namespace {
 const KernelTable table = [] {
   KernelTable made{};
   made.name = OCTAVO_STRING(OCTAVO_TIER);
+  add_attention(made);
   return made;
 }();
 

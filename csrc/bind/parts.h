@@ -1,0 +1,10 @@
+// What each bind/*.cpp adds to the extension module.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace octavo {
+
+void bind_attention(nanobind::module_& m);
+
+}  // namespace octavo
