@@ -18,7 +18,8 @@ namespace octavo {
 constexpr int kPanel = 32;      // outputs whose weights lie together: two 512-bit vectors of floats
 constexpr int kGroup = 32;      // inputs that share a scale, of weights and of activations
 constexpr int kBlockTokens = 16;  // tokens of a KV block that kernels take together (blocks hold 16·k)
-constexpr int kSplit = 512;     // positions of KV that one attention item reads; fixed, see the law
+constexpr int kSplit = 512;     // positions of KV whose softmax is one; fixed, see the law
+constexpr int kAttentionRows = 16;  // most rows of a sequence that one attention item takes
 constexpr int kAlign = 64;      // bytes; of every buffer and panel
 
 // ---- weights ----
@@ -77,8 +78,9 @@ struct Epilogue {
 enum class CacheFormat : uint8_t { F32, BF16, Int8 };
 
 // One layer's cache. Block b of KV head h begins at element (b · kv_heads + h) · block_size ·
-// head_dim of each array. Inside, per 16 tokens: keys as [head_dim/2][16][2], values as
-// [8][head_dim][2] (pairs of tokens), so that both products run over pairs (bf16) or plainly (fp32).
+// head_dim of each array. Inside, per 16 tokens: F32 keys as [head_dim][16], values as
+// [16][head_dim]; BF16 and Int8 keys as [head_dim/2][16][2], values as [8][head_dim][2] (pairs of
+// tokens), so that both products run over pairs. head_dim is a multiple of 8 and at most 512.
 // Int8 keeps one fp32 scale for each token and head, in arrays beside: [(b·kv_heads+h)·block_size+t].
 struct Cache {
   void* keys;
@@ -156,15 +158,23 @@ struct KernelTable {
   // attention.inl
   void (*write_kv)(const Cache& cache, const float* k, const float* v, size_t stride,
                    const SequenceRows& sequence);
-  // One item: some rows of a sequence, one KV head (with its group of query heads), and the
-  // positions [split·512, split·512+512). Where only one split is seen, writes the result to out;
-  // otherwise its partial sums to `partials`, which merge_attention adds up in order of splits.
+  // One item: rows first … first+rows-1 of a sequence (at most kAttentionRows), one KV head with
+  // its group of query heads, and the positions of splits [first_split, end_split). `q` and `out`
+  // point at row 0 of the step. Without `partials` the splits are all those that the rows see, and
+  // the result goes to out. With them each split's partial sums go there, one behind the other,
+  // attention_partial_floats(shape, rows) each, and merge_attention makes the same result of them.
+  // `scratch` is the thread's own, attention_scratch(shape) bytes.
   size_t (*attention_scratch)(const AttentionShape& shape);
+  size_t (*attention_partial_floats)(const AttentionShape& shape, int rows);
   void (*attention)(const Cache& cache, const AttentionShape& shape, const SequenceRows& sequence,
-                    int first, int rows, int kv_head, int split, const float* q, size_t q_stride,
-                    float* out, size_t out_stride, float* partials, uint8_t* scratch);
-  void (*merge_attention)(const AttentionShape& shape, int rows, int kv_head, int splits,
-                          const float* partials, float* out, size_t out_stride);
+                    int first, int rows, int kv_head, int first_split, int end_split,
+                    const float* q, size_t q_stride, float* out, size_t out_stride,
+                    float* partials, uint8_t* scratch);
+  // The rows that begin at row first_row of the step, from the partial sums of all splits that
+  // they see, in order.
+  void (*merge_attention)(const AttentionShape& shape, int first_row, int rows, int kv_head,
+                          int splits, const float* partials, float* out, size_t out_stride,
+                          uint8_t* scratch);
 
   // sample.inl: the first of the largest; NaN anywhere (or +inf): -1.
   int32_t (*arg_max)(const float* logits, int size);

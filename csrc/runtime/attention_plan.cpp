@@ -1,7 +1,4 @@
-// Which pieces of work a step's attention is cut into.
-//
-// How it is cut changes no bits: a row's splits are always the same runs of positions, and they are
-// merged in order whoever computed them.
+// How a step's attention is cut into items for the team.
 #include "runtime/attention_plan.h"
 
 #include <algorithm>
@@ -10,80 +7,98 @@ namespace octavo {
 
 namespace {
 
-// Query rows times heads of a group that one item takes: enough to reuse keys while they are in
-// the nearest cache, few enough for scores to fit beside them.
-constexpr int kQueries = 48;
-// Items for each thread from which on there is work enough without cutting sequences apart.
-constexpr int kEnough = 4;
+// What reading one position costs beside multiplying it, in queries: memory is the slower part as
+// long as few queries share a read.
+constexpr int64_t kReadCost = 4;
+// Pieces a thread should get at least, so that the last ones to finish are short.
+constexpr int64_t kPiecesPerThread = 4;
+
+int first_seen(const AttentionShape& shape, int position) {
+  return shape.window > 0 ? std::max(0, position - shape.window + 1) : 0;
+}
 
 }  // namespace
 
-AttentionPlan::AttentionPlan(const AttentionShape& shape, int threads)
-    : shape_(shape), threads_(threads) {
-  tile_ = std::max(1, kQueries / std::max(1, shape.heads / shape.kv_heads));
-}
-
-bool AttentionPlan::serves(const AttentionShape& shape) const {
-  return shape.heads == shape_.heads && shape.kv_heads == shape_.kv_heads &&
-         shape.head_dim == shape_.head_dim && shape.window == shape_.window;
-}
-
-void AttentionPlan::make(const int32_t* row_starts, const int32_t* positions, int sequences) {
+void AttentionPlan::make(const KernelTable& kernels, const AttentionShape& shape,
+                         const SequenceRows* sequences, int count, int threads) {
   items_.clear();
-  teams_.clear();
-  num_partials_ = 0;
-  own_floats_ = 0;
-  int tiles = 0;
-  for (int s = 0; s < sequences; ++s)
-    tiles += (row_starts[s + 1] - row_starts[s] + tile_ - 1) / tile_;
-  may_divide_ = threads_ > 1 && tiles * shape_.kv_heads < kEnough * threads_;
-  for (int s = 0; s < sequences; ++s) {
-    const int rows = row_starts[s + 1] - row_starts[s];
-    for (int first = 0; first < rows; first += tile_)
-      add_rows(s, first, std::min(tile_, rows - first), positions[row_starts[s]] + first);
-  }
-  // The longest first, so that nobody begins on one when the others are done already.
-  std::stable_sort(items_.begin(), items_.end(), [](const auto& one, const auto& other) {
-    return one.rows * (one.end_split - one.first_split) >
-           other.rows * (other.end_split - other.first_split);
-  });
-  if (static_cast<size_t>(num_partials_) > partials_.size()) partials_.resize(num_partials_);
-  if (teams_.size() > done_size_) {
-    done_size_ = teams_.size() * 2;
-    done_ = std::make_unique<std::atomic<int32_t>[]>(done_size_);
-    for (size_t team = 0; team < done_size_; ++team) done_[team].store(0);
-  }
-}
-
-void AttentionPlan::add_rows(int sequence, int first, int rows, int position) {
-  const int window = shape_.window;
-  const int begin = window && position >= window ? (position - window + 1) / kSplit : 0;
-  const int end = (position + rows - 1) / kSplit + 1;
-  const int splits = end - begin;
-  const size_t floats = partial_floats(shape_, rows);
-  for (int head = 0; head < shape_.kv_heads; ++head) {
-    AttentionItem item{sequence, first, rows, head, begin, end, -1, 0};
-    if (splits == 1 || !may_divide_) {
-      if (splits > 1) own_floats_ = std::max(own_floats_, floats * splits);
-      items_.push_back(item);
-      continue;
-    }
-    item.team = static_cast<int32_t>(teams_.size());
-    teams_.push_back({begin, splits});
-    for (int split = begin; split < end; ++split) {
-      item.first_split = split;
-      item.end_split = split + 1;
-      item.partial = num_partials_;
-      num_partials_ += floats;
-      items_.push_back(item);
+  merges_.clear();
+  partial_floats_ = 0;
+  const int group = shape.heads / shape.kv_heads;
+  std::vector<AttentionItem> units;
+  int64_t total = 0;
+  for (int s = 0; s < count; ++s) {
+    const SequenceRows& sequence = sequences[s];
+    for (int first = 0; first < sequence.rows; first += kAttentionRows) {
+      const int rows = std::min(kAttentionRows, sequence.rows - first);
+      const int low = first_seen(shape, sequence.first_position + first);
+      const int high = sequence.first_position + first + rows;
+      const int64_t cost = int64_t{high - low} * (kReadCost + int64_t{rows} * group);
+      for (int head = 0; head < shape.kv_heads; ++head) {
+        units.push_back({s, first, rows, head, low / kSplit, (high - 1) / kSplit + 1, -1, 0, cost});
+        total += cost;
+      }
     }
   }
+  const int64_t most = std::max<int64_t>(1, total / (threads * kPiecesPerThread));
+  for (const AttentionItem& unit : units) {
+    const int64_t splits = unit.end_split - unit.first_split;
+    const int64_t pieces = threads > 1 ? std::min(splits, (unit.cost + most - 1) / most) : 1;
+    cut(unit, static_cast<int>(pieces), kernels.attention_partial_floats(shape, unit.rows));
+  }
+  std::stable_sort(items_.begin(), items_.end(),
+                   [](const auto& one, const auto& other) { return one.cost > other.cost; });
+  if (num_done_ < merges_.size()) {
+    num_done_ = merges_.size();
+    done_ = std::make_unique<std::atomic<int32_t>[]>(num_done_);
+  }
+  for (size_t i = 0; i < num_done_; ++i) done_[i].store(0, std::memory_order_relaxed);
 }
 
-bool AttentionPlan::is_last(int team) {
-  if (done_[team].fetch_add(1, std::memory_order_acq_rel) + 1 != teams_[team].splits) return false;
-  done_[team].store(0, std::memory_order_relaxed);
-  return true;
+void AttentionPlan::cut(AttentionItem unit, int pieces, size_t floats_of_a_split) {
+  if (pieces == 1) {
+    items_.push_back(unit);
+    return;
+  }
+  const int splits = unit.end_split - unit.first_split;
+  for (int piece = 0; piece < pieces; ++piece) {
+    AttentionItem item = unit;
+    const int begin = splits * piece / pieces, end = splits * (piece + 1) / pieces;
+    item.first_split = unit.first_split + begin;
+    item.end_split = unit.first_split + end;
+    item.merge = static_cast<int32_t>(merges_.size());
+    item.partials = partial_floats_ + begin * floats_of_a_split;
+    item.cost = unit.cost * (end - begin) / splits;
+    items_.push_back(item);
+  }
+  merges_.push_back({unit.sequence, unit.first, unit.rows, unit.kv_head, splits, pieces,
+                     partial_floats_});
+  partial_floats_ += splits * floats_of_a_split;
+}
+
+void AttentionPlan::run_item(size_t index, const AttentionCall& call, uint8_t* scratch) {
+  const AttentionItem& item = items_[index];
+  float* partials = item.merge < 0 ? nullptr : call.partials + item.partials;
+  call.kernels->attention(call.cache, call.shape, call.sequences[item.sequence], item.first,
+                          item.rows, item.kv_head, item.first_split, item.end_split, call.q,
+                          call.q_stride, call.out, call.out_stride, partials, scratch);
+  if (item.merge < 0) return;
+  const AttentionMerge& merge = merges_[item.merge];
+  // Release: my partial sums are seen by whoever comes last; acquire: I see theirs.
+  std::atomic<int32_t>& done = done_[item.merge];
+  if (done.fetch_add(1, std::memory_order_acq_rel) + 1 < merge.items) return;
+  done.store(0, std::memory_order_relaxed);  // for the next layer, which is behind a barrier
+  call.kernels->merge_attention(call.shape, call.sequences[merge.sequence].first_row + merge.first,
+                                merge.rows, merge.kv_head, merge.splits,
+                                call.partials + merge.partials, call.out, call.out_stride, scratch);
+}
+
+void AttentionPlan::run(const AttentionCall& call, std::atomic<size_t>& next, uint8_t* scratch) {
+  for (;;) {
+    const size_t index = next.fetch_add(1, std::memory_order_relaxed);
+    if (index >= items_.size()) return;
+    run_item(index, call, scratch);
+  }
 }
 
 }  // namespace octavo

@@ -1,7 +1,19 @@
-// Which pieces of work a step's attention is cut into.
+// How a step's attention is cut into items for the team: made once a step for all layers of one
+// shape and window, from lengths alone.
+//
+// How to use it:
+//   plan.make(kernels, shape, sequences, count, threads);   // once a step, by one thread
+//   partials: plan.partial_floats() floats, shared; scratch: kernels.attention_scratch(shape) a
+//   thread; then in each layer, behind a barrier that made q, K and V visible:
+//     next = 0;                                   // by one thread, before the barrier
+//     plan.run(call, next, scratch);              // by every thread: takes items until none is left
+//   and a barrier before `out` is read. Whoever finishes the last part of a row merges it.
+//
+// Which thread does what, and into how many parts the splits of a row fall, changes no bit.
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -10,62 +22,63 @@
 
 namespace octavo {
 
-// Some rows of a sequence, one KV head, and a run of splits of its positions.
+// Rows of a sequence, with one KV head, over some of the splits they see.
 struct AttentionItem {
   int32_t sequence;
-  int32_t first;        // row, counted within the sequence's
+  int32_t first;  // row of the sequence's
   int32_t rows;
   int32_t kv_head;
   int32_t first_split;
   int32_t end_split;
-  int32_t team;         // items that share one result; -1: alone
-  int64_t partial;      // floats in front of its first split's partial sums, where in a team
+  int32_t merge;    // which merge it is a part of; -1: none, it writes the result itself
+  size_t partials;  // where its partial sums go, in floats
+  int64_t cost;     // about: positions × what one costs
 };
 
-// Floats of one item's partial sums of one split.
-inline size_t partial_floats(const AttentionShape& shape, int rows) {
-  return static_cast<size_t>(rows) * (shape.heads / shape.kv_heads) * (shape.head_dim + 2);
-}
+// What the last finisher of several items puts together.
+struct AttentionMerge {
+  int32_t sequence;
+  int32_t first;
+  int32_t rows;
+  int32_t kv_head;
+  int32_t splits;
+  int32_t items;
+  size_t partials;
+};
 
-// One a distinct shape: windows differ, so do the splits that are seen.
+// One layer's operands.
+struct AttentionCall {
+  const KernelTable* kernels;
+  Cache cache;
+  AttentionShape shape;
+  const SequenceRows* sequences;  // as planned, with the tables of this layer's group
+  const float* q;
+  size_t q_stride;
+  float* out;
+  size_t out_stride;
+  float* partials;
+};
+
 class AttentionPlan {
  public:
-  AttentionPlan(const AttentionShape& shape, int threads);
+  void make(const KernelTable& kernels, const AttentionShape& shape,
+            const SequenceRows* sequences, int count, int threads);
 
-  bool serves(const AttentionShape& shape) const;
-  const AttentionShape& shape() const { return shape_; }
+  const std::vector<AttentionItem>& items() const { return items_; }  // the longest first
+  size_t partial_floats() const { return partial_floats_; }
 
-  void make(const int32_t* row_starts, const int32_t* positions, int sequences);
-  const std::vector<AttentionItem>& items() const { return items_; }
-
-  // The first split that a team's result is made of, and how many.
-  int first_split(int team) const { return teams_[team].first_split; }
-  int num_splits(int team) const { return teams_[team].splits; }
-  float* partials() { return partials_.data(); }
-  // Says that one more of a team is done; true for the last, who merges, and leaves it as it was.
-  bool is_last(int team);
-
-  // Most floats of partial sums that an item on its own needs.
-  size_t own_floats() const { return own_floats_; }
+  void run_item(size_t index, const AttentionCall& call, uint8_t* scratch);
+  void run(const AttentionCall& call, std::atomic<size_t>& next, uint8_t* scratch);
 
  private:
-  struct TeamOfItems {
-    int32_t first_split;
-    int32_t splits;
-  };
-  void add_rows(int sequence, int first, int rows, int position);
+  void cut(AttentionItem unit, int pieces, size_t floats_of_a_split);
 
-  AttentionShape shape_;
-  int threads_;
-  int tile_;
-  bool may_divide_ = false;
   std::vector<AttentionItem> items_;
-  std::vector<TeamOfItems> teams_;
-  std::vector<float> partials_;
-  int64_t num_partials_ = 0;
-  size_t own_floats_ = 0;
+  std::vector<AttentionMerge> merges_;
+  // How many items of each merge are done; back at zero when it has been made.
   std::unique_ptr<std::atomic<int32_t>[]> done_;
-  size_t done_size_ = 0;
+  size_t num_done_ = 0;
+  size_t partial_floats_ = 0;
 };
 
 }  // namespace octavo

@@ -31,6 +31,11 @@ size_t kernel_scratch_of(const KernelTable& kernels, const Instruction& i) {
   return bytes;
 }
 
+bool is_cut_alike(const AttentionShape& one, const AttentionShape& other) {
+  return one.heads == other.heads && one.kv_heads == other.kv_heads &&
+         one.head_dim == other.head_dim && one.window == other.window;
+}
+
 }  // namespace
 
 Program::Program(const KernelTable& kernels, std::shared_ptr<Team> team)
@@ -43,8 +48,8 @@ Program::~Program() = default;
 void Program::append(Instruction i) {
   if (i.op == Op::Attention) {
     size_t plan = 0;
-    while (plan < plans_.size() && !plans_[plan].serves(i.attention)) ++plan;
-    if (plan == plans_.size()) plans_.emplace_back(i.attention, team_->size());
+    while (plan < plans_.size() && !is_cut_alike(plans_[plan].shape, i.attention)) ++plan;
+    if (plan == plans_.size()) plans_.push_back({i.attention, AttentionPlan(), {}});
     i.plan = static_cast<int32_t>(plan);
     groups_ = std::max(groups_, i.group + 1);
   }
@@ -167,11 +172,10 @@ void Program::make_room(const Step& step) {
     pair_rows_.resize(pairs);
     pair_weights_.resize(pairs);
   }
-  size_t partials = 0, prepared = 0;
-  for (const AttentionPlan& plan : plans_) partials = std::max(partials, plan.own_floats());
+  size_t prepared = 0;
   for (const int64_t bytes : prepared_row_bytes_) prepared += bytes * kPrivateRows;
   for (Worker& worker : workers_)
-    worker.make_room(kernel_scratch_, widest_, partials, prepared);
+    worker.make_room(kernel_scratch_, widest_, prepared);
 }
 
 void Program::run(const Step& step) {
@@ -179,7 +183,7 @@ void Program::run(const Step& step) {
   step_ = step;
   step_.rows[static_cast<int>(Space::Pairs)] =
       step.rows[static_cast<int>(Space::Tokens)] * top_k_;
-  for (AttentionPlan& plan : plans_) plan.make(step.row_starts, step.positions, step.sequences);
+  plan_attention();
   make_room(step_);
   ++epoch_;
   team_->run([this](int index) { work(index); });

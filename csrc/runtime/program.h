@@ -102,6 +102,13 @@ struct Rope {
   RopeShape shape{};
 };
 
+// The step's attention for all layers of one shape and window.
+struct Attending {
+  AttentionShape shape;
+  AttentionPlan plan;
+  std::vector<float> partials;
+};
+
 // What a step brings, in the caller's memory.
 struct Step {
   const int32_t* token_ids = nullptr;
@@ -158,10 +165,9 @@ class Program {
   // program_attention.cpp
   void attention(const Instruction& i, Shares& shares, int index, Worker& worker);
   void finish_rows(const Instruction& i, int first, int end);
-  void attend(const Instruction& i, const AttentionItem& item, bool alone, Worker& worker);
   const float* turn_alone(const Instruction& i, const AttentionItem& item, Worker& worker);
+  void plan_attention();
   void turn(int rope, float* x, size_t stride, int first, int rows, int width, int head_dim) const;
-  SequenceRows sequence_of(const Instruction& i, int sequence) const;
 
   // program_experts.cpp
   void sort_pairs(const Instruction& i);
@@ -178,7 +184,7 @@ class Program {
   std::vector<Instruction> instructions_;
   std::vector<std::unique_ptr<Shares>> shares_;  // an instruction
   std::vector<Rope> ropes_;
-  std::vector<AttentionPlan> plans_;
+  std::vector<Attending> plans_;
   std::vector<Cache> caches_;
   Pages cache_pages_;
   int64_t cache_bytes_ = 0;  // of one layer's keys or values
@@ -199,6 +205,7 @@ class Program {
   Pages prepared_[kSpaces];
   std::vector<std::vector<float>> tables_;  // a rope: [rows, dimensions]
   std::vector<Worker> workers_;
+  std::vector<std::vector<SequenceRows>> sequences_;  // a group of KV blocks
   std::vector<int32_t> pair_rows_;    // [pairs], by expert and then by row: which row
   std::vector<float> pair_weights_;   // the same order
   std::vector<int32_t> pair_starts_;  // [experts + 1]

@@ -10,10 +10,24 @@
 
 namespace octavo {
 
-SequenceRows Program::sequence_of(const Instruction& i, int sequence) const {
-  const int first = step_.row_starts[sequence];
-  return {first, step_.row_starts[sequence + 1] - first, step_.positions[first],
-          step_.tables[i.group] + static_cast<size_t>(sequence) * step_.table_width};
+void Program::plan_attention() {
+  sequences_.resize(groups_);
+  for (int group = 0; group < groups_; ++group) {
+    sequences_[group].clear();
+    for (int s = 0; s < step_.sequences; ++s) {
+      const int first = step_.row_starts[s];
+      sequences_[group].push_back({first, step_.row_starts[s + 1] - first, step_.positions[first],
+                                   step_.tables[group] +
+                                       static_cast<size_t>(s) * step_.table_width});
+    }
+  }
+  for (Attending& attending : plans_) {
+    // How rows are cut depends on lengths alone, which all groups share.
+    attending.plan.make(kernels_, attending.shape, sequences_[0].data(), step_.sequences,
+                        team_->size());
+    if (attending.partials.size() < attending.plan.partial_floats())
+      attending.partials.resize(attending.plan.partial_floats());
+  }
 }
 
 void Program::turn(int rope, float* x, size_t stride, int first, int rows, int width,
@@ -33,8 +47,7 @@ void Program::finish_rows(const Instruction& i, int first, int end) {
   turn(i.rope, q, i.x.stride, first, rows, i.x.width, dim);
   turn(i.rope, k, i.y.stride, first, rows, i.y.width, dim);
   const Cache& cache = caches_[i.layer];
-  for (int s = 0; s < step_.sequences; ++s) {
-    const SequenceRows all = sequence_of(i, s);
+  for (const SequenceRows& all : sequences_[i.group]) {
     const int begin = std::max(first, all.first_row);
     const int stop = std::min(end, all.first_row + all.rows);
     if (begin >= stop) continue;
@@ -55,9 +68,17 @@ void Program::attention(const Instruction& i, Shares& shares, int index, Worker&
     if (first < end) finish_rows(i, first, end);
     team_->meet();
   }
-  const std::vector<AttentionItem>& items = plans_[i.plan].items();
-  shares.take_next(static_cast<int>(items.size()), epoch_,
-                   [&](int item) { attend(i, items[item], alone, worker); });
+  Attending& attending = plans_[i.plan];
+  AttentionCall call{&kernels_,    caches_[i.layer], i.attention,
+                     sequences_[i.group].data(), at(i.x), static_cast<size_t>(i.x.stride),
+                     at(i.out),    static_cast<size_t>(i.out.stride), attending.partials.data()};
+  shares.take_next(static_cast<int>(attending.plan.items().size()), epoch_, [&](int item) {
+    if (alone) {
+      call.q = turn_alone(i, attending.plan.items()[item], worker);
+      call.q_stride = 0;  // it is the item's only row, whatever its number
+    }
+    attending.plan.run_item(item, call, worker.kernel_scratch);
+  });
 }
 
 namespace {
@@ -99,40 +120,12 @@ const float* Program::turn_alone(const Instruction& i, const AttentionItem& item
   // This head's cells, seen as a cache of one head that has a block for each block and head.
   Cache cache = whole;
   cache.kv_heads = 1;
-  const SequenceRows sequence = sequence_of(i, item.sequence);
+  const SequenceRows& sequence = sequences_[i.group][item.sequence];
   const int32_t block =
       sequence.table[position / whole.block_size] * whole.kv_heads + item.kv_head;
   kernels_.write_kv(cache, k, at(i.values, row) + item.kv_head * dim, dim,
                     {0, 1, position % whole.block_size, &block});
   return q;
-}
-
-void Program::attend(const Instruction& i, const AttentionItem& item, bool alone, Worker& worker) {
-  SequenceRows sequence = sequence_of(i, item.sequence);
-  const float* q = at(i.x);
-  size_t q_stride = i.x.stride;
-  float* out = at(i.out);
-  if (alone) {
-    q = turn_alone(i, item, worker);
-    out = at(i.out, sequence.first_row);
-    sequence.first_row = 0;
-  }
-  AttentionPlan& plan = plans_[i.plan];
-  const size_t floats = partial_floats(i.attention, item.rows);
-  float* partials = item.team < 0 ? worker.partials : plan.partials() + item.partial;
-  for (int split = item.first_split; split < item.end_split; ++split)
-    kernels_.attention(caches_[i.layer], i.attention, sequence, item.first, item.rows, item.kv_head,
-                       split, q, q_stride, out, i.out.stride,
-                       partials + (split - item.first_split) * floats, worker.kernel_scratch);
-  int splits = item.end_split - item.first_split;
-  if (item.team >= 0) {
-    if (!plan.is_last(item.team)) return;
-    partials -= (item.first_split - plan.first_split(item.team)) * floats;
-    splits = plan.num_splits(item.team);
-  }
-  if (splits == 1) return;  // the kernel wrote the result itself
-  kernels_.merge_attention(i.attention, item.rows, item.kv_head, splits, partials,
-                           out + (sequence.first_row + item.first) * i.out.stride, i.out.stride);
 }
 
 }  // namespace octavo

@@ -17,20 +17,16 @@ constexpr int kPrivateFloats = 8192;
 struct Worker {
   uint8_t* kernel_scratch = nullptr;
   float* row = nullptr;       // as wide as any row that is normalised or turned on its own
-  float* partials = nullptr;  // of attention
   uint8_t* prepared = nullptr;
 
-  void make_room(size_t kernel_bytes, size_t row_floats, size_t partial_floats,
-                 size_t prepared_bytes) {
+  void make_room(size_t kernel_bytes, size_t row_floats, size_t prepared_bytes) {
     const auto aligned = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
     const size_t kernel = aligned(kernel_bytes), row_bytes = aligned(row_floats * 4);
-    const size_t partial_bytes = aligned(partial_floats * 4);
-    const size_t total = kernel + row_bytes + partial_bytes + aligned(prepared_bytes);
+    const size_t total = kernel + row_bytes + aligned(prepared_bytes);
     if (total > memory.bytes()) memory = Pages(total + total / 2, false);
     kernel_scratch = memory.data();
     row = reinterpret_cast<float*>(kernel_scratch + kernel);
     prepared = kernel_scratch + kernel + row_bytes;
-    partials = reinterpret_cast<float*>(prepared + aligned(prepared_bytes));
   }
 
   Pages memory;
