@@ -25,6 +25,11 @@ Place = Literal["Scratch", "LogitsOut", "HiddenOut"]
 class RecordingError(NotImplementedError):
     """A model does something that the native engine has no instruction for."""
 
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"the native engine cannot run this model, which needs {what}; use backend='torch'"
+        )
+
 
 @dataclass(eq=False, slots=True)
 class Buffer:

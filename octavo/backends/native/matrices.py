@@ -196,10 +196,14 @@ def can_pack(type_: str, format_: _native.Format) -> bool:
 
 
 def interleaved(ffn: int) -> NDArray[np.int64]:
-    """The rows of gates above ups in the order of panels: 16 gates, their ups; -1 fills up."""
+    """The rows of gates above ups in the order of panels: 16 gates, their ups; -1 fills up.
+
+    The last panel ends behind its last up.
+    """
     columns = np.arange(-(-ffn // _HALF) * _HALF).reshape(-1, 1, _HALF)
     both = np.concatenate((columns, columns + ffn), axis=1)
-    return np.where(np.broadcast_to(columns < ffn, both.shape), both, -1).reshape(-1)
+    order = np.where(np.broadcast_to(columns < ffn, both.shape), both, -1).reshape(-1)
+    return order[: len(order) + -(-ffn // _HALF) * -_HALF + ffn]
 
 
 def _release(parts: Sequence[StoredRows]) -> None:

@@ -29,6 +29,9 @@ ACTIVATIONS = {
     "relu": "Relu",
     "relu2": "Relu2",
 }
+# What the attention kernels take of a head.
+HEAD_MULTIPLE = 8
+MOST_HEAD = 512
 GATES = {**ACTIVATIONS, "clamped_swiglu": "ClampedSwiglu"}
 
 
@@ -149,6 +152,11 @@ class Recorder:
     def attention(
         self, q: Value, k: Value, v: Value, layer: PagedAttention, batch: RecordedBatch
     ) -> Value:
+        if layer.head_dim % HEAD_MULTIPLE or layer.head_dim > MOST_HEAD:
+            raise RecordingError(
+                f"heads of {layer.head_dim} numbers: it takes multiples of {HEAD_MULTIPLE} up to "
+                f"{MOST_HEAD}"
+            )
         attend = Attend(
             layer.heads,
             layer.kv_heads,
