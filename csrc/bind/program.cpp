@@ -31,6 +31,11 @@ auto pointer(const float* Struct::*member) {
   };
 }
 
+template <typename Struct>
+auto address(const float* Struct::*member) {
+  return [member](const Struct& self) { return reinterpret_cast<uintptr_t>(self.*member); };
+}
+
 void run(Program& program, IntArray token_ids, IntArray positions, IntArray row_starts,
          const std::vector<IntTable>& tables, IntArray logits_rows, IntArray hidden_rows,
          OutArray logits, OutArray hidden) {
@@ -102,10 +107,8 @@ void bind_structs(nb::module_& m) {
                           int64_t offset) { new (self) Prepared{space, format, inputs, offset}; });
   nb::class_<NormShape>(m, "NormShape")
       .def(nb::init<>())
-      .def_prop_rw("weight", [](const NormShape& n) { return reinterpret_cast<uintptr_t>(n.weight); },
-                   pointer(&NormShape::weight))
-      .def_prop_rw("bias", [](const NormShape& n) { return reinterpret_cast<uintptr_t>(n.bias); },
-                   pointer(&NormShape::bias))
+      .def_prop_rw("weight", address(&NormShape::weight), pointer(&NormShape::weight))
+      .def_prop_rw("bias", address(&NormShape::bias), pointer(&NormShape::bias))
       .def_rw("eps", &NormShape::eps)
       .def_rw("offset", &NormShape::offset)
       .def_rw("heads", &NormShape::heads)

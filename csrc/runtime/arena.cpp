@@ -26,8 +26,8 @@ Pages::Pages(size_t bytes, bool huge) {
   if (bytes == 0) return;
   // One huge page more than asked for, so that one can begin where huge pages begin.
   bytes_ = huge ? rounded(bytes, kHugePage) + kHugePage : rounded(bytes, 4096);
-  void* at = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                  -1, 0);
+  void* at = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED) {
     bytes_ = 0;
     throw std::bad_alloc();

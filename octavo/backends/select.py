@@ -43,9 +43,7 @@ def native_caps(block_size: int) -> Caps:
             "with a C++ compiler at hand, and comes with the wheels",
         )
     if block_size % NATIVE_BLOCK_TOKENS:
-        return Caps(
-            "native", f"block_size={block_size} is not a multiple of {NATIVE_BLOCK_TOKENS}"
-        )
+        return Caps("native", f"block_size={block_size} is not a multiple of {NATIVE_BLOCK_TOKENS}")
     return Caps("native", None)
 
 
@@ -69,6 +67,4 @@ def select(asked: Literal["auto", "native", "torch"], *, block_size: int = 16) -
         return Choice("native", "the native engine runs here")
     if torch.refusal is None:
         return Choice("torch", f"the native engine does not run: {native.refusal}")
-    raise NoBackendError(
-        f"no backend can run: native: {native.refusal}; torch: {torch.refusal}"
-    )
+    raise NoBackendError(f"no backend can run: native: {native.refusal}; torch: {torch.refusal}")

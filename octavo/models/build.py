@@ -204,9 +204,7 @@ def stored_matrices(need: Need, weights: Weights) -> list[list[StoredRows]]:
     return [list(parts) for parts in zip(*stacks, strict=True)]
 
 
-def _stored_source(
-    need: Need, source: From, count: int, weights: Weights
-) -> list[StoredRows]:
+def _stored_source(need: Need, source: From, count: int, weights: Weights) -> list[StoredRows]:
     """One source: its rows, in our order; those of each of `count` matrices."""
     pieces = []
     for name in need.names(source):

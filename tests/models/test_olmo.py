@@ -71,5 +71,5 @@ def test_olmo_3_as_published_before_scalings_had_kinds() -> None:
     assert near is not None
     assert far is not None
     assert (near.magnitude, far.magnitude) == (1.0, 1.2)
-    assert near.frequencies[-1] == pytest.approx(500_000 ** (-10 / 12))
-    assert far.frequencies[-1] == pytest.approx(500_000 ** (-10 / 12) / 4)
+    assert near.frequencies[-1] == pytest.approx(500_000 ** (-6 / 8))
+    assert far.frequencies[-1] == pytest.approx(500_000 ** (-6 / 8) / 4)

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from octavo.backends.base import Floats, ForwardResult, HostBatch, KVLayout, StoredRows
 from octavo.backends.native import _native
-from octavo.backends.native.emit import Emitter, describe
+from octavo.backends.native.describe import MEETING, describe
+from octavo.backends.native.emit import Emitter
 from octavo.backends.native.fusion import fuse
 from octavo.backends.native.listing import Listing
 from octavo.backends.native.matrices import CpuWeights, Experts, Matrix, Packer, Vector
@@ -136,5 +137,5 @@ class NativeBackend:
     def times(self) -> list[tuple[str, float]]:
         """Each instruction and the seconds that the calling thread has spent in it."""
         assert self._listing is not None, "prepare comes first"
-        lines = [line for line in self.describe().split("\n") if line != "│"]
+        lines = [line for line in self.describe().split("\n") if line != MEETING]
         return list(zip(lines, self._ready.seconds, strict=True))

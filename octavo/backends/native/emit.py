@@ -39,7 +39,7 @@ class Emitter:
             sizes = (self._plan.row_bytes.get((space, area), 0) for area in ("floats", "prepared"))
             self._program.set_scratch(getattr(_native.Space, space), *sizes)
         for instruction in listing:
-            self._program.append(self._native(instruction))
+            self._program.append(self._made(instruction))
 
     def _prepared_bytes(self, instruction: Instruction) -> int:
         format_ = _format_of(instruction)
@@ -47,7 +47,7 @@ class Emitter:
         size: int = _native.prepared_bytes(self._tier, format_, instruction.prepared.inputs)
         return size
 
-    def _native(self, i: Instruction) -> _native.Instruction:
+    def _made(self, i: Instruction) -> _native.Instruction:
         made = _native.Instruction()
         made.op = getattr(_native.Op, i.op)
         made.barrier = i.barrier
@@ -161,27 +161,3 @@ def _norm(norm: Norm) -> _native.NormShape:
     made.eps, made.offset, made.is_rms = norm.eps, norm.offset, norm.is_rms
     made.heads, made.weight_a_head = norm.heads, norm.weight_a_head
     return made
-
-
-def describe(listing: Listing) -> str:
-    """The program as text: one line an instruction, a line between phases."""
-    lines = []
-    for i in listing:
-        if i.barrier:
-            lines.append("│")
-        parts = [i.op.lower()]
-        if i.norm is not None:
-            parts.append("norm+")
-        if i.matrix is not None:
-            parts.append(f"[{i.matrix.outputs}×{i.matrix.inputs} {i.matrix.formats}]")
-        if i.experts is not None:
-            parts.append(f"{len(i.experts.matrices)} experts")
-        if i.attend is not None:
-            a = i.attend
-            parts.append(f"{a.heads}/{a.kv_heads}×{a.head_dim}" + (f" window {a.window}" * bool(a.window)))
-            parts += ["+qk-norm"] * bool(a.q_norm) + ["+rope"] * bool(a.rope)
-        parts += [f"×{i.factor:g}"] * (i.factor != 1.0) + [f"cap {i.cap:g}"] * bool(i.cap)
-        parts += [f"+{i.activation}"] * bool(i.activation) + ["+gate"] * i.gated
-        parts += ["+bias"] * (i.bias is not None) + ["+residual"] * (i.op == "Gemm" and i.y is not None)
-        lines.append(" ".join(parts))
-    return "\n".join(lines)

@@ -205,11 +205,12 @@ def norm_while_preparing(listing: Listing) -> None:
         if norm.out.buffer.place != "Scratch":
             continue
         readers = listing.readers(norm.out.buffer)
-        # Several kinds of the same rows would norm them several times.
-        if len(readers) == 1 and readers[0].op == "Prepare" and readers[0].x is not None:
-            if readers[0].x.width == norm.out.width:
-                readers[0].x, readers[0].norm = norm.x, norm.norm
-                listing.remove(norm)
+        if len(readers) != 1 or readers[0].op != "Prepare":
+            continue  # several kinds of the same rows would norm them several times
+        prepare = readers[0]
+        if prepare.x is not None and prepare.x.width == norm.out.width:
+            prepare.x, prepare.norm = norm.x, norm.norm
+            listing.remove(norm)
 
 
 def refuse_what_is_left(listing: Listing) -> None:

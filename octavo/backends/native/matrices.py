@@ -180,7 +180,7 @@ class Packer:
                 if can_pack(type_, own):
                     return own
             wanted = "U8" if inputs % PANEL == 0 else "F32"
-        format_ = getattr(_native.Format, wanted)
+        format_: _native.Format = getattr(_native.Format, wanted)
         if not can_pack(type_, format_) and not can_pack("F32", format_):
             format_ = _native.Format.F32
         if type_ not in self._converted and type_ != format_.name:

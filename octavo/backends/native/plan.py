@@ -133,9 +133,7 @@ def _in_place(
     return None
 
 
-def _first_fit(
-    taken: list[tuple[int, Room]], space: Space, area: str, row_bytes: int
-) -> Room:
+def _first_fit(taken: list[tuple[int, Room]], space: Space, area: str, row_bytes: int) -> Room:
     offset = 0
     for _, room in sorted(taken, key=lambda entry: entry[1].offset):
         if (room.space, room.area) != (space, area):

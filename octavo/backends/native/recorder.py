@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 
 from octavo.backends.native.listing import (
     Attend,
@@ -85,9 +85,10 @@ class Recorder:
         """A new buffer for as many rows and columns."""
         return self._new(x.buffer.space, x.width)
 
-    def _append(self, instruction: Instruction) -> Any:
+    def _append(self, instruction: Instruction) -> Value:
         self.instructions.append(instruction)
-        return instruction.out
+        assert instruction.out is not None or instruction.op == "SortPairs"
+        return cast(Value, instruction.out)
 
     def add(self, x: Value, y: Value) -> Value:
         if x.width != y.width:
@@ -192,9 +193,7 @@ class Recorder:
     def soft_cap(self, x: Value, cap: float) -> Value:
         return self._append(Instruction("SoftCap", x, out=self.new_like(x), cap=cap))
 
-    def route(
-        self, scores: Value, routing: Routing, bias: Vector | None
-    ) -> tuple[Value, Value]:
+    def route(self, scores: Value, routing: Routing, bias: Vector | None) -> tuple[Value, Value]:
         if bias is not None:
             raise RecordingError("routing with a bias")
         weights = self._new("Tokens", routing.top_k)
@@ -225,6 +224,4 @@ class Recorder:
             )
         )
         out = self._new("Tokens", layer.hidden)
-        return self._append(
-            Instruction("ExpertsOut", inner, out=out, experts=down, bias=biases[1])
-        )
+        return self._append(Instruction("ExpertsOut", inner, out=out, experts=down, bias=biases[1]))
