@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.backends.base import ForwardResult, HostBatch
+from octavo.backends.base import Backend, ForwardResult, HostBatch
 from octavo.backends.torch.backend import TorchBackend
 from octavo.core.config import CoreConfig
 from octavo.core.engine import EngineCore
@@ -108,9 +108,16 @@ def make_config(windows: Windows = FULL, **settings: Any) -> CoreConfig:
 class Engine:
     """An engine core over the real runner."""
 
-    def __init__(self, windows: Windows = FULL, *, drafter: Any = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        windows: Windows = FULL,
+        *,
+        drafter: Any = None,
+        make: Callable[[Windows, int, int], Backend] = make_backend,
+        **settings: Any,
+    ) -> None:
         self.config = make_config(windows, **settings)
-        backend = make_backend(windows, self.config.num_blocks, self.config.block_size)
+        backend = make(windows, self.config.num_blocks, self.config.block_size)
         self.runner = ModelRunner(backend, VOCABULARY, self.config, drafter=drafter)
         self.plans: list[StepPlan] = []
         self.core = EngineCore(
