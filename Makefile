@@ -12,10 +12,11 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check --quiet
 CODE := $(wildcard octavo tests benchmarks)
+NATIVE := $(wildcard csrc/*/*)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup test test-smollm2 check coverage format sim planted bench-core lock clean
+.PHONY: help setup test test-smollm2 check coverage format sim planted bench-core wheel sanitize lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,8 +41,10 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.venv
 	@$(PIP) install -r requirements/dev.txt
 	@touch $@
 
-$(VENV)/.octavo: pyproject.toml $(VENV)/.dev
-	@echo "installing octavo, editable"
+$(VENV)/.octavo: pyproject.toml CMakeLists.txt $(NATIVE) $(VENV)/.dev
+	@command -v $${CXX:-c++} >/dev/null || { echo "Octavo's native engine is built from C++, and there is" \
+	    "no C++ compiler here: apt install g++ (or name one: make setup CXX=clang++)" >&2; exit 1; }
+	@echo "building the native engine and installing octavo, editable"
 	@$(PIP) install --no-build-isolation --editable .
 	@touch $@
 
@@ -104,6 +107,23 @@ planted: $(VENV)/.octavo ## apply each planted bug; the simulator must catch eve
 
 bench-core: $(VENV)/.octavo ## what a step of the scheduler costs, as JSON
 	@$(RUN) benchmarks/core_step.py --json
+
+# The native tests against builds that watch every access: of memory, then of threads. The runtime
+# of the watcher must be there before Python is.
+SANITIZED_TESTS ?= tests/backends/native
+sanitize: $(VENV)/.octavo ## the native engine's tests under ASan and UBSan, then under TSan (slow)
+	@for kind in address,undefined thread; do \
+	    directory=build/sanitize-$${kind%%,*}; library=lib$$(test $$kind = thread && echo t || echo a)san.so; \
+	    $(VENV)/bin/cmake -S . -B $$directory -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(RUN) -DOCTAVO_SANITIZE=$$kind \
+	        -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja \
+	        -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/$$directory/octavo >/dev/null \
+	    && $(VENV)/bin/cmake --build $$directory \
+	    && OCTAVO_NATIVE=$$directory/octavo LD_PRELOAD=$$($${CXX:-c++} -print-file-name=$$library) \
+	        ASAN_OPTIONS=detect_leaks=0 $(RUN) -m pytest --quiet -p no:cacheprovider $(SANITIZED_TESTS) || exit 1; \
+	done
+
+wheel: $(VENV)/.dev ## a wheel for this Python and kind of machine, in dist/
+	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .
 
 clean: ## remove everything that was made, .venv included
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
