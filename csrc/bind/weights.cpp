@@ -100,7 +100,8 @@ void bind_weights(nb::module_& m) {
   nb::class_<Store>(m, "Store")
       .def(nb::init<>())
       .def("vector", &Store::vector, "values"_a)
-      .def("pack", &Store::pack, "team"_a, "type"_a, "format"_a, "inputs"_a, "rows"_a)
+      .def("pack", &Store::pack, "team"_a, "type"_a, "format"_a, "inputs"_a, "rows"_a,
+           nb::keep_alive<0, 1>())
       .def_prop_ro("num_bytes", &Store::num_bytes);
   m.def("own_format", &own_format, "type"_a);
   m.def("can_pack", &can_pack, "type"_a, "format"_a);

@@ -29,7 +29,6 @@ from tests.sim.executor import Faults, WorkerDiedError, require
 from tests.sim.simulation import Journal, Simulation
 from tests.sim.world import Arrival, World
 
-
 # From windows, the number of blocks and their size.
 MakeBackend = Callable[[Windows, int, int], Backend]
 
