@@ -108,18 +108,19 @@ planted: $(VENV)/.octavo ## apply each planted bug; the simulator must catch eve
 bench-core: $(VENV)/.octavo ## what a step of the scheduler costs, as JSON
 	@$(RUN) benchmarks/core_step.py --json
 
-# The native tests against builds that watch every access: of memory, then of threads. The runtime
-# of the watcher must be there before Python is.
+# The native tests over builds that watch every access: of memory, then of threads. What watches
+# must be in the process before Python is.
 SANITIZED_TESTS ?= tests/backends/native
 sanitize: $(VENV)/.octavo ## the native engine's tests under ASan and UBSan, then under TSan (slow)
 	@for kind in address,undefined thread; do \
-	    directory=build/sanitize-$${kind%%,*}; library=lib$$(test $$kind = thread && echo t || echo a)san.so; \
-	    $(VENV)/bin/cmake -S . -B $$directory -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(RUN) -DOCTAVO_SANITIZE=$$kind \
-	        -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja \
-	        -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/$$directory/octavo >/dev/null \
-	    && $(VENV)/bin/cmake --build $$directory \
-	    && OCTAVO_NATIVE=$$directory/octavo LD_PRELOAD=$$($${CXX:-c++} -print-file-name=$$library) \
-	        ASAN_OPTIONS=detect_leaks=0 $(RUN) -m pytest --quiet -p no:cacheprovider $(SANITIZED_TESTS) || exit 1; \
+	    out=build/sanitize-$${kind%,*}; library=lib$$(echo $$kind | cut -c 1)san.so; \
+	    $(VENV)/bin/cmake -S . -B $$out -G Ninja -DOCTAVO_SANITIZE=$$kind \
+	        -DPython_EXECUTABLE=$(CURDIR)/$(RUN) -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja \
+	        -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/$$out/octavo >/dev/null \
+	    && $(VENV)/bin/cmake --build $$out \
+	    && ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD=$$($${CXX:-c++} -print-file-name=$$library) \
+	        $(RUN) -m pytest -q -p no:cacheprovider $(SANITIZED_TESTS) --native-from $$out/octavo \
+	    || exit 1; \
 	done
 
 wheel: $(VENV)/.dev ## a wheel for this Python and kind of machine, in dist/

@@ -14,8 +14,21 @@ from octavo.loader.gguf_types import TENSOR_TYPES
 
 INPUTS = 512
 TYPES = {kind.name: kind for kind in TENSOR_TYPES.values()}
-KEPT = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
-KEPT += ("IQ4_NL", "MXFP4")
+KEPT = (
+    "F32",
+    "F16",
+    "BF16",
+    "Q4_0",
+    "Q4_1",
+    "Q5_0",
+    "Q5_1",
+    "Q8_0",
+    "Q4_K",
+    "Q5_K",
+    "Q6_K",
+    "IQ4_NL",
+    "MXFP4",
+)
 CONVERTED = ("Q2_K", "Q3_K", "IQ4_XS")
 
 
