@@ -33,6 +33,7 @@ constexpr bool kDotsPairs = false;
 
 typedef float Floats __attribute__((vector_size(kLanes * 4)));
 typedef int32_t Ints __attribute__((vector_size(kLanes * 4)));
+typedef int8_t Codes __attribute__((vector_size(kLanes)));
 
 template <typename Vector, typename From>
 inline Vector load(const From* from) {
@@ -50,6 +51,10 @@ inline Ints splat_bits(uint32_t bits) { return static_cast<int32_t>(bits) - Ints
 inline Ints bits_of(Floats x) { return reinterpret_cast<Ints>(x); }
 inline Floats floats_of(Ints x) { return reinterpret_cast<Floats>(x); }
 inline Floats select(Ints where, Floats yes, Floats no) { return where ? yes : no; }
+
+inline Floats to_floats(Codes x) {  // in two steps, each of which is one instruction
+  return __builtin_convertvector(__builtin_convertvector(x, Ints), Floats);
+}
 
 inline Ints lane_numbers() {
   Ints lanes;
@@ -197,6 +202,13 @@ struct Cells<CacheFormat::Int8> {
   static constexpr bool kPairs = kDotsPairs;
   template <bool kHalf>
   static Bf16Pairs read(const Element* from, int) {
+#if defined(__AVX512BF16__)
+    // A code has 7 bits, a bf16 8: nothing is rounded.
+    const Floats low = to_floats(load<Codes>(from));
+    if (kHalf) return (__m512i)_mm512_cvtne2ps_pbh(Floats{}, low);
+    const Floats high = to_floats(load<Codes>(from + kLanes));
+    return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+#else
 #if defined(__AVX512F__)
     const __m256i codes =
         kHalf ? _mm256_zextsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)))
@@ -211,14 +223,8 @@ struct Cells<CacheFormat::Int8> {
       pairs[lane] = static_cast<int32_t>(static_cast<uint32_t>(from[2 * lane + 1]) << 16 |
                                          (static_cast<uint32_t>(from[2 * lane]) & 0xFFFFu));
 #endif
-    const Floats even = __builtin_convertvector(pairs << 16 >> 16, Floats);
-    const Floats odd = __builtin_convertvector(pairs >> 16, Floats);
-#if defined(__AVX512BF16__)
-    // A code has 7 bits, a bf16 8: cutting the lower halves off changes nothing.
-    const Ints lower = bits_of(even) >> 16 & 0xFFFF;
-    return as_read((bits_of(odd) & splat_bits(0xFFFF0000u)) | lower);
-#else
-    return {even, odd};
+    return {__builtin_convertvector(pairs << 16 >> 16, Floats),
+            __builtin_convertvector(pairs >> 16, Floats)};
 #endif
   }
 };
