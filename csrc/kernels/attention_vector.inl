@@ -33,7 +33,6 @@ constexpr bool kDotsPairs = false;
 
 typedef float Floats __attribute__((vector_size(kLanes * 4)));
 typedef int32_t Ints __attribute__((vector_size(kLanes * 4)));
-typedef int8_t Codes __attribute__((vector_size(kLanes)));
 
 template <typename Vector, typename From>
 inline Vector load(const From* from) {
@@ -51,10 +50,6 @@ inline Ints splat_bits(uint32_t bits) { return static_cast<int32_t>(bits) - Ints
 inline Ints bits_of(Floats x) { return reinterpret_cast<Ints>(x); }
 inline Floats floats_of(Ints x) { return reinterpret_cast<Floats>(x); }
 inline Floats select(Ints where, Floats yes, Floats no) { return where ? yes : no; }
-
-inline Floats to_floats(Codes x) {  // in two steps, each of which is one instruction
-  return __builtin_convertvector(__builtin_convertvector(x, Ints), Floats);
-}
 
 inline Ints lane_numbers() {
   Ints lanes;
@@ -147,6 +142,11 @@ template <CacheFormat kFormat>
 struct Cells;
 
 #if defined(__AVX512F__)
+inline Floats to_floats(const int8_t* codes) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes));
+  return __builtin_convertvector((Ints)_mm512_maskz_cvtepi8_epi32(0xFFFF, bytes), Floats);
+}
+
 inline __m512i half_or_all(const void* from, bool half) {
   return half ? _mm512_maskz_loadu_epi32(0xFF, from) : _mm512_loadu_si512(from);
 }
@@ -204,9 +204,9 @@ struct Cells<CacheFormat::Int8> {
   static Bf16Pairs read(const Element* from, int) {
 #if defined(__AVX512BF16__)
     // A code has 7 bits, a bf16 8: nothing is rounded.
-    const Floats low = to_floats(load<Codes>(from));
+    const Floats low = to_floats(from);
     if (kHalf) return (__m512i)_mm512_cvtne2ps_pbh(Floats{}, low);
-    const Floats high = to_floats(load<Codes>(from + kLanes));
+    const Floats high = to_floats(from + kLanes);
     return (__m512i)_mm512_cvtne2ps_pbh(high, low);
 #else
 #if defined(__AVX512F__)
