@@ -15,4 +15,5 @@ NB_MODULE(_native, m) {
     return names;
   });
   octavo::bind_attention(m);
+  octavo::bind_sampling(m);
 }

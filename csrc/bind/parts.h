@@ -6,5 +6,6 @@
 namespace octavo {
 
 void bind_attention(nanobind::module_& m);
+void bind_sampling(nanobind::module_& m);
 
 }  // namespace octavo

@@ -7,6 +7,7 @@
 #define OCTAVO_STRING(a) OCTAVO_STRING_(a)
 
 #include "kernels/attention.inl"
+#include "kernels/sample.inl"
 
 namespace octavo {
 namespace OCTAVO_TIER {
@@ -16,6 +17,7 @@ const KernelTable table = [] {
   KernelTable made{};
   made.name = OCTAVO_STRING(OCTAVO_TIER);
   add_attention(made);
+  add_sampling(made);
   return made;
 }();
 
