@@ -32,31 +32,32 @@ constexpr double kMostNoise = 37.0;  // -log(2^-53) is 36.74
 
 // ---- largest ----
 
-// The largest of logits[0, size); false if any is not finite.
-inline bool largest(const float* logits, int size, float* most) {
-  // Two of each, so that one does not wait for the other.
+// The largest of logits[0, size); lanes of `bad` are set where any is not finite.
+inline float largest(const float* logits, int size, Ints& bad) {
+  // Two of them, so that one does not wait for the other.
   Floats best = attend::splat(-__builtin_inff()), other = best;
   const Ints infinite = attend::splat_bits(0x7F800000u);
-  Ints bad{}, other_bad{};
   int i = 0;
   for (; i + 2 * kLanes <= size; i += 2 * kLanes) {
     const Floats x = attend::load<Floats>(logits + i);
     const Floats y = attend::load<Floats>(logits + i + kLanes);
     best = attend::larger(x, best);
     other = attend::larger(y, other);
-    bad |= (attend::bits_of(x) & INT32_MAX) >= infinite;
-    other_bad |= (attend::bits_of(y) & INT32_MAX) >= infinite;
+    bad |= ((attend::bits_of(x) & INT32_MAX) >= infinite) |
+           ((attend::bits_of(y) & INT32_MAX) >= infinite);
   }
   float value = attend::largest_of(attend::larger(best, other));
-  bad |= other_bad;
-  bool good = true;
-  for (int lane = 0; lane < kLanes; ++lane) good &= bad[lane] == 0;
   for (; i < size; ++i) {
     value = logits[i] > value ? logits[i] : value;
-    good &= (attend::float_bits(logits[i]) & 0x7FFFFFFFu) < 0x7F800000u;
+    if ((attend::float_bits(logits[i]) & 0x7FFFFFFFu) >= 0x7F800000u) bad[0] = -1;
   }
-  *most = value;
-  return good;
+  return value;
+}
+
+inline bool none(Ints bad) {
+  int32_t any = 0;
+  for (int lane = 0; lane < kLanes; ++lane) any |= bad[lane];
+  return any == 0;
 }
 
 inline int first_equal(const float* logits, int size, float value) {
@@ -70,14 +71,16 @@ constexpr int kChunk = 2048;  // tokens between two comparisons of maxima
 int32_t arg_max(const float* logits, int size) {
   float best = -__builtin_inff();
   int at = 0;
+  Ints bad{};
   for (int begin = 0; begin < size; begin += kChunk) {
-    float most;
-    if (!largest(logits + begin, size - begin < kChunk ? size - begin : kChunk, &most)) return -1;
+    const int count = size - begin < kChunk ? size - begin : kChunk;
+    const float most = largest(logits + begin, count, bad);
     if (most > best) {
       best = most;
       at = begin;
     }
   }
+  if (!none(bad)) return -1;
   return at + first_equal(logits + at, size - at, best);
 }
 
@@ -152,11 +155,13 @@ int32_t draw(const float* logits, int size, double temperature, uint64_t one, ui
   float* maxima = reinterpret_cast<float*>(scratch);
   const int blocks = (size + kBlock - 1) / kBlock;
   int first = 0;
+  Ints bad{};
   for (int b = 0; b < blocks; ++b) {
     const int begin = b * kBlock, count = size - begin < kBlock ? size - begin : kBlock;
-    if (!largest(logits + begin, count, maxima + b)) return -1;
+    maxima[b] = largest(logits + begin, count, bad);
     if (maxima[b] > maxima[first]) first = b;
   }
+  if (!none(bad)) return -1;
   Race race{logits, temperature, one, two, -__builtin_inf(), 0};
   // The likeliest block first: then most of the others are far behind.
   const auto run = [&](int b) {
