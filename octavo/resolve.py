@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 
 from octavo.backends.base import KVLayout
+from octavo.backends.select import Name, select
 from octavo.config import EngineArguments
 from octavo.core.config import CoreConfig
 from octavo.models.spec import ModelSpec
@@ -34,7 +35,8 @@ class EngineConfig:
 
     arguments: EngineArguments
     spec: ModelSpec
-    dtype: str
+    backend: Name
+    dtype: str  # of the KV cache, and of torch's weights
     core: CoreConfig
 
 
@@ -42,7 +44,11 @@ def resolve(
     arguments: EngineArguments, spec: ModelSpec, layout: KVLayout, free_bytes: int | None = None
 ) -> EngineConfig:
     """Settle everything that was left open."""
-    dtype = "float32" if arguments.dtype == "auto" else arguments.dtype
+    choice = select(arguments.backend, block_size=arguments.block_size)
+    log.info("backend=%s: %s", choice.name, choice.reason)
+    dtype = arguments.dtype
+    if dtype == "auto":
+        dtype = "bfloat16" if choice.name == "native" else "float32"
     max_len = arguments.max_model_len or spec.max_len
     if max_len > spec.max_len:
         raise ResolveError(
@@ -68,7 +74,7 @@ def resolve(
         ageing_seconds=arguments.priority_ageing_seconds,
         max_num_waiting=arguments.max_num_queued_reqs,
     )
-    return EngineConfig(arguments, spec, dtype, core)
+    return EngineConfig(arguments, spec, choice.name, dtype, core)
 
 
 def _cache_size(

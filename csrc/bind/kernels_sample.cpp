@@ -5,12 +5,12 @@
 
 #include <atomic>
 #include <stdexcept>
-#include <thread>
-#include <vector>
+#include <string>
 
 #include "bind/parts.h"
 #include "runtime/processor.h"
 #include "runtime/sampler.h"
+#include "runtime/team.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -23,12 +23,9 @@ using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device:
 using Longs = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Tokens = nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// Rows of one step: a thread's start costs about as much as it draws in this many rows.
-constexpr size_t kRowsWorthAThread = 4;
-
-void draw_tokens(const std::string& tier, Logits logits, Longs rows, Doubles temperatures,
-                 Doubles min_p, Doubles top_p, Longs top_k, Longs seeds, Longs positions,
-                 Tokens tokens, int threads) {
+void draw_tokens(const std::string& tier, Team& team, Logits logits, Longs rows,
+                 Doubles temperatures, Doubles min_p, Doubles top_p, Longs top_k, Longs seeds,
+                 Longs positions, Tokens tokens) {
   const KernelTable& kernels = choose_tier(tier);
   const size_t count = rows.shape(0);
   for (const size_t size : {temperatures.shape(0), min_p.shape(0), top_p.shape(0), top_k.shape(0),
@@ -43,7 +40,7 @@ void draw_tokens(const std::string& tier, Logits logits, Longs rows, Doubles tem
   if (vocabulary == 0) throw std::invalid_argument("the vocabulary is empty");
   nb::gil_scoped_release released;
   std::atomic<size_t> next{0};
-  const auto work = [&] {
+  const auto work = [&](int) {
     static thread_local SamplerScratch scratch;
     for (size_t i = next++; i < count; i = next++) {
       const Draw draw{logits.data() + rows.data()[i] * vocabulary,
@@ -52,17 +49,17 @@ void draw_tokens(const std::string& tier, Logits logits, Longs rows, Doubles tem
       tokens.data()[i] = draw_token(kernels, vocabulary, draw, scratch);
     }
   };
-  const size_t worthwhile = std::min<size_t>(threads, count / kRowsWorthAThread);
-  std::vector<std::jthread> team;
-  for (size_t i = 1; i < worthwhile; ++i) team.emplace_back(work);
-  work();
+  // A row alone is drawn in less than waking the others takes.
+  if (count > 1) team.run(work);
+  else work(0);
 }
 
 }  // namespace
 
 void bind_sampling(nb::module_& m) {
-  m.def("draw_tokens", &draw_tokens, "tier"_a, "logits"_a, "rows"_a, "temperatures"_a, "min_p"_a,
-        "top_p"_a, "top_k"_a, "seeds"_a, "positions"_a, "tokens"_a, "threads"_a);
+  m.def("draw_tokens", &draw_tokens, "tier"_a, "team"_a, "logits"_a, "rows"_a, "temperatures"_a, "min_p"_a,
+        "top_p"_a, "top_k"_a, "seeds"_a, "positions"_a,
+        "tokens"_a);
 }
 
 }  // namespace octavo

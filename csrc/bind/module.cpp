@@ -14,6 +14,9 @@ NB_MODULE(_native, m) {
     for (const octavo::KernelTable* tier : octavo::runnable_tiers()) names.emplace_back(tier->name);
     return names;
   });
+  octavo::bind_gemm(m);
   octavo::bind_attention(m);
   octavo::bind_sampling(m);
+  octavo::bind_weights(m);
+  octavo::bind_program(m);
 }

@@ -66,7 +66,8 @@ struct Epilogue {
   float cap = 0.0f;                 // tanh(y / cap) · cap, behind the scale; 0: none
   Activation activation = Activation::None;
   // Gate and up interleaved: a panel has 16 gates and the 16 ups that go with them, and gives 16
-  // outputs activation(gate) · up at columns first_output + panel · 16.
+  // outputs activation(gate) · up at columns first_output + panel · 16. With n < 16 pairs left the
+  // last panel still has its ups at 16, zeros in between, and the matrix 32 · panel + 16 + n outputs.
   bool gated = false;
   const int32_t* out_rows = nullptr;  // where row r goes, if not to row r (experts)
   const float* row_weights = nullptr; // row r is multiplied by this and *added* to out (experts)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.layers import CausalLM, Ops, Value
+from octavo.layers import CausalLM, Module, Ops, Value
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
@@ -40,6 +41,58 @@ class HostBatch:
     row_starts: Ints  # [sequences + 1]
     tables: tuple[Ints, ...]  # a group: [sequences, blocks], padded with the null block
     logits_rows: Ints  # rows whose logits are wanted
+    # Rows whose last hidden state is wanted.
+    hidden_rows: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
+
+
+class ForwardResult(NamedTuple):
+    """What one pass gives, in the order of the rows that were asked for."""
+
+    logits: Floats  # [logits_rows, vocabulary]
+    hidden: Floats  # [hidden_rows, hidden size]: what the head reads, the last norm behind it
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRows:
+    """Rows of a matrix as a file has them: the i-th is `rows[order[i]]`."""
+
+    type: str  # as GGUF calls it: F32, BF16, Q4_K …
+    inputs: int
+    rows: NDArray[np.uint8]  # [stored rows, bytes of a row], contiguous
+    order: NDArray[np.int64] | None  # None: as they are
+    is_file: bool  # they lie in a mapped file, whose pages can be had again
+    decode: Callable[[NDArray[np.uint8]], Floats]  # stored rows → their values
+
+    @classmethod
+    def of(cls, floats: Floats) -> StoredRows:
+        """Rows that are in memory already."""
+        floats = np.ascontiguousarray(floats, np.float32)
+        rows = floats.view(np.uint8)
+        return cls("F32", floats.shape[1], rows, None, False, lambda rows: rows.view(np.float32))
+
+    def __len__(self) -> int:
+        return len(self.rows if self.order is None else self.order)
+
+    def cut(self, start: int, stop: int) -> StoredRows:
+        """Some of the rows."""
+        if self.order is not None:
+            return replace(self, order=self.order[start:stop])
+        return replace(self, rows=self.rows[start:stop])
+
+    def reordered(self, order: NDArray[np.int64]) -> StoredRows:
+        """Row i becomes what row order[i] was."""
+        return replace(self, order=order if self.order is None else self.order[order])
+
+    def floats(self) -> Floats:
+        """Their values."""
+        values = self.decode(self.rows)
+        return values if self.order is None else values[self.order]
+
+    def addresses(self) -> NDArray[np.uint64]:
+        """Where each row begins in memory."""
+        order = np.arange(len(self.rows)) if self.order is None else self.order
+        start = np.uint64(self.rows.ctypes.data)
+        return start + order.astype(np.uint64) * np.uint64(self.rows.shape[1])
 
 
 class Backend(Protocol):
@@ -50,7 +103,13 @@ class Backend(Protocol):
         """The operations, for the layers."""
 
     def parameter(self, array: NDArray[Any]) -> Value:
-        """A weight as this backend keeps it."""
+        """A weight that is no matrix, as this backend keeps it."""
+
+    def matrix(self, parts: Sequence[StoredRows], module: Module) -> Value:
+        """A matrix that a layer multiplies with or looks rows up in: its parts, stacked."""
+
+    def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> Value:
+        """The same for each expert."""
 
     def prepare(self, model: CausalLM, layout: KVLayout, num_blocks: int, block_size: int) -> None:
         """Take a bound model and set the cache up."""
@@ -58,8 +117,5 @@ class Backend(Protocol):
     def copy_blocks(self, pairs: tuple[tuple[int, int], ...]) -> None:
         """Copy blocks (source, destination) in every buffer, in this order."""
 
-    def forward(self, batch: HostBatch) -> Floats:
-        """Logits of the wanted rows."""
-
-    def hidden(self, batch: HostBatch) -> Floats:
-        """The last hidden state of the wanted rows, for embeddings."""
+    def forward(self, batch: HostBatch) -> ForwardResult:
+        """Write the batch's KV; logits and hidden states of the rows that ask for them."""

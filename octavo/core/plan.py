@@ -90,7 +90,7 @@ class LogprobsPayload:
 
 @dataclass(frozen=True, slots=True)
 class HiddenPayload:
-    """The payload of a request that asked for its last hidden state."""
+    """The payload of a request that asked for an embedding of its prompt; it may come again."""
 
     values: array[float]
 

@@ -42,8 +42,8 @@ class Request:
 
     @property
     def reads_cache(self) -> bool:
-        """Whether KV computed for others will do; not if every prompt position's logits count."""
-        return self.sampling.prompt_logprobs is None
+        """Whether KV computed for others will do; not if more than its last position is told of."""
+        return self.sampling.prompt_logprobs is None and self.sampling.pooling in (None, "last")
 
 
 @dataclass(frozen=True, slots=True)

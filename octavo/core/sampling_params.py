@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Literal, get_args
 
 GREEDY_BELOW = 1e-5  # a temperature this low means the most likely token
 LEAST_TEMPERATURE = 0.01  # what is above that and lower than this counts as this
@@ -39,6 +39,10 @@ MAX_BIAS = 100.0  # a logit bias is clamped to plus and minus this
 REPETITION_RANGE = (0.01, 100.0)
 
 LogitsProcessor = Callable[[Any, Any, Any], Any]
+
+# Of the prompt's last token, their mean over the prompt, of its first token.
+Pooling = Literal["last", "mean", "cls"]
+POOLINGS = get_args(Pooling)
 
 
 class RequestOutputKind(Enum):
@@ -79,7 +83,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
-    tells_hidden: bool = False  # the last hidden state is reported: for embeddings
+    pooling: Pooling | None = None  # which of the prompt's last hidden states are told: embeddings
 
     def __post_init__(self) -> None:
         self._check_end()
@@ -200,9 +204,13 @@ class SamplingParams:
                 "stop strings are looked for in the text, and detokenize=False makes none; "
                 "use stop_token_ids, or detokenize=True"
             )
-        if self.tells_hidden and (self.logprobs, self.prompt_logprobs) != (None, None):
+        if self.pooling is None:
+            pass
+        elif self.pooling not in POOLINGS:
+            raise ValueError(f"pooling={self.pooling!r} must be one of {', '.join(POOLINGS)}")
+        elif (self.logprobs, self.prompt_logprobs) != (None, None):
             raise ValueError(
-                "tells_hidden cannot be had together with logprobs or prompt_logprobs; "
+                "pooling cannot be had together with logprobs or prompt_logprobs; "
                 "ask for them in two requests"
             )
         if not isinstance(self.output_kind, RequestOutputKind):
@@ -215,7 +223,6 @@ _FLAGS = (
     "detokenize",
     "skip_special_tokens",
     "spaces_between_special_tokens",
-    "tells_hidden",
 )
 
 

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from octavo import env
+from octavo.backends.base import Backend
 from octavo.config import EngineArguments
 from octavo.core.engine import EngineCore
 from octavo.core.sampling_params import LogitsProcessor
@@ -41,17 +43,35 @@ def start_local_engine(
     clock: Callable[[], float] = time.monotonic,
 ) -> LocalEngine:
     """Everything from a model's name to an engine that can be stepped."""
-    from octavo.backends.torch.backend import TorchBackend  # torch is asked for only here
-
     began = clock()
     source = resolve_source(arguments.model)
     opened = open_model(source, arguments.max_model_len)
     layout = place_layers(opened.model)
     config = resolve(arguments, opened.spec, layout)
-    backend = TorchBackend(config.dtype)
+    backend = make_backend(config)
     bind(opened.model, backend, opened.weights)
     backend.prepare(opened.model, layout, config.core.num_blocks, config.core.block_size)
     runner = ModelRunner(backend, opened.spec.vocabulary, config.core, processors=processors)
     core = EngineCore(config.core, InlineExecutor(runner), clock, secrets.token_bytes(32))
     log.info("%s is ready after %.1f s", opened.architecture, clock() - began)
     return LocalEngine(core, config, source, opened.generation)
+
+
+def make_backend(config: EngineConfig) -> Backend:
+    """What was chosen; nothing of the others is imported."""
+    if config.backend == "torch":
+        from octavo.backends.torch.backend import TorchBackend
+
+        return TorchBackend(config.dtype)
+    from octavo.backends.native.backend import NativeBackend, NativeOptions
+
+    asked = config.arguments
+    is_exact = asked.dtype == "float32"
+    return NativeBackend(
+        NativeOptions(
+            kv_dtype="float32" if is_exact else "bfloat16",
+            weights="float32" if is_exact else asked.cpu_weights,
+            num_threads=asked.num_threads or env.cpu_threads(),
+            instruction_set=env.cpu_instruction_set(),
+        )
+    )

@@ -97,13 +97,16 @@ class Desk:
             self._owners[name] = request_id
             # The first tells of the prompt; the others need not compute it again for that.
             about_prompt = None if index else sampling.prompt_logprobs
+            pooling = None if index else sampling.pooling
             assert sampling.seed is not None
             seed = (sampling.seed + index + 2**63) % 2**64 - 2**63
             requests.append(
                 Request(
                     request_id=name,
                     prompt=array("i", prompt.token_ids),
-                    sampling=replace(sampling, n=1, seed=seed, prompt_logprobs=about_prompt),
+                    sampling=replace(
+                        sampling, n=1, seed=seed, prompt_logprobs=about_prompt, pooling=pooling
+                    ),
                     arrival=arrival,
                     eos_token_ids=self.model.end_ids,
                     priority=options.priority,

@@ -107,7 +107,7 @@ class LLM:
         """The last hidden state of each prompt's last token, brought to length one."""
         many: Sequence[Any] = prompts if is_many(prompts) else [prompts]  # type: ignore[assignment]
         inputs = [self._read(prompt) for prompt in many]
-        asked = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, tells_hidden=True)
+        asked = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, pooling="last")
         results = []
         for output in self._run(inputs, asked, use_tqdm, None, ""):
             assert output.hidden_state is not None

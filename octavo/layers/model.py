@@ -40,6 +40,8 @@ class CausalLM(Module):
             scores = scores * self.logit_scale
         return scores if self.logit_cap is None else self.ops.soft_cap(scores, self.logit_cap)
 
-    def __call__(self, batch: Batch) -> Value:
-        """Logits of the rows that are wanted."""
-        return self.logits(self.ops.select_rows(self.hidden(batch), batch.logits_rows))
+    def __call__(self, batch: Batch) -> tuple[Value, Value]:
+        """Logits and hidden states, each of the rows they are wanted of."""
+        hidden = self.hidden(batch)
+        logits = self.logits(self.ops.select_rows(hidden, batch.logits_rows))
+        return logits, self.ops.select_rows(hidden, batch.hidden_rows)

@@ -45,6 +45,10 @@ class Batch(Protocol):
     def logits_rows(self) -> Value:
         """The rows whose logits are wanted."""
 
+    @property
+    def hidden_rows(self) -> Value:
+        """The rows whose last hidden state is wanted."""
+
 
 class Ops(Protocol):
     """Every operation a model may use. `backends/torch/ops.py` says what each one means."""

@@ -4,11 +4,13 @@ Logits are wanted of three kinds of rows, in this order:
 
     the last row of each sampling chunk, and where it ends in drafts, the rows before each of them
     rows of prompts whose log-probabilities are asked for
+
+Hidden states are wanted of those rows of prompts that an embedding is made of.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,14 +33,24 @@ class PromptRows:
 
 
 @dataclass(frozen=True, slots=True)
+class HiddenRows:
+    """Rows of the hidden states that are for one slot's embedding."""
+
+    slot: int
+    first_row: int  # of the hidden states
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the rows of the logits are for."""
+    """What the rows of the logits, and those of the hidden states, are for."""
 
     chunks: Longs  # [samples]: the plan's chunks that sample
     slots: Longs  # [samples]: their slots
     first_rows: Longs  # [samples]: the logits row of the last known token
     drafts: dict[int, tuple[int, ...]]  # slot → guesses; their rows follow the first
     prompts: tuple[PromptRows, ...]
+    hidden: tuple[HiddenRows, ...] = ()
 
 
 def build(plan: StepPlan, state: SlotState) -> tuple[HostBatch, Wanted]:
@@ -53,12 +65,17 @@ def build(plan: StepPlan, state: SlotState) -> tuple[HostBatch, Wanted]:
     positions = np.arange(int(ends[-1])) + (starts - ends + counts)[owners]
     blocks = int(-(-(starts + counts).max() // state.block_size))
     rows, wanted = _wanted(plan, state, slots, ends)
+    hidden_rows = np.zeros(0, np.int64)
+    if state.pools:
+        hidden_rows, hidden = _hidden_rows(plan, state, ends)
+        wanted = replace(wanted, hidden=hidden)
     batch = HostBatch(
         token_ids=state.tokens[slots[owners], positions],
         positions=positions.astype(np.int32),
         row_starts=np.concatenate(([0], ends)).astype(np.int32),
         tables=tuple(table[slots, :blocks] for table in state.tables),
         logits_rows=rows.astype(np.int32),
+        hidden_rows=hidden_rows.astype(np.int32),
     )
     return batch, wanted
 
@@ -97,3 +114,18 @@ def _prompt_rows(
             prompts.append(PromptRows(slot, first_row, start + 1, num))
             first_row += num
     return rows, tuple(prompts)
+
+
+def _hidden_rows(
+    plan: StepPlan, state: SlotState, ends: Longs
+) -> tuple[Longs, tuple[HiddenRows, ...]]:
+    rows, hidden, first_row = [np.zeros(0, np.int64)], [], 0
+    chunks = zip(plan.slots, plan.starts, plan.counts, ends.tolist(), strict=True)
+    for slot, start, count, end in chunks:
+        pool = state.pools.get(slot)
+        positions = range(0) if pool is None else pool.wanted(start, count)
+        if positions:
+            rows.append(np.array(positions) + (end - count - start))
+            hidden.append(HiddenRows(slot, first_row, len(positions)))
+            first_row += len(positions)
+    return np.concatenate(rows), tuple(hidden)

@@ -95,12 +95,11 @@ class ModelRunner:
         if not plan.slots:
             return StepResult(plan.step, ())
         batch, wanted = build(plan, state)
-        logits = self._backend.forward(batch)
+        logits, hidden = self._backend.forward(batch)
         answer = _Answer([NO_TOKEN] * len(plan.slots))
         self._tell_of_prompts(logits, wanted, answer)
+        self._pool(hidden, wanted, answer)
         self._sample(logits, wanted, answer)
-        if len(wanted.slots) and state.tells_hidden[wanted.slots].any():
-            self._tell_hidden(self._backend.hidden(batch), wanted, answer)
         return self._result(plan, wanted, answer)
 
     # sampling
@@ -167,12 +166,17 @@ class ModelRunner:
             told = tuple(describe(row, t, count) for row, t in zip(rows, tokens, strict=True))
             answer.prompts[part.slot] = (first, told)
 
-    def _tell_hidden(self, states: Floats, wanted: Wanted, answer: _Answer) -> None:
-        """A second pass over the same batch, which writes the same KV once more."""
-        rows = zip(wanted.slots.tolist(), wanted.first_rows.tolist(), strict=True)
-        for slot, row in rows:
-            if self.state.tells_hidden[slot]:
-                answer.hidden[slot] = HiddenPayload(array("f", states[row].tobytes()))
+    def _pool(self, states: Floats, wanted: Wanted, answer: _Answer) -> None:
+        """Make embeddings of prompts, each as far as this step goes."""
+        for part in wanted.hidden:
+            rows = states[part.first_row : part.first_row + part.count]
+            vector = self.state.pools[part.slot].add(rows)
+            if vector is None:
+                continue
+            if np.isfinite(vector).all():
+                answer.hidden[part.slot] = HiddenPayload(array("f", vector.tobytes()))
+            else:
+                self.state.failures.setdefault(part.slot, NOT_FINITE)
 
     # the result
 

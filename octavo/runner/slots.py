@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from octavo.core.config import CoreConfig
 from octavo.core.plan import NewSlot
 from octavo.core.sampling_params import LEAST_TEMPERATURE, LogitsProcessor
+from octavo.runner.pooling import Pool
 from octavo.runner.rules import Rules, SamplingError
 
 Ints = NDArray[np.int32]
@@ -51,10 +52,10 @@ class SlotState:
         self.cuts = np.zeros(count, np.bool_)  # whether any of the three does anything
         self.seeds = np.zeros(count, np.int64)
         self.num_logprobs = np.full(count, UNASKED, np.int64)
-        self.tells_hidden = np.zeros(count, np.bool_)
         self.num_prompt_logprobs = np.full(count, UNASKED, np.int64)
         self.rules: list[Rules | None] = [None] * count
         self.request_ids: list[str | None] = [None] * count  # None: the slot is empty
+        self.pools: dict[int, Pool] = {}  # slots whose prompt an embedding is made of
         self.failures: dict[int, str] = {}  # slots that can only fail, and why
 
     # a plan's differences
@@ -69,7 +70,7 @@ class SlotState:
         self.rules[slot] = None
         self.request_ids[slot] = None
         self.num_logprobs[slot] = self.num_prompt_logprobs[slot] = UNASKED
-        self.tells_hidden[slot] = False
+        self.pools.pop(slot, None)
         self.failures.pop(slot, None)
 
     def open(self, new: NewSlot) -> None:
@@ -92,10 +93,12 @@ class SlotState:
         self.cuts[slot] = sampling.min_p > 0 or sampling.top_p < 1 or sampling.top_k > 0
         self.seeds[slot] = sampling.seed or 0
         self.num_logprobs[slot] = UNASKED if sampling.logprobs is None else sampling.logprobs
-        self.tells_hidden[slot] = sampling.tells_hidden
         # Whoever has output already has been told of the whole prompt, with its first token.
-        if sampling.prompt_logprobs is not None and len(tokens) == new.num_prompt:
-            self.num_prompt_logprobs[slot] = sampling.prompt_logprobs
+        if len(tokens) == new.num_prompt:
+            if sampling.prompt_logprobs is not None:
+                self.num_prompt_logprobs[slot] = sampling.prompt_logprobs
+            if sampling.pooling is not None:
+                self.pools[slot] = Pool(sampling.pooling, new.num_prompt)
         try:
             self._check(new, tokens)
             if Rules.wanted(sampling):

@@ -139,7 +139,7 @@ def test_token_ids_must_exist(fields: dict[str, Any]) -> None:
 
 
 def test_hidden_states_and_log_probabilities_share_one_place() -> None:
-    with pytest.raises(ValueError, match="tells_hidden cannot be had together with logprobs"):
-        SamplingParams(tells_hidden=True, logprobs=0)
-    with pytest.raises(ValueError, match="tells_hidden=1 must be True or False"):
-        SamplingParams(tells_hidden=1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="pooling cannot be had together with logprobs"):
+        SamplingParams(pooling="last", logprobs=0)
+    with pytest.raises(ValueError, match="pooling='max' must be one of last, mean, cls"):
+        SamplingParams(pooling="max")  # type: ignore[arg-type]

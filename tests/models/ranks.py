@@ -60,6 +60,7 @@ class TeamBatch:
     token_ids: Tensor
     positions: Tensor
     logits_rows: Tensor
+    hidden_rows: Tensor
     own: Team
 
 
@@ -147,6 +148,8 @@ def run_ranks(model: CausalLM, layout: KVLayout, batch: HostBatch, ranks: int) -
         for _ in range(ranks)
     ]
     first = own[0]
-    team = TeamBatch(first.token_ids, first.positions, first.logits_rows, Team(list(own)))
-    logits: Team = model(team)
+    team = TeamBatch(
+        first.token_ids, first.positions, first.logits_rows, first.hidden_rows, Team(list(own))
+    )
+    logits, _ = model(team)
     return torch.cat(logits.values, -1)

@@ -69,7 +69,7 @@ class Both:
             (tables,),
             ends[1:] - 1,
         )
-        return self.backend.forward(batch)
+        return self.backend.forward(batch).logits
 
     def greedy(self, prompts: Sequence[list[int]], count: int) -> list[list[int]]:
         """Continuations of all prompts, in one batch."""
@@ -91,9 +91,8 @@ class Both:
         tables = self.prepare(1, -(-count // BLOCK_SIZE))
         rows = np.arange(count, dtype=np.int32)
         starts = np.array([0, count], np.int32)
-        return self.backend.forward(
-            HostBatch(np.array(tokens, np.int32), rows, starts, (tables,), rows)
-        )
+        batch = HostBatch(np.array(tokens, np.int32), rows, starts, (tables,), rows)
+        return self.backend.forward(batch).logits
 
     @torch.no_grad()
     def expected_logits(self, tokens: list[int]) -> NDArray[np.float32]:

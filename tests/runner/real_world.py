@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.backends.base import Floats, HostBatch
+from octavo.backends.base import Floats, ForwardResult, HostBatch
 from octavo.backends.torch.backend import TorchBackend
 from octavo.core.config import CoreConfig
 from octavo.core.plan import LogprobsPayload, StepPlan, StepResult
@@ -90,7 +90,7 @@ class Truth:
         rows = np.arange(count, dtype=np.int32)
         starts = np.array([0, count], np.int32)
         ids = np.array(tokens, np.int32)
-        return self._backend.forward(HostBatch(ids, rows, starts, self._tables, rows))
+        return self._backend.forward(HostBatch(ids, rows, starts, self._tables, rows)).logits
 
 
 def _stop_ids(request: Request) -> list[int]:
@@ -105,11 +105,11 @@ class PoisonedBackend(TorchBackend):
         super().__init__()
         self.poisoned: list[int] = []  # chunks of the coming step
 
-    def forward(self, batch: HostBatch) -> Floats:
-        logits = super().forward(batch)
+    def forward(self, batch: HostBatch) -> ForwardResult:
+        logits, hidden = super().forward(batch)
         owners = np.searchsorted(batch.row_starts, batch.logits_rows, side="right") - 1
         logits[np.isin(owners, self.poisoned)] = np.nan
-        return logits
+        return ForwardResult(logits, hidden)
 
 
 class Draft:

@@ -308,4 +308,4 @@ def forward(windows: Windows, tokens: list[int]) -> np.ndarray:
     rows = np.arange(count, dtype=np.int32)
     starts = np.array([0, count], np.int32)
     batch = HostBatch(np.array(tokens, np.int32), rows, starts, tuple(tables), rows)
-    return backend.forward(batch)
+    return backend.forward(batch).logits

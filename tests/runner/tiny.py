@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.backends.base import HostBatch
+from octavo.backends.base import ForwardResult, HostBatch
 from octavo.backends.torch.backend import TorchBackend
 from octavo.core.config import CoreConfig
 from octavo.core.engine import EngineCore
@@ -51,6 +51,9 @@ class RandomWeights:
         spread = 0.1 if len(shape) == 1 else 2.0 / np.sqrt(shape[-1])
         values = generator.standard_normal(shape) * spread + (len(shape) == 1)
         return values.astype(np.float32)
+
+    def stored(self, name: str) -> None:
+        """Nothing is stored: there are only values."""
 
 
 def make_spec(windows: Windows) -> ModelSpec:
@@ -157,7 +160,10 @@ def tokens_of(events: Iterable[TokenEvent]) -> list[int]:
 
 
 class StubBackend:
-    """Answers with given logits instead of a model's; keeps the batches it was given."""
+    """Answers with given logits instead of a model's; keeps the batches it was given.
+
+    A row's hidden state is its token and its position.
+    """
 
     def __init__(self, logits: Any) -> None:
         self.logits = logits  # called with a batch
@@ -167,6 +173,8 @@ class StubBackend:
     def copy_blocks(self, pairs: tuple[tuple[int, int], ...]) -> None:
         self.copies.append(pairs)
 
-    def forward(self, batch: HostBatch) -> Floats:
+    def forward(self, batch: HostBatch) -> ForwardResult:
         self.batches.append(batch)
-        return np.asarray(self.logits(batch), np.float32)
+        places = (batch.token_ids[batch.hidden_rows], batch.positions[batch.hidden_rows])
+        hidden = np.stack(places, 1).astype(np.float32)
+        return ForwardResult(np.asarray(self.logits(batch), np.float32), hidden)

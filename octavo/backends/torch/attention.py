@@ -38,6 +38,7 @@ class TorchBatch:
     token_ids: Tensor
     positions: Tensor
     logits_rows: Tensor
+    hidden_rows: Tensor
     buffers: Buffers
     item_rows: Tensor  # [items, QUERY_TILE]: rows, the last one repeated to fill up
     item_positions: Tensor  # the same shape: their positions, -1 where filled up
@@ -58,6 +59,7 @@ class TorchBatch:
             token_ids=torch.from_numpy(batch.token_ids).long(),
             positions=torch.from_numpy(batch.positions).long(),
             logits_rows=torch.from_numpy(batch.logits_rows).long(),
+            hidden_rows=torch.from_numpy(batch.hidden_rows).long(),
             buffers=buffers,
             item_rows=torch.from_numpy(rows),
             item_positions=torch.from_numpy(positions),

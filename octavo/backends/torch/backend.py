@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from octavo.backends.base import Floats, HostBatch, KVLayout
+from octavo.backends.base import ForwardResult, HostBatch, KVLayout, StoredRows
 from octavo.backends.torch.attention import Buffers, TorchBatch, make_buffers
 from octavo.backends.torch.ops import TorchOps
-from octavo.layers import CausalLM, Ops
+from octavo.layers import CausalLM, Module, Ops
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -30,6 +32,12 @@ class TorchBackend:
 
     def parameter(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(self.dtype)
+
+    def matrix(self, parts: Sequence[StoredRows], module: Module) -> Tensor:
+        return self.parameter(np.concatenate([part.floats() for part in parts]))
+
+    def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> Tensor:
+        return torch.stack([self.matrix(parts, module) for parts in matrices])
 
     def prepare(self, model: CausalLM, layout: KVLayout, num_blocks: int, block_size: int) -> None:
         shape = (layout.kv_heads, layout.head_dim)
@@ -51,14 +59,7 @@ class TorchBackend:
                 cells[there] = cells[source * size : (source + 1) * size]
 
     @torch.inference_mode()
-    def forward(self, batch: HostBatch) -> Floats:
+    def forward(self, batch: HostBatch) -> ForwardResult:
         model, buffers = self._ready
-        logits: Tensor = model(TorchBatch.of(batch, buffers))
-        return logits.float().numpy()
-
-    @torch.inference_mode()
-    def hidden(self, batch: HostBatch) -> Floats:
-        model, buffers = self._ready
-        tensors = TorchBatch.of(batch, buffers)
-        states: Tensor = self.ops.select_rows(model.hidden(tensors), tensors.logits_rows)
-        return states.float().numpy()
+        logits, hidden = model(TorchBatch.of(batch, buffers))
+        return ForwardResult(logits.float().numpy(), hidden.float().numpy())

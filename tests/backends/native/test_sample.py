@@ -11,6 +11,8 @@ from octavo.runner.filters import survivors
 
 native = pytest.importorskip("octavo.backends.native._native")
 
+TEAMS = {threads: native.Team(threads, False) for threads in (1, 2, 5)}
+
 Floats = NDArray[np.float32]
 Longs = NDArray[np.int64]
 
@@ -35,8 +37,8 @@ def draw(
     tokens = np.full(count, -7, np.int64)
     min_p, top_p, top_k = cuts
     native.draw_tokens(
-        tier, logits, rows, np.full(count, temperature), np.full(count, min_p),
-        np.full(count, top_p), np.full(count, top_k), seeds, seeds % 50, tokens, threads,
+        tier, TEAMS[threads], logits, rows, np.full(count, temperature), np.full(count, min_p),
+        np.full(count, top_p), np.full(count, top_k), seeds, seeds % 50, tokens,
     )  # fmt: skip
     return tokens
 

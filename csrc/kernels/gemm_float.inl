@@ -1,0 +1,340 @@
+// Products with F32, F16 and BF16 matrices.
+//
+// Panels: F32 and F16 [inputs][32]; BF16 [inputs / 2][32][2], pairs of inputs side by side as
+// `vdpbf16ps` takes them, an odd last input beside a zero. One accumulator per output runs over
+// the inputs in their order, so a row's bits do not depend on the rows beside it. Tiers that have
+// no bf16 product widen the weights and use fma; they keep prepared rows as fp32 numbers that were
+// rounded to bf16.
+#pragma once
+
+#include "kernels/epilogue.inl"
+
+namespace octavo {
+namespace OCTAVO_TIER {
+namespace {
+
+// Rows that one kernel takes: their accumulators, a panel's weights and the inputs must fit the
+// registers. 24 accumulators of 32 registers with AVX-512, 12 of 16 with AVX2.
+constexpr int kMaxRows = kLanes == 16 ? 12 : kLanes == 8 ? 3 : 1;
+
+// Rows whose sums are kept until a panel is done: their inputs stay in L2 while panels pass.
+constexpr int kRowBlock = 96;
+
+// Bytes of a panel that pass before the next rows pass them again: a quarter of a usual L2.
+constexpr int kChunkBytes = 256 * 1024;
+
+// How far ahead of its reading a kernel asks for weights, where it is the only one to read them.
+constexpr int kAheadBytes = 4096;
+
+#if defined(__AVX512BF16__)
+constexpr int kBf16Bytes = 2;  // of an input in a prepared row for BF16
+#else
+constexpr int kBf16Bytes = 4;
+#endif
+
+// ---- what a step of the loop over inputs does, for each format ----
+
+inline float input_at(const uint8_t* x) {
+  float value;
+  __builtin_memcpy(&value, x, sizeof value);
+  return value;
+}
+
+template <int Rows>
+using Sums = Floats[Rows][kPanelVectors];
+
+struct StepF32 {
+  static constexpr int kInputs = 1;
+  static constexpr int kWeightBytes = kPanel * 4;
+  static constexpr int kInputBytes = 4;
+
+  template <int Rows>
+  static void add(const uint8_t* panel, const uint8_t* const (&x)[Rows], size_t at,
+                  Sums<Rows>& sums) {
+#pragma GCC unroll 32
+    for (int v = 0; v < kPanelVectors; ++v) {
+      const Floats w = load(reinterpret_cast<const float*>(panel) + v * kLanes);
+#pragma GCC unroll 16
+      for (int r = 0; r < Rows; ++r) {
+        sums[r][v] = fma(w, splat(input_at(x[r] + at)), sums[r][v]);
+      }
+    }
+  }
+};
+
+struct StepF16 {
+  static constexpr int kInputs = 1;
+  static constexpr int kWeightBytes = kPanel * 2;
+  static constexpr int kInputBytes = 4;
+
+  template <int Rows>
+  static void add(const uint8_t* panel, const uint8_t* const (&x)[Rows], size_t at,
+                  Sums<Rows>& sums) {
+#pragma GCC unroll 32
+    for (int v = 0; v < kPanelVectors; ++v) {
+      const Floats w = load_half(reinterpret_cast<const uint16_t*>(panel) + v * kLanes);
+#pragma GCC unroll 16
+      for (int r = 0; r < Rows; ++r) {
+        sums[r][v] = fma(w, splat(input_at(x[r] + at)), sums[r][v]);
+      }
+    }
+  }
+};
+
+#if defined(__AVX512BF16__)
+
+struct StepBF16 {
+  static constexpr int kInputs = 2;
+  static constexpr int kWeightBytes = kPanel * 4;
+  static constexpr int kInputBytes = 4;
+
+  static __m512bh pair(const uint8_t* x) {
+    int32_t bits;
+    __builtin_memcpy(&bits, x, sizeof bits);
+    return reinterpret_cast<__m512bh>(_mm512_set1_epi32(bits));
+  }
+
+  template <int Rows>
+  static void add(const uint8_t* panel, const uint8_t* const (&x)[Rows], size_t at,
+                  Sums<Rows>& sums) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kPanelVectors; ++v) {
+      const __m512bh w = reinterpret_cast<__m512bh>(_mm512_loadu_si512(panel + v * 64));
+#pragma GCC unroll 16
+      for (int r = 0; r < Rows; ++r) {
+        sums[r][v].v = _mm512_dpbf16_ps(sums[r][v].v, w, pair(x[r] + at));
+      }
+    }
+  }
+};
+
+#else
+
+// The first and the second of each pair of bf16 numbers, as fp32.
+#if defined(__AVX512F__)
+struct Pairs {
+  __m512i v;
+  explicit Pairs(const uint8_t* p) : v(_mm512_loadu_si512(p)) {}
+  Floats first() const { return {_mm512_castsi512_ps(_mm512_slli_epi32(v, 16))}; }
+  Floats second() const {
+    return {_mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(-65536)))};
+  }
+};
+#elif defined(__AVX2__)
+struct Pairs {
+  __m256i v;
+  explicit Pairs(const uint8_t* p) : v(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))) {}
+  Floats first() const { return {_mm256_castsi256_ps(_mm256_slli_epi32(v, 16))}; }
+  Floats second() const {
+    return {_mm256_castsi256_ps(_mm256_and_si256(v, _mm256_set1_epi32(-65536)))};
+  }
+};
+#else
+struct Pairs {
+  uint16_t v[2];
+  explicit Pairs(const uint8_t* p) { __builtin_memcpy(v, p, sizeof v); }
+  Floats first() const { return {bf16_to_float(v[0])}; }
+  Floats second() const { return {bf16_to_float(v[1])}; }
+};
+#endif
+
+struct StepBF16 {
+  static constexpr int kInputs = 2;
+  static constexpr int kWeightBytes = kPanel * 4;
+  static constexpr int kInputBytes = 8;
+
+  template <int Rows>
+  static void add(const uint8_t* panel, const uint8_t* const (&x)[Rows], size_t at,
+                  Sums<Rows>& sums) {
+#pragma GCC unroll 32
+    for (int v = 0; v < kPanelVectors; ++v) {
+      const Pairs pairs(panel + v * kLanes * 4);
+#pragma GCC unroll 16
+      for (int r = 0; r < Rows; ++r) {
+        sums[r][v] = fma(pairs.first(), splat(input_at(x[r] + at)), sums[r][v]);
+        sums[r][v] = fma(pairs.second(), splat(input_at(x[r] + at + 4)), sums[r][v]);
+      }
+    }
+  }
+};
+
+#endif
+
+// ---- rows by panels ----
+
+// What one call of a kernel works on.
+struct Piece {
+  const uint8_t* panel;  // the first step's weights
+  const uint8_t* x;      // the first row's input at that step
+  size_t x_bytes;        // from row to row
+  int steps;
+  bool first;            // sums begin at zero; otherwise they are taken up again
+  float* sums;           // [rows][32]
+  const uint8_t* ahead;  // memory to ask for meanwhile, ahead_bytes further with each step
+  int ahead_bytes;
+};
+
+template <class Step, int Rows>
+void multiply_rows(const Piece& piece) {
+  Sums<Rows> sums;
+  const uint8_t* x[Rows];
+#pragma GCC unroll 16
+  for (int r = 0; r < Rows; ++r) {
+    x[r] = piece.x + r * piece.x_bytes;
+#pragma GCC unroll 32
+    for (int v = 0; v < kPanelVectors; ++v) {
+      sums[r][v] = piece.first ? splat(0.0f) : load(piece.sums + r * kPanel + v * kLanes);
+    }
+  }
+  const uint8_t* panel = piece.panel;
+  const uint8_t* ahead = piece.ahead;
+  const size_t end = static_cast<size_t>(piece.steps) * Step::kInputBytes;
+  for (size_t at = 0; at < end; at += Step::kInputBytes) {
+    prefetch(ahead);
+    if constexpr (Step::kWeightBytes > 64) prefetch(ahead + 64);
+    Step::template add<Rows>(panel, x, at, sums);
+    panel += Step::kWeightBytes;
+    ahead += piece.ahead_bytes;
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 32
+    for (int v = 0; v < kPanelVectors; ++v) {
+      store(piece.sums + r * kPanel + v * kLanes, sums[r][v]);
+    }
+  }
+}
+
+template <class Step, int Rows = kMaxRows>
+void multiply_some_rows(int rows, const Piece& piece) {
+  if constexpr (Rows > 1) {
+    if (rows < Rows) return multiply_some_rows<Step, Rows - 1>(rows, piece);
+  }
+  multiply_rows<Step, Rows>(piece);
+}
+
+// Row `i` of the `parts` even parts that `rows` are cut into.
+inline int part_begin(int rows, int parts, int i) {
+  return static_cast<int>(static_cast<int64_t>(rows) * i / parts);
+}
+
+// One panel for up to kRowBlock rows, summed into `sums`. What is asked for ahead is this panel
+// further on if it is read but once; otherwise the panel behind it, a share in each reading.
+template <class Step>
+void multiply_panel(const uint8_t* panel, size_t panel_bytes, const uint8_t* x, size_t x_bytes,
+                    int rows, int steps, float* sums) {
+  constexpr int kChunk = kChunkBytes / Step::kWeightBytes;
+  const int groups = (rows + kMaxRows - 1) / kMaxRows;
+  for (int step = 0; step < steps; step += kChunk) {
+    const uint8_t* weights = panel + static_cast<size_t>(step) * Step::kWeightBytes;
+    const int count = steps - step < kChunk ? steps - step : kChunk;
+    for (int g = 0; g < groups; ++g) {
+      const int begin = part_begin(rows, groups, g);
+      Piece piece;
+      piece.panel = weights;
+      piece.x = x + begin * x_bytes + static_cast<size_t>(step) * Step::kInputBytes;
+      piece.x_bytes = x_bytes;
+      piece.steps = count;
+      piece.first = step == 0;
+      piece.sums = sums + begin * kPanel;
+      piece.ahead_bytes = Step::kWeightBytes / groups;
+      piece.ahead = groups == 1 ? weights + kAheadBytes
+                                : weights + panel_bytes +
+                                      static_cast<size_t>(g) * count * piece.ahead_bytes;
+      multiply_some_rows<Step>(part_begin(rows, groups, g + 1) - begin, piece);
+    }
+  }
+}
+
+size_t float_prepared_bytes(Format format, int inputs) {
+  const size_t bytes = static_cast<size_t>(inputs + inputs % 2) *
+                       (format == Format::BF16 ? kBf16Bytes : 4);
+  // An odd number of lines: rows a power of two apart would all fall into one set of the L1.
+  return ((bytes + kAlign - 1) / kAlign | 1) * kAlign;
+}
+
+template <class Step>
+void multiply(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel,
+              int end_panel, uint8_t* scratch, const Epilogue& epilogue) {
+  float* sums = reinterpret_cast<float*>(scratch);
+  const size_t x_bytes = float_prepared_bytes(matrix.format, matrix.inputs);
+  const int steps = (matrix.inputs + Step::kInputs - 1) / Step::kInputs;
+  const int blocks = (rows + kRowBlock - 1) / kRowBlock;
+  for (int b = 0; b < blocks; ++b) {
+    const int begin = part_begin(rows, blocks, b);
+    const int count = part_begin(rows, blocks, b + 1) - begin;
+    for (int panel = first_panel; panel < end_panel; ++panel) {
+      multiply_panel<Step>(matrix.data + panel * matrix.panel_bytes, matrix.panel_bytes,
+                           prepared + begin * x_bytes, x_bytes, count, steps, sums);
+      finish_tile(matrix, epilogue, begin, count, panel, sums);
+    }
+  }
+}
+
+// ---- the format's part of the table ----
+
+size_t float_gemm_scratch() { return sizeof(float) * kRowBlock * kPanel; }
+
+void float_gemm(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel,
+                int end_panel, uint8_t* scratch, const Epilogue& epilogue) {
+  const auto run = matrix.format == Format::F32   ? multiply<StepF32>
+                   : matrix.format == Format::F16 ? multiply<StepF16>
+                                                  : multiply<StepBF16>;
+  run(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue);
+}
+
+// An fp32 row rounded to bf16, as pairs or as fp32 (kBf16Bytes). `out` was filled with zeros.
+void prepare_bf16_row(const float* x, int inputs, uint8_t* out) {
+  int i = 0;
+#if defined(__AVX512BF16__)
+  for (; i + 16 <= inputs; i += 16) {
+    const __m256bh rounded = _mm512_cvtneps_pbh(_mm512_loadu_ps(x + i));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i * 2),
+                        reinterpret_cast<__m256i>(rounded));
+  }
+  for (; i < inputs; ++i) {
+    const uint16_t rounded = float_to_bf16(x[i]);
+    __builtin_memcpy(out + i * 2, &rounded, sizeof rounded);
+  }
+#else
+  for (; i < inputs; ++i) {
+    const float rounded = bf16_to_float(float_to_bf16(x[i]));
+    __builtin_memcpy(out + i * 4, &rounded, sizeof rounded);
+  }
+#endif
+}
+
+void float_prepare(Format format, const float* x, size_t x_stride, int rows, int inputs,
+                   uint8_t* prepared) {
+  const size_t row_bytes = float_prepared_bytes(format, inputs);
+  for (int r = 0; r < rows; ++r) {
+    uint8_t* out = prepared + r * row_bytes;
+    const float* row = x + r * x_stride;
+    const size_t used = static_cast<size_t>(inputs) * (format == Format::BF16 ? kBf16Bytes : 4);
+    __builtin_memset(out + used, 0, row_bytes - used);
+    if (format == Format::BF16) {
+      prepare_bf16_row(row, inputs, out);
+    } else {
+      __builtin_memcpy(out, row, used);
+    }
+  }
+}
+
+void float_unpack_row(const Matrix& matrix, int output, float* out) {
+  const uint8_t* panel = matrix.data + output / kPanel * matrix.panel_bytes;
+  const int column = output % kPanel;
+  for (int i = 0; i < matrix.inputs; ++i) {
+    if (matrix.format == Format::F32) {
+      out[i] = reinterpret_cast<const float*>(panel)[i * kPanel + column];
+    } else if (matrix.format == Format::F16) {
+      out[i] = half_to_float(reinterpret_cast<const uint16_t*>(panel)[i * kPanel + column]);
+    } else {
+      const int pair = i / 2 * kPanel + column;
+      out[i] = bf16_to_float(reinterpret_cast<const uint16_t*>(panel)[pair * 2 + i % 2]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace OCTAVO_TIER
+}  // namespace octavo

@@ -1,0 +1,296 @@
+// Products of int8 activations with panels of codes.
+//
+// For each group of 32 inputs in order: the integer sum of codes times activations, exact, then
+// sum = fma(float(integer) · d, scale, sum), and with minima sum = fma(d · Σq, minimum, sum). Every
+// path below does just this for every element, whatever the number of rows, so all give the same
+// bits, in all tiers.
+#pragma once
+
+#include "kernels/codes.inl"
+#include "kernels/epilogue.inl"
+#include "kernels/quantize.inl"
+
+namespace octavo {
+namespace OCTAVO_TIER {
+namespace {
+
+// Rows that one pass over the weights serves and outputs taken together: what the registers hold,
+// two sums, of floats and of integers, for each row and vector, and weights and scales besides.
+#if defined(__AVX512VNNI__)
+constexpr int kQuantizedRows = 6;
+constexpr int kQuantizedVectors = 2;
+#elif defined(__AVX2__)
+constexpr int kQuantizedRows = 3;
+constexpr int kQuantizedVectors = 1;
+#else
+constexpr int kQuantizedRows = 2;
+constexpr int kQuantizedVectors = 1;
+#endif
+
+// From this many rows on a panel's codes are expanded to bytes first, which costs about as much as
+// decoding them for two passes, and saves it for all.
+constexpr int kExpandFrom = 3 * kQuantizedRows + 1;
+// Inputs expanded at a time: with scales some 22 KiB, so that they stay in the first-level cache.
+constexpr int kExpandGroups = 20;
+// Rows that share an expansion; their sums wait in 12 KiB, their activations in the second level.
+constexpr int kBlockRows = 96;
+// How far ahead weights are asked for, in bytes: processors stop at the end of a page by themselves.
+constexpr int kPrefetchBytes = 2048;
+
+// ---- one pass over some groups, for `rows` rows and `vectors` vectors of outputs ----
+
+template <Format format, bool expanded, int rows, int vectors, int step, int end>
+OCTAVO_INLINE void dot_steps(Integers (&sums)[rows][vectors], const uint8_t* codes,
+                             const uint8_t* x, size_t x_stride) {
+  if constexpr (step < end) {
+    Codes weights[vectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; v++) {
+      weights[v] = decode<format, expanded, step>(codes + v * kLanes * 4);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+      const Four four = splat_four(x + r * x_stride + step * 4);
+#pragma GCC unroll 8
+      for (int v = 0; v < vectors; v++) {
+        sums[r][v] = dot<has_small_codes(format)>(sums[r][v], weights[v], four);
+      }
+    }
+    dot_steps<format, expanded, rows, vectors, step + 1, end>(sums, codes, x, x_stride);
+  }
+}
+
+template <Format format>
+OCTAVO_INLINE Integers start(const uint8_t* x, int part) {
+  if constexpr (layout_of(format).offset == 0) return no_integers();
+  if constexpr (kTakesOffsetOff && !has_small_codes(format)) return no_integers();
+  return splat_integer(x + start_at<format>(part));
+}
+
+template <Format format>
+OCTAVO_INLINE Floats load_scale(const uint8_t* header) {
+  const uint16_t* scales = reinterpret_cast<const uint16_t*>(header);
+  if constexpr (format == Format::Mx4) return load_bf16(scales);
+  return load_half(scales);
+}
+
+// Part `part` of a group: all of it, or 16 inputs where these have their own scale.
+template <Format format, bool expanded, int rows, int vectors, int part>
+OCTAVO_INLINE void add_part(Floats (&sums)[rows][vectors], const uint8_t* header, const uint8_t* codes,
+                            const uint8_t* x, size_t x_stride) {
+  constexpr int kPartSteps = kSteps / layout_of(format).scales;
+  Integers dots[rows][vectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; v++) dots[r][v] = start<format>(x + r * x_stride, part);
+  }
+  dot_steps<format, expanded, rows, vectors, part * kPartSteps, (part + 1) * kPartSteps>(
+      dots, codes, x, x_stride);
+#pragma GCC unroll 8
+  for (int v = 0; v < vectors; v++) {
+    const Floats scale = load_scale<format>(header + part * kHeaderLine + v * kLanes * 2);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+      const Floats product =
+          to_floats(dots[r][v]) * splat(read_float(x + r * x_stride + kPreparedScale));
+      sums[r][v] = fma(product, scale, sums[r][v]);
+    }
+  }
+}
+
+// Adds `groups` groups to a tile of sums[r · 32 + o]; `weights` and `x` begin with the first group.
+template <Format format, bool expanded, int rows>
+void add_groups(const uint8_t* weights, const uint8_t* x, size_t x_stride, int groups, bool fresh,
+                float* tile) {
+  constexpr int vectors = kQuantizedVectors;
+  constexpr int kHeader = header_bytes(format), kBytes = group_bytes(format, expanded);
+  for (int first = 0; first < kPanel; first += vectors * kLanes) {
+    Floats sums[rows][vectors];
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 8
+      for (int v = 0; v < vectors; v++) {
+        sums[r][v] = fresh ? splat(0.0f) : load(tile + r * kPanel + first + v * kLanes);
+      }
+    }
+    const uint8_t* header = weights + first * 2;
+    const uint8_t* codes = weights + kHeader + first * 4;
+    const uint8_t* row = x;
+    for (int group = 0; group < groups; group++) {
+      if constexpr (!expanded) {
+#pragma GCC unroll 20
+        for (int line = 0; line < kBytes; line += 64) prefetch(header + kPrefetchBytes + line);
+      }
+      add_part<format, expanded, rows, vectors, 0>(sums, header, codes, row, x_stride);
+      if constexpr (layout_of(format).scales == 2) {
+        add_part<format, expanded, rows, vectors, 1>(sums, header, codes, row, x_stride);
+      }
+      if constexpr (layout_of(format).minima) {
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++) {
+          const Floats minimum = load_half(
+              reinterpret_cast<const uint16_t*>(header + kHeaderLine + v * kLanes * 2));
+#pragma GCC unroll 8
+          for (int r = 0; r < rows; r++) {
+            const float sum = read_float(row + r * x_stride + kPreparedSum);
+            sums[r][v] = fma(splat(sum), minimum, sums[r][v]);
+          }
+        }
+      }
+      header += kBytes;
+      codes += kBytes;
+      row += kPreparedGroup;
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 8
+      for (int v = 0; v < vectors; v++) store(tile + r * kPanel + first + v * kLanes, sums[r][v]);
+    }
+  }
+}
+
+// ---- any number of rows: split evenly over the fewest passes ----
+
+template <Format format, bool expanded, int rows = kQuantizedRows>
+void add_rows(int wanted, const uint8_t* weights, const uint8_t* x, size_t x_stride, int groups,
+              bool fresh, float* tile) {
+  if constexpr (rows > 0) {
+    if (wanted == rows) {
+      return add_groups<format, expanded, rows>(weights, x, x_stride, groups, fresh, tile);
+    }
+    add_rows<format, expanded, rows - 1>(wanted, weights, x, x_stride, groups, fresh, tile);
+  }
+}
+
+template <Format format, bool expanded>
+void add_all_rows(int rows, const uint8_t* weights, const uint8_t* x, size_t x_stride, int groups,
+                  bool fresh, float* tile) {
+  const int passes = (rows + kQuantizedRows - 1) / kQuantizedRows;
+  for (int pass = 0; pass < passes; pass++) {
+    const int first = rows * pass / passes, count = rows * (pass + 1) / passes - first;
+    add_rows<format, expanded>(count, weights, x + first * x_stride, x_stride, groups, fresh,
+                               tile + first * kPanel);
+  }
+}
+
+template <Format format, int step = 0>
+OCTAVO_INLINE void expand_steps(const uint8_t* codes, uint8_t* out) {
+  if constexpr (step < kSteps) {
+    for (int first = 0; first < kCodeRow; first += kLanes * 4) {
+      store_codes(out + step * kCodeRow + first, decode<format, false, step>(codes + first));
+    }
+    expand_steps<format, step + 1>(codes, out);
+  }
+}
+
+template <Format format>
+void expand(const uint8_t* weights, int groups, uint8_t* out) {
+  constexpr int kHeader = header_bytes(format);
+  for (int group = 0; group < groups; group++) {
+    __builtin_memcpy(out, weights, kHeader);
+    expand_steps<format>(weights + kHeader, out + kHeader);
+    weights += group_bytes(format, false);
+    out += group_bytes(format, true);
+  }
+}
+
+// Many rows: the panel goes by in chunks of inputs, small enough to stay near while all rows pass.
+template <Format format>
+void add_block(int rows, const uint8_t* panel, const uint8_t* x, size_t x_stride, int groups,
+               float* tile, uint8_t* bytes) {
+  const int chunks = (groups + kExpandGroups - 1) / kExpandGroups;
+  for (int chunk = 0; chunk < chunks; chunk++) {
+    const int first = groups * chunk / chunks, count = groups * (chunk + 1) / chunks - first;
+    const uint8_t* weights = panel + static_cast<size_t>(first) * group_bytes(format, false);
+    const uint8_t* part = x + static_cast<size_t>(first) * kPreparedGroup;
+    if constexpr (format != Format::U8) {
+      expand<format>(weights, count, bytes);
+      weights = bytes;
+    }
+    add_all_rows<format, true>(rows, weights, part, x_stride, count, chunk == 0, tile);
+  }
+}
+
+// ---- the whole product ----
+
+constexpr size_t kTileBytes = kBlockRows * kPanel * sizeof(float);
+
+inline size_t quantized_scratch(const Matrix& matrix) {
+  return kTileBytes + static_cast<size_t>(kExpandGroups) * group_bytes(matrix.format, true);
+}
+
+template <Format format>
+void gemm_codes(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel,
+                int end_panel, uint8_t* scratch, const Epilogue& epilogue) {
+  const int groups = matrix.inputs / kGroup;
+  const size_t x_stride = prepared_int8_bytes(matrix.inputs);
+  float* tile = reinterpret_cast<float*>(scratch);
+  const int blocks = (rows + kBlockRows - 1) / kBlockRows;
+  for (int block = 0; block < blocks; block++) {
+    const int first = static_cast<int>(int64_t{rows} * block / blocks);
+    const int count = static_cast<int>(int64_t{rows} * (block + 1) / blocks) - first;
+    const uint8_t* x = prepared + first * x_stride;
+    for (int panel = first_panel; panel < end_panel; panel++) {
+      const uint8_t* weights = matrix.data + panel * matrix.panel_bytes;
+      if (count < kExpandFrom) {
+        add_all_rows<format, false>(count, weights, x, x_stride, groups, true, tile);
+      } else {
+        add_block<format>(count, weights, x, x_stride, groups, tile, scratch + kTileBytes);
+      }
+      finish_tile(matrix, epilogue, first, count, panel, tile);
+    }
+  }
+}
+
+inline void gemm_quantized(const Matrix& matrix, const uint8_t* prepared, int rows,
+                           int first_panel, int end_panel, uint8_t* scratch,
+                           const Epilogue& epilogue) {
+  using Product = void (*)(const Matrix&, const uint8_t*, int, int, int, uint8_t*, const Epilogue&);
+  constexpr Product kProducts[] = {
+      gemm_codes<Format::U8>, gemm_codes<Format::U4>,    gemm_codes<Format::U4Min>,
+      gemm_codes<Format::U5>, gemm_codes<Format::U5Min>, gemm_codes<Format::U6>,
+      gemm_codes<Format::Table4>, gemm_codes<Format::Mx4>};
+  const int index = static_cast<int>(matrix.format) - static_cast<int>(Format::U8);
+  kProducts[index](matrix, prepared, rows, first_panel, end_panel, scratch, epilogue);
+}
+
+// ---- one row's weights ----
+
+inline float sixteen_bits(Format format, const uint8_t* p) {
+  uint16_t bits;
+  __builtin_memcpy(&bits, p, sizeof bits);
+  return format == Format::Mx4 ? bf16_to_float(bits) : half_to_float(bits);
+}
+
+template <Format format>
+void unpack_codes(const Matrix& matrix, int output, float* out) {
+  constexpr GroupLayout kLayout = layout_of(format);
+  const uint8_t* group = matrix.data + output / kPanel * matrix.panel_bytes;
+  const int column = output % kPanel;
+  for (int first = 0; first < matrix.inputs; first += kGroup) {
+    const uint8_t* header = group + column * 2;
+    float scales[2] = {sixteen_bits(format, header)}, minimum = 0.0f;
+    scales[1] = kLayout.scales == 2 ? sixteen_bits(format, header + kHeaderLine) : scales[0];
+    if (kLayout.minima) minimum = sixteen_bits(format, header + kLayout.scales * kHeaderLine);
+    for (int i = 0; i < kGroup; i++) {
+      const int code = code_at<format>(group + header_bytes(format), column, i);
+      const float value = static_cast<float>(code - kLayout.offset) * scales[i / 16];
+      out[first + i] = kLayout.minima ? value + minimum : value;
+    }
+    group += group_bytes(format, false);
+  }
+}
+
+inline void unpack_quantized_row(const Matrix& matrix, int output, float* out) {
+  using Unpack = void (*)(const Matrix&, int, float*);
+  constexpr Unpack kUnpacks[] = {
+      unpack_codes<Format::U8>, unpack_codes<Format::U4>,    unpack_codes<Format::U4Min>,
+      unpack_codes<Format::U5>, unpack_codes<Format::U5Min>, unpack_codes<Format::U6>,
+      unpack_codes<Format::Table4>, unpack_codes<Format::Mx4>};
+  kUnpacks[static_cast<int>(matrix.format) - static_cast<int>(Format::U8)](matrix, output, out);
+}
+
+}  // namespace
+}  // namespace OCTAVO_TIER
+}  // namespace octavo
