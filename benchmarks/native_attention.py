@@ -86,9 +86,7 @@ def main() -> None:
     for length in (512, 2048, 8192):
         seconds = measure(arguments, [length], length)
         flops = 2.0 * length * (length + 1) * arguments.heads * arguments.head_dim
-        print(
-            f"prefill {length:5}: {seconds * 1e3:8.3f} ms {flops / seconds / 1e9:7.1f} GFLOP/s"
-        )
+        print(f"prefill {length:5}: {seconds * 1e3:8.3f} ms {flops / seconds / 1e9:7.1f} GFLOP/s")
 
 
 if __name__ == "__main__":
