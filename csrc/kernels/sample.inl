@@ -182,6 +182,58 @@ int32_t draw_among(const float* logits, const int32_t* tokens, int count, double
   return race.leader;
 }
 
+// ---- shares of probability ----
+
+typedef double Doubles __attribute__((vector_size(kLanes * 4)));
+typedef float HalfFloats __attribute__((vector_size(kLanes * 2)));
+
+inline Doubles fused(Doubles a, Doubles b, Doubles c) {
+#if defined(__AVX512F__)
+  return _mm512_fmadd_pd(a, b, c);
+#elif defined(__AVX2__)
+  return _mm256_fmadd_pd(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+// exp(x) for x ≤ 0, to about a unit in the last place; 0 below -708, where normal numbers end.
+inline Doubles exponential(Doubles x) {
+  const Doubles shift = 0x1.8p52 - Doubles{};  // adding it rounds to a whole number
+  const Doubles shifted = fused(x, 1.4426950408889634 - Doubles{}, shift);
+  const Doubles whole = shifted - shift;
+  // ln 2 in two parts, the first of few enough bits for its product to be exact.
+  Doubles r = fused(whole, -0x1.62e42fee00000p-1 - Doubles{}, x);
+  r = fused(whole, -0x1.a39ef35793c76p-33 - Doubles{}, r);
+  // Taylor's series: what is left out, r^14 / 14!, is below 2^-57 for |r| ≤ ln 2 / 2.
+  constexpr double kInverse[] = {1.0 / 6227020800, 1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800,
+                                 1.0 / 362880,     1.0 / 40320,     1.0 / 5040,     1.0 / 720,
+                                 1.0 / 120,        1.0 / 24,        1.0 / 6,        0.5, 1.0, 1.0};
+  Doubles p{};
+  for (double coefficient : kInverse) p = fused(p, r, coefficient - Doubles{});
+  const WordMask exponent = ((WordMask)shifted - (WordMask)shift + 1023) << 52;
+  return x < -708.0 ? Doubles{} : p * (Doubles)exponent;
+}
+
+double shares(const float* logits, int size, double temperature, double most, double* out) {
+  Doubles sum{};
+  for (int i = 0; i < size; i += kWordLanes) {
+    float some[kWordLanes];
+    const bool whole = i + kWordLanes <= size;
+    for (int lane = 0; !whole && lane < kWordLanes; ++lane)
+      some[lane] = i + lane < size ? logits[i + lane] : -__builtin_inff();
+    const HalfFloats x = attend::load<HalfFloats>(whole ? logits + i : some);
+    const Doubles behind = __builtin_convertvector(x, Doubles) / temperature - most;
+    const Doubles share = exponential(behind);
+    sum += share;
+    if (whole) attend::store(out + i, share);
+    else for (int lane = 0; i + lane < size; ++lane) out[i + lane] = share[lane];
+  }
+  double total = 0.0;
+  for (int lane = 0; lane < kWordLanes; ++lane) total += sum[lane];
+  return total;
+}
+
 }  // namespace sample
 
 void add_sampling(KernelTable& table) {
@@ -189,6 +241,7 @@ void add_sampling(KernelTable& table) {
   table.draw_scratch = sample::draw_scratch;
   table.draw = sample::draw;
   table.draw_among = sample::draw_among;
+  table.shares = sample::shares;
 }
 
 }  // namespace

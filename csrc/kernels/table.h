@@ -186,6 +186,8 @@ struct KernelTable {
                   uint8_t* scratch);
   int32_t (*draw_among)(const float* logits, const int32_t* tokens, int count, double temperature,
                         uint64_t one, uint64_t two);
+  // out[i] = exp(logits[i] / temperature - most), none above 1; returns their sum.
+  double (*shares)(const float* logits, int size, double temperature, double most, double* out);
 };
 
 const KernelTable* scalar_kernels();

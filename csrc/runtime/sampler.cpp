@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <numeric>
 
 namespace octavo {
 
@@ -12,10 +11,6 @@ namespace {
 
 constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
 constexpr uint64_t kApart = 0x6A09E667F3BCC909u;
-// As in filters.py: for top-p tokens are put into bins by score, and only the bin in which the
-// sum is reached is sorted.
-constexpr int kBins = 4096;
-constexpr double kFarBehind = 40.0;
 
 uint64_t mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -48,64 +43,76 @@ float lower_bound_of(const float* logits, int size, int64_t wanted, std::vector<
   return maxima[wanted - 1];
 }
 
-// The tokens that min-p and top-k leave, in order of ids.
-void keep_likely(int size, const Draw& draw, double most, SamplerScratch& scratch) {
+// The tokens that min-p and top-k leave.
+void keep_likely(int size, const Draw& draw, double most, std::vector<float>& values,
+                 std::vector<int32_t>& tokens) {
   const float* logits = draw.logits;
   const double least = draw.min_p > 0.0 ? most + std::log(draw.min_p) : -INFINITY;
   float floor = -INFINITY;
   if (draw.top_k > 0 && draw.top_k < size) {
     // What min-p cuts away does not move top-k's edge, unless fewer than k are left.
-    floor = lower_bound_of(logits, size, draw.top_k, scratch.values);
-    floor = edge_of(logits, size, floor, draw.top_k, scratch.values);
+    floor = lower_bound_of(logits, size, draw.top_k, values);
+    floor = edge_of(logits, size, floor, draw.top_k, values);
   }
-  scratch.tokens.clear();
+  tokens.clear();
   for (int i = 0; i < size; ++i)
-    if (logits[i] >= floor && logits[i] / draw.temperature >= least) scratch.tokens.push_back(i);
+    if (logits[i] >= floor && logits[i] / draw.temperature >= least) tokens.push_back(i);
 }
 
-// Of scratch.tokens the likeliest, each of which has less than top_p of probability before it.
-void keep_nucleus(const Draw& draw, double most, SamplerScratch& scratch) {
+// Puts the likeliest of the tokens in front, as many as it takes to have `wanted` of probability
+// together; equal ones go by token id. Returns how many. Halves what it looks at again and again.
+size_t nucleus(std::vector<Candidate>& tokens, double wanted) {
+  constexpr size_t kFew = 64;  // are sorted
+  const auto likelier = [](const Candidate& one, const Candidate& other) {
+    return one.logit != other.logit ? one.logit > other.logit : one.token < other.token;
+  };
+  size_t begin = 0, end = tokens.size();
+  double before = 0.0;
+  while (end - begin > kFew) {
+    const size_t middle = begin + (end - begin) / 2;
+    std::nth_element(tokens.begin() + begin, tokens.begin() + middle, tokens.begin() + end,
+                     likelier);
+    double sum = before;
+    for (size_t i = begin; i < middle; ++i) sum += tokens[i].share;
+    if (sum >= wanted) {
+      end = middle;
+    } else {
+      before = sum;
+      begin = middle;
+    }
+  }
+  std::sort(tokens.begin() + begin, tokens.begin() + end, likelier);
+  while (begin < end) {
+    before += tokens[begin++].share;
+    if (before >= wanted) break;
+  }
+  return begin;
+}
+
+// Of all tokens, or of those in scratch.tokens, the likeliest that have top_p together.
+void keep_nucleus(const KernelTable& kernels, int size, const Draw& draw, double most, bool of_all,
+                  SamplerScratch& scratch) {
   std::vector<int32_t>& tokens = scratch.tokens;
-  const size_t count = tokens.size();
-  scratch.behind.resize(count);
-  scratch.shares.resize(count);
-  scratch.bins.resize(count);
-  double last_behind = 0.0;
-  for (size_t i = 0; i < count; ++i) {
-    scratch.behind[i] = most - draw.logits[tokens[i]] / draw.temperature;
-    scratch.shares[i] = std::exp(-scratch.behind[i]);
-    last_behind = std::max(last_behind, scratch.behind[i]);
+  std::vector<Candidate>& candidates = scratch.candidates;
+  candidates.clear();
+  double total = 0.0;
+  if (of_all) {
+    scratch.shares.resize(size);
+    total = kernels.shares(draw.logits, size, draw.temperature, most, scratch.shares.data());
+    // All that have less than this have less than 1 - top_p together: the nucleus needs none.
+    const double least = std::max(0.0, 1.0 - draw.top_p) * total / size * (1.0 - 1e-6);
+    for (int i = 0; i < size; ++i)
+      if (scratch.shares[i] >= least) candidates.push_back({scratch.shares[i], draw.logits[i], i});
+  } else {
+    for (const int32_t token : tokens) {
+      const double share = std::exp(draw.logits[token] / draw.temperature - most);
+      candidates.push_back({share, draw.logits[token], token});
+      total += share;
+    }
   }
-  double width = std::min(last_behind, kFarBehind) / (kBins - 1);
-  if (width == 0.0) width = 1.0;
-  std::vector<double> reached(kBins, 0.0);
-  for (size_t i = 0; i < count; ++i) {
-    scratch.bins[i] = static_cast<int32_t>(std::min(scratch.behind[i] / width, kBins - 1.0));
-    reached[scratch.bins[i]] += scratch.shares[i];
-  }
-  std::partial_sum(reached.begin(), reached.end(), reached.begin());
-  const double wanted = draw.top_p * reached.back();
-  const auto found = std::lower_bound(reached.begin(), reached.end(), wanted);
-  const int last = std::min<int>(static_cast<int>(found - reached.begin()), kBins - 1);
-  std::vector<size_t> there;
-  for (size_t i = 0; i < count; ++i)
-    if (scratch.bins[i] == last) there.push_back(i);
-  std::stable_sort(there.begin(), there.end(), [&](size_t one, size_t other) {
-    return scratch.behind[one] < scratch.behind[other];
-  });
-  // Sums as numpy's: of the bin alone, and what was before added to each.
-  const double before = last ? reached[last - 1] : 0.0;
-  double sum = 0.0;
-  size_t taken = 0;
-  while (taken < there.size()) {
-    sum += scratch.shares[there[taken++]];
-    if (before + sum >= wanted) break;
-  }
-  for (size_t i = taken; i < there.size(); ++i) scratch.bins[there[i]] = kBins;  // behind all
-  size_t kept = 0;
-  for (size_t i = 0; i < count; ++i)
-    if (scratch.bins[i] <= last) tokens[kept++] = tokens[i];
-  tokens.resize(kept);
+  const size_t kept = nucleus(candidates, draw.top_p * total);
+  tokens.clear();
+  for (size_t i = 0; i < kept; ++i) tokens.push_back(candidates[i].token);
 }
 
 }  // namespace
@@ -123,8 +130,9 @@ int32_t draw_token(const KernelTable& kernels, int vocabulary, const Draw& draw,
   const int32_t likeliest = kernels.arg_max(draw.logits, vocabulary);
   if (likeliest < 0) return -1;
   const double most = draw.logits[likeliest] / draw.temperature;
-  keep_likely(vocabulary, draw, most, scratch);
-  if (draw.top_p < 1.0) keep_nucleus(draw, most, scratch);
+  const bool of_all = draw.min_p <= 0.0 && draw.top_k <= 0;
+  if (!of_all) keep_likely(vocabulary, draw, most, scratch.values, scratch.tokens);
+  if (draw.top_p < 1.0) keep_nucleus(kernels, vocabulary, draw, most, of_all, scratch);
   return kernels.draw_among(draw.logits, scratch.tokens.data(),
                             static_cast<int>(scratch.tokens.size()), draw.temperature, one, two);
 }

@@ -23,13 +23,19 @@ struct Draw {
   int64_t position;  // how many tokens were generated before
 };
 
+struct Candidate {
+  double share;  // of probability, the likeliest's being 1
+  float logit;
+  int32_t token;
+};
+
 // What one thread works in.
 struct SamplerScratch {
   std::vector<uint8_t> draw;
   std::vector<int32_t> tokens;
   std::vector<float> values;
-  std::vector<double> behind, shares;
-  std::vector<int32_t> bins;
+  std::vector<double> shares;
+  std::vector<Candidate> candidates;
 };
 
 // The token, or -1 if any logit is not finite. Rows do not touch each other: any thread may draw

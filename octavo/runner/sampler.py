@@ -53,7 +53,7 @@ class Sampler:
 
     def _ruled(self, slots: Longs) -> NDArray[np.bool_]:
         """Whose logits are changed before they are drawn from."""
-        ruled = self._state.kind[slots] == SPECIAL
+        ruled = np.asarray(self._state.kind[slots] == SPECIAL)
         for index in np.flatnonzero(ruled).tolist():
             ruled[index] = self._state.rules[slots[index]] is not None
         return ruled
