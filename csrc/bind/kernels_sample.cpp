@@ -57,9 +57,8 @@ void draw_tokens(const std::string& tier, Team& team, Logits logits, Longs rows,
 }  // namespace
 
 void bind_sampling(nb::module_& m) {
-  m.def("draw_tokens", &draw_tokens, "tier"_a, "team"_a, "logits"_a, "rows"_a, "temperatures"_a, "min_p"_a,
-        "top_p"_a, "top_k"_a, "seeds"_a, "positions"_a,
-        "tokens"_a);
+  m.def("draw_tokens", &draw_tokens, "tier"_a, "team"_a, "logits"_a, "rows"_a, "temperatures"_a,
+        "min_p"_a, "top_p"_a, "top_k"_a, "seeds"_a, "positions"_a, "tokens"_a);
 }
 
 }  // namespace octavo

@@ -37,8 +37,8 @@ constexpr int vectors_for(int) { return 4; }
 #endif
 constexpr int kScoreBlocks = kScoreVectors * kLanes / kBlockTokens;
 constexpr int kSplitBlocks = kSplit / kBlockTokens;
-constexpr int kScoreStride = kSplit + kBlockTokens;  // floats: not 2 KiB, and room behind an odd end
-constexpr int kRecordHead = 16;  // maximum and sum stand before a record's values, which are aligned
+constexpr int kScoreStride = kSplit + kBlockTokens;  // not 2 KiB; room behind an odd end
+constexpr int kRecordHead = 16;  // maximum and sum stand before a record's values
 constexpr float kInfinity = __builtin_inff();
 
 inline int padded(int head_dim) { return (head_dim + 15) / 16 * 16; }
@@ -82,7 +82,7 @@ inline void finish(const float* state, int head_dim, float* out) {
 
 // Where a thread's scratch is used for what.
 struct Scratch {
-  uint32_t* queries;  // of each group of queries [head_dim / 2][queries], two floats each or two bf16
+  uint32_t* queries;  // of each group [head_dim / 2][its queries], two floats each or two bf16
   uint32_t* one_query;
   float* scores;      // [kQueries][kScoreStride]; weights in their place afterwards
   float* records;     // [kQueries][record]

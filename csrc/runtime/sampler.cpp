@@ -35,7 +35,8 @@ float lower_bound_of(const float* logits, int size, int64_t wanted, std::vector<
   maxima.clear();
   for (int begin = 0; begin < size; begin += kGroup) {
     float most = logits[begin];
-    for (int i = begin + 1; i < std::min(size, begin + kGroup); ++i) most = std::max(most, logits[i]);
+    for (int i = begin + 1; i < std::min(size, begin + kGroup); ++i)
+      most = std::max(most, logits[i]);
     maxima.push_back(most);
   }
   if (wanted > static_cast<int64_t>(maxima.size())) return -INFINITY;

@@ -1,4 +1,4 @@
-"""Native sampling against the numpy sampler, which is its meaning: the same tokens, draw by draw."""
+"""Native sampling against the numpy sampler, which is its meaning: the same tokens throughout."""
 
 from __future__ import annotations
 
