@@ -43,6 +43,32 @@ inline float input_at(const uint8_t* x) {
 template <int Rows>
 using Sums = Floats[Rows][kPanelVectors];
 
+// One input of each row times its weights, which `weights(vector)` gives as fp32. Whatever the
+// registers can hold is loaded once: the weights with AVX-512, the inputs elsewhere.
+template <int Rows, class Weights>
+inline void add_input(Weights weights, const uint8_t* const (&x)[Rows], size_t at,
+                      Sums<Rows>& sums) {
+  if constexpr (kLanes == 16) {
+    const Floats w[2] = {weights(0), weights(1)};
+#pragma GCC unroll 16
+    for (int r = 0; r < Rows; ++r) {
+      const Floats input = splat(input_at(x[r] + at));
+      sums[r][0] = fma(w[0], input, sums[r][0]);
+      sums[r][1] = fma(w[1], input, sums[r][1]);
+    }
+  } else {
+    Floats input[Rows];
+#pragma GCC unroll 16
+    for (int r = 0; r < Rows; ++r) input[r] = splat(input_at(x[r] + at));
+#pragma GCC unroll 32
+    for (int v = 0; v < kPanelVectors; ++v) {
+      const Floats w = weights(v);
+#pragma GCC unroll 16
+      for (int r = 0; r < Rows; ++r) sums[r][v] = fma(w, input[r], sums[r][v]);
+    }
+  }
+}
+
 struct StepF32 {
   static constexpr int kInputs = 1;
   static constexpr int kWeightBytes = kPanel * 4;
@@ -51,14 +77,8 @@ struct StepF32 {
   template <int Rows>
   static void add(const uint8_t* panel, const uint8_t* const (&x)[Rows], size_t at,
                   Sums<Rows>& sums) {
-#pragma GCC unroll 32
-    for (int v = 0; v < kPanelVectors; ++v) {
-      const Floats w = load(reinterpret_cast<const float*>(panel) + v * kLanes);
-#pragma GCC unroll 16
-      for (int r = 0; r < Rows; ++r) {
-        sums[r][v] = fma(w, splat(input_at(x[r] + at)), sums[r][v]);
-      }
-    }
+    const float* row = reinterpret_cast<const float*>(panel);
+    add_input<Rows>([row](int v) { return load(row + v * kLanes); }, x, at, sums);
   }
 };
 
@@ -70,14 +90,8 @@ struct StepF16 {
   template <int Rows>
   static void add(const uint8_t* panel, const uint8_t* const (&x)[Rows], size_t at,
                   Sums<Rows>& sums) {
-#pragma GCC unroll 32
-    for (int v = 0; v < kPanelVectors; ++v) {
-      const Floats w = load_half(reinterpret_cast<const uint16_t*>(panel) + v * kLanes);
-#pragma GCC unroll 16
-      for (int r = 0; r < Rows; ++r) {
-        sums[r][v] = fma(w, splat(input_at(x[r] + at)), sums[r][v]);
-      }
-    }
+    const uint16_t* row = reinterpret_cast<const uint16_t*>(panel);
+    add_input<Rows>([row](int v) { return load_half(row + v * kLanes); }, x, at, sums);
   }
 };
 
@@ -97,46 +111,37 @@ struct StepBF16 {
   template <int Rows>
   static void add(const uint8_t* panel, const uint8_t* const (&x)[Rows], size_t at,
                   Sums<Rows>& sums) {
-#pragma GCC unroll 2
-    for (int v = 0; v < kPanelVectors; ++v) {
-      const __m512bh w = reinterpret_cast<__m512bh>(_mm512_loadu_si512(panel + v * 64));
+    const __m512bh low = reinterpret_cast<__m512bh>(_mm512_loadu_si512(panel));
+    const __m512bh high = reinterpret_cast<__m512bh>(_mm512_loadu_si512(panel + 64));
 #pragma GCC unroll 16
-      for (int r = 0; r < Rows; ++r) {
-        sums[r][v].v = _mm512_dpbf16_ps(sums[r][v].v, w, pair(x[r] + at));
-      }
+    for (int r = 0; r < Rows; ++r) {
+      const __m512bh input = pair(x[r] + at);
+      sums[r][0].v = _mm512_dpbf16_ps(sums[r][0].v, low, input);
+      sums[r][1].v = _mm512_dpbf16_ps(sums[r][1].v, high, input);
     }
   }
 };
 
 #else
 
-// The first and the second of each pair of bf16 numbers, as fp32.
+// The first (0) or the second (1) of each pair of bf16 numbers, as fp32.
+template <int Which>
+inline Floats pairs(const uint8_t* p) {
 #if defined(__AVX512F__)
-struct Pairs {
-  __m512i v;
-  explicit Pairs(const uint8_t* p) : v(_mm512_loadu_si512(p)) {}
-  Floats first() const { return {_mm512_castsi512_ps(_mm512_slli_epi32(v, 16))}; }
-  Floats second() const {
-    return {_mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(-65536)))};
-  }
-};
+  const __m512i both = _mm512_loadu_si512(p);
+  return {_mm512_castsi512_ps(Which ? _mm512_and_si512(both, _mm512_set1_epi32(-65536))
+                                    : _mm512_slli_epi32(both, 16))};
 #elif defined(__AVX2__)
-struct Pairs {
-  __m256i v;
-  explicit Pairs(const uint8_t* p) : v(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))) {}
-  Floats first() const { return {_mm256_castsi256_ps(_mm256_slli_epi32(v, 16))}; }
-  Floats second() const {
-    return {_mm256_castsi256_ps(_mm256_and_si256(v, _mm256_set1_epi32(-65536)))};
-  }
-};
+  const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  // Shifted out rather than masked: all 16 registers are taken, none is left for a mask.
+  const __m256i low = Which ? _mm256_srli_epi32(both, 16) : both;
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(low, 16))};
 #else
-struct Pairs {
-  uint16_t v[2];
-  explicit Pairs(const uint8_t* p) { __builtin_memcpy(v, p, sizeof v); }
-  Floats first() const { return {bf16_to_float(v[0])}; }
-  Floats second() const { return {bf16_to_float(v[1])}; }
-};
+  uint16_t bits;
+  __builtin_memcpy(&bits, p + Which * 2, sizeof bits);
+  return {bf16_to_float(bits)};
 #endif
+}
 
 struct StepBF16 {
   static constexpr int kInputs = 2;
@@ -146,15 +151,10 @@ struct StepBF16 {
   template <int Rows>
   static void add(const uint8_t* panel, const uint8_t* const (&x)[Rows], size_t at,
                   Sums<Rows>& sums) {
-#pragma GCC unroll 32
-    for (int v = 0; v < kPanelVectors; ++v) {
-      const Pairs pairs(panel + v * kLanes * 4);
-#pragma GCC unroll 16
-      for (int r = 0; r < Rows; ++r) {
-        sums[r][v] = fma(pairs.first(), splat(input_at(x[r] + at)), sums[r][v]);
-        sums[r][v] = fma(pairs.second(), splat(input_at(x[r] + at + 4)), sums[r][v]);
-      }
-    }
+    add_input<Rows>([panel](int v) { return pairs<0>(panel + v * kLanes * 4); }, x, at, sums);
+    // Without this the compiler keeps the pairs it has loaded, and has no registers left for it.
+    if constexpr (kLanes == 8) __asm__ volatile("" ::: "memory");
+    add_input<Rows>([panel](int v) { return pairs<1>(panel + v * kLanes * 4); }, x, at + 4, sums);
   }
 };
 
