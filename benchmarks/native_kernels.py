@@ -117,7 +117,7 @@ def read_rate(library: ctypes.CDLL, tier: str, data: npt.NDArray[np.uint8], thre
     call = library.read_all_256 if tier in ("avx2", "scalar") else library.read_all_512
     share = data.size // threads // 256 * 256
     start = data.ctypes.data
-    work = [lambda i=i: call(start + i * share, share) for i in range(threads)]  # type: ignore[misc]
+    work = [lambda i=i: call(start + i * share, share) for i in range(threads)]
     return threads * share / best_seconds(work)
 
 
@@ -136,7 +136,7 @@ def product_seconds(case: Case, matrix: _native.PackedMatrix, rows: int) -> floa
     out = np.zeros((rows, case.outputs), np.float32)
     cuts = [matrix.panels * i // case.threads for i in range(case.threads + 1)]
     work = [
-        lambda i=i: _native.gemm(  # type: ignore[misc]
+        lambda i=i: _native.gemm(
             case.tier, matrix, prepared, out, first_panel=cuts[i], end_panel=cuts[i + 1]
         )
         for i in range(case.threads)

@@ -147,7 +147,7 @@ inline Floats power_of_two(Floats n) {
 
 constexpr int kPanelVectors = kPanel / kLanes;
 
-// Asks for the line that holds p. Addresses behind the end of a buffer are allowed: nothing is read.
+// Asks for the line that holds p, which may lie behind the end of a buffer: nothing is read.
 inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
 
 }  // namespace
