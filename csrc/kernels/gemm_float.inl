@@ -23,8 +23,12 @@ constexpr int kRowBlock = 96;
 // Bytes of a panel that pass before the next rows pass them again: a quarter of a usual L2.
 constexpr int kChunkBytes = 256 * 1024;
 
-// How far ahead of its reading a kernel asks for weights, where it is the only one to read them.
-constexpr int kAheadBytes = 4096;
+// From which part of its most rows on a kernel asks for weights ahead of its reading. With fewer it
+// waits for memory anyway, and what the processor asks for by itself is as much as can be had.
+constexpr int kAheadPart = 2;
+
+// How far ahead, where no other rows read the same weights. Both measured, on a Zen 4.
+constexpr int kAheadBytes = 8192;
 
 #if defined(__AVX512BF16__)
 constexpr int kBf16Bytes = 2;  // of an input in a prepared row for BF16
@@ -70,6 +74,7 @@ inline void add_input(Weights weights, const uint8_t* const (&x)[Rows], size_t a
 }
 
 struct StepF32 {
+  static constexpr int kMostRows = kMaxRows;
   static constexpr int kInputs = 1;
   static constexpr int kWeightBytes = kPanel * 4;
   static constexpr int kInputBytes = 4;
@@ -83,6 +88,7 @@ struct StepF32 {
 };
 
 struct StepF16 {
+  static constexpr int kMostRows = kMaxRows;
   static constexpr int kInputs = 1;
   static constexpr int kWeightBytes = kPanel * 2;
   static constexpr int kInputBytes = 4;
@@ -98,6 +104,7 @@ struct StepF16 {
 #if defined(__AVX512BF16__)
 
 struct StepBF16 {
+  static constexpr int kMostRows = kMaxRows;
   static constexpr int kInputs = 2;
   static constexpr int kWeightBytes = kPanel * 4;
   static constexpr int kInputBytes = 4;
@@ -144,6 +151,8 @@ inline Floats pairs(const uint8_t* p) {
 }
 
 struct StepBF16 {
+  // Three rows' sums and inputs would take all registers of AVX2 and leave none for widening.
+  static constexpr int kMostRows = kLanes == 8 ? 2 : kMaxRows;
   static constexpr int kInputs = 2;
   static constexpr int kWeightBytes = kPanel * 4;
   static constexpr int kInputBytes = 8;
@@ -190,8 +199,10 @@ void multiply_rows(const Piece& piece) {
   const uint8_t* ahead = piece.ahead;
   const size_t end = static_cast<size_t>(piece.steps) * Step::kInputBytes;
   for (size_t at = 0; at < end; at += Step::kInputBytes) {
-    prefetch(ahead);
-    if constexpr (Step::kWeightBytes > 64) prefetch(ahead + 64);
+    if constexpr (Rows * kAheadPart >= Step::kMostRows) {
+      prefetch(ahead);
+      if constexpr (Step::kWeightBytes > 64) prefetch(ahead + 64);
+    }
     Step::template add<Rows>(panel, x, at, sums);
     panel += Step::kWeightBytes;
     ahead += piece.ahead_bytes;
@@ -205,7 +216,7 @@ void multiply_rows(const Piece& piece) {
   }
 }
 
-template <class Step, int Rows = kMaxRows>
+template <class Step, int Rows = Step::kMostRows>
 void multiply_some_rows(int rows, const Piece& piece) {
   if constexpr (Rows > 1) {
     if (rows < Rows) return multiply_some_rows<Step, Rows - 1>(rows, piece);
@@ -224,7 +235,7 @@ template <class Step>
 void multiply_panel(const uint8_t* panel, size_t panel_bytes, const uint8_t* x, size_t x_bytes,
                     int rows, int steps, float* sums) {
   constexpr int kChunk = kChunkBytes / Step::kWeightBytes;
-  const int groups = (rows + kMaxRows - 1) / kMaxRows;
+  const int groups = (rows + Step::kMostRows - 1) / Step::kMostRows;
   for (int step = 0; step < steps; step += kChunk) {
     const uint8_t* weights = panel + static_cast<size_t>(step) * Step::kWeightBytes;
     const int count = steps - step < kChunk ? steps - step : kChunk;

@@ -1,5 +1,7 @@
 """What the extension module offers: csrc/bind/*.cpp, each part under the name of its file."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -25,7 +27,7 @@ def own_format(stored_type: int) -> str: ...
 def pack(
     format: str,
     stored_type: int,
-    rows: list[npt.NDArray[np.uint8] | None],
+    rows: Sequence[npt.NDArray[np.uint8] | None],
     inputs: int,
 ) -> PackedMatrix: ...
 def prepare(tier: str, format: str, x: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]: ...

@@ -28,7 +28,7 @@ class Stored:
     """Rows as a checkpoint has them, and their type's number in GGUF."""
 
     type: int
-    rows: list[npt.NDArray[np.uint8] | None]
+    rows: Sequence[npt.NDArray[np.uint8] | None]
     inputs: int
 
 
