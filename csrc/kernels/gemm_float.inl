@@ -23,9 +23,9 @@ constexpr int kRowBlock = 96;
 // Bytes of a panel that pass before the next rows pass them again: a quarter of a usual L2.
 constexpr int kChunkBytes = 256 * 1024;
 
-// From which part of its most rows on a kernel asks for weights ahead of its reading. With fewer it
+// From how many rows on a kernel that reads a panel alone asks for weights ahead. With fewer it
 // waits for memory anyway, and what the processor asks for by itself is as much as can be had.
-constexpr int kAheadPart = 2;
+constexpr int kAheadRows = 6;
 
 // How far ahead, where no other rows read the same weights. Both measured, on a Zen 4.
 constexpr int kAheadBytes = 8192;
@@ -199,7 +199,7 @@ void multiply_rows(const Piece& piece) {
   const uint8_t* ahead = piece.ahead;
   const size_t end = static_cast<size_t>(piece.steps) * Step::kInputBytes;
   for (size_t at = 0; at < end; at += Step::kInputBytes) {
-    if constexpr (Rows * kAheadPart >= Step::kMostRows) {
+    if constexpr (Rows * 2 >= Step::kMostRows) {  // the smallest of several even parts
       prefetch(ahead);
       if constexpr (Step::kWeightBytes > 64) prefetch(ahead + 64);
     }
@@ -230,7 +230,8 @@ inline int part_begin(int rows, int parts, int i) {
 }
 
 // One panel for up to kRowBlock rows, summed into `sums`. What is asked for ahead is this panel
-// further on if it is read but once; otherwise the panel behind it, a share in each reading.
+// further on if it is read but once; otherwise the panel behind it, a share in each reading. With
+// few rows, read once, it is one line over and over, which costs nothing.
 template <class Step>
 void multiply_panel(const uint8_t* panel, size_t panel_bytes, const uint8_t* x, size_t x_bytes,
                     int rows, int steps, float* sums) {
@@ -248,10 +249,14 @@ void multiply_panel(const uint8_t* panel, size_t panel_bytes, const uint8_t* x, 
       piece.steps = count;
       piece.first = step == 0;
       piece.sums = sums + begin * kPanel;
-      piece.ahead_bytes = Step::kWeightBytes / groups;
-      piece.ahead = groups == 1 ? weights + kAheadBytes
-                                : weights + panel_bytes +
-                                      static_cast<size_t>(g) * count * piece.ahead_bytes;
+      const bool waits = groups == 1 && rows < kAheadRows;
+      piece.ahead_bytes = waits ? 0 : Step::kWeightBytes / groups;
+      piece.ahead = weights;
+      if (groups > 1) {
+        piece.ahead += panel_bytes + static_cast<size_t>(g) * count * piece.ahead_bytes;
+      } else if (!waits) {
+        piece.ahead += kAheadBytes;
+      }
       multiply_some_rows<Step>(part_begin(rows, groups, g + 1) - begin, piece);
     }
   }
