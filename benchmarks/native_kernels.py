@@ -62,7 +62,10 @@ def peak_library() -> ctypes.CDLL:
 
 
 def best_seconds(work: Sequence[Callable[[], object]], budget: float = 0.4) -> float:
-    """The shortest time in which all of `work` was done, each by a thread of its own."""
+    """The shortest time in which all of `work` was done, each by a thread of its own.
+
+    Processor time, so that what other programs take is not counted.
+    """
     best = float("inf")
     barrier = threading.Barrier(len(work))
     stop = time.perf_counter() + budget
@@ -74,9 +77,9 @@ def best_seconds(work: Sequence[Callable[[], object]], budget: float = 0.4) -> f
             barrier.wait()
             if not going[0]:
                 return
-            start = time.perf_counter()
+            start = time.thread_time()
             work[index]()
-            times[index].append(time.perf_counter() - start)
+            times[index].append(time.thread_time() - start)
             barrier.wait()
             if index == 0:
                 going[0] = time.perf_counter() < stop or len(times[0]) < 5
@@ -114,7 +117,7 @@ def read_rate(library: ctypes.CDLL, tier: str, data: npt.NDArray[np.uint8], thre
     call = library.read_all_256 if tier in ("avx2", "scalar") else library.read_all_512
     share = data.size // threads // 256 * 256
     start = data.ctypes.data
-    work = [lambda i=i: call(start + i * share, share) for i in range(threads)]  # type: ignore[misc]
+    work = [lambda i=i: call(start + i * share, share) for i in range(threads)]
     return threads * share / best_seconds(work)
 
 
@@ -133,7 +136,7 @@ def product_seconds(case: Case, matrix: _native.PackedMatrix, rows: int) -> floa
     out = np.zeros((rows, case.outputs), np.float32)
     cuts = [matrix.panels * i // case.threads for i in range(case.threads + 1)]
     work = [
-        lambda i=i: _native.gemm(  # type: ignore[misc]
+        lambda i=i: _native.gemm(
             case.tier, matrix, prepared, out, first_panel=cuts[i], end_panel=cuts[i + 1]
         )
         for i in range(case.threads)

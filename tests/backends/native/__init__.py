@@ -1,1 +1,1 @@
-"""Tests of the native CPU engine."""
+"""Tests of the native engine."""
