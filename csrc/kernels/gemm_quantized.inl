@@ -1,9 +1,8 @@
 // Products of int8 activations with panels of codes.
 //
 // For each group of 32 inputs in order: the integer sum of codes times activations, exact, then
-// sum = fma(float(integer) · d, scale, sum), and with minima sum = fma(d · Σq, minimum, sum). Every
-// path below does just this for every element, whatever the number of rows, so all give the same
-// bits, in all tiers.
+// sum = fma(float(integer) · d, scale, sum), and with minima sum = fma(d · sum of q, minimum, sum).
+// This is done for every element alike, whatever the number of rows, and in all tiers: equal bits.
 #pragma once
 
 #include "kernels/codes.inl"
@@ -14,17 +13,17 @@ namespace octavo {
 namespace OCTAVO_TIER {
 namespace {
 
-// Rows that one pass over the weights serves and outputs taken together: what the registers hold,
-// two sums, of floats and of integers, for each row and vector, and weights and scales besides.
+// Rows that one pass over the weights serves, and vectors of outputs taken together: what the
+// registers hold, two sums for each row and vector (of floats, of integers), weights and scales.
 #if defined(__AVX512VNNI__)
 constexpr int kQuantizedRows = 6;
-constexpr int kQuantizedVectors = 2;
+constexpr int vectors_beside(int) { return 2; }
 #elif defined(__AVX2__)
 constexpr int kQuantizedRows = 3;
-constexpr int kQuantizedVectors = 1;
+constexpr int vectors_beside(int rows) { return rows == 1 ? 4 : 2; }
 #else
 constexpr int kQuantizedRows = 2;
-constexpr int kQuantizedVectors = 1;
+constexpr int vectors_beside(int) { return 1; }
 #endif
 
 // Rows that a panel serves before the next panel: their activations stay in the second-level cache,
@@ -129,8 +128,9 @@ OCTAVO_INLINE void add_minima(Floats (&sums)[rows][vectors], const uint8_t* head
 
 // A panel's products with some rows: a tile of sums[r · 32 + o].
 template <Format format, int rows>
-void add_groups(const uint8_t* weights, const uint8_t* x, size_t x_stride, int groups, float* tile) {
-  constexpr int vectors = kQuantizedVectors;
+void add_groups(const uint8_t* weights, const uint8_t* x, size_t x_stride, int groups,
+                float* tile) {
+  constexpr int vectors = vectors_beside(rows);
   constexpr int kHeader = header_bytes(format), kBytes = group_bytes(format);
   for (int first = 0; first < kPanel; first += vectors * kLanes) {
     Floats sums[rows][vectors];
