@@ -31,30 +31,36 @@ constexpr int vectors_beside(int) { return 1; }
 // gain: decoding keeps other units of the processor busy than products do.)
 constexpr int kBlockRows = 96;
 // While products wait for memory, the processor runs ahead by itself and best alone. Once there is
-// more to compute for each byte, it does not reach far enough, and weights are asked for this far
-// ahead into the second-level cache, spread over the steps. Measured: from these rows on.
-constexpr int kAheadCodes = 8192;  // bytes
+// more to compute for each byte (from so many rows on, as measured), it does not reach far enough,
+// and weights are asked for this far ahead into the second-level cache, spread over the steps.
+constexpr size_t kAheadCodes = 8192;  // bytes
 constexpr int ask_from_rows(Format format) {
   if (format == Format::U8) return 5;
   return layout_of(format).code_bytes > 512 ? 1 : 2;  // U5, U6: more to do for each byte
 }
 
+// How far ahead a pass asks: the last of several over a panel for the next panel; 0: not at all.
+inline size_t ask_distance(const Matrix& matrix, int rows, int pass, int passes) {
+  if (passes > 1) return pass == passes - 1 ? matrix.panel_bytes : 0;
+  return rows >= ask_from_rows(matrix.format) ? kAheadCodes : 0;
+}
+
 // ---- one pass over some groups, for `rows` rows and `vectors` vectors of outputs ----
 
 template <Format format, int step>
-OCTAVO_INLINE void ask_ahead(const uint8_t* codes) {
+OCTAVO_INLINE void ask(const uint8_t* codes, size_t ahead) {
   constexpr int kLines = group_bytes(format) / kAlign;
 #pragma GCC unroll 8
   for (int line = kLines * step / kSteps; line < kLines * (step + 1) / kSteps; line++) {
-    __builtin_prefetch(codes + kAheadCodes + line * kAlign, 0, 2);
+    __builtin_prefetch(codes + ahead + line * kAlign, 0, 2);
   }
 }
 
 template <Format format, int rows, int vectors, int step, int end>
 OCTAVO_INLINE void dot_steps(Integers (&sums)[rows][vectors], const uint8_t* codes,
-                             const uint8_t* x, size_t x_stride) {
+                             size_t ahead, const uint8_t* x, size_t x_stride) {
   if constexpr (step < end) {
-    if constexpr (rows >= ask_from_rows(format)) ask_ahead<format, step>(codes);
+    if (ahead) ask<format, step>(codes, ahead);
     Codes weights[vectors];
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; v++) {
@@ -68,7 +74,7 @@ OCTAVO_INLINE void dot_steps(Integers (&sums)[rows][vectors], const uint8_t* cod
         sums[r][v] = dot<has_small_codes(format)>(sums[r][v], weights[v], four);
       }
     }
-    dot_steps<format, rows, vectors, step + 1, end>(sums, codes, x, x_stride);
+    dot_steps<format, rows, vectors, step + 1, end>(sums, codes, ahead, x, x_stride);
   }
 }
 
@@ -89,7 +95,8 @@ OCTAVO_INLINE Floats load_scale(const uint8_t* header) {
 // Part `part` of a group: all of it, or 16 inputs where these have their own scale.
 template <Format format, int rows, int vectors, int part>
 OCTAVO_INLINE void add_part(Floats (&sums)[rows][vectors], const uint8_t* header,
-                            const uint8_t* codes, const uint8_t* x, size_t x_stride) {
+                            const uint8_t* codes, size_t ahead, const uint8_t* x,
+                            size_t x_stride) {
   constexpr int kPartSteps = kSteps / layout_of(format).scales;
   Integers dots[rows][vectors];
 #pragma GCC unroll 8
@@ -98,7 +105,7 @@ OCTAVO_INLINE void add_part(Floats (&sums)[rows][vectors], const uint8_t* header
     for (int v = 0; v < vectors; v++) dots[r][v] = start<format>(x + r * x_stride, part);
   }
   dot_steps<format, rows, vectors, part * kPartSteps, (part + 1) * kPartSteps>(
-      dots, codes, x, x_stride);
+      dots, codes, ahead, x, x_stride);
 #pragma GCC unroll 8
   for (int v = 0; v < vectors; v++) {
     const Floats scale = load_scale<format>(header + part * kHeaderLine + v * kLanes * 2);
@@ -128,8 +135,8 @@ OCTAVO_INLINE void add_minima(Floats (&sums)[rows][vectors], const uint8_t* head
 
 // A panel's products with some rows: a tile of sums[r · 32 + o].
 template <Format format, int rows>
-void add_groups(const uint8_t* weights, const uint8_t* x, size_t x_stride, int groups,
-                float* tile) {
+void add_groups(const uint8_t* weights, size_t ahead, const uint8_t* x, size_t x_stride,
+                int groups, float* tile) {
   constexpr int vectors = vectors_beside(rows);
   constexpr int kHeader = header_bytes(format), kBytes = group_bytes(format);
   for (int first = 0; first < kPanel; first += vectors * kLanes) {
@@ -143,9 +150,9 @@ void add_groups(const uint8_t* weights, const uint8_t* x, size_t x_stride, int g
     const uint8_t* codes = weights + kHeader + first * 4;
     const uint8_t* row = x;
     for (int group = 0; group < groups; group++) {
-      add_part<format, rows, vectors, 0>(sums, header, codes, row, x_stride);
+      add_part<format, rows, vectors, 0>(sums, header, codes, ahead, row, x_stride);
       if constexpr (layout_of(format).scales == 2) {
-        add_part<format, rows, vectors, 1>(sums, header, codes, row, x_stride);
+        add_part<format, rows, vectors, 1>(sums, header, codes, ahead, row, x_stride);
       }
       if constexpr (layout_of(format).minima) add_minima(sums, header, row, x_stride);
       header += kBytes;
@@ -163,24 +170,25 @@ void add_groups(const uint8_t* weights, const uint8_t* x, size_t x_stride, int g
 // ---- any number of rows: split evenly over the fewest passes ----
 
 template <Format format, int rows = kQuantizedRows>
-void add_rows(int wanted, const uint8_t* weights, const uint8_t* x, size_t x_stride, int groups,
-              float* tile) {
+void add_rows(int wanted, const uint8_t* weights, size_t ahead, const uint8_t* x, size_t x_stride,
+              int groups, float* tile) {
   if constexpr (rows > 0) {
     if (wanted == rows) {
-      return add_groups<format, rows>(weights, x, x_stride, groups, tile);
+      return add_groups<format, rows>(weights, ahead, x, x_stride, groups, tile);
     }
-    add_rows<format, rows - 1>(wanted, weights, x, x_stride, groups, tile);
+    add_rows<format, rows - 1>(wanted, weights, ahead, x, x_stride, groups, tile);
   }
 }
 
 template <Format format>
-void add_all_rows(int rows, const uint8_t* weights, const uint8_t* x, size_t x_stride, int groups,
-                  float* tile) {
+void add_all_rows(const Matrix& matrix, int panel, const uint8_t* x, int rows, float* tile) {
+  const uint8_t* weights = matrix.data + panel * matrix.panel_bytes;
+  const size_t x_stride = prepared_int8_bytes(matrix.inputs);
   const int passes = (rows + kQuantizedRows - 1) / kQuantizedRows;
   for (int pass = 0; pass < passes; pass++) {
     const int first = rows * pass / passes, count = rows * (pass + 1) / passes - first;
-    add_rows<format>(count, weights, x + first * x_stride, x_stride, groups,
-                               tile + first * kPanel);
+    add_rows<format>(count, weights, ask_distance(matrix, count, pass, passes),
+                     x + first * x_stride, x_stride, matrix.inputs / kGroup, tile + first * kPanel);
   }
 }
 
@@ -191,17 +199,14 @@ inline size_t quantized_scratch() { return kBlockRows * kPanel * sizeof(float); 
 template <Format format>
 void gemm_codes(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel,
                 int end_panel, uint8_t* scratch, const Epilogue& epilogue) {
-  const int groups = matrix.inputs / kGroup;
-  const size_t x_stride = prepared_int8_bytes(matrix.inputs);
   float* tile = reinterpret_cast<float*>(scratch);
   const int blocks = (rows + kBlockRows - 1) / kBlockRows;
   for (int block = 0; block < blocks; block++) {
     const int first = static_cast<int>(int64_t{rows} * block / blocks);
     const int count = static_cast<int>(int64_t{rows} * (block + 1) / blocks) - first;
-    const uint8_t* x = prepared + first * x_stride;
+    const uint8_t* x = prepared + first * prepared_int8_bytes(matrix.inputs);
     for (int panel = first_panel; panel < end_panel; panel++) {
-      const uint8_t* weights = matrix.data + panel * matrix.panel_bytes;
-      add_all_rows<format>(count, weights, x, x_stride, groups, tile);
+      add_all_rows<format>(matrix, panel, x, count, tile);
       finish_tile(matrix, epilogue, first, count, panel, tile);
     }
   }
