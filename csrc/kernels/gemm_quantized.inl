@@ -34,16 +34,7 @@ constexpr int kBlockRows = 96;
 // more to compute for each byte (from so many rows on, as measured), it does not reach far enough,
 // and weights are asked for this far ahead into the second-level cache, spread over the steps.
 constexpr size_t kAheadCodes = 8192;  // bytes
-constexpr int ask_from_rows(Format format) {
-  if (format == Format::U8) return 5;
-  return layout_of(format).code_bytes > 512 ? 1 : 2;  // U5, U6: more to do for each byte
-}
-
-// How far ahead a pass asks: the last of several over a panel for the next panel; 0: not at all.
-inline size_t ask_distance(const Matrix& matrix, int rows, int pass, int passes) {
-  if (passes > 1) return pass == passes - 1 ? matrix.panel_bytes : 0;
-  return rows >= ask_from_rows(matrix.format) ? kAheadCodes : 0;
-}
+constexpr int ask_from_rows(Format format) { return format == Format::U8 ? 5 : 2; }
 
 // ---- one pass over some groups, for `rows` rows and `vectors` vectors of outputs ----
 
@@ -185,10 +176,11 @@ void add_all_rows(const Matrix& matrix, int panel, const uint8_t* x, int rows, f
   const uint8_t* weights = matrix.data + panel * matrix.panel_bytes;
   const size_t x_stride = prepared_int8_bytes(matrix.inputs);
   const int passes = (rows + kQuantizedRows - 1) / kQuantizedRows;
+  const size_t ahead = rows >= ask_from_rows(format) ? kAheadCodes : 0;
   for (int pass = 0; pass < passes; pass++) {
     const int first = rows * pass / passes, count = rows * (pass + 1) / passes - first;
-    add_rows<format>(count, weights, ask_distance(matrix, count, pass, passes),
-                     x + first * x_stride, x_stride, matrix.inputs / kGroup, tile + first * kPanel);
+    add_rows<format>(count, weights, pass == 0 ? ahead : 0, x + first * x_stride, x_stride,
+                     matrix.inputs / kGroup, tile + first * kPanel);
   }
 }
 
