@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -25,7 +26,7 @@ def read_speed(num_bytes: int) -> float:
     return num_bytes / best / 1e9
 
 
-def _timed(function) -> float:
+def _timed(function: Callable[[], object]) -> float:
     begin = time.perf_counter()
     function()
     return time.perf_counter() - begin

@@ -6,11 +6,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from octavo.core.sampling_params import RequestOutputKind, SamplingParams
+    from octavo.core.config import ConfigError
+    from octavo.core.sampling_params import RequestError, RequestOutputKind, SamplingParams
     from octavo.frontend.async_llm import AsyncLLM
     from octavo.frontend.beam_search import BeamSearchParams
     from octavo.frontend.llm import LLM
-    from octavo.frontend.outputs import CompletionOutput, RequestError, RequestOutput
+    from octavo.frontend.outputs import (
+        CompletionOutput,
+        EmbeddingRequestOutput,
+        EngineDeadError,
+        PoolingRequestOutput,
+        RequestOutput,
+    )
 
 # Public names and where they are; none is imported before it is asked for.
 _PLACES = {
@@ -18,7 +25,11 @@ _PLACES = {
     "AsyncLLM": "octavo.frontend.async_llm",
     "BeamSearchParams": "octavo.frontend.beam_search",
     "CompletionOutput": "octavo.frontend.outputs",
-    "RequestError": "octavo.frontend.outputs",
+    "ConfigError": "octavo.core.config",
+    "EmbeddingRequestOutput": "octavo.frontend.outputs",
+    "EngineDeadError": "octavo.frontend.outputs",
+    "PoolingRequestOutput": "octavo.frontend.outputs",
+    "RequestError": "octavo.core.sampling_params",
     "RequestOutput": "octavo.frontend.outputs",
     "RequestOutputKind": "octavo.core.sampling_params",
     "SamplingParams": "octavo.core.sampling_params",
@@ -29,6 +40,10 @@ __all__ = [
     "AsyncLLM",
     "BeamSearchParams",
     "CompletionOutput",
+    "ConfigError",
+    "EmbeddingRequestOutput",
+    "EngineDeadError",
+    "PoolingRequestOutput",
     "RequestError",
     "RequestOutput",
     "RequestOutputKind",

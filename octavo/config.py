@@ -1,15 +1,25 @@
 """What the user asked for: one struct, a default and a line for every field.
 
 Names are vLLM's where the meaning is the same. What is left at None is settled by
-`octavo.resolve`, which says what it chose and why.
+`octavo.resolve`, which says what it chose and why. Options of vLLM's that mean nothing here are
+taken, and named once in the log with the reason.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import difflib
+import logging
+import math
+import operator
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
+from octavo.core.config import ConfigError
 from octavo.loader import DEFAULT_MODEL
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +46,118 @@ class EngineArguments:
     max_num_queued_reqs: int = 100_000  # requests that may wait
     max_logprobs: int = 20  # most log-probabilities a request may ask for; -1: all
     seed: int = 0  # what unseeded requests draw theirs from
+
+    def __post_init__(self) -> None:
+        for name in ("model", "tokenizer"):
+            value = getattr(self, name)
+            if not isinstance(value, str) and not (value is None and name == "tokenizer"):
+                raise ConfigError(f"{name}={value!r} must be a name or a path")
+        for name in _FLAGS:
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name}={getattr(self, name)!r} must be True or False")
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None or name not in _MAY_BE_NONE:
+                object.__setattr__(self, name, _whole(name, value, least))
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)!r} must be one of {', '.join(choices)}"
+                )
+        ageing = self.priority_ageing_seconds
+        if isinstance(ageing, bool) or not isinstance(ageing, int | float):
+            raise ConfigError(f"priority_ageing_seconds={ageing!r} must be a number of seconds")
+        if not 0.0 <= ageing < math.inf:
+            raise ConfigError(f"priority_ageing_seconds={ageing} must be finite and not negative")
+
+
+_FLAGS = ("enable_prefix_caching", "enable_chunked_prefill")
+_MAY_BE_NONE = ("max_model_len", "num_gpu_blocks_override", "kv_cache_memory_bytes")
+_CHOICES = {
+    "dtype": ("auto", "float32", "bfloat16"),
+    "scheduling_policy": ("fcfs", "priority"),
+}
+_LEAST: dict[str, int | None] = {
+    "max_model_len": 2,
+    "block_size": 1,
+    "num_gpu_blocks_override": 2,  # one is the null block
+    "kv_cache_memory_bytes": 1,
+    "max_num_seqs": 1,
+    "max_num_batched_tokens": 1,
+    "long_prefill_token_threshold": 0,
+    "max_num_queued_reqs": 1,
+    "max_logprobs": -1,
+    "seed": None,
+}
+
+# vLLM's options that change nothing here, whatever their value, and why.
+_INERT = {
+    "trust_remote_code": "no code of a model is ever run",
+    "gpu_memory_utilization": "kv_cache_memory_bytes sets the size of the KV cache",
+    "swap_space": "what is preempted is computed again",
+    "enforce_eager": "the one backend runs eagerly",
+    "load_format": "it is seen from the files",
+    "tokenizer_mode": "there is one",
+    "max_seq_len_to_capture": "there are no CUDA graphs",
+    "disable_custom_all_reduce": "there is one process",
+    "disable_log_stats": "statistics are not logged",
+    "disable_log_requests": "requests are not logged",
+    "enable_log_requests": "requests are not logged",
+}
+# … and those that may be given as what is the case anyhow; what else they could say is refused.
+_FIXED: dict[str, tuple[Any, str]] = {
+    "tensor_parallel_size": (1, "there is one process"),
+    "pipeline_parallel_size": (1, "there is one process"),
+    "data_parallel_size": (1, "there is one process"),
+    "cpu_offload_gb": (0, "the model is in the CPU's memory already"),
+    "quantization": (None, "it is seen from the files"),
+    "kv_cache_dtype": ("auto", "KV is kept in `dtype`"),
+    "revision": (None, "a revision is a part of the model's name, as in org/name@v1"),
+    "enable_lora": (False, "there are no adapters yet"),
+    "speculative_config": (None, "there is no speculation yet"),
+}
+
+
+def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) -> EngineArguments:
+    """A user's options as arguments; a name that does not exist is refused with those that do.
+
+    None is what vLLM's users write for the default, and means that here too.
+    """
+    known = [each.name for each in fields(EngineArguments) if each.name != "model"]
+    kept: dict[str, Any] = {"model": model}
+    ignored = []
+    for name, value in options.items():
+        if name in _INERT:
+            ignored.append(f"{name} ({_INERT[name]})")
+        elif name in _FIXED:
+            only, reason = _FIXED[name]
+            if value != only:
+                raise ConfigError(f"{name}={value!r} is not possible: {reason}; leave it out")
+        elif name in known:
+            if value is not None:
+                kept[name] = value
+        else:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
+            raise ConfigError(f"there is no option {name!r}; {hint}")
+    if ignored:
+        log.warning("taken for compatibility, without effect: %s", ", ".join(ignored))
+    for name in ("model", "tokenizer"):
+        if isinstance(kept.get(name), os.PathLike):
+            kept[name] = os.fspath(kept[name])
+    if "dtype" in kept:
+        kept["dtype"] = str(kept["dtype"]).removeprefix("torch.")  # torch's own names will do
+    return EngineArguments(**kept)
+
+
+def _whole(name: str, value: Any, least: int | None) -> int:
+    """`value` as an int, if it is a whole number that is large enough."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ConfigError(f"{name}={value!r} must be a whole number") from None
+    if isinstance(value, bool):
+        raise ConfigError(f"{name}={value!r} must be a whole number")
+    if least is not None and number < least:
+        raise ConfigError(f"{name}={value} must be at least {least}")
+    return number

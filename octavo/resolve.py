@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from octavo.backends.base import KVLayout
 from octavo.backends.select import Name, select
 from octavo.config import EngineArguments
-from octavo.core.config import CoreConfig
+from octavo.core.config import ConfigError, CoreConfig
 from octavo.models.spec import ModelSpec
 from octavo.runner.kv_cache import groups_of, num_blocks_in
 
@@ -23,10 +23,6 @@ log = logging.getLogger(__name__)
 KV_SHARE = 0.4
 MOST_KV_BYTES = 4 << 30
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
-
-
-class ResolveError(ValueError):
-    """Settings that cannot work together on this machine with this model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +47,7 @@ def resolve(
         dtype = "bfloat16" if choice.name == "native" else "float32"
     max_len = arguments.max_model_len or spec.max_len
     if max_len > spec.max_len:
-        raise ResolveError(
+        raise ConfigError(
             f"max_model_len={max_len} is more than the {spec.max_len} positions this model was "
             "made for; lower it"
         )

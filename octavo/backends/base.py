@@ -128,6 +128,10 @@ class Backend(Protocol):
     def sampling(self) -> SamplingKernel | None:
         """Its own way to draw tokens, if it has one."""
 
+    @property
+    def weight_bytes(self) -> int:
+        """What the weights that it has been given take in memory."""
+
     def parameter(self, array: NDArray[Any]) -> Value:
         """A weight that is no matrix, as this backend keeps it."""
 

@@ -11,6 +11,7 @@ so a test may put any world around it.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Protocol, assert_never
 
@@ -108,6 +109,15 @@ class EngineCore:
         if scheduler.flights or self._outbox or scheduler.freed_slots:
             return True
         return bool(scheduler.sequences) and not scheduler.paused
+
+    @property
+    def longest_tokens(self) -> int:
+        """Tokens one sequence can have, its output included: the model's length, or what the KV
+        pool holds."""
+        scheduler = self.scheduler
+        num_blocks, lengths = scheduler.config.num_blocks - 1, range(scheduler.config.max_model_len)
+        # The last token's KV is never needed, so of n positions come n + 1 tokens.
+        return bisect_right(lengths, num_blocks, key=scheduler.kv.peak_blocks)
 
     def _post(self, event: TokenEvent | None) -> None:
         if event is not None:

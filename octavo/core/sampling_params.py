@@ -18,10 +18,11 @@ must be pure functions: after a preemption or a restart a token is drawn again.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 GREEDY_BELOW = 1e-5  # a temperature this low means the most likely token
 LEAST_TEMPERATURE = 0.01  # what is above that and lower than this counts as this
@@ -34,6 +35,7 @@ MAX_STRINGS = 1024  # in `stop` and `bad_words`
 MAX_STRING_LENGTH = 4096
 MAX_BAD_WORD_VARIANTS = 128  # every word has one with and one without a space before it
 MAX_PROCESSORS = 16
+MAX_TEMPERATURE = 1e6  # beyond it all tokens are equally likely, whatever the model says
 MAX_BIAS = 100.0  # a logit bias is clamped to plus and minus this
 # Beyond these a repetition penalty only overflows.
 REPETITION_RANGE = (0.01, 100.0)
@@ -43,6 +45,10 @@ LogitsProcessor = Callable[[Any, Any, Any], Any]
 # Of the prompt's last token, their mean over the prompt, of its first token.
 Pooling = Literal["last", "mean", "cls"]
 POOLINGS = get_args(Pooling)
+
+
+class RequestError(ValueError):
+    """A request that cannot be served as it is; the message says why and what to change."""
 
 
 class RequestOutputKind(Enum):
@@ -97,8 +103,13 @@ class SamplingParams:
         """Whether the most likely token is taken."""
         return self.temperature < GREEDY_BELOW
 
+    @property
+    def is_about_prompt(self) -> bool:
+        """Whether its one token is a by-product, which no answer holds and which needs no place."""
+        return self.pooling is not None and self.max_tokens == 1
+
     def check_vocabulary(self, size: int) -> None:
-        """Raise ValueError if a token id does not exist in a vocabulary of this size.
+        """Raise RequestError if a token id does not exist in a vocabulary of this size.
 
         Stop tokens are not looked at: one that does not exist simply never stops anything.
         """
@@ -112,7 +123,7 @@ class SamplingParams:
         for name, ids in lists.items():
             for token in ids:
                 if token >= size:
-                    raise ValueError(
+                    raise RequestError(
                         f"{name} names token {token}, but the vocabulary has {size} tokens; "
                         f"ids go from 0 to {size - 1}"
                     )
@@ -120,16 +131,22 @@ class SamplingParams:
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
+    def _take_int(self, name: str, low: int = -(2**63), high: int = 2**63 - 1) -> None:
+        self._set(name, _require_int(name, getattr(self, name), low, high))
+
+    def _take_number(self, name: str, low: float, high: float) -> None:
+        self._set(name, _require_number(name, getattr(self, name), low, high))
+
     def _check_end(self) -> None:
         if self.max_tokens is None:
             self._set("max_tokens", NO_LIMIT)
-        _require_int("max_tokens", self.max_tokens)
+        self._take_int("max_tokens")
         if self.max_tokens < 1:
-            raise ValueError(f"max_tokens={self.max_tokens} must be at least 1")
-        _require_int("max_tokens", self.max_tokens, 1, NO_LIMIT)
-        _require_int("min_tokens", self.min_tokens)
+            raise RequestError(f"max_tokens={self.max_tokens} must be at least 1")
+        self._take_int("max_tokens", 1, NO_LIMIT)
+        self._take_int("min_tokens")
         if not 0 <= self.min_tokens <= self.max_tokens:
-            raise ValueError(
+            raise RequestError(
                 f"min_tokens={self.min_tokens} must be between 0 and max_tokens={self.max_tokens}"
             )
         self._set("stop_token_ids", tuple(dict.fromkeys(_ids(self, "stop_token_ids"))))
@@ -138,32 +155,32 @@ class SamplingParams:
         if self.seed == -1:
             self._set("seed", None)
         if self.seed is not None:
-            _require_int("seed", self.seed, -(2**63), 2**63 - 1)
-        _require_int("n", self.n, 1, MAX_SEQUENCES)
-        _require_number("temperature", self.temperature, 0.0, 2.0)
-        _require_number("top_p", self.top_p, 0.0, 1.0)
+            self._take_int("seed")
+        self._take_int("n", 1, MAX_SEQUENCES)
+        self._take_number("temperature", 0.0, MAX_TEMPERATURE)
+        self._take_number("top_p", 0.0, 1.0)
         if self.top_p == 0.0:
-            raise ValueError(
+            raise RequestError(
                 "top_p=0.0 leaves no token; it must be above 0 and at most 1. "
                 "For the most likely token set temperature=0"
             )
         if self.top_k == -1:
             self._set("top_k", 0)
-        _require_int("top_k", self.top_k, 0, NO_LIMIT)
-        _require_number("min_p", self.min_p, 0.0, 1.0)
+        self._take_int("top_k", 0, NO_LIMIT)
+        self._take_number("min_p", 0.0, 1.0)
         if self.n > 1 and self.is_greedy:
-            raise ValueError(
+            raise RequestError(
                 f"n={self.n} with temperature={self.temperature} would give the same text "
                 f"{self.n} times; set n=1, or a higher temperature"
             )
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
-                _require_int(name, getattr(self, name), ALL, MAX_IDS)
+                self._take_int(name, ALL, MAX_IDS)
 
     def _check_penalties(self) -> None:
-        _require_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _require_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _require_number("repetition_penalty", self.repetition_penalty, *REPETITION_RANGE)
+        self._take_number("presence_penalty", -2.0, 2.0)
+        self._take_number("frequency_penalty", -2.0, 2.0)
+        self._take_number("repetition_penalty", *REPETITION_RANGE)
 
     def _check_tokens(self) -> None:
         bias = self.logit_bias
@@ -173,14 +190,14 @@ class SamplingParams:
         if self.allowed_token_ids is not None:
             self._set("allowed_token_ids", tuple(dict.fromkeys(_ids(self, "allowed_token_ids"))))
             if not self.allowed_token_ids:
-                raise ValueError(
+                raise RequestError(
                     "allowed_token_ids is empty, so no token could be chosen; "
                     "leave it out, or name at least one"
                 )
         words = _items("bad_words_token_ids", self.bad_words_token_ids)
         kept = tuple(tuple(_each_id("bad_words_token_ids", word)) for word in words)
         if not all(kept):
-            raise ValueError("bad_words_token_ids holds a word without tokens; leave it out")
+            raise RequestError("bad_words_token_ids holds a word without tokens; leave it out")
         self._set("bad_words_token_ids", kept)
         _require_length("bad_words_token_ids", len(kept), MAX_BAD_WORD_VARIANTS)
         processors = _items("logits_processors", self.logits_processors)
@@ -188,7 +205,7 @@ class SamplingParams:
         _require_length("logits_processors", len(self.logits_processors), MAX_PROCESSORS)
         for processor in self.logits_processors:
             if not (isinstance(processor, str) or callable(processor)):
-                raise ValueError(
+                raise RequestError(
                     f"logits_processors holds {processor!r}, which is neither the name of a "
                     "processor that the engine was started with nor a callable"
                 )
@@ -198,23 +215,23 @@ class SamplingParams:
             self._set(name, tuple(_strings(name, getattr(self, name))))
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name}={getattr(self, name)!r} must be True or False")
+                raise RequestError(f"{name}={getattr(self, name)!r} must be True or False")
         if self.stop and not self.detokenize:
-            raise ValueError(
+            raise RequestError(
                 "stop strings are looked for in the text, and detokenize=False makes none; "
                 "use stop_token_ids, or detokenize=True"
             )
         if self.pooling is None:
             pass
         elif self.pooling not in POOLINGS:
-            raise ValueError(f"pooling={self.pooling!r} must be one of {', '.join(POOLINGS)}")
+            raise RequestError(f"pooling={self.pooling!r} must be one of {', '.join(POOLINGS)}")
         elif (self.logprobs, self.prompt_logprobs) != (None, None):
-            raise ValueError(
+            raise RequestError(
                 "pooling cannot be had together with logprobs or prompt_logprobs; "
                 "ask for them in two requests"
             )
         if not isinstance(self.output_kind, RequestOutputKind):
-            raise ValueError(f"output_kind={self.output_kind!r} is not a RequestOutputKind")
+            raise RequestError(f"output_kind={self.output_kind!r} is not a RequestOutputKind")
 
 
 _FLAGS = (
@@ -226,32 +243,46 @@ _FLAGS = (
 )
 
 
-def _require_int(name: str, value: object, low: int = -(2**63), high: int = 2**63 - 1) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{name}={value!r} must be a whole number")
-    if not low <= value <= high:
-        raise ValueError(f"{name}={value} must be between {low} and {high}")
-    return value
+def _require_int(name: str, value: Any, low: int = -(2**63), high: int = 2**63 - 1) -> int:
+    """`value` as an int; whatever counts as one will do, numpy's integers too, but no bool."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise RequestError(f"{name}={value!r} must be a whole number") from None
+    if isinstance(value, bool):
+        raise RequestError(f"{name}={value!r} must be a whole number")
+    if not low <= number <= high:
+        raise RequestError(f"{name}={value} must be between {low} and {high}")
+    return number
 
 
-def _require_number(name: str, value: object, low: float, high: float) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise ValueError(f"{name}={value!r} must be a number")
-    if not low <= value <= high:  # false for NaN too
-        raise ValueError(f"{name}={value} must be a number between {low} and {high}")
-    return value
+def _require_number(name: str, value: Any, low: float, high: float) -> float:
+    """`value` as a number of Python's; numpy's will do."""
+    number = value
+    if not isinstance(value, int | float):
+        if not hasattr(type(value), "__float__"):
+            raise RequestError(f"{name}={value!r} must be a number")
+        try:
+            number = float(value)
+        except TypeError:
+            raise RequestError(f"{name}={value!r} must be a number") from None
+    if isinstance(value, bool):
+        raise RequestError(f"{name}={value!r} must be a number")
+    if not low <= number <= high:  # false for NaN too
+        raise RequestError(f"{name}={value} must be a number between {low} and {high}")
+    return cast("float", number)
 
 
 def _require_length(name: str, length: int, most: int) -> None:
     if length > most:
-        raise ValueError(f"{name} has {length} entries; at most {most} are taken")
+        raise RequestError(f"{name} has {length} entries; at most {most} are taken")
 
 
 def _items(name: str, value: object) -> Iterable[Any]:
     if value is None:
         return ()
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise ValueError(f"{name}={value!r} must be a list")
+        raise RequestError(f"{name}={value!r} must be a list")
     return value
 
 
@@ -268,14 +299,14 @@ def _ids(params: SamplingParams, name: str) -> Iterable[int]:
 def _bias(pair: Any) -> tuple[int, float]:
     """One entry of logit_bias; JSON writes the token id as a string."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise ValueError(f"logit_bias holds {pair!r}; it must map token ids to numbers")
+        raise RequestError(f"logit_bias holds {pair!r}; it must map token ids to numbers")
     token, value = pair
     if isinstance(token, str) and token.isascii() and token.isdigit():
         token = int(token[:20])
-    _require_int("a token id in logit_bias", token, 0, NO_LIMIT)
-    _require_number(f"logit_bias of token {token}", value, -math.inf, math.inf)
+    token = _require_int("a token id in logit_bias", token, 0, NO_LIMIT)
+    value = _require_number(f"logit_bias of token {token}", value, -math.inf, math.inf)
     if not math.isfinite(value):
-        raise ValueError(f"logit_bias of token {token} is {value}; it must be finite")
+        raise RequestError(f"logit_bias of token {token} is {value}; it must be finite")
     return token, max(-MAX_BIAS, min(MAX_BIAS, float(value)))
 
 
@@ -285,8 +316,8 @@ def _strings(name: str, value: object) -> Iterable[str]:
     for count, text in enumerate(_items(name, value), 1):
         _require_length(name, count, MAX_STRINGS)
         if not isinstance(text, str):
-            raise ValueError(f"{name} holds {text!r}, which is not a string")
+            raise RequestError(f"{name} holds {text!r}, which is not a string")
         if not text:
-            raise ValueError(f"{name} holds an empty string, which is found everywhere; drop it")
+            raise RequestError(f"{name} holds an empty string, which is found everywhere; drop it")
         _require_length(f"a string in {name}", len(text), MAX_STRING_LENGTH)
         yield text

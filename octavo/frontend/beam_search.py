@@ -7,13 +7,15 @@ prefix cache gives back all its full blocks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from octavo.core.sampling_params import SamplingParams
 from octavo.frontend.desk import Model
 from octavo.frontend.inputs import Input
-from octavo.frontend.outputs import CompletionOutput, RequestOutput
+from octavo.frontend.outputs import CompletionOutput, RequestError, RequestOutput
 
 Run = Callable[[Sequence[Input], SamplingParams], list[RequestOutput]]
 
@@ -28,10 +30,17 @@ class BeamSearchParams:
     length_penalty: float = 1.0  # scores are divided by length to this power
 
     def __post_init__(self) -> None:
+        for name in ("beam_width", "max_tokens"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise RequestError(f"{name}={value!r} must be a whole number")
+        penalty: Any = self.length_penalty
+        if not isinstance(penalty, int | float) or not math.isfinite(penalty):
+            raise RequestError(f"length_penalty={penalty!r} must be a finite number")
         if not 1 <= self.beam_width <= 1024:
-            raise ValueError(f"beam_width={self.beam_width} must be between 1 and 1024")
+            raise RequestError(f"beam_width={self.beam_width} must be between 1 and 1024")
         if self.max_tokens < 1:
-            raise ValueError(f"max_tokens={self.max_tokens} must be at least 1")
+            raise RequestError(f"max_tokens={self.max_tokens} must be at least 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +63,7 @@ def search(
         max_tokens=1, temperature=0.0, logprobs=2 * width, detokenize=False, ignore_eos=True
     )
     living, done = [_Beam((), 0.0)], list[_Beam]()
-    room = max(model.max_model_len - len(prompt.token_ids), 1)  # without any, `run` says so
+    room = max(model.longest_tokens - len(prompt.token_ids), 1)  # without any, `run` says so
     for _ in range(min(parameters.max_tokens, room)):
         inputs = [_input(prompt, beam) for beam in living]
         candidates = []

@@ -6,6 +6,8 @@ from typing import Any
 
 from jinja2 import TemplateError, TemplateSyntaxError
 
+from octavo.frontend.messages import REASONING_FIELDS, Message, plain, read_messages
+from octavo.frontend.template_contents import reads_parts
 from octavo.frontend.template_meter import (
     Budget,
     ChatTemplateError,
@@ -15,15 +17,10 @@ from octavo.frontend.template_meter import (
 )
 from octavo.frontend.template_sandbox import TemplateSandbox
 
-Message = Mapping[str, Any]
-
-# A message's reasoning has had several names. Templates read the first, gpt-oss's the second.
-REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 # Stands at the end of a message that is to be continued until the prompt is cut there. The space
 # shows whether the template keeps the one that a message ends with.
 MARK = "<<the message goes on here>>"
-DEEPEST_NESTING = 100
 
 
 class ChatTemplate:
@@ -52,6 +49,7 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens or {})
         try:
             self._template = TemplateSandbox(now).from_string(source)
+            self.takes_parts = reads_parts(source)  # else a message's content must be a text
         except TemplateSyntaxError as error:
             raise ChatTemplateError(
                 f"the chat template is not valid in line {error.lineno}: {error.message}"
@@ -71,6 +69,8 @@ class ChatTemplate:
     ) -> str:
         """The prompt for `messages`.
 
+        Content that comes as a list of text parts is handed on so to a template that reads such
+        lists, and joined by newlines for others. Tool calls' arguments are handed on as objects.
         `add_generation_prompt` opens the assistant's turn. `continue_final_message` leaves the
         last message open instead, so that the model goes on with it; as a string it names the
         field that is to be continued. `variables` are whatever else this template knows.
@@ -82,15 +82,13 @@ class ChatTemplate:
                 "add_generation_prompt opens a new message and continue_final_message continues the"
                 " last one: use one of them"
             )
-        chat = [_message(message) for message in messages]
-        if not chat:
-            raise ChatTemplateError("the conversation is empty: give at least one message")
+        chat = read_messages(messages, takes_parts=self.takes_parts)
         known: dict[str, Any] = {
             **self._special_tokens,
-            **_plain(variables or {}),
+            **plain(variables or {}),
             "messages": chat,
-            "tools": _plain(tools),
-            "documents": _plain(documents),
+            "tools": plain(tools),
+            "documents": plain(documents),
             "add_generation_prompt": add_generation_prompt,
         }
         if not continue_final_message:
@@ -136,38 +134,6 @@ def choose_template(templates: Mapping[str, str], *, with_tools: bool) -> str:
             "the model has no default chat template, but these: " + ", ".join(sorted(templates))
         )
     raise ChatTemplateError("the model has no chat template; give one, or send a plain prompt")
-
-
-def _message(message: Message) -> dict[str, Any]:
-    """A copy of a message as templates expect it."""
-    if not isinstance(message, Mapping):
-        raise ChatTemplateError(f"a message must be an object, not {type(message).__name__}")
-    # Clients send null for what is not there; templates would write "None".
-    plain = _plain({key: value for key, value in message.items() if value is not None})
-    given = [plain[name] for name in REASONING_FIELDS if plain.get(name) is not None]
-    if given:
-        plain = {"thinking": given[0], **plain, "reasoning_content": given[0]}
-    return dict(plain)
-
-
-def _plain(value: Any, depth: int = 0) -> Any:
-    """A copy of JSON data; anything else could have methods that the sandbox does not know."""
-    if depth > DEEPEST_NESTING:
-        raise ChatTemplateError(f"the conversation is nested deeper than {DEEPEST_NESTING} levels")
-    if value is None or isinstance(value, bool):
-        return value
-    # Not as a subclass, such as an enumeration, which could have methods of its own.
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, int):
-        return int.__int__(value)
-    if isinstance(value, float):
-        return float.__float__(value)
-    if isinstance(value, Mapping):
-        return {_plain(key, depth): _plain(item, depth + 1) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item, depth + 1) for item in value]
-    raise ChatTemplateError(f"a conversation is JSON data; it cannot hold {type(value).__name__}")
 
 
 def _mark_end(message: dict[str, Any], field: str, source: str) -> str:

@@ -7,15 +7,28 @@ so the offline and the streaming interface share it.
 
 from __future__ import annotations
 
+import logging
 from array import array
 from dataclasses import dataclass, replace
 
+from octavo.core.config import MAX_PRIORITY
 from octavo.core.request import Abort, Request, TokenEvent
-from octavo.core.sampling_params import MAX_BAD_WORD_VARIANTS, RequestOutputKind, SamplingParams
+from octavo.core.sampling_params import (
+    MAX_BAD_WORD_VARIANTS,
+    NO_LIMIT,
+    RequestOutputKind,
+    SamplingParams,
+)
+from octavo.core.stats import RequestStats
 from octavo.frontend.inputs import Input
 from octavo.frontend.outputs import RequestError, RequestOutput
 from octavo.frontend.stream import Stream
 from octavo.frontend.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+# How the core says that it turned a request away, or that the request failed.
+FAILURES = ("refused", "overloaded", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +39,16 @@ class Options:
     lora: str | None = None
     cache_scope: str = ""
 
+    def __post_init__(self) -> None:
+        if isinstance(self.priority, bool) or not isinstance(self.priority, int):
+            raise RequestError(f"priority={self.priority!r} must be a whole number")
+        if abs(self.priority) > MAX_PRIORITY:
+            raise RequestError(f"priority={self.priority} must be within ±{MAX_PRIORITY}")
+        for name in ("lora", "cache_scope"):
+            value = getattr(self, name)
+            if not isinstance(value, str) and not (name == "lora" and value is None):
+                raise RequestError(f"{name}={value!r} must be a string")
+
 
 @dataclass(frozen=True, slots=True)
 class Model:
@@ -34,8 +57,10 @@ class Model:
     tokenizer: Tokenizer
     vocabulary: int  # rows of the head; ids beyond it do not exist
     max_model_len: int
+    longest_tokens: int  # of one sequence: max_model_len, or fewer if the KV cache is smaller
     end_ids: tuple[int, ...]
     max_logprobs: int
+    processors: tuple[str, ...] = ()  # logits processors that the engine was started with
 
 
 @dataclass(slots=True)
@@ -45,6 +70,7 @@ class _Entry:
     output: RequestOutput
     kind: RequestOutputKind
     streams: dict[str, Stream]
+    has_told_of_prompt: bool = False  # as a delta, which repeats nothing
 
     @property
     def is_done(self) -> bool:
@@ -63,6 +89,8 @@ class Desk:
         self._num_opened = 0
         self._entries: dict[str, _Entry] = {}
         self._owners: dict[str, str] = {}  # the core's request id → ours
+        # Ended here, by a stop string; the core's own account of them is still to come.
+        self._unaccounted: dict[str, _Entry] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -79,12 +107,12 @@ class Desk:
         """Begin a request: what is to be handed to the core, in this order."""
         if request_id in self._entries:
             raise RequestError(f"request id {request_id!r} is in use")
-        sampling = self._settle(sampling, is_trusted)
-        if len(prompt.token_ids) >= self.model.max_model_len:
+        if not isinstance(sampling, SamplingParams):
             raise RequestError(
-                f"the prompt has {len(prompt.token_ids)} tokens; max_model_len="
-                f"{self.model.max_model_len} leaves no room for an answer: shorten it"
+                f"sampling_params must be SamplingParams, not {type(sampling).__name__}; "
+                "for example SamplingParams(temperature=0.0)"
             )
+        sampling = self._settle(self._fit(sampling, len(prompt.token_ids)), is_trusted)
         output = RequestOutput(request_id, prompt.text, list(prompt.token_ids), [])
         entry = _Entry(output, sampling.output_kind, {})
         self._entries[request_id] = entry
@@ -117,9 +145,41 @@ class Desk:
             )
         return requests
 
+    def _fit(self, sampling: SamplingParams, num_prompt: int) -> SamplingParams:
+        """The sampling with as many tokens as there is room for, if it sets no limit."""
+        model = self.model
+        room = model.longest_tokens - num_prompt
+        is_cache_small = model.longest_tokens < model.max_model_len
+        if sampling.is_about_prompt and not is_cache_small:
+            room += 1  # nobody asks for an answer
+        if room < 1:
+            limit = f"max_model_len={model.max_model_len}"
+            if is_cache_small:
+                limit = f"the KV cache, which holds {model.longest_tokens} tokens,"
+            raise RequestError(
+                f"the prompt has {num_prompt} tokens; {limit} leaves no room for "
+                f"{'all of it' if sampling.is_about_prompt else 'an answer'}: shorten it"
+            )
+        if sampling.max_tokens == NO_LIMIT:
+            return replace(sampling, max_tokens=room)
+        total = min(num_prompt + sampling.max_tokens, model.max_model_len)
+        if total > model.longest_tokens:
+            raise RequestError(
+                f"{num_prompt} prompt tokens and max_tokens={sampling.max_tokens} make {total}; "
+                f"the KV cache holds {model.longest_tokens}: lower max_tokens (None takes what "
+                "there is), or give the cache more memory"
+            )
+        return sampling
+
     def _settle(self, sampling: SamplingParams, is_trusted: bool) -> SamplingParams:
         """What only the front end can fill in or check: the seed, bad words, ids, log-probs."""
         sampling.check_vocabulary(self.model.vocabulary)
+        for entry in sampling.logits_processors:
+            if isinstance(entry, str) and entry not in self.model.processors:
+                raise RequestError(
+                    f"logits processor {entry!r} is unknown to this engine; it was started with: "
+                    f"{', '.join(self.model.processors) or 'none'}"
+                )
         most = -1 if is_trusted else self.model.max_logprobs
         for name in ("logprobs", "prompt_logprobs"):
             asked = getattr(sampling, name)
@@ -138,36 +198,62 @@ class Desk:
             for spelling in (word, " " + word.lstrip())
         }
         words.pop((), None)
-        if len(words) + len(sampling.bad_words_token_ids) > MAX_BAD_WORD_VARIANTS:
+        given = sampling.bad_words_token_ids
+        if len(words) + len(given) > MAX_BAD_WORD_VARIANTS:
             raise RequestError(
-                f"bad_words come to {len(words)} spellings; at most {MAX_BAD_WORD_VARIANTS} work"
+                f"{len(sampling.bad_words)} bad_words come to {len(words)} spellings, with and "
+                f"without a space before them, and bad_words_token_ids has {len(given)}; at most "
+                f"{MAX_BAD_WORD_VARIANTS} work together"
             )
-        ids = (*sampling.bad_words_token_ids, *words)
-        return replace(sampling, seed=seed, bad_words_token_ids=ids)
+        return replace(sampling, seed=seed, bad_words_token_ids=(*given, *words))
 
     def receive(self, event: TokenEvent) -> tuple[RequestOutput | None, list[Abort]]:
         """Follow one event: what the user is to see, if anything, and what the core must drop.
 
-        Raises RequestError, and forgets the request, if it was turned away or failed.
+        A continuation that was turned away or failed ends as an "error" with the message, and so
+        does one whose text cannot be made: whatever is wrong with it is wrong with it alone.
         """
         request_id = self._owners.get(event.request_id)
         if request_id is None:  # it ended here, by a stop string, before the core knew
+            if event.finish_reason is not None:  # other tokens may have been on their way
+                self._account(self._unaccounted.pop(event.request_id, None), event.stats)
             return None, []
         entry = self._entries[request_id]
         stream = entry.streams[event.request_id]
-        if event.finish_reason in ("refused", "overloaded", "error"):
-            raise FailedRequestError(request_id, event, self.close(request_id))
-        must_stop = stream.push(event)
-        if event.stats is not None and entry.output.metrics is None:
-            entry.output.metrics = event.stats
-            entry.output.num_cached_tokens = event.stats.num_cached_tokens
+        must_stop = self._push(stream, event)
+        if stream.whole.index == 0:
+            self._account(entry, event.stats)
         if stream.whole.finished():
             del self._owners[event.request_id]
+            if must_stop and stream.whole.index == 0:
+                self._unaccounted[event.request_id] = entry
         done = entry.is_done
         if done:
             del self._entries[request_id]
         aborts = [Abort(event.request_id)] if must_stop else []
-        return self._output(entry, done), aborts
+        return self._output(entry, stream, event, done), aborts
+
+    def _push(self, stream: Stream, event: TokenEvent) -> bool:
+        """Whether the core is to be told that the stream has ended."""
+        if event.finish_reason in FAILURES:
+            stream.fail(event.message or str(event.finish_reason))
+            return False
+        try:
+            return stream.push(event)
+        except Exception as error:  # others' streams have nothing to do with it
+            log.exception("the text of %s failed", event.request_id)
+            stream.fail(f"its text could not be made: {type(error).__name__}: {error}")
+            return event.finish_reason is None
+
+    def _account(self, entry: _Entry | None, stats: RequestStats | None) -> None:
+        """The first continuation's account speaks for the request, whichever ends first."""
+        if entry is not None and stats is not None:
+            entry.output.metrics = stats
+            entry.output.num_cached_tokens = stats.num_cached_tokens
+
+    def owner(self, name: str) -> str | None:
+        """The open request that one of the core's belongs to."""
+        return self._owners.get(name)
 
     def names(self, request_id: str) -> list[str]:
         """What the core calls a request's continuations that have not ended."""
@@ -180,30 +266,41 @@ class Desk:
         names = [] if entry is None else entry.streams
         return [Abort(name) for name in names if self._owners.pop(name, None) is not None]
 
-    def _output(self, entry: _Entry, done: bool) -> RequestOutput | None:
-        if entry.kind is RequestOutputKind.FINAL_ONLY and not done:
+    def _output(
+        self, entry: _Entry, stream: Stream, event: TokenEvent, done: bool
+    ) -> RequestOutput | None:
+        """What is to be seen after an event of one of the streams."""
+        has_failed = stream.whole.error is not None
+        if entry.kind is RequestOutputKind.FINAL_ONLY and not (done or has_failed):
+            return None
+        if not (event.tokens or stream.whole.finished()):  # it told of the prompt only
             return None
         streams = list(entry.streams.values())
-        if entry.kind is RequestOutputKind.DELTA:
-            outputs = [stream.take() for stream in streams]
-        elif done:
-            outputs = [stream.whole for stream in streams]
-        else:
-            outputs = [stream.snapshot() for stream in streams]
-        return replace(
+        first = streams[0]
+        told = replace(
             entry.output,
-            outputs=outputs,
             finished=done,
-            prompt_logprobs=streams[0].prompt_logprobs,
-            hidden_state=streams[0].hidden_state,
+            prompt_logprobs=first.prompt_logprobs,
+            hidden_state=first.hidden_state,
         )
+        if entry.kind is RequestOutputKind.DELTA:
+            told.outputs = [stream.take()]
+            if stream is not first or entry.has_told_of_prompt:
+                told.prompt_logprobs = told.hidden_state = None
+            entry.has_told_of_prompt |= stream is first
+        elif done:
+            told.outputs = [stream.whole for stream in streams]
+        else:
+            told.outputs = [stream.snapshot() for stream in streams]
+        if done:
+            entry.output = told  # the first continuation's account may still come
+        return told
 
 
 class FailedRequestError(RequestError):
     """The engine turned a request away, or it failed there."""
 
-    def __init__(self, request_id: str, event: TokenEvent, aborts: list[Abort]) -> None:
-        super().__init__(f"request {request_id}: {event.message}")
+    def __init__(self, request_id: str, reason: str, message: str) -> None:
+        super().__init__(f"request {request_id}: {message}")
         self.request_id = request_id
-        self.reason = event.finish_reason
-        self.aborts = aborts  # its other continuations, to be dropped
+        self.reason = reason  # "refused", "overloaded" or "error"

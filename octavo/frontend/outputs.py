@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from octavo.core.sampling_params import RequestError
 from octavo.core.stats import RequestStats
+
+__all__ = [
+    "CompletionOutput",
+    "EngineDeadError",
+    "Logprob",
+    "Logprobs",
+    "PoolingOutput",
+    "PromptLogprobs",
+    "RequestError",
+    "RequestOutput",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +44,7 @@ class CompletionOutput:
     logprobs: Logprobs | None = None
     finish_reason: str | None = None  # "stop", "length", "abort" or "error"
     stop_reason: int | str | None = None  # the stop string or stop token; None for an EOS
+    error: str | None = None  # what went wrong, where finish_reason is "error"
 
     def finished(self) -> bool:
         """Whether nothing more will come."""
@@ -48,20 +61,46 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool = False
     prompt_logprobs: PromptLogprobs | None = None
-    hidden_state: list[float] | None = None  # of the last prompt token, where asked for
-    num_cached_tokens: int | None = None
+    hidden_state: list[float] | None = None  # of the prompt, as `pooling` asks
+    num_cached_tokens: int | None = None  # of the prompt, for the first continuation
     metrics: RequestStats | None = None  # of the first continuation: where the time went
 
 
 @dataclass(slots=True)
-class PoolingOutput:
-    """What `embed` and `encode` give for one prompt."""
+class EmbeddingOutput:
+    """An embedding."""
+
+    embedding: list[float]
+
+
+@dataclass(slots=True)
+class EmbeddingRequestOutput:
+    """What `embed` gives for one prompt."""
 
     request_id: str
+    outputs: EmbeddingOutput
     prompt_token_ids: list[int]
-    embedding: list[float]
+    num_cached_tokens: int | None = None
     finished: bool = True
 
 
-class RequestError(ValueError):
-    """A request that cannot be served as it is; the message says why and what to change."""
+@dataclass(slots=True)
+class PoolingOutput:
+    """A pooled hidden state as the model gives it."""
+
+    data: list[float]
+
+
+@dataclass(slots=True)
+class PoolingRequestOutput:
+    """What `encode` gives for one prompt."""
+
+    request_id: str
+    outputs: PoolingOutput
+    prompt_token_ids: list[int]
+    num_cached_tokens: int | None = None
+    finished: bool = True
+
+
+class EngineDeadError(RuntimeError):
+    """There is no engine: it was closed, or ended by an error that is chained or told."""

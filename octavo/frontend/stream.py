@@ -66,19 +66,20 @@ class Stream:
             self._finish(event)
         return False
 
+    def fail(self, message: str) -> None:
+        """End here, with what has come so far."""
+        self.whole.finish_reason, self.whole.error = "error", message
+
     def take(self) -> CompletionOutput:
         """What is new since the last time."""
         whole = self.whole
         num_tokens, num_characters = self._num_taken
         self._num_taken = len(whole.token_ids), len(whole.text)
-        return CompletionOutput(
-            whole.index,
-            whole.text[num_characters:],
-            whole.token_ids[num_tokens:],
-            whole.cumulative_logprob,
-            None if whole.logprobs is None else whole.logprobs[num_tokens:],
-            whole.finish_reason,
-            whole.stop_reason,
+        return replace(
+            whole,
+            text=whole.text[num_characters:],
+            token_ids=whole.token_ids[num_tokens:],
+            logprobs=None if whole.logprobs is None else whole.logprobs[num_tokens:],
         )
 
     def snapshot(self) -> CompletionOutput:
@@ -93,10 +94,14 @@ class Stream:
         return not self._sampling.include_stop_str_in_output
 
     def _finish(self, event: TokenEvent) -> None:
+        whole = self.whole
+        whole.finish_reason, whole.stop_reason = event.finish_reason, event.stop_token
         if self._detokenizer is not None:
-            self.whole.text += self._stops.push(self._detokenizer.finish())
-            self.whole.text += self._stops.finish()
-        self.whole.finish_reason, self.whole.stop_reason = event.finish_reason, event.stop_token
+            may_stop = len(whole.token_ids) >= self._sampling.min_tokens
+            whole.text += self._stops.push(self._detokenizer.finish(), may_stop=may_stop)
+            whole.text += self._stops.finish()
+            if self._stops.matched is not None:  # completed by what stood in for half a character
+                whole.finish_reason, whole.stop_reason = "stop", self._stops.matched
 
     def _add_logprobs(self, told: TokenLogprobs) -> None:
         assert self.whole.logprobs is not None

@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from jinja2 import nodes
 from jinja2.visitor import NodeTransformer
 
+from octavo.core.sampling_params import RequestError
+
 ITEM_COST = 64  # a reference in a container and its small object, in characters
 LARGEST_WIDTH = 1000  # of padding, indentation and the like
 LARGEST_EXPONENT = 256
 LARGEST_INTEGER_BITS = 8192
 
 
-class ChatTemplateError(ValueError):
+class ChatTemplateError(RequestError):
     """A chat template that is not valid, or that cannot render this conversation."""
 
 

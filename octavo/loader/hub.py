@@ -20,6 +20,7 @@ _ID = re.compile(
 )
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _MOST_REFERENCE_BYTES = 1024
+_ANSWER_SECONDS = 10.0  # the hub's first answer; without one there is no use in trying on
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,11 @@ def download(name: HubName) -> Path:
     """Fetch the weights and what belongs to them into the hub's cache; the snapshot's directory."""
     hub = _library(name)
     try:
-        present = hub.HfApi().list_repo_files(name.repository, revision=name.revision)
+        # One question without retries: where there is no network, that is said at once.
+        about = hub.HfApi().model_info(
+            name.repository, revision=name.revision, timeout=_ANSWER_SECONDS
+        )
+        present = [file.rfilename for file in about.siblings or ()]
     # The library's errors have no common base below Exception; each says what is wrong.
     except Exception as error:
         raise _failed(name, error) from error

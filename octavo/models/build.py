@@ -24,6 +24,7 @@ from octavo.layers import (
     LayerNorm,
     Linear,
     Module,
+    PagedAttention,
     Pieces,
     TensorDeclaration,
     Value,
@@ -32,7 +33,7 @@ from octavo.layers.moe import ExpertMatrices
 from octavo.layers.weights import WeightSource
 from octavo.models.config import ConfigurationError
 from octavo.models.weights import RenamedWeights, Weights
-from octavo.quant.compose import part_run, row_runs, shard, split_parts
+from octavo.quant.compose import ShardError, part_run, row_runs, shard, split_parts
 from octavo.quant.scheme import PLAIN
 
 Floats = NDArray[Any]
@@ -87,6 +88,7 @@ def bind(
     model: CausalLM, backend: Backend, weights: Weights, context: ParallelContext = ALONE
 ) -> None:
     """Give every layer its operations and its tensors."""
+    check_ranks(model, context)
     if model.renames:
         weights = RenamedWeights(weights, model.renames)
     needs = list(find_needs(model, weights.shapes()))
@@ -170,6 +172,16 @@ def _expand(
 
 
 # checking
+
+
+def check_ranks(model: CausalLM, context: ParallelContext) -> None:
+    """Refuse to split what no single rank could compute its part of."""
+    for path, module in model.walk():
+        if context.ranks > 1 and isinstance(module, PagedAttention) and module.norm_whole:
+            raise ShardError(
+                f"{path}: this model normalises all its heads together, and each of "
+                f"{context.ranks} ranks would have only a part of them; use one rank"
+            )
 
 
 def check(model: CausalLM, needs: Sequence[Need], weights: Weights) -> None:

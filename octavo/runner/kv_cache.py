@@ -43,7 +43,7 @@ def num_blocks_in(
             f"the KV cache may use {readable(budget_bytes)}, which holds {max(fitting, 0)} blocks "
             f"of {readable(block_bytes)}; one sequence of max_model_len={max_model_len} needs "
             f"{a_sequence + 1} ({readable((a_sequence + 1) * block_bytes)}): "
-            f"give it more memory, or {advice}"
+            f"raise kv_cache_memory_bytes, or {advice}"
         )
     return min(fitting, max_num_seqs * a_sequence + 1)
 

@@ -1,10 +1,12 @@
 """The engine: events in, events out, a step at a time."""
 
 from collections import deque
+from typing import Any
 
 import pytest
 
 from octavo.core.check import IntegrityError
+from octavo.core.config import KVGroup
 from octavo.core.engine import EngineCore
 from octavo.core.plan import StepResult
 from octavo.core.request import Abort, Pause, ResetPrefixCache, Resume, TokenEvent
@@ -174,3 +176,25 @@ def test_what_goes_wrong_with_a_whole_step_is_the_end_of_the_engine() -> None:
     core.on_event(request("a", 6))
     with pytest.raises(ConnectionError):
         core.step()
+
+
+@pytest.mark.parametrize(
+    ("settings", "longest"),
+    [
+        ({"num_blocks": 100}, 64),  # max_model_len
+        ({"num_blocks": 6}, 21),  # five blocks of four, and a token whose KV nobody needs
+        ({"num_blocks": 8, "groups": (KVGroup(), KVGroup())}, 13),
+        ({"num_blocks": 40, "groups": (KVGroup(), KVGroup(4)), "long_prefill_tokens": 4}, 64),
+    ],
+)
+def test_the_longest_sequence_is_the_longest_that_is_not_refused(
+    settings: dict[str, Any], longest: int
+) -> None:
+    settled = config(max_model_len=64, block_size=4, **settings)
+    core = EngineCore(settled, Wire(Worker(settled)), Clock(), KEY)
+    assert core.longest_tokens == longest
+    for max_tokens, reasons in ((longest - 5, []), (longest - 4, ["refused"])):
+        core.on_event(request(str(max_tokens), 5, max_tokens=max_tokens))
+        events = core.step()
+        if longest < 64:  # beyond the model's length a sequence is cut, not refused
+            assert [event.finish_reason for event in events if event.finish_reason] == reasons

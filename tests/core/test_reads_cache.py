@@ -7,7 +7,7 @@ import pytest
 from octavo.core.config import CoreConfig, KVGroup
 from octavo.core.plan import NO_TOKEN, StepPlan, StepResult
 from octavo.core.request import Request
-from octavo.core.sampling_params import SamplingParams
+from octavo.core.sampling_params import Pooling, SamplingParams
 from octavo.core.scheduler import Scheduler
 
 PROMPT = array("i", range(20))
@@ -51,6 +51,14 @@ def test_it_does_not_wait_for_a_prefix_in_the_making() -> None:
     while len(scheduler.running) < 2:
         advance(scheduler)
         assert not scheduler.queue.held
+
+
+@pytest.mark.parametrize(("pooling", "reads"), [("last", True), ("mean", False), ("cls", False)])
+def test_an_embedding_of_more_than_the_last_token_reads_nothing(
+    pooling: Pooling, reads: bool
+) -> None:
+    request = Request("it", PROMPT, SamplingParams(pooling=pooling), 0.0)
+    assert request.reads_cache == reads
 
 
 def test_others_read_what_it_has_computed() -> None:

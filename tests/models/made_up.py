@@ -40,9 +40,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
-def make_model(architecture: str) -> CausalLM:
+def make_model(architecture: str, **more: Any) -> CausalLM:
     """A declared model, unbound."""
-    values = {**SIZES, **CONFIGS[architecture], "architectures": [architecture]}
+    values = {**SIZES, **CONFIGS.get(architecture, more), "architectures": [architecture]}
     family = family_of(architecture)
     return family(family.read(Config(values)))
 

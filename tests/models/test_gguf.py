@@ -48,6 +48,7 @@ from octavo.models.load import open_model
 from octavo.models.registry import FAMILIES
 from tests.models.compare import PROMPT_LENGTH, Runner
 from tests.models.convert_gguf import ARCHITECTURES, convert
+from tests.models.rewrite import assert_same, write_safetensors
 
 SMALL: dict[str, Any] = {
     "vocab_size": 97,
@@ -240,6 +241,30 @@ def _logits(name: str, prompt: list[int]) -> Any:
     backend = TorchBackend()
     bind(opened.model, backend, opened.weights)
     return Runner(opened.model, backend, layout).logits(prompt)
+
+
+def test_written_out_as_safetensors_it_is_the_same_model(
+    pair: tuple[str, Path, Path], tmp_path: Path
+) -> None:
+    """Both roads into a model end at the same bits, and the reference reads what was written."""
+    name, directory, path = pair
+    opened = open_model(resolve(str(path)))
+    write_safetensors(opened, tmp_path)
+    assert_same(opened, open_model(resolve(str(tmp_path))))
+    original, written = (load_file(place / "model.safetensors") for place in (directory, tmp_path))
+    for tensor in original.keys() & written.keys():
+        before, after = (part[tensor].view(np.uint32) for part in (original, written))
+        assert np.array_equal(before, after), tensor
+    prompt = np.random.default_rng(1).integers(0, 97, PROMPT_LENGTH).tolist()
+    logits = _logits(str(tmp_path), prompt)
+    assert np.array_equal(logits, _logits(str(path), prompt))
+    if opened.architecture != "LlamaForCausalLM" or "rope" in name:
+        return  # the configuration is enough for us, but not for the reference
+    assert original.keys() == written.keys()
+    reference = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    with torch.no_grad():
+        expected = reference(torch.tensor([prompt])).logits[0].numpy()
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 
 
 # Where the reference reads GGUF files at all, and all of the tensors that these have.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ from octavo.layers import CausalLM
 from octavo.models.build import assemble, bind, find_needs
 from octavo.models.kv_layout import place_layers
 from octavo.quant.compose import ShardError
-from tests.models.made_up import CONFIGS, MadeUpWeights, make_model
+from tests.models.made_up import CONFIGS, EXPERTS, MadeUpWeights, make_model
 from tests.models.ranks import bind_ranks, run_ranks
 
 RANKS = (1, 2, 4)
@@ -133,3 +135,17 @@ def test_ranks_that_cannot_share_a_model_are_told_the_numbers() -> None:
         assembled(model, weights, ParallelContext(0, 5))
     with pytest.raises(ShardError, match="q: 4 units do not divide among 8 ranks"):
         assembled(model, weights, ParallelContext(0, 8))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "more"), [("Olmo2ForCausalLM", {}), ("OlmoeForCausalLM", EXPERTS)]
+)
+def test_a_norm_over_all_heads_is_not_split(architecture: str, more: dict[str, Any]) -> None:
+    """Each rank would normalise its own heads by themselves, and nothing would say so."""
+    model = make_model(architecture, **more)
+    weights = MadeUpWeights(model)
+    with pytest.raises(
+        ShardError, match=r"blocks\.0\.attn\.attend: .* each of 2 ranks .* one rank"
+    ):
+        bind(model, TorchBackend(), weights, ParallelContext(1, 2))
+    bind(model, TorchBackend(), weights)

@@ -9,6 +9,7 @@ verified in one go.
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -17,9 +18,9 @@ import numpy as np
 
 from octavo.backends.base import Backend, Floats, ForwardResult, HostBatch
 from octavo.core.config import CoreConfig
-from octavo.core.plan import LogprobsPayload, StepPlan, StepResult
+from octavo.core.plan import HiddenPayload, LogprobsPayload, StepPlan, StepResult
 from octavo.core.request import FinishReason, Request, TokenEvent
-from octavo.core.sampling_params import SamplingParams
+from octavo.core.sampling_params import POOLINGS, SamplingParams
 from octavo.exec.inline import InlineExecutor
 from octavo.runner.kv_cache import groups_of
 from octavo.runner.model_runner import ModelRunner
@@ -87,12 +88,26 @@ class Truth:
             row.tolist(), request.sampling, request.prompt, output, _stop_ids(request)
         )
 
+    def pool(self, request: Request) -> array[float]:
+        """What is to be told of its prompt's hidden states."""
+        assert request.sampling.pooling is not None
+        if request.sampling.pooling == "mean":
+            states = self._run(list(request.prompt)).hidden.astype(np.float64)
+            vector = np.add.accumulate(states)[-1] / len(states)
+        else:
+            place = 0 if request.sampling.pooling == "cls" else -1
+            vector = self._run(list(request.prompt)).hidden[place]
+        return array("f", vector.astype(np.float32).tobytes())
+
     def _forward(self, tokens: list[int]) -> Floats:
+        return self._run(tokens).logits
+
+    def _run(self, tokens: list[int]) -> ForwardResult:
         count = len(tokens)
         rows = np.arange(count, dtype=np.int32)
         starts = np.array([0, count], np.int32)
         ids = np.array(tokens, np.int32)
-        return self._backend.forward(HostBatch(ids, rows, starts, self._tables, rows)).logits
+        return self._backend.forward(HostBatch(ids, rows, starts, self._tables, rows, rows))
 
 
 def _stop_ids(request: Request) -> list[int]:
@@ -198,6 +213,7 @@ class RealSimulation(Simulation):
         groups = groups_of(make_model(self.windows)[1])
         self.truth = Truth(self.windows, make)
         self.num_verified = 0
+        self.pooled: set[str] = set()  # requests whose vector has been told
         events = tuple(
             (tick, replace(event, lora=None) if isinstance(event, Arrival) else event)
             for tick, event in world.events
@@ -228,7 +244,7 @@ class RealSimulation(Simulation):
             return value if rng.random() < chance else otherwise
 
         ids = [rng.randrange(VOCABULARY) for _ in range(6)]
-        return replace(
+        sampling = replace(
             super()._sampling(arrival),
             seed=rng.randrange(2**40),
             temperature=sometimes(0.4, 0.0, rng.choice((0.5, 1.0, 1.5))),
@@ -244,6 +260,9 @@ class RealSimulation(Simulation):
             logprobs=sometimes(0.15, rng.choice((0, 3, -1)), None),
             prompt_logprobs=sometimes(0.1, 2, None),
         )
+        if (sampling.logprobs, sampling.prompt_logprobs) != (None, None):
+            return sampling
+        return replace(sampling, pooling=sometimes(0.2, rng.choice(POOLINGS), None))
 
     def _receive(self, event: TokenEvent) -> None:
         """Whatever comes is kept; when a request ends, all of it must have been right."""
@@ -268,7 +287,15 @@ class RealSimulation(Simulation):
         require(
             (sampling.logprobs is not None) <= (payload is not None) or not event.tokens, "none"
         )
+        if sampling.pooling is not None and event.tokens:
+            was_told = payload is not None or journal.request.request_id in self.pooled
+            require(was_told, f"{event.request_id}: tokens, and nothing told of the prompt")
         if payload is None:
+            return
+        if isinstance(payload, HiddenPayload):
+            self.pooled.add(event.request_id)
+            right = self.truth.pool(journal.request)
+            require(payload.values == right, f"{event.request_id}: another vector")
             return
         assert isinstance(payload, LogprobsPayload), f"{event.request_id}: {payload}"
         told = [entry.token_ids[0] for entry in payload.sampled][: len(event.tokens)]

@@ -45,7 +45,7 @@ def test_one_sequence_must_fit() -> None:
 
 @pytest.mark.parametrize("budget_bytes", [-1, 0, 2 * BLOCK_BYTES])
 def test_no_memory_at_all(budget_bytes: int) -> None:
-    with pytest.raises(ConfigError, match=r"give it more memory, or lower block_size"):
+    with pytest.raises(ConfigError, match=r"raise kv_cache_memory_bytes, or lower block_size"):
         fitting(budget_bytes)
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from octavo.backends.base import HostBatch
-from octavo.core.plan import NO_TOKEN, LogprobsPayload, NewSlot, StepPlan
+from octavo.backends.base import ForwardResult, HostBatch
+from octavo.core.plan import NO_TOKEN, HiddenPayload, LogprobsPayload, NewSlot, StepPlan
 from octavo.core.sampling_params import SamplingParams
-from octavo.runner.model_runner import NOT_FINITE, ModelRunner
+from octavo.runner.model_runner import ModelRunner
+from octavo.runner.sampler import NOT_FINITE
 from tests.runner.tiny import (
     VOCABULARY,
     Engine,
@@ -365,3 +367,68 @@ def test_who_has_no_token_left_fails_and_his_neighbours_are_told_as_ever() -> No
     assert [slot for slot, _ in result.payloads] == [0]
     assert [slot for slot, _ in result.errors] == [2]
     assert result.drafts == ((0, (1,)), (1, (1,)))
+
+
+@pytest.mark.parametrize(
+    ("pooling", "rows", "told"),
+    [
+        ("last", [[], [1]], [None, [11.0, 4.0]]),
+        ("cls", [[0], []], [[5.0, 0.0], None]),
+        ("mean", [[0, 1, 2], [0, 1]], [None, [8.2, 2.0]]),
+    ],
+)
+def test_a_prompt_s_hidden_states_become_one_vector(
+    pooling: Any, rows: list[list[int]], told: list[list[float] | None]
+) -> None:
+    """Of the wanted rows alone, in one pass a step; later steps tell nothing more."""
+    runner, backend = make_runner()
+    sampling = SamplingParams(temperature=0, pooling=pooling)
+    opened = (
+        new_slot(0, [5, 6, 9, 10, 11], ((1, 2), (3, 4)), sampling=sampling),
+        new_slot(1, [7], ((5,), (6,))),
+    )
+    first = runner.run(make_plan(opened=opened, chunks=((0, 0, 3, False), (1, 0, 1, True))))
+    second = runner.run(make_plan(step=1, chunks=((0, 3, 2, True), (1, 1, 1, True))))
+    third = runner.run(make_plan(step=2, chunks=((0, 5, 1, True),)))
+    assert [batch.hidden_rows.tolist() for batch in backend.batches] == [*rows, []]
+    for result, vector in zip((first, second, third), (*told, None), strict=True):
+        if vector is None:
+            assert result.payloads == ()
+            continue
+        ((slot, payload),) = result.payloads
+        assert isinstance(payload, HiddenPayload)
+        assert slot == 0
+        assert list(payload.values) == pytest.approx(vector)
+
+
+def test_a_slot_opened_again_begins_its_vector_anew() -> None:
+    """After a preemption in the middle of the prompt; with output, nothing is told again."""
+    runner, _ = make_runner()
+    new = new_slot(0, [5, 9], ((1,), (2,)), sampling=SamplingParams(pooling="mean"))
+    runner.run(make_plan(opened=(new,), chunks=((0, 0, 1, False),)))
+    again = make_plan(step=1, freed=(0,), opened=(new,), chunks=((0, 0, 2, True),))
+    ((_, payload),) = runner.run(again).payloads
+    assert isinstance(payload, HiddenPayload)
+    assert list(payload.values) == [7.0, 0.5]
+    late = replace(new, tokens=array("i", [5, 9, 7]))
+    plan = make_plan(step=2, freed=(0,), opened=(late,), chunks=((0, 0, 3, True),))
+    assert runner.run(plan).payloads == ()
+
+
+def test_a_vector_that_is_not_finite_fails_its_request() -> None:
+    runner, backend = make_runner()
+    forward = backend.forward
+
+    def broken(batch: HostBatch) -> ForwardResult:
+        logits, hidden = forward(batch)
+        return ForwardResult(logits, np.where(hidden == 6, np.float32(np.inf), hidden))
+
+    backend.forward = broken  # type: ignore[method-assign]
+    sampling = SamplingParams(temperature=0, pooling="mean")
+    opened = tuple(
+        new_slot(slot, [5, token], ((1 + slot,), (3 + slot,)), sampling=sampling)
+        for slot, token in ((0, 6), (1, 8))
+    )
+    result = runner.run(make_plan(opened=opened, chunks=((0, 0, 2, True), (1, 0, 2, True))))
+    assert result.errors == ((0, NOT_FINITE),)
+    assert [slot for slot, _ in result.payloads] == [1]

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from octavo.core.plan import NewSlot
+from octavo.core.request import Request
 from octavo.runner.sampler import Sampler
 from octavo.runner.slots import SlotState
 from tests.runner.real_world import RealSimulation
@@ -32,7 +34,7 @@ def test_worlds_hold(first: int) -> None:
 @pytest.mark.slow
 def test_the_worlds_reach_what_they_are_for() -> None:
     """What must happen somewhere does happen in a part of them."""
-    seen = dict.fromkeys(("preempted", "cached", "restarted", "drafts", "verified"), 0)
+    seen = dict.fromkeys(("preempted", "cached", "restarted", "drafts", "verified", "pooled"), 0)
     ends: dict[str | None, int] = {}
     for seed in range(60):
         simulation = RealSimulation(draw_world(seed)).run()
@@ -43,6 +45,7 @@ def test_the_worlds_reach_what_they_are_for() -> None:
         seen["drafts"] += stats.num_accepted_drafts
         seen["restarted"] += sum(j.restarted for j in simulation.journals.values())
         seen["verified"] += simulation.num_verified
+        seen["pooled"] += len(simulation.pooled)
         for journal in simulation.journals.values():
             ends[journal.reason] = ends.get(journal.reason, 0) + 1
     assert min(seen.values()) > 20, seen
@@ -93,9 +96,40 @@ def drafts_believed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SlotState, "append", wrong)
 
 
+def vectors_of_cached_prompts(patch: pytest.MonkeyPatch) -> None:
+    """A mean over what was not taken from the cache."""
+    patch.setattr(Request, "reads_cache", property(lambda request: True))
+
+
+def vectors_begun_twice(patch: pytest.MonkeyPatch) -> None:
+    """After a preemption a mean goes on from where it was, and the prompt from its beginning."""
+    forget, open_slot = SlotState.forget, SlotState.open
+    kept: dict[str | None, Any] = {}
+
+    def forgetting(state: SlotState, slot: int) -> None:
+        kept[state.request_ids[slot]] = state.pools.get(slot)
+        forget(state, slot)
+
+    def opening(state: SlotState, new: NewSlot) -> None:
+        open_slot(state, new)
+        if slot_pool := kept.get(new.request_id):
+            state.pools[new.slot] = slot_pool
+
+    patch.setattr(SlotState, "forget", forgetting)
+    patch.setattr(SlotState, "open", opening)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "plant", [stale_tables, noise_of_the_slot, counts_of_the_last, drafts_believed]
+    "plant",
+    [
+        stale_tables,
+        noise_of_the_slot,
+        counts_of_the_last,
+        drafts_believed,
+        vectors_of_cached_prompts,
+        vectors_begun_twice,
+    ],
 )
 def test_planted_bugs_are_caught(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worlds can see: with a bug in the runner, one of the first of them fails."""

@@ -8,7 +8,7 @@ query does not see at all changes neither its sums nor its maximum, to the bit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -20,6 +20,7 @@ from octavo.layers import PagedAttention
 
 QUERY_TILE = 8  # rows of one sequence taken together
 KEY_TILE = 64  # positions of KV taken together
+MOST_KEPT_CELLS = 1 << 23  # of a batch's tiles from layer to layer: about 140 MB
 
 
 @dataclass
@@ -29,6 +30,16 @@ class Buffers:
     keys: list[Tensor]  # [blocks × block_size, kv_heads, head_dim]
     values: list[Tensor]
     block_size: int
+
+
+@dataclass(frozen=True)
+class Tile:
+    """KEY_TILE positions of the cache, for the items that see any of them."""
+
+    items: Tensor | slice  # which; all of them, often
+    cells: Tensor  # [items, KEY_TILE]: where the keys and values are
+    hidden: Tensor | None  # [items, 1, QUERY_TILE, 1, KEY_TILE]: what a query does not see, if any
+    unseen: Tensor | None  # [items, KEY_TILE, 1, 1]: what no query of the item sees, if any
 
 
 @dataclass
@@ -44,8 +55,12 @@ class TorchBatch:
     item_positions: Tensor  # the same shape: their positions, -1 where filled up
     item_tables: list[Tensor]  # a group: [items, blocks]
     row_cells: list[Tensor]  # a group: [rows], the cell each row's K and V go to
+    row_places: Tensor  # [rows]: where in item_rows each row is
     firsts: Tensor  # [items]: the smallest position
     lasts: Tensor  # [items]: the largest
+    spans: dict[int | None, tuple[Tensor, Tensor, range]] = field(default_factory=dict)
+    tiles: dict[tuple[int, int | None, int], Tile | None] = field(default_factory=dict)
+    num_kept: int = 0  # cells that `tiles` names
 
     @classmethod
     def of(cls, batch: HostBatch, buffers: Buffers) -> TorchBatch:
@@ -68,8 +83,57 @@ class TorchBatch:
                 torch.from_numpy(table[row_owner, at] * np.int64(size) + offset)
                 for table in batch.tables
             ],
+            row_places=torch.from_numpy(np.flatnonzero(~fill)),
             firsts=torch.from_numpy(positions[:, 0].copy()),
             lasts=torch.from_numpy(positions.max(axis=1)),
+        )
+
+    def span(self, window: int | None) -> tuple[Tensor, Tensor, range]:
+        """The first and the last tile that each item sees, and all that any does."""
+        if window not in self.spans:
+            seen = torch.zeros_like(self.firsts)
+            if window is not None:
+                seen = (self.firsts - window + 1).clamp(min=0)
+            first, last = seen // KEY_TILE, self.lasts // KEY_TILE
+            tiles = range(int(first.min()), int(last.max()) + 1)
+            self.spans[window] = first, last, tiles
+        return self.spans[window]
+
+    def tile(self, group: int, window: int | None, number: int) -> Tile | None:
+        """One tile for the layers of a group; None if no item sees it.
+
+        All its layers want the same, so it is kept, unless the batch is a vast one.
+        """
+        key = (group, window, number)
+        if key in self.tiles:
+            return self.tiles[key]
+        tile = self._tile(group, window, number)
+        num_cells = 0 if tile is None else tile.cells.numel()
+        if self.num_kept + num_cells <= MOST_KEPT_CELLS:
+            self.tiles[key] = tile
+            self.num_kept += num_cells
+        return tile
+
+    def _tile(self, group: int, window: int | None, number: int) -> Tile | None:
+        first, last, _ = self.span(window)
+        active = ((first <= number) & (number <= last)).nonzero().squeeze(1)
+        if not len(active):
+            return None
+        items = slice(None) if len(active) == len(first) else active
+        positions = torch.arange(number * KEY_TILE, (number + 1) * KEY_TILE)
+        size = self.buffers.block_size
+        table = self.item_tables[group][items]
+        blocks = table[:, (positions // size).clamp(max=table.shape[1] - 1)]
+        at = self.item_positions[items][:, :, None]  # [items, QUERY_TILE, 1]
+        seen = positions <= at
+        if window is not None:
+            seen &= positions > at - window
+        unseen = ~seen.any(1)
+        return Tile(
+            items,
+            blocks * size + positions % size,
+            None if seen.all() else ~seen[:, None, :, None],
+            unseen[:, :, None, None] if unseen.any() else None,
         )
 
 
@@ -98,21 +162,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layer: PagedAttention, batch: TorchB
     queries = q[batch.item_rows].float().reshape(items, QUERY_TILE, layer.kv_heads, per_kv, -1)
     queries = queries.permute(0, 2, 1, 3, 4).reshape(items, layer.kv_heads, -1, layer.head_dim)
     state = _begin(layer, items, per_kv)
-    first_seen = torch.zeros_like(batch.firsts)
-    if layer.window is not None:
-        first_seen = (batch.firsts - layer.window + 1).clamp(min=0)
-    first_tile, last_tile = first_seen // KEY_TILE, batch.lasts // KEY_TILE
-    for tile in range(int(first_tile.min()), int(last_tile.max()) + 1):
-        active = ((first_tile <= tile) & (tile <= last_tile)).nonzero().squeeze(1)
-        if len(active):
-            _add_tile(state, tile, active, queries, layer, batch, keys, values)
+    for number in batch.span(layer.window)[2]:
+        tile = batch.tile(group, layer.window, number)
+        if tile is not None:
+            _add_tile(state, tile, queries, layer, keys, values)
     out = state.sums / state.weights[..., None]
     out = out.reshape(items, layer.kv_heads, QUERY_TILE, per_kv, layer.head_dim)
     out = out.permute(0, 2, 1, 3, 4).reshape(items * QUERY_TILE, -1)
-    real = batch.item_positions.flatten() >= 0
-    result = torch.empty_like(q)
-    result[batch.item_rows.flatten()[real]] = out[real].to(q.dtype)
-    return result
+    return out[batch.row_places].to(q.dtype)
 
 
 @dataclass
@@ -136,46 +193,34 @@ def _begin(layer: PagedAttention, items: int, per_kv: int) -> _State:
 
 
 def _add_tile(
-    state: _State,
-    tile: int,
-    active: Tensor,
-    queries: Tensor,
-    layer: PagedAttention,
-    batch: TorchBatch,
-    keys: Tensor,
-    values: Tensor,
+    state: _State, tile: Tile, queries: Tensor, layer: PagedAttention, keys: Tensor, values: Tensor
 ) -> None:
-    positions = torch.arange(tile * KEY_TILE, (tile + 1) * KEY_TILE)
-    size = batch.buffers.block_size
-    table = batch.item_tables[layer.place[0]][active]
-    blocks = table[:, (positions // size).clamp(max=table.shape[1] - 1)]
-    cells = blocks * size + positions % size
-    at = batch.item_positions[active][:, :, None]  # [items, QUERY_TILE, 1]
-    seen = positions <= at
-    if layer.window is not None:
-        seen &= positions > at - layer.window
-    per_kv = layer.heads // layer.kv_heads
-    mask = seen[:, None, :, None].expand(-1, layer.kv_heads, -1, per_kv, -1).flatten(2, 3)
-    k = keys[cells].float().permute(0, 2, 3, 1)  # [items, kv_heads, head_dim, KEY_TILE]
-    # What no query of the item sees may be anything, NaN of a failed request included, and
-    # nothing times NaN is NaN: it must not come near the sums.
-    v = values[cells].float().masked_fill_(~seen.any(1)[:, :, None, None], 0.0)
-    count = len(active) * layer.kv_heads
-    scores = torch.bmm(queries[active].flatten(0, 1), k.reshape(count, layer.head_dim, KEY_TILE))
-    scores = scores.reshape(mask.shape) * layer.scale
+    asking = queries[tile.items]
+    num_items, kv_heads, num_queries, head_dim = asking.shape
+    count = num_items * kv_heads
+    k = keys[tile.cells].float().permute(0, 2, 3, 1)  # [items, kv_heads, head_dim, KEY_TILE]
+    v = values[tile.cells].float()
+    if tile.unseen is not None:
+        # What no query of the item sees may be anything, NaN of a failed request included, and
+        # nothing times NaN is NaN: it must not come near the sums.
+        v.masked_fill_(tile.unseen, 0.0)
+    scores = torch.bmm(asking.flatten(0, 1), k.reshape(count, head_dim, KEY_TILE)) * layer.scale
     if layer.softcap is not None:
         scores = torch.tanh(scores / layer.softcap) * layer.softcap
-    scores = scores.masked_fill(~mask, -torch.inf)
-    before = state.maxima[active]
+    if tile.hidden is not None:
+        by_row = scores.view(num_items, kv_heads, QUERY_TILE, -1, KEY_TILE)
+        by_row.masked_fill_(tile.hidden, -torch.inf)
+    scores = scores.view(num_items, kv_heads, num_queries, KEY_TILE)
+    before = state.maxima[tile.items]
     maxima = torch.maximum(before, scores.amax(-1))
     base = maxima.masked_fill(maxima == -torch.inf, 0.0)  # nothing seen yet: all exponents are 0
     shares = torch.exp(scores - base[..., None])
     keep = torch.exp(before - base)
-    v = v.permute(0, 2, 1, 3).reshape(count, KEY_TILE, layer.head_dim)
-    added = torch.bmm(shares.flatten(0, 1), v).reshape(*maxima.shape, layer.head_dim)
-    state.maxima[active] = maxima
-    state.weights[active] = state.weights[active] * keep + shares.sum(-1)
-    state.sums[active] = state.sums[active] * keep[..., None] + added
+    v = v.permute(0, 2, 1, 3).reshape(count, KEY_TILE, head_dim)
+    added = torch.bmm(shares.flatten(0, 1), v).reshape(*maxima.shape, head_dim)
+    state.weights[tile.items] = state.weights[tile.items] * keep + shares.sum(-1)
+    state.sums[tile.items] = state.sums[tile.items] * keep[..., None] + added
+    state.maxima[tile.items] = maxima
 
 
 def make_buffers(

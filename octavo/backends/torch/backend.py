@@ -29,17 +29,22 @@ class TorchBackend:
         # They take this backend's own batches and layers, which is narrower than Ops says.
         self.ops: Ops = cast(Ops, TorchOps())
         self.dtype = DTYPES[dtype]
+        self.weight_bytes = 0
         self._model: CausalLM | None = None
         self._buffers: Buffers | None = None
 
     def parameter(self, array: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(array).to(self.dtype)
+        tensor = torch.from_numpy(array).to(self.dtype)
+        self.weight_bytes += tensor.nbytes
+        return tensor
 
     def matrix(self, parts: Sequence[StoredRows], module: Module) -> Tensor:
         return self.parameter(np.concatenate([part.floats() for part in parts]))
 
     def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> Tensor:
-        return torch.stack([self.matrix(parts, module) for parts in matrices])
+        return self.parameter(
+            np.stack([np.concatenate([part.floats() for part in parts]) for parts in matrices])
+        )
 
     def prepare(self, model: CausalLM, layout: KVLayout, num_blocks: int, block_size: int) -> None:
         shape = (layout.kv_heads, layout.head_dim)

@@ -33,6 +33,11 @@ ALIGNED_COLUMNS = 16
 class TorchOps:
     """Operations on tensors of shape [rows, features]."""
 
+    def __init__(self) -> None:
+        # The tables of each rope for the positions that were asked for last: all layers of a
+        # step ask for the same ones.
+        self._turns: dict[tuple[Rope, torch.dtype], tuple[Tensor, Tensor, Tensor]] = {}
+
     def embed(self, token_ids: Tensor, table: Tensor) -> Tensor:
         return functional.embedding(token_ids, table)
 
@@ -75,10 +80,7 @@ class TorchOps:
         return normed.reshape(x.shape)
 
     def rope(self, x: Tensor, positions: Tensor, rope: Rope, head_dim: int) -> Tensor:
-        frequencies = torch.tensor(rope.frequencies, dtype=torch.float32, device=x.device)
-        angles = positions.float()[:, None] * frequencies
-        cos = (angles.cos() * rope.magnitude)[:, None].to(x.dtype)
-        sin = (angles.sin() * rope.magnitude)[:, None].to(x.dtype)
+        cos, sin = self._cos_and_sin(positions, rope, x.dtype)
         heads = x.reshape(x.shape[0], -1, head_dim)
         turning, still = heads[..., : rope.num_dimensions], heads[..., rope.num_dimensions :]
         if rope.interleaved:
@@ -88,6 +90,18 @@ class TorchOps:
         turned = (one * cos - other * sin, other * cos + one * sin)
         joined = torch.stack(turned, -1).flatten(-2) if rope.interleaved else torch.cat(turned, -1)
         return torch.cat((joined, still), -1).reshape(x.shape)
+
+    def _cos_and_sin(
+        self, positions: Tensor, rope: Rope, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        known = self._turns.get((rope, dtype))
+        if known is None or known[0] is not positions:
+            frequencies = torch.tensor(rope.frequencies, dtype=torch.float32)
+            angles = positions.float()[:, None] * frequencies.to(positions.device)
+            cos = (angles.cos() * rope.magnitude)[:, None].to(dtype)
+            sin = (angles.sin() * rope.magnitude)[:, None].to(dtype)
+            known = self._turns[rope, dtype] = positions, cos, sin
+        return known[1], known[2]
 
     def attention(
         self, q: Tensor, k: Tensor, v: Tensor, layer: PagedAttention, batch: TorchBatch

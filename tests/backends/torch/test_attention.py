@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from octavo.backends.base import HostBatch, KVLayout
+from octavo.backends.torch import attention
 from octavo.backends.torch.attention import Buffers, TorchBatch, attend, make_buffers
 from octavo.backends.torch.backend import TorchBackend
 from octavo.layers import CausalLM, PagedAttention
@@ -147,6 +148,33 @@ def test_chunks_change_no_bit(kind: str, chunk: int) -> None:
             work.append((1, other, number * 5, number * 5 + 5))
         pieces.append(cache.run(work)[0])
     assert torch.equal(torch.cat(pieces), alone(layer, one))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("most", [0, 70 * attention.KEY_TILE])
+def test_what_is_kept_from_layer_to_layer_changes_no_bit(
+    kind: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two layers in one batch, with room to keep all, some or none of what they share."""
+    layer, other = make_layer(kind), make_layer(kind)
+    qkv = [make_sequence(layer, 150, seed=seed) for seed in (1, 2)]
+    expected = [alone(layer, one) for one in qkv]
+    monkeypatch.setattr(attention, "MOST_KEPT_CELLS", most)
+    buffers = make_buffers(2, NUM_BLOCKS, BLOCK_SIZE, (2, 12), torch.float32)
+    host = HostBatch(
+        np.zeros(150, np.int32),
+        np.arange(150, dtype=np.int32),
+        np.array([0, 150], np.int32),
+        (np.arange(1, 39, dtype=np.int32)[None],),
+        np.zeros(0, np.int32),
+    )
+    batch = TorchBatch.of(host, buffers)
+    other.place = (0, 1)
+    for _ in range(2):
+        results = [attend(*one, at, batch) for one, at in zip(qkv, (layer, other), strict=True)]
+        assert all(map(torch.equal, results, expected))
+    assert batch.num_kept <= most
+    assert bool(batch.tiles) == bool(most)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -114,6 +114,22 @@ def test_rope(interleaved: bool) -> None:
     assert_rows_stand_alone(lambda rows: OPS.rope(rows[:, 1:], rows[:, 0].long(), rope, 16), x)
 
 
+def test_ropes_and_positions_are_not_taken_for_each_other() -> None:
+    """Tables are kept for the positions asked for last, by rope and type."""
+    ropes = [Rope(plain(16, 100.0)), Rope(plain(16, 50.0)), Rope(plain(16, 100.0), True, 1.5)]
+    x = some(ROWS, 32)
+    first, second = torch.arange(ROWS), torch.arange(ROWS) + 5
+    asked = [
+        (x.to(dtype), positions, rope, 16)
+        for positions in (first, second, first)
+        for dtype in DTYPES
+        for rope in (*ropes, ropes[0])
+    ]
+    kept = TorchOps()
+    for arguments in asked:
+        assert torch.equal(kept.rope(*arguments), TorchOps().rope(*arguments))
+
+
 @pytest.mark.parametrize("scores", ["softmax", "chosen", "sigmoid"])
 @pytest.mark.parametrize("experts", [4, 33])
 def test_routing(scores: Any, experts: int) -> None:

@@ -1,0 +1,40 @@
+"""Writes an opened model as a directory of safetensors, its weights dequantised, for tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from octavo.models.build import find_needs
+from octavo.models.gguf.config import read_config
+from octavo.models.load import OpenedModel
+
+
+def write_safetensors(opened: OpenedModel, directory: Path) -> None:
+    """A GGUF file's model as its makers would publish it, in float32."""
+    values = {
+        **read_config(opened.checkpoint),
+        "model_type": "llama",  # which only the reference reads
+        "eos_token_id": list(opened.generation.eos_ids),
+    }
+    (directory / "config.json").write_text(json.dumps(values))
+    weights = opened.weights
+    needs = find_needs(opened.model, weights.shapes())
+    names = {name for need in needs for source in need.sources for name in need.names(source)}
+    tensors = {name: np.ascontiguousarray(weights.read(name)) for name in sorted(names)}
+    assert all(tensor.dtype == np.float32 for tensor in tensors.values())
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+
+
+def assert_same(one: OpenedModel, other: OpenedModel) -> None:
+    """Two opened models are the same model: what they are, how they end, and every bit."""
+    assert one.architecture == other.architecture
+    assert one.spec == other.spec
+    assert one.generation.eos_ids == other.generation.eos_ids
+    for need in find_needs(one.model, one.weights.shapes()):
+        for name in (name for source in need.sources for name in need.names(source)):
+            ours, theirs = one.weights.read(name), other.weights.read(name)
+            assert np.array_equal(ours.view(np.uint32), theirs.view(np.uint32)), name
