@@ -59,9 +59,10 @@ def measure(arguments: argparse.Namespace, lengths: list[int], rows: int) -> flo
         )  # fmt: skip
 
     once = run(3) / 3
-    repeats = max(2, int(0.05 / once))
-    base = min(run(1) for _ in range(5))  # the threads' start is in there
-    return min((run(repeats + 1) - base) / repeats for _ in range(8))
+    repeats = max(1, int(0.004 / once))  # short, so that some are not disturbed
+    base = min(run(1) for _ in range(20)) if arguments.threads > 1 else 0.0  # the threads' start
+    extra = 1 if arguments.threads > 1 else 0
+    return min((run(repeats + extra) - base) / repeats for _ in range(30))
 
 
 def main() -> None:
@@ -85,9 +86,7 @@ def main() -> None:
     for length in (512, 2048, 8192):
         seconds = measure(arguments, [length], length)
         flops = 2.0 * length * (length + 1) * arguments.heads * arguments.head_dim
-        print(
-            f"prefill {length:5}: {seconds * 1e3:8.3f} ms {flops / seconds / 1e9:7.1f} GFLOP/s"
-        )
+        print(f"prefill {length:5}: {seconds * 1e3:8.3f} ms {flops / seconds / 1e9:7.1f} GFLOP/s")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,10 @@ NAMES = {  # (outputs, inputs) of the matrices that a step reads
 ROUND = {"peak_fma_256": 12 * 8 * 2, "peak_fma_512": 24 * 16 * 2, "peak_bf16_512": 24 * 32 * 2,
          "peak_int8_512": 24 * 64 * 2}  # fmt: skip
 FLOATS = ("F32", "F16", "BF16")
+# A type that is kept in the format as it is stored: GGUF's number, inputs and bytes of a block.
+BLOCKS = {"U8": (8, 32, 34), "U4": (2, 32, 18), "U4Min": (3, 32, 20), "U5": (6, 32, 22),
+          "U5Min": (7, 32, 24), "U6": (14, 256, 210), "Table4": (20, 32, 18),
+          "Mx4": (39, 32, 17)}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,10 @@ def peak_library() -> ctypes.CDLL:
 
 
 def best_seconds(work: Sequence[Callable[[], object]], budget: float = 0.4) -> float:
-    """The shortest time in which all of `work` was done, each by a thread of its own."""
+    """The shortest time in which all of `work` was done, each by a thread of its own.
+
+    Processor time, so that what other programs take is not counted.
+    """
     best = float("inf")
     barrier = threading.Barrier(len(work))
     stop = time.perf_counter() + budget
@@ -74,9 +81,9 @@ def best_seconds(work: Sequence[Callable[[], object]], budget: float = 0.4) -> f
             barrier.wait()
             if not going[0]:
                 return
-            start = time.perf_counter()
+            start = time.thread_time()
             work[index]()
-            times[index].append(time.perf_counter() - start)
+            times[index].append(time.thread_time() - start)
             barrier.wait()
             if index == 0:
                 going[0] = time.perf_counter() < stop or len(times[0]) < 5
@@ -114,17 +121,22 @@ def read_rate(library: ctypes.CDLL, tier: str, data: npt.NDArray[np.uint8], thre
     call = library.read_all_256 if tier in ("avx2", "scalar") else library.read_all_512
     share = data.size // threads // 256 * 256
     start = data.ctypes.data
-    work = [lambda i=i: call(start + i * share, share) for i in range(threads)]  # type: ignore[misc]
+    work = [lambda i=i: call(start + i * share, share) for i in range(threads)]
     return threads * share / best_seconds(work)
 
 
 def make_matrix(case: Case) -> _native.PackedMatrix:
     """Weights of this shape; a few different rows over and over, as values do not matter here."""
-    rows = np.random.default_rng(0).standard_normal((64, case.inputs)).astype(np.float32)
-    stored = list(rows.view(np.uint8))
-    return _native.pack(
-        case.format, STORED_F32, [stored[i % 64] for i in range(case.outputs)], case.inputs
-    )
+    if case.format in FLOATS:
+        stored_type = STORED_F32
+        numbers = np.random.default_rng(0).standard_normal((64, case.inputs))
+        stored = list(numbers.astype(np.float32).view(np.uint8))
+    else:
+        stored_type, block_inputs, block_bytes = BLOCKS[case.format]
+        # One byte everywhere: a scale of 0.0006, or 2^-111, and codes 1, or 17.
+        stored = [np.full(case.inputs // block_inputs * block_bytes, 17, np.uint8)]
+    rows = [stored[i % len(stored)] for i in range(case.outputs)]
+    return _native.pack(case.format, stored_type, rows, case.inputs)
 
 
 def product_seconds(case: Case, matrix: _native.PackedMatrix, rows: int) -> float:
@@ -133,7 +145,7 @@ def product_seconds(case: Case, matrix: _native.PackedMatrix, rows: int) -> floa
     out = np.zeros((rows, case.outputs), np.float32)
     cuts = [matrix.panels * i // case.threads for i in range(case.threads + 1)]
     work = [
-        lambda i=i: _native.gemm(  # type: ignore[misc]
+        lambda i=i: _native.gemm(
             case.tier, matrix, prepared, out, first_panel=cuts[i], end_panel=cuts[i + 1]
         )
         for i in range(case.threads)

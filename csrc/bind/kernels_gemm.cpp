@@ -140,7 +140,8 @@ void check(const GemmArguments& given, const Epilogue& epilogue, int first_panel
   if (epilogue.first_output < 0 || width > given.out.shape(1)) {
     refuse("out has too few columns: " + std::to_string(width) + " are written");
   }
-  if (given.residual && (given.residual->shape(0) < given.rows || given.residual->shape(1) < width)) {
+  const auto& residual = given.residual;
+  if (residual && (residual->shape(0) < given.rows || residual->shape(1) < width)) {
     refuse("residual must be as large as what is written");
   }
   if (given.bias && given.bias->size() != static_cast<size_t>(matrix.outputs)) {
@@ -206,8 +207,11 @@ void bind_gemm(nb::module_& m) {
       .def_prop_ro("inputs", [](const PackedMatrix& p) { return p.matrix.inputs; })
       .def_prop_ro("panels", &PackedMatrix::panels)
       .def_prop_ro("format",
-                   [](const PackedMatrix& p) { return kFormatNames[static_cast<int>(p.matrix.format)]; })
-      .def_prop_ro("num_bytes", [](const PackedMatrix& p) { return p.panels() * p.matrix.panel_bytes; });
+                   [](const PackedMatrix& p) {
+                     return kFormatNames[static_cast<int>(p.matrix.format)];
+                   })
+      .def_prop_ro("num_bytes",
+                   [](const PackedMatrix& p) { return p.panels() * p.matrix.panel_bytes; });
   m.def("pack", &pack, "format"_a, "stored_type"_a, "rows"_a, "inputs"_a);
   m.def("prepare", &prepare, "tier"_a, "format"_a, "x"_a);
   m.def("gemm", &gemm, "tier"_a, "matrix"_a, "prepared"_a, "out"_a, "first_panel"_a = 0,

@@ -16,6 +16,7 @@ NB_MODULE(_native, m) {
   });
   octavo::bind_gemm(m);
   octavo::bind_attention(m);
+  octavo::bind_sampling(m);
   octavo::bind_weights(m);
   octavo::bind_program(m);
 }

@@ -37,8 +37,8 @@ constexpr int vectors_for(int) { return 4; }
 #endif
 constexpr int kScoreBlocks = kScoreVectors * kLanes / kBlockTokens;
 constexpr int kSplitBlocks = kSplit / kBlockTokens;
-constexpr int kScoreStride = kSplit + kBlockTokens;  // floats: not 2 KiB, and room behind an odd end
-constexpr int kRecordHead = 16;  // maximum and sum stand before a record's values, which are aligned
+constexpr int kScoreStride = kSplit + kBlockTokens;  // not 2 KiB; room behind an odd end
+constexpr int kRecordHead = 16;  // maximum and sum stand before a record's values
 constexpr float kInfinity = __builtin_inff();
 
 inline int padded(int head_dim) { return (head_dim + 15) / 16 * 16; }
@@ -82,7 +82,8 @@ inline void finish(const float* state, int head_dim, float* out) {
 
 // Where a thread's scratch is used for what.
 struct Scratch {
-  uint32_t* queries;  // [kQueries][head_dim · 2]: floats, or pairs of bf16 in half of it
+  uint32_t* queries;  // of each group [head_dim / 2][its queries], two floats each or two bf16
+  uint32_t* one_query;
   float* scores;      // [kQueries][kScoreStride]; weights in their place afterwards
   float* records;     // [kQueries][record]
   uint8_t* clean;     // copies of two blocks of values
@@ -134,12 +135,12 @@ inline Blocks find_blocks(const Item& item, Range range, int split) {
 
 // ---- products ----
 
-// Adds `steps` steps of sums of kVectors vectors for kQueries queries.
-template <CacheFormat kFormat, int kRows, int kVectors, bool kHalf>
+// Adds `steps` steps to sums of kVectors vectors for kRows queries. The other factors are in
+// words, kRowStride from query to query and kStepStride from step to step.
+template <CacheFormat kFormat, int kRowStride, int kStepStride, bool kHalf, int kRows, int kVectors>
 inline __attribute__((always_inline)) void add_products(
     Floats (&sums)[kRows][kVectors], const typename Cells<kFormat>::Element* const* from, int width,
-    int steps, const uint32_t* words, int word_stride) {
-  constexpr int kWords = Cells<kFormat>::kPairs ? 1 : 2;
+    int steps, const uint32_t* words) {
   for (int step = 0; step < steps; ++step) {
     decltype(Cells<kFormat>::template read<kHalf>(from[0], width)) cells[kVectors];
 #pragma GCC unroll 8
@@ -149,7 +150,7 @@ inline __attribute__((always_inline)) void add_products(
     for (int m = 0; m < kRows; ++m) {
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v)
-        sums[m][v] = times(sums[m][v], cells[v], words + m * word_stride + step * kWords);
+        sums[m][v] = times(sums[m][v], cells[v], words + m * kRowStride + step * kStepStride);
     }
   }
 }
@@ -164,7 +165,7 @@ inline void ask_for(const Element* cells, int head_dim) {
 
 // q · k for the group's queries and all blocks, to scores[query][position].
 template <CacheFormat kFormat, int kRows>
-void make_scores(const Item& item, const Blocks& blocks, bool first_use) {
+void make_scores(const Item& item, const Blocks& blocks, const uint32_t* queries, bool first_use) {
   using Element = typename Cells<kFormat>::Element;
   const int head_dim = item.cache.head_dim;
   const Element* keys = static_cast<const Element*>(item.cache.keys);
@@ -185,8 +186,9 @@ void make_scores(const Item& item, const Blocks& blocks, bool first_use) {
       scales[v] = item.cache.key_scales + cell + lane;
     }
     Floats sums[kRows][kScoreVectors] = {};
-    add_products<kFormat, kRows, kScoreVectors, false>(
-        sums, from, kBlockTokens, head_dim / 2, item.scratch.queries, head_dim * 2);
+    constexpr int kWords = Cells<kFormat>::kPairs ? 1 : 2;
+    add_products<kFormat, kWords, kRows * kWords, false>(sums, from, kBlockTokens, head_dim / 2,
+                                                         queries);
     for (int m = 0; m < kRows; ++m) {
       float* scores = item.scratch.scores + m * kScoreStride + b * kBlockTokens;
       for (int v = 0; v < kScoreVectors; ++v) {
@@ -281,8 +283,8 @@ void add_values(const Item& item, const Blocks& blocks,
     const Element* from[kVectors];
     for (int v = 0; v < kVectors; ++v)
       from[v] = values.at[b] + (dim + v * kLanes) * Cells<kFormat>::kLaneElements;
-    add_products<kFormat, kRows, kVectors, kHalf>(sums, from, head_dim, kSteps,
-                                                  words + b * kSteps * kWords, kScoreStride);
+    add_products<kFormat, kScoreStride, kWords, kHalf>(sums, from, head_dim, kSteps,
+                                                       words + b * kSteps * kWords);
   }
   const int record = record_floats(head_dim);
   for (int m = 0; m < kRows; ++m)
@@ -311,12 +313,6 @@ void sum_values(const Item& item, const Blocks& blocks,
 
 // ---- cells that not all see ----
 
-inline bool finite_bits(uint16_t bits) { return (bits & 0x7F80u) != 0x7F80u; }
-inline bool finite_bits(float value) {
-  return (float_bits(value) & 0x7F800000u) != 0x7F800000u;
-}
-inline bool finite_bits(int8_t) { return true; }
-
 // The element of a block's token and dimension.
 template <CacheFormat kFormat>
 inline size_t value_at(int token, int dim, int head_dim) {
@@ -324,17 +320,28 @@ inline size_t value_at(int token, int dim, int head_dim) {
   return static_cast<size_t>(token / 2 * head_dim + dim) * 2 + token % 2;
 }
 
-// Whether all values of tokens [low, high) of the blocks are finite.
+// Whether all values of tokens [low, high) of the blocks are finite. A float is not if all bits of
+// its exponent are set; adding one to them then carries into the sign's place.
 template <CacheFormat kFormat>
 bool finite(const Item& item, const Blocks& blocks, int low, int high) {
+  if constexpr (kFormat == CacheFormat::Int8) return true;  // of codes; scales are looked at apart
   const auto* values = static_cast<const typename Cells<kFormat>::Element*>(item.cache.values);
   const int head_dim = item.cache.head_dim;
-  for (int token = low; token < high; ++token) {
-    const auto* block = values + blocks.cells[token / kBlockTokens] * head_dim;
-    bool good = true;
-    for (int dim = 0; dim < head_dim; ++dim)
-      good &= finite_bits(block[value_at<kFormat>(token % kBlockTokens, dim, head_dim)]);
-    if (!good) return false;
+  constexpr int kTokens = kFormat == CacheFormat::F32 ? 1 : 2;  // in a word
+  for (int token = low / kTokens * kTokens; token < high; token += kTokens) {
+    const uint32_t* words = reinterpret_cast<const uint32_t*>(
+        values + blocks.cells[token / kBlockTokens] * head_dim +
+        value_at<kFormat>(token % kBlockTokens, 0, head_dim));
+    uint32_t carried = 0;
+    if constexpr (kTokens == 1) {
+      for (int d = 0; d < head_dim; ++d) carried |= (words[d] & 0x7F800000u) + 0x00800000u;
+      carried &= 0x80000000u;
+    } else {
+      for (int d = 0; d < head_dim; ++d) carried |= (words[d] & 0x7F807F80u) + 0x00800080u;
+      const uint32_t first = token >= low ? 0x8000u : 0u;
+      carried &= first | (token + 1 < high ? 0x80000000u : 0u);
+    }
+    if (carried) return false;
   }
   return true;
 }
@@ -356,27 +363,29 @@ void clean_block(const Item& item, Range seen, int b, Element* copy, ValueBlocks
 
 // ---- groups of queries ----
 
-// The queries' rows as the products of keys read them.
+// The queries' rows as the products of keys read them: a step's words of all `count` together.
 template <bool kPairs>
-void copy_queries(const Item& item, int first, int count) {
+void copy_queries(const Item& item, int first, int count, uint32_t* to) {
   const int head_dim = item.cache.head_dim;
   for (int m = 0; m < count; ++m) {
     const int row = item.sequence.first_row + (first + m) / item.group;
     const int head = item.kv_head * item.group + (first + m) % item.group;
     const float* q = item.q + static_cast<size_t>(row) * item.q_stride + head * head_dim;
-    uint32_t* words = item.scratch.queries + m * head_dim * 2;
-    if constexpr (kPairs) {
-      for (int d = 0; d < head_dim / 2; ++d)
-        words[d] = bf16_bits(q[2 * d]) | bf16_bits(q[2 * d + 1]) << 16;
-    } else {
-      __builtin_memcpy(words, q, head_dim * sizeof(float));
+    uint32_t* words = to + m * (kPairs ? 1 : 2);
+    for (int d = 0; d < head_dim / 2; ++d) {
+      if constexpr (kPairs) {
+        words[d * count] = bf16_bits(q[2 * d]) | bf16_bits(q[2 * d + 1]) << 16;
+      } else {
+        words[d * count * 2] = float_bits(q[2 * d]);
+        words[d * count * 2 + 1] = float_bits(q[2 * d + 1]);
+      }
     }
   }
 }
 
 // Queries first … first+kRows-1 of an item over one split, to scratch.records.
 template <CacheFormat kFormat, int kRows>
-void attend_group(const Item& item, int first, int split, bool first_use);
+void attend_group(const Item& item, const uint32_t* queries, int first, int split, bool first_use);
 
 // The same, each query by itself: where some see what is not a number and others do not.
 template <CacheFormat kFormat>
@@ -385,12 +394,14 @@ void attend_apart(const Item& item, int first, int count, int split) {
   for (int m = 0; m < count; ++m) {
     Item alone = item;
     alone.scratch.records += m * record;
-    attend_group<kFormat, 1>(alone, first + m, split, false);
+    copy_queries<Cells<kFormat>::kPairs>(item, first + m, 1, item.scratch.one_query);
+    attend_group<kFormat, 1>(alone, item.scratch.one_query, first + m, split, false);
   }
 }
 
 template <CacheFormat kFormat, int kRows>
-void attend_group(const Item& item, int first, int split, bool first_use) {
+void attend_group(const Item& item, const uint32_t* queries, int first, int split,
+                  bool first_use) {
   using Element = typename Cells<kFormat>::Element;
   const int head_dim = item.cache.head_dim, record = record_floats(head_dim);
   Range seen[kRows], all{kSplit, 0}, shared{0, kSplit};
@@ -423,8 +434,7 @@ void attend_group(const Item& item, int first, int split, bool first_use) {
     if (blocks.end - 1 > blocks.first)
       clean_block<kFormat>(item, all, blocks.end - 1, copies + kBlockTokens * head_dim, values);
   }
-  copy_queries<Cells<kFormat>::kPairs>(item, first, kRows);
-  make_scores<kFormat, kRows>(item, blocks, first_use);
+  make_scores<kFormat, kRows>(item, blocks, queries, first_use);
   for (int m = 0; m < kRows; ++m) {
     float* scores = item.scratch.scores + m * kScoreStride;
     float* head = item.scratch.records + m * record;
@@ -435,11 +445,12 @@ void attend_group(const Item& item, int first, int split, bool first_use) {
 }
 
 template <CacheFormat kFormat, int kRows = kQueries>
-inline void attend_some(const Item& item, int first, int count, int split, bool first_use) {
+inline void attend_some(const Item& item, const uint32_t* queries, int first, int count, int split,
+                        bool first_use) {
   if (count == kRows) {
-    attend_group<kFormat, kRows>(item, first, split, first_use);
+    attend_group<kFormat, kRows>(item, queries, first, split, first_use);
   } else if constexpr (kRows > 1) {
-    attend_some<kFormat, kRows - 1>(item, first, count, split, first_use);
+    attend_some<kFormat, kRows - 1>(item, queries, first, count, split, first_use);
   }
 }
 
@@ -447,23 +458,27 @@ inline void attend_some(const Item& item, int first, int count, int split, bool 
 
 size_t scratch_parts(const AttentionShape& shape, uint8_t* base, Scratch* scratch) {
   const int group = shape.heads / shape.kv_heads, record = record_floats(shape.head_dim);
-  const size_t sizes[5] = {
-      sizeof(uint32_t) * kQueries * shape.head_dim * 2,
+  constexpr int kParts = 6;
+  const size_t sizes[kParts] = {
+      sizeof(uint32_t) * kAttentionRows * group * shape.head_dim,
+      sizeof(uint32_t) * shape.head_dim,
       sizeof(float) * kQueries * kScoreStride,
       sizeof(float) * kQueries * record,
       sizeof(float) * 2 * kBlockTokens * shape.head_dim,
       sizeof(float) * kAttentionRows * group * record,
   };
-  size_t offsets[5], end = 0;
-  for (int i = 0; i < 5; ++i) {
+  size_t offsets[kParts], end = 0;
+  for (int i = 0; i < kParts; ++i) {
     offsets[i] = end;
     end += (sizes[i] + kAlign - 1) / kAlign * kAlign;
   }
   if (scratch) {
     *scratch = {reinterpret_cast<uint32_t*>(base + offsets[0]),
-                reinterpret_cast<float*>(base + offsets[1]),
-                reinterpret_cast<float*>(base + offsets[2]), base + offsets[3],
-                reinterpret_cast<float*>(base + offsets[4])};
+                reinterpret_cast<uint32_t*>(base + offsets[1]),
+                reinterpret_cast<float*>(base + offsets[2]),
+                reinterpret_cast<float*>(base + offsets[3]),
+                base + offsets[4],
+                reinterpret_cast<float*>(base + offsets[5])};
   }
   return end;
 }
@@ -476,10 +491,14 @@ template <CacheFormat kFormat>
 void attend_item(const Item& item, int rows, int first_split, int end_split, float* partials) {
   const int record = record_floats(item.cache.head_dim), queries = rows * item.group;
   const int groups = (queries + kQueries - 1) / kQueries;
+  const auto begins = [&](int g) { return queries * g / groups; };  // even: 13 queries are 6 and 7
+  const auto words = [&](int g) { return item.scratch.queries + begins(g) * item.cache.head_dim; };
+  for (int g = 0; g < groups; ++g)
+    copy_queries<Cells<kFormat>::kPairs>(item, begins(g), begins(g + 1) - begins(g), words(g));
   for (int split = first_split; split < end_split; ++split) {
-    for (int g = 0; g < groups; ++g) {  // as even as can be: 13 queries are 7 and 6
-      const int first = queries * g / groups, count = queries * (g + 1) / groups - first;
-      attend_some<kFormat>(item, first, count, split, g == 0);
+    for (int g = 0; g < groups; ++g) {
+      const int first = begins(g), count = begins(g + 1) - first;
+      attend_some<kFormat>(item, words(g), first, count, split, g == 0);
       for (int m = 0; m < count; ++m) {
         const float* part = item.scratch.records + m * record;
         const size_t query = first + m;
@@ -577,7 +596,7 @@ inline float quantise(const float* x, int size, int8_t* codes) {
   for (int i = 0; i < size; ++i) {
     const float magnitude = x[i] < 0.0f ? -x[i] : x[i];
     most = magnitude > most ? magnitude : most;
-    finite &= finite_bits(x[i]);
+    finite &= magnitude < kInfinity;  // which NaN is not
   }
   float scale = most / 127.0f;
   if (!finite) scale = __builtin_nanf("");

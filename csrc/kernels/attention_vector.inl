@@ -142,6 +142,11 @@ template <CacheFormat kFormat>
 struct Cells;
 
 #if defined(__AVX512F__)
+inline Floats to_floats(const int8_t* codes) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes));
+  return __builtin_convertvector((Ints)_mm512_maskz_cvtepi8_epi32(0xFFFF, bytes), Floats);
+}
+
 inline __m512i half_or_all(const void* from, bool half) {
   return half ? _mm512_maskz_loadu_epi32(0xFF, from) : _mm512_loadu_si512(from);
 }
@@ -197,6 +202,13 @@ struct Cells<CacheFormat::Int8> {
   static constexpr bool kPairs = kDotsPairs;
   template <bool kHalf>
   static Bf16Pairs read(const Element* from, int) {
+#if defined(__AVX512BF16__)
+    // A code has 7 bits, a bf16 8: nothing is rounded.
+    const Floats low = to_floats(from);
+    if (kHalf) return (__m512i)_mm512_cvtne2ps_pbh(Floats{}, low);
+    const Floats high = to_floats(from + kLanes);
+    return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+#else
 #if defined(__AVX512F__)
     const __m256i codes =
         kHalf ? _mm256_zextsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)))
@@ -211,14 +223,8 @@ struct Cells<CacheFormat::Int8> {
       pairs[lane] = static_cast<int32_t>(static_cast<uint32_t>(from[2 * lane + 1]) << 16 |
                                          (static_cast<uint32_t>(from[2 * lane]) & 0xFFFFu));
 #endif
-    const Floats even = __builtin_convertvector(pairs << 16 >> 16, Floats);
-    const Floats odd = __builtin_convertvector(pairs >> 16, Floats);
-#if defined(__AVX512BF16__)
-    // A code has 7 bits, a bf16 8: cutting the lower halves off changes nothing.
-    const Ints lower = bits_of(even) >> 16 & 0xFFFF;
-    return as_read((bits_of(odd) & splat_bits(0xFFFF0000u)) | lower);
-#else
-    return {even, odd};
+    return {__builtin_convertvector(pairs << 16 >> 16, Floats),
+            __builtin_convertvector(pairs >> 16, Floats)};
 #endif
   }
 };

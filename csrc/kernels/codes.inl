@@ -31,7 +31,6 @@ struct Integers { __m512i v; };
 constexpr bool kTakesOffsetOff = false;  // `dot` of codes that are not small
 
 inline Codes load_codes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
-inline void store_codes(uint8_t* p, Codes a) { _mm512_storeu_si512(p, a.v); }
 inline Codes masked(Codes a, int mask) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(mask))}; }
 template <int left>
 OCTAVO_INLINE Codes shifted(Codes a) {  // bits cross bytes: mask what is wanted
@@ -58,12 +57,6 @@ inline Floats load_bf16(const uint16_t* p) {
   const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
 }
-inline float largest(Floats a) { return _mm512_reduce_max_ps(a.v); }
-inline float total(Floats a) { return _mm512_reduce_add_ps(a.v); }
-inline void store_bytes(uint8_t* p, Floats a) {  // whole numbers from -128 to 127
-  const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a.v));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
-}
 
 #elif defined(__AVX2__)
 
@@ -74,9 +67,6 @@ constexpr bool kTakesOffsetOff = true;
 
 inline Codes load_codes(const uint8_t* p) {
   return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))};
-}
-inline void store_codes(uint8_t* p, Codes a) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.v);
 }
 inline Codes masked(Codes a, int mask) { return {_mm256_and_si256(a.v, _mm256_set1_epi8(mask))}; }
 template <int left>
@@ -114,22 +104,6 @@ inline Floats load_bf16(const uint16_t* p) {
   const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16))};
 }
-inline float largest(Floats a) {
-  __m128 m = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
-  m = _mm_max_ps(m, _mm_movehl_ps(m, m));
-  return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
-}
-inline float total(Floats a) {
-  __m128 t = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
-  t = _mm_add_ps(t, _mm_movehl_ps(t, t));
-  return _mm_cvtss_f32(_mm_add_ss(t, _mm_movehdup_ps(t)));
-}
-inline void store_bytes(uint8_t* p, Floats a) {
-  const __m256i whole = _mm256_cvtps_epi32(a.v);
-  const __m128i words =
-      _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
-}
 
 #else
 
@@ -139,7 +113,6 @@ struct Integers { int32_t v; };
 constexpr bool kTakesOffsetOff = false;
 
 inline Codes load_codes(const uint8_t* p) { return {read_four(p)}; }
-inline void store_codes(uint8_t* p, Codes a) { __builtin_memcpy(p, &a.v, sizeof a.v); }
 inline Codes masked(Codes a, int mask) {
   return {a.v & static_cast<uint32_t>(mask) * 0x01010101u};
 }
@@ -168,11 +141,6 @@ OCTAVO_INLINE Integers dot(Integers sum, Codes a, Four b) {
 }
 inline Floats to_floats(Integers a) { return {static_cast<float>(a.v)}; }
 inline Floats load_bf16(const uint16_t* p) { return {bf16_to_float(*p)}; }
-inline float largest(Floats a) { return a.v; }
-inline float total(Floats a) { return a.v; }
-inline void store_bytes(uint8_t* p, Floats a) {
-  *p = static_cast<uint8_t>(static_cast<int8_t>(a.v));
-}
 
 #endif
 
@@ -184,9 +152,8 @@ constexpr int header_bytes(Format format) {
   return kHeaderLine * (layout_of(format).scales + layout_of(format).minima);
 }
 
-// Of a group as it is packed, or with its codes expanded to bytes.
-constexpr int group_bytes(Format format, bool expanded) {
-  return header_bytes(format) + (expanded ? kSteps * kCodeRow : layout_of(format).code_bytes);
+constexpr int group_bytes(Format format) {
+  return header_bytes(format) + layout_of(format).code_bytes;
 }
 
 constexpr bool has_small_codes(Format format) { return layout_of(format).offset < 128; }
@@ -209,9 +176,9 @@ template <Format format>
 constexpr CodeTable kCodeTable = code_table(format);
 
 // Step `step` of kLanes outputs; `codes` is where the group's codes begin for the first of them.
-template <Format format, bool expanded, int step>
+template <Format format, int step>
 OCTAVO_INLINE Codes decode(const uint8_t* codes) {
-  if constexpr (expanded || format == Format::U8) {
+  if constexpr (format == Format::U8) {
     return load_codes(codes + step * kCodeRow);
   } else {
     constexpr int kPairs = kSteps / 2;

@@ -25,7 +25,7 @@ void prepare(Format format, const float* x, size_t x_stride, int rows, int input
 
 size_t gemm_scratch(const Matrix& matrix) {
   if (is_float(matrix.format)) return float_gemm_scratch();
-  return quantized_scratch(matrix);
+  return quantized_scratch();
 }
 
 void gemm(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel, int end_panel,

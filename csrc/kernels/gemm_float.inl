@@ -23,8 +23,12 @@ constexpr int kRowBlock = 96;
 // Bytes of a panel that pass before the next rows pass them again: a quarter of a usual L2.
 constexpr int kChunkBytes = 256 * 1024;
 
-// How far ahead of its reading a kernel asks for weights, where it is the only one to read them.
-constexpr int kAheadBytes = 4096;
+// From how many rows on a kernel that reads a panel alone asks for weights ahead. With fewer it
+// waits for memory anyway, and what the processor asks for by itself is as much as can be had.
+constexpr int kAheadRows = 6;
+
+// How far ahead, where no other rows read the same weights. Both measured, on a Zen 4.
+constexpr int kAheadBytes = 8192;
 
 #if defined(__AVX512BF16__)
 constexpr int kBf16Bytes = 2;  // of an input in a prepared row for BF16
@@ -43,7 +47,34 @@ inline float input_at(const uint8_t* x) {
 template <int Rows>
 using Sums = Floats[Rows][kPanelVectors];
 
+// One input of each row times its weights, which `weights(vector)` gives as fp32. Whatever the
+// registers can hold is loaded once: the weights with AVX-512, the inputs elsewhere.
+template <int Rows, class Weights>
+inline void add_input(Weights weights, const uint8_t* const (&x)[Rows], size_t at,
+                      Sums<Rows>& sums) {
+  if constexpr (kLanes == 16) {
+    const Floats w[2] = {weights(0), weights(1)};
+#pragma GCC unroll 16
+    for (int r = 0; r < Rows; ++r) {
+      const Floats input = splat(input_at(x[r] + at));
+      sums[r][0] = fma(w[0], input, sums[r][0]);
+      sums[r][1] = fma(w[1], input, sums[r][1]);
+    }
+  } else {
+    Floats input[Rows];
+#pragma GCC unroll 16
+    for (int r = 0; r < Rows; ++r) input[r] = splat(input_at(x[r] + at));
+#pragma GCC unroll 32
+    for (int v = 0; v < kPanelVectors; ++v) {
+      const Floats w = weights(v);
+#pragma GCC unroll 16
+      for (int r = 0; r < Rows; ++r) sums[r][v] = fma(w, input[r], sums[r][v]);
+    }
+  }
+}
+
 struct StepF32 {
+  static constexpr int kMostRows = kMaxRows;
   static constexpr int kInputs = 1;
   static constexpr int kWeightBytes = kPanel * 4;
   static constexpr int kInputBytes = 4;
@@ -51,18 +82,13 @@ struct StepF32 {
   template <int Rows>
   static void add(const uint8_t* panel, const uint8_t* const (&x)[Rows], size_t at,
                   Sums<Rows>& sums) {
-#pragma GCC unroll 32
-    for (int v = 0; v < kPanelVectors; ++v) {
-      const Floats w = load(reinterpret_cast<const float*>(panel) + v * kLanes);
-#pragma GCC unroll 16
-      for (int r = 0; r < Rows; ++r) {
-        sums[r][v] = fma(w, splat(input_at(x[r] + at)), sums[r][v]);
-      }
-    }
+    const float* row = reinterpret_cast<const float*>(panel);
+    add_input<Rows>([row](int v) { return load(row + v * kLanes); }, x, at, sums);
   }
 };
 
 struct StepF16 {
+  static constexpr int kMostRows = kMaxRows;
   static constexpr int kInputs = 1;
   static constexpr int kWeightBytes = kPanel * 2;
   static constexpr int kInputBytes = 4;
@@ -70,20 +96,15 @@ struct StepF16 {
   template <int Rows>
   static void add(const uint8_t* panel, const uint8_t* const (&x)[Rows], size_t at,
                   Sums<Rows>& sums) {
-#pragma GCC unroll 32
-    for (int v = 0; v < kPanelVectors; ++v) {
-      const Floats w = load_half(reinterpret_cast<const uint16_t*>(panel) + v * kLanes);
-#pragma GCC unroll 16
-      for (int r = 0; r < Rows; ++r) {
-        sums[r][v] = fma(w, splat(input_at(x[r] + at)), sums[r][v]);
-      }
-    }
+    const uint16_t* row = reinterpret_cast<const uint16_t*>(panel);
+    add_input<Rows>([row](int v) { return load_half(row + v * kLanes); }, x, at, sums);
   }
 };
 
 #if defined(__AVX512BF16__)
 
 struct StepBF16 {
+  static constexpr int kMostRows = kMaxRows;
   static constexpr int kInputs = 2;
   static constexpr int kWeightBytes = kPanel * 4;
   static constexpr int kInputBytes = 4;
@@ -97,48 +118,41 @@ struct StepBF16 {
   template <int Rows>
   static void add(const uint8_t* panel, const uint8_t* const (&x)[Rows], size_t at,
                   Sums<Rows>& sums) {
-#pragma GCC unroll 2
-    for (int v = 0; v < kPanelVectors; ++v) {
-      const __m512bh w = reinterpret_cast<__m512bh>(_mm512_loadu_si512(panel + v * 64));
+    const __m512bh low = reinterpret_cast<__m512bh>(_mm512_loadu_si512(panel));
+    const __m512bh high = reinterpret_cast<__m512bh>(_mm512_loadu_si512(panel + 64));
 #pragma GCC unroll 16
-      for (int r = 0; r < Rows; ++r) {
-        sums[r][v].v = _mm512_dpbf16_ps(sums[r][v].v, w, pair(x[r] + at));
-      }
+    for (int r = 0; r < Rows; ++r) {
+      const __m512bh input = pair(x[r] + at);
+      sums[r][0].v = _mm512_dpbf16_ps(sums[r][0].v, low, input);
+      sums[r][1].v = _mm512_dpbf16_ps(sums[r][1].v, high, input);
     }
   }
 };
 
 #else
 
-// The first and the second of each pair of bf16 numbers, as fp32.
+// The first (0) or the second (1) of each pair of bf16 numbers, as fp32.
+template <int Which>
+inline Floats pairs(const uint8_t* p) {
 #if defined(__AVX512F__)
-struct Pairs {
-  __m512i v;
-  explicit Pairs(const uint8_t* p) : v(_mm512_loadu_si512(p)) {}
-  Floats first() const { return {_mm512_castsi512_ps(_mm512_slli_epi32(v, 16))}; }
-  Floats second() const {
-    return {_mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(-65536)))};
-  }
-};
+  const __m512i both = _mm512_loadu_si512(p);
+  return {_mm512_castsi512_ps(Which ? _mm512_and_si512(both, _mm512_set1_epi32(-65536))
+                                    : _mm512_slli_epi32(both, 16))};
 #elif defined(__AVX2__)
-struct Pairs {
-  __m256i v;
-  explicit Pairs(const uint8_t* p) : v(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))) {}
-  Floats first() const { return {_mm256_castsi256_ps(_mm256_slli_epi32(v, 16))}; }
-  Floats second() const {
-    return {_mm256_castsi256_ps(_mm256_and_si256(v, _mm256_set1_epi32(-65536)))};
-  }
-};
+  const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  // Shifted out rather than masked: all 16 registers are taken, none is left for a mask.
+  const __m256i low = Which ? _mm256_srli_epi32(both, 16) : both;
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(low, 16))};
 #else
-struct Pairs {
-  uint16_t v[2];
-  explicit Pairs(const uint8_t* p) { __builtin_memcpy(v, p, sizeof v); }
-  Floats first() const { return {bf16_to_float(v[0])}; }
-  Floats second() const { return {bf16_to_float(v[1])}; }
-};
+  uint16_t bits;
+  __builtin_memcpy(&bits, p + Which * 2, sizeof bits);
+  return {bf16_to_float(bits)};
 #endif
+}
 
 struct StepBF16 {
+  // Three rows' sums and inputs would take all registers of AVX2 and leave none for widening.
+  static constexpr int kMostRows = kLanes == 8 ? 2 : kMaxRows;
   static constexpr int kInputs = 2;
   static constexpr int kWeightBytes = kPanel * 4;
   static constexpr int kInputBytes = 8;
@@ -146,15 +160,10 @@ struct StepBF16 {
   template <int Rows>
   static void add(const uint8_t* panel, const uint8_t* const (&x)[Rows], size_t at,
                   Sums<Rows>& sums) {
-#pragma GCC unroll 32
-    for (int v = 0; v < kPanelVectors; ++v) {
-      const Pairs pairs(panel + v * kLanes * 4);
-#pragma GCC unroll 16
-      for (int r = 0; r < Rows; ++r) {
-        sums[r][v] = fma(pairs.first(), splat(input_at(x[r] + at)), sums[r][v]);
-        sums[r][v] = fma(pairs.second(), splat(input_at(x[r] + at + 4)), sums[r][v]);
-      }
-    }
+    add_input<Rows>([panel](int v) { return pairs<0>(panel + v * kLanes * 4); }, x, at, sums);
+    // Without this the compiler keeps the pairs it has loaded, and has no registers left for it.
+    if constexpr (kLanes == 8) __asm__ volatile("" ::: "memory");
+    add_input<Rows>([panel](int v) { return pairs<1>(panel + v * kLanes * 4); }, x, at + 4, sums);
   }
 };
 
@@ -190,8 +199,10 @@ void multiply_rows(const Piece& piece) {
   const uint8_t* ahead = piece.ahead;
   const size_t end = static_cast<size_t>(piece.steps) * Step::kInputBytes;
   for (size_t at = 0; at < end; at += Step::kInputBytes) {
-    prefetch(ahead);
-    if constexpr (Step::kWeightBytes > 64) prefetch(ahead + 64);
+    if constexpr (Rows * 2 >= Step::kMostRows) {  // the smallest of several even parts
+      prefetch(ahead);
+      if constexpr (Step::kWeightBytes > 64) prefetch(ahead + 64);
+    }
     Step::template add<Rows>(panel, x, at, sums);
     panel += Step::kWeightBytes;
     ahead += piece.ahead_bytes;
@@ -205,7 +216,7 @@ void multiply_rows(const Piece& piece) {
   }
 }
 
-template <class Step, int Rows = kMaxRows>
+template <class Step, int Rows = Step::kMostRows>
 void multiply_some_rows(int rows, const Piece& piece) {
   if constexpr (Rows > 1) {
     if (rows < Rows) return multiply_some_rows<Step, Rows - 1>(rows, piece);
@@ -219,12 +230,13 @@ inline int part_begin(int rows, int parts, int i) {
 }
 
 // One panel for up to kRowBlock rows, summed into `sums`. What is asked for ahead is this panel
-// further on if it is read but once; otherwise the panel behind it, a share in each reading.
+// further on if it is read but once; otherwise the panel behind it, a share in each reading. With
+// few rows, read once, it is one line over and over, which costs nothing.
 template <class Step>
 void multiply_panel(const uint8_t* panel, size_t panel_bytes, const uint8_t* x, size_t x_bytes,
                     int rows, int steps, float* sums) {
   constexpr int kChunk = kChunkBytes / Step::kWeightBytes;
-  const int groups = (rows + kMaxRows - 1) / kMaxRows;
+  const int groups = (rows + Step::kMostRows - 1) / Step::kMostRows;
   for (int step = 0; step < steps; step += kChunk) {
     const uint8_t* weights = panel + static_cast<size_t>(step) * Step::kWeightBytes;
     const int count = steps - step < kChunk ? steps - step : kChunk;
@@ -237,10 +249,14 @@ void multiply_panel(const uint8_t* panel, size_t panel_bytes, const uint8_t* x, 
       piece.steps = count;
       piece.first = step == 0;
       piece.sums = sums + begin * kPanel;
-      piece.ahead_bytes = Step::kWeightBytes / groups;
-      piece.ahead = groups == 1 ? weights + kAheadBytes
-                                : weights + panel_bytes +
-                                      static_cast<size_t>(g) * count * piece.ahead_bytes;
+      const bool waits = groups == 1 && rows < kAheadRows;
+      piece.ahead_bytes = waits ? 0 : Step::kWeightBytes / groups;
+      piece.ahead = weights;
+      if (groups > 1) {
+        piece.ahead += panel_bytes + static_cast<size_t>(g) * count * piece.ahead_bytes;
+      } else if (!waits) {
+        piece.ahead += kAheadBytes;
+      }
       multiply_some_rows<Step>(part_begin(rows, groups, g + 1) - begin, piece);
     }
   }

@@ -1,9 +1,8 @@
 // Products of int8 activations with panels of codes.
 //
 // For each group of 32 inputs in order: the integer sum of codes times activations, exact, then
-// sum = fma(float(integer) · d, scale, sum), and with minima sum = fma(d · Σq, minimum, sum). Every
-// path below does just this for every element, whatever the number of rows, so all give the same
-// bits, in all tiers.
+// sum = fma(float(integer) · d, scale, sum), and with minima sum = fma(d · sum of q, minimum, sum).
+// This is done for every element alike, whatever the number of rows, and in all tiers: equal bits.
 #pragma once
 
 #include "kernels/codes.inl"
@@ -14,39 +13,49 @@ namespace octavo {
 namespace OCTAVO_TIER {
 namespace {
 
-// Rows that one pass over the weights serves and outputs taken together: what the registers hold,
-// two sums, of floats and of integers, for each row and vector, and weights and scales besides.
+// Rows that one pass over the weights serves, and vectors of outputs taken together: what the
+// registers hold, two sums for each row and vector (of floats, of integers), weights and scales.
 #if defined(__AVX512VNNI__)
 constexpr int kQuantizedRows = 6;
-constexpr int kQuantizedVectors = 2;
+constexpr int vectors_beside(int) { return 2; }
 #elif defined(__AVX2__)
 constexpr int kQuantizedRows = 3;
-constexpr int kQuantizedVectors = 1;
+constexpr int vectors_beside(int rows) { return rows == 1 ? 4 : 2; }
 #else
 constexpr int kQuantizedRows = 2;
-constexpr int kQuantizedVectors = 1;
+constexpr int vectors_beside(int) { return 1; }
 #endif
 
-// From this many rows on a panel's codes are expanded to bytes first, which costs about as much as
-// decoding them for two passes, and saves it for all.
-constexpr int kExpandFrom = 3 * kQuantizedRows + 1;
-// Inputs expanded at a time: with scales some 22 KiB, so that they stay in the first-level cache.
-constexpr int kExpandGroups = 20;
-// Rows that share an expansion; their sums wait in 12 KiB, their activations in the second level.
+// Rows that a panel serves before the next panel: their activations stay in the second-level cache,
+// and their sums are 12 KiB. (Expanding codes to bytes once for all of them was measured and is no
+// gain: decoding keeps other units of the processor busy than products do.)
 constexpr int kBlockRows = 96;
-// How far ahead weights are asked for, in bytes: processors stop at the end of a page by themselves.
-constexpr int kPrefetchBytes = 2048;
+// While products wait for memory, the processor runs ahead by itself and best alone. Once there is
+// more to compute for each byte (from so many rows on, as measured), it does not reach far enough,
+// and weights are asked for this far ahead into the second-level cache, spread over the steps.
+constexpr size_t kAheadCodes = 8192;  // bytes
+constexpr int ask_from_rows(Format format) { return format == Format::U8 ? 5 : 2; }
 
 // ---- one pass over some groups, for `rows` rows and `vectors` vectors of outputs ----
 
-template <Format format, bool expanded, int rows, int vectors, int step, int end>
+template <Format format, int step>
+OCTAVO_INLINE void ask(const uint8_t* codes, size_t ahead) {
+  constexpr int kLines = group_bytes(format) / kAlign;
+#pragma GCC unroll 8
+  for (int line = kLines * step / kSteps; line < kLines * (step + 1) / kSteps; line++) {
+    __builtin_prefetch(codes + ahead + line * kAlign, 0, 2);
+  }
+}
+
+template <Format format, int rows, int vectors, int step, int end>
 OCTAVO_INLINE void dot_steps(Integers (&sums)[rows][vectors], const uint8_t* codes,
-                             const uint8_t* x, size_t x_stride) {
+                             size_t ahead, const uint8_t* x, size_t x_stride) {
   if constexpr (step < end) {
+    if (ahead) ask<format, step>(codes, ahead);
     Codes weights[vectors];
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; v++) {
-      weights[v] = decode<format, expanded, step>(codes + v * kLanes * 4);
+      weights[v] = decode<format, step>(codes + v * kLanes * 4);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
@@ -56,7 +65,7 @@ OCTAVO_INLINE void dot_steps(Integers (&sums)[rows][vectors], const uint8_t* cod
         sums[r][v] = dot<has_small_codes(format)>(sums[r][v], weights[v], four);
       }
     }
-    dot_steps<format, expanded, rows, vectors, step + 1, end>(sums, codes, x, x_stride);
+    dot_steps<format, rows, vectors, step + 1, end>(sums, codes, ahead, x, x_stride);
   }
 }
 
@@ -75,9 +84,10 @@ OCTAVO_INLINE Floats load_scale(const uint8_t* header) {
 }
 
 // Part `part` of a group: all of it, or 16 inputs where these have their own scale.
-template <Format format, bool expanded, int rows, int vectors, int part>
-OCTAVO_INLINE void add_part(Floats (&sums)[rows][vectors], const uint8_t* header, const uint8_t* codes,
-                            const uint8_t* x, size_t x_stride) {
+template <Format format, int rows, int vectors, int part>
+OCTAVO_INLINE void add_part(Floats (&sums)[rows][vectors], const uint8_t* header,
+                            const uint8_t* codes, size_t ahead, const uint8_t* x,
+                            size_t x_stride) {
   constexpr int kPartSteps = kSteps / layout_of(format).scales;
   Integers dots[rows][vectors];
 #pragma GCC unroll 8
@@ -85,8 +95,8 @@ OCTAVO_INLINE void add_part(Floats (&sums)[rows][vectors], const uint8_t* header
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; v++) dots[r][v] = start<format>(x + r * x_stride, part);
   }
-  dot_steps<format, expanded, rows, vectors, part * kPartSteps, (part + 1) * kPartSteps>(
-      dots, codes, x, x_stride);
+  dot_steps<format, rows, vectors, part * kPartSteps, (part + 1) * kPartSteps>(
+      dots, codes, ahead, x, x_stride);
 #pragma GCC unroll 8
   for (int v = 0; v < vectors; v++) {
     const Floats scale = load_scale<format>(header + part * kHeaderLine + v * kLanes * 2);
@@ -99,45 +109,43 @@ OCTAVO_INLINE void add_part(Floats (&sums)[rows][vectors], const uint8_t* header
   }
 }
 
-// Adds `groups` groups to a tile of sums[r · 32 + o]; `weights` and `x` begin with the first group.
-template <Format format, bool expanded, int rows>
-void add_groups(const uint8_t* weights, const uint8_t* x, size_t x_stride, int groups, bool fresh,
-                float* tile) {
-  constexpr int vectors = kQuantizedVectors;
-  constexpr int kHeader = header_bytes(format), kBytes = group_bytes(format, expanded);
+template <int rows, int vectors>
+OCTAVO_INLINE void add_minima(Floats (&sums)[rows][vectors], const uint8_t* header,
+                              const uint8_t* x, size_t x_stride) {
+#pragma GCC unroll 8
+  for (int v = 0; v < vectors; v++) {
+    const Floats minimum =
+        load_half(reinterpret_cast<const uint16_t*>(header + kHeaderLine + v * kLanes * 2));
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+      const Floats sum = splat(read_float(x + r * x_stride + kPreparedSum));
+      sums[r][v] = fma(sum, minimum, sums[r][v]);
+    }
+  }
+}
+
+// A panel's products with some rows: a tile of sums[r · 32 + o].
+template <Format format, int rows>
+void add_groups(const uint8_t* weights, size_t ahead, const uint8_t* x, size_t x_stride,
+                int groups, float* tile) {
+  constexpr int vectors = vectors_beside(rows);
+  constexpr int kHeader = header_bytes(format), kBytes = group_bytes(format);
   for (int first = 0; first < kPanel; first += vectors * kLanes) {
     Floats sums[rows][vectors];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 8
-      for (int v = 0; v < vectors; v++) {
-        sums[r][v] = fresh ? splat(0.0f) : load(tile + r * kPanel + first + v * kLanes);
-      }
+      for (int v = 0; v < vectors; v++) sums[r][v] = splat(0.0f);
     }
     const uint8_t* header = weights + first * 2;
     const uint8_t* codes = weights + kHeader + first * 4;
     const uint8_t* row = x;
     for (int group = 0; group < groups; group++) {
-      if constexpr (!expanded) {
-#pragma GCC unroll 20
-        for (int line = 0; line < kBytes; line += 64) prefetch(header + kPrefetchBytes + line);
-      }
-      add_part<format, expanded, rows, vectors, 0>(sums, header, codes, row, x_stride);
+      add_part<format, rows, vectors, 0>(sums, header, codes, ahead, row, x_stride);
       if constexpr (layout_of(format).scales == 2) {
-        add_part<format, expanded, rows, vectors, 1>(sums, header, codes, row, x_stride);
+        add_part<format, rows, vectors, 1>(sums, header, codes, ahead, row, x_stride);
       }
-      if constexpr (layout_of(format).minima) {
-#pragma GCC unroll 8
-        for (int v = 0; v < vectors; v++) {
-          const Floats minimum = load_half(
-              reinterpret_cast<const uint16_t*>(header + kHeaderLine + v * kLanes * 2));
-#pragma GCC unroll 8
-          for (int r = 0; r < rows; r++) {
-            const float sum = read_float(row + r * x_stride + kPreparedSum);
-            sums[r][v] = fma(splat(sum), minimum, sums[r][v]);
-          }
-        }
-      }
+      if constexpr (layout_of(format).minima) add_minima(sums, header, row, x_stride);
       header += kBytes;
       codes += kBytes;
       row += kPreparedGroup;
@@ -152,92 +160,45 @@ void add_groups(const uint8_t* weights, const uint8_t* x, size_t x_stride, int g
 
 // ---- any number of rows: split evenly over the fewest passes ----
 
-template <Format format, bool expanded, int rows = kQuantizedRows>
-void add_rows(int wanted, const uint8_t* weights, const uint8_t* x, size_t x_stride, int groups,
-              bool fresh, float* tile) {
+template <Format format, int rows = kQuantizedRows>
+void add_rows(int wanted, const uint8_t* weights, size_t ahead, const uint8_t* x, size_t x_stride,
+              int groups, float* tile) {
   if constexpr (rows > 0) {
     if (wanted == rows) {
-      return add_groups<format, expanded, rows>(weights, x, x_stride, groups, fresh, tile);
+      return add_groups<format, rows>(weights, ahead, x, x_stride, groups, tile);
     }
-    add_rows<format, expanded, rows - 1>(wanted, weights, x, x_stride, groups, fresh, tile);
+    add_rows<format, rows - 1>(wanted, weights, ahead, x, x_stride, groups, tile);
   }
 }
 
-template <Format format, bool expanded>
-void add_all_rows(int rows, const uint8_t* weights, const uint8_t* x, size_t x_stride, int groups,
-                  bool fresh, float* tile) {
+template <Format format>
+void add_all_rows(const Matrix& matrix, int panel, const uint8_t* x, int rows, float* tile) {
+  const uint8_t* weights = matrix.data + panel * matrix.panel_bytes;
+  const size_t x_stride = prepared_int8_bytes(matrix.inputs);
   const int passes = (rows + kQuantizedRows - 1) / kQuantizedRows;
+  const size_t ahead = rows >= ask_from_rows(format) ? kAheadCodes : 0;
   for (int pass = 0; pass < passes; pass++) {
     const int first = rows * pass / passes, count = rows * (pass + 1) / passes - first;
-    add_rows<format, expanded>(count, weights, x + first * x_stride, x_stride, groups, fresh,
-                               tile + first * kPanel);
-  }
-}
-
-template <Format format, int step = 0>
-OCTAVO_INLINE void expand_steps(const uint8_t* codes, uint8_t* out) {
-  if constexpr (step < kSteps) {
-    for (int first = 0; first < kCodeRow; first += kLanes * 4) {
-      store_codes(out + step * kCodeRow + first, decode<format, false, step>(codes + first));
-    }
-    expand_steps<format, step + 1>(codes, out);
-  }
-}
-
-template <Format format>
-void expand(const uint8_t* weights, int groups, uint8_t* out) {
-  constexpr int kHeader = header_bytes(format);
-  for (int group = 0; group < groups; group++) {
-    __builtin_memcpy(out, weights, kHeader);
-    expand_steps<format>(weights + kHeader, out + kHeader);
-    weights += group_bytes(format, false);
-    out += group_bytes(format, true);
-  }
-}
-
-// Many rows: the panel goes by in chunks of inputs, small enough to stay near while all rows pass.
-template <Format format>
-void add_block(int rows, const uint8_t* panel, const uint8_t* x, size_t x_stride, int groups,
-               float* tile, uint8_t* bytes) {
-  const int chunks = (groups + kExpandGroups - 1) / kExpandGroups;
-  for (int chunk = 0; chunk < chunks; chunk++) {
-    const int first = groups * chunk / chunks, count = groups * (chunk + 1) / chunks - first;
-    const uint8_t* weights = panel + static_cast<size_t>(first) * group_bytes(format, false);
-    const uint8_t* part = x + static_cast<size_t>(first) * kPreparedGroup;
-    if constexpr (format != Format::U8) {
-      expand<format>(weights, count, bytes);
-      weights = bytes;
-    }
-    add_all_rows<format, true>(rows, weights, part, x_stride, count, chunk == 0, tile);
+    add_rows<format>(count, weights, pass == 0 ? ahead : 0, x + first * x_stride, x_stride,
+                     matrix.inputs / kGroup, tile + first * kPanel);
   }
 }
 
 // ---- the whole product ----
 
-constexpr size_t kTileBytes = kBlockRows * kPanel * sizeof(float);
-
-inline size_t quantized_scratch(const Matrix& matrix) {
-  return kTileBytes + static_cast<size_t>(kExpandGroups) * group_bytes(matrix.format, true);
-}
+inline size_t quantized_scratch() { return kBlockRows * kPanel * sizeof(float); }
 
 template <Format format>
 void gemm_codes(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel,
                 int end_panel, uint8_t* scratch, const Epilogue& epilogue) {
-  const int groups = matrix.inputs / kGroup;
-  const size_t x_stride = prepared_int8_bytes(matrix.inputs);
   float* tile = reinterpret_cast<float*>(scratch);
   const int blocks = (rows + kBlockRows - 1) / kBlockRows;
   for (int block = 0; block < blocks; block++) {
     const int first = static_cast<int>(int64_t{rows} * block / blocks);
     const int count = static_cast<int>(int64_t{rows} * (block + 1) / blocks) - first;
-    const uint8_t* x = prepared + first * x_stride;
+    const uint8_t* x = prepared + first * prepared_int8_bytes(matrix.inputs);
     for (int panel = first_panel; panel < end_panel; panel++) {
-      const uint8_t* weights = matrix.data + panel * matrix.panel_bytes;
-      if (count < kExpandFrom) {
-        add_all_rows<format, false>(count, weights, x, x_stride, groups, true, tile);
-      } else {
-        add_block<format>(count, weights, x, x_stride, groups, tile, scratch + kTileBytes);
-      }
+      add_all_rows<format>(matrix, panel, x, count, tile);
       finish_tile(matrix, epilogue, first, count, panel, tile);
     }
   }
@@ -278,7 +239,7 @@ void unpack_codes(const Matrix& matrix, int output, float* out) {
       const float value = static_cast<float>(code - kLayout.offset) * scales[i / 16];
       out[first + i] = kLayout.minima ? value + minimum : value;
     }
-    group += group_bytes(format, false);
+    group += group_bytes(format);
   }
 }
 

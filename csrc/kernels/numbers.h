@@ -21,11 +21,14 @@ inline uint32_t float_to_bits(float value) {
   return bits;
 }
 
-inline float bf16_to_float(uint16_t bits) { return bits_to_float(static_cast<uint32_t>(bits) << 16); }
+inline float bf16_to_float(uint16_t bits) {
+  return bits_to_float(static_cast<uint32_t>(bits) << 16);
+}
 
 inline uint16_t float_to_bf16(float value) {
   const uint32_t bits = float_to_bits(value);
-  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);  // NaN
+  const bool nan = (bits & 0x7FFFFFFFu) > 0x7F800000u;
+  if (nan) return static_cast<uint16_t>((bits >> 16) | 0x40u);
   return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
 }
 

@@ -147,8 +147,9 @@ inline Floats power_of_two(Floats n) {
 
 constexpr int kPanelVectors = kPanel / kLanes;
 
-// Asks for the line that holds p. Addresses behind the end of a buffer are allowed: nothing is read.
-inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
+// Brings the line that holds p to L2 (not to L1, which what is in use now would have to leave).
+// p may lie behind the end of a buffer: nothing is read.
+inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 }  // namespace
 }  // namespace OCTAVO_TIER

@@ -176,8 +176,18 @@ struct KernelTable {
                           int splits, const float* partials, float* out, size_t out_stride,
                           uint8_t* scratch);
 
-  // sample.inl: the first of the largest; NaN anywhere (or +inf): -1.
+  // sample.inl. The first of the largest; -1 if any logit is not finite.
   int32_t (*arg_max)(const float* logits, int size);
+  // The token with the largest logit / temperature + noise; noise is a function of the keys and
+  // the token (octavo/runner/noise.py). -1 if any logit is not finite. `scratch` is the thread's
+  // own, draw_scratch(size) bytes. draw_among: of the tokens given alone, all of them finite.
+  size_t (*draw_scratch)(int size);
+  int32_t (*draw)(const float* logits, int size, double temperature, uint64_t one, uint64_t two,
+                  uint8_t* scratch);
+  int32_t (*draw_among)(const float* logits, const int32_t* tokens, int count, double temperature,
+                        uint64_t one, uint64_t two);
+  // out[i] = exp(logits[i] / temperature - most), none above 1; returns their sum.
+  double (*shares)(const float* logits, int size, double temperature, double most, double* out);
 };
 
 const KernelTable* scalar_kernels();

@@ -2,6 +2,7 @@
 #include "kernels/attention.inl"
 #include "kernels/elementwise.inl"
 #include "kernels/gemm.inl"
+#include "kernels/sample.inl"
 #include "kernels/table.h"
 
 #define OCTAVO_JOIN_(a, b) a##b
@@ -19,6 +20,7 @@ const KernelTable table = [] {
   add_gemm(made);
   add_elementwise(made);
   add_attention(made);
+  add_sampling(made);
   return made;
 }();
 

@@ -5,7 +5,7 @@
 
 namespace octavo {
 
-// Both return the scale as fp16, for which the codes were chosen: value ≈ scale · (code - offset).
+// Both return the scale as fp16, for which the codes were chosen: value = scale · (code - offset).
 // A value that is not finite gives a scale that is not a number: it must not hide.
 uint16_t choose_eight_bits(const float* values, uint8_t* codes);  // offset 128
 uint16_t choose_four_bits(const float* values, uint8_t* codes);   // offset 8

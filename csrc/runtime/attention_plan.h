@@ -6,7 +6,7 @@
 //   partials: plan.partial_floats() floats, shared; scratch: kernels.attention_scratch(shape) a
 //   thread; then in each layer, behind a barrier that made q, K and V visible:
 //     next = 0;                                   // by one thread, before the barrier
-//     plan.run(call, next, scratch);              // by every thread: takes items until none is left
+//     plan.run(call, next, scratch);              // by every thread: takes items while there are
 //   and a barrier before `out` is read. Whoever finishes the last part of a row merges it.
 //
 // Which thread does what, and into how many parts the splits of a row fall, changes no bit.

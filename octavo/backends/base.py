@@ -13,6 +13,8 @@ from octavo.layers import CausalLM, Module, Ops, Value
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
+Longs = NDArray[np.int64]
+Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +97,36 @@ class StoredRows:
         return start + order.astype(np.uint64) * np.uint64(self.rows.shape[1])
 
 
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """How rows of logits are sampled: arrays with an entry for each draw."""
+
+    rows: Longs
+    temperatures: Doubles  # 0: greedy
+    min_p: Doubles  # 0: none
+    top_p: Doubles  # 1: none
+    top_k: Longs  # 0 or less: none
+    seeds: Longs
+    positions: Longs  # how many tokens were generated before
+
+
+class SamplingKernel(Protocol):
+    """Draws the very tokens that octavo/runner/sampler.py draws, where no rule is in the way."""
+
+    def draw(self, logits: Floats, draws: Draws) -> Longs:
+        """A token for each; -1 where a logit is not finite."""
+
+
 class Backend(Protocol):
     """Computes forward passes over a paged KV cache that it holds."""
 
     @property
     def ops(self) -> Ops:
         """The operations, for the layers."""
+
+    @property
+    def sampling(self) -> SamplingKernel | None:
+        """Its own way to draw tokens, if it has one."""
 
     def parameter(self, array: NDArray[Any]) -> Value:
         """A weight that is no matrix, as this backend keeps it."""

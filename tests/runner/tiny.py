@@ -172,6 +172,8 @@ class StubBackend:
     A row's hidden state is its token and its position.
     """
 
+    sampling = None
+
     def __init__(self, logits: Any) -> None:
         self.logits = logits  # called with a batch
         self.batches: list[HostBatch] = []

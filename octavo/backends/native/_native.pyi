@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,8 +82,53 @@ class Program:
 
 def tiers() -> list[str]: ...
 def physical_cores() -> list[int]: ...
+@overload
 def own_format(type: Stored) -> Format: ...
+@overload
+def own_format(type: int) -> str: ...
 def can_pack(type: Stored, format: Format) -> bool: ...
 def stored_row_bytes(type: Stored, inputs: int) -> int: ...
 def prepared_bytes(tier: str, format: Format, inputs: int) -> int: ...
 def release_file_pages(address: int, bytes: int) -> None: ...
+
+# kernels_gemm.cpp
+
+class PackedMatrix:
+    @property
+    def outputs(self) -> int: ...
+    @property
+    def inputs(self) -> int: ...
+    @property
+    def panels(self) -> int: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def num_bytes(self) -> int: ...
+
+def pack(
+    format: str,
+    stored_type: int,
+    rows: Sequence[NDArray[np.uint8] | None],
+    inputs: int,
+) -> PackedMatrix: ...
+def prepare(tier: str, format: str, x: NDArray[np.float32]) -> NDArray[np.uint8]: ...
+def gemm(
+    tier: str,
+    matrix: PackedMatrix,
+    prepared: NDArray[np.uint8],
+    out: NDArray[np.float32],
+    first_panel: int = 0,
+    end_panel: int = -1,
+    first_output: int = 0,
+    bias: NDArray[np.float32] | None = None,
+    residual: NDArray[np.float32] | None = None,
+    scale: float = 1.0,
+    cap: float = 0.0,
+    activation: str = "none",
+    gated: bool = False,
+    out_rows: NDArray[np.int32] | None = None,
+    row_weights: NDArray[np.float32] | None = None,
+) -> None: ...
+def unpack_row(
+    tier: str, matrix: PackedMatrix, output: int, out: NDArray[np.float32]
+) -> None: ...

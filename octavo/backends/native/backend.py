@@ -19,6 +19,7 @@ from octavo.backends.native.listing import Listing
 from octavo.backends.native.matrices import CpuWeights, Experts, Matrix, Packer, Vector
 from octavo.backends.native.plan import stride
 from octavo.backends.native.recorder import Recorder
+from octavo.backends.native.sampling import NativeSampling
 from octavo.layers import CausalLM, Module, Ops
 
 BLOCK_TOKENS = 16  # kernels take so many tokens of a block together
@@ -50,6 +51,7 @@ class NativeBackend:
                 f"instruction set {self.tier!r} is not one that this processor runs: "
                 f"{', '.join(_native.tiers())}"
             )
+        self.sampling = NativeSampling(self.tier, self._team)
         self._packer = Packer(self._team, options.weights)
         self._recorder = Recorder()
         self.ops: Ops = cast(Ops, self._recorder)  # they take this backend's own values

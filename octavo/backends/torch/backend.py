@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from octavo.backends.base import ForwardResult, HostBatch, KVLayout, StoredRows
+from octavo.backends.base import ForwardResult, HostBatch, KVLayout, SamplingKernel, StoredRows
 from octavo.backends.torch.attention import Buffers, TorchBatch, make_buffers
 from octavo.backends.torch.ops import TorchOps
 from octavo.layers import CausalLM, Module, Ops
@@ -20,6 +20,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 class TorchBackend:
     """Implements `octavo.backends.base.Backend`."""
+
+    sampling: SamplingKernel | None = None  # numpy's will do
 
     def __init__(self, dtype: str = "float32") -> None:
         if dtype not in DTYPES:
