@@ -176,7 +176,7 @@ class Packer:
             wanted = None  # rows that do not divide into groups stay what they are
         if wanted is None:
             if hasattr(_native.Stored, type_):
-                own = _native.own_format(getattr(_native.Stored, type_))
+                own: _native.Format = _native.own_format(getattr(_native.Stored, type_))
                 if can_pack(type_, own):
                     return own
             wanted = "U8" if inputs % PANEL == 0 else "F32"
