@@ -121,6 +121,7 @@ class PoisonedBackend:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self.copy_blocks = backend.copy_blocks
+        self.sampling = backend.sampling
         self.poisoned: list[int] = []  # chunks of the coming step
 
     def forward(self, batch: HostBatch) -> ForwardResult:
