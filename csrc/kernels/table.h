@@ -17,7 +17,8 @@ namespace octavo {
 
 constexpr int kPanel = 32;      // outputs whose weights lie together: two 512-bit vectors of floats
 constexpr int kGroup = 32;      // inputs that share a scale, of weights and of activations
-constexpr int kBlockTokens = 16;  // tokens of a KV block that kernels take together (blocks hold 16·k)
+// tokens of a KV block that kernels take together (blocks hold 16·k)
+constexpr int kBlockTokens = 16;
 constexpr int kSplit = 512;     // positions of KV whose softmax is one; fixed, see the law
 constexpr int kAttentionRows = 16;  // most rows of a sequence that one attention item takes
 constexpr int kAlign = 64;      // bytes; of every buffer and panel
