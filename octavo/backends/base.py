@@ -32,6 +32,21 @@ class KVLayout:
 
 
 @dataclass(frozen=True, slots=True)
+class StepSize:
+    """The largest step there can be, and the widths of what passes through it."""
+
+    rows: int
+    sequences: int
+    positions: int  # of the longest sequence
+    hidden: int
+    ffn: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+
+
+@dataclass(frozen=True, slots=True)
 class HostBatch:
     """One forward pass, in arrays on the host; sequence s has rows row_starts[s:s+2]."""
 

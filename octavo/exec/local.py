@@ -12,6 +12,7 @@ from octavo.config import EngineArguments
 from octavo.core.engine import EngineCore
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.exec.inline import InlineExecutor
+from octavo.exec.measure import Scales
 from octavo.loader import Source
 from octavo.loader import resolve as resolve_source
 from octavo.models.build import bind
@@ -47,9 +48,11 @@ def start_local_engine(
     source = resolve_source(arguments.model)
     opened = open_model(source, arguments.max_model_len)
     layout = place_layers(opened.model)
-    config = resolve(arguments, opened.spec, layout)
+    config = resolve(arguments, opened, layout)
     backend = TorchBackend(config.dtype)
+    scales = Scales(config.bill)
     bind(opened.model, backend, opened.weights)
+    scales.weigh(opened.model)
     backend.prepare(opened.model, layout, config.core.num_blocks, config.core.block_size)
     runner = ModelRunner(backend, opened.spec.vocabulary, config.core, processors=processors)
     core = EngineCore(config.core, InlineExecutor(runner), clock, secrets.token_bytes(32))
