@@ -6,7 +6,7 @@ import logging
 
 from octavo.layers import CausalLM
 from octavo.models.footprint import held_bytes
-from octavo.observe.machine import own_bytes
+from octavo.observe.machine import give_back_freed, own_bytes
 from octavo.observe.memory_bill import MemoryBill, difference
 from octavo.runner.kv_cache import readable
 
@@ -27,6 +27,7 @@ class Scales:
         their file are held, but are not the process's own.
         """
         predicted = self._bill.weights_bytes
+        give_back_freed()
         grown = own_bytes() - self._before
         held = held_bytes(model)
         measured = grown if held is None else held

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +92,18 @@ def huge_pages(root: Path = ROOT) -> str:
 def own_bytes() -> int:
     """What of this process's memory is its own and resident: files it maps are not counted."""
     return _fields(ROOT / "proc/self/status").get("RssAnon", 0) * 1024
+
+
+def give_back_freed() -> None:
+    """Let the system have what this process has freed but still keeps; glibc can, others need not.
+
+    Loading a model frees a great deal at once, which nothing later is large enough to reuse.
+    """
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):
+        return
+    trim(0)
 
 
 def _control_groups(root: Path) -> list[Path]:

@@ -13,6 +13,7 @@ _SCORE_COPIES = 3
 _FFN_COPIES = 5
 _HIDDEN_COPIES = 6
 _LOGIT_COPIES = 3
+_LIBRARY_BYTES = 16 << 20  # what torch and its libraries keep for themselves once they run
 # Mirrors attention.py, which needs torch to be imported; a test holds them to be equal.
 QUERY_TILE, KEY_TILE, MOST_KEPT_CELLS = 8, 64, 1 << 23
 _CELL_BYTES = 8 + QUERY_TILE  # where it is, and which queries of the item do not see it
@@ -36,4 +37,4 @@ def step_bytes(size: StepSize, dtype: str) -> int:
     stream = size.rows * size.hidden * element_bytes * _HIDDEN_COPIES
     logits = min(size.rows, size.sequences) * size.vocabulary * 4 * _LOGIT_COPIES
     kept = min(MOST_KEPT_CELLS, items * size.positions) * _CELL_BYTES
-    return max(attention, mlp, logits) + stream + kept
+    return max(attention, mlp, logits) + stream + kept + _LIBRARY_BYTES
