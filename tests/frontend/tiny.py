@@ -8,6 +8,10 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from octavo import AsyncLLM
+from octavo.core.engine import EngineCore
+from octavo.frontend.inline_client import InlineClient
+
 TEXTS = (
     "The quick brown fox jumps over the lazy dog, and the dog does not mind.",
     "A day in the country is worth a month in town; so they say, at least.",
@@ -51,6 +55,14 @@ def make_model(directory: Path) -> Path:
     (directory / "config.json").write_text(json.dumps(config))
     save_file(_weights(), str(directory / "model.safetensors"))
     return directory
+
+
+def core_of(engine: AsyncLLM) -> EngineCore:
+    """The core that an engine in this process steps."""
+    client = engine._client
+    assert isinstance(client, InlineClient)
+    assert client._core is not None
+    return client._core
 
 
 def _weights() -> dict[str, np.ndarray]:
