@@ -37,6 +37,15 @@ def make_model(directory: Path) -> Path:
     """Write the directory; the same bytes every time."""
     from safetensors.numpy import save_file
 
+    make_tokenizer_files(directory)
+    config = {**SIZES, "architectures": ["LlamaForCausalLM"], "eos_token_id": 1, "bos_token_id": 0}
+    (directory / "config.json").write_text(json.dumps(config))
+    save_file(_weights(), str(directory / "model.safetensors"))
+    return directory
+
+
+def make_tokenizer_files(directory: Path) -> Path:
+    """The text side alone."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -51,9 +60,6 @@ def make_model(directory: Path) -> Path:
     tokenizer.save(str(directory / "tokenizer.json"))
     settings = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
     (directory / "tokenizer_config.json").write_text(json.dumps(settings))
-    config = {**SIZES, "architectures": ["LlamaForCausalLM"], "eos_token_id": 1, "bos_token_id": 0}
-    (directory / "config.json").write_text(json.dumps(config))
-    save_file(_weights(), str(directory / "model.safetensors"))
     return directory
 
 
