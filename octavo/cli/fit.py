@@ -118,8 +118,8 @@ def _length_rows(bill: MemoryBill, config: EngineConfig) -> list[tuple[str, ...]
     """How many fit, at lengths that people think in, up to the longest there can be."""
     core = config.core
     kv_bytes = core.num_blocks * bill.block_bytes
+    rows: list[tuple[str, ...]] = []
     lengths = [length for length in _LENGTHS if length < core.max_model_len]
-    rows = []
     for length in (*lengths, core.max_model_len):
         fitting = bill.num_sequences(length, kv_bytes)
         count = min(fitting, core.max_num_seqs)

@@ -11,6 +11,8 @@ _MISSING = {
     "starlette": "the server needs starlette, which is not installed; pip install octavo",
 }
 
+_THEIRS = ("ServerConfigError", "EngineStartError", "TokenizerError")
+
 
 def explain(error: Exception) -> str:
     """One line or a few for the person at the terminal."""
@@ -39,8 +41,9 @@ def is_theirs(error: Exception) -> bool:
 
     if isinstance(error, ConfigError | RequestError | CheckpointError | OSError):
         return True
-    # The server's own, which must not be imported for this.
-    return type(error).__module__.startswith("octavo.") and isinstance(error, ValueError)
+    # Of parts that must not be imported for this.
+    name = type(error).__name__
+    return type(error).__module__.startswith("octavo.") and name in _THEIRS
 
 
 def as_flags(message: str) -> str:

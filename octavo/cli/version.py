@@ -15,7 +15,8 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Octavo's, and that of the Python it runs in."""
-    sys.stdout.write(f"octavo {version_of('octavo')} (Python {platform.python_version()})\n")
+    version = version_of("octavo") or "(run from its sources)"
+    sys.stdout.write(f"octavo {version} (Python {platform.python_version()})\n")
     return 0
 
 

@@ -110,7 +110,9 @@ def directory_of(repository: str) -> Path:
 
 
 def _library(name: HubName) -> ModuleType:
-    where = f"{name.repository} (revision {name.revision}) is not in {directory_of(name.repository)}"
+    where = (
+        f"{name.repository} (revision {name.revision}) is not in {directory_of(name.repository)}"
+    )
     if env.hub_offline():
         raise DownloadError(where, advice="unset HF_HUB_OFFLINE to fetch it from the hub")
     try:

@@ -9,8 +9,8 @@ from pathlib import Path
 from octavo.loader import hub, wheel_cache
 from octavo.loader.errors import CheckpointError
 from octavo.loader.pinned import ALIASES
-from octavo.loader.weight_files import PICKLE_SUFFIXES, choose_weights
 from octavo.loader.pypi import PREFIX
+from octavo.loader.weight_files import PICKLE_SUFFIXES, choose_weights
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,8 @@ def num_cores(root: Path = ROOT) -> tuple[int, float | None]:
 
 def processor(root: Path = ROOT) -> tuple[str, list[str]]:
     """The CPU's name, and those of its instruction sets that matter here."""
-    name, flags = "", []
+    name = ""
+    flags: list[str] = []
     for line in _text(root / "proc/cpuinfo").splitlines():
         key, _, value = line.partition(":")
         key = key.strip().lower()
@@ -92,6 +93,16 @@ def huge_pages(root: Path = ROOT) -> str:
 def own_bytes() -> int:
     """What of this process's memory is its own and resident: files it maps are not counted."""
     return _fields(ROOT / "proc/self/status").get("RssAnon", 0) * 1024
+
+
+def process_age() -> float | None:
+    """Seconds since the system started this process; None where that is not told."""
+    uptime = _text(ROOT / "proc/uptime").split()
+    # The name, in parentheses, may hold spaces.
+    words = _text(ROOT / "proc/self/stat").rpartition(")")[2].split()
+    if not uptime or len(words) < 20:
+        return None
+    return float(uptime[0]) - int(words[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def give_back_freed() -> None:
