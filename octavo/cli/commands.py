@@ -20,7 +20,7 @@ _ALL = (
     Command("serve", "octavo.cli.serve", "serve a model over HTTP, as OpenAI does", "[MODEL]"),
     Command("run", "octavo.cli.run", "answer a prompt, or chat in the terminal", "[PROMPT]"),
     Command("pull", "octavo.cli.pull", "fetch a model into the cache", "MODEL"),
-    Command("list", "octavo.cli.list", "the models that are in the caches", ""),
+    Command("list", "octavo.cli.list_models", "the models that are in the caches", ""),
     Command("fit", "octavo.cli.fit", "how much memory a model takes, before it is loaded", "MODEL"),
     Command("doctor", "octavo.cli.doctor", "what this machine offers, and what is missing", ""),
     Command("version", "octavo.cli.version", "the version", ""),

@@ -6,6 +6,7 @@ import importlib
 import logging
 import os
 import sys
+import traceback
 from typing import TextIO
 
 from octavo.cli.commands import FAILED, INTERRUPTED, OK, USAGE, Command
@@ -50,7 +51,7 @@ def execute(command: Command, words: list[str]) -> int:
         return FAILED
     except Exception as error:
         if is_debugging:
-            logging.getLogger("octavo").debug("the traceback", exc_info=True)
+            traceback.print_exc()
         sys.stderr.write(f"octavo {command.name}: {explain(error)}\n")
         return FAILED
     return code

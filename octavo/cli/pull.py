@@ -13,6 +13,7 @@ from octavo.cli.parsing import Parser
 
 def add_arguments(parser: Parser) -> None:
     """The model."""
+    parser.set_defaults(log_level="INFO")
     add_model(parser, has_default=False)
     parser.add_argument(
         "-q", "--quiet", action="store_true", help="print the directory, and nothing else"
@@ -23,8 +24,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Fetch, with progress where somebody looks; then say where it is."""
     from octavo.loader.source import resolve
 
-    if not arguments.quiet:
-        logging.getLogger("octavo").setLevel(logging.INFO)
+    if arguments.quiet and not arguments.debug:
+        logging.getLogger("octavo").setLevel(logging.WARNING)
     source = resolve(model_of(arguments))
     if arguments.quiet:
         sys.stdout.write(f"{source.directory}\n")

@@ -177,10 +177,10 @@ def server_config(arguments: argparse.Namespace) -> ServerConfig:
     from octavo.server.config import ServerConfig, read_keys
 
     _settle_foreign(arguments)
+    given = {name: getattr(arguments, name) for name, *_ in _ROWS}
+    # A flag that is not given is None or, where it stands alone, False; 0 is a value.
     asked = {
-        name: value
-        for name, *_ in _ROWS
-        if (value := getattr(arguments, name)) not in (None, False)
+        name: value for name, value in given.items() if value is not None and value is not False
     }
     typed = tuple(arguments.api_key or ())
     keys = read_keys(arguments.api_key_file, env.api_keys())

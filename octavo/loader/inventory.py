@@ -10,6 +10,7 @@ from octavo.loader import hub, wheel_cache
 from octavo.loader.errors import CheckpointError
 from octavo.loader.pinned import ALIASES
 from octavo.loader.pypi import PREFIX
+from octavo.loader.strict_json import parse_object
 from octavo.loader.weight_files import PICKLE_SUFFIXES, choose_weights
 
 
@@ -69,14 +70,28 @@ def _kind(directory: Path) -> str:
         files = choose_weights(names)
     except CheckpointError:
         ggufs = [name for name in names if name.endswith(".gguf")]
-        if ggufs:
+        if len(ggufs) > 1:
             return f"{len(ggufs)} gguf files"
+        if ggufs or any(name.endswith(".safetensors") for name in names):
+            return "incomplete"
         has_pickles = any(name.endswith(PICKLE_SUFFIXES) for name in names)
         return "pickled" if has_pickles else "no weights"
-    if files.is_gguf:
-        return "gguf"
-    is_whole = all((directory / name).is_file() for name in files.names)
-    return "safetensors" if is_whole else "incomplete"
+    wanted = {*files.names, *_shards(directory, files.index)}
+    if not all((directory / name).is_file() for name in wanted):
+        return "incomplete"
+    return "gguf" if files.is_gguf else "safetensors"
+
+
+def _shards(directory: Path, index: str | None) -> list[str]:
+    """The files that an index names; a damaged one names none."""
+    if index is None:
+        return []
+    try:
+        told = parse_object((directory / index).read_bytes(), directory / index, "the index")
+    except (OSError, CheckpointError):
+        return []
+    shards = told.get("weight_map")
+    return sorted(set(map(str, shards.values()))) if isinstance(shards, dict) else []
 
 
 def _linked_bytes(directory: Path) -> int:

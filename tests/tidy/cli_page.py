@@ -19,8 +19,8 @@ Exit codes: 0, done; 1, it failed, and standard error says what, why and what to
 line cannot be understood; 130, ended by Ctrl-C. Every command takes `--debug`, which shows the
 traceback of an error and logs everything. Options are never abbreviated.
 
-Options of vLLM's that mean nothing here are taken with a line that says why; those that ask for what
-Octavo does not have are refused with one.
+Options of vLLM's that mean nothing here are taken with a line that says why; those that ask for
+what Octavo does not have are refused with one.
 """
 
 
