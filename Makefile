@@ -7,6 +7,8 @@ WORKERS ?= 2
 SEEDS ?= 2000
 FROM ?= 0
 COVERAGE_TESTS ?= tests/core
+MODEL ?= smollm2
+ARGS ?=
 
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -15,7 +17,7 @@ CODE := $(wildcard octavo tests benchmarks)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup test test-smollm2 check coverage format sim planted bench-core lock clean
+.PHONY: help setup serve test test-smollm2 check coverage format sim planted bench-core lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,6 +97,9 @@ format: $(VENV)/.dev ## ruff format, and the fixes ruff is sure of
 	@$(RUN) -m ruff format $(CODE)
 
 # ---- programs ----
+
+serve: setup ## serve a model on this machine: make serve MODEL=smollm2 ARGS="--port 8001"
+	@exec $(VENV)/bin/octavo serve $(MODEL) $(ARGS)
 
 sim: $(VENV)/.octavo ## simulated worlds: make sim SEEDS=10000 FROM=0
 	@$(RUN) -m tests.sim --seeds $(SEEDS) --from $(FROM)

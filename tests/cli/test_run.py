@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 from octavo import LLM, SamplingParams
 from octavo.cli import main
 from octavo.cli.commands import FAILED, INTERRUPTED, OK, USAGE
+from octavo.env import child_environment
 
 Pipe = Callable[[bytes], None]
 FEW = ("--temperature", "0", "--max-tokens", "6", "--ignore-eos")
@@ -123,7 +123,7 @@ def test_ctrl_c_ends_the_program(tiny: str) -> None:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env=child_environment({"OMP_NUM_THREADS": "1"}),
     )
     assert process.stdout is not None
     assert process.stdout.read(1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import signal
 import socket
@@ -17,6 +16,7 @@ import pytest
 
 from octavo.cli import main
 from octavo.cli.commands import FAILED, INTERRUPTED, OK
+from octavo.env import child_environment
 
 SMALL = ("--num-gpu-blocks-override", "20")
 
@@ -30,7 +30,7 @@ def server(tiny: str, *words: str) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "OCTAVO_API_KEY": ""},
+        env=child_environment({"OMP_NUM_THREADS": "1", "OCTAVO_API_KEY": ""}),
     )
     try:
         yield process
