@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _serve(config: ServerConfig, llm: AsyncLLM, asked: EngineArguments, start: StartUp) -> int:
     from octavo.loader.source import resolve
     from octavo.server import lifecycle
-    from octavo.server.adapter import LLMEngine, attach
+    from octavo.server.adapter import LLMEngine
 
     tokenizer = None
     if asked.tokenizer is not None:
@@ -85,7 +85,7 @@ def _serve(config: ServerConfig, llm: AsyncLLM, asked: EngineArguments, start: S
         tokenizer = source.weights[0] if source.is_gguf else source.directory
 
     async def start_engine() -> LLMEngine:
-        return await attach(llm, max_logprobs=asked.max_logprobs, tokenizer=tokenizer)
+        return await LLMEngine.over(llm, max_logprobs=asked.max_logprobs, tokenizer=tokenizer)
 
     def say_ready(life: Lifecycle) -> None:
         start.lap("open the door")

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain
 from struct import Struct
+from typing import Protocol
 
 from octavo.core.engine import Executor
 from octavo.core.plan import StepPlan, StepResult
@@ -63,11 +64,18 @@ class BlackBox:
         self._memory.close()
 
 
+class Note(Protocol):
+    """Where it is noted who is at work: a black box, in the end."""
+
+    def write(self, numbers: Sequence[int]) -> None:
+        """Say who is."""
+
+
 class RecordingExecutor:
     """An executor whose plans are noted in the black box before they run."""
 
     def __init__(
-        self, executor: Executor, box: BlackBox, tell_size: Callable[[int], None] | None = None
+        self, executor: Executor, box: Note, tell_size: Callable[[int], None] | None = None
     ) -> None:
         self._executor = executor
         self._box = box

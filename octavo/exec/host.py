@@ -20,24 +20,26 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from octavo.config import EngineArguments
 from octavo.core.engine import EngineCore, Executor
 from octavo.core.request import Abort, Event, Pause, ResetPrefixCache, Resume, TokenEvent
-from octavo.exec.black_box import BlackBox, RecordingExecutor
+from octavo.exec.black_box import BlackBox, Note, RecordingExecutor
 from octavo.exec.channel import DUMP_SIGNAL, Channel, Progress
 from octavo.exec.facts import EngineFacts, take_snapshot
 from octavo.exec.messages import (
     MAX_TEXT,
     Add,
     Command,
+    Down,
     Drop,
     Failed,
     Hello,
     News,
     Ready,
     Start,
+    Up,
     WireError,
     WireEvent,
     WireRequest,
@@ -106,39 +108,67 @@ def main(argv: list[str]) -> int:
         channel.close()
 
 
+class Messages(Protocol):
+    """The way to the front end, as far as the working loop uses it."""
+
+    def receive(self, wait: bool) -> Down | None:
+        """The next message; None if there is none yet, and none is to be waited for."""
+
+    def send(self, message: Up) -> None:
+        """Hand a message on; WireError if it cannot cross."""
+
+
 class Host:
     """The working loop."""
 
     def __init__(
-        self, core: EngineCore, channel: Channel, box: BlackBox, progress: Progress
+        self,
+        core: EngineCore,
+        channel: Messages,
+        box: Note,
+        progress: Progress,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._core = core
         self._channel = channel
         self._box = box
         self._progress = progress
+        self._clock = clock
         self._outbox: list[WireEvent] = []  # answers that are no step's
         self._snapshot_at = float("-inf")
 
     def serve(self) -> None:
         """Work until something goes wrong, or the process is ended."""
-        core, progress = self._core, self._progress
         while True:
-            if not (core.has_work or self._outbox):
-                self._box.write(())
-                progress.busy_since = None
-                self._tell([], is_idle=True)
+            if self.is_idle:
+                self.rest()
                 self._take(wait=True)
-            self._take(wait=False)
-            progress.busy_since = time.monotonic()
-            events = core.step()
-            progress.step += 1
-            self._tell(events)
+            self.turn()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether only a message can bring work."""
+        return not (self._core.has_work or self._outbox)
+
+    def rest(self) -> None:
+        """Say that nobody is at work."""
+        self._box.write(())
+        self._progress.busy_since = None
+        self._tell([], is_idle=True)
+
+    def turn(self) -> None:
+        """The messages that are there, a step, and what it brings."""
+        self._take(wait=False)
+        self._progress.busy_since = self._clock()
+        events = self._core.step()
+        self._progress.step += 1
+        self._tell(events)
 
     def _take(self, wait: bool) -> None:
         """All the messages that are there; with `wait` at least one."""
         while (message := self._channel.receive(wait)) is not None:
             if wait:
-                self._progress.busy_since, wait = time.monotonic(), False
+                self._progress.busy_since, wait = self._clock(), False
             match message:
                 case Add(requests):
                     for request in requests:
@@ -168,7 +198,7 @@ class Host:
         """Send the events, and the statistics when they are due."""
         wire, self._outbox = self._outbox, []
         wire.extend(map(self._translate, events))
-        now, snapshot = time.monotonic(), None
+        now, snapshot = self._clock(), None
         if is_idle or now >= self._snapshot_at:
             self._snapshot_at = now + SNAPSHOT_SECONDS
             snapshot = take_snapshot(self._core, now)

@@ -52,13 +52,18 @@ class Journal:
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
         self._by_number: dict[int, Entry] = {}
-        self._num_submitted = 0
+        self._next_number = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(list(self._entries.values()))
+
+    @property
+    def num_submitted(self) -> int:
+        """How many the present engine has."""
+        return len(self._by_number)
 
     def open(self, request: Request) -> Entry:
         """Begin an entry; it may bring tokens that it was given elsewhere."""
@@ -97,10 +102,10 @@ class Journal:
         if request.parent_id is not None and (before := self.find(request.parent_id)) is not None:
             parent = before.number
         resumed = replace(request, emitted=entry.emitted, resumed=entry.is_promised)
-        wire = request_to_wire(resumed, self._num_submitted, parent)
-        entry.number, entry.is_promised = self._num_submitted, True
-        self._by_number[self._num_submitted] = entry
-        self._num_submitted += 1
+        wire = request_to_wire(resumed, self._next_number, parent)
+        entry.number, entry.is_promised = self._next_number, True
+        self._by_number[self._next_number] = entry
+        self._next_number += 1
         if entry.lost_at is not None:
             entry.lost_seconds += max(0.0, now - entry.lost_at)
             entry.lost_at = None

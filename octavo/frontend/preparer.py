@@ -17,11 +17,9 @@ import msgspec
 from msgspec import Struct
 
 from octavo.frontend.chat_template import ChatTemplate, choose_template
-from octavo.frontend.gguf_vocabulary import tokenizer_from_gguf
 from octavo.frontend.template_meter import ChatTemplateError, TemplateLimits
 from octavo.frontend.tokenizer import Tokenizer
 from octavo.frontend.tokenizer_files import tokenizer_from_directory
-from octavo.loader.gguf import open_gguf
 
 MAX_FRAME_BYTES = 256 << 20
 ADDRESS_SPACE_BYTES = 8 << 30  # of the process; what asks for more gets a MemoryError
@@ -116,7 +114,10 @@ def _known_roles(messages: list[dict[str, Any]], source: str) -> list[dict[str, 
 
 def load_tokenizer_at(path: Path) -> Tokenizer:
     """The tokenizer of a model's directory or of its GGUF file."""
-    if path.suffix == ".gguf":
+    if path.suffix == ".gguf":  # the reader of these files takes numpy along
+        from octavo.frontend.gguf_vocabulary import tokenizer_from_gguf
+        from octavo.loader.gguf import open_gguf
+
         return tokenizer_from_gguf(open_gguf(path).metadata)
     return tokenizer_from_directory(path)
 

@@ -53,10 +53,10 @@ from octavo.frontend.outputs import EngineDeadError
 from octavo.frontend.restarts import Restarts, Timing
 from octavo.frontend.suspicion import Suspicion
 from octavo.frontend.uplink import Said, Uplink
+from octavo.frontend.vigil import TICK_SECONDS, Vigil
 
 log = logging.getLogger(__name__)
 
-TICK_SECONDS = 0.25
 DUMP_SECONDS = 0.2  # for the stacks to be written before the process is killed
 FRAMES_AT_ONCE = 64  # read before anybody else in the event loop has a turn
 
@@ -83,6 +83,7 @@ class ProcessClient:
         self._arguments = arguments
         self._launcher = launcher
         self._timing = timing or Timing()
+        self._vigil = Vigil(self._timing, clock())
         self._clock = clock
         self._journal = Journal()
         self._suspicion = Suspicion()
@@ -94,7 +95,6 @@ class ProcessClient:
         self._is_paused = False
         self._down: Downlink | None = None
         self._up: Uplink | None = None
-        self._launched_at = self._heard_at = self._ticked_at = clock()
         self._reason: str | None = None  # why the present engine has been, or will be, ended
         self._is_condemned = False  # it is being ended: what it still says does not count
         self.restarts = Restarts(self._timing)
@@ -122,8 +122,8 @@ class ProcessClient:
                 self._read_all()
                 if ending is not None and not self.is_well():
                     raise EngineStartError(self._reason or f"the engine did not start: {ending}")
-                if self._clock() - self._launched_at > self._timing.start_seconds:
-                    raise EngineStartError(self._start_takes_too_long())
+                if (charge := self._vigil.charge(self._clock(), has_work=False)) is not None:
+                    raise EngineStartError(charge)
         except BaseException:
             self.close()
             raise
@@ -136,7 +136,7 @@ class ProcessClient:
     def attach(self, deliver: Deliver, died: Died) -> None:
         self._loop = asyncio.get_running_loop()
         self._deliver, self._died = deliver, died
-        self._heard_at = self._ticked_at = self._clock()
+        self._vigil.wake(self._clock())
         for timer in self._timers.values():  # of a loop that has ended
             timer.cancel()
         self._timers.clear()
@@ -180,7 +180,7 @@ class ProcessClient:
         return (
             self._state is State.READY
             and not self._is_condemned
-            and self._clock() - self._heard_at < max(1.0, 4 * TICK_SECONDS)
+            and self._vigil.is_fresh(self._clock())
         )
 
     def snapshot(self) -> EngineSnapshot:
@@ -205,6 +205,7 @@ class ProcessClient:
                     self._abort(event.request_id)
                 case Pause() | Resume():
                     self._is_paused = isinstance(event, Pause)
+                    self._vigil.move(self._clock())
                     self._command("pause" if self._is_paused else "resume")
                 case ResetPrefixCache():  # a new engine has an empty one
                     self._command("reset_prefix_cache")
@@ -221,6 +222,8 @@ class ProcessClient:
 
     def _add(self, entries: Iterable[Entry]) -> None:
         now, wires = self._clock(), []
+        if not self._journal.num_submitted:
+            self._vigil.move(now)
         for entry in entries:
             try:
                 wires.append(self._journal.submit(entry, now))
@@ -308,10 +311,9 @@ class ProcessClient:
         assert self._up is not None
         try:
             message = self._up.read(incoming)
-            self._heard_at = self._clock()
-            if isinstance(message, Pulse):
-                self._judge(message)
-            else:
+            pulse = message if isinstance(message, Pulse) else None
+            self._vigil.hear(self._clock(), pulse)
+            if not isinstance(message, Pulse):
                 self._hear(message)
         except (WireError, JournalError) as error:
             self._break_off(f"it broke the protocol: {error}")
@@ -369,7 +371,7 @@ class ProcessClient:
     def _launch(self) -> None:
         self._epoch += 1
         self._reason, self._is_condemned = None, False
-        self._launched_at = self._heard_at = self._clock()
+        self._vigil = Vigil(self._timing, self._clock())
         self._state = State.STARTING
         self._engine = self._launcher.launch(self._epoch)
         self._down, self._up = Downlink(self._engine, self._epoch), Uplink(self._epoch)
@@ -381,7 +383,7 @@ class ProcessClient:
             raise WireError("it has another vocabulary than its predecessor: the model was changed")
         self._facts = self._facts or facts
         self._state = State.READY
-        self._launched_at = self._clock()
+        self._vigil.ready(self._clock())
         if self._epoch > 1:
             log.warning("engine %d is ready; %d requests go on", self._epoch, len(self._journal))
         if self._is_paused:
@@ -389,30 +391,18 @@ class ProcessClient:
         self._after_trial()
 
     def _on_tick(self) -> None:
-        loop, now = self._loop, self._clock()
+        loop = self._loop
         assert loop is not None
-        if now - self._ticked_at > 3 * TICK_SECONDS:  # we slept: that says nothing of the engine
-            self._heard_at = now
-        self._ticked_at = now
+        self._vigil.look(self._clock())
         self._timers["tick"] = loop.call_later(TICK_SECONDS, self._on_tick)
         self._on_frames()
         self._on_end()
         if self._engine is None or self._is_condemned:
             return
-        if self._state is State.READY:
-            silence = now - self._heard_at
-            if silence > self._timing.silence_seconds:
-                self._break_off(f"it gave no sign of life for {silence:.1f} s")
-        elif now - self._launched_at > self._timing.start_seconds:
-            self._break_off(self._start_takes_too_long())
-
-    def _start_takes_too_long(self) -> str:
-        return f"the engine was not ready {self._timing.start_seconds:.0f} s after its start"
-
-    def _judge(self, pulse: Pulse) -> None:
-        limit = self._timing.step_seconds(pulse.num_tokens)
-        if self._state is State.READY and pulse.busy_seconds > limit:
-            self._break_off(f"step {pulse.step} was not done after {pulse.busy_seconds:.1f} s")
+        has_work = self._journal.num_submitted > 0 and not self._is_paused
+        charge = self._vigil.charge(self._clock(), has_work)
+        if charge is not None:
+            self._break_off(charge)
 
     def _break_off(self, reason: str) -> None:
         """End an engine that does not do what it should; its death is then like any other."""
@@ -436,7 +426,6 @@ class ProcessClient:
 
     def _bury(self, engine: Engine, reason: str) -> None:
         now, events = self._clock(), []
-        age = now - self._launched_at if self._state is State.READY else 0.0
         numbers = engine.at_work()
         at_work = [entry for number in numbers if (entry := self._journal.at(number)) is not None]
         condemned = self._suspicion.death(at_work, engine.was_killed())
@@ -454,7 +443,7 @@ class ProcessClient:
             self._journal.close(entry)
             self._suspicion.forget(entry)
         log.error("engine %d ended: %s", self._epoch, reason)
-        self.restarts.death(age)
+        self.restarts.death(self._vigil.age(now))
         if condemned is not None:
             self.restarts.bear()
         self._begin_again(reason)

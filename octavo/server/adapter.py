@@ -1,4 +1,4 @@
-"""Puts an `AsyncLLM` behind the server: its facts, health and commands in the server's words."""
+"""An `AsyncLLM` as the server's engine: facts, health and statistics in the server's terms."""
 
 from __future__ import annotations
 
@@ -11,17 +11,44 @@ from octavo.exec.facts import EngineSnapshot
 from octavo.frontend.async_llm import AsyncLLM
 from octavo.frontend.desk import PLAIN, Options
 from octavo.frontend.outputs import RequestOutput
+from octavo.frontend.text_model import recommended
 from octavo.server.engine import Command, Health, ModelFacts
-
-RESTARTING = "the engine is being started again"
 
 
 class LLMEngine:
-    """Implements `octavo.server.engine.Engine`."""
+    """Implements `octavo.server.engine.Engine`; closed with the AsyncLLM it is made over."""
 
     def __init__(self, llm: AsyncLLM, facts: ModelFacts) -> None:
         self._llm = llm
-        self.facts = facts
+        self._facts = facts
+
+    @classmethod
+    async def over(
+        cls, llm: AsyncLLM, *, max_logprobs: int = 20, tokenizer: Path | None = None
+    ) -> LLMEngine:
+        """In the event loop that will serve; `tokenizer`: where it is, if not with the model."""
+        await llm.resume()  # binds it to this loop, so that it is well before the first request
+        told = llm.facts
+        source = told.source
+        own = source.weights[0] if source.is_gguf else source.directory
+        facts = ModelFacts(
+            name=told.name,
+            path=str(tokenizer or own),
+            tokenizer=await llm.get_tokenizer(),
+            vocabulary=told.vocabulary,
+            max_model_len=told.max_model_len,
+            defaults=recommended(told.generation),
+            max_logprobs=max_logprobs,
+            max_num_seqs=told.max_num_seqs,
+            num_blocks=told.num_blocks,
+            block_size=told.block_size,
+            longest_tokens=told.longest_tokens,
+        )
+        return cls(llm, facts)
+
+    @property
+    def facts(self) -> ModelFacts:
+        return self._facts
 
     def generate(
         self,
@@ -46,32 +73,9 @@ class LLMEngine:
                 await self._llm.reset_prefix_cache()
 
     def health(self) -> Health:
-        is_well = self._llm.is_well()
-        return Health(is_well, "" if is_well else RESTARTING)
+        if self._llm.is_well():
+            return Health(True)
+        return Health(False, "it is being started again, or has stopped")
 
     def snapshot(self) -> EngineSnapshot:
         return self._llm.snapshot()
-
-
-async def attach(llm: AsyncLLM, *, max_logprobs: int, tokenizer: Path | None = None) -> LLMEngine:
-    """The engine of the running event loop; from now on its death is noticed and mended.
-
-    `tokenizer` is where it can be read again, if not beside the weights.
-    """
-    await llm.resume()  # it was not paused: this only ties it to the loop
-    facts = llm.facts
-    source = facts.source
-    path = tokenizer or (source.weights[0] if source.is_gguf else source.directory)
-    told = ModelFacts(
-        name=facts.name,
-        path=str(path),
-        tokenizer=await llm.get_tokenizer(),
-        vocabulary=facts.vocabulary,
-        max_model_len=facts.max_model_len,
-        defaults=llm.get_default_sampling_params(),
-        max_logprobs=max_logprobs,
-        max_num_seqs=facts.max_num_seqs,
-        num_blocks=facts.num_blocks,
-        block_size=facts.block_size,
-    )
-    return LLMEngine(llm, told)

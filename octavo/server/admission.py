@@ -33,6 +33,7 @@ class _Lane:
 
     waiting: list[tuple[int, int, Ticket]]
     served: float = 0.0  # virtual tokens
+    last_turn: int = 0  # of equals, the one that has waited longest since its last
     num_inside: int = 0
 
 
@@ -54,6 +55,7 @@ class Admission:
         self._lanes: dict[str, _Lane] = {}
         self._ends: deque[float] = deque(maxlen=1024)
         self._serial = 0
+        self.num_turns = 0
         self.num_waiting = 0  # being prepared, or in line
         self.waiting_tokens = 0
         self.waiting_bytes = 0
@@ -74,21 +76,23 @@ class Admission:
             raise self.rejected("bytes", f"{self.waiting_bytes} bytes of requests wait already")
         return Ticket(self, owner, num_bytes)
 
-    def seconds_to_wait(self) -> float:
+    def seconds_to_wait(self, num_ahead: int | None = None) -> float:
         """An estimate for one who comes now, from how fast requests have ended of late."""
-        if self.num_inside < self._room and not self.num_waiting:
+        if num_ahead is None:
+            num_ahead = self.num_waiting
+        if self.num_inside < self._room and not num_ahead:
             return 0.0
         now = self._clock()
         while self._ends and now - self._ends[0] > RATE_SECONDS:
             self._ends.popleft()
         if not self._ends:
-            return 1.0 + self.num_waiting / self._room
+            return 1.0 + num_ahead / self._room
         span = max(0.1, now - self._ends[0])
-        return (self.num_waiting + 1) * span / len(self._ends)
+        return (num_ahead + 1) * span / len(self._ends)
 
     def check_deadline(self, seconds: float) -> None:
-        """Refuse what would only be cancelled later."""
-        expected = self.seconds_to_wait()
+        """Refuse one that has just knocked and would only be cancelled later."""
+        expected = self.seconds_to_wait(self.num_waiting - 1)
         if expected > seconds:
             raise self.rejected(
                 "deadline",
@@ -124,7 +128,7 @@ class Admission:
             lanes = [lane for lane in self._lanes.values() if lane.waiting]
             if not lanes:
                 return
-            lane = min(lanes, key=lambda each: each.served)
+            lane = min(lanes, key=lambda each: (each.served, each.last_turn))
             ticket = lane.waiting[0][2]
             if self.num_inside and self.num_inside + ticket.num_sequences > self._room:
                 return
@@ -163,6 +167,8 @@ class Ticket:
         """Its turn has come."""
         self._stop_waiting()
         self._lane = lane
+        self._door.num_turns += 1
+        lane.last_turn = self._door.num_turns
         lane.num_inside += 1
         lane.served += self.num_tokens
         self._door.num_inside += self.num_sequences

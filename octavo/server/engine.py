@@ -1,6 +1,6 @@
 """What the server asks of whatever stands behind it: a small protocol, and the facts it tells.
 
-An `AsyncLLM` fulfils it through `octavo.server.adapter`; tests put an engine without a model there.
+An `AsyncLLM` fulfils it through `octavo.server.adapter`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class ModelFacts:
     max_num_seqs: int = 64
     num_blocks: int = 0
     block_size: int = 16
+    longest_tokens: int | None = None  # of one sequence, where the KV cache holds less
     max_new_tokens: int | None = None  # of the model's generation_config
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from octavo.core import stats as why
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.stats import RequestStats
+from octavo.frontend.journal import RESTART
 
 MAX_PARTS = 128  # prefill chunks listed one by one
 _HELD = {
@@ -20,6 +21,7 @@ _HELD = {
     why.PREFIX: "another request was computing the same prefix",
     why.PAUSED: "an operator had paused the engine",
     why.TURN: "a step had to end first",
+    RESTART: "the engine had died and was being started again",
 }
 _ADVICE = {
     "template": "a shorter conversation or a simpler chat template moves it",
@@ -32,6 +34,7 @@ _ADVICE = {
     why.PREFIX: "nothing need be moved: the prefix would have had to be computed anyhow",
     why.PAUSED: "resuming sooner moves it",
     why.TURN: "smaller steps (max_num_batched_tokens) move it",
+    RESTART: "the log says why the engine died",
     "prefill": "a shorter prompt, a cached prefix or a larger max_num_batched_tokens moves it",
     "decode": "a smaller max_tokens, or fewer requests at once (max_num_seqs), moves it",
     "preempted": "more KV memory (kv_cache_memory_bytes) or a smaller max_num_seqs moves it",
@@ -62,7 +65,6 @@ class Record:
     first_byte_at: float | None = None
     ended_at: float | None = None
     client_seconds: float = 0.0
-    num_restarts: int = 0
     stats: RequestStats | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
     num_prompt_tokens: int = 0
@@ -83,7 +85,9 @@ class Record:
             "cached_tokens": self.stats.num_cached_tokens if self.stats else None,
             "completion_tokens": self.num_output_tokens,
             "preemptions": self.stats.num_preemptions if self.stats else None,
-            "engine_restarts": self.num_restarts,
+            "engine_restart_ms": _ms(self.stats.held_seconds.get(RESTART, 0.0))
+            if self.stats
+            else None,
             "waited_for_client_ms": _ms(self.client_seconds),
             "parameters": self.parameters,
             "cause": _sentence(shares, end - self.began),
@@ -156,9 +160,9 @@ def _sentence(shares: Mapping[str, float], total: float) -> str:
     name, seconds = max(shares.items(), key=lambda each: each[1])
     if total <= 0 or seconds <= 0:
         return "Nothing took any time worth naming."
-    what = _NAMES.get(name) or f"waiting in the queue because {_HELD[name]}"
+    what = _NAMES.get(name) or f"waiting in the queue because {_HELD.get(name, name)}"
     share = min(100.0, 100 * seconds / total)
-    return f"{_ms(seconds)} of {_ms(total)} ms ({share:.0f} %) went into {what}; {_ADVICE[name]}."
+    return f"{_ms(seconds)} of {_ms(total)} ms ({share:.0f} %) went into {what}; {_ADVICE.get(name, '')}."
 
 
 def _timeline(record: Record, end: float) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from octavo.core.sampling_params import SamplingParams
 from octavo.frontend.desk import FailedRequestError, Options
-from octavo.frontend.outputs import RequestError, RequestOutput
+from octavo.frontend.outputs import EngineDeadError, RequestError, RequestOutput
 from octavo.frontend.preparer import Prepared
 from octavo.server.admission import Ticket
 from octavo.server.call import Call, encode
@@ -208,12 +208,8 @@ class Generation:
             raise self._told(error) from error
         except RequestError as error:
             raise invalid(str(error), "prompt") from error
-        except (ApiError, ClientGoneError):
-            raise
-        except Exception as error:
-            if not self._server.engine.health().is_ready:
-                raise unavailable("the engine has stopped", "engine_not_ready") from error
-            raise
+        except EngineDeadError as error:
+            raise unavailable("the engine has stopped", "engine_not_ready") from error
 
     def _one(self, index: int) -> Any:
         prompt = self._plan.prompts[index]

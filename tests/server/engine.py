@@ -10,20 +10,20 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
+from octavo.config import EngineArguments
 from octavo.core.config import CoreConfig
 from octavo.core.engine import EngineCore
 from octavo.core.plan import NO_TOKEN, LogprobsPayload, NewSlot, StepPlan, StepResult, TokenLogprobs
-from octavo.core.request import Event, Pause, ResetPrefixCache, Resume
 from octavo.core.sampling_params import SamplingParams
+from octavo.exec.facts import EngineFacts, EngineSnapshot, take_snapshot
 from octavo.exec.inline import InlineExecutor
-from octavo.frontend import async_llm
 from octavo.frontend.async_llm import AsyncLLM
-from octavo.frontend.desk import PLAIN, Desk, Model, Options
+from octavo.frontend.desk import PLAIN, Options
+from octavo.frontend.inline_client import InlineClient
 from octavo.frontend.outputs import RequestOutput
 from octavo.frontend.preparer import load_tokenizer_at
-from octavo.frontend.tokenizer import Tokenizer
+from octavo.server.adapter import LLMEngine
 from octavo.server.engine import Command, Health, ModelFacts
 from tests.frontend.tiny import make_tokenizer_files
 
@@ -43,7 +43,7 @@ class Slot:
 class ChainRunner:
     """Its model is a hash of the whole prefix; it says so with log-probabilities if asked."""
 
-    def __init__(self, before_step: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, before_step: Callable[[], object] = lambda: None) -> None:
         self.slots: dict[int, Slot] = {}
         self.before_step = before_step
         self.poisoned: set[str] = set()  # requests whose next step fails
@@ -120,17 +120,6 @@ def told(before: int, token: int, most: int) -> TokenLogprobs:
 
 
 @dataclass
-class _LocalModel:
-    """What AsyncLLM is given instead of a model."""
-
-    core: EngineCore
-    desk: Desk
-    tokenizer: Tokenizer
-    now: Callable[[], float] = time.monotonic
-    default_sampling: Callable[[], SamplingParams] = SamplingParams
-
-
-@dataclass
 class FakeEngine:
     """Fulfils `octavo.server.engine.Engine` by a real AsyncLLM."""
 
@@ -152,12 +141,23 @@ class FakeEngine:
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
         )
-        executor = InlineExecutor(self.runner)
-        self.core = EngineCore(config, executor, time.monotonic, b"k" * 32)
-        desk = Desk(Model(tokenizer, VOCABULARY, self.max_model_len, (END,), 20), seed=0)
-        model = _LocalModel(self.core, desk, tokenizer)
-        with mock.patch.object(async_llm, "LocalModel", return_value=model):
-            self.llm = AsyncLLM()
+        self.core = EngineCore(config, InlineExecutor(self.runner), time.monotonic, b"k" * 32)
+        told = EngineFacts(
+            name="tiny",
+            architecture="chain",
+            directory=str(self.directory),
+            weights=(str(self.directory / "none.safetensors"),),
+            vocabulary=VOCABULARY,
+            max_model_len=self.max_model_len,
+            longest_tokens=self.max_model_len,
+            block_size=4,
+            num_blocks=self.num_blocks,
+            max_num_seqs=self.max_num_seqs,
+            max_num_waiting=10_000,
+            dtype="none",
+        )
+        arguments = EngineArguments(model="tiny")
+        self.llm = AsyncLLM.over(InlineClient(self.core, told), arguments)
         self.facts = ModelFacts(
             name="tiny",
             path=str(self.directory),
@@ -169,6 +169,7 @@ class FakeEngine:
             num_blocks=self.num_blocks,
             block_size=4,
         )
+        self._engine = LLMEngine(self.llm, self.facts)
 
     def generate(
         self,
@@ -186,36 +187,16 @@ class FakeEngine:
         await self.llm.abort(request_id)
 
     async def command(self, command: Command) -> None:
-        """Straight to the core."""
-        events: dict[str, Event] = {
-            "pause": Pause(),
-            "resume": Resume(),
-            "reset_prefix_cache": ResetPrefixCache(),
-        }
-        self.llm._send(events[command])
+        """As the adapter does."""
+        await self._engine.command(command)
 
     def health(self) -> Health:
         """As the test says."""
         return self.told_health
 
-    def snapshot(self) -> Any:
+    def snapshot(self) -> EngineSnapshot:
         """As the core is now."""
-        scheduler = self.core.scheduler
-        stats = scheduler.stats
-        return mock.Mock(
-            num_steps=stats.num_steps,
-            num_tokens=stats.num_tokens,
-            num_prefill_tokens=stats.num_prefill_tokens,
-            num_cached_tokens=stats.num_cached_tokens,
-            num_preemptions=stats.num_preemptions,
-            num_finished=dict(stats.num_finished),
-            num_running=len(scheduler.running),
-            num_waiting=scheduler.queue.num_waiting,
-            num_free_blocks=scheduler.kv.pool.num_free,
-            num_blocks=self.num_blocks,
-            is_paused=scheduler.paused,
-            recent=tuple(stats.recent),
-        )
+        return take_snapshot(self.core, time.monotonic())
 
     def close(self) -> None:
         """Stop the thread."""

@@ -127,7 +127,7 @@ BOMBS = (
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_template_bombs_stop_and_slow_nobody(directory: Path, bomb: str) -> None:
     """While one goes off the loop turns, and others are served."""
-    options = {"trust_request_chat_template": True, "template_seconds": 1.0}
+    options: Any = {"trust_request_chat_template": True, "template_seconds": 1.0}
 
     async def main() -> None:
         async with serving(directory, **options) as client:

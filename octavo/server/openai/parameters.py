@@ -71,12 +71,14 @@ def fit(
 ) -> tuple[list[Prepared], int]:
     """The prompts, cut if that was asked for, and `max_tokens` as far as there is room."""
     facts, config = call.server.engine.facts, call.server.config
-    cut = [_cut(request, prompt, wanted, facts) for prompt in prompts]
+    most = facts.longest_tokens or facts.max_model_len
+    cut = [_cut(request, prompt, wanted, most, facts) for prompt in prompts]
     longest = max(len(prompt.token_ids) for prompt in cut)
-    room = facts.max_model_len - longest
+    room = most - longest
     if room < 1:
+        what = "model's context" if most == facts.max_model_len else "room in the KV cache"
         raise invalid(
-            f"the prompt has {longest} tokens, and the model's context is {facts.max_model_len}, "
+            f"the prompt has {longest} tokens, and the {what} is {most}, "
             "which leaves no room for an answer: shorten it, or set truncate_prompt_tokens",
             "messages" if "messages" in request.__struct_fields__ else "prompt",
             "context_length_exceeded",
@@ -90,13 +92,13 @@ def fit(
 
 
 def _cut(
-    request: CommonRequest, prompt: Prepared, wanted: int | None, facts: ModelFacts
+    request: CommonRequest, prompt: Prepared, wanted: int | None, most: int, facts: ModelFacts
 ) -> Prepared:
     keep = request.truncate_prompt_tokens
     if keep is None:
         return prompt
     if keep == -1:
-        keep = max(1, facts.max_model_len - max(1, wanted or 1))
+        keep = max(1, most - max(1, wanted or 1))
     ids = prompt.token_ids
     if len(ids) <= keep:
         return prompt
