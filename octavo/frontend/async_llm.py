@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -312,6 +313,8 @@ def _start(
             "logits_processors are functions, which do not cross into the engine's process; "
             "use engine='inline', or leave them out"
         )
+    if not sys.platform.startswith("linux"):
+        raise ConfigError("engine='process' needs Linux; use engine='inline'")
     from octavo.frontend.launcher import ProcessLauncher  # ZeroMQ comes with these
     from octavo.frontend.process_client import ProcessClient
 

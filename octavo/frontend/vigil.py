@@ -71,5 +71,8 @@ class Vigil:
             self._moved_at = now
         seconds = now - self._moved_at
         if seconds > self._timing.step_seconds(self._pulse.num_tokens):
-            return f"step {self._pulse.step} was not done after {seconds:.1f} s"
+            return (
+                f"step {self._pulse.step} was not done after {seconds:.1f} s; it says itself that "
+                f"it has been at it for {self._pulse.busy_seconds:.1f} s"
+            )
         return None

@@ -60,6 +60,7 @@ class SimEngine:
         self._config = config
         self._inbox: deque[bytes] = deque()
         self._last_arrival = 0.0
+        self._is_resting = False
         self._num_taken = self._num_sent = self._num_pulses = 0
         self._box = Box()
         self._progress = Progress()
@@ -70,6 +71,7 @@ class SimEngine:
         self._on_end: Callable[[], None] | None = None
         self.is_stopped = False  # as by SIGSTOP
         self.is_hung = False  # in a step that never ends; its pulse goes on
+        self.is_mad = False  # it says what is no message
         self.is_closed = False
         self._loop.call_later(self._random.uniform(0, 0.1), self._begin)
 
@@ -92,6 +94,8 @@ class SimEngine:
         self._world.num_dumps += 1
 
     def kill(self) -> None:
+        if self._ending is None and not (self.is_stopped or self.is_hung or self.is_mad):
+            self._world.errors.append(AssertionError("an engine was killed that did no wrong"))
         self.end("its process was ended by SIGKILL")
 
     def ending(self) -> str | None:
@@ -104,7 +108,7 @@ class SimEngine:
         return self._box.numbers
 
     def close(self) -> None:
-        self.kill()
+        self.end("its process was ended by SIGKILL")
         self._on_end = None
         self.is_closed = True
 
@@ -114,22 +118,26 @@ class SimEngine:
     def is_ready(self) -> bool:
         return self._host is not None and self._ending is None
 
-    @property
-    def num_sequences(self) -> int:
-        return 0 if self._core is None else len(self._core.scheduler.sequences)
+    def names(self) -> list[str]:
+        """Of the sequences in its core."""
+        return [] if self._core is None else list(self._core.scheduler.sequences)
 
     def end(self, how: str, by_others: bool = False) -> None:
-        """The process is gone; what it had sent may arrive or not."""
+        """The process is gone; what it had sent may arrive, arrive late, or not."""
         if self._ending is not None:
             return
         self._ending, self._was_killed = how, by_others
-        if self._random.random() < 0.5:
-            self._world.lose_frames(self.epoch)
+        match self._random.randrange(3):
+            case 0:
+                self._world.lose_frames(self.epoch)
+            case 1:
+                self._world.hold_frames(self.epoch, self._random.uniform(0, 3))
         if self._on_end is not None:
             self._loop.call_later(self._random.uniform(0, 0.05), self._tell_end)
 
     def babble(self) -> None:
         """Send what is no message."""
+        self.is_mad = True
         self._world.carry(self.epoch, False, self._random.randbytes(20))
 
     # its own life
@@ -177,10 +185,12 @@ class SimEngine:
         host = self._host
         assert host is not None
         try:
-            if host.is_idle and not self._inbox:
-                host.rest()
-            else:
+            if self._inbox or not host.is_idle:
+                self._is_resting = False
                 host.turn()
+            elif not self._is_resting:
+                self._is_resting = True
+                host.rest()
         except WireError as error:  # the front end said something wrong
             self._world.errors.append(error)
             self.end("its process ended with exit code 4")
@@ -243,6 +253,7 @@ class SimLauncher:
         self.engines: list[SimEngine] = []
         self.errors: list[Exception] = []
         self.num_dumps = 0
+        self.num_late = 0  # frames of engines that have a successor already
         self.is_closed = False
         self._arrived: deque[Incoming] = deque()
         self._travelling: list[Incoming] = []
@@ -285,10 +296,21 @@ class SimLauncher:
         """What is still travelling from this engine never arrives."""
         self._travelling = [each for each in self._travelling if each.epoch != epoch]
 
+    def hold_frames(self, epoch: int, seconds: float) -> None:
+        """What is still travelling from this engine arrives so much later."""
+        held = [each for each in self._travelling if each.epoch == epoch]
+        self.lose_frames(epoch)
+        for incoming in held:
+            self.loop.call_later(seconds, self._hand_over, incoming)
+
     def _arrive(self, incoming: Incoming) -> None:
         if not any(each is incoming for each in self._travelling):
             return
         self._travelling = [each for each in self._travelling if each is not incoming]
+        self._hand_over(incoming)
+
+    def _hand_over(self, incoming: Incoming) -> None:
+        self.num_late += incoming.epoch < self.engines[-1].epoch and not incoming.is_pulse
         self._arrived.append(incoming)
         if self._on_frame is not None:
             self.loop.call_soon(self._on_frame)

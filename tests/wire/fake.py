@@ -112,7 +112,7 @@ def die(how: str) -> None:
 def _payload(slot: _Slot, start: int, end: int, samples: bool) -> object:
     """Made-up log-probabilities and hidden states, of what was asked for, from the tokens alone."""
     sampling = slot.sampling
-    if sampling.tells_hidden:
+    if sampling.pooling is not None:
         return HiddenPayload(array("f", slot.tokens)) if samples else None
     sampled: tuple[TokenLogprobs, ...] = ()
     prompt: tuple[TokenLogprobs, ...] = ()

@@ -57,7 +57,7 @@ def test_ends_stop_tokens_and_lengths(client: ProcessClient) -> None:
 def test_log_probabilities_of_tokens_and_prompts_and_hidden_states(client: ProcessClient) -> None:
     prompt = [index % 60 for index in range(1000)]  # two chunks and more
     asked = request("asked", prompt, logprobs=2, prompt_logprobs=1, max_tokens=4)
-    hidden = request("hidden", [5, 6], max_tokens=1, tells_hidden=True)
+    hidden = request("hidden", [5, 6], max_tokens=1, pooling="last")
 
     async def world() -> None:
         caller = Caller(client)
