@@ -9,14 +9,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from octavo.cli.commands import COMMANDS, OK, USAGE, Command, overview
+from octavo.cli.commands import COMMANDS, INTERRUPTED, OK, USAGE, Command, overview
 
 _FLAG_COMMANDS = {"-V": "version", "--version": "version"}
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command line (without the program's name); the process's exit code."""
-    rest = list(sys.argv[1:] if words is None else words)
+    if words is not None:
+        return _dispatch(list(words))
+    code = _dispatch(sys.argv[1:])
+    if code == INTERRUPTED:  # an impatient third Ctrl-C is not to spoil the end
+        from signal import SIG_IGN, SIGINT, signal
+
+        signal(SIGINT, SIG_IGN)
+    return code
+
+
+def _dispatch(rest: list[str]) -> int:
     is_debugging = rest[:1] == ["--debug"]
     if is_debugging:
         del rest[0]
@@ -24,7 +34,7 @@ def main(words: Sequence[str] | None = None) -> int:
         sys.stdout.write(overview())
         return OK
     if rest[0] == "help":
-        return main([rest[1], "--help"] if rest[1:] else [])
+        return _dispatch([rest[1], "--help"] if rest[1:] else [])
     name = _FLAG_COMMANDS.get(rest[0], rest[0])
     command = COMMANDS.get(name)
     if command is None:
