@@ -24,7 +24,17 @@ _OPTIONAL = {
     "huggingface_hub": ("octavo[hub]", "fetching models from the Hugging Face hub"),
     "openai": ("openai", "trying the server from Python"),
 }
-_NEEDED = ("jinja2", "ml_dtypes", "msgspec", "numpy", "tokenizers", "uvicorn", "uvloop", "zmq")
+_NEEDED = (
+    "httptools",
+    "jinja2",
+    "ml_dtypes",
+    "msgspec",
+    "numpy",
+    "tokenizers",
+    "uvicorn",
+    "uvloop",
+    "zmq",
+)
 _DISTRIBUTIONS = {"zmq": "pyzmq"}
 
 

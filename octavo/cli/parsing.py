@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from difflib import get_close_matches
 from typing import Any, NoReturn
@@ -60,6 +61,17 @@ def byte_count(text: str) -> int:
     is_decimal = text.strip().lower().endswith("b") and not match["binary"]
     exponent = _UNITS.index(match["unit"].lower() or " ")
     return int(float(match["number"]) * (1000 if is_decimal else 1024) ** exponent)
+
+
+def seconds(text: str) -> float:
+    """A time; it may be 0, but must end."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, as in 2.5")
+    return value
 
 
 def token_count(text: str) -> int:

@@ -12,7 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from octavo.cli.parsing import Parser, UsageError, byte_count, token_count
+from octavo.cli.parsing import Parser, UsageError, byte_count, seconds, token_count
 
 if TYPE_CHECKING:
     from octavo.server.config import ServerConfig
@@ -43,7 +43,7 @@ _DIALECT: tuple[_Row, ...] = (
 )
 _BOUNDS: tuple[_Row, ...] = (
     ("max_output_tokens", token_count, "TOKENS", "most tokens of an answer"),
-    ("max_request_seconds", float, "SECONDS", "most time of a request, waiting and generating"),
+    ("max_request_seconds", seconds, "SECONDS", "most time of a request, waiting and generating"),
     ("max_waiting_requests", int, "COUNT", "requests in the queue; more are refused with 429"),
     ("max_waiting_tokens", token_count, "TOKENS", "tokens in the queue"),
     ("max_waiting_bytes", byte_count, "SIZE", "bytes in the queue"),
@@ -54,15 +54,20 @@ _BOUNDS: tuple[_Row, ...] = (
     ("num_explained", int, "COUNT", "recent requests that can be explained"),
 )
 _TIMES: tuple[_Row, ...] = (
-    ("drain_seconds", float, "SECONDS", "for running requests to finish after SIGTERM"),
-    ("stall_seconds", float, "SECONDS", "a reader that takes nothing for so long is dropped"),
-    ("header_seconds", float, "SECONDS", "for a request's headers to arrive"),
-    ("body_seconds", float, "SECONDS", "for its body to arrive"),
-    ("idle_seconds", float, "SECONDS", "between two requests of a connection"),
-    ("status_seconds", float, "SECONDS", "longest wait before a stream's status line"),
-    ("ping_seconds", float, "SECONDS", "silence after which a stream carries a comment; 0: never"),
-    ("template_seconds", float, "SECONDS", "for a chat template to be rendered"),
-    ("tokenize_seconds", float, "SECONDS", "for a text to be tokenised"),
+    ("drain_seconds", seconds, "SECONDS", "for running requests to finish after SIGTERM"),
+    ("stall_seconds", seconds, "SECONDS", "a reader that takes nothing for so long is dropped"),
+    ("header_seconds", seconds, "SECONDS", "for a request's headers to arrive"),
+    ("body_seconds", seconds, "SECONDS", "for its body to arrive"),
+    ("idle_seconds", seconds, "SECONDS", "between two requests of a connection"),
+    ("status_seconds", seconds, "SECONDS", "longest wait before a stream's status line"),
+    (
+        "ping_seconds",
+        seconds,
+        "SECONDS",
+        "silence after which a stream carries a comment; 0: never",
+    ),
+    ("template_seconds", seconds, "SECONDS", "for a chat template to be rendered"),
+    ("tokenize_seconds", seconds, "SECONDS", "for a text to be tokenised"),
     ("num_preparers", int, "COUNT", "processes that do so for large texts"),
 )
 _GROUPS = {

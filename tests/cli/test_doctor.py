@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from octavo.cli import doctor, main
 from octavo.cli.commands import FAILED, OK
 from octavo.cli.doctor import Finding, verdict
 from octavo.observe import machine
+from tests.tidy.source import ROOT
 
 
 @pytest.mark.usefixtures("caches")
@@ -39,6 +42,12 @@ def test_without_torch_nothing_runs(
     text = capsys.readouterr().out
     assert "→ pip install 'octavo[torch]'" in text
     assert "No model can run here yet: torch backend: pip install" in text
+
+
+def test_it_looks_for_what_the_package_asks_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    required = {re.split(r"[>;=<\[ ]", line)[0] for line in project["dependencies"]}
+    assert required == {doctor._DISTRIBUTIONS.get(name, name) for name in doctor._NEEDED}
 
 
 def test_a_package_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

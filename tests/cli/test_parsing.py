@@ -7,7 +7,7 @@ import argparse
 import pytest
 
 from octavo.cli.output import size, table
-from octavo.cli.parsing import Parser, UsageError, byte_count, token_count
+from octavo.cli.parsing import Parser, UsageError, byte_count, seconds, token_count
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,14 @@ def test_token_counts(text: str, count: int) -> None:
 def test_what_is_no_token_count(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="as in 4096 or 32k"):
         token_count(text)
+
+
+def test_seconds() -> None:
+    assert seconds("2.5") == 2.5
+    assert seconds("0") == 0
+    for text in ("nan", "inf", "-1", "soon"):
+        with pytest.raises(argparse.ArgumentTypeError, match="not a number of seconds"):
+            seconds(text)
 
 
 def make_parser() -> Parser:
