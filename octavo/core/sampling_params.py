@@ -103,6 +103,11 @@ class SamplingParams:
         """Whether the most likely token is taken."""
         return self.temperature < GREEDY_BELOW
 
+    @property
+    def is_about_prompt(self) -> bool:
+        """Whether its one token is a by-product, which no answer holds and which needs no place."""
+        return self.pooling is not None and self.max_tokens == 1
+
     def check_vocabulary(self, size: int) -> None:
         """Raise RequestError if a token id does not exist in a vocabulary of this size.
 

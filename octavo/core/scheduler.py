@@ -77,7 +77,8 @@ class Scheduler(Roster):
         """
         if request.request_id in self.sequences:
             raise ValueError(f"request id {request.request_id!r} is in use")
-        max_total = min(request.max_total, self.config.max_model_len)
+        longest = self.config.max_model_len + request.sampling.is_about_prompt
+        max_total = min(request.max_total, longest)
         refusal = self._door.refusal(request, max_total)
         if refusal is not None:
             return self._turn_away(request, "refused", refusal)

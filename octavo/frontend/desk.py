@@ -149,13 +149,16 @@ class Desk:
         """The sampling with as many tokens as there is room for, if it sets no limit."""
         model = self.model
         room = model.longest_tokens - num_prompt
+        is_cache_small = model.longest_tokens < model.max_model_len
+        if sampling.is_about_prompt and not is_cache_small:
+            room += 1  # nobody asks for an answer
         if room < 1:
             limit = f"max_model_len={model.max_model_len}"
-            if model.longest_tokens < model.max_model_len:
+            if is_cache_small:
                 limit = f"the KV cache, which holds {model.longest_tokens} tokens,"
             raise RequestError(
-                f"the prompt has {num_prompt} tokens; {limit} leaves no room for an answer: "
-                "shorten it"
+                f"the prompt has {num_prompt} tokens; {limit} leaves no room for "
+                f"{'all of it' if sampling.is_about_prompt else 'an answer'}: shorten it"
             )
         if sampling.max_tokens == NO_LIMIT:
             return replace(sampling, max_tokens=room)
@@ -212,7 +215,8 @@ class Desk:
         """
         request_id = self._owners.get(event.request_id)
         if request_id is None:  # it ended here, by a stop string, before the core knew
-            self._account(self._unaccounted.pop(event.request_id, None), event.stats)
+            if event.finish_reason is not None:  # other tokens may have been on their way
+                self._account(self._unaccounted.pop(event.request_id, None), event.stats)
             return None, []
         entry = self._entries[request_id]
         stream = entry.streams[event.request_id]

@@ -34,6 +34,7 @@ def read_prompt(prompt: Prompt, tokenizer: Tokenizer, vocabulary: int) -> Input:
                 f"a prompt given as a dict needs 'prompt' or 'prompt_token_ids'; "
                 f"this one has {sorted(map(str, prompt))}"
             )
+        _refuse_others(prompt)
         text = prompt.get("prompt")
         given = prompt.get("prompt_token_ids")
         given = text if given is None else given
@@ -45,6 +46,17 @@ def read_prompt(prompt: Prompt, tokenizer: Tokenizer, vocabulary: int) -> Input:
             f"a prompt is a string or a list of token ids, not {type(given).__name__}"
         )
     return Input(text if isinstance(text, str) else None, check_ids(given, vocabulary))
+
+
+def _refuse_others(prompt: Mapping[str, Any]) -> None:
+    """What stands beside a prompt would be left out of it without a word: images, adapters."""
+    known = ("prompt", "prompt_token_ids")
+    others = [str(key) for key, value in prompt.items() if key not in known and value is not None]
+    if others:
+        raise RequestError(
+            f"a prompt given as a dict has 'prompt' or 'prompt_token_ids'; {', '.join(others)} "
+            "cannot be taken"
+        )
 
 
 def check_ids(ids: Sequence[Any], vocabulary: int) -> array[int]:

@@ -16,7 +16,7 @@ from octavo.frontend.beam_search import BeamSearchParams, search
 from octavo.frontend.desk import PLAIN, Options
 from octavo.frontend.embeddings import asking_for, embedded, pooled
 from octavo.frontend.inputs import Input, Prompt, is_many, read_prompt
-from octavo.frontend.messages import Message
+from octavo.frontend.messages import Message, conversations
 from octavo.frontend.model import LocalModel
 from octavo.frontend.outputs import (
     EmbeddingRequestOutput,
@@ -108,9 +108,7 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer one conversation or many, written as prompts by the model's chat template."""
         template = self._model.template(chat_template, with_tools=bool(tools))
-        many: Sequence[Any] = messages
-        if not messages or isinstance(messages[0], Mapping):
-            many = [messages]
+        many = conversations(messages)
         prompts: list[Prompt] = []
         for index, conversation in enumerate(many):
             try:
@@ -122,7 +120,8 @@ class LLM:
                     variables=chat_template_kwargs,
                 )
             except RequestError as error:
-                raise type(error)(place(index, len(many)) + str(error)) from None
+                where = f"conversations[{index}]: " if len(many) > 1 else ""
+                raise type(error)(where + str(error)) from None
             # The template writes special tokens itself.
             ids = self._model.tokenizer.encode(text, add_special_tokens=False)
             prompts.append({"prompt": text, "prompt_token_ids": ids})

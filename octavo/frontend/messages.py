@@ -22,6 +22,17 @@ TEXT_FIELDS = {
 DEEPEST_NESTING = 100
 
 
+def conversations(messages: Any) -> Sequence[Any]:
+    """One conversation, or many of them, as a list of conversations."""
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
+        raise ChatTemplateError(
+            "messages must be a conversation, which is a list of messages, or a list of "
+            f"conversations, not {type(messages).__name__}"
+        )
+    is_one = not messages or not isinstance(messages[0], list | tuple)
+    return [messages] if is_one else messages
+
+
 def read_messages(messages: Sequence[Message], *, takes_parts: bool) -> list[dict[str, Any]]:
     """A conversation's copy for a template; `takes_parts`: content may be a list there, too."""
     if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence):

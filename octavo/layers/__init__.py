@@ -5,7 +5,8 @@ never hears of ranks, dtypes, devices or quantisation; `octavo.models.build.bind
 and hands every layer its `ops`, the backend's operations.
 """
 
-from octavo.layers.attention import PagedAttention, QKVLinear
+from octavo.layers.attention import PagedAttention, QKVLinear, SelfAttention
+from octavo.layers.block import Block, ParallelBlock, SandwichBlock, SequentialBlock
 from octavo.layers.embedding import Embedding, PositionEmbedding
 from octavo.layers.linear import GateUpLinear, Linear
 from octavo.layers.mlp import MLP, GatedMLP
@@ -20,6 +21,7 @@ __all__ = [
     "MLP",
     "AnyOf",
     "Batch",
+    "Block",
     "CausalLM",
     "Embedding",
     "From",
@@ -30,6 +32,7 @@ __all__ = [
     "Module",
     "Ops",
     "PagedAttention",
+    "ParallelBlock",
     "Part",
     "Pieces",
     "PositionEmbedding",
@@ -37,6 +40,9 @@ __all__ = [
     "RMSNorm",
     "Rope",
     "Routing",
+    "SandwichBlock",
+    "SelfAttention",
+    "SequentialBlock",
     "SparseMLP",
     "TensorDeclaration",
     "Value",

@@ -22,6 +22,17 @@ class QKVLinear(Linear):
         super().__init__(hidden, parts, bias=bias, shard="out")
 
 
+class SelfAttention(Module):
+    """Project, attend, project back; a family says which projections and which attention."""
+
+    qkv: QKVLinear
+    attend: PagedAttention
+    out: Linear
+
+    def __call__(self, x: Value, batch: Batch) -> Value:
+        return self.out(self.attend(self.qkv(x), batch))
+
+
 class PagedAttention(Module):
     """Softmax attention of each token over its own sequence, KV kept in blocks.
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from octavo.layers.block import Block
 from octavo.layers.embedding import Embedding
 from octavo.layers.linear import Linear
 from octavo.layers.module import Batch, Module, Value
+from octavo.layers.norm import LayerNorm, RMSNorm
 from octavo.layers.weights import WeightSource
 
 
 class CausalLM(Module):
-    """A decoder. A family sets the class attributes and implements `hidden`."""
+    """A decoder. A family sets the class attributes, makes the layers, and says `weights`."""
 
     architectures: ClassVar[tuple[str, ...]] = ()  # the names that config.json gives it
     ignored: ClassVar[tuple[str, ...]] = ()  # checkpoint tensors that mean nothing (`*`: anything)
@@ -20,6 +22,8 @@ class CausalLM(Module):
     renames: ClassVar[tuple[tuple[str, str], ...]] = ()
 
     embed: Embedding
+    blocks: Sequence[Block]
+    norm: RMSNorm | LayerNorm
     head: Linear
     tied: bool = False  # the head's weight is the embedding's
     logit_scale: float = 1.0
@@ -31,7 +35,14 @@ class CausalLM(Module):
 
     def hidden(self, batch: Batch) -> Value:
         """The last hidden state of every token, normalised."""
-        raise NotImplementedError
+        x, residual = self.enter(batch), None
+        for block in self.blocks:
+            x, residual = block(x, residual, batch)
+        return self.norm.add(x, residual)[0]
+
+    def enter(self, batch: Batch) -> Value:
+        """What the first block reads."""
+        return self.embed(batch.token_ids)
 
     def logits(self, hidden: Value) -> Value:
         """Scores over the vocabulary."""

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 
 from octavo.layers import (
     Batch,
+    Block,
     CausalLM,
     Embedding,
     GatedMLP,
     LayerNorm,
     Linear,
-    Module,
     PagedAttention,
     QKVLinear,
+    SelfAttention,
     Value,
 )
 from octavo.layers.weights import WeightSource
@@ -21,7 +22,7 @@ from octavo.models.config import Config
 from octavo.models.spec import ModelSpec
 
 
-class Attention(Module):
+class Attention(SelfAttention):
     """Self-attention; each head may have norms of its own for queries and keys."""
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
@@ -39,11 +40,8 @@ class Attention(Module):
         )
         self.out = Linear(heads * dim, spec.hidden, bias=spec.out_bias, shard="in")
 
-    def __call__(self, x: Value, batch: Batch) -> Value:
-        return self.out(self.attend(self.qkv(x), batch))
 
-
-class Block(Module):
+class DecoderBlock(Block):
     """Attention and a gated MLP read the same normalised input; both are added."""
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
@@ -63,16 +61,10 @@ class Cohere(CausalLM):
 
     def __init__(self, spec: ModelSpec) -> None:
         self.embed = Embedding(spec.vocabulary, spec.hidden)
-        self.blocks = [Block(spec, layer) for layer in range(spec.layers)]
+        self.blocks = [DecoderBlock(spec, layer) for layer in range(spec.layers)]
         self.norm = LayerNorm(spec.hidden, spec.eps, bias=False)
         self.head = Linear(spec.hidden, spec.vocabulary, shard="out")
         self.tied, self.logit_scale = spec.tied, spec.logit_scale
-
-    def hidden(self, batch: Batch) -> Value:
-        x, residual = self.embed(batch.token_ids), None
-        for block in self.blocks:
-            x, residual = block(x, residual, batch)
-        return self.norm.add(x, residual)[0]
 
     def weights(self) -> Mapping[str, WeightSource]:
         attention, mlp = "model.layers.*.self_attn.", "model.layers.*.mlp."

@@ -15,9 +15,9 @@ from octavo.layers.rope import (
     yarn,
     yarn_magnitude,
 )
-from octavo.models.values import ConfigurationError, Values
+from octavo.models.values import MAX_SIZE, ConfigurationError, Values
 
-__all__ = ["FULL", "SLIDING", "Config", "ConfigurationError"]
+__all__ = ["FULL", "SLIDING", "Config", "ConfigurationError", "refuse_encoder"]
 
 # Kinds of attention layer, as layer_types names them.
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -34,6 +34,7 @@ ACTIVATIONS = (
 # Each layer and each frequency is an object of ours, so a damaged number must not come that far.
 MAX_LAYERS = 10_000
 MAX_HEAD_DIM = 1 << 16
+ORIGINAL_LENGTH = "original_max_position_embeddings"
 
 
 class Config(Values):
@@ -62,8 +63,14 @@ class Config(Values):
         return kv_heads
 
     def max_len(self) -> int:
-        """Positions the model is made for."""
-        return self.positive("max_position_embeddings", 2048)
+        """Positions the model is made for; files with YaRN may state those it had before."""
+        stated = self.positive("max_position_embeddings", 2048)
+        said = self._rotation()
+        is_stated = said.has("factor") and said.has(ORIGINAL_LENGTH)
+        if _rope_type(said) != "yarn" or said.has("long_factor") or not is_stated:
+            return stated
+        stretched = said.above("factor", 0.0) * said.positive(ORIGINAL_LENGTH)
+        return max(stated, int(min(stretched, MAX_SIZE - 1)))
 
     def run_len(self) -> int:
         """Positions it will be run with."""
@@ -151,10 +158,13 @@ class Config(Values):
         frequencies, magnitude = self._frequencies(said, int(head_dim * share), base)
         return Rope(frequencies, interleaved, magnitude)
 
+    def _rotation(self) -> Config:
+        keys = ("rope_scaling", "rope_parameters")
+        return next((self.part(key) for key in keys if self.values.get(key)), Config({}))
+
     def _rope_said(self, kind: str | None) -> Config:
         """What the file says of rotation, for layers of a kind."""
-        keys = ("rope_scaling", "rope_parameters")
-        said = next((self.part(key) for key in keys if self.values.get(key)), Config({}))
+        said = self._rotation()
         by_kind = [key for key, value in said.values.items() if isinstance(value, Mapping)]
         if kind is None:
             if by_kind:
@@ -172,7 +182,7 @@ class Config(Values):
         self, said: Config, dimensions: int, theta: float
     ) -> tuple[tuple[float, ...], float]:
         """How fast each pair of dimensions turns, and the factor on what is turned."""
-        name = said.string("rope_type", said.string("type", "default"))
+        name = _rope_type(said)
         if name in ("default", "mrope"):
             return plain(dimensions, theta), 1.0
         if name == "dynamic" and not said.has("alpha"):
@@ -180,8 +190,7 @@ class Config(Values):
             return plain(dimensions, theta), 1.0
         if name == "linear":
             return linear(dimensions, theta, said.above("factor", 0.0)), 1.0
-        key = "original_max_position_embeddings"
-        original = self.positive(key, said.positive(key, self.max_len()))
+        original = self.positive(ORIGINAL_LENGTH, said.positive(ORIGINAL_LENGTH, self.max_len()))
         if name in ("longrope", "su") or (name == "yarn" and said.has("long_factor")):
             return self._longrope(said, dimensions, theta, original)
         if name == "llama3":
@@ -230,3 +239,15 @@ class Config(Values):
             magnitude = math.sqrt(1 + math.log(factor) / math.log(original))
         frequencies = by_factors(dimensions, theta, factors)
         return frequencies, said.above("attention_factor", 0.0, magnitude)
+
+
+def refuse_encoder(config: Config) -> None:
+    """Some decoders' files may say that every token sees all others."""
+    if config.boolean("use_bidirectional_attention", False):
+        raise ConfigurationError(
+            "config: use_bidirectional_attention makes an encoder of it; only decoders run"
+        )
+
+
+def _rope_type(said: Config) -> str:
+    return said.string("rope_type", said.string("type", "default"))

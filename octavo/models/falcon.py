@@ -7,16 +7,15 @@ from dataclasses import dataclass
 
 from octavo.layers import (
     MLP,
-    Batch,
     CausalLM,
     Embedding,
     From,
     LayerNorm,
     Linear,
-    Module,
     PagedAttention,
+    ParallelBlock,
     QKVLinear,
-    Value,
+    SelfAttention,
     grouped_rows,
 )
 from octavo.layers.weights import WeightSource
@@ -31,24 +30,28 @@ class FalconSpec(ModelSpec):
     two_norms: bool = False  # the MLP has a norm of its own
 
 
-class Block(Module):
-    """Attention and an MLP side by side, both added to the residual stream at once."""
+class Attention(SelfAttention):
+    """Self-attention, its KV heads shared by groups of queries."""
 
     def __init__(self, spec: FalconSpec, layer: int) -> None:
         heads, kv_heads, dim, bias = spec.heads, spec.kv_heads, spec.head_dim, spec.mlp_bias
-        self.attn_norm = LayerNorm(spec.hidden, spec.eps)
-        self.mlp_norm = LayerNorm(spec.hidden, spec.eps) if spec.two_norms else None
         self.qkv = QKVLinear(spec.hidden, heads, kv_heads, dim, bias=bias)
         self.attend = PagedAttention(
             heads, kv_heads, dim, scale=spec.attention_scale, rope=spec.ropes[layer]
         )
         self.out = Linear(spec.hidden, spec.hidden, bias=bias, shard="in")
-        self.mlp = MLP(spec.hidden, spec.ffn, spec.activation, bias=bias)
 
-    def __call__(self, x: Value, residual: Value | None, batch: Batch) -> tuple[Value, Value]:
-        x, residual = self.attn_norm.add(x, residual)
-        mlp_input = x if self.mlp_norm is None else self.mlp_norm(residual)
-        return self.out(self.attend(self.qkv(x), batch)) + self.mlp(mlp_input), residual
+
+class Block(ParallelBlock):
+    """Attention and a plain MLP."""
+
+    def __init__(self, spec: FalconSpec, layer: int) -> None:
+        super().__init__(
+            LayerNorm(spec.hidden, spec.eps),
+            Attention(spec, layer),
+            LayerNorm(spec.hidden, spec.eps) if spec.two_norms else None,
+            MLP(spec.hidden, spec.ffn, spec.activation, bias=spec.mlp_bias),
+        )
 
 
 class Falcon(CausalLM):
@@ -65,12 +68,6 @@ class Falcon(CausalLM):
         self.head = Linear(spec.hidden, spec.vocabulary, shard="out")
         self.tied = spec.tied
 
-    def hidden(self, batch: Batch) -> Value:
-        x, residual = self.embed(batch.token_ids), None
-        for block in self.blocks:
-            x, residual = block(x, residual, batch)
-        return self.norm.add(x, residual)[0]
-
     def weights(self) -> Mapping[str, WeightSource]:
         block, spec = "transformer.h.*.", self.spec
         rows = grouped_rows(spec.heads, spec.kv_heads, spec.head_dim)
@@ -78,8 +75,8 @@ class Falcon(CausalLM):
             "embed": "transformer.word_embeddings",
             "blocks.*.attn_norm": block + ("ln_attn" if spec.two_norms else "input_layernorm"),
             "blocks.*.mlp_norm": block + "ln_mlp",
-            "blocks.*.qkv": From(block + "self_attention.query_key_value", rows),
-            "blocks.*.out": block + "self_attention.dense",
+            "blocks.*.attn.qkv": From(block + "self_attention.query_key_value", rows),
+            "blocks.*.attn.out": block + "self_attention.dense",
             "blocks.*.mlp.up": block + "mlp.dense_h_to_4h",
             "blocks.*.mlp.down": block + "mlp.dense_4h_to_h",
             "norm": "transformer.ln_f",

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from octavo.layers import (
-    Batch,
     CausalLM,
     Embedding,
     GatedMLP,
     Linear,
-    Module,
     PagedAttention,
     QKVLinear,
     RMSNorm,
-    Value,
+    SandwichBlock,
+    SelfAttention,
 )
 from octavo.layers.weights import WeightSource
-from octavo.models.config import FULL, SLIDING, Config, ConfigurationError
+from octavo.models.config import FULL, SLIDING, Config, refuse_encoder
 from octavo.models.spec import ModelSpec
 
 # The text half of a Gemma 3 that also sees says only where it differs from these.
@@ -37,7 +36,7 @@ class Norm(RMSNorm):
         super().__init__(size, eps, offset=1.0)
 
 
-class Attention(Module):
+class Attention(SelfAttention):
     """Self-attention, scores soft-capped in Gemma 2, queries and keys normalised in Gemma 3."""
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
@@ -56,25 +55,19 @@ class Attention(Module):
         )
         self.out = Linear(heads * dim, spec.hidden, bias=spec.out_bias, shard="in")
 
-    def __call__(self, x: Value, batch: Batch) -> Value:
-        return self.out(self.attend(self.qkv(x), batch))
 
-
-class Block(Module):
-    """Attention and a gated MLP, each between two norms."""
+class Block(SandwichBlock):
+    """Attention and a gated MLP."""
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
-        self.attn_norm = Norm(spec.hidden, spec.eps)
-        self.attn = Attention(spec, layer)
-        self.attn_out_norm = Norm(spec.hidden, spec.eps)
-        self.mlp_norm = Norm(spec.hidden, spec.eps)
-        self.mlp = GatedMLP(spec.hidden, spec.ffn, spec.activation)
-        self.mlp_out_norm = Norm(spec.hidden, spec.eps)
-
-    def __call__(self, x: Value, residual: Value | None, batch: Batch) -> tuple[Value, Value]:
-        x, residual = self.attn_norm.add(x, residual)
-        x, residual = self.mlp_norm.add(self.attn_out_norm(self.attn(x, batch)), residual)
-        return self.mlp_out_norm(self.mlp(x)), residual
+        super().__init__(
+            Norm(spec.hidden, spec.eps),
+            Attention(spec, layer),
+            Norm(spec.hidden, spec.eps),
+            Norm(spec.hidden, spec.eps),
+            GatedMLP(spec.hidden, spec.ffn, spec.activation),
+            Norm(spec.hidden, spec.eps),
+        )
 
 
 class Gemma(CausalLM):
@@ -100,12 +93,6 @@ class Gemma(CausalLM):
         self.norm = Norm(spec.hidden, spec.eps)
         self.head = Linear(spec.hidden, spec.vocabulary, shard="out")
         self.tied, self.logit_cap = spec.tied, spec.logit_cap
-
-    def hidden(self, batch: Batch) -> Value:
-        x, residual = self.embed(batch.token_ids), None
-        for block in self.blocks:
-            x, residual = block(x, residual, batch)
-        return self.norm.add(x, residual)[0]
 
     def weights(self) -> Mapping[str, WeightSource]:
         layer, attention = "model.layers.*.", "model.layers.*.self_attn."
@@ -135,10 +122,7 @@ class Gemma(CausalLM):
             config = config.part("text_config")
         if is_third:
             config = config.over(GEMMA3_DEFAULTS)
-        if config.boolean("use_bidirectional_attention", False):
-            raise ConfigurationError(
-                "config: use_bidirectional_attention makes an encoder of it; only decoders run"
-            )
+        refuse_encoder(config)
         layers, dim, hidden = config.layers(), config.head_dim(), config.positive("hidden_size")
         if is_third:
             far = config.rope(dim, theta=1e6, kind=FULL)

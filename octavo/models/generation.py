@@ -37,7 +37,7 @@ def of_configuration(
     return GenerationDefaults(
         bos_id=next(iter(_ids(ids, "bos_token_id")), None),
         eos_ids=_ids(ids, "eos_token_id"),
-        top_k=said.integer("top_k") if said.has("top_k") else None,
+        top_k=_top_k(said),
         **{name: said.optional_number(name) for name in _SAMPLING},
     )
 
@@ -59,6 +59,13 @@ def of_gguf(metadata: Metadata) -> GenerationDefaults:
         min_p=metadata.number("general.sampling.min_p", None),
         repetition_penalty=metadata.number("general.sampling.penalty_repeat", None),
     )
+
+
+def _top_k(said: Config) -> int | None:
+    """Some say -1 for all tokens, some 0."""
+    if said.values.get("top_k") == -1:
+        return 0
+    return said.integer("top_k") if said.has("top_k") else None
 
 
 def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:

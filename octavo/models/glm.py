@@ -8,23 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from octavo.layers import (
-    Batch,
     CausalLM,
     Embedding,
     GatedMLP,
     Linear,
-    Module,
     PagedAttention,
     QKVLinear,
     RMSNorm,
-    Value,
+    SandwichBlock,
+    SelfAttention,
 )
 from octavo.layers.weights import WeightSource
 from octavo.models.config import Config
 from octavo.models.spec import ModelSpec
 
 
-class Attention(Module):
+class Attention(SelfAttention):
     """Self-attention with biases in front and none behind."""
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
@@ -35,25 +34,19 @@ class Attention(Module):
         )
         self.out = Linear(heads * dim, spec.hidden, shard="in")
 
-    def __call__(self, x: Value, batch: Batch) -> Value:
-        return self.out(self.attend(self.qkv(x), batch))
 
-
-class Block(Module):
-    """Attention and a gated MLP, each between two norms."""
+class Block(SandwichBlock):
+    """Attention and a gated MLP."""
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
-        self.attn_norm = RMSNorm(spec.hidden, spec.eps)
-        self.attn = Attention(spec, layer)
-        self.attn_out_norm = RMSNorm(spec.hidden, spec.eps)
-        self.mlp_norm = RMSNorm(spec.hidden, spec.eps)
-        self.mlp = GatedMLP(spec.hidden, spec.ffn, spec.activation)
-        self.mlp_out_norm = RMSNorm(spec.hidden, spec.eps)
-
-    def __call__(self, x: Value, residual: Value | None, batch: Batch) -> tuple[Value, Value]:
-        x, residual = self.attn_norm.add(x, residual)
-        x, residual = self.mlp_norm.add(self.attn_out_norm(self.attn(x, batch)), residual)
-        return self.mlp_out_norm(self.mlp(x)), residual
+        super().__init__(
+            RMSNorm(spec.hidden, spec.eps),
+            Attention(spec, layer),
+            RMSNorm(spec.hidden, spec.eps),
+            RMSNorm(spec.hidden, spec.eps),
+            GatedMLP(spec.hidden, spec.ffn, spec.activation),
+            RMSNorm(spec.hidden, spec.eps),
+        )
 
 
 class Glm4(CausalLM):
@@ -67,12 +60,6 @@ class Glm4(CausalLM):
         self.norm = RMSNorm(spec.hidden, spec.eps)
         self.head = Linear(spec.hidden, spec.vocabulary, shard="out")
         self.tied = spec.tied
-
-    def hidden(self, batch: Batch) -> Value:
-        x, residual = self.embed(batch.token_ids), None
-        for block in self.blocks:
-            x, residual = block(x, residual, batch)
-        return self.norm.add(x, residual)[0]
 
     def weights(self) -> Mapping[str, WeightSource]:
         layer, attention = "model.layers.*.", "model.layers.*.self_attn."

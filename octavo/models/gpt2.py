@@ -12,10 +12,11 @@ from octavo.layers import (
     From,
     LayerNorm,
     Linear,
-    Module,
     PagedAttention,
     PositionEmbedding,
     QKVLinear,
+    SelfAttention,
+    SequentialBlock,
     Value,
 )
 from octavo.layers.weights import WeightSource
@@ -23,22 +24,26 @@ from octavo.models.config import Config, ConfigurationError
 from octavo.models.spec import ModelSpec
 
 
-class Block(Module):
-    """Attention and an MLP, each behind a norm, each added to the residual stream."""
+class Attention(SelfAttention):
+    """Self-attention that is told of no positions: the embedding is."""
 
     def __init__(self, spec: ModelSpec) -> None:
         heads, dim = spec.heads, spec.head_dim
-        self.attn_norm = LayerNorm(spec.hidden, spec.eps)
         self.qkv = QKVLinear(spec.hidden, heads, heads, dim, bias=True)
         self.attend = PagedAttention(heads, heads, dim, scale=spec.attention_scale)
         self.out = Linear(spec.hidden, spec.hidden, bias=True, shard="in")
-        self.mlp_norm = LayerNorm(spec.hidden, spec.eps)
-        self.mlp = MLP(spec.hidden, spec.ffn, spec.activation)
 
-    def __call__(self, x: Value, residual: Value | None, batch: Batch) -> tuple[Value, Value]:
-        x, residual = self.attn_norm.add(x, residual)
-        x, residual = self.mlp_norm.add(self.out(self.attend(self.qkv(x), batch)), residual)
-        return self.mlp(x), residual
+
+class Block(SequentialBlock):
+    """Attention and a plain MLP."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__(
+            LayerNorm(spec.hidden, spec.eps),
+            Attention(spec),
+            LayerNorm(spec.hidden, spec.eps),
+            MLP(spec.hidden, spec.ffn, spec.activation),
+        )
 
 
 class GPT2(CausalLM):
@@ -60,11 +65,8 @@ class GPT2(CausalLM):
         self.head = Linear(spec.hidden, spec.vocabulary, shard="out")
         self.tied = spec.tied
 
-    def hidden(self, batch: Batch) -> Value:
-        x, residual = self.embed(batch.token_ids) + self.position(batch.positions), None
-        for block in self.blocks:
-            x, residual = block(x, residual, batch)
-        return self.norm.add(x, residual)[0]
+    def enter(self, batch: Batch) -> Value:
+        return self.embed(batch.token_ids) + self.position(batch.positions)
 
     def weights(self) -> Mapping[str, WeightSource]:
         block = "transformer.h.*."
@@ -72,8 +74,8 @@ class GPT2(CausalLM):
             "embed": "transformer.wte",
             "position": "transformer.wpe",
             "blocks.*.attn_norm": block + "ln_1",
-            "blocks.*.qkv": From(block + "attn.c_attn", transposed=True),
-            "blocks.*.out": From(block + "attn.c_proj", transposed=True),
+            "blocks.*.attn.qkv": From(block + "attn.c_attn", transposed=True),
+            "blocks.*.attn.out": From(block + "attn.c_proj", transposed=True),
             "blocks.*.mlp_norm": block + "ln_2",
             "blocks.*.mlp.up": From(block + "mlp.c_fc", transposed=True),
             "blocks.*.mlp.down": From(block + "mlp.c_proj", transposed=True),

@@ -6,16 +6,17 @@ from collections.abc import Mapping
 
 from octavo.layers import (
     MLP,
-    Batch,
+    Block,
     CausalLM,
     Embedding,
     From,
     LayerNorm,
     Linear,
-    Module,
     PagedAttention,
+    ParallelBlock,
     QKVLinear,
-    Value,
+    SelfAttention,
+    SequentialBlock,
     grouped_rows,
 )
 from octavo.layers.weights import WeightSource
@@ -23,28 +24,27 @@ from octavo.models.config import Config
 from octavo.models.spec import ModelSpec
 
 
-class Block(Module):
-    """Attention and an MLP, each behind a norm of its own, side by side or in turn."""
+class Attention(SelfAttention):
+    """Self-attention, every head with keys and values of its own."""
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
         heads, dim = spec.heads, spec.head_dim
-        self.parallel = spec.parallel
-        self.attn_norm = LayerNorm(spec.hidden, spec.eps)
         self.qkv = QKVLinear(spec.hidden, heads, heads, dim, bias=spec.qkv_bias)
         self.attend = PagedAttention(
             heads, heads, dim, scale=spec.attention_scale, rope=spec.ropes[layer]
         )
         self.out = Linear(spec.hidden, spec.hidden, bias=spec.out_bias, shard="in")
-        self.mlp_norm = LayerNorm(spec.hidden, spec.eps)
-        self.mlp = MLP(spec.hidden, spec.ffn, spec.activation)
 
-    def __call__(self, x: Value, residual: Value | None, batch: Batch) -> tuple[Value, Value]:
-        x, residual = self.attn_norm.add(x, residual)
-        attended = self.out(self.attend(self.qkv(x), batch))
-        if self.parallel:
-            return attended + self.mlp(self.mlp_norm(residual)), residual
-        x, residual = self.mlp_norm.add(attended, residual)
-        return self.mlp(x), residual
+
+def make_block(spec: ModelSpec, layer: int) -> Block:
+    """Attention and an MLP, side by side or in turn."""
+    kind = ParallelBlock if spec.parallel else SequentialBlock
+    return kind(
+        LayerNorm(spec.hidden, spec.eps),
+        Attention(spec, layer),
+        LayerNorm(spec.hidden, spec.eps),
+        MLP(spec.hidden, spec.ffn, spec.activation),
+    )
 
 
 class GPTNeoX(CausalLM):
@@ -60,16 +60,10 @@ class GPTNeoX(CausalLM):
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
         self.embed = Embedding(spec.vocabulary, spec.hidden)
-        self.blocks = [Block(spec, layer) for layer in range(spec.layers)]
+        self.blocks = [make_block(spec, layer) for layer in range(spec.layers)]
         self.norm = LayerNorm(spec.hidden, spec.eps)
         self.head = Linear(spec.hidden, spec.vocabulary, shard="out")
         self.tied = spec.tied
-
-    def hidden(self, batch: Batch) -> Value:
-        x, residual = self.embed(batch.token_ids), None
-        for block in self.blocks:
-            x, residual = block(x, residual, batch)
-        return self.norm.add(x, residual)[0]
 
     def weights(self) -> Mapping[str, WeightSource]:
         block, spec = "gpt_neox.layers.*.", self.spec
@@ -77,8 +71,8 @@ class GPTNeoX(CausalLM):
         return {
             "embed": "gpt_neox.embed_in",
             "blocks.*.attn_norm": block + "input_layernorm",
-            "blocks.*.qkv": From(block + "attention.query_key_value", rows),
-            "blocks.*.out": block + "attention.dense",
+            "blocks.*.attn.qkv": From(block + "attention.query_key_value", rows),
+            "blocks.*.attn.out": block + "attention.dense",
             "blocks.*.mlp_norm": block + "post_attention_layernorm",
             "blocks.*.mlp.up": block + "mlp.dense_h_to_4h",
             "blocks.*.mlp.down": block + "mlp.dense_4h_to_h",

@@ -6,25 +6,24 @@ from collections.abc import Mapping
 
 from octavo.layers import (
     AnyOf,
-    Batch,
     CausalLM,
     Embedding,
     From,
     Linear,
-    Module,
     PagedAttention,
     QKVLinear,
     RMSNorm,
     Routing,
+    SelfAttention,
+    SequentialBlock,
     SparseMLP,
-    Value,
 )
 from octavo.layers.weights import WeightSource
 from octavo.models.config import Config, ConfigurationError
 from octavo.models.spec import ExpertSpec, ModelSpec
 
 
-class Attention(Module):
+class Attention(SelfAttention):
     """Self-attention in which a part of each query's attention goes to nothing: the sink's."""
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
@@ -41,18 +40,12 @@ class Attention(Module):
         )
         self.out = Linear(heads * dim, spec.hidden, bias=spec.out_bias, shard="in")
 
-    def __call__(self, x: Value, batch: Batch) -> Value:
-        return self.out(self.attend(self.qkv(x), batch))
 
-
-class Block(Module):
-    """Attention and experts, each behind a norm, each added to the residual stream."""
+class Block(SequentialBlock):
+    """Attention and experts."""
 
     def __init__(self, spec: ModelSpec, experts: ExpertSpec, layer: int) -> None:
-        self.attn_norm = RMSNorm(spec.hidden, spec.eps)
-        self.attn = Attention(spec, layer)
-        self.mlp_norm = RMSNorm(spec.hidden, spec.eps)
-        self.mlp = SparseMLP(
+        mlp = SparseMLP(
             spec.hidden,
             experts.ffn,
             experts.experts,
@@ -61,11 +54,12 @@ class Block(Module):
             router_bias=True,
             expert_bias=True,
         )
-
-    def __call__(self, x: Value, residual: Value | None, batch: Batch) -> tuple[Value, Value]:
-        x, residual = self.attn_norm.add(x, residual)
-        x, residual = self.mlp_norm.add(self.attn(x, batch), residual)
-        return self.mlp(x), residual
+        super().__init__(
+            RMSNorm(spec.hidden, spec.eps),
+            Attention(spec, layer),
+            RMSNorm(spec.hidden, spec.eps),
+            mlp,
+        )
 
 
 class GptOss(CausalLM):
@@ -84,12 +78,6 @@ class GptOss(CausalLM):
         self.norm = RMSNorm(spec.hidden, spec.eps)
         self.head = Linear(spec.hidden, spec.vocabulary, shard="out")
         self.tied = spec.tied
-
-    def hidden(self, batch: Batch) -> Value:
-        x, residual = self.embed(batch.token_ids), None
-        for block in self.blocks:
-            x, residual = block(x, residual, batch)
-        return self.norm.add(x, residual)[0]
 
     def weights(self) -> Mapping[str, WeightSource]:
         attention, mlp = "model.layers.*.self_attn.", "model.layers.*.mlp."

@@ -11,22 +11,35 @@ from typing import Any
 
 from octavo.layers import (
     Batch,
+    Block,
     CausalLM,
     Embedding,
     GatedMLP,
     Linear,
-    Module,
     PagedAttention,
     QKVLinear,
     RMSNorm,
+    SelfAttention,
     Value,
 )
 from octavo.layers.weights import WeightSource
-from octavo.models.config import Config, ConfigurationError
+from octavo.models.config import Config, ConfigurationError, refuse_encoder
 from octavo.models.spec import ModelSpec
 
+# Who sees through the window that the file states, and whether it does so unless told otherwise;
+# the others' files may state one all the same, which means nothing.
+WINDOWED = {
+    "MistralForCausalLM": True,
+    "Phi3ForCausalLM": True,
+    "Qwen2ForCausalLM": False,
+    "Qwen3ForCausalLM": False,
+    "SmolLM3ForCausalLM": False,
+}
+# Whose head is the embedding unless the file says otherwise.
+TIED = ("GemmaForCausalLM", "SmolLM3ForCausalLM")
 
-class Attention(Module):
+
+class Attention(SelfAttention):
     """Self-attention; which layers turn by position, and how far they see, the spec says."""
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
@@ -44,11 +57,8 @@ class Attention(Module):
         )
         self.out = Linear(heads * dim, spec.hidden, bias=spec.out_bias, shard="in")
 
-    def __call__(self, x: Value, batch: Batch) -> Value:
-        return self.out(self.attend(self.qkv(x), batch))
 
-
-class Block(Module):
+class DecoderBlock(Block):
     """Attention and a gated MLP, each behind a norm, each added to the residual stream."""
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
@@ -85,17 +95,11 @@ class Llama(CausalLM):
 
     def __init__(self, spec: ModelSpec) -> None:
         self.embed = Embedding(spec.vocabulary, spec.hidden, spec.embed_scale)
-        self.blocks = [Block(spec, layer) for layer in range(spec.layers)]
+        self.blocks = [DecoderBlock(spec, layer) for layer in range(spec.layers)]
         self.norm = RMSNorm(spec.hidden, spec.eps, spec.norm_offset)
         self.head = Linear(spec.hidden, spec.vocabulary, shard="out")
         self.tied, self.logit_scale = spec.tied, spec.logit_scale
         self.fused_qkv, self.fused_gate_up = spec.fused_qkv, spec.fused_gate_up
-
-    def hidden(self, batch: Batch) -> Value:
-        x, residual = self.embed(batch.token_ids), None
-        for block in self.blocks:
-            x, residual = block(x, residual, batch)
-        return self.norm.add(x, residual)[0]
 
     def weights(self) -> Mapping[str, WeightSource]:
         attention, mlp = "model.layers.*.self_attn.", "model.layers.*.mlp."
@@ -121,8 +125,9 @@ class Llama(CausalLM):
         kind = (config.strings("architectures") or ("LlamaForCausalLM",))[0]
         layers, dim = config.layers(), config.head_dim()
         bias = config.boolean("attention_bias", False)
-        # Qwen and SmolLM 3 use the window they state only if they say so.
-        used = kind not in ("Qwen2ForCausalLM", "Qwen3ForCausalLM", "SmolLM3ForCausalLM")
+        windows: tuple[int | None, ...] = (None,) * layers
+        if kind in WINDOWED:
+            windows = config.windows(layers, used=WINDOWED[kind])
         spec = ModelSpec(
             vocabulary=config.positive("vocab_size"),
             hidden=config.positive("hidden_size"),
@@ -136,8 +141,8 @@ class Llama(CausalLM):
             max_len=config.max_len(),
             attention_scale=dim**-0.5,
             ropes=(config.rope(dim),) * layers,
-            windows=config.windows(layers, used=used),
-            tied=config.boolean("tie_word_embeddings", kind == "GemmaForCausalLM"),
+            windows=windows,
+            tied=config.boolean("tie_word_embeddings", kind in TIED),
             qkv_bias=bias,
             out_bias=bias,
             mlp_bias=config.boolean("mlp_bias", False),
@@ -182,6 +187,7 @@ def _own(kind: str, config: Config, spec: ModelSpec) -> dict[str, Any]:
                 "fused_gate_up": True,
             }
         case "GemmaForCausalLM":
+            refuse_encoder(config)
             said = config.activation("hidden_activation", config.activation("hidden_act", "gelu"))
             return {
                 "embed_scale": config.rounded(spec.hidden**0.5),

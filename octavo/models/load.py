@@ -10,7 +10,7 @@ from typing import Any
 
 from octavo.layers import CausalLM
 from octavo.loader import Checkpoint, CheckpointError, Source
-from octavo.loader.errors import SourceError
+from octavo.loader.errors import SourceError, UnsupportedFormatError, quote
 from octavo.loader.strict_json import parse_object
 from octavo.models.config import Config
 from octavo.models.generation import GenerationDefaults, of_configuration, of_gguf
@@ -19,6 +19,8 @@ from octavo.models.gguf.weights import GgufWeights
 from octavo.models.registry import family_of
 from octavo.models.spec import ModelSpec
 from octavo.models.weights import CheckpointWeights, Weights
+
+QUANTISATIONS = ("mxfp4",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ def open_model(source: Source, max_len: int | None = None) -> OpenedModel:
         values = read_json(source.directory / "config.json")
         weights = CheckpointWeights(checkpoint)
     with _errors_at(checkpoint.path if source.is_gguf else source.directory / "config.json"):
+        _check_quantisation(values)
         config = Config(values, max_len)
         architecture = _architecture(config)
         family = family_of(architecture)
@@ -83,6 +86,18 @@ def _architecture(config: Config) -> str:
     if not names:
         return config.string("architectures")  # says that it is missing
     return names[0]
+
+
+def _check_quantisation(values: Mapping[str, Any]) -> None:
+    """Say so in one line, before a hundred tensors are found to be missing."""
+    said = values.get("quantization_config")
+    method = said.get("quant_method") if isinstance(said, Mapping) else None
+    if method is not None and method not in QUANTISATIONS:
+        raise UnsupportedFormatError(
+            f"the weights are quantised by {quote(str(method))}; of safetensors only "
+            f"{', '.join(QUANTISATIONS)} is read",
+            advice="take the model as it was before that, or as GGUF",
+        )
 
 
 def _generation_config(directory: Path) -> Mapping[str, Any]:

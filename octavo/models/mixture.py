@@ -7,27 +7,26 @@ from dataclasses import replace
 
 from octavo.layers import (
     AnyOf,
-    Batch,
     CausalLM,
     Embedding,
     From,
     GatedMLP,
     Linear,
-    Module,
     PagedAttention,
     Pieces,
     QKVLinear,
     RMSNorm,
     Routing,
+    SelfAttention,
+    SequentialBlock,
     SparseMLP,
-    Value,
 )
 from octavo.layers.weights import WeightSource
 from octavo.models.config import Config, ConfigurationError
 from octavo.models.spec import ExpertSpec, ModelSpec
 
 
-class Attention(Module):
+class Attention(SelfAttention):
     """Self-attention; queries and keys may be normalised, head by head or all heads together."""
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
@@ -47,22 +46,15 @@ class Attention(Module):
         )
         self.out = Linear(heads * dim, spec.hidden, bias=spec.out_bias, shard="in")
 
-    def __call__(self, x: Value, batch: Batch) -> Value:
-        return self.out(self.attend(self.qkv(x), batch))
 
-
-class Block(Module):
-    """Attention and experts (an MLP, in layers that have none), each behind a norm."""
+class Block(SequentialBlock):
+    """Attention and experts, or an MLP in layers that have none."""
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
-        self.attn_norm = RMSNorm(spec.hidden, spec.eps)
-        self.attn = Attention(spec, layer)
-        self.mlp_norm = RMSNorm(spec.hidden, spec.eps)
         experts = spec.experts[layer]
-        if experts is None:
-            self.mlp: GatedMLP | SparseMLP = GatedMLP(spec.hidden, spec.ffn, spec.activation)
-        else:
-            self.mlp = SparseMLP(
+        mlp: GatedMLP | SparseMLP = GatedMLP(spec.hidden, spec.ffn, spec.activation)
+        if experts is not None:
+            mlp = SparseMLP(
                 spec.hidden,
                 experts.ffn,
                 experts.experts,
@@ -71,11 +63,12 @@ class Block(Module):
                 shared_ffn=experts.shared_ffn,
                 shared_gate=experts.shared_ffn > 0,
             )
-
-    def __call__(self, x: Value, residual: Value | None, batch: Batch) -> tuple[Value, Value]:
-        x, residual = self.attn_norm.add(x, residual)
-        x, residual = self.mlp_norm.add(self.attn(x, batch), residual)
-        return self.mlp(x), residual
+        super().__init__(
+            RMSNorm(spec.hidden, spec.eps),
+            Attention(spec, layer),
+            RMSNorm(spec.hidden, spec.eps),
+            mlp,
+        )
 
 
 class Mixture(CausalLM):
@@ -95,12 +88,6 @@ class Mixture(CausalLM):
         self.norm = RMSNorm(spec.hidden, spec.eps)
         self.head = Linear(spec.hidden, spec.vocabulary, shard="out")
         self.tied = spec.tied
-
-    def hidden(self, batch: Batch) -> Value:
-        x, residual = self.embed(batch.token_ids), None
-        for block in self.blocks:
-            x, residual = block(x, residual, batch)
-        return self.norm.add(x, residual)[0]
 
     def weights(self) -> Mapping[str, WeightSource]:
         attention, mlp = "model.layers.*.self_attn.", "model.layers.*.mlp."

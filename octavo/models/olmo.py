@@ -6,14 +6,15 @@ from collections.abc import Mapping
 
 from octavo.layers import (
     Batch,
+    Block,
     CausalLM,
     Embedding,
     GatedMLP,
     Linear,
-    Module,
     PagedAttention,
     QKVLinear,
     RMSNorm,
+    SelfAttention,
     Value,
 )
 from octavo.layers.weights import WeightSource
@@ -21,7 +22,7 @@ from octavo.models.config import FULL, SLIDING, Config
 from octavo.models.spec import ModelSpec
 
 
-class Attention(Module):
+class Attention(SelfAttention):
     """Self-attention; OLMo 3 looks through a window in most layers."""
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
@@ -40,11 +41,8 @@ class Attention(Module):
         )
         self.out = Linear(heads * dim, spec.hidden, bias=spec.out_bias, shard="in")
 
-    def __call__(self, x: Value, batch: Batch) -> Value:
-        return self.out(self.attend(self.qkv(x), batch))
 
-
-class Block(Module):
+class DecoderBlock(Block):
     """Attention and a gated MLP on the plain residual stream; what they add is normalised."""
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
@@ -53,9 +51,10 @@ class Block(Module):
         self.mlp = GatedMLP(spec.hidden, spec.ffn, spec.activation)
         self.mlp_out_norm = RMSNorm(spec.hidden, spec.eps)
 
-    def __call__(self, x: Value, batch: Batch) -> Value:
-        x = x + self.attn_out_norm(self.attn(x, batch))
-        return x + self.mlp_out_norm(self.mlp(x))
+    def __call__(self, x: Value, residual: Value | None, batch: Batch) -> tuple[Value, Value]:
+        stream = x if residual is None else residual + x
+        stream = stream + self.attn_out_norm(self.attn(stream, batch))
+        return self.mlp_out_norm(self.mlp(stream)), stream
 
 
 class Olmo(CausalLM):
@@ -65,16 +64,10 @@ class Olmo(CausalLM):
 
     def __init__(self, spec: ModelSpec) -> None:
         self.embed = Embedding(spec.vocabulary, spec.hidden)
-        self.blocks = [Block(spec, layer) for layer in range(spec.layers)]
+        self.blocks = [DecoderBlock(spec, layer) for layer in range(spec.layers)]
         self.norm = RMSNorm(spec.hidden, spec.eps)
         self.head = Linear(spec.hidden, spec.vocabulary, shard="out")
         self.tied = spec.tied
-
-    def hidden(self, batch: Batch) -> Value:
-        x = self.embed(batch.token_ids)
-        for block in self.blocks:
-            x = block(x, batch)
-        return self.norm(x)
 
     def weights(self) -> Mapping[str, WeightSource]:
         layer, attention = "model.layers.*.", "model.layers.*.self_attn."

@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from octavo.layers import (
-    Batch,
+    Block,
     CausalLM,
     Embedding,
     GatedMLP,
     LayerNorm,
     Linear,
-    Module,
     PagedAttention,
+    ParallelBlock,
     Pieces,
     QKVLinear,
-    Value,
+    SelfAttention,
+    SequentialBlock,
 )
 from octavo.layers.weights import WeightSource
 from octavo.models.config import Config
 from octavo.models.spec import ModelSpec
 
 
-class Attention(Module):
+class Attention(SelfAttention):
     """Self-attention; where queries and keys are normalised, each head has weights of its own."""
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
@@ -39,25 +40,14 @@ class Attention(Module):
         )
         self.out = Linear(heads * dim, spec.hidden, shard="in")
 
-    def __call__(self, x: Value, batch: Batch) -> Value:
-        return self.out(self.attend(self.qkv(x), batch))
 
-
-class Block(Module):
+def make_block(spec: ModelSpec, layer: int) -> Block:
     """Attention and a gated MLP: in turn, or side by side behind the same norm."""
-
-    def __init__(self, spec: ModelSpec, layer: int) -> None:
-        self.attn_norm = LayerNorm(spec.hidden, spec.eps)
-        self.attn = Attention(spec, layer)
-        self.mlp_norm = None if spec.parallel else LayerNorm(spec.hidden, spec.eps)
-        self.mlp = GatedMLP(spec.hidden, spec.ffn, spec.activation)
-
-    def __call__(self, x: Value, residual: Value | None, batch: Batch) -> tuple[Value, Value]:
-        x, residual = self.attn_norm.add(x, residual)
-        if self.mlp_norm is None:
-            return self.attn(x, batch) + self.mlp(x), residual
-        x, residual = self.mlp_norm.add(self.attn(x, batch), residual)
-        return self.mlp(x), residual
+    norm, attention = LayerNorm(spec.hidden, spec.eps), Attention(spec, layer)
+    mlp = GatedMLP(spec.hidden, spec.ffn, spec.activation)
+    if spec.parallel:
+        return ParallelBlock(norm, attention, None, mlp)
+    return SequentialBlock(norm, attention, LayerNorm(spec.hidden, spec.eps), mlp)
 
 
 class StableLM(CausalLM):
@@ -68,16 +58,10 @@ class StableLM(CausalLM):
 
     def __init__(self, spec: ModelSpec) -> None:
         self.embed = Embedding(spec.vocabulary, spec.hidden)
-        self.blocks = [Block(spec, layer) for layer in range(spec.layers)]
+        self.blocks = [make_block(spec, layer) for layer in range(spec.layers)]
         self.norm = LayerNorm(spec.hidden, spec.eps)
         self.head = Linear(spec.hidden, spec.vocabulary, shard="out")
         self.tied = spec.tied
-
-    def hidden(self, batch: Batch) -> Value:
-        x, residual = self.embed(batch.token_ids), None
-        for block in self.blocks:
-            x, residual = block(x, residual, batch)
-        return self.norm.add(x, residual)[0]
 
     def weights(self) -> Mapping[str, WeightSource]:
         attention, mlp = "model.layers.*.self_attn.", "model.layers.*.mlp."

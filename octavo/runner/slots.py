@@ -38,7 +38,8 @@ class SlotState:
         self.vocabulary = vocabulary
         self._processors = processors
         # Zeroed memory costs nothing until it is written to.
-        self.tokens = np.zeros((count, length), np.int32)
+        # One more than the longest sequence: an embedding of so long a prompt gives a token, too.
+        self.tokens = np.zeros((count, length + 1), np.int32)
         self.num_known = np.zeros(count, np.int64)
         self.num_prompt = np.zeros(count, np.int64)
         self.tables = tuple(np.zeros((count, blocks), np.int32) for _ in config.groups)

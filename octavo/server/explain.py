@@ -162,7 +162,8 @@ def _sentence(shares: Mapping[str, float], total: float) -> str:
         return "Nothing took any time worth naming."
     what = _NAMES.get(name) or f"waiting in the queue because {_HELD.get(name, name)}"
     share = min(100.0, 100 * seconds / total)
-    return f"{_ms(seconds)} of {_ms(total)} ms ({share:.0f} %) went into {what}; {_ADVICE.get(name, '')}."
+    told = f"{_ms(seconds)} of {_ms(total)} ms ({share:.0f} %) went into {what}"
+    return f"{told}; {_ADVICE[name]}." if name in _ADVICE else f"{told}."
 
 
 def _timeline(record: Record, end: float) -> list[dict[str, Any]]:

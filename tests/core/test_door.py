@@ -11,6 +11,8 @@ from tests.core.make import Rig, tokens
 REFUSALS: list[tuple[dict[str, Any], int, dict[str, Any], list[str]]] = [
     ({}, 0, {}, ["the prompt has no tokens"]),
     ({}, 64, {}, ["64 prompt tokens", "max_tokens=16", "max_model_len=64"]),
+    ({}, 64, {"max_tokens": 2, "pooling": "last"}, ["64 prompt tokens", "max_tokens=2"]),
+    ({}, 65, {"max_tokens": 1, "pooling": "last"}, ["65 prompt tokens", "max_tokens=1"]),
     ({}, 9, {"max_tokens": 2, "emitted": [1, 2]}, ["9 prompt tokens and 2 already emitted", "=2"]),
     ({}, 5, {"priority": 1_000_001}, ["priority=1000001", "±1000000"]),
     ({}, 5, {"arrival": float("nan")}, ["arrival=nan"]),
@@ -56,6 +58,12 @@ def test_what_could_never_run_is_refused_with_the_numbers(
 
 JUST_FITS: list[tuple[dict[str, Any], int, dict[str, Any]]] = [
     ({}, 63, {}),
+    ({}, 64, {"max_tokens": 1, "pooling": "last"}),
+    (
+        {"chunked_prefill": False, "max_num_batched_tokens": 64},
+        64,
+        {"max_tokens": 1, "pooling": "mean"},
+    ),
     ({}, 9, {"max_tokens": 2, "emitted": [1]}),
     ({}, 5, {"priority": -1_000_000}),
     ({"num_blocks": 6}, 10, {"max_tokens": 11}),

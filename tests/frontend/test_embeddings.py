@@ -127,6 +127,39 @@ def test_the_last_state_is_what_the_head_reads(llm: LLM, directory: Path) -> Non
         assert [int(logits.argmax())] == text.outputs[0].token_ids
 
 
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_a_prompt_as_long_as_the_model_can(directory: Path, pooling: Pooling) -> None:
+    """The token that comes with a vector is nobody's, so the last place is the prompt's."""
+    ids = [index % 50 + 3 for index in range(128)]
+    whole = make_llm(directory, 256).encode([ids, ids[:127]], pooling=pooling)
+    chunked = make_llm(directory, 7, num_blocks=33).encode([ids, ids[:127]], pooling=pooling)
+    assert [output.outputs for output in chunked] == [output.outputs for output in whole]
+    reference = LlamaModel.from_pretrained(directory, dtype=torch.float32)
+    with torch.no_grad():
+        states: Any = reference(torch.tensor([ids])).last_hidden_state[0].numpy()
+    expected = {"last": states[-1], "cls": states[0], "mean": states.astype(np.float64).mean(0)}
+    np.testing.assert_allclose(whole[0].outputs.data, expected[pooling], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("max_len", "num_blocks", "longest", "message"),
+    [
+        (128, NUM_BLOCKS, 128, "max_model_len=128 leaves no room for all of it: shorten it"),
+        (128, 11, 40, "the KV cache, which holds 41 tokens, leaves no room for all of it"),
+        (125, 32, 124, "need 32 KV blocks of 4 tokens; there are 31 in all"),
+    ],
+)
+def test_a_prompt_that_is_too_long(
+    directory: Path, max_len: int, num_blocks: int, longest: int, message: str
+) -> None:
+    llm = LLM(
+        str(directory), block_size=4, max_model_len=max_len, num_gpu_blocks_override=num_blocks
+    )
+    with pytest.raises(RequestError, match=message):
+        llm.embed([[5] * (longest + 1)])
+    assert llm.embed([[5] * longest])
+
+
 def test_nothing_has_no_direction() -> None:
     assert of_length_one([0.0, 0.0]) == [0.0, 0.0]
     assert of_length_one([3e300, 4e300]) == [0.6, 0.8]

@@ -51,7 +51,8 @@ def test_outputs_come_in_the_order_of_the_prompts(llm: LLM) -> None:
 def test_prompts_may_be_token_ids(llm: LLM) -> None:
     ids = llm.get_tokenizer().encode(PROMPTS[0])
     texts = llm.generate(PROMPTS[0], GREEDY)
-    prompts: tuple[Any, ...] = (ids, {"prompt_token_ids": ids}, {"prompt": PROMPTS[0]})
+    texts_too = {"prompt_token_ids": ids, "prompt": "any", "multi_modal_data": None}
+    prompts: tuple[Any, ...] = (ids, {"prompt_token_ids": ids}, {"prompt": PROMPTS[0]}, texts_too)
     for prompt in prompts:
         assert only(llm.generate(prompt, GREEDY)).token_ids == only(texts).token_ids
 
@@ -62,6 +63,7 @@ def test_prompts_may_be_token_ids(llm: LLM) -> None:
         ([1, 300], r"prompt_token_ids\[1\] is 300; the model's tokens are 0 to 299"),
         ([[1, True]], r"prompt_token_ids\[1\] is True"),
         ({"text": "x"}, "needs 'prompt' or 'prompt_token_ids'"),
+        ({"prompt": "x", "multi_modal_data": {}}, "; multi_modal_data cannot be taken"),
         ([[2] * 128], "the prompt has 128 tokens; max_model_len=128 leaves no room"),
         ([3.5], "a prompt is a string or a list of token ids, not float"),
         ("", "the prompt has no tokens"),
@@ -173,6 +175,41 @@ def test_chat_is_generate_behind_the_model_s_template(llm: LLM) -> None:
     assert same.prompt == output.prompt
     (own,) = llm.chat(messages, GREEDY, chat_template=TEMPLATE.replace("user", "you"))
     assert own.prompt == output.prompt
+
+
+def test_several_conversations_are_answered_each_as_if_alone(llm: LLM) -> None:
+    short: Any = [{"role": "user", "content": "The quick"}]
+    long: Any = [*short, {"role": "assistant", "content": "fox"}, {"role": "user", "content": "A"}]
+    alone = [llm.chat(one, GREEDY)[0] for one in (short, long)]
+    for many in ([short, long], (tuple(short), long)):
+        for output, expected in zip(llm.chat(many, GREEDY), alone, strict=True):
+            assert (output.prompt, output.outputs) == (expected.prompt, expected.outputs)
+    hot = SamplingParams(seed=3, max_tokens=4, ignore_eos=True)
+    outputs = llm.chat([long, short], [hot, GREEDY])
+    assert outputs[0].outputs == llm.chat(long, hot)[0].outputs
+    assert outputs[1].outputs == alone[0].outputs
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ("Hi", "^messages must be a conversation, .* or a list of conversations, not str"),
+        ({"role": "user", "content": "x"}, "^messages must be a conversation, .* not dict"),
+        (iter(()), "^messages must be a conversation, .* not tuple_iterator"),
+        ([], "^the conversation is empty"),
+        ([[]], "^the conversation is empty"),
+        (["Hi"], r"^messages\[0\] must be an object, not str"),
+        ([[{"role": "user", "content": "x"}], []], r"^conversations\[1\]: the conversation is em"),
+        (
+            [[{"role": "user", "content": "x"}], {"role": "user", "content": "x"}],
+            r"^conversations\[1\]: a conversation is a list of messages, not dict",
+        ),
+        ([{"role": "user", "content": "x"}, []], r"^messages\[1\] must be an object, not list"),
+    ],
+)
+def test_what_is_no_conversation_is_refused(llm: LLM, messages: Any, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        llm.chat(messages, GREEDY)
 
 
 def test_beam_search_finds_what_is_more_probable_than_greedy(llm: LLM) -> None:

@@ -17,6 +17,8 @@ from octavo import LLM, BeamSearchParams, RequestError, SamplingParams
 from octavo.backends.base import ForwardResult
 from octavo.config import EngineArguments
 from octavo.core.config import ConfigError
+from octavo.core.request import TokenEvent
+from octavo.core.stats import RequestStats
 from octavo.frontend.interrupts import HeldInterrupts
 from octavo.frontend.outputs import EngineDeadError, RequestOutput
 from octavo.frontend.stream import Stream
@@ -386,3 +388,21 @@ def test_a_stop_string_leaves_the_account_of_the_request(llm: LLM) -> None:
     assert output.num_cached_tokens == 36
     assert output.metrics is not None
     assert not llm._model.desk._unaccounted
+
+
+def test_the_account_may_come_behind_tokens_that_were_on_their_way(llm: LLM) -> None:
+    """An engine in a thread of its own steps on until it hears of the stop string."""
+    model = llm._model
+    token = model.tokenizer.encode("The quick")[-1]
+    stopped = SamplingParams(stop=(model.tokenizer.decode([token]),))
+    (request,) = model.desk.open("one", llm._read_all("x")[0], stopped, 0.0)
+    name = request.request_id
+    output, (abort,) = model.desk.receive(TokenEvent(name, 0, (token,)))
+    assert output is not None
+    assert output.finished
+    assert abort.request_id == name
+    assert model.desk.receive(TokenEvent(name, 1, (token,))) == (None, [])
+    stats = RequestStats(arrival=0.0, num_prompt_tokens=1, added_at=0.0, num_cached_tokens=7)
+    assert model.desk.receive(TokenEvent(name, 2, (), "abort", stats=stats)) == (None, [])
+    assert (output.metrics, output.num_cached_tokens) == (stats, 7)
+    assert not model.desk._unaccounted

@@ -299,6 +299,68 @@ def test_rotations_are_the_references(name: str, spelling: str) -> None:
     assert rope.magnitude == pytest.approx(magnitude)
 
 
+@pytest.mark.parametrize(
+    ("scaling", "length", "expected"),
+    [
+        (ROPES["yarn"], 32, 128),  # Qwen's manner: the length before it
+        (ROPES["yarn"], 128, 128),
+        (ROPES["yarn"], 256, 256),
+        ({**ROPES["yarn"], "factor": 1e300}, 32, 2**31 - 1),
+        ({"rope_type": "yarn", "factor": 4.0}, 32, 32),
+        ({**ROPES["longrope"], "rope_type": "yarn", "factor": 9.0}, 64, 64),  # no YaRN at all
+        (ROPES["llama3"], 32, 32),
+        ({FULL: ROPES["yarn"], SLIDING: {"rope_type": "default"}}, 64, 64),
+    ],
+)
+def test_yarn_stretches_the_length(scaling: dict[str, Any], length: int, expected: int) -> None:
+    for key in ("rope_scaling", "rope_parameters"):
+        values = {"max_position_embeddings": length, key: scaling}
+        assert Config(values).max_len() == expected
+    assert Config(values, max_len=10_000).run_len() == min(10_000, expected)
+
+
+LLAMA: dict[str, Any] = {
+    "vocab_size": 16,
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 12,
+    "sliding_window": 4,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "says_so", "window"),
+    [
+        ("LlamaForCausalLM", {}, None),
+        ("LlamaForCausalLM", {"layer_types": [SLIDING, SLIDING]}, None),
+        ("GraniteForCausalLM", {}, None),
+        ("GlmForCausalLM", {}, None),
+        ("GemmaForCausalLM", {}, None),
+        ("MistralForCausalLM", {}, 4),
+        ("Phi3ForCausalLM", {}, 4),
+        ("Qwen2ForCausalLM", {}, None),
+        ("Qwen2ForCausalLM", {"use_sliding_window": True}, 4),
+    ],
+)
+def test_who_sees_through_a_window(kind: str, says_so: dict[str, Any], window: int | None) -> None:
+    """Some files state a window that their architecture never had."""
+    values = {**LLAMA, "architectures": [kind], **says_so}
+    assert family_of(kind).read(Config(values)).windows == (window, window)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tied"),
+    [("LlamaForCausalLM", False), ("SmolLM3ForCausalLM", True), ("GemmaForCausalLM", True)],
+)
+def test_a_tie_that_the_file_leaves_out_is_the_family_s(kind: str, tied: bool) -> None:
+    values = {**LLAMA, "architectures": [kind]}
+    assert family_of(kind).read(Config(values)).tied == tied
+    for said in (True, False):
+        spec = family_of(kind).read(Config({**values, "tie_word_embeddings": said}))
+        assert spec.tied == said
+
+
 def test_longrope_is_short_for_short_runs() -> None:
     """The longest sequence that will be run decides."""
     values = {"rope_scaling": ROPES["longrope"], "max_position_embeddings": 64}

@@ -196,3 +196,6 @@ def test_an_encoder_is_refused() -> None:
     values = {**SEVEN, "use_bidirectional_attention": True}
     with pytest.raises(ConfigurationError, match="use_bidirectional_attention"):
         family_of("Gemma3ForCausalLM").read(Config(values))
+    first = {**SEVEN, "architectures": ["GemmaForCausalLM"], "use_bidirectional_attention": True}
+    with pytest.raises(ConfigurationError, match="use_bidirectional_attention"):
+        family_of("GemmaForCausalLM").read(Config(first))

@@ -13,6 +13,7 @@ from octavo.layers import CausalLM
 from octavo.loader import CheckpointError, resolve
 from octavo.models.build import check, find_needs
 from octavo.models.generation import GenerationDefaults
+from octavo.models.gguf.architectures import ARCHITECTURES
 from octavo.models.gguf.config import read_config
 from octavo.models.gguf.facts import shortest
 from octavo.models.gguf.weights import GgufWeights
@@ -139,6 +140,39 @@ def test_wrong_tensors(tmp_path: Path, shapes: dict[str, Any], message: str) -> 
     assert str(path) in str(caught.value)
 
 
+def test_the_first_gemma_2_files_say_little(tmp_path: Path) -> None:
+    """Neither the caps nor the window; the reference reader knows them, and so must we."""
+    pairs = {key.replace("llama.", "gemma2."): value for key, value in PAIRS.items()}
+    pairs["general.architecture"] = (STRING, "gemma2")
+    norms = {f"blk.0.post_{name}_norm.weight": (8,) for name in ("attention", "ffw")}
+    tensors = [f32_tensor(name, np.ones(of, np.float32)) for name, of in (SHAPES | norms).items()]
+    for more, expected in (
+        ({}, (50.0, 30.0, (4096,))),
+        ({"final_logit_softcapping": (F32, 20.0)}, (50.0, 20.0, (4096,))),
+        ({"attention.sliding_window": (U32, 8)}, (50.0, 30.0, (8,))),
+    ):
+        said = pairs | {f"gemma2.{key}": value for key, value in more.items()}
+        write_gguf(tmp_path / "m.gguf", [(key, *value) for key, value in said.items()], tensors)
+        spec = opened(tmp_path / "m.gguf").spec
+        assert (spec.attention_cap, spec.logit_cap, spec.windows) == expected
+
+
+def test_whatever_key_is_missing_it_is_no_defect_of_ours(tmp_path: Path) -> None:
+    """It may be an error of the file's, or not be needed."""
+    tensors = [f32_tensor("token_embd.weight", np.ones((16, 8), np.float32))]
+    for architecture in ARCHITECTURES:
+        for missing in (None, *PAIRS):
+            said = [
+                (key.replace("llama.", f"{architecture}."), *value)
+                for key, value in PAIRS.items()
+                if key not in (missing, "general.architecture")
+            ]
+            named = ("general.architecture", STRING, architecture)
+            write_gguf(tmp_path / "m.gguf", [named, *said], tensors)
+            with pytest.raises(CheckpointError):
+                opened(tmp_path / "m.gguf")
+
+
 def test_a_list_that_says_one_thing(tmp_path: Path) -> None:
     path = tiny(tmp_path, {"llama.attention.head_count_kv": (ARRAY, (U32, [1, 1, 1]))})
     assert opened(path).spec.kv_heads == 1
@@ -218,6 +252,12 @@ def test_generation_config_comes_first(tmp_path: Path) -> None:
     assert found.generation == GenerationDefaults(1, (7, 2), temperature=0.6, top_k=40)
 
 
+def test_no_limit_of_tokens_has_two_spellings(tmp_path: Path) -> None:
+    for said in (0, -1):
+        found = open_model(resolve(str(directory(tmp_path, CONFIG, {"top_k": said}))))
+        assert found.generation.top_k == 0
+
+
 def test_config_json_alone(tmp_path: Path) -> None:
     found = open_model(resolve(str(directory(tmp_path, CONFIG))), max_len=5)
     assert found.generation == GenerationDefaults(1, (2,))
@@ -235,6 +275,8 @@ def test_config_json_alone(tmp_path: Path) -> None:
         ({**CONFIG, "eos_token_id": "</s>"}, None, "eos_token_id must be a token id"),
         (CONFIG, {"eos_token_id": [2, None]}, "eos_token_id must be a token id"),
         (CONFIG, {"temperature": "hot"}, "temperature must be a finite number"),
+        (CONFIG, {"top_k": -2}, "top_k must be a whole number"),
+        ({**CONFIG, "quantization_config": {"quant_method": "awq"}}, None, "quantised by 'awq'"),
         (CONFIG, [], "not a JSON object"),
         ([], None, "not a JSON object"),
     ],

@@ -135,7 +135,7 @@ def test_operators_have_a_socket_of_their_own(directory: Path) -> None:
             )
             for _ in range(500):
                 await asyncio.sleep(0.005)
-                if client.server.admission.num_inside:
+                if engine.core.scheduler.running:
                     break
             (flight,) = (await admin.get("/in-flight")).json()["in_flight"]
             assert flight["request_id"] == "long"

@@ -100,7 +100,7 @@ def _gemma_scalar(values: Values, largest: int) -> int:
     """Scores are divided by its root: a head's size but in the 27B model, known by its layers."""
     if values["num_hidden_layers"] == largest:
         return int(values["hidden_size"]) // int(values["num_attention_heads"])
-    return int(values["head_dim"])
+    return _head_dim(values)
 
 
 def _phi3(facts: Facts, values: Values) -> Values:
@@ -177,7 +177,7 @@ def _falcon(facts: Facts, values: Values) -> Values:
         "num_key_value_heads": kv_heads,
         "multi_query": is_new or kv_heads == 1,
         "bias": facts.has_tensor("blk.0.attn_qkv.bias"),
-        "ffn_hidden_size": values["intermediate_size"],
+        "ffn_hidden_size": values.get("intermediate_size"),
     }
     if is_new:
         derived["num_ln_in_parallel_attn"] = 2 if two_norms else 1
@@ -200,6 +200,12 @@ def _gpt_oss(facts: Facts, values: Values) -> Values:
 
 _SILU = {"hidden_act": "silu"}
 _GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "hidden_act": "gelu_pytorch_tanh"}
+# What the first files leave out.
+_FIRST_GEMMA2 = {
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+    "sliding_window": 4096,
+}
 _SPARSE = {**_SILU, "decoder_sparse_step": 1}
 _COUNT = {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"}
 _CAPS = {
@@ -230,7 +236,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         "OlmoeForCausalLM", {**_SILU, "norm_topk_prob": False}, _COUNT, derive=_experts
     ),
     "gemma": Architecture("GemmaForCausalLM", _GEMMA),
-    "gemma2": Architecture("Gemma2ForCausalLM", _GEMMA, numbers=_CAPS, derive=_gemma2),
+    "gemma2": Architecture(
+        "Gemma2ForCausalLM", {**_GEMMA, **_FIRST_GEMMA2}, numbers=_CAPS, derive=_gemma2
+    ),
     "gemma3": Architecture("Gemma3ForCausalLM", _GEMMA, numbers=_CAPS, derive=_gemma3),
     "phi3": Architecture("Phi3ForCausalLM", _SILU, derive=_phi3),
     "olmo2": Architecture("Olmo2ForCausalLM", _SILU, derive=_olmo2),
