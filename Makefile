@@ -7,6 +7,8 @@ WORKERS ?= 2
 SEEDS ?= 2000
 FROM ?= 0
 COVERAGE_TESTS ?= tests/core
+MODEL ?= smollm2
+ARGS ?=
 
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -16,7 +18,7 @@ NATIVE := $(wildcard csrc/*/*)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup test test-smollm2 check coverage format sim planted bench-core wheel sanitize lock clean
+.PHONY: help setup serve test test-smollm2 check coverage format sim planted bench-core wheel sanitize lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,9 +44,14 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.venv
 	@touch $@
 
 $(VENV)/.octavo: pyproject.toml CMakeLists.txt $(NATIVE) $(VENV)/.dev
+	@mkdir -p build
 	@command -v $${CXX:-c++} >/dev/null || { echo "Octavo's native engine is built from C++, and there is" \
 	    "no C++ compiler here: apt install g++ (or name one: make setup CXX=clang++)" >&2; exit 1; }
-	@echo "building the native engine and installing octavo, editable"
+	@echo "building the native engine"
+	@$(VENV)/bin/cmake -S . -B build/native -G Ninja -DOCTAVO_IN_TREE=ON \
+	    -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) -DPython_EXECUTABLE=$(abspath $(RUN)) > build/native.log
+	@$(VENV)/bin/cmake --build build/native >> build/native.log || { tail -30 build/native.log >&2; exit 1; }
+	@echo "installing octavo, editable"
 	@$(PIP) install --no-build-isolation --editable .
 	@touch $@
 
@@ -103,6 +110,9 @@ format: $(VENV)/.dev ## ruff format, and the fixes ruff is sure of
 	@$(RUN) -m ruff format $(CODE)
 
 # ---- programs ----
+
+serve: setup ## serve a model on this machine: make serve MODEL=smollm2 ARGS="--port 8001"
+	@exec $(VENV)/bin/octavo serve $(MODEL) $(ARGS)
 
 sim: $(VENV)/.octavo ## simulated worlds: make sim SEEDS=10000 FROM=0
 	@$(RUN) -m tests.sim --seeds $(SEEDS) --from $(FROM)

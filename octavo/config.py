@@ -91,11 +91,11 @@ _LEAST: dict[str, int | None] = {
 }
 
 # vLLM's options that change nothing here, whatever their value, and why.
-_INERT = {
+INERT = {
     "trust_remote_code": "no code of a model is ever run",
     "gpu_memory_utilization": "kv_cache_memory_bytes sets the size of the KV cache",
     "swap_space": "what is preempted is computed again",
-    "enforce_eager": "the one backend runs eagerly",
+    "enforce_eager": "no backend captures graphs",
     "load_format": "it is seen from the files",
     "tokenizer_mode": "there is one",
     "max_seq_len_to_capture": "there are no CUDA graphs",
@@ -105,7 +105,7 @@ _INERT = {
     "enable_log_requests": "requests are not logged",
 }
 # … and those that may be given as what is the case anyhow; what else they could say is refused.
-_FIXED: dict[str, tuple[Any, str]] = {
+FIXED: dict[str, tuple[Any, str]] = {
     "tensor_parallel_size": (1, "there is one process"),
     "pipeline_parallel_size": (1, "there is one process"),
     "data_parallel_size": (1, "there is one process"),
@@ -127,10 +127,10 @@ def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) ->
     kept: dict[str, Any] = {"model": model}
     ignored = []
     for name, value in options.items():
-        if name in _INERT:
-            ignored.append(f"{name} ({_INERT[name]})")
-        elif name in _FIXED:
-            only, reason = _FIXED[name]
+        if name in INERT:
+            ignored.append(f"{name} ({INERT[name]})")
+        elif name in FIXED:
+            only, reason = FIXED[name]
             if value != only:
                 raise ConfigError(f"{name}={value!r} is not possible: {reason}; leave it out")
         elif name in known:

@@ -65,3 +65,8 @@ def runtime_directory() -> Path | None:
 def module_path() -> str:
     """PYTHONPATH as it was given."""
     return os.environ.get("PYTHONPATH", "")
+
+
+def api_keys() -> str:
+    """OCTAVO_API_KEY: the keys that the server takes, separated by commas."""
+    return os.environ.get("OCTAVO_API_KEY", "")

@@ -105,6 +105,7 @@ void bind_weights(nb::module_& m) {
       .def_prop_ro("num_bytes", &Store::num_bytes);
   m.def("own_format", &own_format, "type"_a);
   m.def("can_pack", &can_pack, "type"_a, "format"_a);
+  m.def("panel_bytes", &panel_bytes, "format"_a, "inputs"_a);
   m.def("stored_row_bytes", &stored_row_bytes, "type"_a, "inputs"_a);
   m.def("physical_cores", &physical_cores);
   m.def("prepared_bytes", [](const std::string& tier, Format format, int inputs) {

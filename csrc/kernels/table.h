@@ -54,7 +54,9 @@ struct Matrix {
 };
 
 // What is done to a tile of outputs before it leaves the registers' neighbourhood.
-enum class Activation : uint8_t { None, Silu, GeluErf, GeluTanh, Relu, Relu2, ClampedSwiglu, Sigmoid };
+enum class Activation : uint8_t {
+  None, Silu, GeluErf, GeluTanh, Relu, Relu2, ClampedSwiglu, Sigmoid
+};
 
 struct Epilogue {
   float* out = nullptr;             // [rows, out_stride]
@@ -68,7 +70,8 @@ struct Epilogue {
   Activation activation = Activation::None;
   // Gate and up interleaved: a panel has 16 gates and the 16 ups that go with them, and gives 16
   // outputs activation(gate) · up at columns first_output + panel · 16. With n < 16 pairs left the
-  // last panel still has its ups at 16, zeros in between, and the matrix 32 · panel + 16 + n outputs.
+  // last panel still has its ups at 16, zeros in between, and the matrix 32 · panel + 16 + n
+  // outputs.
   bool gated = false;
   const int32_t* out_rows = nullptr;  // where row r goes, if not to row r (experts)
   const float* row_weights = nullptr; // row r is multiplied by this and *added* to out (experts)
@@ -82,7 +85,8 @@ enum class CacheFormat : uint8_t { F32, BF16, Int8 };
 // head_dim of each array. Inside, per 16 tokens: F32 keys as [head_dim][16], values as
 // [16][head_dim]; BF16 and Int8 keys as [head_dim/2][16][2], values as [8][head_dim][2] (pairs of
 // tokens), so that both products run over pairs. head_dim is a multiple of 8 and at most 512.
-// Int8 keeps one fp32 scale for each token and head, in arrays beside: [(b·kv_heads+h)·block_size+t].
+// Int8 keeps one fp32 scale for each token and head, in arrays beside:
+// [(b·kv_heads+h)·block_size+t].
 struct Cache {
   void* keys;
   void* values;

@@ -35,6 +35,21 @@ class KVLayout:
 
 
 @dataclass(frozen=True, slots=True)
+class StepSize:
+    """The largest step there can be, and the widths of what passes through it."""
+
+    rows: int
+    sequences: int
+    positions: int  # of the longest sequence
+    hidden: int
+    ffn: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+
+
+@dataclass(frozen=True, slots=True)
 class HostBatch:
     """One forward pass, in arrays on the host; sequence s has rows row_starts[s:s+2]."""
 
@@ -52,6 +67,17 @@ class ForwardResult(NamedTuple):
 
     logits: Floats  # [logits_rows, vocabulary]
     hidden: Floats  # [hidden_rows, hidden size]: what the head reads, the last norm behind it
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSize:
+    """A tensor that a layer will hold, before anything of it is read."""
+
+    type: str  # as GGUF calls it: of the rows that will be packed, F32 where they are made first
+    rows: int
+    inputs: int
+    is_matrix: bool  # it is multiplied by, or looked up in
+    is_embedding: bool
 
 
 @dataclass(frozen=True, slots=True)

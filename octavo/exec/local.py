@@ -15,13 +15,14 @@ from octavo.core.engine import EngineCore, Executor
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.exec.facts import EngineFacts
 from octavo.exec.inline import InlineExecutor
+from octavo.exec.measure import Scales
 from octavo.loader import Source
 from octavo.loader import resolve as resolve_source
 from octavo.models.build import bind
 from octavo.models.generation import GenerationDefaults
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import OpenedModel, open_model
-from octavo.resolve import ELEMENT_BYTES, EngineConfig, resolve
+from octavo.resolve import EngineConfig, resolve
 from octavo.runner.model_runner import ModelRunner
 
 log = logging.getLogger(__name__)
@@ -69,11 +70,13 @@ def start_local_engine(
     opened = open_model(source, arguments.max_model_len)
     layout = place_layers(opened.model)
     watch.lap("find and open the model's files")
-    config = resolve(arguments, opened.spec, layout)
+    config = resolve(arguments, opened, layout)
     watch.lap("choose the settings")
     backend = make_backend(config)
     watch.lap("import the backend")
+    scales = Scales(config.bill)
     bind(opened.model, backend, opened.weights)
+    scales.weigh(backend.weight_bytes)
     watch.lap("load the weights")
     backend.prepare(opened.model, layout, config.core.num_blocks, config.core.block_size)
     runner = ModelRunner(backend, opened.spec.vocabulary, config.core, processors=processors)
@@ -83,10 +86,10 @@ def start_local_engine(
     core = EngineCore(config.core, executor, clock, secrets.token_bytes(32))
     watch.lap("set up the KV cache and the runner")
     log.info("%s is ready after %.1f s", opened.architecture, clock() - watch.began)
-    block_bytes = layout.block_bytes(config.core.block_size, ELEMENT_BYTES[config.dtype])
     memory = {
         "weights": backend.weight_bytes,
-        "KV cache": config.core.num_blocks * block_bytes,
+        "step": config.bill.step_bytes,
+        "KV cache": config.core.num_blocks * config.bill.block_bytes,
     }
     facts = _facts(source, opened, config, core.longest_tokens, memory, watch.laps)
     return LocalEngine(core, config, source, opened.generation, facts)

@@ -167,26 +167,35 @@ class Packer:
         return np.concatenate([part.addresses() for part in parts]), parts
 
     def _format(self, type_: str, inputs: int, module: Module | None) -> _native.Format:
-        wanted = None
-        if self._weights == "float32" or type_ in _FLOATS:
-            wanted = _WANTED.get(self._weights)
-        if wanted == "U4" and isinstance(module, Embedding):
-            wanted = "U8"  # where every token passes twice, four bits are too few
-        if wanted in ("U4", "U8") and inputs % PANEL:
-            wanted = None  # rows that do not divide into groups stay what they are
-        if wanted is None:
-            if hasattr(_native.Stored, type_):
-                own: _native.Format = _native.own_format(getattr(_native.Stored, type_))
-                if can_pack(type_, own):
-                    return own
-            wanted = "U8" if inputs % PANEL == 0 else "F32"
-        format_: _native.Format = getattr(_native.Format, wanted)
-        if not can_pack(type_, format_) and not can_pack("F32", format_):
-            format_ = _native.Format.F32
+        is_embedding = isinstance(module, Embedding)
+        format_ = choose_format(type_, inputs, self._weights, is_embedding=is_embedding)
         if type_ not in self._converted and type_ != format_.name:
             self._converted.add(type_)
             log.info("weights stored as %s are kept as %s", type_, format_.name)
         return format_
+
+
+def choose_format(
+    type_: str, inputs: int, weights: CpuWeights, *, is_embedding: bool
+) -> _native.Format:
+    """What a matrix stored as this is kept as: what was asked for, its own, or the nearest."""
+    wanted = None
+    if weights == "float32" or type_ in _FLOATS:
+        wanted = _WANTED.get(weights)
+    if wanted == "U4" and is_embedding:
+        wanted = "U8"  # where every token passes twice, four bits are too few
+    if wanted in ("U4", "U8") and inputs % PANEL:
+        wanted = None  # rows that do not divide into groups stay what they are
+    if wanted is None:
+        if hasattr(_native.Stored, type_):
+            own: _native.Format = _native.own_format(getattr(_native.Stored, type_))
+            if can_pack(type_, own):
+                return own
+        wanted = "U8" if inputs % PANEL == 0 else "F32"
+    format_: _native.Format = getattr(_native.Format, wanted)
+    if can_pack(type_, format_) or can_pack("F32", format_):
+        return format_
+    return _native.Format.F32
 
 
 def can_pack(type_: str, format_: _native.Format) -> bool:
