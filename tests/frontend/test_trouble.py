@@ -176,6 +176,10 @@ def test_arrays_are_token_ids(llm: LLM) -> None:
     for several in (np.stack([array, array]), [array, array]):
         outputs = llm.generate(several, GREEDY)  # type: ignore[arg-type]
         assert [output.outputs[0].token_ids for output in outputs] == [expected, expected]
+    for texts in (np.array(["The quick", "The"]), np.array(["The quick", "The"], object)):
+        outputs = llm.generate(texts, GREEDY)  # type: ignore[arg-type]
+        assert [output.prompt for output in outputs] == ["The quick", "The"]
+        assert outputs[0].outputs[0].token_ids == expected
     with pytest.raises(RequestError, match=r"prompt_token_ids\[0\] is 0.5"):
         llm.generate([np.array([0.5])], GREEDY)  # type: ignore[arg-type]
 
