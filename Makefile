@@ -73,7 +73,12 @@ lock: ## pin anew what requirements/*.in asks for (then read the diff)
 
 # ---- checks and tests ----
 
-test: setup check coverage ## everything; the last line is pytest's own summary
+build/openai-1: requirements/openai-1.txt $(VENV)/.dev
+	@echo "installing the openai client's version 1 into a directory of its own"
+	@$(PIP) install --upgrade --target $@ -r requirements/openai-1.txt
+	@touch $@
+
+test: setup build/openai-1 check coverage ## everything; the last line is pytest's own summary
 	@$(RUN) -m pytest -n $(WORKERS) --dist load --maxschedchunk 1
 
 test-smollm2: setup ## SmolLM2's text of fifty prompts against the reference (minutes)

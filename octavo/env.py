@@ -40,3 +40,13 @@ def hub_offline() -> bool:
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
     """This process's environment with `changes`, for a program that it starts."""
     return {**os.environ, **changes}
+
+
+def runtime_directory() -> Path | None:
+    """Where the user's sockets belong: XDG_RUNTIME_DIR; None where it is not set."""
+    return _path("XDG_RUNTIME_DIR")
+
+
+def module_path() -> str:
+    """PYTHONPATH as it was given."""
+    return os.environ.get("PYTHONPATH", "")

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from octavo.config import EngineArguments
-from octavo.core.engine import EngineCore
+from octavo.core.engine import EngineCore, Executor
 from octavo.core.sampling_params import LogitsProcessor
+from octavo.exec.facts import EngineFacts
 from octavo.exec.inline import InlineExecutor
 from octavo.loader import Source
 from octavo.loader import resolve as resolve_source
 from octavo.models.build import bind
 from octavo.models.generation import GenerationDefaults
 from octavo.models.kv_layout import place_layers
-from octavo.models.load import open_model
-from octavo.resolve import EngineConfig, resolve
+from octavo.models.load import OpenedModel, open_model
+from octavo.resolve import ELEMENT_BYTES, EngineConfig, resolve
 from octavo.runner.model_runner import ModelRunner
 
 log = logging.getLogger(__name__)
@@ -32,6 +34,22 @@ class LocalEngine:
     config: EngineConfig
     source: Source
     generation: GenerationDefaults
+    facts: EngineFacts
+
+
+class _Stopwatch:
+    """The parts of a start-up, one after the other."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._last = self.began = clock()
+        self.laps: list[tuple[str, float]] = []
+
+    def lap(self, what: str) -> None:
+        """All since the last lap was this."""
+        now = self._clock()
+        self.laps.append((what, round(now - self._last, 4)))
+        self._last = now
 
 
 def start_local_engine(
@@ -39,19 +57,69 @@ def start_local_engine(
     *,
     processors: Mapping[str, LogitsProcessor] | None = None,
     clock: Callable[[], float] = time.monotonic,
+    wrap: Callable[[Executor], Executor] | None = None,
 ) -> LocalEngine:
-    """Everything from a model's name to an engine that can be stepped."""
-    from octavo.backends.torch.backend import TorchBackend  # torch is asked for only here
+    """Everything from a model's name to an engine that can be stepped.
 
-    began = clock()
+    `wrap` may put something of its own around the executor.
+    """
+    watch = _Stopwatch(clock)
     source = resolve_source(arguments.model)
     opened = open_model(source, arguments.max_model_len)
     layout = place_layers(opened.model)
+    watch.lap("find and open the model's files")
     config = resolve(arguments, opened.spec, layout)
+    from octavo.backends.torch.backend import TorchBackend  # torch is asked for only here
+
+    watch.lap("import the backend")
     backend = TorchBackend(config.dtype)
     bind(opened.model, backend, opened.weights)
+    watch.lap("load the weights")
     backend.prepare(opened.model, layout, config.core.num_blocks, config.core.block_size)
     runner = ModelRunner(backend, opened.spec.vocabulary, config.core, processors=processors)
-    core = EngineCore(config.core, InlineExecutor(runner), clock, secrets.token_bytes(32))
-    log.info("%s is ready after %.1f s", opened.architecture, clock() - began)
-    return LocalEngine(core, config, source, opened.generation)
+    executor: Executor = InlineExecutor(runner)
+    if wrap is not None:
+        executor = wrap(executor)
+    core = EngineCore(config.core, executor, clock, secrets.token_bytes(32))
+    watch.lap("set up the KV cache and the runner")
+    log.info("%s is ready after %.1f s", opened.architecture, clock() - watch.began)
+    element_bytes = ELEMENT_BYTES[config.dtype]
+    block_bytes = layout.block_bytes(config.core.block_size, element_bytes)
+    memory = {
+        "weights": _num_values(opened) * element_bytes,
+        "KV cache": config.core.num_blocks * block_bytes,
+    }
+    facts = _facts(source, opened, config, core.longest_tokens, memory, watch.laps)
+    return LocalEngine(core, config, source, opened.generation, facts)
+
+
+def _num_values(opened: OpenedModel) -> int:
+    """Numbers in the checkpoint; once loaded each takes one element."""
+    return sum(math.prod(info.shape) for info in opened.checkpoint.tensors.values())
+
+
+def _facts(
+    source: Source,
+    opened: OpenedModel,
+    config: EngineConfig,
+    longest_tokens: int,
+    memory: dict[str, int],
+    laps: list[tuple[str, float]],
+) -> EngineFacts:
+    return EngineFacts(
+        name=source.name,
+        architecture=opened.architecture,
+        directory=str(source.directory),
+        weights=tuple(map(str, source.weights)),
+        vocabulary=config.spec.vocabulary,
+        max_model_len=config.core.max_model_len,
+        longest_tokens=longest_tokens,
+        block_size=config.core.block_size,
+        num_blocks=config.core.num_blocks,
+        max_num_seqs=config.core.max_num_seqs,
+        max_num_waiting=config.core.max_num_waiting,
+        dtype=config.dtype,
+        generation=opened.generation,
+        memory_bytes=memory,
+        start_seconds=tuple(laps),
+    )

@@ -1,33 +1,37 @@
 """`AsyncLLM`: the same engine as a stream of outputs for each of many callers.
 
-The engine runs in a thread of its own: it takes what callers have asked for, steps, and hands
-events to the event loop. Callers' queues are bounded by what they asked for: at most one output
-waits for each, since a later one replaces an earlier that nobody has taken (or is joined to it).
+The engine runs in a thread, or in a process of its own that is begun again when it dies; either
+way its events come to the event loop. Callers' queues are bounded by what they asked for: at most
+one output waits for each, since a later one replaces an earlier that nobody has taken (or is
+joined to it).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
-import threading
-from collections import deque
-from collections.abc import AsyncIterator, Mapping
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
-from octavo.config import read_arguments
-from octavo.core.request import Abort, Event, ResetPrefixCache, TokenEvent
+from octavo.config import EngineArguments, read_arguments
+from octavo.core.config import ConfigError
+from octavo.core.request import Abort, Event, Pause, ResetPrefixCache, Resume, TokenEvent
 from octavo.core.sampling_params import (
     LogitsProcessor,
     Pooling,
     RequestOutputKind,
     SamplingParams,
 )
+from octavo.exec.facts import EngineFacts, EngineSnapshot
+from octavo.frontend.client import EngineClient
 from octavo.frontend.desk import FAILURES, PLAIN, FailedRequestError, Options
 from octavo.frontend.embeddings import asking_for, embedded
+from octavo.frontend.inline_client import InlineClient
 from octavo.frontend.inputs import Prompt, read_prompt
-from octavo.frontend.model import LocalModel
 from octavo.frontend.outputs import (
     CompletionOutput,
     EmbeddingRequestOutput,
@@ -35,6 +39,9 @@ from octavo.frontend.outputs import (
     RequestError,
     RequestOutput,
 )
+from octavo.frontend.processors import check_processors
+from octavo.frontend.restarts import Timing
+from octavo.frontend.text_model import TextModel
 from octavo.loader import DEFAULT_MODEL
 
 log = logging.getLogger(__name__)
@@ -61,25 +68,60 @@ class _Caller:
 
 
 class AsyncLLM:
-    """A model for concurrent callers in one event loop at a time; `close` it when done."""
+    """A model for concurrent callers in one event loop at a time; `close` it when done.
+
+    `engine` says where it runs: "inline" in a thread of this process, "process" in one of its
+    own, so that its death loses no request. `timing` bounds how long that one may take for what.
+    """
 
     def __init__(
         self,
         model: str | os.PathLike[str] = DEFAULT_MODEL,
         *,
+        engine: Literal["inline", "process"] = "inline",
+        timing: Timing | None = None,
         logits_processors: Mapping[str, LogitsProcessor] | None = None,
         **options: Any,
     ) -> None:
-        self._model = LocalModel(read_arguments(model, options), logits_processors)
+        check_processors(logits_processors)
+        arguments = read_arguments(model, options)
+        client = _start(engine, arguments, timing, logits_processors)
+        self._settle(client, arguments, tuple(logits_processors or ()))
+
+    @classmethod
+    def over(cls, client: EngineClient, arguments: EngineArguments) -> AsyncLLM:
+        """One over an engine that is ready, whatever it is."""
+        made = cls.__new__(cls)
+        made._settle(client, arguments, ())
+        return made
+
+    def _settle(
+        self, client: EngineClient, arguments: EngineArguments, processors: Sequence[str]
+    ) -> None:
+        self._client = client
+        try:
+            self._model = TextModel(client.facts, arguments, processors)
+        except BaseException:
+            client.close()
+            raise
         self._callers: dict[str, _Caller] = {}
         self._num_requests = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._inbox: deque[Event] = deque()  # bounded by the callers: each adds n requests
-        # Guards the inbox, and which loop it is that the callers live in.
-        self._wake = threading.Condition()
-        self._closing = False
-        self._death: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="octavo engine", daemon=True)
+        self._is_closed = False
+        self._death: EngineDeadError | None = None
+
+    @property
+    def facts(self) -> EngineFacts:
+        """What is known of the engine and its model."""
+        return self._client.facts
+
+    def snapshot(self) -> EngineSnapshot:
+        """The engine's newest statistics."""
+        return self._client.snapshot()
+
+    def is_well(self) -> bool:
+        """Whether there is an engine that shows signs of life."""
+        return self._death is None and not self._is_closed and self._client.is_well()
 
     async def generate(
         self,
@@ -93,7 +135,7 @@ class AsyncLLM:
 
         A request that is turned away or fails raises a RequestError here, and nowhere else.
         """
-        self._start()
+        self._begin()
         model = self._model.desk.model
         sampling = self._model.default_sampling() if sampling_params is None else sampling_params
         self._num_requests += 1
@@ -103,8 +145,8 @@ class AsyncLLM:
         read = read_prompt(prompt, model.tokenizer, model.vocabulary)
         requests = self._model.desk.open(name, read, sampling, self._model.now(), options)
         caller = self._callers[name] = _Caller(sampling.output_kind)
-        self._send(*requests)
         try:
+            self._send(*requests)
             while True:
                 await caller.ready.wait()
                 caller.ready.clear()
@@ -144,49 +186,58 @@ class AsyncLLM:
 
     async def reset_prefix_cache(self) -> bool:
         """Share no KV computed before now; True, for that never fails."""
-        self._start()
+        self._begin()
         self._send(ResetPrefixCache())
         return True
 
+    async def pause(self) -> None:
+        """Let the engine plan nothing more; requests are taken, and wait."""
+        self._begin()
+        self._send(Pause())
+
+    async def resume(self) -> None:
+        """Go on after `pause`."""
+        self._begin()
+        self._send(Resume())
+
     def close(self) -> None:
-        """Stop the engine's thread; whoever still waits gets an EngineDeadError."""
-        with self._wake:
-            self._closing = True
-            self._wake.notify()
-        if self._thread.is_alive():
-            self._thread.join()
-        self._model.release()
+        """Stop the engine; whoever still waits gets an EngineDeadError."""
+        self._is_closed = True
+        self._client.close()
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            self._abandon()
+            return
+        with contextlib.suppress(RuntimeError):  # it has closed this very moment
+            loop.call_soon_threadsafe(self._fail_all)
 
     def shutdown(self) -> None:
         """The same as `close`."""
         self.close()
 
-    # between the event loop and the thread
+    # between callers and engine
 
-    def _start(self) -> None:
+    def _begin(self) -> None:
+        """Belong to the running loop; an error if there is no engine, or another loop has it."""
         loop = asyncio.get_running_loop()
         if self._death is not None:
-            raise EngineDeadError("the engine has stopped after an error") from self._death
-        if self._closing:
+            raise self._obituary()
+        if self._is_closed:
             raise EngineDeadError("the engine is closed")
-        with self._wake:
-            if self._loop is None:
-                self._thread.start()
-            elif self._loop is not loop:
-                if not self._loop.is_closed():
-                    raise RuntimeError(
-                        "this AsyncLLM is in use in another event loop; use it from that one, or "
-                        "make one for each loop"
-                    )
-                self._inbox.extend(self._abandon())
-                self._wake.notify()
-            self._loop = loop
+        if self._loop is loop:
+            return
+        if self._loop is not None and not self._loop.is_closed():
+            raise RuntimeError(
+                "this AsyncLLM is in use in another event loop; use it from that one, or "
+                "make one for each loop"
+            )
+        self._loop = loop
+        self._client.attach(self._deliver, self._die)
+        self._send(*self._abandon())
 
     def _send(self, *events: Event) -> None:
         if events:
-            with self._wake:
-                self._inbox.extend(events)
-                self._wake.notify()
+            self._client.send(events)
 
     def _abandon(self) -> list[Abort]:
         """Forget the callers of a loop that has ended: what the engine must drop."""
@@ -194,38 +245,24 @@ class AsyncLLM:
         self._callers.clear()
         return aborts
 
-    def _run(self) -> None:
-        core = self._model.core
-        try:
-            while True:
-                with self._wake:
-                    while not (self._inbox or self._closing or core.has_work):
-                        self._wake.wait()
-                    if self._closing:
-                        break
-                    inbox, self._inbox = self._inbox, deque()
-                for event in inbox:
-                    core.on_event(event)
-                events = core.step()
-                if events:
-                    for abort in self._call_loop(events):
-                        core.on_event(abort)
-        except BaseException as error:  # the thread's boundary: callers must hear of it
-            log.exception("the engine's thread has ended")
-            self._death = error
-        self._call_loop([])
+    def _die(self, error: EngineDeadError) -> None:
+        """In the event loop: there is no engine any more."""
+        self._death = error
+        self._fail_all()
 
-    def _call_loop(self, events: list[TokenEvent]) -> list[Abort]:
-        """Hand events to the loop; if it has ended, what the engine must drop."""
-        with self._wake:
-            assert self._loop is not None
-            try:
-                self._loop.call_soon_threadsafe(self._deliver, events)
-            except RuntimeError:  # closed, perhaps this very moment, and its callers with it
-                return self._abandon()
-        return []
+    def _fail_all(self) -> None:
+        for caller in self._callers.values():
+            caller.fail(self._obituary())
 
-    def _deliver(self, events: list[TokenEvent]) -> None:
+    def _obituary(self) -> EngineDeadError:
+        """For each who waits one of his own, since raising an error writes in it."""
+        if self._death is None:
+            return EngineDeadError("the engine is closed")
+        error = EngineDeadError(str(self._death))
+        error.__cause__ = self._death.__cause__
+        return error
+
+    def _deliver(self, events: Sequence[TokenEvent]) -> None:
         """In the event loop: hand events on to those who wait for them."""
         for event in events:
             name = self._model.desk.owner(event.request_id)
@@ -235,12 +272,6 @@ class AsyncLLM:
                 log.exception("an event of request %s could not be handed on", event.request_id)
                 if name is not None:
                     self._fail(name, "error", f"{type(error).__name__}: {error}")
-        if self._death is not None or self._closing:
-            why = "is closed" if self._death is None else "has stopped after an error"
-            for caller in self._callers.values():
-                dead = EngineDeadError(f"the engine {why}")
-                dead.__cause__ = self._death
-                caller.fail(dead)
 
     def _hand_on(self, event: TokenEvent) -> None:
         desk = self._model.desk
@@ -261,6 +292,31 @@ class AsyncLLM:
         self._send(*self._model.desk.close(name))
         if name in self._callers:
             self._callers[name].fail(FailedRequestError(name, reason, message))
+
+
+def _start(
+    engine: str,
+    arguments: EngineArguments,
+    timing: Timing | None,
+    processors: Mapping[str, LogitsProcessor] | None,
+) -> EngineClient:
+    if engine == "inline":
+        return InlineClient.start(arguments, processors)
+    if engine != "process":
+        raise ConfigError(f"engine={engine!r} must be 'inline' or 'process'")
+    if processors:
+        raise ConfigError(
+            "logits_processors are functions, which do not cross into the engine's process; "
+            "use engine='inline', or leave them out"
+        )
+    if not sys.platform.startswith("linux"):
+        raise ConfigError("engine='process' needs Linux; use engine='inline'")
+    from octavo.frontend.launcher import ProcessLauncher  # ZeroMQ comes with these
+    from octavo.frontend.process_client import ProcessClient
+
+    client = ProcessClient(arguments, ProcessLauncher(), timing)
+    client.start()
+    return client
 
 
 def _joined(one: RequestOutput, other: RequestOutput) -> RequestOutput:

@@ -103,4 +103,4 @@ class PoolingRequestOutput:
 
 
 class EngineDeadError(RuntimeError):
-    """The engine has ended, by an error that is chained or because it was closed."""
+    """There is no engine: it was closed, or ended by an error that is chained or told."""

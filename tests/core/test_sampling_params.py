@@ -158,3 +158,17 @@ def test_hidden_states_and_log_probabilities_share_one_place() -> None:
         SamplingParams(pooling="last", logprobs=0)
     with pytest.raises(ValueError, match="pooling='max' must be one of last, mean, cls"):
         SamplingParams(pooling="max")  # type: ignore[arg-type]
+
+
+class _Array:
+    """Numbers, of which there are several."""
+
+    def __float__(self) -> float:
+        raise TypeError("only arrays of one element can be converted")
+
+
+def test_a_number_of_another_library_is_a_number_and_several_are_not() -> None:
+    assert changed(temperature=_Seven()).temperature == 7.0
+    for value in (_Array(), True):
+        with pytest.raises(RequestError, match=r"^temperature=.* must be a number$"):
+            changed(temperature=value)

@@ -16,7 +16,7 @@ import pytest
 import octavo
 from octavo import LLM, AsyncLLM, BeamSearchParams, RequestError, RequestOutputKind, SamplingParams
 from octavo.frontend.outputs import EngineDeadError, RequestOutput
-from tests.frontend.tiny import TEMPLATE, make_model
+from tests.frontend.tiny import TEMPLATE, core_of, make_model
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
 PROMPTS = ["The quick brown fox", "A day in", "Ein Tag wie", "x"]
@@ -331,7 +331,7 @@ def test_who_leaves_early_leaves_nothing_behind(engine: AsyncLLM) -> None:
         assert len(await _collect(engine, "x", GREEDY)) >= 1
 
     asyncio.run(leave())
-    core = engine._model.core
+    core = core_of(engine)
     engine.close()
     assert not engine._callers
     assert len(engine._model.desk) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +14,14 @@ import numpy as np
 import pytest
 
 from octavo import LLM, AsyncLLM, RequestError, RequestOutputKind, SamplingParams
-from octavo.core.request import Abort, Request, TokenEvent
+from octavo.core.request import Request, TokenEvent
 from octavo.core.stats import RequestStats
 from octavo.frontend.async_llm import _joined
 from octavo.frontend.desk import Desk, FailedRequestError, Model, Options
 from octavo.frontend.inputs import read_prompt
 from octavo.frontend.outputs import CompletionOutput, EngineDeadError, RequestOutput
 from octavo.frontend.stream import Stream
-from tests.frontend.tiny import make_model
+from tests.frontend.tiny import core_of, make_model
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
 LONG = SamplingParams(temperature=0.0, max_tokens=100, ignore_eos=True)
@@ -100,7 +101,7 @@ def test_whatever_goes_wrong_with_one_event_others_get_theirs(
         return await good
 
     assert len(run(both())[-1].outputs[0].token_ids) == 100
-    assert engine._thread.is_alive()
+    assert engine.is_well()
 
 
 def test_a_text_that_cannot_be_made_fails_alone(
@@ -160,7 +161,7 @@ def test_what_an_ended_loop_left_open_is_aborted(engine: AsyncLLM) -> None:
     loop.close()
     gate.set()
     assert run(collect(engine, "x", GREEDY, "left"))[-1].finished  # the same name, anew
-    core = engine._model.core
+    core = core_of(engine)
     engine.close()
     assert not engine._callers
     assert len(engine._model.desk) == 0
@@ -170,14 +171,22 @@ def test_what_an_ended_loop_left_open_is_aborted(engine: AsyncLLM) -> None:
 
 
 def test_the_engine_finds_out_by_itself_that_a_loop_has_ended(engine: AsyncLLM) -> None:
+    gate = threading.Event()
+
+    def wait_at_three(prompt: Any, output: Any, logits: Any) -> Any:
+        assert len(output) < 3 or gate.wait(60)
+        return logits
+
     loop = asyncio.new_event_loop()
-    stream = engine.generate("x", LONG)
+    stream = engine.generate("x", replace(LONG, logits_processors=(wait_at_three,)))
     loop.run_until_complete(anext(stream))
     loop.close()
-    (name,) = engine._callers
-    aborts = engine._call_loop([TokenEvent(f"{name}#1.0", 0, (1,))])
-    # Whether it was this call or the engine's own that noticed: nobody is left.
-    assert aborts in ([], [Abort(f"{name}#1.0")])
+    gate.set()
+    core = core_of(engine)
+    while core.scheduler.sequences:
+        time.sleep(0.001)
+    engine.close()
+    assert core.scheduler.stats.num_finished == {"abort": 1}
     assert not engine._callers
     assert len(engine._model.desk) == 0
 

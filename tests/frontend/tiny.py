@@ -8,6 +8,10 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from octavo import AsyncLLM
+from octavo.core.engine import EngineCore
+from octavo.frontend.inline_client import InlineClient
+
 TEXTS = (
     "The quick brown fox jumps over the lazy dog, and the dog does not mind.",
     "A day in the country is worth a month in town; so they say, at least.",
@@ -33,6 +37,15 @@ def make_model(directory: Path) -> Path:
     """Write the directory; the same bytes every time."""
     from safetensors.numpy import save_file
 
+    make_tokenizer_files(directory)
+    config = {**SIZES, "architectures": ["LlamaForCausalLM"], "eos_token_id": 1, "bos_token_id": 0}
+    (directory / "config.json").write_text(json.dumps(config))
+    save_file(_weights(), str(directory / "model.safetensors"))
+    return directory
+
+
+def make_tokenizer_files(directory: Path) -> Path:
+    """The text side alone."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -47,10 +60,15 @@ def make_model(directory: Path) -> Path:
     tokenizer.save(str(directory / "tokenizer.json"))
     settings = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
     (directory / "tokenizer_config.json").write_text(json.dumps(settings))
-    config = {**SIZES, "architectures": ["LlamaForCausalLM"], "eos_token_id": 1, "bos_token_id": 0}
-    (directory / "config.json").write_text(json.dumps(config))
-    save_file(_weights(), str(directory / "model.safetensors"))
     return directory
+
+
+def core_of(engine: AsyncLLM) -> EngineCore:
+    """The core that an engine in this process steps."""
+    client = engine._client
+    assert isinstance(client, InlineClient)
+    assert client._core is not None
+    return client._core
 
 
 def _weights() -> dict[str, np.ndarray]:

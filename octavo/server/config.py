@@ -1,0 +1,107 @@
+"""How the server is to behave: a default and a line for every field, checked at once."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Literal
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+class ServerConfigError(ValueError):
+    """Settings that cannot work, or would be dangerous; the message says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """Everything the front door can be told."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000  # 0: any that is free
+    served_model_name: str | None = None  # default: the model as it was named
+    api_keys: tuple[str, ...] = ()
+    insecure_no_auth: bool = False  # serve the network without a key
+    allowed_hosts: tuple[str, ...] = ()  # names beside the bound one; "*": any
+    allowed_origins: tuple[str, ...] = ()  # web pages that may call: "https://app.example"
+    strict: bool = False  # refuse unknown fields
+    metrics_names: Literal["octavo", "vllm"] = "octavo"
+    public_metrics: bool = False  # /metrics without a key
+    cache_scope: Literal["key", "global"] = "key"  # who shares prefixes
+    trust_request_chat_template: bool = False
+    log_prompts: bool = False
+    enable_explain: bool = True
+    # limits of a request
+    max_body_bytes: int = 8 << 20
+    max_header_bytes: int = 32 << 10
+    max_headers: int = 64
+    max_output_tokens: int | None = None  # cap on max_tokens; None: the model's length
+    max_request_seconds: float = 600.0  # waiting and generating together
+    # limits of all requests together
+    max_waiting_requests: int = 1000
+    max_waiting_tokens: int = 4_000_000
+    max_waiting_bytes: int = 256 << 20
+    max_running_sequences: int | None = None  # handed to the engine at once; None: as fits it
+    max_connections: int = 4096
+    max_connections_per_client: int = 512
+    # time
+    header_seconds: float = 10.0  # for a request's head to arrive
+    body_seconds: float = 30.0  # … its body
+    idle_seconds: float = 75.0  # between two requests of a connection
+    stall_seconds: float = 30.0  # a reader that takes nothing for so long is dropped
+    status_seconds: float = 1.0  # longest wait for a first token before a stream's status line
+    ping_seconds: float = 15.0  # silence after which a stream carries a comment; 0: never
+    drain_seconds: float = 30.0  # for running requests to finish after SIGTERM
+    # preparation of prompts
+    num_preparers: int = 2  # processes, started when first needed
+    template_seconds: float = 2.0
+    tokenize_seconds: float = 5.0
+    num_explained: int = 512  # recent requests that can be explained
+    admin_socket: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ServerConfigError(f"port={self.port} must be between 0 and 65535")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            numeric = isinstance(value, int | float) and not isinstance(value, bool)
+            if (
+                numeric
+                and value <= 0
+                and field.name not in ("port", "ping_seconds", "num_explained")
+            ):
+                raise ServerConfigError(f"{field.name}={value} must be above 0")
+        if any(len(key) < 8 for key in self.api_keys):
+            raise ServerConfigError("an API key has fewer than 8 characters; choose a longer one")
+        if not (self.api_keys or self.insecure_no_auth or is_loopback(self.host)):
+            raise ServerConfigError(
+                f"host={self.host} can be reached from other machines, and there is no API key: "
+                "give one (--api-key-file, OCTAVO_API_KEY), bind 127.0.0.1, or, if everyone who "
+                "reaches this address may use the model, type --insecure-no-auth"
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def read_keys(file: Path | None, from_environment: str) -> tuple[str, ...]:
+    """Keys of a file, one a line (# begins a comment), and of the environment, by commas."""
+    lines: list[str] = []
+    if file is not None:
+        try:
+            lines = file.read_text("utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ServerConfigError(f"the key file {file} cannot be read: {error}") from error
+    stripped = (line.strip() for line in [*lines, *from_environment.split(",")])
+    keys = tuple(dict.fromkeys(key for key in stripped if key and not key.startswith("#")))
+    if file is not None and not keys:
+        raise ServerConfigError(f"the key file {file} holds no key")
+    return keys

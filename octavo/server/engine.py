@@ -1,0 +1,103 @@
+"""What the server asks of whatever stands behind it: a small protocol, and the facts it tells.
+
+An `AsyncLLM` fulfils it through `octavo.server.adapter`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from octavo.core.sampling_params import SamplingParams
+from octavo.core.stats import StepStats
+from octavo.frontend.desk import Options
+from octavo.frontend.outputs import RequestOutput
+from octavo.frontend.tokenizer import Tokenizer
+
+Command = Literal["pause", "resume", "reset_prefix_cache"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What the server must know of the model and of the room there is for it."""
+
+    name: str  # what the user typed
+    path: str  # a directory or a GGUF file: where the tokenizer can be read again
+    tokenizer: Tokenizer
+    vocabulary: int
+    max_model_len: int
+    defaults: SamplingParams  # the model's own recommendations
+    max_logprobs: int = 20
+    max_num_seqs: int = 64
+    num_blocks: int = 0
+    block_size: int = 16
+    longest_tokens: int | None = None  # of one sequence, where the KV cache holds less
+    max_new_tokens: int | None = None  # of the model's generation_config
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether tokens come, and why not."""
+
+    is_ready: bool
+    reason: str = ""
+
+
+class Snapshot(Protocol):
+    """An engine's totals since its start, how full it is, and its newest steps."""
+
+    @property
+    def num_steps(self) -> int: ...
+    @property
+    def num_tokens(self) -> int: ...
+    @property
+    def num_prefill_tokens(self) -> int: ...
+    @property
+    def num_cached_tokens(self) -> int: ...
+    @property
+    def num_preemptions(self) -> int: ...
+    @property
+    def num_finished(self) -> Mapping[str, int]: ...
+    @property
+    def num_running(self) -> int: ...
+    @property
+    def num_waiting(self) -> int: ...
+    @property
+    def num_free_blocks(self) -> int: ...
+    @property
+    def num_blocks(self) -> int: ...
+    @property
+    def is_paused(self) -> bool: ...
+    @property
+    def recent(self) -> Sequence[StepStats]: ...
+
+
+class Engine(Protocol):
+    """What generates. All of it is called from the server's event loop."""
+
+    @property
+    def facts(self) -> ModelFacts:
+        """Known once the engine is ready."""
+
+    def generate(
+        self,
+        prompt: Any,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        options: Options = ...,
+    ) -> AsyncIterator[RequestOutput]:
+        """Outputs as they come; leaving the loop, or being cancelled, aborts the request."""
+
+    async def abort(self, request_id: str) -> None:
+        """End a request; its stream ends with what it has."""
+
+    async def command(self, command: Command) -> None:
+        """Tell the engine as a whole something."""
+
+    def health(self) -> Health:
+        """The truth: ready means that a step was completed recently, or that none is due."""
+
+    def snapshot(self) -> Snapshot | None:
+        """The newest statistics; None as long as there are none."""

@@ -1,0 +1,307 @@
+"""One request through the engine: admitted, streamed or gathered, counted, and always ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from octavo.core.sampling_params import SamplingParams
+from octavo.frontend.desk import FailedRequestError, Options
+from octavo.frontend.outputs import EngineDeadError, RequestError, RequestOutput
+from octavo.frontend.preparer import Prepared
+from octavo.server.admission import Ticket
+from octavo.server.call import Call, encode
+from octavo.server.errors import ApiError, ClientGoneError, internal, invalid, unavailable
+from octavo.server.explain import Record, parameters_told
+from octavo.server.schema.usage import PromptTokensDetails, Usage
+from octavo.server.sse import EventStream
+from octavo.server.state import Flight
+from octavo.server.supervision import Supervisor
+
+log = logging.getLogger(__name__)
+
+
+class Shape(Protocol):
+    """How a dialect writes what the engine gives."""
+
+    def opening(self) -> Iterable[Any]:
+        """Chunks before the first token."""
+
+    def chunks(self, prompt_index: int, output: RequestOutput, usage: Usage) -> Iterable[Any]:
+        """Chunks for what is new."""
+
+    def closing(self, usage: Usage, explanation: dict[str, Any] | None) -> Iterable[Any]:
+        """Chunks behind the last token."""
+
+    def whole(
+        self, outputs: list[RequestOutput], usage: Usage, explanation: dict[str, Any] | None
+    ) -> Any:
+        """The response of a request that is not streamed."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is to be generated for one HTTP request."""
+
+    prompts: list[Prepared]
+    sampling: SamplingParams
+    shape: Shape
+    is_stream: bool
+    options: Options
+    explains: bool = False
+    drops_output: bool = False  # the one token that the engine must give was not asked for
+
+
+@dataclass(slots=True)
+class _Count:
+    """Tokens so far."""
+
+    prompt: int
+    generated: int = 0
+    cached: dict[int, int] = field(default_factory=dict)  # by prompt
+
+    def usage(self) -> Usage:
+        return Usage(
+            prompt_tokens=self.prompt,
+            completion_tokens=self.generated,
+            total_tokens=self.prompt + self.generated,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(self.cached.values())),
+        )
+
+
+class Generation:
+    """One request on its way through the engine."""
+
+    def __init__(self, call: Call, ticket: Ticket, plan: Plan, supervisor: Supervisor) -> None:
+        server = self._server = call.server
+        self._call = call
+        self._ticket = ticket
+        self._plan = plan
+        num_prompt = sum(len(prompt.token_ids) for prompt in plan.prompts)
+        self._count = _Count(num_prompt)
+        self._last_at = server.clock()
+        server.num_flights += 1
+        name = f"{call.request_id}-{server.num_flights}"
+        self._ids = tuple(f"{name}.{index}" for index in range(len(plan.prompts)))
+        self.record = record = Record(call.request_id, call.owner, call.began)
+        record.template_seconds = sum(prompt.template_seconds for prompt in plan.prompts)
+        record.tokenize_seconds = sum(prompt.tokenize_seconds for prompt in plan.prompts)
+        record.prepared_at = self._last_at
+        record.num_prompt_tokens = num_prompt
+        record.parameters = parameters_told(
+            plan.sampling, priority=plan.options.priority, stream=plan.is_stream
+        )
+        self._flight = Flight(record, self._ids, plan.is_stream, supervisor.stop)
+
+    async def run(self) -> None:
+        """Admit, generate, answer."""
+        server, plan, record = self._server, self._plan, self.record
+        server.recent.add(record)
+        server.flights[self._ids[0]] = self._flight
+        record.outcome = "failed"
+        try:
+            num_sequences = plan.sampling.n * len(plan.prompts)
+            await self._ticket.wait(self._count.prompt, num_sequences, plan.options.priority)
+            record.entered_at = self._last_at = server.clock()
+            self._observe_parameters()
+            if plan.is_stream:
+                await self._stream()
+            else:
+                await self._gather()
+            record.outcome = "finished"
+        except asyncio.CancelledError:
+            record.outcome = "cancelled"
+            raise
+        finally:
+            record.ended_at = server.clock()
+            record.num_output_tokens = self._count.generated
+            del server.flights[self._ids[0]]
+            self._observe_end()
+
+    # the two ways of answering
+
+    async def _gather(self) -> None:
+        outputs: dict[int, RequestOutput] = {}
+        async with aclosing(self._outputs()) as stream:
+            async for index, output in stream:
+                self._note(index, output)
+                outputs[index] = output
+        ordered = [outputs[index] for index in sorted(outputs)]
+        body = self._plan.shape.whole(ordered, self._count.usage(), self._explanation())
+        self.record.first_byte_at = self._server.clock()
+        await self._call.respond(encode(body))
+
+    async def _stream(self) -> None:
+        stream = EventStream(self._call)
+        try:
+            async with aclosing(self._outputs()) as outputs:
+                await self._stream_from(outputs, stream)
+        except (asyncio.CancelledError, ClientGoneError):
+            raise
+        except ApiError as error:
+            if not stream.is_open:
+                raise
+            await stream.fail(error)
+        except Exception:
+            if not stream.is_open:
+                raise
+            log.exception("request %s failed in its stream", self._call.request_id)
+            await stream.fail(internal(self._call.request_id))
+        finally:
+            stream.stop_pinging()
+            self.record.client_seconds = stream.waited_seconds
+
+    async def _stream_from(
+        self, outputs: AsyncGenerator[tuple[int, RequestOutput], None], stream: EventStream
+    ) -> None:
+        """The status line waits for the first token, but not for long."""
+        shape = self._plan.shape
+        first = asyncio.ensure_future(anext(outputs))
+        try:
+            await asyncio.wait({first}, timeout=self._server.config.status_seconds)
+            if not first.done():
+                await stream.open()
+                await self._send(stream, shape.opening())
+            index, output = await first
+        except BaseException:
+            first.cancel()
+            await asyncio.wait({first})
+            raise
+        chunks: list[Any] = []
+        if not stream.is_open:
+            await stream.open()
+            chunks.extend(shape.opening())
+        self._note(index, output)
+        await self._send(stream, [*chunks, *shape.chunks(index, output, self._count.usage())])
+        self.record.first_byte_at = self._server.clock()
+        self._server.metrics.first_token.observe(self.record.first_byte_at - self.record.began)
+        async for index, output in outputs:
+            self._note(index, output)
+            await self._send(stream, shape.chunks(index, output, self._count.usage()))
+        self.record.client_seconds = stream.waited_seconds
+        await self._send(stream, shape.closing(self._count.usage(), self._explanation()))
+        await stream.close()
+
+    async def _send(self, stream: EventStream, chunks: Iterable[Any]) -> None:
+        payloads = [encode(chunk) for chunk in chunks]
+        if payloads:
+            await stream.events(payloads)
+
+    # the engine's side
+
+    async def _outputs(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+        """What the engine gives, by prompt, with its failures in our words."""
+        try:
+            if len(self._plan.prompts) == 1:
+                async with aclosing(self._one(0)) as stream:
+                    async for output in stream:
+                        yield 0, output
+            else:
+                async with aclosing(self._merged()) as merged:
+                    async for item in merged:
+                        yield item
+        except FailedRequestError as error:
+            raise self._told(error) from error
+        except RequestError as error:
+            raise invalid(str(error), "prompt") from error
+        except EngineDeadError as error:
+            raise unavailable("the engine has stopped", "engine_not_ready") from error
+
+    def _one(self, index: int) -> Any:
+        prompt = self._plan.prompts[index]
+        return self._server.engine.generate(
+            {"prompt": prompt.text, "prompt_token_ids": prompt.token_ids},
+            self._plan.sampling,
+            self._ids[index],
+            options=self._plan.options,
+        )
+
+    async def _merged(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+        """Several prompts' streams as one, each waiting with at most one output."""
+        queue: asyncio.Queue[tuple[int, RequestOutput | BaseException]] = asyncio.Queue(1)
+
+        async def pump(index: int) -> None:
+            try:
+                async with aclosing(self._one(index)) as stream:
+                    async for output in stream:
+                        await queue.put((index, output))
+            except Exception as error:
+                await queue.put((index, error))
+
+        tasks = [asyncio.ensure_future(pump(index)) for index in range(len(self._plan.prompts))]
+        num_open = len(tasks)
+        try:
+            while num_open:
+                index, output = await queue.get()
+                if isinstance(output, BaseException):
+                    raise output
+                num_open -= output.finished
+                yield index, output
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    def _told(self, error: FailedRequestError) -> ApiError:
+        """What a client may hear of a request that the engine gave back."""
+        said = str(error).partition(": ")[2]  # behind the engine's own name of the request
+        if error.reason == "refused":
+            return invalid(said, "max_tokens", "context_length_exceeded")
+        if error.reason == "overloaded":
+            return self._server.admission.rejected("engine_full", said)
+        log.error("request %s failed in the engine: %s", self._call.request_id, said)
+        return ApiError(500, "the engine failed on this request", code="engine_error")
+
+    # the books
+
+    def _note(self, index: int, output: RequestOutput) -> None:
+        """Count an output."""
+        num_new = 0 if self._plan.drops_output else sum(len(o.token_ids) for o in output.outputs)
+        now = self._server.clock()
+        if self._plan.is_stream and self._count.generated and num_new:
+            self._server.metrics.between.observe((now - self._last_at) / num_new, num_new)
+        self._last_at = now
+        self._count.generated += num_new
+        self._ticket.charge(num_new)
+        if output.num_cached_tokens is not None:
+            self._count.cached[index] = output.num_cached_tokens
+        if output.finished:
+            metrics = self._server.metrics
+            for one in output.outputs:
+                metrics.success.add(1, one.finish_reason or "abort")
+            if output.metrics is not None:
+                self.record.stats = output.metrics
+                metrics.observe_stats(output.metrics, now)
+                if not self._plan.is_stream and output.metrics.first_token_at is not None:
+                    metrics.first_token.observe(output.metrics.first_token_at - self.record.began)
+
+    def _explanation(self) -> dict[str, Any] | None:
+        if not self._plan.explains:
+            return None
+        self.record.outcome = "finished"
+        self.record.num_output_tokens = self._count.generated
+        return self.record.explain(self._server.clock())
+
+    def _observe_parameters(self) -> None:
+        metrics, sampling = self._server.metrics, self._plan.sampling
+        metrics.samples.observe(sampling.n)
+        metrics.most_tokens.observe(sampling.max_tokens)
+        metrics.prompt_tokens.add(self._count.prompt)
+        for prompt in self._plan.prompts:
+            metrics.prompt_length.observe(len(prompt.token_ids))
+
+    def _observe_end(self) -> None:
+        metrics, record = self._server.metrics, self.record
+        if record.entered_at is None or record.ended_at is None:
+            return
+        metrics.generated_tokens.add(self._count.generated)
+        metrics.cached_tokens.add(sum(self._count.cached.values()))
+        metrics.output_length.observe(self._count.generated)
+        metrics.whole.observe(record.ended_at - record.began)
+        if self._count.generated > 1 and record.first_byte_at is not None:
+            span = record.ended_at - record.first_byte_at
+            metrics.per_token.observe(span / (self._count.generated - 1))

@@ -1,0 +1,225 @@
+"""From a config to a server that listens, and from a signal to one that has ended in order.
+
+The first SIGTERM or SIGINT drains: readiness fails at once, new requests are told 503, those that
+run may finish for `drain_seconds`; what is still open then is told `server_shutdown`. A second
+signal ends at once. Either way the exit code is 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import uvicorn
+
+from octavo.server.admin import ADMIN_ROUTES
+from octavo.server.app import Application
+from octavo.server.config import ServerConfig, ServerConfigError
+from octavo.server.engine import Engine
+from octavo.server.errors import unavailable
+from octavo.server.protocol import Connections, bounded_protocol
+from octavo.server.state import Server
+
+log = logging.getLogger(__name__)
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_TICK_SECONDS = 0.02
+_END_TICKS = 100  # for the last frames to be written
+_BACKLOG = 2048
+STREAM_BYTES = 256 << 10
+
+
+class _Listener(uvicorn.Server):
+    """uvicorn without its own ideas about signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Lifecycle:
+    """One server's life."""
+
+    def __init__(self, server: Server, *, handles_signals: bool = True) -> None:
+        self._signals = SIGNALS if handles_signals else ()
+        self.server = server
+        self.config = server.config
+        self._ending = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._listeners: list[_Listener] = []
+        self._connections = Connections(self.config)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.port = 0
+
+    async def run(self, on_ready: Callable[[Lifecycle], None] | None = None) -> None:
+        """Serve until told to end."""
+        main_socket = bind(self.config)
+        self.port = main_socket.getsockname()[1]
+        self._loop = loop = asyncio.get_running_loop()
+        tasks = [self._listen(Application(self.server), main_socket, self._connections)]
+        if self.config.admin_socket is not None:
+            admin = Application(self.server, ADMIN_ROUTES, guards=False)
+            listening = bind_admin(self.config.admin_socket)
+            tasks.append(self._listen(admin, listening, Connections(self.config)))
+        for number in self._signals:
+            loop.add_signal_handler(number, self.end)
+        try:
+            while not all(listener.started for listener in self._listeners):
+                await asyncio.sleep(0.005)
+            if on_ready is not None:
+                on_ready(self)
+            await self._ending.wait()
+            await self._drain()
+        finally:
+            for number in self._signals:
+                loop.remove_signal_handler(number)
+            await self._close(tasks)
+
+    def end(self) -> None:
+        """A signal: the first drains, the second hurries."""
+        if self._ending.is_set():
+            self._hurry.set()
+        self.server.is_draining = True
+        self._ending.set()
+
+    @property
+    def num_connections(self) -> int:
+        """Of clients; operators' are not counted."""
+        return self._connections.num_open
+
+    def end_from_outside(self) -> None:
+        """What a signal does, from another thread."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self.end)
+
+    def _listen(
+        self, application: Application, listening: socket.socket, connections: Connections
+    ) -> asyncio.Task[None]:
+        config = uvicorn.Config(
+            application,
+            http=bounded_protocol(connections),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=int(self.config.idle_seconds),
+            timeout_graceful_shutdown=1,
+            backlog=_BACKLOG,
+        )
+        listener = _Listener(config)
+        self._listeners.append(listener)
+        return asyncio.get_running_loop().create_task(listener.serve([listening]))
+
+    async def _drain(self) -> None:
+        """Until nobody is served any more, the time is over, or a second signal comes."""
+        log.info("draining: %d requests run", self.server.admission.num_open)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.config.drain_seconds):
+                await self._first_of(self._idle(), self._hurry.wait())
+        error = unavailable("the server is shutting down", "server_shutdown")
+        for flight in list(self.server.flights.values()):
+            flight.stop(error)
+        for _ in range(_END_TICKS):
+            if not self.server.flights:
+                break
+            await asyncio.sleep(_TICK_SECONDS)
+
+    async def _idle(self) -> None:
+        while self.server.admission.num_open:
+            await asyncio.sleep(_TICK_SECONDS)
+
+    async def _first_of(self, *waits: Awaitable[object]) -> None:
+        tasks = [asyncio.ensure_future(wait) for wait in waits]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _close(self, tasks: list[asyncio.Task[None]]) -> None:
+        for listener in self._listeners:
+            listener.should_exit = True
+            listener.force_exit = self._hurry.is_set()
+        await asyncio.wait(tasks)
+        await self.server.preparation.close()
+        if self.config.admin_socket is not None:
+            self.config.admin_socket.unlink(missing_ok=True)
+
+
+def run(config: ServerConfig, start_engine: Callable[[], Awaitable[Engine]]) -> int:
+    """Start the engine, serve, end in order; the process's exit code."""
+
+    async def main() -> None:
+        engine = await start_engine()
+        await Lifecycle(Server(engine, config)).run(_say_ready)
+
+    import uvloop
+
+    uvloop.run(main())
+    return 0
+
+
+def bind(config: ServerConfig) -> socket.socket:
+    """The listening socket; what is wrong with the address is said in words."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Connections inherit it: what a reader has not taken is bounded, in the kernel too.
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, STREAM_BYTES)
+    try:
+        listening.bind((config.host.strip("[]"), config.port))
+    except OSError as error:
+        listening.close()
+        raise ServerConfigError(
+            f"{config.host}:{config.port} cannot be bound ({error.strerror}): "
+            "choose another --port, or end what listens there"
+        ) from error
+    return listening
+
+
+def bind_admin(path: Path) -> socket.socket:
+    """A unix socket that only this user can open."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.is_socket():
+        path.unlink()  # of a server that was killed
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.bind(str(path))
+        path.chmod(0o600)
+    except OSError as error:
+        listening.close()
+        raise ServerConfigError(
+            f"the admin socket {path} cannot be made: {error.strerror}"
+        ) from error
+    return listening
+
+
+def ready_text(config: ServerConfig, port: int, model: str) -> str:
+    """Where it is, and two ways to try it."""
+    host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    key = ' -H "Authorization: Bearer $OCTAVO_API_KEY"' if config.api_keys else ""
+    message = '{"messages": [{"role": "user", "content": "Hello"}]}'
+    given = "os.environ['OCTAVO_API_KEY']" if config.api_keys else "'none'"
+    return f"""Octavo serves {model} at {url}
+
+  curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{message}'
+
+  from openai import OpenAI
+  client = OpenAI(base_url='{url}/v1', api_key={given})
+  messages = [{{'role': 'user', 'content': 'Hello'}}]
+  print(client.chat.completions.create(model='{model}', messages=messages))
+"""
+
+
+def _say_ready(life: Lifecycle) -> None:
+    sys.stdout.write(ready_text(life.config, life.port, life.server.model_name))
+    sys.stdout.flush()

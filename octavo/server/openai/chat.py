@@ -1,0 +1,198 @@
+"""/v1/chat/completions: conversations answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from octavo.core.sampling_params import SamplingParams
+from octavo.frontend.outputs import CompletionOutput, RequestOutput
+from octavo.frontend.preparer import Prepared
+from octavo.server.admission import Ticket
+from octavo.server.call import Call
+from octavo.server.errors import invalid
+from octavo.server.generation import Generation, Plan
+from octavo.server.openai.conversation import conversation_job
+from octavo.server.openai.logprobs import TokenTexts, chat_logprobs, prompt_logprobs
+from octavo.server.openai.parameters import (
+    check_stream_options,
+    fit,
+    options_of,
+    sampling_of,
+    seconds_of,
+)
+from octavo.server.openai.serve import admitted
+from octavo.server.schema.chat import (
+    AnswerMessage,
+    ChatChoice,
+    ChatChunk,
+    ChatLogprobs,
+    ChatRequest,
+    ChatResponse,
+    ChunkChoice,
+    Delta,
+)
+from octavo.server.schema.usage import Usage
+from octavo.server.supervision import Supervisor
+
+ANSWERER = "assistant"
+
+
+async def chat(call: Call) -> None:
+    """The handler."""
+    async with admitted(call) as ticket:
+        request = await call.read(ChatRequest)
+        call.server.check_model(request.model)
+        check_stream_options(request)
+        supervisor = Supervisor(call)
+        seconds = seconds_of(request, call)
+        await supervisor.run(_serve(call, ticket, request, supervisor), seconds)
+
+
+async def _serve(call: Call, ticket: Ticket, request: ChatRequest, supervisor: Supervisor) -> None:
+    server = call.server
+    prepared = await server.preparation.prepare(conversation_job(request, server.config))
+    wanted = request.max_completion_tokens
+    if wanted is None:
+        wanted = request.max_tokens
+    if wanted == 0:
+        raise invalid("max_tokens=0 leaves nothing to be answered", "max_tokens")
+    prompts, max_tokens = fit(request, [prepared], wanted, call)
+    sampling = sampling_of(
+        request, server.engine.facts, max_tokens=max_tokens, logprobs=_num_logprobs(request)
+    )
+    plan = Plan(
+        prompts=prompts,
+        sampling=sampling,
+        shape=ChatShape(call, request, prompts[0], sampling),
+        is_stream=bool(request.stream),
+        options=options_of(request, call),
+        explains=bool(request.explain),
+    )
+    await Generation(call, ticket, plan, supervisor).run()
+
+
+def _num_logprobs(request: ChatRequest) -> int | None:
+    if request.logprobs:
+        return request.top_logprobs or 0
+    if request.top_logprobs:
+        raise invalid("top_logprobs needs logprobs=true", "top_logprobs")
+    return None
+
+
+class ChatShape:
+    """Answers as chunks and as a whole."""
+
+    def __init__(
+        self, call: Call, request: ChatRequest, prompt: Prepared, sampling: SamplingParams
+    ) -> None:
+        server = call.server
+        self._request = request
+        self._prompt = prompt
+        self._num_choices = sampling.n
+        self._most = sampling.logprobs
+        self._id = f"chatcmpl-{call.request_id}"
+        self._created = server.wall_time()
+        self._model = server.model_name
+        self._fingerprint = server.fingerprint
+        self._texts = TokenTexts(
+            server.engine.facts.tokenizer, bool(request.return_tokens_as_token_ids)
+        )
+        last = request.messages[-1]
+        self._echoed = ""
+        self._role = ANSWERER
+        if request.echo and last.role == ANSWERER and isinstance(last.content, str):
+            self._echoed = last.content
+        options = request.stream_options
+        self._tells_usage = bool(options and options.include_usage)
+        self._tells_usage_always = bool(options and options.continuous_usage_stats)
+
+    def opening(self) -> Iterable[ChatChunk]:
+        """Who speaks, once for each answer."""
+        for index in range(self._num_choices):
+            delta = Delta(role=self._role, content="")
+            chunk = self._chunk([ChunkChoice(index=index, delta=delta)])
+            if self._request.return_token_ids and index == 0:
+                chunk.prompt_token_ids = self._prompt.token_ids
+            yield chunk
+            if self._echoed:
+                delta = Delta(content=self._echoed)
+                yield self._chunk([ChunkChoice(index=index, delta=delta)])
+
+    def chunks(self, prompt_index: int, output: RequestOutput, usage: Usage) -> Iterable[ChatChunk]:
+        """One chunk for each answer that has news."""
+        for one in output.outputs:
+            if not (one.token_ids or one.text or one.finished()):
+                continue
+            choice = ChunkChoice(index=one.index, delta=Delta())
+            if one.text:
+                choice.delta.content = one.text
+            if self._most is not None and one.logprobs:
+                choice.logprobs = self._logprobs(one)
+            if self._request.return_token_ids:
+                choice.token_ids = one.token_ids
+            if one.finished():
+                choice.finish_reason, choice.stop_reason = one.finish_reason, one.stop_reason
+            if not (one.text or one.finished() or choice.logprobs or choice.token_ids):
+                continue  # a part of a character, or text that may become a stop string
+            chunk = self._chunk([choice])
+            if self._tells_usage_always:
+                chunk.usage = usage
+            yield chunk
+
+    def closing(self, usage: Usage, explanation: dict[str, Any] | None) -> Iterable[ChatChunk]:
+        """The usage, in a chunk of its own."""
+        if self._tells_usage or explanation is not None:
+            last = self._chunk([])
+            if self._tells_usage:
+                last.usage = usage
+            if explanation is not None:
+                last.explain = explanation
+            yield last
+
+    def whole(
+        self, outputs: list[RequestOutput], usage: Usage, explanation: dict[str, Any] | None
+    ) -> ChatResponse:
+        """All answers."""
+        (output,) = outputs
+        response = ChatResponse(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            choices=[self._choice(one) for one in output.outputs],
+            usage=usage,
+            system_fingerprint=self._fingerprint,
+        )
+        if self._request.return_token_ids:
+            response.prompt_token_ids = output.prompt_token_ids
+        if output.prompt_logprobs is not None:
+            response.prompt_logprobs = prompt_logprobs(output.prompt_logprobs, self._texts)
+        if explanation is not None:
+            response.explain = explanation
+        return response
+
+    def _choice(self, one: CompletionOutput) -> ChatChoice:
+        choice = ChatChoice(
+            index=one.index,
+            message=AnswerMessage(role=self._role, content=self._echoed + one.text),
+            finish_reason=one.finish_reason,
+            stop_reason=one.stop_reason,
+        )
+        if self._most is not None:
+            choice.logprobs = self._logprobs(one)
+        if self._request.return_token_ids:
+            choice.token_ids = one.token_ids
+        return choice
+
+    def _logprobs(self, one: CompletionOutput) -> ChatLogprobs:
+        assert self._most is not None
+        return chat_logprobs(one.logprobs or (), self._most, self._texts)
+
+    def _chunk(self, choices: list[ChunkChoice]) -> ChatChunk:
+        return ChatChunk(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            choices=choices,
+            system_fingerprint=self._fingerprint,
+        )

@@ -1,0 +1,249 @@
+"""/v1/completions: texts and token ids continued."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from octavo.core.sampling_params import SamplingParams
+from octavo.frontend.outputs import CompletionOutput, RequestOutput
+from octavo.frontend.preparer import Job, Prepared
+from octavo.server.admission import Ticket
+from octavo.server.call import Call
+from octavo.server.errors import invalid
+from octavo.server.generation import Generation, Plan
+from octavo.server.openai.logprobs import (
+    TokenTexts,
+    Told,
+    completion_logprobs,
+    prompt_logprobs,
+)
+from octavo.server.openai.parameters import (
+    check_stream_options,
+    fit,
+    options_of,
+    sampling_of,
+    seconds_of,
+)
+from octavo.server.openai.serve import admitted
+from octavo.server.schema.completion import (
+    MAX_PROMPTS,
+    CompletionChoice,
+    CompletionLogprobs,
+    CompletionRequest,
+    CompletionResponse,
+)
+from octavo.server.schema.sampling import MAX_N
+from octavo.server.schema.usage import Usage
+from octavo.server.supervision import Supervisor
+
+DEFAULT_MAX_TOKENS = 16
+
+
+async def completions(call: Call) -> None:
+    """The handler."""
+    async with admitted(call) as ticket:
+        request = await call.read(CompletionRequest)
+        call.server.check_model(request.model)
+        check_stream_options(request)
+        supervisor = Supervisor(call)
+        seconds = seconds_of(request, call)
+        await supervisor.run(_serve(call, ticket, request, supervisor), seconds)
+
+
+async def _serve(
+    call: Call, ticket: Ticket, request: CompletionRequest, supervisor: Supervisor
+) -> None:
+    server = call.server
+    facts = server.engine.facts
+    num_samples = request.n or 1
+    asked = _prompts(request.prompt)
+    if len(asked) * num_samples > MAX_N:
+        raise invalid(
+            f"{len(asked)} prompts with n={num_samples} are more than {MAX_N} texts", "prompt"
+        )
+    prepared = [await _prepare(call, each, request.add_special_tokens) for each in asked]
+    wanted = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+    drops_output = wanted == 0
+    if drops_output and not request.echo:
+        raise invalid("max_tokens=0 needs echo=true, or nothing would be answered", "max_tokens")
+    prompts, max_tokens = fit(request, prepared, max(1, wanted), call)
+    sampling = sampling_of(request, facts, max_tokens=max_tokens, logprobs=request.logprobs)
+    if request.echo and request.logprobs is not None:
+        sampling = replace(sampling, prompt_logprobs=request.logprobs)
+    shape = CompletionShape(call, request, prompts, sampling, drops_output)
+    plan = Plan(
+        prompts=prompts,
+        sampling=sampling,
+        shape=shape,
+        is_stream=bool(request.stream),
+        options=options_of(request, call),
+        explains=bool(request.explain),
+        drops_output=drops_output,
+    )
+    await Generation(call, ticket, plan, supervisor).run()
+
+
+def _prompts(prompt: str | list[Any]) -> list[str | list[int]]:
+    """One prompt or several, as a list of them."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise invalid("prompt is an empty list; give at least one prompt", "prompt")
+    if all(isinstance(item, int) for item in prompt):
+        return [prompt]
+    if any(isinstance(item, int) for item in prompt):
+        raise invalid("prompt mixes token ids with whole prompts; give one kind", "prompt")
+    if len(prompt) > MAX_PROMPTS:
+        raise invalid(f"{len(prompt)} prompts; at most {MAX_PROMPTS} are taken", "prompt")
+    return prompt
+
+
+async def _prepare(call: Call, prompt: str | list[int], add_special_tokens: bool) -> Prepared:
+    server = call.server
+    if isinstance(prompt, str):
+        return await server.preparation.prepare(
+            Job(text=prompt, add_special_tokens=add_special_tokens)
+        )
+    facts = server.engine.facts
+    if prompt and max(prompt) >= facts.vocabulary:
+        raise invalid(
+            f"prompt holds the token id {max(prompt)}; the model's are 0 to {facts.vocabulary - 1}",
+            "prompt",
+        )
+    if len(prompt) > 2 * facts.max_model_len:  # not worth writing out before it is refused
+        return Prepared(text="", token_ids=prompt)
+    return Prepared(
+        text=facts.tokenizer.decode(prompt, skip_special_tokens=False), token_ids=prompt
+    )
+
+
+class CompletionShape:
+    """Completions as chunks and as a whole."""
+
+    def __init__(
+        self,
+        call: Call,
+        request: CompletionRequest,
+        prompts: list[Prepared],
+        sampling: SamplingParams,
+        drops_output: bool,
+    ) -> None:
+        server = call.server
+        self._request = request
+        self._prompts = prompts
+        self._sampling = sampling
+        self._drops_output = drops_output
+        self._id = f"cmpl-{call.request_id}"
+        self._created = server.wall_time()
+        self._model = server.model_name
+        self._fingerprint = server.fingerprint
+        self._texts = TokenTexts(
+            server.engine.facts.tokenizer, bool(request.return_tokens_as_token_ids)
+        )
+        self._offsets: dict[int, int] = {}  # by choice, where its next token's text begins
+        options = request.stream_options
+        self._tells_usage = bool(options and options.include_usage)
+        self._tells_usage_always = bool(options and options.continuous_usage_stats)
+
+    def opening(self) -> Iterable[CompletionResponse]:
+        """Completions begin with text."""
+        return ()
+
+    def chunks(
+        self, prompt_index: int, output: RequestOutput, usage: Usage
+    ) -> Iterable[CompletionResponse]:
+        """One chunk for each continuation that has news."""
+        for one in output.outputs:
+            if not (one.token_ids or one.text or one.finished()):
+                continue
+            choice = self._choice(prompt_index, output, one)
+            if choice.text or choice.finish_reason or choice.logprobs or choice.token_ids:
+                chunk = self._response([choice])
+                if self._tells_usage_always:
+                    chunk.usage = usage
+                yield chunk
+
+    def closing(
+        self, usage: Usage, explanation: dict[str, Any] | None
+    ) -> Iterable[CompletionResponse]:
+        """The usage, in a chunk of its own."""
+        if self._tells_usage or explanation is not None:
+            last = self._response([])
+            if self._tells_usage:
+                last.usage = usage
+            if explanation is not None:
+                last.explain = explanation
+            yield last
+
+    def whole(
+        self, outputs: list[RequestOutput], usage: Usage, explanation: dict[str, Any] | None
+    ) -> CompletionResponse:
+        """All continuations of all prompts."""
+        choices = [
+            self._choice(index, output, one)
+            for index, output in enumerate(outputs)
+            for one in output.outputs
+        ]
+        response = self._response(choices)
+        response.usage = usage
+        if explanation is not None:
+            response.explain = explanation
+        return response
+
+    def _response(self, choices: list[CompletionChoice]) -> CompletionResponse:
+        return CompletionResponse(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            choices=choices,
+            system_fingerprint=self._fingerprint,
+        )
+
+    def _choice(
+        self, prompt_index: int, output: RequestOutput, one: CompletionOutput
+    ) -> CompletionChoice:
+        request = self._request
+        index = prompt_index * self._sampling.n + one.index
+        is_first = index not in self._offsets
+        text = "" if self._drops_output else one.text
+        choice = CompletionChoice(index=index, text=text)
+        choice.finish_reason = one.finish_reason
+        if one.finished():
+            choice.stop_reason = one.stop_reason
+            if self._drops_output:
+                choice.finish_reason, choice.stop_reason = "length", None
+        prompt = self._prompts[prompt_index]
+        if is_first and request.echo:
+            choice.text = prompt.text + choice.text
+        choice.logprobs = self._logprobs(index, output, one, echoes=bool(is_first and request.echo))
+        self._offsets.setdefault(index, 0)
+        if request.return_token_ids:
+            choice.token_ids = [] if self._drops_output else one.token_ids
+            if is_first:
+                choice.prompt_token_ids = prompt.token_ids
+        asked = request.prompt_logprobs is not None
+        if asked and one.finished() and output.prompt_logprobs is not None:
+            choice.prompt_logprobs = prompt_logprobs(output.prompt_logprobs, self._texts)
+        return choice
+
+    def _logprobs(
+        self, index: int, output: RequestOutput, one: CompletionOutput, *, echoes: bool
+    ) -> CompletionLogprobs | None:
+        most = self._request.logprobs
+        if most is None:
+            return None
+        tokens: list[int] = []
+        told: list[Told] = []
+        if echoes:
+            tokens.extend(output.prompt_token_ids)
+            told.extend(output.prompt_logprobs or [None] * len(tokens))
+        if not self._drops_output:
+            tokens.extend(one.token_ids)
+            told.extend(one.logprobs or ())
+        if not tokens:
+            return None
+        offset = self._offsets.get(index, 0)
+        said, self._offsets[index] = completion_logprobs(tokens, told, most, self._texts, offset)
+        return said

@@ -1,0 +1,32 @@
+"""/v1/models: which models there are to be named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo.server.call import Call
+
+
+def _card(call: Call) -> dict[str, Any]:
+    server = call.server
+    return {
+        "id": server.model_name,
+        "object": "model",
+        "created": server.started_at,
+        "owned_by": "octavo",
+        "root": server.engine.facts.name,
+        "parent": None,
+        "max_model_len": server.engine.facts.max_model_len,
+        "permission": [],
+    }
+
+
+async def models(call: Call) -> None:
+    """All of them."""
+    await call.respond_json({"object": "list", "data": [_card(call)]})
+
+
+async def model(call: Call) -> None:
+    """One of them."""
+    call.server.check_model(call.parameter)
+    await call.respond_json(_card(call))

@@ -1,0 +1,63 @@
+"""/tokenize and /detokenize: what the model would be given, without running it."""
+
+from __future__ import annotations
+
+from octavo.frontend.preparer import Job
+from octavo.server.call import Call
+from octavo.server.errors import invalid
+from octavo.server.openai.conversation import conversation_job
+from octavo.server.openai.serve import admitted
+from octavo.server.schema.tokens import (
+    DetokenizeRequest,
+    DetokenizeResponse,
+    TokenizeRequest,
+    TokenizeResponse,
+)
+
+
+async def tokenize(call: Call) -> None:
+    """A text or a conversation to token ids."""
+    async with admitted(call):
+        request = await call.read(TokenizeRequest)
+        server = call.server
+        server.check_model(request.model)
+        if (request.prompt is None) == (request.messages is None):
+            raise invalid("give either prompt or messages", "prompt")
+        if request.prompt is None:
+            job = conversation_job(request, server.config)
+        else:
+            special = request.add_special_tokens is not False
+            job = Job(text=request.prompt, add_special_tokens=special)
+        prepared = await server.preparation.prepare(job)
+        facts = server.engine.facts
+        strings = None
+        if request.return_token_strs:
+            strings = [facts.tokenizer.id_to_token(token) or "" for token in prepared.token_ids]
+        await call.respond_json(
+            TokenizeResponse(
+                count=len(prepared.token_ids),
+                max_model_len=facts.max_model_len,
+                tokens=prepared.token_ids,
+                token_strs=strings,
+            )
+        )
+
+
+async def detokenize(call: Call) -> None:
+    """Token ids to their text."""
+    async with admitted(call):
+        request = await call.read(DetokenizeRequest)
+        server = call.server
+        server.check_model(request.model)
+        facts = server.engine.facts
+        most = 4 * facts.max_model_len
+        if len(request.tokens) > most:
+            raise invalid(f"{len(request.tokens)} tokens; at most {most} are written out", "tokens")
+        unknown = max(request.tokens, default=0)
+        if unknown >= facts.vocabulary:
+            raise invalid(
+                f"the token id {unknown} does not exist; there are 0 to {facts.vocabulary - 1}",
+                "tokens",
+            )
+        text = facts.tokenizer.decode(request.tokens, skip_special_tokens=False)
+        await call.respond_json(DetokenizeResponse(prompt=text))

@@ -1,0 +1,87 @@
+"""The OpenAPI document, made from the routes' table and the structs they take and give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from octavo.server.route import Route
+from octavo.server.state import VERSION
+
+_REFERENCE = "#/components/schemas/{name}"
+_ERRORS = {
+    "400": "The request is wrong; `param` names the field.",
+    "401": "The API key is missing or wrong.",
+    "403": "The Host or the Origin is not allowed.",
+    "404": "There is no such model or route.",
+    "413": "The body is too large.",
+    "415": "The body is not JSON.",
+    "429": "Too many requests wait; `Retry-After` says when to come again.",
+    "500": "The server failed on this request.",
+    "503": "Nobody is served now; `Retry-After` says when to come again.",
+}
+_ERROR_SCHEMA = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+
+
+def document(routes: Sequence[Route]) -> dict[str, Any]:
+    """The whole of it."""
+    kinds = list(dict.fromkeys(kind for route in routes for kind in _structs(route)))
+    _, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Octavo", "version": VERSION},
+        "paths": paths,
+        "components": {
+            "schemas": {**components, "Error": _ERROR_SCHEMA},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"key": []}],
+    }
+
+
+def _structs(route: Route) -> list[type[msgspec.Struct]]:
+    return [kind for kind in (route.request, route.response, route.chunk) if kind is not None]
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    content: dict[str, Any] = {route.kind: {}}
+    if route.response is not None:
+        content[route.kind] = {"schema": _reference(route.response)}
+    if route.chunk is not None:
+        content["text/event-stream"] = {"schema": _reference(route.chunk)}
+    responses: dict[str, Any] = {"200": {"description": "As asked for.", "content": content}}
+    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    for status, meaning in _ERRORS.items():
+        responses[status] = {"description": meaning, "content": error}
+    operation: dict[str, Any] = {"summary": route.summary, "responses": responses}
+    if route.request is not None:
+        body = {"application/json": {"schema": _reference(route.request)}}
+        operation["requestBody"] = {"required": True, "content": body}
+    if "{id}" in route.path:
+        hole = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+        operation["parameters"] = [hole]
+    return operation
+
+
+def _reference(kind: type[msgspec.Struct]) -> dict[str, str]:
+    return {"$ref": _REFERENCE.format(name=kind.__name__)}

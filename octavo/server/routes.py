@@ -1,0 +1,70 @@
+"""Every route there is, in one table: served, guarded, documented and tested from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from octavo.server import explaining, health
+from octavo.server.call import Call, encode
+from octavo.server.docs_page import page
+from octavo.server.openai.chat import chat
+from octavo.server.openai.completions import completions
+from octavo.server.openai.models import model, models
+from octavo.server.openai.tokens import detokenize, tokenize
+from octavo.server.openapi import document
+from octavo.server.route import Route
+from octavo.server.schema.chat import ChatChunk, ChatRequest, ChatResponse
+from octavo.server.schema.completion import CompletionRequest, CompletionResponse
+from octavo.server.schema.tokens import (
+    DetokenizeRequest,
+    DetokenizeResponse,
+    TokenizeRequest,
+    TokenizeResponse,
+)
+
+# The page holds no script and may load none.
+_PAGE_HEADERS = (
+    (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
+    (b"x-content-type-options", b"nosniff"),
+)
+
+
+async def openapi(call: Call) -> None:
+    """The document."""
+    await call.respond(encode(document(ROUTES)))
+
+
+async def documentation(call: Call) -> None:
+    """The same as a page."""
+    kind = b"text/html; charset=utf-8"
+    await call.respond(page(document(ROUTES)), kind=kind, headers=_PAGE_HEADERS)
+
+
+ROUTES: Sequence[Route] = (
+    Route(
+        *("POST", "/v1/completions", completions, "Continue texts or token ids."),
+        *(CompletionRequest, CompletionResponse, CompletionResponse),
+    ),
+    Route(
+        *("POST", "/v1/chat/completions", chat, "Answer a conversation."),
+        *(ChatRequest, ChatResponse, ChatChunk),
+    ),
+    Route("GET", "/v1/models", models, "The models served."),
+    Route("GET", "/v1/requests/{id}/explain", explaining.explain, "Where a request's time went."),
+    Route("GET", "/v1/models/{id}", model, "One model."),
+    Route(
+        *("POST", "/tokenize", tokenize, "The token ids of a text or a conversation."),
+        *(TokenizeRequest, TokenizeResponse),
+    ),
+    Route(
+        *("POST", "/detokenize", detokenize, "The text of token ids."),
+        *(DetokenizeRequest, DetokenizeResponse),
+    ),
+    Route("GET", "/version", health.version, "The server's version."),
+    Route("GET", "/health/live", health.live, "Whether the server answers at all."),
+    Route("GET", "/health/ready", health.ready, "Whether requests are served now."),
+    Route("GET", "/health", health.ready, "The same as /health/ready."),
+    Route("GET", "/metrics", health.metrics, "For Prometheus.", kind="text/plain"),
+    Route("GET", "/openapi.json", openapi, "This interface, as OpenAPI."),
+    Route("GET", "/docs", documentation, "This interface, for people.", kind="text/html"),
+)

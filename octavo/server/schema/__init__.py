@@ -1,0 +1,1 @@
+"""What crosses the wire, as structs: at once schema, validation, bounds and format."""

@@ -1,0 +1,146 @@
+"""The request and the responses of /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from octavo.server.schema.sampling import CommonRequest, Count, Name
+from octavo.server.schema.usage import Usage
+
+MAX_MESSAGES = 4096
+MAX_PARTS = 4096
+MAX_TEMPLATE_CHARACTERS = 1 << 18
+
+Role = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class ContentPart(Struct, kw_only=True):
+    """A piece of a message; this server reads text."""
+
+    type: Role
+    text: str | None = None
+    refusal: str | None = None
+
+
+class Message(Struct, kw_only=True):
+    """One turn of the conversation."""
+
+    role: Role
+    content: str | Annotated[list[ContentPart | str], Meta(max_length=MAX_PARTS)] | None = None
+    name: Name | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    thinking: str | None = None
+    tool_calls: Annotated[list[Any], Meta(max_length=MAX_PARTS)] | None = None
+    tool_call_id: Name | None = None
+
+
+class ChatRequest(CommonRequest, kw_only=True):
+    """A conversation to be answered."""
+
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    max_completion_tokens: Count | None = None  # wins over max_tokens
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    echo: bool = False  # the last message stands before the answer, if it is the assistant's
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+    documents: Annotated[list[dict[str, Any]], Meta(max_length=1024)] | None = None
+    chat_template: Annotated[str, Meta(max_length=MAX_TEMPLATE_CHARACTERS)] | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
+        None
+    )
+
+
+class TopLogprob(Struct, kw_only=True):
+    """A token that could have stood there."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class TokenLogprob(Struct, kw_only=True):
+    """The token that stands there, and those that could have."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(Struct, kw_only=True):
+    """Log-probabilities, token for token."""
+
+    content: list[TokenLogprob]
+    refusal: list[TokenLogprob] | None = None
+
+
+class AnswerMessage(Struct, kw_only=True):
+    """The model's turn."""
+
+    role: str
+    content: str | None
+    refusal: str | None = None
+
+
+class ChatChoice(Struct, kw_only=True):
+    """One answer."""
+
+    index: int
+    message: AnswerMessage
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatResponse(Struct, kw_only=True):
+    """The whole answer."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    object: str = "chat.completion"
+    system_fingerprint: str | UnsetType = UNSET
+    prompt_logprobs: list[dict[str, Any] | None] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    explain: dict[str, Any] | UnsetType = UNSET
+
+
+class Delta(Struct, kw_only=True):
+    """What is new of an answer."""
+
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChunkChoice(Struct, kw_only=True):
+    """What is new of one of the answers."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | UnsetType | None = UNSET
+    finish_reason: str | None = None
+    stop_reason: int | str | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatChunk(Struct, kw_only=True):
+    """One event of a stream."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    object: str = "chat.completion.chunk"
+    system_fingerprint: str | UnsetType = UNSET
+    usage: Usage | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    explain: dict[str, Any] | UnsetType = UNSET

@@ -1,0 +1,46 @@
+"""The requests and responses of /tokenize and /detokenize."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from octavo.server.schema.chat import MAX_MESSAGES, MAX_TEMPLATE_CHARACTERS, Message
+from octavo.server.schema.completion import PromptTokens
+
+
+class TokenizeRequest(Struct, kw_only=True):
+    """A text under `prompt`, or a conversation under `messages`."""
+
+    model: Annotated[str, Meta(max_length=512)] | None = None
+    prompt: str | None = None
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
+    add_special_tokens: bool | None = None  # default: yes for a text, no for a conversation
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    return_token_strs: bool | None = None
+    chat_template: Annotated[str, Meta(max_length=MAX_TEMPLATE_CHARACTERS)] | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
+
+
+class TokenizeResponse(Struct, kw_only=True):
+    """The token ids, and how the vocabulary writes them if that was asked for."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class DetokenizeRequest(Struct, kw_only=True):
+    """Token ids to be written out."""
+
+    tokens: PromptTokens
+    model: Annotated[str, Meta(max_length=512)] | None = None
+
+
+class DetokenizeResponse(Struct, kw_only=True):
+    """The text."""
+
+    prompt: str

@@ -1,0 +1,208 @@
+"""A real scheduler, desk and AsyncLLM, over a runner that needs no model: the next token is a
+function of all that came before it.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from octavo.config import EngineArguments
+from octavo.core.config import CoreConfig
+from octavo.core.engine import EngineCore
+from octavo.core.plan import NO_TOKEN, LogprobsPayload, NewSlot, StepPlan, StepResult, TokenLogprobs
+from octavo.core.sampling_params import SamplingParams
+from octavo.exec.facts import EngineFacts, EngineSnapshot, take_snapshot
+from octavo.exec.inline import InlineExecutor
+from octavo.frontend.async_llm import AsyncLLM
+from octavo.frontend.desk import PLAIN, Options
+from octavo.frontend.inline_client import InlineClient
+from octavo.frontend.outputs import RequestOutput
+from octavo.frontend.preparer import load_tokenizer_at
+from octavo.server.adapter import LLMEngine
+from octavo.server.engine import Command, Health, ModelFacts
+from tests.frontend.tiny import make_tokenizer_files
+
+VOCABULARY = 300
+END = 1
+
+
+@dataclass
+class Slot:
+    """What the runner keeps of a running sequence."""
+
+    new: NewSlot
+    tokens: array[int]
+    state: int  # the hash of them all
+
+
+class ChainRunner:
+    """Its model is a hash of the whole prefix; it says so with log-probabilities if asked."""
+
+    def __init__(self, before_step: Callable[[], object] = lambda: None) -> None:
+        self.slots: dict[int, Slot] = {}
+        self.before_step = before_step
+        self.poisoned: set[str] = set()  # requests whose next step fails
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Do a step."""
+        self.before_step()
+        for number in plan.freed:
+            del self.slots[number]
+        for new in plan.opened:
+            state = 0
+            for token in new.tokens:
+                state = extended(state, token)
+            self.slots[new.slot] = Slot(new, new.tokens[:], state)
+        tokens, payloads, errors = [], [], []
+        chunks = zip(plan.slots, plan.starts, plan.counts, plan.samples, strict=True)
+        for number, start, count, samples in chunks:
+            slot = self.slots[number]
+            if any(slot.new.request_id.startswith(name) for name in self.poisoned):
+                tokens.append(NO_TOKEN)
+                errors.append((number, "SECRET internals of a worker"))
+                continue
+            token = chosen(slot.state, slot.new.sampling) if samples else NO_TOKEN
+            payload = self._payload(slot, start, count, token)
+            if payload is not None:
+                payloads.append((number, payload))
+            if samples:
+                slot.tokens.append(token)
+                slot.state = extended(slot.state, token)
+            tokens.append(token)
+        return StepResult(plan.step, tuple(tokens), (), (), tuple(payloads), tuple(errors))
+
+    def _payload(self, slot: Slot, start: int, count: int, token: int) -> LogprobsPayload | None:
+        sampling = slot.new.sampling
+        sampled: tuple[TokenLogprobs, ...] = ()
+        prompt: list[TokenLogprobs] = []
+        first = max(1, start)
+        if sampling.logprobs is not None and token != NO_TOKEN:
+            sampled = (told(slot.state, token, sampling.logprobs),)
+        if sampling.prompt_logprobs is not None:
+            state = 0
+            for position, here in enumerate(slot.new.tokens[: slot.new.num_prompt]):
+                if first <= position <= start + count:
+                    prompt.append(told(state, here, sampling.prompt_logprobs))
+                state = extended(state, here)
+        if not (sampled or prompt):
+            return None
+        return LogprobsPayload(sampled, first, tuple(prompt))
+
+
+def extended(state: int, token: int) -> int:
+    """The hash of one token more."""
+    return (state * 1_000_003 + token + 17) % 2**61
+
+
+def chosen(state: int, sampling: SamplingParams) -> int:
+    """Never a special one, so that a text ends by its length."""
+    if sampling.temperature:
+        state = extended(state, (sampling.seed or 0) % 1_000_000_007)
+    if sampling.allowed_token_ids:
+        return sampling.allowed_token_ids[state % len(sampling.allowed_token_ids)]
+    return 2 + state % (VOCABULARY - 2)
+
+
+def told(before: int, token: int, most: int) -> TokenLogprobs:
+    """Made-up but ordered: the likeliest is what would be chosen."""
+    most = VOCABULARY if most == -1 else most
+    best = 2 + before % (VOCABULARY - 2)
+    likeliest = [(best + offset) % VOCABULARY for offset in range(most)]
+    values = [-0.5 - index for index in range(most)]
+    rank = (token - best) % VOCABULARY + 1
+    ids, logprobs = [token, *likeliest], [0.5 - rank, *values]
+    return TokenLogprobs(array("i", ids), array("d", logprobs), rank)
+
+
+@dataclass
+class FakeEngine:
+    """Fulfils `octavo.server.engine.Engine` by a real AsyncLLM."""
+
+    directory: Path
+    max_model_len: int = 256
+    max_num_seqs: int = 8
+    num_blocks: int = 512
+    max_num_batched_tokens: int = 128
+    defaults: SamplingParams = field(default_factory=SamplingParams)
+    runner: ChainRunner = field(default_factory=ChainRunner)
+    told_health: Health = field(default_factory=lambda: Health(True))
+
+    def __post_init__(self) -> None:
+        tokenizer = load_tokenizer_at(self.directory)
+        config = CoreConfig(
+            num_blocks=self.num_blocks,
+            max_model_len=self.max_model_len,
+            block_size=4,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+        )
+        self.core = EngineCore(config, InlineExecutor(self.runner), time.monotonic, b"k" * 32)
+        told = EngineFacts(
+            name="tiny",
+            architecture="chain",
+            directory=str(self.directory),
+            weights=(str(self.directory / "none.safetensors"),),
+            vocabulary=VOCABULARY,
+            max_model_len=self.max_model_len,
+            longest_tokens=self.max_model_len,
+            block_size=4,
+            num_blocks=self.num_blocks,
+            max_num_seqs=self.max_num_seqs,
+            max_num_waiting=10_000,
+            dtype="none",
+        )
+        arguments = EngineArguments(model="tiny")
+        self.llm = AsyncLLM.over(InlineClient(self.core, told), arguments)
+        self.facts = ModelFacts(
+            name="tiny",
+            path=str(self.directory),
+            tokenizer=tokenizer,
+            vocabulary=VOCABULARY,
+            max_model_len=self.max_model_len,
+            defaults=self.defaults,
+            max_num_seqs=self.max_num_seqs,
+            num_blocks=self.num_blocks,
+            block_size=4,
+        )
+        self._engine = LLMEngine(self.llm, self.facts)
+
+    def generate(
+        self,
+        prompt: Any,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        options: Options = PLAIN,
+    ) -> AsyncIterator[RequestOutput]:
+        """As AsyncLLM does."""
+        return self.llm.generate(prompt, sampling_params, request_id, options=options)
+
+    async def abort(self, request_id: str) -> None:
+        """As AsyncLLM does."""
+        await self.llm.abort(request_id)
+
+    async def command(self, command: Command) -> None:
+        """As the adapter does."""
+        await self._engine.command(command)
+
+    def health(self) -> Health:
+        """As the test says."""
+        return self.told_health
+
+    def snapshot(self) -> EngineSnapshot:
+        """As the core is now."""
+        return take_snapshot(self.core, time.monotonic())
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self.llm.close()
+
+
+def make_directory(directory: Path) -> Path:
+    """The tokenizer alone: this engine needs no weights."""
+    return make_tokenizer_files(directory)

@@ -1,0 +1,105 @@
+"""A server in this process and a client of it, for as long as a test needs them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from octavo.server.app import Application
+from octavo.server.config import ServerConfig
+from octavo.server.lifecycle import Lifecycle
+from octavo.server.route import Route
+from octavo.server.routes import ROUTES
+from octavo.server.state import Server
+from tests.server.engine import FakeEngine
+
+
+class Client(httpx.AsyncClient):
+    """An httpx client with the application at hand."""
+
+    def __init__(self, server: Server, routes: Any = ROUTES, *, guards: bool = True) -> None:
+        self.application = Application(server, routes, guards=guards)
+        transport = httpx.ASGITransport(self.application)
+        super().__init__(transport=transport, base_url="http://localhost")
+        self.server = server
+
+    async def complete(self, **fields: Any) -> Any:
+        """POST /v1/completions; its JSON, whatever the status."""
+        response = await self.post("/v1/completions", json={"prompt": "The quick", **fields})
+        return response.json()
+
+    async def chat(self, content: Any = "Hello", **fields: Any) -> Any:
+        """POST /v1/chat/completions; its JSON, whatever the status."""
+        messages = [{"role": "user", "content": content}]
+        body = {"messages": messages, **fields}
+        return (await self.post("/v1/chat/completions", json=body)).json()
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    directory: Path, engine: FakeEngine | None = None, **options: Any
+) -> AsyncIterator[Client]:
+    """Without a socket: the application is called as ASGI has it."""
+    engine = engine or FakeEngine(directory)
+    server = Server(engine, ServerConfig(**options))
+    async with Client(server) as client:
+        try:
+            yield client
+        finally:
+            await server.preparation.close()
+            engine.close()
+
+
+def events(text: str) -> list[Any]:
+    """A stream's payloads, its frames checked to the byte; `[DONE]` is the last and left out."""
+    frames = text.split("\n\n")
+    assert frames.pop() == ""
+    assert all(frame.startswith("data: ") and "\n" not in frame for frame in frames)
+    payloads = [frame.removeprefix("data: ") for frame in frames]
+    assert payloads.pop() == "[DONE]"
+    return [json.loads(payload) for payload in payloads]
+
+
+@contextlib.contextmanager
+def listening(
+    directory: Path, engine: FakeEngine | None = None, **options: Any
+) -> Iterator[Lifecycle]:
+    """With a socket, in a thread of its own, until the block is left."""
+    engine = engine or FakeEngine(directory)
+    ready = threading.Event()
+    life: list[Lifecycle] = []
+
+    async def main() -> None:
+        server = Server(engine, ServerConfig(port=0, **options))
+        life.append(Lifecycle(server, handles_signals=False))
+        await life[0].run(lambda _: ready.set())
+
+    # Engine and server share an interpreter here, and must take turns more often than they do.
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    assert ready.wait(20)
+    try:
+        yield life[0]
+    finally:
+        with contextlib.suppress(RuntimeError):  # it may have ended already
+            for _ in range(2):
+                life[0].end_from_outside()
+        thread.join(20)
+        engine.close()
+        sys.setswitchinterval(interval)
+        assert not thread.is_alive()
+
+
+def all_routes() -> list[Route]:
+    """For parametrising."""
+    return list(ROUTES)

@@ -1,0 +1,201 @@
+"""/v1/chat/completions, field by field."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.make import events, serving
+
+
+def run(directory: Path, content: Any = "Hello", **fields: Any) -> Any:
+    async def main() -> Any:
+        options = fields.pop("options", {})
+        async with serving(directory, **options) as client:
+            return await client.chat(content, **fields)
+
+    return asyncio.run(main())
+
+
+def prompt_of(directory: Path, **fields: Any) -> str:
+    """The text that the model was given."""
+
+    async def main() -> str:
+        options = fields.pop("options", {})
+        async with serving(directory, **options) as client:
+            body = {"max_tokens": 1, "return_token_ids": True, **fields}
+            answer = (await client.post("/v1/chat/completions", json=body)).json()
+            assert "prompt_token_ids" in answer, answer
+            ids = answer["prompt_token_ids"]
+            return str((await client.post("/detokenize", json={"tokens": ids})).json()["prompt"])
+
+    return asyncio.run(main())
+
+
+def test_an_answer(directory: Path) -> None:
+    body = run(directory, max_completion_tokens=4, max_tokens=9)
+    assert body["object"] == "chat.completion"
+    assert body["id"].startswith("chatcmpl-")
+    (choice,) = body["choices"]
+    assert choice["message"]["role"] == "assistant"
+    assert choice["finish_reason"] == "length"
+    assert body["usage"]["completion_tokens"] == 4, "max_completion_tokens wins"
+
+
+def test_without_a_number_the_answer_may_fill_the_context(directory: Path) -> None:
+    body = run(directory)
+    assert body["usage"]["total_tokens"] == 256
+    capped = run(directory, options={"max_output_tokens": 5})
+    assert capped["usage"]["completion_tokens"] == 5
+
+
+def test_a_stream_begins_with_the_role_and_ends_once(directory: Path) -> None:
+    async def main() -> None:
+        async with serving(directory) as client:
+            fields = {"max_tokens": 12, "seed": 3, "n": 2}
+            whole = await client.chat(**fields)
+            messages = [{"role": "user", "content": "Hello"}]
+            body = {"messages": messages, "stream": True, **fields}
+            chunks = events((await client.post("/v1/chat/completions", json=body)).text)
+            assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+            assert len({chunk["id"] for chunk in chunks}) == 1
+            for index in (0, 1):
+                mine = [c for e in chunks for c in e["choices"] if c["index"] == index]
+                assert mine[0]["delta"] == {"role": "assistant", "content": ""}
+                assert [c["finish_reason"] for c in mine[:-1]] == [None] * (len(mine) - 1)
+                assert mine[-1]["finish_reason"] == "length"
+                assert all("role" not in c["delta"] for c in mine[1:])
+                text = "".join(c["delta"].get("content", "") for c in mine)
+                assert text == whole["choices"][index]["message"]["content"]
+
+    asyncio.run(main())
+
+
+def test_logprobs_have_bytes(directory: Path) -> None:
+    body = run(directory, logprobs=True, top_logprobs=2, max_tokens=6, temperature=0)
+    content = body["choices"][0]["logprobs"]["content"]
+    assert len(content) == 6
+    joined = bytes(byte for token in content for byte in token["bytes"])
+    assert joined.decode("utf-8", "replace") == body["choices"][0]["message"]["content"]
+    assert all(len(token["top_logprobs"]) == 2 for token in content)
+    best = [token["top_logprobs"][0]["logprob"] for token in content]
+    assert best == sorted(best)
+    assert run(directory, top_logprobs=2)["error"]["param"] == "top_logprobs"
+    bare = run(directory, logprobs=True, max_tokens=1)
+    assert bare["choices"][0]["logprobs"]["content"][0]["top_logprobs"] == []
+
+
+def test_the_template_writes_the_prompt(directory: Path) -> None:
+    messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]
+    assert prompt_of(directory, messages=messages) == "<s>system: S\n<s>user: U\n<s>assistant: "
+    closed = prompt_of(directory, messages=messages, add_generation_prompt=False)
+    assert closed == "<s>system: S\n<s>user: U\n"
+    begun = [*messages, {"role": "assistant", "content": "Well"}]
+    going_on = prompt_of(directory, messages=begun, continue_final_message=True)
+    assert going_on == "<s>system: S\n<s>user: U\n<s>assistant: Well"
+    developer = [{"role": "developer", "content": "D"}]
+    assert prompt_of(directory, messages=developer).startswith("<s>system: D")
+
+
+def test_content_parts_are_put_together(directory: Path) -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    messages = [{"role": "user", "content": parts}]
+    assert prompt_of(directory, messages=messages).startswith("<s>user: a\nb\n")
+    image = [{"type": "image_url", "image_url": {"url": "http://x"}}]
+    error = run(directory, image)["error"]
+    assert error["param"] == "messages[0].content[0].type"
+    assert "'image_url' is not supported" in error["message"]
+
+
+def test_a_template_of_the_request_must_be_trusted(directory: Path) -> None:
+    fields = {
+        "messages": [{"role": "user", "content": "x"}],
+        "chat_template": "{{ greeting }} {{ messages[0].content }}",
+        "chat_template_kwargs": {"greeting": "hello"},
+    }
+    refused = run(directory, **{name: fields[name] for name in ("chat_template",)})
+    assert refused["error"]["param"] == "chat_template"
+    trusting = {"trust_request_chat_template": True}
+    assert prompt_of(directory, options=trusting, **fields) == "hello x"
+
+
+def test_echo_prepends_the_assistants_own_words(directory: Path) -> None:
+    async def main() -> None:
+        async with serving(directory) as client:
+            body = {
+                "messages": [
+                    {"role": "user", "content": "x"},
+                    {"role": "assistant", "content": "Well, "},
+                ],
+                "echo": True,
+                "continue_final_message": True,
+                "max_tokens": 3,
+                "temperature": 0,
+            }
+            answer = (await client.post("/v1/chat/completions", json=body)).json()
+            text = answer["choices"][0]["message"]["content"]
+            assert text.startswith("Well, ")
+            response = await client.post("/v1/chat/completions", json={**body, "stream": True})
+            deltas = [
+                c["delta"].get("content", "") for e in events(response.text) for c in e["choices"]
+            ]
+            assert "".join(deltas) == text
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"content": "x"}]}, "messages[0].role"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"modalities": ["audio"]}, "modalities"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"reasoning_effort": "enormous"}, "reasoning_effort"),
+        ({"chat_template_kwargs": {"messages": []}}, "messages"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": "x" * 2000}]}, "messages"),
+    ],
+)
+def test_what_is_wrong_is_named(directory: Path, fields: Any, param: str) -> None:
+    error = run(directory, **fields)["error"]
+    assert error["param"] == param, error
+
+
+def test_harmless_forms_are_taken(directory: Path) -> None:
+    harmless = {
+        "tools": [],
+        "tool_choice": "none",
+        "functions": None,
+        "parallel_tool_calls": True,
+        "response_format": {"type": "text"},
+        "modalities": ["text"],
+        "service_tier": "auto",
+        "store": False,
+        "metadata": {},
+        "user": "u",
+        "reasoning_effort": "low",
+        "prediction": None,
+    }
+    body = run(directory, max_tokens=1, **harmless, options={"strict": True})
+    assert "choices" in body, body
+
+
+def test_tokenize_writes_conversations_too(directory: Path) -> None:
+    async def main() -> None:
+        async with serving(directory) as client:
+            body = {"messages": [{"role": "user", "content": "x"}], "return_token_strs": True}
+            said = (await client.post("/tokenize", json=body)).json()
+            assert said["count"] == len(said["tokens"]) == len(said["token_strs"])
+            assert said["token_strs"][0] == "<s>"
+            assert said["max_model_len"] == 256
+            both = {**body, "prompt": "x"}
+            assert (await client.post("/tokenize", json=both)).status_code == 400
+
+    asyncio.run(main())

@@ -1,0 +1,238 @@
+"""Bodies that mean harm: each is answered with a 4xx in our words, and harms nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from octavo.server.openapi import document
+from octavo.server.routes import ROUTES
+from tests.server.make import Client, events, serving
+
+JSON = {"content-type": "application/json"}
+PATHS = ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize")
+
+
+def check_error(status: int, text: str) -> None:
+    """An error in the one shape, with nothing of ours in it."""
+    error = json.loads(text)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert 400 <= status < 500, text
+    for word in ("Traceback", "octavo/", ".py", "msgspec", "Error:", "0x", "object at"):
+        assert word not in error["message"], error
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b'"text"',
+        b"{",
+        b'{"prompt": "x"} trailing',
+        b"\xff\xfe{\x00}\x00",
+        b'\xef\xbb\xbf{"prompt": "x"}',
+        b'{"prompt": "\xff"}',
+        b'{"prompt": "\\ud800"}',
+        b'{"prompt": "\x00"}',
+        b'{"prompt": NaN}',
+        b'{"prompt": "x", "temperature": 1e999}',
+        b'{"prompt": "x", "temperature": NaN}',
+        b'{"prompt": "x", "max_tokens": ' + b"9" * 5000 + b"}",
+        b'{"prompt": "x", "seed": 99999999999999999999999, "messages": 5, "tokens": ""}',
+        b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"a": ' * 50_000 + b"1" + b"}" * 50_000,
+        b'{"messages": ' + b"[" * 99 + b"]" * 99 + b"}",
+        b'{"prompt": {"$ref": "#"}}',
+    ],
+    ids=lambda body: repr(body[:30]),
+)
+def test_bodies(directory: Path, path: str, body: bytes) -> None:
+    async def main() -> None:
+        async with serving(directory) as client:
+            response = await client.post(path, content=body, headers=JSON)
+            check_error(response.status_code, response.text)
+            assert client.server.admission.num_open == 0
+
+    asyncio.run(main())
+
+
+def test_what_is_no_json_is_415(directory: Path) -> None:
+    async def main() -> None:
+        async with serving(directory) as client:
+            for headers in (
+                {"content-type": "text/plain"},
+                {"content-type": "application/x-www-form-urlencoded"},
+                {**JSON, "content-encoding": "gzip"},
+            ):
+                response = await client.post("/tokenize", content=b"{}", headers=headers)
+                assert response.status_code == 415
+                check_error(415, response.text)
+
+    asyncio.run(main())
+
+
+def test_odd_texts_are_texts(directory: Path) -> None:
+    async def main() -> None:
+        async with serving(directory) as client:
+            for text in ("\x00", "a\x00b", "\u202e", "😀" * 5, "\r\n\r\n", "data: [DONE]"):
+                assert "choices" in await client.complete(prompt=text, max_tokens=2), repr(text)
+                answer = await client.chat(text, max_tokens=2, stop=[text])
+                assert "choices" in answer, repr(text)
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_ten_megabytes_of_text(directory: Path) -> None:
+    """More than a body may have; and as much as one may have, prepared elsewhere."""
+
+    async def main() -> None:
+        async with serving(directory) as client:
+            response = await client.post("/tokenize", json={"prompt": "x" * 10_000_000})
+            assert response.status_code == 413
+            response = await client.post("/v1/completions", json={"prompt": "x " * 1_500_000})
+            assert response.status_code == 400
+            assert client.server.metrics.escalations.value() == 1
+            text = "The quick brown fox " * 2000
+            said = (await client.post("/tokenize", json={"prompt": text})).json()
+            ids = client.server.engine.facts.tokenizer.encode(text)
+            assert said["tokens"] == ids, "the same tokens, whoever makes them"
+
+    asyncio.run(main())
+
+
+BOMBS = (
+    "{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}",
+    "{% set n = namespace(x='aaaa') %}{% for i in range(60) %}{% set n.x = n.x*2 %}{% endfor %}",
+    "{{ 'x' * 999999999999 }}",
+    "{{ 9 ** 9 ** 9 ** 9 }}",
+    "{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}",
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+    "{% set l = [1] %}{% for i in range(999999) %}{{ l | sort | join | length }}{% endfor %}",
+    "{{ (range(900000) | list | tojson) | length }}" * 400,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_template_bombs_stop_and_slow_nobody(directory: Path, bomb: str) -> None:
+    """While one goes off the loop turns, and others are served."""
+    options: Any = {"trust_request_chat_template": True, "template_seconds": 1.0}
+
+    async def main() -> None:
+        async with serving(directory, **options) as client:
+            messages = [{"role": "user", "content": "x"}]
+            body = {"messages": messages, "chat_template": bomb, "max_tokens": 1}
+            exploding = asyncio.ensure_future(client.post("/v1/chat/completions", json=body))
+            num_served = 0
+            while not exploding.done():
+                assert "choices" in await client.chat(max_tokens=1)
+                num_served += 1
+            response = await exploding
+            assert num_served > 0
+            check_error(response.status_code, response.text)
+            assert "choices" in await client.chat(max_tokens=1)
+            assert client.server.admission.num_open == 0
+
+    asyncio.run(main())
+
+
+def test_a_clumsy_template_of_the_model_is_rendered_elsewhere(directory: Path) -> None:
+    """What does not fit the small budget gets the large one, in a process apart."""
+
+    async def main() -> None:
+        async with serving(directory) as client:
+            turns = "{% for i in range(90) %}{% for j in range(900) %}{% endfor %}{% endfor %}"
+            tokenizer = client.server.engine.facts.tokenizer
+            tokenizer.chat_templates["default"] = turns + "{{ messages[0].content }}"
+            assert "choices" in await client.chat("hello", max_tokens=1)
+            assert client.server.metrics.escalations.value() == 1
+
+    asyncio.run(main())
+
+
+# Schemas of the document as generators of bodies: right in places, wrong in others.
+
+ODD: st.SearchStrategy[Any] = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-5, 5),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=20),
+    st.lists(st.integers(-1, 400), max_size=4),
+    st.lists(st.text(max_size=5), max_size=3),
+    st.dictionaries(st.text(max_size=5), st.integers(-1, 5), max_size=3),
+)
+MESSAGE = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "assistant", "system", "tool", ""]) | ODD},
+    optional={"content": st.text(max_size=20) | ODD, "name": ODD, "tool_calls": ODD},
+)
+GOOD = {
+    "prompt": st.text(max_size=20) | st.lists(st.integers(0, 299), max_size=8),
+    "messages": st.lists(MESSAGE, max_size=3),
+    "tokens": st.lists(st.integers(0, 299), max_size=8),
+    "max_tokens": st.integers(0, 4),
+    "model": st.just("tiny"),
+    "stream": st.booleans(),
+    "n": st.integers(1, 3),
+}
+
+
+def bodies(schema: str) -> st.SearchStrategy[dict[str, Any]]:
+    """Every field of a request's schema may be there, and be anything."""
+    fields = document(ROUTES)["components"]["schemas"][schema]["properties"]
+    few = {"max_tokens": GOOD["max_tokens"]} if "max_tokens" in fields else {}
+    drawn = {name: GOOD.get(name, ODD) | ODD for name in fields if name != "max_tokens"}
+    subject = [name for name in ("prompt", "messages", "tokens") if name in fields][:1]
+    required = {name: GOOD[name] for name in subject}
+    optional = {name: drawn[name] for name in drawn if name not in required}
+    chosen = st.lists(st.sampled_from(sorted(optional)), max_size=5, unique=True)
+    return chosen.flatmap(
+        lambda names: st.fixed_dictionaries(
+            {**required, **few, **{name: optional[name] for name in names}}
+        )
+    )
+
+
+REQUESTS = [(route.path, route.request.__name__) for route in ROUTES if route.request is not None]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("path", "schema"), REQUESTS)
+def test_no_body_whatever_makes_the_server_fail(directory: Path, path: str, schema: str) -> None:
+    """A 200 in its shape, or a 4xx in its: never a 500, and nothing left behind."""
+
+    async def send(client: Client, body: dict[str, Any]) -> None:
+        response = await client.post(path, json=body)
+        if response.status_code != 200:
+            check_error(response.status_code, response.text)
+        elif response.headers["content-type"].startswith("text/event-stream"):
+            assert not any("error" in chunk for chunk in events(response.text))
+        assert client.server.admission.num_open == 0
+        assert not client.server.flights
+
+    loop = asyncio.new_event_loop()
+    context = serving(directory)
+    client = loop.run_until_complete(context.__aenter__())
+    try:
+
+        @settings(max_examples=150, suppress_health_check=list(HealthCheck))
+        @given(bodies(schema))
+        def tried(body: dict[str, Any]) -> None:
+            loop.run_until_complete(asyncio.wait_for(send(client, body), 30))
+
+        tried()
+    finally:
+        loop.run_until_complete(context.__aexit__(None, None, None))
+        loop.close()

@@ -1,0 +1,55 @@
+"""The whole of it: HTTP, the adapter, an engine in a process of its own, a tiny real model."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.frontend.async_llm import AsyncLLM
+from octavo.server.adapter import LLMEngine
+from octavo.server.state import Server
+from tests.frontend.tiny import make_model
+from tests.server.make import Client, events
+
+pytest.importorskip("torch")
+
+
+def process(llm: AsyncLLM) -> Any:
+    """The engine's, of this moment."""
+    client: Any = llm._client
+    return client._engine.process
+
+
+@pytest.mark.slow
+def test_a_stream_outlives_its_engine(tmp_path: Path) -> None:
+    """Killed in mid-stream: the client sees a pause, and the text that it would have seen."""
+    options: Any = {"block_size": 4, "num_gpu_blocks_override": 200}
+    llm = AsyncLLM(str(make_model(tmp_path)), engine="process", **options)
+
+    async def main() -> None:
+        engine = await LLMEngine.over(llm)
+        assert engine.health().is_ready
+        async with Client(Server(engine)) as client:
+            fields = {"max_tokens": 100, "temperature": 0, "ignore_eos": True}
+            whole = await client.complete(**fields)
+            body = {"prompt": "The quick", "stream": True, **fields}
+            asked = asyncio.ensure_future(client.post("/v1/completions", json=body))
+            flights = client.server.flights
+            while not any(flight.record.entered_at for flight in flights.values()):
+                await asyncio.sleep(0.002)
+            process(llm).kill()
+            response = await asked
+            text = "".join(c["text"] for e in events(response.text) for c in e["choices"])
+            assert text == whole["choices"][0]["text"]
+            ready = await client.get("/health/ready")
+            assert ready.status_code == 200
+            assert (await client.get("/metrics")).status_code == 200
+            await client.server.preparation.close()
+
+    try:
+        asyncio.run(main())
+    finally:
+        llm.close()

@@ -1,0 +1,341 @@
+"""Whatever may cross crosses unchanged; whatever is no message is an error and nothing worse."""
+
+from __future__ import annotations
+
+import math
+import struct
+from array import array
+from dataclasses import fields, replace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from octavo.config import EngineArguments
+from octavo.core.plan import HiddenPayload, LogprobsPayload, TokenLogprobs
+from octavo.core.request import Request, TokenEvent
+from octavo.core.sampling_params import RequestOutputKind, SamplingParams
+from octavo.core.stats import PrefillChunk, RequestStats, StepStats
+from octavo.exec import messages
+from octavo.exec.channel import identity, read_identity
+from octavo.exec.facts import EngineFacts, EngineSnapshot
+from octavo.exec.messages import (
+    Add,
+    Command,
+    DownFrame,
+    Drop,
+    Failed,
+    Hello,
+    News,
+    Pulse,
+    Ready,
+    Start,
+    UpFrame,
+    WireError,
+    WireEvent,
+    decode_down,
+    decode_up,
+    encode,
+)
+from octavo.exec.translate import (
+    event_from_wire,
+    event_to_wire,
+    request_from_wire,
+    request_to_wire,
+)
+from octavo.models.generation import GenerationDefaults
+
+TOKEN = st.integers(0, 2**31 - 1)
+NATURAL = st.integers(0, 2**63 - 1)
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
+
+
+def ids(**bounds: Any) -> st.SearchStrategy[array]:
+    return st.lists(TOKEN, **bounds).map(lambda tokens: array("i", tokens))
+
+
+SAMPLING = st.builds(
+    SamplingParams,
+    max_tokens=st.integers(5, 2**31 - 1),
+    min_tokens=st.integers(0, 5),
+    stop_token_ids=st.lists(TOKEN, max_size=5).map(tuple),
+    ignore_eos=st.booleans(),
+    seed=st.none() | st.integers(-(2**63), 2**63 - 1),
+    temperature=st.floats(0, 2),
+    top_p=st.floats(0.01, 1),
+    top_k=st.integers(-1, 1000),
+    min_p=st.floats(0, 1),
+    presence_penalty=st.floats(-2, 2),
+    repetition_penalty=st.floats(0.01, 100),
+    bad_words_token_ids=st.lists(st.lists(TOKEN, min_size=1, max_size=3), max_size=3),
+    logit_bias=st.dictionaries(TOKEN, st.floats(-100, 100), max_size=4),
+    allowed_token_ids=st.none() | st.lists(TOKEN, min_size=1, max_size=5),
+    logits_processors=st.lists(TEXT, max_size=2).map(tuple),
+    logprobs=st.none() | st.integers(-1, 20),
+    prompt_logprobs=st.none() | st.integers(-1, 20),
+    output_kind=st.sampled_from(RequestOutputKind),
+)
+REQUESTS = st.builds(
+    Request,
+    request_id=NATURAL.map(str),
+    prompt=ids(min_size=1, max_size=30),
+    sampling=SAMPLING,
+    arrival=FINITE,
+    emitted=ids(max_size=10),
+    eos_token_ids=st.lists(TOKEN, max_size=3).map(tuple),
+    priority=st.integers(-100, 100),
+    lora=st.none() | TEXT,
+    cache_scope=TEXT,
+    resumed=st.booleans(),
+    parent_id=st.none() | NATURAL.map(str),
+)
+
+
+@st.composite
+def told(draw: Any) -> TokenLogprobs:
+    tokens = draw(ids(min_size=1, max_size=5))
+    values = draw(st.lists(st.floats(width=32), min_size=len(tokens), max_size=len(tokens)))
+    return TokenLogprobs(tokens, array("f", values), draw(NATURAL))
+
+
+PAYLOADS = st.one_of(
+    st.builds(
+        LogprobsPayload,
+        st.lists(told(), max_size=3).map(tuple),
+        NATURAL,
+        st.lists(told(), max_size=3).map(tuple),
+    ),
+    st.lists(st.floats(width=32), max_size=9).map(lambda v: HiddenPayload(array("f", v))),
+)
+STATS = st.builds(
+    RequestStats,
+    FINITE,
+    NATURAL,
+    FINITE,
+    st.none() | FINITE,
+    chunks=st.lists(st.builds(PrefillChunk, NATURAL, NATURAL, FINITE, FINITE), max_size=3),
+    held_seconds=st.dictionaries(st.sampled_from(["seats", "turn", "restart"]), FINITE),
+)
+EVENTS = st.builds(
+    TokenEvent,
+    NATURAL.map(str),
+    NATURAL,
+    st.lists(TOKEN, max_size=4).map(tuple),
+    st.none() | st.sampled_from(["stop", "length", "abort", "error", "refused", "overloaded"]),
+    st.none() | TOKEN,
+    st.none() | TEXT,
+    st.none() | PAYLOADS,
+    st.none() | STATS,
+)
+
+
+def bits(value: Any) -> Any:
+    """Equal for equal bits, so that NaN is no special case."""
+    if isinstance(value, array):
+        return value.typecode, value.tobytes()
+    if isinstance(value, float):
+        return struct.pack("<d", value)
+    if isinstance(value, tuple | list):
+        return tuple(map(bits, value))
+    if isinstance(value, LogprobsPayload | HiddenPayload):
+        return tuple(bits(getattr(value, item.name)) for item in fields(value))
+    return value
+
+
+@given(REQUESTS, NATURAL)
+def test_a_request_arrives_as_it_was(request: Request, epoch: int) -> None:
+    parent = None if request.parent_id is None else int(request.parent_id)
+    wire = request_to_wire(request, int(request.request_id), parent)
+    frame = decode_down(encode(DownFrame(epoch, 3, Add((wire,)))))
+    assert (frame.epoch, frame.number) == (epoch, 3)
+    assert isinstance(frame.message, Add)
+    assert request_from_wire(frame.message.requests[0]) == request
+
+
+@given(EVENTS)
+def test_an_event_arrives_as_it_was(event: TokenEvent) -> None:
+    frame = decode_up(encode(UpFrame(1, 2, News((event_to_wire(event),)))))
+    assert isinstance(frame.message, News)
+    assert bits(event_from_wire(frame.message.events[0], event.request_id)) == bits(event)
+
+
+STEP = StepStats(1, 2.5, 3, 4, 5, 6, 7, 8, 9, 10, "blocks")
+FACTS = EngineFacts(
+    "smollm2",
+    "LlamaForCausalLM",
+    "/models/é",
+    ("/models/é/model.safetensors",),
+    49152,
+    8192,
+    8000,
+    16,
+    1000,
+    64,
+    10_000,
+    "float32",
+    GenerationDefaults(1, (2, 3), 0.2, None, 5),
+    {"weights": 1 << 40},
+    (("load", 0.5),),
+)
+WHOLE_MESSAGES: list[DownFrame | UpFrame] = [
+    DownFrame(1, 0, Start(EngineArguments(model="x", dtype="bfloat16", max_model_len=7), 20)),
+    DownFrame(1, 1, Drop((1, 2, 2**63 - 1))),
+    *(DownFrame(1, 2, Command(verb)) for verb in ("pause", "resume", "reset_prefix_cache")),
+    UpFrame(9, 0, Hello()),
+    UpFrame(9, 1, Ready(FACTS)),
+    UpFrame(9, 2, Failed("it is full", True)),
+    UpFrame(9, 3, News((), EngineSnapshot(1.5, 3, num_finished={"stop": 2}, recent=(STEP,)))),
+    UpFrame(9, 4, Pulse(5, 0.25, 512)),
+]
+
+
+@pytest.mark.parametrize("frame", WHOLE_MESSAGES, ids=lambda frame: type(frame.message).__name__)
+def test_every_other_message_arrives_as_it_was(frame: DownFrame | UpFrame) -> None:
+    decode = decode_down if isinstance(frame, DownFrame) else decode_up
+    assert decode(encode(frame)) == frame
+
+
+def test_every_sampling_parameter_crosses_but_those_of_text_alone() -> None:
+    crossing = {item.name for item in msgspec.structs.fields(messages.WireSampling)}
+    assert {item.name for item in fields(SamplingParams)} - crossing == {"stop", "bad_words"}
+    words = SamplingParams(stop=("\ud800",), bad_words=("\udfff",))  # never sent, so never wrong
+    request = Request("1", array("i", [1]), words, 0.0)
+    frame = decode_down(encode(DownFrame(1, 0, Add((request_to_wire(request, 1, None),)))))
+    assert isinstance(frame.message, Add)
+    plain = replace(words, stop=(), bad_words=())
+    assert request_from_wire(frame.message.requests[0]).sampling == plain
+
+
+def test_a_function_does_not_cross_and_the_error_says_what_to_do() -> None:
+    sampling = SamplingParams(logits_processors=(lambda prompt, output, logits: logits,))
+    with pytest.raises(WireError, match="engine='inline'"):
+        request_to_wire(Request("1", array("i", [1]), sampling, 0.0), 1, None)
+
+
+def test_what_cannot_be_written_is_an_error() -> None:
+    request = Request("1", array("i", [1]), SamplingParams(), 0.0, cache_scope="\ud800")
+    with pytest.raises(WireError, match="cannot be written"):
+        encode(DownFrame(1, 0, Add((request_to_wire(request, 1, None),))))
+    with pytest.raises(WireError, match="no message carries a str"):
+        event_to_wire(TokenEvent("1", 0, (), payload="text"))
+
+
+def test_a_frame_has_a_largest_size_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "MAX_FRAME_BYTES", 1000)
+    with pytest.raises(WireError, match=r"a message of .* bytes; at most 1000"):
+        encode(UpFrame(1, 0, Failed("x" * 2000, True)))
+    with pytest.raises(WireError, match="a frame of 1001 bytes"):
+        decode_up(b"\x00" * 1001)
+
+
+# what is no message
+
+
+def _samples() -> list[bytes]:
+    request = Request("7", array("i", [1, 2]), SamplingParams(logit_bias=((3, 1.0),)), 1.0)
+    payload = LogprobsPayload((TokenLogprobs(array("i", [1]), array("f", [-1.0]), 1),), 0)
+    event = TokenEvent("7", 0, (1,), "stop", 1, "why", payload, RequestStats(1.0, 2, 3.0))
+    frames = [
+        DownFrame(1, 0, Add((request_to_wire(request, 7, None),))),
+        UpFrame(1, 0, News((event_to_wire(event),))),
+        *WHOLE_MESSAGES,
+    ]
+    return [encode(frame) for frame in frames]
+
+
+SAMPLES = _samples()
+
+
+def digest(data: bytes) -> None:
+    """Take it as both ends would; only a WireError may come of it."""
+    for decode in (decode_down, decode_up):
+        try:
+            message = decode(data).message
+            if isinstance(message, Add):
+                for request in message.requests:
+                    request_from_wire(request)
+            if isinstance(message, News):
+                for event in message.events:
+                    event_from_wire(event, "7")
+        except WireError:
+            pass
+
+
+@given(st.binary(max_size=200))
+def test_noise_is_an_error_and_nothing_worse(data: bytes) -> None:
+    digest(data)
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_a_damaged_frame_is_an_error_or_a_message_and_nothing_worse(data: st.DataObject) -> None:
+    sample = bytearray(data.draw(st.sampled_from(SAMPLES)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(sample) - 1))
+        match data.draw(st.integers(0, 2)):
+            case 0:
+                sample[place] = data.draw(st.integers(0, 255))
+            case 1:
+                del sample[place:]
+                sample.append(0)
+            case _:
+                sample[place:place] = data.draw(st.binary(min_size=1, max_size=9))
+    digest(bytes(sample))
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=range(len(SAMPLES)))
+def test_a_truncated_frame_is_an_error_wherever_it_is_cut(sample: bytes) -> None:
+    for length in range(len(sample)):
+        for decode in (decode_down, decode_up):
+            with pytest.raises(WireError):
+                decode(sample[:length])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x91" * 100_000,  # arrays in arrays
+        b"\x81\xa1a" * 100_000,  # maps in maps
+        b"\xdd\xff\xff\xff\xff",  # an array of four thousand million
+        b"\xdb\xff\xff\xff\xff",  # a string as long
+        b"\x93\x01\x00\x93\x03\xdd\xff\xff\xff\xff",
+        b"\x93\xc0\x00\x91\x00",  # no epoch
+        b"\x93\x01\xff\x91\x00",  # frame -1
+        b"\x93\x01\x00\x91\x63",  # message 99
+        b"\x93\x01\x00\x92\x00\x00",  # more fields than a Hello has
+        b"\xc7\x04\x05abcd",  # an extension
+        b"",
+    ],
+    ids=range(11),
+)
+def test_hostile_frames_are_errors(data: bytes) -> None:
+    for decode in (decode_down, decode_up):
+        with pytest.raises(WireError):
+            decode(data)
+
+
+def test_token_ids_and_probabilities_are_looked_at() -> None:
+    wire = request_to_wire(Request("1", array("i", [1]), SamplingParams(), 0.0), 1, None)
+    bad = {
+        "not a whole number": msgspec.structs.replace(wire, prompt=b"abc"),
+        "token id -1 is negative": msgspec.structs.replace(wire, prompt=b"\xff" * 4),
+        "top_p": msgspec.structs.replace(
+            wire, sampling=msgspec.structs.replace(wire.sampling, top_p=math.nan)
+        ),
+    }
+    for message, request in bad.items():
+        with pytest.raises(WireError, match=message):
+            request_from_wire(request)
+    uneven = messages.LogprobsNews((messages.WireLogprobs(b"\0" * 8, b"\0" * 4, 1),), 0, ())
+    with pytest.raises(WireError, match="2 tokens with 1 log-probabilities"):
+        event_from_wire(WireEvent(1, 0, (), payload=uneven), "r")
+
+
+def test_sockets_say_whose_they_are() -> None:
+    assert read_identity(identity(b"work", 12)) == (b"work", 12)
+    for name in (b"", b"work", b"work-", b"work-x", b"other-1", b"work-" + b"9" * 30, b"\0\0"):
+        with pytest.raises(WireError, match="unknown socket"):
+            read_identity(name)

@@ -1,0 +1,308 @@
+"""Real engines that are killed, hang, or cannot start: no token lost, repeated or changed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.config import EngineArguments
+from octavo.core.request import Abort, Pause, Request, Resume
+from octavo.frontend.client import EngineStartError
+from octavo.frontend.journal import RESTART
+from octavo.frontend.launcher import ProcessLauncher
+from octavo.frontend.outputs import EngineDeadError
+from octavo.frontend.process_client import ProcessClient, State
+from octavo.frontend.restarts import Timing
+from tests.sim.truth import whole_output
+from tests.wire import make
+from tests.wire.fake import POISON_TOKEN
+from tests.wire.make import Caller, eventually, process_of, request, run, running
+
+BRISK = Timing(watchdog_seconds=1.0, silence_seconds=1.5, rest_seconds=0.01)
+
+
+def check(caller: Caller, *requests: Request) -> None:
+    """Each has been told just what an undisturbed engine says."""
+    for one in requests:
+        tokens, reason = whole_output(one, 4096)
+        assert caller.tokens[one.request_id] == tokens, one.request_id
+        assert caller.ends[one.request_id].finish_reason == reason
+
+
+def test_ten_kills_under_fifty_streams_lose_no_token_and_repeat_none() -> None:
+    seed = random.Random(4)
+    requests = [
+        request(f"r{index}", [index, 1, *range(index % 7)], max_tokens=500) for index in range(50)
+    ]
+    with running("step=0.002") as client:
+
+        async def world() -> None:
+            caller = Caller(client)
+            caller.send(*requests)
+            for _ in range(10):
+                await caller.until(lambda: client._state is State.READY or bool(caller.ends))
+                await asyncio.sleep(seed.random() * 0.12)
+                process_of(client).kill()
+                await eventually(lambda: client._state is not State.READY)
+            await caller.all_ended()
+            check(caller, *requests)
+            assert client.restarts.num_restarts == 10
+            stats = caller.ends["r0"].stats
+            assert stats is not None
+            assert stats.held_seconds[RESTART] > 0
+            assert stats.num_output_tokens == 500
+
+        run(world)
+
+
+@pytest.mark.parametrize("how", ["abort", "raise", "exit", "hang"])
+def test_a_poisoned_request_fails_alone_and_others_go_on(how: str) -> None:
+    poison = request("poison", [1, POISON_TOKEN], max_tokens=50)
+    others = [request(f"r{index}", [index], max_tokens=60) for index in range(6)]
+    with running(f"step=0.002&poison=1&how={how}", BRISK) as client:
+
+        async def world() -> None:
+            caller = Caller(client)
+            caller.send(*others[:3], poison, *others[3:])
+            await caller.all_ended()
+            check(caller, *others)
+            end = caller.ends["poison"]
+            assert end.finish_reason == "error"
+            assert end.message is not None
+            assert "this request ended the engine" in end.message
+            assert len(caller.tokens["poison"]) == 2
+            assert client.restarts.num_restarts == 3  # two more tries, and one engine for the rest
+            late = request("late")
+            caller.send(late)
+            await caller.all_ended()
+            check(caller, late)
+
+        run(world)
+
+
+def test_a_stopped_engine_is_silent_and_replaced() -> None:
+    one = request("r", max_tokens=300)
+    with running("step=0.002", BRISK) as client:
+
+        async def world() -> None:
+            caller = Caller(client)
+            caller.send(one)
+            await caller.some_tokens("r")
+            process_of(client).send_signal(signal.SIGSTOP)
+            await eventually(lambda: not client.is_well())
+            await caller.all_ended()
+            check(caller, one)
+            assert client.restarts.num_restarts == 1
+
+        run(world)
+
+
+def test_a_step_without_end_is_ended_by_the_watchdog_with_its_stacks_in_the_log(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The pulse goes on, since this step holds no lock; the facts it tells are what counts."""
+    poison = request("poison", [POISON_TOKEN])
+    with running("poison=1&how=sleep", BRISK) as client:
+
+        async def world() -> None:
+            caller = Caller(client)
+            caller.send(poison)
+            await caller.all_ended()
+            message = caller.ends["poison"].message
+            assert message is not None
+            assert "was not done after" in message
+
+        run(world)
+    log = capfd.readouterr().err
+    assert "most recent call first" in log
+    assert "in die" in log
+
+
+def test_an_engine_that_cannot_start_says_why() -> None:
+    with pytest.raises(EngineStartError, match=r"^no such model: look for another$"):
+        make.start("fail=no such model: look for another")
+    with pytest.raises(EngineStartError, match="did not start: its process ended with exit code 7"):
+        make.start("crash=exit")
+
+
+def test_a_crash_loop_ends_with_a_clear_error_for_everybody() -> None:
+    timing = Timing(max_barren=4, rest_seconds=0.01)
+    with running("step=0.05", timing) as client:
+
+        async def world() -> None:
+            caller = Caller(client)
+            caller.send(request("r", max_tokens=5))
+            client._arguments = EngineArguments(model="fake?crash=exit")
+            process_of(client).kill()
+            await caller.until(lambda: caller.death is not None)
+            assert "4 engines in a row ended" in str(caller.death)
+            assert "exit code 7" in str(caller.death)
+            with pytest.raises(EngineDeadError, match="4 engines in a row"):
+                client.send([request("late")])
+            client.send([Abort("r")])  # whoever cleans up is not disturbed
+
+        run(world)
+
+
+def test_requests_aborts_and_commands_while_there_is_no_engine() -> None:
+    old, gone, late = request("old", max_tokens=60), request("gone"), request("late")
+    with running("step=0.01") as client:
+
+        async def world() -> None:
+            caller = Caller(client)
+            caller.send(old)
+            await caller.some_tokens("old")
+            process_of(client).kill()
+            await eventually(lambda: client._state is not State.READY)
+            caller.send(gone, Pause(), Abort("gone"), late)
+            await caller.until(lambda: "gone" in caller.ends)
+            assert caller.ends["gone"].finish_reason == "abort"
+            await eventually(lambda: client.snapshot().is_paused)
+            assert not caller.tokens["late"]
+            caller.send(Resume())
+            await caller.all_ended()
+            check(caller, old, late)
+
+        run(world)
+
+
+def test_an_abort_that_its_engine_did_not_live_to_answer() -> None:
+    with running("step=0.01") as client:
+
+        async def world() -> None:
+            caller = Caller(client)
+            caller.send(request("r", max_tokens=1000))
+            await caller.some_tokens("r")
+            process_of(client).send_signal(signal.SIGSTOP)
+            caller.send(Abort("r"))
+            process_of(client).kill()
+            await caller.all_ended()
+            assert caller.ends["r"].finish_reason == "abort"
+
+        run(world)
+
+
+PARENT = """
+import sys
+from tests.wire import make
+client = make.start("step=0.01")
+print(make.process_of(client).pid, client._launcher.path, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_a_front_end_that_is_killed_takes_its_engine_along(in_thread: bool) -> None:
+    program = PARENT
+    if in_thread:  # the kernel's signal would come too early there: the pulse looks after it
+        program = PARENT.replace(
+            'client = make.start("step=0.01")',
+            "from concurrent.futures import ThreadPoolExecutor\n"
+            "with ThreadPoolExecutor() as pool:\n"
+            '    client = pool.submit(make.start, "step=0.01").result()',
+        )
+    root = Path(__file__).parent.parent.parent
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=root,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        assert parent.stdout is not None
+        pid, path = parent.stdout.readline().split()
+        assert _is_alive(int(pid))
+        parent.kill()
+        parent.wait()
+    asyncio.run(eventually(lambda: not _is_alive(int(pid))))
+    for left in Path(path).parent.iterdir():  # nobody was there to tidy up
+        left.unlink()
+    Path(path).parent.rmdir()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_the_socket_is_private_and_nothing_is_left_after_close() -> None:
+    threads, files = threading.active_count(), _open_files()
+    client = make.start()
+    launcher = client._launcher
+    assert isinstance(launcher, ProcessLauncher)
+    path, process = launcher.path, process_of(client)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+    async def world() -> None:
+        caller = Caller(client)
+        caller.send(request("r"))
+        await caller.all_ended()
+        client.close()
+        client.close()
+        loop = asyncio.get_running_loop()
+        timers: Any = loop._scheduled  # type: ignore[attr-defined]
+        assert not [timer for timer in timers if not timer.cancelled()]
+
+    run(world)
+    assert process.poll() is not None
+    assert not path.parent.exists()
+    assert threading.active_count() == threads
+    assert _open_files() == files
+
+
+def test_closing_from_another_thread() -> None:
+    client = make.start()
+
+    async def world() -> None:
+        Caller(client)
+        await asyncio.to_thread(client.close)
+        assert client._state is State.OVER
+
+    run(world)
+
+
+def test_an_engine_that_speaks_nonsense_is_replaced() -> None:
+    one = request("r", max_tokens=100)
+    with running("step=0.005") as client:
+
+        async def world() -> None:
+            caller = Caller(client)
+            caller.send(one)
+            await caller.some_tokens("r")
+            assert client._up is not None
+            client._up._num_received += 1  # as if a frame had been lost
+            await caller.all_ended()
+            check(caller, one)
+            assert client.restarts.num_restarts == 1
+
+        run(world)
+
+
+def _open_files() -> set[str]:
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the listing's own
+            found.add(os.readlink(f"/proc/self/fd/{name}"))
+    return found
+
+
+def test_a_client_may_be_closed_before_it_was_attached() -> None:
+    client = make.start()
+    assert isinstance(client, ProcessClient)
+    process = process_of(client)
+    client.close()
+    assert process.poll() is not None
