@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import groupby
 
 from octavo.backends.base import TensorSize
 from octavo.layers import Embedding, PositionEmbedding
-from octavo.models.build import find_needs
+from octavo.layers.moe import ExpertMatrices
+from octavo.models.build import Need, find_needs
 from octavo.models.load import OpenedModel
 from octavo.models.weights import RenamedWeights, Weights
 from octavo.observe.memory_bill import Stored, by_type
@@ -33,11 +35,18 @@ def tensor_sizes(opened: OpenedModel) -> Iterator[TensorSize]:
         if len(shape) < 2 or not (need.matrix or is_embedding):
             yield TensorSize("F32", 1, math.prod(shape), False, False)
             continue
-        for source, piece in zip(need.sources, need.shapes(), strict=True):
-            names = need.names(source)
-            rows, inputs = piece[-2:] if not source.transposed else piece[:-3:-1]
-            rows *= math.prod(piece[:-2])
-            for name in names:
-                stored = None if source.transposed else weights.stored(name)
-                type_ = "F32" if stored is None else stored.type
-                yield TensorSize(type_, rows, inputs, True, is_embedding)
+        count = shape[0] if isinstance(need.module, ExpertMatrices) else 1
+        parts = [_part(need, index, weights, count) for index in range(len(need.sources))]
+        for (type_, inputs), run in groupby(parts, lambda part: part[:2]):
+            size = TensorSize(type_, sum(rows for _, _, rows in run), inputs, True, is_embedding)
+            yield from [size] * count
+
+
+def _part(need: Need, index: int, weights: Weights, count: int) -> tuple[str, int, int]:
+    """Of one source: the type of its rows, their inputs, and how many go to each matrix."""
+    source, shape = need.sources[index], list(need.shapes())[index]
+    rows, inputs = shape[:-3:-1] if source.transposed else shape[-2:]
+    names = need.names(source)
+    stored = None if source.transposed else weights.stored(names[0])
+    type_ = "F32" if stored is None else stored.type
+    return type_, inputs, rows * math.prod(shape[:-2]) * len(names) // count
