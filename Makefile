@@ -7,15 +7,18 @@ WORKERS ?= 2
 SEEDS ?= 2000
 FROM ?= 0
 COVERAGE_TESTS ?= tests/core
+MODEL ?= smollm2
+ARGS ?=
 
 VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check --quiet
 CODE := $(wildcard octavo tests benchmarks)
+NATIVE := $(wildcard csrc/*/*)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup test test-smollm2 test-clients check coverage format sim planted bench-core lock clean
+.PHONY: help setup serve test test-smollm2 test-clients check coverage format sim planted bench-core wheel sanitize lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,7 +43,14 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.venv
 	@$(PIP) install -r requirements/dev.txt
 	@touch $@
 
-$(VENV)/.octavo: pyproject.toml $(VENV)/.dev
+$(VENV)/.octavo: pyproject.toml CMakeLists.txt $(NATIVE) $(VENV)/.dev
+	@mkdir -p build
+	@command -v $${CXX:-c++} >/dev/null || { echo "Octavo's native engine is built from C++, and there is" \
+	    "no C++ compiler here: apt install g++ (or name one: make setup CXX=clang++)" >&2; exit 1; }
+	@echo "building the native engine"
+	@$(VENV)/bin/cmake -S . -B build/native -G Ninja -DOCTAVO_IN_TREE=ON \
+	    -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) -DPython_EXECUTABLE=$(abspath $(RUN)) > build/native.log
+	@$(VENV)/bin/cmake --build build/native >> build/native.log || { tail -30 build/native.log >&2; exit 1; }
 	@echo "installing octavo, editable"
 	@$(PIP) install --no-build-isolation --editable .
 	@touch $@
@@ -121,6 +131,9 @@ format: $(VENV)/.dev ## ruff format, and the fixes ruff is sure of
 
 # ---- programs ----
 
+serve: setup ## serve a model on this machine: make serve MODEL=smollm2 ARGS="--port 8001"
+	@exec $(VENV)/bin/octavo serve $(MODEL) $(ARGS)
+
 sim: $(VENV)/.octavo ## simulated worlds: make sim SEEDS=10000 FROM=0
 	@$(RUN) -m tests.sim --seeds $(SEEDS) --from $(FROM)
 
@@ -129,6 +142,24 @@ planted: $(VENV)/.octavo ## apply each planted bug; the simulator must catch eve
 
 bench-core: $(VENV)/.octavo ## what a step of the scheduler costs, as JSON
 	@$(RUN) benchmarks/core_step.py --json
+
+# The native tests over builds that watch every access: of memory, then of threads. What watches
+# must be in the process before Python is.
+SANITIZED_TESTS ?= tests/backends/native
+sanitize: $(VENV)/.octavo ## the native engine's tests under ASan and UBSan, then under TSan (slow)
+	@for kind in address,undefined thread; do \
+	    out=build/sanitize-$${kind%,*}; library=lib$$(echo $$kind | cut -c 1)san.so; \
+	    $(VENV)/bin/cmake -S . -B $$out -G Ninja -DOCTAVO_SANITIZE=$$kind \
+	        -DPython_EXECUTABLE=$(CURDIR)/$(RUN) -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja \
+	        -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/$$out/octavo >/dev/null \
+	    && $(VENV)/bin/cmake --build $$out \
+	    && ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD=$$($${CXX:-c++} -print-file-name=$$library) \
+	        $(RUN) -m pytest -q -p no:cacheprovider $(SANITIZED_TESTS) --native-from $$out/octavo \
+	    || exit 1; \
+	done
+
+wheel: $(VENV)/.dev ## a wheel for this Python and kind of machine, in dist/
+	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .
 
 clean: ## remove everything that was made, .venv included
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

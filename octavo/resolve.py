@@ -6,20 +6,23 @@ Every automatic choice is made here, and logged with its reason; nothing below a
 from __future__ import annotations
 
 import logging
-import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from octavo.backends.base import KVLayout
+from octavo.backends.base import KVLayout, StepSize, TensorSize
+from octavo.backends.select import Choice, Name, select
 from octavo.config import EngineArguments
 from octavo.core.config import ConfigError, CoreConfig
+from octavo.models.footprint import stored, tensor_sizes
+from octavo.models.load import OpenedModel
 from octavo.models.spec import ModelSpec
-from octavo.runner.kv_cache import groups_of, num_blocks_in
+from octavo.observe.machine import memory
+from octavo.observe.memory_bill import HEADROOM_BYTES, MemoryBill
+from octavo.runner.kv_cache import groups_of, num_blocks_in, readable
 
 log = logging.getLogger(__name__)
 
-# Of the free memory, what the KV cache may take when nobody says; and the most of it. The rest is
-# for the weights, for what a step needs, and for everybody else on the machine.
-KV_SHARE = 0.4
+# The most that the KV cache takes of the memory that is free when nobody says how much.
 MOST_KV_BYTES = 4 << 30
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
 
@@ -30,22 +33,33 @@ class EngineConfig:
 
     arguments: EngineArguments
     spec: ModelSpec
-    dtype: str
+    backend: Name
+    dtype: str  # of the KV cache, and of torch's weights
     core: CoreConfig
+    bill: MemoryBill
 
 
 def resolve(
-    arguments: EngineArguments, spec: ModelSpec, layout: KVLayout, free_bytes: int | None = None
+    arguments: EngineArguments,
+    opened: OpenedModel,
+    layout: KVLayout,
+    free_bytes: int | None = None,
 ) -> EngineConfig:
     """Settle everything that was left open."""
-    dtype = "float32" if arguments.dtype == "auto" else arguments.dtype
+    spec = opened.spec
+    choice = select(arguments.backend, block_size=arguments.block_size)
+    log.info("backend=%s: %s", choice.name, choice.reason)
+    bill = make_bill(arguments, opened, layout, choice)
+    dtype = choose_dtype(arguments, choice.name)
     max_len = arguments.max_model_len or spec.max_len
     if max_len > spec.max_len:
         raise ConfigError(
             f"max_model_len={max_len} is more than the {spec.max_len} positions this model was "
             "made for; lower it"
         )
-    num_blocks, max_len = _cache_size(arguments, layout, dtype, max_len, free_bytes)
+    free = memory().available if free_bytes is None else free_bytes
+    num_blocks, max_len = _cache_size(arguments, layout, bill, max_len, free)
+    _warn_if_short(bill, num_blocks, free)
     budget = arguments.max_num_batched_tokens
     if not arguments.enable_chunked_prefill and budget < max_len:
         log.info("max_num_batched_tokens=%d: whole prompts must fit in a step", max_len)
@@ -64,29 +78,90 @@ def resolve(
         ageing_seconds=arguments.priority_ageing_seconds,
         max_num_waiting=arguments.max_num_queued_reqs,
     )
-    return EngineConfig(arguments, spec, dtype, core)
+    return EngineConfig(arguments, spec, choice.name, dtype, core, bill)
+
+
+def choose_dtype(arguments: EngineArguments, backend: Name) -> str:
+    """What KV is kept in, and torch's weights."""
+    if arguments.dtype != "auto":
+        return arguments.dtype
+    return "bfloat16" if backend == "native" else "float32"
+
+
+def make_bill(
+    arguments: EngineArguments, opened: OpenedModel, layout: KVLayout, choice: Choice | None = None
+) -> MemoryBill:
+    """What the engine will take, from the headers of the model's files."""
+    choice = choice or select(arguments.backend, block_size=arguments.block_size)
+    spec, dtype = opened.spec, choose_dtype(arguments, choice.name)
+    max_len = min(arguments.max_model_len or spec.max_len, spec.max_len)
+    rows = arguments.max_num_batched_tokens
+    if not arguments.enable_chunked_prefill:
+        rows = max(rows, max_len)
+    size = StepSize(
+        rows=rows,
+        sequences=arguments.max_num_seqs,
+        positions=max_len,
+        hidden=spec.hidden,
+        ffn=spec.ffn,
+        heads=spec.heads,
+        kv_heads=spec.kv_heads,
+        head_dim=spec.head_dim,
+        vocabulary=spec.vocabulary,
+    )
+    weights_bytes, step_bytes = _held(arguments, choice.name, dtype, tensor_sizes(opened), size)
+    return MemoryBill(
+        stored=stored(opened),
+        weights_bytes=weights_bytes,
+        step_bytes=step_bytes,
+        block_bytes=layout.block_bytes(arguments.block_size, ELEMENT_BYTES[dtype]),
+        block_size=arguments.block_size,
+        windows=layout.windows,
+        chunk_tokens=rows,
+    )
+
+
+def _held(
+    arguments: EngineArguments,
+    backend: Name,
+    dtype: str,
+    tensors: Iterable[TensorSize],
+    size: StepSize,
+) -> tuple[int, int]:
+    """Bytes of the weights as this backend keeps them, and of its largest step."""
+    if backend == "torch":
+        from octavo.backends.torch import footprint as torch_footprint
+
+        weights = sum(torch_footprint.weight_bytes(tensor, dtype) for tensor in tensors)
+        return weights, torch_footprint.step_bytes(size, dtype)
+    from octavo.backends.native import footprint as native_footprint
+
+    kept = "float32" if dtype == "float32" else arguments.cpu_weights
+    weights = sum(native_footprint.weight_bytes(tensor, kept) for tensor in tensors)
+    return weights, native_footprint.step_bytes(size)
 
 
 def _cache_size(
-    arguments: EngineArguments, layout: KVLayout, dtype: str, max_len: int, free_bytes: int | None
+    arguments: EngineArguments, layout: KVLayout, bill: MemoryBill, max_len: int, free_bytes: int
 ) -> tuple[int, int]:
     """How many blocks, and the longest sequence that then fits."""
     if arguments.num_gpu_blocks_override is not None:
         return arguments.num_gpu_blocks_override, max_len
-    memory = arguments.kv_cache_memory_bytes
-    if memory is None:
-        memory = _default_memory(free_memory() if free_bytes is None else free_bytes)
-    element_bytes, size = ELEMENT_BYTES[dtype], arguments.block_size
-    fitting = memory // layout.block_bytes(size, element_bytes)
+    budget = arguments.kv_cache_memory_bytes
+    if budget is None:
+        budget = default_kv_bytes(bill, free_bytes)
+        log.info("kv_cache_memory_bytes=%d: free beside weights and steps", budget)
+    size = arguments.block_size
+    fitting = budget // bill.block_bytes
     longest = (fitting - 1) // len(layout.windows) * size
     if arguments.max_model_len is None and 0 < longest < max_len:
         log.info("max_model_len=%d instead of %d: so much KV fits", longest, max_len)
         max_len = longest
     num_blocks = num_blocks_in(
-        memory,
+        budget,
         layout,
         block_size=size,
-        element_bytes=element_bytes,
+        element_bytes=bill.block_bytes // layout.block_bytes(size, 1),
         max_model_len=max_len,
         max_num_seqs=arguments.max_num_seqs,
     )
@@ -94,19 +169,25 @@ def _cache_size(
     return num_blocks, max_len
 
 
-def _default_memory(free_bytes: int) -> int:
-    memory = min(int(free_bytes * KV_SHARE), MOST_KV_BYTES)
-    log.info("kv_cache_memory_bytes=%d: %.0f %% of what is free", memory, KV_SHARE * 100)
-    return memory
+def default_kv_bytes(bill: MemoryBill, free_bytes: int) -> int:
+    """The KV cache's memory where nobody says: what is free beside all else, up to a bound."""
+    room = bill.room_for_kv(free_bytes)
+    if room < bill.block_bytes * (len(bill.windows) + 1):
+        raise ConfigError(
+            f"there is not enough memory: the weights take {readable(bill.weights_bytes)}, a step "
+            f"{readable(bill.step_bytes)}, and {readable(free_bytes)} are free, of which "
+            f"{readable(HEADROOM_BYTES)} are left alone; free some, take a smaller model or "
+            "dtype=bfloat16, or, if you know better, set kv_cache_memory_bytes"
+        )
+    return min(room, MOST_KV_BYTES)
 
 
-def free_memory() -> int:
-    """Bytes that could be taken now without swapping."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+def _warn_if_short(bill: MemoryBill, num_blocks: int, free_bytes: int) -> None:
+    needed = bill.fixed_bytes + num_blocks * bill.block_bytes
+    if needed > free_bytes:
+        log.warning(
+            "weights, steps and KV cache come to %s, and %s are free: the machine may swap, or "
+            "end the engine, when the KV cache fills; lower kv_cache_memory_bytes or max_num_seqs",
+            readable(needed),
+            readable(free_bytes),
+        )

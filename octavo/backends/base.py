@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.layers import CausalLM, Ops, Value
+from octavo.layers import CausalLM, Module, Ops, Value
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
+Longs = NDArray[np.int64]
+Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,21 @@ class KVLayout:
     def block_bytes(self, block_size: int, element_bytes: int) -> int:
         """Keys and values of one block, in all buffers."""
         return 2 * self.num_buffers * block_size * self.kv_heads * self.head_dim * element_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StepSize:
+    """The largest step there can be, and the widths of what passes through it."""
+
+    rows: int
+    sequences: int
+    positions: int  # of the longest sequence
+    hidden: int
+    ffn: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +69,80 @@ class ForwardResult(NamedTuple):
     hidden: Floats  # [hidden_rows, hidden size]: what the head reads, the last norm behind it
 
 
+@dataclass(frozen=True, slots=True)
+class TensorSize:
+    """A tensor that a layer will hold, before anything of it is read."""
+
+    type: str  # as GGUF calls it: of the rows that will be packed, F32 where they are made first
+    rows: int
+    inputs: int
+    is_matrix: bool  # it is multiplied by, or looked up in
+    is_embedding: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRows:
+    """Rows of a matrix as a file has them: the i-th is `rows[order[i]]`."""
+
+    type: str  # as GGUF calls it: F32, BF16, Q4_K …
+    inputs: int
+    rows: NDArray[np.uint8]  # [stored rows, bytes of a row], contiguous
+    order: NDArray[np.int64] | None  # None: as they are
+    is_file: bool  # they lie in a mapped file, whose pages can be had again
+    decode: Callable[[NDArray[np.uint8]], Floats]  # stored rows → their values
+
+    @classmethod
+    def of(cls, floats: Floats) -> StoredRows:
+        """Rows that are in memory already."""
+        floats = np.ascontiguousarray(floats, np.float32)
+        rows = floats.view(np.uint8)
+        return cls("F32", floats.shape[1], rows, None, False, lambda rows: rows.view(np.float32))
+
+    def __len__(self) -> int:
+        return len(self.rows if self.order is None else self.order)
+
+    def cut(self, start: int, stop: int) -> StoredRows:
+        """Some of the rows."""
+        if self.order is not None:
+            return replace(self, order=self.order[start:stop])
+        return replace(self, rows=self.rows[start:stop])
+
+    def reordered(self, order: NDArray[np.int64]) -> StoredRows:
+        """Row i becomes what row order[i] was."""
+        return replace(self, order=order if self.order is None else self.order[order])
+
+    def floats(self) -> Floats:
+        """Their values."""
+        values = self.decode(self.rows)
+        return values if self.order is None else values[self.order]
+
+    def addresses(self) -> NDArray[np.uint64]:
+        """Where each row begins in memory."""
+        order = np.arange(len(self.rows)) if self.order is None else self.order
+        start = np.uint64(self.rows.ctypes.data)
+        return start + order.astype(np.uint64) * np.uint64(self.rows.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """How rows of logits are sampled: arrays with an entry for each draw."""
+
+    rows: Longs
+    temperatures: Doubles  # 0: greedy
+    min_p: Doubles  # 0: none
+    top_p: Doubles  # 1: none
+    top_k: Longs  # 0 or less: none
+    seeds: Longs
+    positions: Longs  # how many tokens were generated before
+
+
+class SamplingKernel(Protocol):
+    """Draws the very tokens that octavo/runner/sampler.py draws, where no rule is in the way."""
+
+    def draw(self, logits: Floats, draws: Draws) -> Longs:
+        """A token for each; -1 where a logit is not finite."""
+
+
 class Backend(Protocol):
     """Computes forward passes over a paged KV cache that it holds."""
 
@@ -58,8 +150,22 @@ class Backend(Protocol):
     def ops(self) -> Ops:
         """The operations, for the layers."""
 
+    @property
+    def sampling(self) -> SamplingKernel | None:
+        """Its own way to draw tokens, if it has one."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """What the weights that it has been given take in memory."""
+
     def parameter(self, array: NDArray[Any]) -> Value:
-        """A weight as this backend keeps it."""
+        """A weight that is no matrix, as this backend keeps it."""
+
+    def matrix(self, parts: Sequence[StoredRows], module: Module) -> Value:
+        """A matrix that a layer multiplies with or looks rows up in: its parts, stacked."""
+
+    def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> Value:
+        """The same for each expert."""
 
     def prepare(self, model: CausalLM, layout: KVLayout, num_blocks: int, block_size: int) -> None:
         """Take a bound model and set the cache up."""

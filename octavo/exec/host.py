@@ -45,6 +45,7 @@ from octavo.exec.messages import (
     WireRequest,
 )
 from octavo.exec.translate import event_to_wire, name_of, request_from_wire
+from octavo.loader import CheckpointError
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,8 @@ class HostedEngine(NamedTuple):
     facts: EngineFacts
 
 
+# Errors that say all that is to be said.
+_SPEAKING = (ValueError, OSError, CheckpointError)
 Wrap = Callable[[Executor], Executor]
 Factory = Callable[[EngineArguments, Wrap], HostedEngine]
 
@@ -270,14 +273,14 @@ def _build(name: str | None, arguments: EngineArguments, wrap: Wrap) -> HostedEn
             factory = getattr(importlib.import_module(module), function)
         return factory(arguments, wrap)
     except Exception as error:
-        if not isinstance(error, ValueError | OSError):  # those say all that is to be said
+        if not isinstance(error, _SPEAKING):
             traceback.print_exc()
         return Failed(_describe(error), at_start=True)
 
 
 def _describe(error: Exception) -> str:
     text = str(error)
-    if not isinstance(error, ValueError | OSError) or not text:
+    if not isinstance(error, _SPEAKING) or not text:
         text = f"{type(error).__name__}: {text}"
     return text[:MAX_TEXT]
 

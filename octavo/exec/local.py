@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import logging
-import math
 import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from octavo import env
+from octavo.backends.base import Backend
 from octavo.config import EngineArguments
 from octavo.core.engine import EngineCore, Executor
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.exec.facts import EngineFacts
 from octavo.exec.inline import InlineExecutor
+from octavo.exec.measure import Scales
 from octavo.loader import Source
 from octavo.loader import resolve as resolve_source
 from octavo.models.build import bind
 from octavo.models.generation import GenerationDefaults
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import OpenedModel, open_model
-from octavo.resolve import ELEMENT_BYTES, EngineConfig, resolve
+from octavo.resolve import EngineConfig, resolve
 from octavo.runner.model_runner import ModelRunner
 
 log = logging.getLogger(__name__)
@@ -68,12 +70,13 @@ def start_local_engine(
     opened = open_model(source, arguments.max_model_len)
     layout = place_layers(opened.model)
     watch.lap("find and open the model's files")
-    config = resolve(arguments, opened.spec, layout)
-    from octavo.backends.torch.backend import TorchBackend  # torch is asked for only here
-
+    config = resolve(arguments, opened, layout)
+    watch.lap("choose the settings")
+    backend = make_backend(config)
     watch.lap("import the backend")
-    backend = TorchBackend(config.dtype)
+    scales = Scales(config.bill)
     bind(opened.model, backend, opened.weights)
+    scales.weigh(backend.weight_bytes)
     watch.lap("load the weights")
     backend.prepare(opened.model, layout, config.core.num_blocks, config.core.block_size)
     runner = ModelRunner(backend, opened.spec.vocabulary, config.core, processors=processors)
@@ -83,19 +86,33 @@ def start_local_engine(
     core = EngineCore(config.core, executor, clock, secrets.token_bytes(32))
     watch.lap("set up the KV cache and the runner")
     log.info("%s is ready after %.1f s", opened.architecture, clock() - watch.began)
-    element_bytes = ELEMENT_BYTES[config.dtype]
-    block_bytes = layout.block_bytes(config.core.block_size, element_bytes)
     memory = {
-        "weights": _num_values(opened) * element_bytes,
-        "KV cache": config.core.num_blocks * block_bytes,
+        "weights": backend.weight_bytes,
+        "step": config.bill.step_bytes,
+        "KV cache": config.core.num_blocks * config.bill.block_bytes,
     }
     facts = _facts(source, opened, config, core.longest_tokens, memory, watch.laps)
     return LocalEngine(core, config, source, opened.generation, facts)
 
 
-def _num_values(opened: OpenedModel) -> int:
-    """Numbers in the checkpoint; once loaded each takes one element."""
-    return sum(math.prod(info.shape) for info in opened.checkpoint.tensors.values())
+def make_backend(config: EngineConfig) -> Backend:
+    """What was chosen; nothing of the others is imported."""
+    if config.backend == "torch":
+        from octavo.backends.torch.backend import TorchBackend
+
+        return TorchBackend(config.dtype)
+    from octavo.backends.native.backend import NativeBackend, NativeOptions
+
+    asked = config.arguments
+    is_exact = asked.dtype == "float32"
+    return NativeBackend(
+        NativeOptions(
+            kv_dtype="float32" if is_exact else "bfloat16",
+            weights="float32" if is_exact else asked.cpu_weights,
+            num_threads=asked.num_threads or env.cpu_threads(),
+            instruction_set=env.cpu_instruction_set(),
+        )
+    )
 
 
 def _facts(

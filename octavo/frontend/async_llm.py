@@ -184,6 +184,10 @@ class AsyncLLM:
         """The model's tokenizer."""
         return self._model.tokenizer
 
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What the model's makers recommend."""
+        return self._model.default_sampling()
+
     async def reset_prefix_cache(self) -> bool:
         """Share no KV computed before now; True, for that never fails."""
         self._begin()

@@ -140,9 +140,8 @@ class BatchRunner:
         core, desk = self._model.core, self._model.desk
         outputs: dict[str, RequestOutput] = {}
         progress = Progress(len(names), shows_progress)
-        most = self._model.engine.config.core.max_num_waiting
         while len(outputs) < len(names):
-            while backlog and core.scheduler.queue.num_waiting < most:
+            while backlog and self._has_room(backlog[0]):
                 core.on_event(backlog.popleft())
             events = self._step()
             held.check()
@@ -155,6 +154,15 @@ class BatchRunner:
             progress.show(len(outputs), sum(len(event.tokens) for event in events))
         progress.close()
         return [outputs[name] for name in names]
+
+    def _has_room(self, request: Request) -> bool:
+        """Whether the core's queue takes it; what it turned away would be lost."""
+        config, queue = self._model.engine.config.core, self._model.core.scheduler.queue
+        if not queue.num_waiting:
+            return True
+        num_tokens = queue.num_tokens + len(request.prompt)
+        is_short = queue.num_waiting < config.max_num_waiting
+        return is_short and num_tokens <= config.max_waiting_tokens
 
     def _step(self) -> list[TokenEvent]:
         """A step; what it raises is the engine's end, for its result will never come."""

@@ -16,6 +16,7 @@ from octavo.frontend.template_meter import (
     spending,
 )
 from octavo.frontend.template_sandbox import TemplateSandbox
+from octavo.loader.errors import quote
 
 OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 # Stands at the end of a message that is to be continued until the prompt is cut there. The space
@@ -40,6 +41,15 @@ class ChatTemplate:
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
         self._limits = limits or TemplateLimits()
+        if not isinstance(source, str):
+            raise ChatTemplateError(
+                f"a chat template is a text in Jinja's language, not {type(source).__name__}"
+            )
+        if "{" not in source:
+            raise ChatTemplateError(
+                f"the chat template {quote(source)} would say the same of every conversation; "
+                "give the template's text, not its file's name"
+            )
         if len(source) > self._limits.template_characters:
             raise TemplateLimitError(
                 f"the chat template has {len(source)} characters, more than"
@@ -75,6 +85,7 @@ class ChatTemplate:
         last message open instead, so that the model goes on with it; as a string it names the
         field that is to be continued. `variables` are whatever else this template knows.
         """
+        _check_kinds(tools, variables)
         if taken := OWN_VARIABLES & (variables or {}).keys():
             raise ChatTemplateError(f"{min(taken)} is not a variable that can be given by name")
         if continue_final_message and add_generation_prompt:
@@ -122,6 +133,16 @@ class ChatTemplate:
                 )
             parts.append(part)
         return "".join(parts)
+
+
+def _check_kinds(tools: object, variables: object) -> None:
+    """Whatever else these are, a template could do no good with it."""
+    if variables is not None and not isinstance(variables, Mapping):
+        raise ChatTemplateError(
+            f"the template's variables must be by name, not {type(variables).__name__}"
+        )
+    if tools is not None and not isinstance(tools, list | tuple):
+        raise ChatTemplateError(f"tools must be a list of objects, not {type(tools).__name__}")
 
 
 def choose_template(templates: Mapping[str, str], *, with_tools: bool) -> str:

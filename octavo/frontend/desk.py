@@ -8,7 +8,6 @@ so the offline and the streaming interface share it.
 from __future__ import annotations
 
 import logging
-from array import array
 from dataclasses import dataclass, replace
 
 from octavo.core.config import MAX_PRIORITY
@@ -131,7 +130,7 @@ class Desk:
             requests.append(
                 Request(
                     request_id=name,
-                    prompt=array("i", prompt.token_ids),
+                    prompt=prompt.token_ids,  # one for all: nobody writes to it
                     sampling=replace(
                         sampling, n=1, seed=seed, prompt_logprobs=about_prompt, pooling=pooling
                     ),

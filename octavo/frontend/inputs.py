@@ -77,8 +77,7 @@ def check_ids(ids: Sequence[Any], vocabulary: int) -> array[int]:
 
 def is_many(prompts: Any) -> bool:
     """Whether a list of prompts was given, rather than one prompt that is a list of ids."""
-    if getattr(prompts, "ndim", None) is not None:  # an array: of ids, or of rows of them
-        return bool(prompts.ndim > 1)
+    prompts = plain(prompts)  # an array may be of ids, of rows of them, or of texts
     if isinstance(prompts, str | Mapping) or not isinstance(prompts, Sequence):
         return False
     return not prompts or not all(_is_id(item) for item in prompts)

@@ -42,7 +42,7 @@ def parse(name: str) -> HubName | None:
 
 def cached_snapshot(name: HubName) -> Path | None:
     """The directory of the model's files in the hub's cache, complete or not."""
-    root = _directory_of(name)
+    root = directory_of(name.repository)
     commit = name.revision
     if not _COMMIT.fullmatch(commit):
         try:
@@ -104,12 +104,15 @@ def wanted_files(present: list[str], select: str | None) -> list[str]:
     return sorted({*weights.names, *beside})
 
 
-def _directory_of(name: HubName) -> Path:
-    return env.hub_cache_directory() / f"models--{name.repository.replace('/', '--')}"
+def directory_of(repository: str) -> Path:
+    """Where the hub's cache has a repository, or would have it."""
+    return env.hub_cache_directory() / f"models--{repository.replace('/', '--')}"
 
 
 def _library(name: HubName) -> ModuleType:
-    where = f"{name.repository} (revision {name.revision}) is not in {_directory_of(name)}"
+    where = (
+        f"{name.repository} (revision {name.revision}) is not in {directory_of(name.repository)}"
+    )
     if env.hub_offline():
         raise DownloadError(where, advice="unset HF_HUB_OFFLINE to fetch it from the hub")
     try:

@@ -116,6 +116,11 @@ def scratch(package: str) -> Iterator[Path]:
                 yield Path(directory)
 
 
+def files_directory_of(kept: Path) -> Path:
+    """Where a kept model's own files are."""
+    return kept / _FILES
+
+
 def files_directory(unpacked: Path) -> Path:
     directory = unpacked / _FILES
     directory.mkdir(parents=True)

@@ -15,23 +15,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.backends.base import Backend
+from octavo.backends.base import Backend, StoredRows
 from octavo.distributed.context import ALONE, ParallelContext
 from octavo.layers import (
     AnyOf,
     CausalLM,
     From,
+    LayerNorm,
     Linear,
     Module,
     PagedAttention,
     Pieces,
     TensorDeclaration,
+    Value,
 )
 from octavo.layers.moe import ExpertMatrices
 from octavo.layers.weights import WeightSource
 from octavo.models.config import ConfigurationError
 from octavo.models.weights import RenamedWeights, Weights
-from octavo.quant.compose import ShardError, part_run, shard, split_parts
+from octavo.quant.compose import ShardError, part_run, row_runs, shard, split_parts
 from octavo.quant.scheme import PLAIN
 
 Floats = NDArray[Any]
@@ -94,10 +96,24 @@ def bind(
     for _, module in model.walk():
         module.ops = backend.ops
     for need in needs:
-        array = assemble(need, weights.read, context)
-        setattr(need.module, need.tensor, backend.parameter(array))
+        setattr(need.module, need.tensor, _value(need, backend, weights, context))
     if model.tied:
         model.head.weight = model.embed.weight
+
+
+def _value(need: Need, backend: Backend, weights: Weights, context: ParallelContext) -> Value:
+    """A tensor as the backend keeps it: matrices row by row as they are stored, where they can."""
+    is_bias = need.matrix is not None and need.matrix[1] == "bias"
+    if len(need.declared.shape) == 1 or is_bias or isinstance(need.module, LayerNorm):
+        return backend.parameter(assemble(need, weights.read, context))
+    layer = need.module if need.matrix is None else need.matrix[0]
+    if context.ranks > 1:
+        matrices = _cut_floats(need, assemble(need, weights.read, context), context)
+    else:
+        matrices = stored_matrices(need, weights)
+    if isinstance(need.module, ExpertMatrices):
+        return backend.experts(matrices, layer)
+    return backend.matrix(matrices[0], layer)
 
 
 def find_needs(model: CausalLM, available: Container[str]) -> Iterable[Need]:
@@ -188,6 +204,48 @@ def check(model: CausalLM, needs: Sequence[Need], weights: Weights) -> None:
 
 
 # reading
+
+
+def stored_matrices(need: Need, weights: Weights) -> list[list[StoredRows]]:
+    """The parts of a matrix, one below the other, as they are stored; of each expert's matrix."""
+    count = need.declared.shape[0] if isinstance(need.module, ExpertMatrices) else 1
+    stacks = [_stored_source(need, source, count, weights) for source in need.sources]
+    if need.matrix is not None and len(stacks) == 1:
+        sizes = [part.rows for part in need.matrix[0].parts]
+        return [_cut(rows, sizes) for rows in stacks[0]]
+    return [list(parts) for parts in zip(*stacks, strict=True)]
+
+
+def _stored_source(need: Need, source: From, count: int, weights: Weights) -> list[StoredRows]:
+    """One source: its rows, in our order; those of each of `count` matrices."""
+    pieces = []
+    for name in need.names(source):
+        rows = None if source.transposed else weights.stored(name)
+        if rows is None:
+            values = weights.read(name)
+            values = np.swapaxes(values, -1, -2) if source.transposed else values
+            rows = StoredRows.of(values.reshape(-1, values.shape[-1]))
+        pieces.append(rows)
+    if len(pieces) < count:  # they are stored as one
+        pieces = _cut(pieces[0], [len(pieces[0]) // count] * count)
+    if source.rows is None:
+        return pieces
+    order = np.asarray(source.rows, np.int64)
+    return [rows.reordered(order) for rows in pieces]
+
+
+def _cut(rows: StoredRows, sizes: Sequence[int]) -> list[StoredRows]:
+    ends = np.cumsum(sizes).tolist()
+    return [rows.cut(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+
+
+def _cut_floats(need: Need, array: Floats, context: ParallelContext) -> list[list[StoredRows]]:
+    """The same of this rank's share, which was put together as floats."""
+    matrices = array if isinstance(need.module, ExpertMatrices) else array[None]
+    if need.matrix is None:
+        return [[StoredRows.of(matrix)] for matrix in matrices]
+    sizes = [len(run) for run in row_runs(need.matrix[0], context)]
+    return [_cut(StoredRows.of(matrix), sizes) for matrix in matrices]
 
 
 def assemble(need: Need, read: Callable[[str], Floats], context: ParallelContext) -> Floats:

@@ -8,7 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.backends.base import StoredRows
 from octavo.loader import Checkpoint, check_tensors
+from octavo.loader.dequantize import dequantize, is_readable
 from octavo.loader.tensor_type import U8
 from octavo.quant import mxfp4
 
@@ -24,8 +26,33 @@ class Weights(Protocol):
     def read(self, name: str) -> NDArray[Any]:
         """Its values."""
 
+    def stored(self, name: str) -> StoredRows | None:
+        """A matrix' rows as the file has them (of a stack of matrices, all rows one below the
+        other); None where they are not stored as rows."""
+
     def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
         """Refuse what is missing, misshapen, or neither expected nor known to be extra."""
+
+
+def stored_rows(checkpoint: Checkpoint, name: str, index: int | None = None) -> StoredRows | None:
+    """The rows of a tensor (or of one of the tensors along its first axis), as bytes."""
+    info = checkpoint.info(name)
+    if len(info.shape) < 2 or (index is not None and len(info.shape) < 3):
+        return None
+    if not is_readable(info.type):
+        return None
+    values = checkpoint.read(name)
+    if index is not None:
+        values = values[index]
+    typed = values.reshape(-1, values.shape[-1])
+
+    def decode(rows: NDArray[np.uint8]) -> NDArray[np.float32]:
+        return dequantize(rows.view(typed.dtype), info.type)
+
+    # A read-only view of the file, unless it was misaligned and had to be copied.
+    is_file = values.base is not None and not values.flags.owndata
+    rows = typed.view(np.uint8)
+    return StoredRows(info.type.name, info.shape[-1], rows, None, is_file, decode)
 
 
 class CheckpointWeights:
@@ -57,6 +84,9 @@ class CheckpointWeights:
             return mxfp4.dequantize(blocks, scales)
         return self._checkpoint.read_float32(name)
 
+    def stored(self, name: str) -> StoredRows | None:
+        return None if name in self._scales else stored_rows(self._checkpoint, name)
+
     def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
         stored: dict[str, tuple[int, ...]] = {}
         for name, shape in expected.items():
@@ -82,6 +112,9 @@ class RenamedWeights:
 
     def read(self, name: str) -> NDArray[Any]:
         return self._weights.read(self._stored[name])
+
+    def stored(self, name: str) -> StoredRows | None:
+        return self._weights.stored(self._stored[name])
 
     def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
         stored = {self._stored.get(name, name): shape for name, shape in expected.items()}

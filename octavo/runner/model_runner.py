@@ -32,17 +32,12 @@ from octavo.core.plan import (
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.runner.batch import Wanted, build
 from octavo.runner.logprobs import describe
-from octavo.runner.sampler import Sampler
+from octavo.runner.sampler import NOT_FINITE, Sampler
 from octavo.runner.slots import UNASKED, SlotState
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
-
-NOT_FINITE = (
-    "the model gave logits that are not finite (NaN or infinity) for this sequence; "
-    "the weights may be damaged, or overflow in this precision"
-)
 
 
 class Drafter(Protocol):
@@ -79,7 +74,7 @@ class ModelRunner:
         self._max_drafts = config.max_drafts
         self._drafter = drafter
         self.state = SlotState(config, vocabulary, processors or {})
-        self._sampler = Sampler(self.state)
+        self._sampler = Sampler(self.state, backend.sampling)
 
     def run(self, plan: StepPlan) -> StepResult:
         """Do a step, in the order plan.py promises."""
@@ -137,18 +132,13 @@ class ModelRunner:
         state = self.state
         if len(rows) != len(logits) or rows[0] != 0:
             logits = logits[rows]
-        finite = np.asarray(np.isfinite(logits).all(axis=1))
-        if not finite.all():
-            logits = np.where(finite[:, None], logits, np.float32(0))
-            for slot in slots[~finite].tolist():
-                state.failures.setdefault(slot, NOT_FINITE)
         tokens, failures = self._sampler.draw(logits, slots)
         for slot, message in failures.items():
             state.failures.setdefault(slot, message)
         if (state.num_logprobs[slots] != UNASKED).any():
             for row, slot, token in zip(logits, slots.tolist(), tokens.tolist(), strict=True):
                 count = int(state.num_logprobs[slot])
-                if count != UNASKED:
+                if count != UNASKED and slot not in state.failures:
                     answer.sampled.setdefault(slot, []).append(describe(row, token, count))
         state.append(slots, tokens)
         return tokens

@@ -3,7 +3,8 @@
 In this order: the request's rules (rules.py), then the most likely token if it is greedy, else
 logits over the temperature, min-p, top-k and top-p, and the token with the largest sum of that
 and noise. Rows without rules and cuts are done together, by operations that treat each element
-by itself; so a row's bits are the same as if it were done alone.
+by itself; so a row's bits are the same as if it were done alone. A backend may have a kernel that
+draws the same tokens sooner; it then does all slots without rules.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.backends.base import Draws, SamplingKernel
 from octavo.runner import noise
 from octavo.runner.filters import survivors
 from octavo.runner.rules import SamplingError
@@ -19,6 +21,11 @@ from octavo.runner.slots import GREEDY, SPECIAL, WARM, SlotState
 Floats = NDArray[np.float32]
 Longs = NDArray[np.int64]
 
+NOT_FINITE = (
+    "the model gave logits that are not finite (NaN or infinity) for this sequence; "
+    "the weights may be damaged, or overflow in this precision"
+)
+
 # Elements sampled together, about: more would leave the processor's cache and be slower.
 _AT_ONCE = 1 << 16
 
@@ -26,17 +33,58 @@ _AT_ONCE = 1 << 16
 class Sampler:
     """Draws the next token of slots."""
 
-    def __init__(self, state: SlotState) -> None:
+    def __init__(self, state: SlotState, kernel: SamplingKernel | None = None) -> None:
         self._state = state
+        self._kernel = kernel
         self._spread = noise.spread(np.arange(state.vocabulary))
 
     def draw(self, logits: Floats, slots: Longs) -> tuple[Longs, dict[int, str]]:
-        """One token for each slot, from the row of finite logits beside it; and who failed, why."""
+        """One token for each slot, from the row of logits beside it; and who failed, why."""
+        if self._kernel is None:
+            return self._draw_here(logits, slots)
+        ruled = self._ruled(slots)
+        if not ruled.any():
+            return self._draw_by_kernel(self._kernel, logits, slots, np.arange(len(slots)))
+        tokens = np.zeros(len(slots), np.int64)
+        plain, others = np.flatnonzero(~ruled), np.flatnonzero(ruled)
+        tokens[plain], failures = self._draw_by_kernel(self._kernel, logits, slots[plain], plain)
+        tokens[others], more = self._draw_here(logits[others], slots[others])
+        return tokens, failures | more
+
+    def _ruled(self, slots: Longs) -> NDArray[np.bool_]:
+        """Whose logits are changed before they are drawn from."""
+        ruled = np.asarray(self._state.kind[slots] == SPECIAL)
+        for index in np.flatnonzero(ruled).tolist():
+            ruled[index] = self._state.rules[slots[index]] is not None
+        return ruled
+
+    def _draw_by_kernel(
+        self, kernel: SamplingKernel, logits: Floats, slots: Longs, rows: Longs
+    ) -> tuple[Longs, dict[int, str]]:
+        state = self._state
+        draws = Draws(
+            rows=rows,
+            temperatures=state.temperature[slots],
+            min_p=state.min_p[slots],
+            top_p=state.top_p[slots],
+            top_k=state.top_k[slots],
+            seeds=state.seeds[slots],
+            positions=state.num_known[slots] - state.num_prompt[slots],
+        )
+        tokens = kernel.draw(logits, draws)
+        failures = dict.fromkeys(slots[tokens < 0].tolist(), NOT_FINITE)
+        return np.maximum(tokens, 0), failures
+
+    def _draw_here(self, logits: Floats, slots: Longs) -> tuple[Longs, dict[int, str]]:
+        failures: dict[int, str] = {}
+        finite = np.asarray(np.isfinite(logits).all(axis=1))
+        if not finite.all():
+            logits = np.where(finite[:, None], logits, np.float32(0))
+            failures = dict.fromkeys(slots[~finite].tolist(), NOT_FINITE)
         kinds = self._state.kind[slots]
         if not kinds.any():
-            return logits.argmax(axis=1), {}
+            return logits.argmax(axis=1), failures
         tokens = np.zeros(len(slots), np.int64)
-        failures: dict[int, str] = {}
         greedy = np.flatnonzero(kinds == GREEDY)
         if len(greedy):
             tokens[greedy] = logits[greedy].argmax(axis=1)
@@ -50,7 +98,7 @@ class Sampler:
             try:
                 tokens[index] = self._draw_special(logits[index], slot)
             except SamplingError as error:
-                failures[slot] = str(error)
+                failures.setdefault(slot, str(error))
         return tokens, failures
 
     def _draw_warm(self, logits: Floats, slots: Longs) -> Longs:

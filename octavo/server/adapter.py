@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 from octavo.core.sampling_params import SamplingParams
@@ -22,14 +23,17 @@ class LLMEngine:
         self._facts = facts
 
     @classmethod
-    async def over(cls, llm: AsyncLLM, *, max_logprobs: int = 20) -> LLMEngine:
-        """In the event loop that will serve."""
+    async def over(
+        cls, llm: AsyncLLM, *, max_logprobs: int = 20, tokenizer: Path | None = None
+    ) -> LLMEngine:
+        """In the event loop that will serve; `tokenizer`: where it is, if not with the model."""
         await llm.resume()  # binds it to this loop, so that it is well before the first request
         told = llm.facts
         source = told.source
+        own = source.weights[0] if source.is_gguf else source.directory
         facts = ModelFacts(
             name=told.name,
-            path=str(source.weights[0] if source.is_gguf else source.directory),
+            path=str(tokenizer or own),
             tokenizer=await llm.get_tokenizer(),
             vocabulary=told.vocabulary,
             max_model_len=told.max_model_len,

@@ -30,6 +30,7 @@ class ServerConfig:
     public_metrics: bool = False  # /metrics without a key
     cache_scope: Literal["key", "global"] = "key"  # who shares prefixes
     trust_request_chat_template: bool = False
+    chat_template: str | None = None  # instead of the model's own
     log_prompts: bool = False  # at info, escaped
     enable_explain: bool = True
     # limits of a request

@@ -154,12 +154,16 @@ class Lifecycle:
             self.config.admin_socket.unlink(missing_ok=True)
 
 
-def run(config: ServerConfig, start_engine: Callable[[], Awaitable[Engine]]) -> int:
+def run(
+    config: ServerConfig,
+    start_engine: Callable[[], Awaitable[Engine]],
+    on_ready: Callable[[Lifecycle], None] | None = None,
+) -> int:
     """Start the engine, serve, end in order; the process's exit code."""
 
     async def main() -> None:
         engine = await start_engine()
-        await Lifecycle(Server(engine, config)).run(_say_ready)
+        await Lifecycle(Server(engine, config)).run(on_ready or _say_ready)
 
     import uvloop
 

@@ -85,7 +85,7 @@ class Preparation:
         if job.text is not None:
             return len(job.text) <= SMALL_CHARACTERS
         assert job.conversation is not None
-        if job.conversation.template is not None:  # a client's own
+        if job.conversation.template not in (None, self._config.chat_template):  # a client's own
             return False
         return _size(job.conversation) <= SMALL_CHARACTERS
 

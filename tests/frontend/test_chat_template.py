@@ -190,7 +190,9 @@ def test_what_cannot_be_continued_is_refused() -> None:
         with pytest.raises(ChatTemplateError, match=message):
             ChatTemplate(source).render(messages, continue_final_message=field)
     with pytest.raises(ChatTemplateError, match="use one of them"):
-        ChatTemplate("").render(messages, continue_final_message=True, add_generation_prompt=True)
+        ChatTemplate("{{ x }}").render(
+            messages, continue_final_message=True, add_generation_prompt=True
+        )
     with pytest.raises(ChatTemplateError, match="no text that could be continued"):
         ChatTemplate("{{ messages[0].content[0] }}").render(
             [_assistant([])], continue_final_message=True
@@ -239,3 +241,28 @@ def test_the_template_for_tools_is_for_tools() -> None:
         choose_template({"x": "", "rag": ""}, with_tools=False)
     with pytest.raises(ChatTemplateError, match="has no chat template"):
         choose_template({}, with_tools=True)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("./template.jinja", "'./template.jinja' would say the same .* not its file's name"),
+        ("", "would say the same of every conversation"),
+        (5, "is a text in Jinja's language, not int"),
+    ],
+)
+def test_what_is_no_template_is_refused(source: Any, message: str) -> None:
+    with pytest.raises(ChatTemplateError, match=message):
+        ChatTemplate(source)
+
+
+def test_what_is_no_list_of_tools_or_variables_is_refused() -> None:
+    template, wrong = ChatTemplate("{{ messages }}"), ("x", {"type": "function"}, 5)
+    for tools in wrong:
+        given: Any = tools
+        with pytest.raises(ChatTemplateError, match=r"^tools must be a list of objects, not "):
+            template.render([_user("x")], tools=given)
+    for variables in ("x", [1], 5):
+        given = variables
+        with pytest.raises(ChatTemplateError, match=r"^the template's variables must be by name"):
+            template.render([_user("x")], variables=given)

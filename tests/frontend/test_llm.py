@@ -105,6 +105,9 @@ def test_n_samples_differ_and_each_is_a_seeded_request_of_its_own(llm: LLM) -> N
     (output,) = llm.generate("A day in", several)
     texts = [sample.token_ids for sample in output.outputs]
     assert [sample.index for sample in output.outputs] == [0, 1, 2]
+    requests = llm._model.desk.open("n", llm._read_all("A day in")[0], several, 0.0)
+    llm._model.desk.close("n")
+    assert len({id(request.prompt) for request in requests}) == 1  # however large n is
     assert len({tuple(text) for text in texts}) == 3
     second = SamplingParams(seed=6, max_tokens=8, ignore_eos=True)
     assert only(llm.generate("A day in", second)).token_ids == texts[1]

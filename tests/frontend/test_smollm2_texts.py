@@ -47,7 +47,7 @@ def test_alone_in_a_batch_in_chunks_preempted_or_cached_the_text_is_the_same() -
     chunked = model(max_num_batched_tokens=7)
     assert [texts(chunked, sampling) for sampling in SAMPLINGS] == expected
     del chunked
-    crowded = model(num_gpu_blocks_override=7, block_size=4)
+    crowded = model(num_gpu_blocks_override=3)
     crowded_texts = [texts(crowded, sampling) for sampling in SAMPLINGS]
     assert crowded_texts == expected
     stats = crowded._model.core.scheduler.stats

@@ -16,7 +16,7 @@ import pytest
 from octavo import LLM, BeamSearchParams, RequestError, SamplingParams
 from octavo.backends.base import ForwardResult
 from octavo.config import EngineArguments
-from octavo.core.config import ConfigError
+from octavo.core.config import ConfigError, CoreConfig
 from octavo.core.request import TokenEvent
 from octavo.core.stats import RequestStats
 from octavo.frontend.interrupts import HeldInterrupts
@@ -176,6 +176,10 @@ def test_arrays_are_token_ids(llm: LLM) -> None:
     for several in (np.stack([array, array]), [array, array]):
         outputs = llm.generate(several, GREEDY)  # type: ignore[arg-type]
         assert [output.outputs[0].token_ids for output in outputs] == [expected, expected]
+    for texts in (np.array(["The quick", "The"]), np.array(["The quick", "The"], object)):
+        outputs = llm.generate(texts, GREEDY)  # type: ignore[arg-type]
+        assert [output.prompt for output in outputs] == ["The quick", "The"]
+        assert outputs[0].outputs[0].token_ids == expected
     with pytest.raises(RequestError, match=r"prompt_token_ids\[0\] is 0.5"):
         llm.generate([np.array([0.5])], GREEDY)  # type: ignore[arg-type]
 
@@ -388,6 +392,23 @@ def test_a_stop_string_leaves_the_account_of_the_request(llm: LLM) -> None:
     assert output.num_cached_tokens == 36
     assert output.metrics is not None
     assert not llm._model.desk._unaccounted
+
+
+@pytest.mark.parametrize(
+    "bound", [{"max_waiting_tokens": 30}, {"max_num_waiting": 1}, {"max_waiting_tokens": 1}]
+)
+def test_a_batch_larger_than_the_queue_is_fed_as_the_queue_empties(
+    directory: Path, llm: LLM, monkeypatch: pytest.MonkeyPatch, bound: dict[str, int]
+) -> None:
+    prompts = [[token] * (token % 7 + 6) for token in range(4, 24)]
+    expected = [output.outputs for output in llm.generate(prompts, GREEDY)]
+
+    def small(**settings: Any) -> CoreConfig:
+        return CoreConfig(**{**settings, "max_num_seqs": 2, **bound})
+
+    monkeypatch.setattr("octavo.resolve.CoreConfig", small)
+    crowded = LLM(directory, block_size=4, num_gpu_blocks_override=200)
+    assert [output.outputs for output in crowded.generate(prompts, GREEDY)] == expected
 
 
 def test_the_account_may_come_behind_tokens_that_were_on_their_way(llm: LLM) -> None:

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
-from octavo.backends.base import Floats, HostBatch, KVLayout
+from octavo.backends.base import Backend, Floats, HostBatch, KVLayout
+from octavo.backends.native.backend import NativeBackend, NativeOptions
+from octavo.backends.native.listing import RecordingError
+from octavo.backends.native.recorder import HEAD_MULTIPLE
 from octavo.backends.torch.backend import TorchBackend
 from octavo.layers import CausalLM
 from octavo.loader import resolve
@@ -21,6 +25,7 @@ from octavo.models.registry import family_of
 from octavo.models.weights import CheckpointWeights
 
 BLOCK_SIZE = 4
+NATIVE_BLOCK_SIZE = 16
 NUM_BLOCKS = 128
 PROMPT_LENGTH = 37  # more than a window, a tile of queries, and a block, and a multiple of none
 
@@ -28,10 +33,11 @@ PROMPT_LENGTH = 37  # more than a window, a tile of queries, and a block, and a 
 class Runner:
     """Runs one sequence through a bound model, chunk by chunk."""
 
-    def __init__(self, model: CausalLM, backend: TorchBackend, layout: KVLayout) -> None:
+    def __init__(self, model: CausalLM, backend: Backend, layout: KVLayout) -> None:
         self.backend = backend
         self.layout = layout
-        backend.prepare(model, layout, NUM_BLOCKS, BLOCK_SIZE)
+        is_torch = isinstance(backend, TorchBackend)
+        backend.prepare(model, layout, NUM_BLOCKS, BLOCK_SIZE if is_torch else NATIVE_BLOCK_SIZE)
         per_group = (NUM_BLOCKS - 1) // len(layout.windows)
         self.tables = tuple(
             np.arange(1 + group * per_group, 1 + (group + 1) * per_group, dtype=np.int32)[None]
@@ -61,13 +67,18 @@ class Runner:
         return tokens[len(prompt) :]
 
 
-def load(directory: Path, max_len: int | None = None) -> Runner:
-    """A checkpoint directory, through the whole of our own path."""
+def exact_native() -> NativeBackend:
+    """The native engine with everything in fp32, as the reference computes."""
+    return NativeBackend(NativeOptions(kv_dtype="float32", weights="float32", num_threads=2))
+
+
+def load(directory: Path, max_len: int | None = None, backend: Backend | None = None) -> Runner:
+    """A checkpoint directory, through the whole of our own path; on torch, if nothing is said."""
     values: dict[str, Any] = json.loads((directory / "config.json").read_text())
     family = family_of(values["architectures"][0])
     model = family(family.read(Config(values, max_len)))
     layout = place_layers(model)
-    backend = TorchBackend()
+    backend = backend or TorchBackend()
     bind(model, backend, CheckpointWeights(resolve(str(directory)).open()))
     return Runner(model, backend, layout)
 
@@ -81,7 +92,6 @@ def compare(config: PretrainedConfig, directory: Path, *, max_len: int | None = 
         for parameter in reference.parameters():  # defaults are tame: norms 1, biases 0
             parameter.add_(torch.randn_like(parameter) * 0.05)
     reference.save_pretrained(directory)
-    runner = load(directory, max_len)
     generator = np.random.default_rng(1)
     prompt = generator.integers(0, config.vocab_size, PROMPT_LENGTH).tolist()
     with torch.no_grad():
@@ -93,6 +103,17 @@ def compare(config: PretrainedConfig, directory: Path, *, max_len: int | None = 
             eos_token_id=None,
             pad_token_id=0,
         )[0, PROMPT_LENGTH:].tolist()
+    runner = load(directory, max_len)
+    _hold(runner, prompt, expected, text)
+    if runner.layout.head_dim % HEAD_MULTIPLE:
+        with pytest.raises(RecordingError, match=f"heads of {runner.layout.head_dim} numbers"):
+            load(directory, max_len, exact_native())
+    else:
+        _hold(load(directory, max_len, exact_native()), prompt, expected, text)
+
+
+def _hold(runner: Runner, prompt: list[int], expected: Floats, text: list[int]) -> None:
+    """A backend gives this, whole or in chunks."""
     whole = runner.logits(prompt)
     scale = np.abs(expected).max()
     np.testing.assert_allclose(whole, expected, rtol=0, atol=2e-5 * scale)

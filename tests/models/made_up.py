@@ -65,6 +65,9 @@ class MadeUpWeights:
     def read(self, name: str) -> Floats:
         return self.tensors[name]
 
+    def stored(self, name: str) -> None:
+        """Nothing is stored: there are only values."""
+
     def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
         assert expected.keys() | set(extra) == self.tensors.keys()
         assert all(self.tensors[name].shape == shape for name, shape in expected.items())

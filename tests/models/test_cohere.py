@@ -17,7 +17,7 @@ SMALL: dict[str, Any] = {
     "hidden_size": 48,
     "intermediate_size": 80,
     "num_hidden_layers": 3,
-    "num_attention_heads": 4,
+    "num_attention_heads": 6,
     "num_key_value_heads": 2,
     "max_position_embeddings": 64,
     "pad_token_id": 0,

@@ -16,7 +16,7 @@ SMALL: dict[str, Any] = {
     "vocab_size": 97,
     "hidden_size": 48,
     "num_hidden_layers": 3,
-    "num_attention_heads": 4,
+    "num_attention_heads": 6,
     "max_position_embeddings": 64,
     "bos_token_id": 1,
     "eos_token_id": 2,

@@ -17,7 +17,7 @@ SMALL: dict[str, Any] = {
     "vocab_size": 97,
     "n_embd": 48,
     "n_layer": 3,
-    "n_head": 4,
+    "n_head": 6,
     "n_positions": 64,
     "bos_token_id": 1,
     "eos_token_id": 2,

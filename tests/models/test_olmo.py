@@ -17,7 +17,7 @@ SMALL: dict[str, Any] = {
     "hidden_size": 48,
     "intermediate_size": 80,
     "num_hidden_layers": 3,
-    "num_attention_heads": 4,
+    "num_attention_heads": 6,
     "num_key_value_heads": 2,
     "max_position_embeddings": 64,
     "pad_token_id": 0,
@@ -35,7 +35,7 @@ PLAIN = {"rope_type": "default", "rope_theta": 10000.0}
 CASES: dict[str, PretrainedConfig] = {
     "olmo 2": Olmo2Config(**SMALL),
     "olmo 2, as many KV heads, tied, biases": Olmo2Config(
-        **{**SMALL, "num_key_value_heads": 4}, tie_word_embeddings=True, attention_bias=True
+        **{**SMALL, "num_key_value_heads": 6}, tie_word_embeddings=True, attention_bias=True
     ),
     "olmo 2, yarn": Olmo2Config(**SMALL, rope_parameters=YARN),
     "olmo 3": Olmo3Config(**{**SMALL, "num_hidden_layers": 5}, sliding_window=9),
@@ -71,5 +71,5 @@ def test_olmo_3_as_published_before_scalings_had_kinds() -> None:
     assert near is not None
     assert far is not None
     assert (near.magnitude, far.magnitude) == (1.0, 1.2)
-    assert near.frequencies[-1] == pytest.approx(500_000 ** (-10 / 12))
-    assert far.frequencies[-1] == pytest.approx(500_000 ** (-10 / 12) / 4)
+    assert near.frequencies[-1] == pytest.approx(500_000 ** (-6 / 8))
+    assert far.frequencies[-1] == pytest.approx(500_000 ** (-6 / 8) / 4)

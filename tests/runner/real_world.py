@@ -12,12 +12,11 @@ import random
 from array import array
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from octavo.backends.base import Floats, ForwardResult, HostBatch
-from octavo.backends.torch.backend import TorchBackend
+from octavo.backends.base import Backend, Floats, ForwardResult, HostBatch
 from octavo.core.config import CoreConfig
 from octavo.core.plan import HiddenPayload, LogprobsPayload, StepPlan, StepResult
 from octavo.core.request import FinishReason, Request, TokenEvent
@@ -31,12 +30,15 @@ from tests.sim.executor import Faults, WorkerDiedError, require
 from tests.sim.simulation import Journal, Simulation
 from tests.sim.world import Arrival, World
 
+# From windows, the number of blocks and their size.
+MakeBackend = Callable[[Windows, int, int], Backend]
+
 
 class Truth:
     """What a request must answer, by running it alone; remembered."""
 
-    def __init__(self, windows: Windows) -> None:
-        self._backend = make_backend(windows, 1 + 3 * 10, 16)
+    def __init__(self, windows: Windows, make: MakeBackend = make_backend) -> None:
+        self._backend = make(windows, 1 + 3 * 10, 16)
         num_groups = len(make_model(windows)[1].windows)
         tables = np.arange(1, 1 + 10 * num_groups, dtype=np.int32)
         self._tables = tuple(tables.reshape(num_groups, 1, 10))
@@ -113,15 +115,17 @@ def _stop_ids(request: Request) -> list[int]:
     return sorted({*request.sampling.stop_token_ids, *eos})
 
 
-class PoisonedBackend(TorchBackend):
+class PoisonedBackend:
     """Gives NaN for the chunks that the world has poisoned."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.copy_blocks = backend.copy_blocks
+        self.sampling = backend.sampling
         self.poisoned: list[int] = []  # chunks of the coming step
 
     def forward(self, batch: HostBatch) -> ForwardResult:
-        logits, hidden = super().forward(batch)
+        logits, hidden = self._backend.forward(batch)
         owners = np.searchsorted(batch.row_starts, batch.logits_rows, side="right") - 1
         logits[np.isin(owners, self.poisoned)] = np.nan
         return ForwardResult(logits, hidden)
@@ -156,10 +160,11 @@ class RealExecutor(InlineExecutor):
         is_slow: Callable[[], bool],
         faults: Faults,
         check_plan: Callable[[StepPlan], None],
+        make: MakeBackend = make_backend,
     ) -> None:
-        self._backend = PoisonedBackend()
-        self._backend.prepare(*make_model(windows), config.num_blocks, config.block_size)
-        self._model = ModelRunner(self._backend, VOCABULARY, config, drafter=Draft(truth))
+        self._backend = PoisonedBackend(make(windows, config.num_blocks, config.block_size))
+        poisoned = cast(Backend, self._backend)
+        self._model = ModelRunner(poisoned, VOCABULARY, config, drafter=Draft(truth))
         super().__init__(self._model)
         self._is_slow = is_slow
         self._faults = faults
@@ -200,13 +205,14 @@ class RealExecutor(InlineExecutor):
 class RealSimulation(Simulation):
     """A world over the real runner."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, make: MakeBackend = make_backend) -> None:
+        self._make_backend = make
         windows = tuple(group.window for group in world.config.groups)
         self.windows: Windows = (None, None) if windows == (None,) else windows
         if len(self.windows) == 1:
             self.windows = self.windows * 2
         groups = groups_of(make_model(self.windows)[1])
-        self.truth = Truth(self.windows)
+        self.truth = Truth(self.windows, make)
         self.num_verified = 0
         self.pooled: set[str] = set()  # requests whose vector has been told
         events = tuple(
@@ -217,7 +223,13 @@ class RealSimulation(Simulation):
 
     def _make_executor(self) -> Any:
         return RealExecutor(
-            self.windows, self.truth, self.config, self._is_slow, self.faults, self._check_plan
+            self.windows,
+            self.truth,
+            self.config,
+            self._is_slow,
+            self.faults,
+            self._check_plan,
+            self._make_backend,
         )
 
     def _expect(self, request: Request) -> tuple[list[int], FinishReason]:

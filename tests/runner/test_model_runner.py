@@ -12,7 +12,8 @@ import pytest
 from octavo.backends.base import ForwardResult, HostBatch
 from octavo.core.plan import NO_TOKEN, HiddenPayload, LogprobsPayload, NewSlot, StepPlan
 from octavo.core.sampling_params import SamplingParams
-from octavo.runner.model_runner import NOT_FINITE, ModelRunner
+from octavo.runner.model_runner import ModelRunner
+from octavo.runner.sampler import NOT_FINITE
 from tests.runner.tiny import (
     VOCABULARY,
     Engine,

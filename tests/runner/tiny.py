@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.backends.base import ForwardResult, HostBatch
+from octavo.backends.base import Backend, ForwardResult, HostBatch
 from octavo.backends.torch.backend import TorchBackend
 from octavo.core.config import CoreConfig
 from octavo.core.engine import EngineCore
@@ -51,6 +51,9 @@ class RandomWeights:
         spread = 0.1 if len(shape) == 1 else 2.0 / np.sqrt(shape[-1])
         values = generator.standard_normal(shape) * spread + (len(shape) == 1)
         return values.astype(np.float32)
+
+    def stored(self, name: str) -> None:
+        """Nothing is stored: there are only values."""
 
 
 def make_spec(windows: Windows) -> ModelSpec:
@@ -105,9 +108,16 @@ def make_config(windows: Windows = FULL, **settings: Any) -> CoreConfig:
 class Engine:
     """An engine core over the real runner."""
 
-    def __init__(self, windows: Windows = FULL, *, drafter: Any = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        windows: Windows = FULL,
+        *,
+        drafter: Any = None,
+        make: Callable[[Windows, int, int], Backend] = make_backend,
+        **settings: Any,
+    ) -> None:
         self.config = make_config(windows, **settings)
-        backend = make_backend(windows, self.config.num_blocks, self.config.block_size)
+        backend = make(windows, self.config.num_blocks, self.config.block_size)
         self.runner = ModelRunner(backend, VOCABULARY, self.config, drafter=drafter)
         self.plans: list[StepPlan] = []
         self.core = EngineCore(
@@ -161,6 +171,8 @@ class StubBackend:
 
     A row's hidden state is its token and its position.
     """
+
+    sampling = None
 
     def __init__(self, logits: Any) -> None:
         self.logits = logits  # called with a batch

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from octavo.backends.base import ForwardResult, HostBatch, KVLayout
+from octavo.backends.base import ForwardResult, HostBatch, KVLayout, SamplingKernel, StoredRows
 from octavo.backends.torch.attention import Buffers, TorchBatch, make_buffers
 from octavo.backends.torch.ops import TorchOps
-from octavo.layers import CausalLM, Ops
+from octavo.layers import CausalLM, Module, Ops
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -19,17 +21,30 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class TorchBackend:
     """Implements `octavo.backends.base.Backend`."""
 
+    sampling: SamplingKernel | None = None  # numpy's will do
+
     def __init__(self, dtype: str = "float32") -> None:
         if dtype not in DTYPES:
             raise ValueError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
         # They take this backend's own batches and layers, which is narrower than Ops says.
         self.ops: Ops = cast(Ops, TorchOps())
         self.dtype = DTYPES[dtype]
+        self.weight_bytes = 0
         self._model: CausalLM | None = None
         self._buffers: Buffers | None = None
 
     def parameter(self, array: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(array).to(self.dtype)
+        tensor = torch.from_numpy(array).to(self.dtype)
+        self.weight_bytes += tensor.nbytes
+        return tensor
+
+    def matrix(self, parts: Sequence[StoredRows], module: Module) -> Tensor:
+        return self.parameter(np.concatenate([part.floats() for part in parts]))
+
+    def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> Tensor:
+        return self.parameter(
+            np.stack([np.concatenate([part.floats() for part in parts]) for parts in matrices])
+        )
 
     def prepare(self, model: CausalLM, layout: KVLayout, num_blocks: int, block_size: int) -> None:
         shape = (layout.kv_heads, layout.head_dim)

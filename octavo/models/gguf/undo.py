@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,10 @@ class Heads:
 class Undo(Protocol):
     """From the stored tensors (one, seldom more) to the original one."""
 
+    @property
+    def moves_rows(self) -> bool:
+        """Whether rows keep what is in them, and at most stand in another order."""
+
     def shape(self, stored: Sequence[Shape]) -> Shape:
         """The original's shape."""
 
@@ -36,6 +40,8 @@ class Undo(Protocol):
 @dataclass(frozen=True, slots=True)
 class AsStored:
     """Nothing was changed."""
+
+    moves_rows: ClassVar[bool] = True
 
     def shape(self, stored: Sequence[Shape]) -> Shape:
         return stored[0]
@@ -48,6 +54,7 @@ class AsStored:
 class PairedRows:
     """Each head's rows i and i + half were put side by side, for a rotation of neighbours."""
 
+    moves_rows: ClassVar[bool] = True
     of: Literal["heads", "kv_heads"]
 
     def shape(self, stored: Sequence[Shape]) -> Shape:
@@ -64,6 +71,8 @@ class PairedRows:
 @dataclass(frozen=True, slots=True)
 class GroupedRows:
     """Rows that went KV head by KV head (its queries, its key, its value) were sorted by kind."""
+
+    moves_rows: ClassVar[bool] = True
 
     def shape(self, stored: Sequence[Shape]) -> Shape:
         return stored[0]
@@ -83,6 +92,8 @@ class GroupedRows:
 class PlusOne:
     """One was added, because the model multiplies by 1 + weight."""
 
+    moves_rows: ClassVar[bool] = False
+
     def shape(self, stored: Sequence[Shape]) -> Shape:
         return stored[0]
 
@@ -93,6 +104,8 @@ class PlusOne:
 @dataclass(frozen=True, slots=True)
 class Transposed:
     """[in, out] became [out, in]."""
+
+    moves_rows: ClassVar[bool] = False
 
     def shape(self, stored: Sequence[Shape]) -> Shape:
         *rest, rows, columns = _at_least(2, stored[0])
@@ -106,6 +119,8 @@ class Transposed:
 class OneRow:
     """A matrix of one row may have lost that axis."""
 
+    moves_rows: ClassVar[bool] = False
+
     def shape(self, stored: Sequence[Shape]) -> Shape:
         return (1, *stored[0]) if len(stored[0]) == 1 else stored[0]
 
@@ -116,6 +131,8 @@ class OneRow:
 @dataclass(frozen=True, slots=True)
 class Interleaved:
     """Gate and up were alternate outputs of one matrix [expert, in, out], or of one bias."""
+
+    moves_rows: ClassVar[bool] = False
 
     def shape(self, stored: Sequence[Shape]) -> Shape:
         gate, up = (_at_least(2, shape) for shape in stored)

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.backends.base import StoredRows
 from octavo.loader import Checkpoint, CheckpointError, TensorInfo, check_tensors
 from octavo.loader.dequantize import dequantize
 from octavo.loader.errors import TensorMismatchError, quote
 from octavo.models.gguf.names import ROPE_TENSORS, TABLES, Original, Table
-from octavo.models.gguf.undo import Heads
+from octavo.models.gguf.undo import AS_STORED, Heads
+from octavo.models.weights import stored_rows
 
 Floats = NDArray[np.float32]
 
@@ -64,6 +66,19 @@ class GgufWeights:
             return source.original.undo.values(arrays, self._heads)
         except CheckpointError as error:
             raise error.at(self._checkpoint.path, source.label) from None
+
+    def stored(self, name: str) -> StoredRows | None:
+        source = self._sources[name]
+        undo = source.original.undo
+        if not undo.moves_rows or len(source.stored) > 1:
+            return None
+        rows = stored_rows(self._checkpoint, source.stored[0], source.index)
+        if rows is None or len(self._shapes[name]) > 2:
+            return rows if undo is AS_STORED else None
+        # How the rows of a matrix move is what becomes of their numbers.
+        numbers = np.arange(len(rows), dtype=np.float32)[:, None]
+        order = undo.values([numbers], self._heads)[:, 0].astype(np.int64)
+        return rows.reordered(order)
 
     def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
         """The checkpoint's own check, in the file's own names."""

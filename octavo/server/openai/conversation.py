@@ -41,7 +41,7 @@ def conversation_job(request: ChatRequest | TokenizeRequest, config: ServerConfi
             variables.setdefault("enable_thinking", request.reasoning_effort != "none")
     conversation = Conversation(
         messages=[_plain(index, message) for index, message in enumerate(request.messages)],
-        template=request.chat_template,
+        template=request.chat_template or config.chat_template,
         documents=documents,
         add_generation_prompt=opens,
         continue_final_message=continues,

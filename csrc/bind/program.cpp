@@ -1,0 +1,177 @@
+// Python's way to a program: instructions as plain structs, and one call a step.
+#include "runtime/program.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+
+#include "bind/parts.h"
+#include "runtime/processor.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace octavo {
+
+namespace {
+
+using IntArray = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using IntTable = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using OutArray = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+// A pointer to weights that a Store holds, as Python knows it: an address, 0 for none.
+template <typename Struct>
+auto pointer(const float* Struct::*member) {
+  return [member](Struct& self, uintptr_t address) {
+    self.*member = reinterpret_cast<const float*>(address);
+  };
+}
+
+template <typename Struct>
+auto address(const float* Struct::*member) {
+  return [member](const Struct& self) { return reinterpret_cast<uintptr_t>(self.*member); };
+}
+
+void run(Program& program, IntArray token_ids, IntArray positions, IntArray row_starts,
+         const std::vector<IntTable>& tables, IntArray logits_rows, IntArray hidden_rows,
+         OutArray logits, OutArray hidden) {
+  Step step;
+  if (row_starts.size() < 2 || positions.size() != token_ids.size() ||
+      logits.shape(0) < logits_rows.size() || hidden.shape(0) < hidden_rows.size())
+    throw std::invalid_argument("a step's arrays do not fit each other");
+  step.token_ids = token_ids.data();
+  step.positions = positions.data();
+  step.row_starts = row_starts.data();
+  step.sequences = static_cast<int32_t>(row_starts.size()) - 1;
+  for (const IntTable& table : tables) {
+    if (static_cast<int32_t>(table.shape(0)) != step.sequences ||
+        table.shape(1) != tables[0].shape(1))
+      throw std::invalid_argument("tables of blocks must be of one shape");
+    step.tables.push_back(table.data());
+    step.table_width = static_cast<int32_t>(table.shape(1));
+  }
+  const auto set = [&](Space space, size_t rows, const int32_t* selected) {
+    step.rows[static_cast<int>(space)] = static_cast<int32_t>(rows);
+    step.selected[static_cast<int>(space)] = selected;
+  };
+  set(Space::Tokens, token_ids.size(), nullptr);
+  set(Space::Logits, logits_rows.size(), logits_rows.data());
+  set(Space::Hidden, hidden_rows.size(), hidden_rows.data());
+  step.logits_out = logits.data();
+  step.hidden_out = hidden.data();
+  nb::gil_scoped_release released;
+  program.run(step);
+}
+
+void bind_enums(nb::module_& m) {
+  nb::enum_<Space>(m, "Space")
+      .value("Tokens", Space::Tokens).value("Logits", Space::Logits)
+      .value("Hidden", Space::Hidden).value("Pairs", Space::Pairs);
+  nb::enum_<Ref::Where>(m, "Where")
+      .value("Nothing", Ref::Where::Nothing).value("Scratch", Ref::Where::Scratch)
+      .value("LogitsOut", Ref::Where::LogitsOut).value("HiddenOut", Ref::Where::HiddenOut);
+  nb::enum_<Activation>(m, "Activation")
+      .value("None_", Activation::None).value("Silu", Activation::Silu)
+      .value("GeluErf", Activation::GeluErf).value("GeluTanh", Activation::GeluTanh)
+      .value("Relu", Activation::Relu).value("Relu2", Activation::Relu2)
+      .value("ClampedSwiglu", Activation::ClampedSwiglu).value("Sigmoid", Activation::Sigmoid);
+  nb::enum_<CacheFormat>(m, "CacheFormat")
+      .value("F32", CacheFormat::F32).value("BF16", CacheFormat::BF16)
+      .value("Int8", CacheFormat::Int8);
+  nb::enum_<RouteShape::Scores>(m, "Scores")
+      .value("Softmax", RouteShape::Scores::Softmax).value("Chosen", RouteShape::Scores::Chosen)
+      .value("Sigmoid", RouteShape::Scores::Sigmoid);
+  nb::enum_<Op> ops(m, "Op");
+  constexpr Op all[] = {Op::RopeTables, Op::Embed, Op::Select, Op::Norm, Op::Prepare, Op::Gemm,
+                        Op::Attention, Op::Activate, Op::Gate, Op::Add, Op::Multiply, Op::Scale,
+                        Op::SoftCap, Op::Route, Op::SortPairs, Op::ExpertsIn, Op::ExpertsOut};
+  constexpr const char* names[] = {"RopeTables", "Embed", "Select", "Norm", "Prepare", "Gemm",
+                                   "Attention", "Activate", "Gate", "Add", "Multiply", "Scale",
+                                   "SoftCap", "Route", "SortPairs", "ExpertsIn", "ExpertsOut"};
+  for (size_t index = 0; index < std::size(all); ++index) ops.value(names[index], all[index]);
+}
+
+void bind_structs(nb::module_& m) {
+  nb::class_<Ref>(m, "Ref")
+      .def(nb::init<>())
+      .def("__init__", [](Ref* self, Ref::Where where, Space space, int64_t offset, int32_t first,
+                          int32_t width, int64_t stride) {
+        new (self) Ref{where, space, offset, first, width, stride};
+      });
+  nb::class_<Prepared>(m, "Prepared")
+      .def("__init__", [](Prepared* self, Space space, Format format, int32_t inputs,
+                          int64_t offset) { new (self) Prepared{space, format, inputs, offset}; });
+  nb::class_<NormShape>(m, "NormShape")
+      .def(nb::init<>())
+      .def_prop_rw("weight", address(&NormShape::weight), pointer(&NormShape::weight))
+      .def_prop_rw("bias", address(&NormShape::bias), pointer(&NormShape::bias))
+      .def_rw("eps", &NormShape::eps)
+      .def_rw("offset", &NormShape::offset)
+      .def_rw("heads", &NormShape::heads)
+      .def_rw("is_rms", &NormShape::is_rms)
+      .def_rw("weight_a_head", &NormShape::weight_a_head);
+  nb::class_<Piece>(m, "Piece")
+      .def("__init__", [](Piece* self, const Matrix& matrix, int32_t first_output, uintptr_t bias,
+                          bool gated) {
+        new (self) Piece{matrix, first_output, reinterpret_cast<const float*>(bias), gated};
+      });
+  nb::class_<RouteShape>(m, "RouteShape")
+      .def("__init__", [](RouteShape* self, int32_t experts, int32_t top_k,
+                          RouteShape::Scores scores, bool normalise, float scale) {
+        new (self) RouteShape{experts, top_k, scores, normalise, scale};
+      });
+  nb::class_<AttentionShape>(m, "AttentionShape")
+      .def("__init__", [](AttentionShape* self, int32_t heads, int32_t kv_heads, int32_t head_dim,
+                          float scale, float softcap, int32_t window, uintptr_t sinks) {
+        new (self) AttentionShape{heads, kv_heads, head_dim, scale, softcap, window,
+                                  reinterpret_cast<const float*>(sinks)};
+      });
+  nb::class_<Instruction>(m, "Instruction")
+      .def(nb::init<>())
+      .def_rw("op", &Instruction::op).def_rw("barrier", &Instruction::barrier)
+      .def_rw("space", &Instruction::space).def_rw("x", &Instruction::x)
+      .def_rw("y", &Instruction::y).def_rw("out", &Instruction::out)
+      .def_rw("norm", &Instruction::norm).def_rw("prepared", &Instruction::prepared)
+      .def_rw("activation", &Instruction::activation).def_rw("factor", &Instruction::factor)
+      .def_rw("cap", &Instruction::cap).def_rw("by_position", &Instruction::by_position)
+      .def_rw("pieces", &Instruction::pieces).def_rw("values", &Instruction::values)
+      .def_rw("k_norm", &Instruction::k_norm).def_rw("attention", &Instruction::attention)
+      .def_rw("rope", &Instruction::rope).def_rw("group", &Instruction::group)
+      .def_rw("layer", &Instruction::layer).def_rw("route", &Instruction::route)
+      .def_rw("chosen", &Instruction::chosen);
+}
+
+}  // namespace
+
+void bind_program(nb::module_& m) {
+  bind_enums(m);
+  bind_structs(m);
+  nb::class_<Program>(m, "Program")
+      .def("__init__", [](Program* self, const std::string& tier, std::shared_ptr<Team> team) {
+        new (self) Program(choose_tier(tier), std::move(team));
+      }, "tier"_a, "team"_a)
+      .def("append", &Program::append)
+      .def("add_rope", [](Program& self, std::vector<float> frequencies, bool interleaved,
+                          float magnitude) {
+        Rope rope;
+        rope.frequencies = std::move(frequencies);
+        rope.shape.interleaved = interleaved;
+        rope.shape.magnitude = magnitude;
+        return self.add_rope(std::move(rope));
+      }, "frequencies"_a, "interleaved"_a, "magnitude"_a)
+      .def("set_scratch", &Program::set_scratch, "space"_a, "row_bytes"_a, "prepared_row_bytes"_a)
+      .def("make_caches", &Program::make_caches, "format"_a, "layers"_a, "blocks"_a,
+           "block_size"_a, "kv_heads"_a, "head_dim"_a)
+      .def("copy_block", &Program::copy_block, "source"_a, "destination"_a)
+      .def("run", &run)
+      .def("set_profiling", &Program::set_profiling, "on"_a)
+      .def_prop_ro("seconds", &Program::seconds)
+      .def_prop_ro("threads", &Program::threads)
+      .def_prop_ro("scratch_bytes", &Program::scratch_bytes);
+}
+
+}  // namespace octavo

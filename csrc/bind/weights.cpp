@@ -1,0 +1,119 @@
+// Python's way to the team, and to weights packed for the kernels.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <stdexcept>
+
+#include "bind/parts.h"
+#include "pack/pack.h"
+#include "runtime/arena.h"
+#include "runtime/processor.h"
+#include "runtime/team.h"
+#include "runtime/workers.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace octavo {
+
+namespace {
+
+using FloatArray = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Addresses = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// Weights for good. Whoever has one of its matrices must keep it.
+class Store {
+ public:
+  Store() = default;
+  Store(const Store&) = delete;
+
+  uintptr_t vector(FloatArray values) {
+    uint8_t* at = arena_.take(values.size() * sizeof(float));
+    std::memcpy(at, values.data(), values.size() * sizeof(float));
+    return reinterpret_cast<uintptr_t>(at);
+  }
+
+  // Rows are addresses of stored rows, 0 for zeros; the caller keeps them alive and in bounds.
+  Matrix pack(Team& team, Stored type, Format format, int inputs, Addresses rows) {
+    if (!can_pack(type, format)) throw std::invalid_argument("such rows cannot be kept so");
+    Matrix matrix{};
+    matrix.panel_bytes = panel_bytes(format, inputs);
+    matrix.outputs = static_cast<int32_t>(rows.size());
+    matrix.inputs = inputs;
+    matrix.format = format;
+    const int panels = (matrix.outputs + kPanel - 1) / kPanel;
+    uint8_t* data = arena_.take(matrix.panel_bytes * panels);
+    matrix.data = data;
+    const auto* from = reinterpret_cast<const uint8_t* const*>(rows.data());
+    nb::gil_scoped_release released;
+    Shares shares(team.size());
+    team.run([&](int worker) {
+      shares.take(worker, panels, 1, [&](int first, int end) {
+        pack_panels(format, type, from, matrix.outputs, inputs, first, end, data);
+      });
+    });
+    return matrix;
+  }
+
+  size_t num_bytes() const { return arena_.taken(); }
+
+ private:
+  Arena arena_;
+};
+
+nb::object unpacked(const Matrix& matrix, int row, const std::string& tier) {
+  if (row < 0 || row >= matrix.outputs) throw std::out_of_range("no such row");
+  float* values = new float[matrix.inputs];
+  nb::capsule owner(values, [](void* p) noexcept { delete[] static_cast<float*>(p); });
+  choose_tier(tier).unpack_row(matrix, row, values);
+  const size_t size = matrix.inputs;
+  return nb::cast(nb::ndarray<nb::numpy, float>(values, {size}, owner));
+}
+
+}  // namespace
+
+void bind_weights(nb::module_& m) {
+  nb::enum_<Format>(m, "Format")
+      .value("F32", Format::F32).value("F16", Format::F16).value("BF16", Format::BF16)
+      .value("U8", Format::U8).value("U4", Format::U4).value("U4Min", Format::U4Min)
+      .value("U5", Format::U5).value("U5Min", Format::U5Min).value("U6", Format::U6)
+      .value("Table4", Format::Table4).value("Mx4", Format::Mx4);
+  nb::enum_<Stored>(m, "Stored")
+      .value("F32", Stored::F32).value("F16", Stored::F16).value("BF16", Stored::BF16)
+      .value("Q4_0", Stored::Q4_0).value("Q4_1", Stored::Q4_1).value("Q5_0", Stored::Q5_0)
+      .value("Q5_1", Stored::Q5_1).value("Q8_0", Stored::Q8_0).value("Q4_K", Stored::Q4_K)
+      .value("Q5_K", Stored::Q5_K).value("Q6_K", Stored::Q6_K).value("IQ4_NL", Stored::IQ4_NL)
+      .value("MXFP4", Stored::MXFP4);
+  nb::class_<Matrix>(m, "Matrix")
+      .def_ro("outputs", &Matrix::outputs)
+      .def_ro("inputs", &Matrix::inputs)
+      .def_ro("format", &Matrix::format)
+      .def_prop_ro("num_bytes", [](const Matrix& matrix) {
+        return matrix.panel_bytes * ((matrix.outputs + kPanel - 1) / kPanel);
+      })
+      .def("row", &unpacked, "row"_a, "tier"_a = "");
+  nb::class_<Team>(m, "Team").def(nb::init<int, bool>(), "size"_a, "pinned"_a)
+      .def_prop_ro("size", &Team::size);
+  nb::class_<Store>(m, "Store")
+      .def(nb::init<>())
+      .def("vector", &Store::vector, "values"_a)
+      .def("pack", &Store::pack, "team"_a, "type"_a, "format"_a, "inputs"_a, "rows"_a,
+           nb::keep_alive<0, 1>())
+      .def_prop_ro("num_bytes", &Store::num_bytes);
+  m.def("own_format", &own_format, "type"_a);
+  m.def("can_pack", &can_pack, "type"_a, "format"_a);
+  m.def("panel_bytes", &panel_bytes, "format"_a, "inputs"_a);
+  m.def("stored_row_bytes", &stored_row_bytes, "type"_a, "inputs"_a);
+  m.def("physical_cores", &physical_cores);
+  m.def("prepared_bytes", [](const std::string& tier, Format format, int inputs) {
+    return choose_tier(tier).prepared_bytes(format, inputs);
+  }, "tier"_a, "format"_a, "inputs"_a);
+  m.def("release_file_pages", [](uintptr_t address, size_t bytes) {
+    release_file_pages(reinterpret_cast<const uint8_t*>(address), bytes);
+  }, "address"_a, "bytes"_a);
+}
+
+}  // namespace octavo

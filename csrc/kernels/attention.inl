@@ -1,0 +1,662 @@
+// Paged attention: some rows of one sequence with one KV head, a split of 512 positions at a time.
+//
+// Within a split all scores are made first, then their softmax over the split's own maximum, then
+// the weighted sum of values. So each split gives a record (maximum, sum of weights, sums of
+// values), and records are folded together in order of splits, always by `fold`; whether one item
+// reads all splits or several items one each. Every product sums its inputs in order into one
+// accumulator, and what a query does not see has weight zero; so a query's bits do not depend on
+// which queries are beside it.
+//
+// Zero times what is not a number is not zero. Cells that some queries of a group see and others
+// do not are therefore looked at first; if any is not finite, each query goes by itself, over a
+// copy in which what it does not see is zeros.
+#pragma once
+
+#include "kernels/attention_vector.inl"
+
+namespace octavo {
+namespace OCTAVO_TIER {
+namespace {
+namespace attend {
+
+// Queries multiplied at once, and of how many vectors the sums are: what registers allow.
+#if defined(__AVX512F__)
+constexpr int kQueries = 12;
+constexpr int kScoreVectors = 2;  // 32 positions
+constexpr int vectors_for(int queries) {
+  return queries <= 2 ? 8 : queries <= (kDotsPairs ? 6 : 4) ? 4 : 2;
+}
+#elif defined(__AVX2__)
+constexpr int kQueries = 4;
+constexpr int kScoreVectors = 2;  // 16 positions
+constexpr int vectors_for(int queries) { return queries <= 2 ? 4 : 2; }
+#else
+constexpr int kQueries = 2;
+constexpr int kScoreVectors = 4;  // 16 positions
+constexpr int vectors_for(int) { return 4; }
+#endif
+constexpr int kScoreBlocks = kScoreVectors * kLanes / kBlockTokens;
+constexpr int kSplitBlocks = kSplit / kBlockTokens;
+constexpr int kScoreStride = kSplit + kBlockTokens;  // not 2 KiB; room behind an odd end
+constexpr int kRecordHead = 16;  // maximum and sum stand before a record's values
+constexpr float kInfinity = __builtin_inff();
+
+inline int padded(int head_dim) { return (head_dim + 15) / 16 * 16; }
+inline int record_floats(int head_dim) { return kRecordHead + padded(head_dim); }
+
+// ---- records ----
+
+// Nothing seen yet, but for the sink: a key that every query sees and that has no value.
+inline void begin(float* state, int head_dim, const float* sink) {
+  for (int i = 0; i < record_floats(head_dim); ++i) state[i] = 0.0f;
+  state[0] = sink ? *sink : -kInfinity;
+  state[1] = sink ? 1.0f : 0.0f;
+}
+
+// Adds the next split's record. One in which nothing was seen changes nothing.
+inline void fold(float* state, const float* part, int head_dim) {
+  if (part[0] == -kInfinity && part[1] == 0.0f) return;
+  const float most = part[0] > state[0] ? part[0] : state[0];
+  const float base = most == -kInfinity ? 0.0f : most;  // all scores were -inf: all exponents 0
+  const float differences[2] = {state[0] - base, part[0] - base};
+  const float keep = exponential(splat(differences[0]))[0];
+  const float take = exponential(splat(differences[1]))[0];
+  state[0] = most;
+  state[1] = part[1] * take + state[1] * keep;
+  const Floats keeps = splat(keep), takes = splat(take);
+  for (int d = kRecordHead; d < record_floats(head_dim); d += kLanes) {
+    const Floats before = load<Floats>(state + d) * keeps;
+    store(state + d, fused(load<Floats>(part + d), takes, before));
+  }
+}
+
+inline void finish(const float* state, int head_dim, float* out) {
+  const Floats weight = splat(state[1]);
+  int d = 0;
+  for (; d + kLanes <= head_dim; d += kLanes)
+    store(out + d, load<Floats>(state + kRecordHead + d) / weight);
+  for (; d < head_dim; ++d) out[d] = state[kRecordHead + d] / state[1];
+}
+
+// ---- what an item works on ----
+
+// Where a thread's scratch is used for what.
+struct Scratch {
+  uint32_t* queries;  // of each group [head_dim / 2][its queries], two floats each or two bf16
+  uint32_t* one_query;
+  float* scores;      // [kQueries][kScoreStride]; weights in their place afterwards
+  float* records;     // [kQueries][record]
+  uint8_t* clean;     // copies of two blocks of values
+  float* states;      // [kAttentionRows · group][record]
+};
+
+struct Item {
+  const Cache& cache;
+  const AttentionShape& shape;
+  const SequenceRows& sequence;
+  int kv_head;
+  int group;  // query heads of the KV head
+  const float* q;
+  size_t q_stride;
+  Scratch scratch;
+};
+
+// The positions of a split that one query, or some, see: [low, high) behind the split's first.
+struct Range {
+  int low, high;
+  bool any() const { return low < high; }
+};
+
+inline Range seen_by(const Item& item, int query, int split) {
+  const int position = item.sequence.first_position + query / item.group;
+  const int first = item.shape.window > 0 ? position - item.shape.window + 1 : 0;
+  const int low = first - split * kSplit, high = position + 1 - split * kSplit;
+  return {low > 0 ? low : 0, high < kSplit ? high : kSplit};
+}
+
+// Cells of the blocks [first, end) of 16 positions of a split, by the sequence's table.
+struct Blocks {
+  int first, end;
+  size_t cells[kSplitBlocks + 1];  // of each block, its first token's index over all heads' cells
+};
+
+inline Blocks find_blocks(const Item& item, Range range, int split) {
+  Blocks blocks{range.low / kBlockTokens, (range.high + kBlockTokens - 1) / kBlockTokens, {}};
+  const int size = item.cache.block_size;
+  for (int b = blocks.first; b < blocks.end; ++b) {
+    const int position = split * kSplit + b * kBlockTokens;
+    const size_t block = static_cast<size_t>(item.sequence.table[position / size]);
+    blocks.cells[b] =
+        (block * item.cache.kv_heads + item.kv_head) * size + position % size;
+  }
+  blocks.cells[blocks.end] = blocks.cells[blocks.end - 1];  // scores are made by twos
+  return blocks;
+}
+
+// ---- products ----
+
+// Adds `steps` steps to sums of kVectors vectors for kRows queries. The other factors are in
+// words, kRowStride from query to query and kStepStride from step to step.
+template <CacheFormat kFormat, int kRowStride, int kStepStride, bool kHalf, int kRows, int kVectors>
+inline __attribute__((always_inline)) void add_products(
+    Floats (&sums)[kRows][kVectors], const typename Cells<kFormat>::Element* const* from, int width,
+    int steps, const uint32_t* words) {
+  for (int step = 0; step < steps; ++step) {
+    decltype(Cells<kFormat>::template read<kHalf>(from[0], width)) cells[kVectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v)
+      cells[v] = Cells<kFormat>::template read<kHalf>(from[v] + size_t(step) * 2 * width, width);
+#pragma GCC unroll 12
+    for (int m = 0; m < kRows; ++m) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v)
+        sums[m][v] = times(sums[m][v], cells[v], words + m * kRowStride + step * kStepStride);
+    }
+  }
+}
+
+// Asks for a block's cells some time before they are needed.
+template <typename Element>
+inline void ask_for(const Element* cells, int head_dim) {
+  const char* line = reinterpret_cast<const char*>(cells);
+  const size_t bytes = sizeof(Element) * kBlockTokens * head_dim;
+  for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(line + at, 0, 2);
+}
+
+// q · k for the group's queries and all blocks, to scores[query][position].
+template <CacheFormat kFormat, int kRows>
+void make_scores(const Item& item, const Blocks& blocks, const uint32_t* queries, bool first_use) {
+  using Element = typename Cells<kFormat>::Element;
+  const int head_dim = item.cache.head_dim;
+  const Element* keys = static_cast<const Element*>(item.cache.keys);
+  const Element* values = static_cast<const Element*>(item.cache.values);
+  for (int b = blocks.first; b < blocks.end; b += kScoreBlocks) {
+    if (first_use) {
+      for (int ahead = b; ahead < b + kScoreBlocks && ahead < blocks.end; ++ahead) {
+        ask_for(values + blocks.cells[ahead] * head_dim, head_dim);
+        if (ahead + 2 < blocks.end) ask_for(keys + blocks.cells[ahead + 2] * head_dim, head_dim);
+      }
+    }
+    const Element* from[kScoreVectors];
+    const float* scales[kScoreVectors];
+    for (int v = 0; v < kScoreVectors; ++v) {
+      const size_t cell = blocks.cells[b + v * kLanes / kBlockTokens];
+      const int lane = v * kLanes % kBlockTokens;
+      from[v] = keys + cell * head_dim + lane * Cells<kFormat>::kLaneElements;
+      scales[v] = item.cache.key_scales + cell + lane;
+    }
+    Floats sums[kRows][kScoreVectors] = {};
+    constexpr int kWords = Cells<kFormat>::kPairs ? 1 : 2;
+    add_products<kFormat, kWords, kRows * kWords, false>(sums, from, kBlockTokens, head_dim / 2,
+                                                         queries);
+    for (int m = 0; m < kRows; ++m) {
+      float* scores = item.scratch.scores + m * kScoreStride + b * kBlockTokens;
+      for (int v = 0; v < kScoreVectors; ++v) {
+        if constexpr (kFormat == CacheFormat::Int8) sums[m][v] *= load<Floats>(scales[v]);
+        store(scores + v * kLanes, sums[m][v]);
+      }
+    }
+  }
+}
+
+// ---- softmax ----
+
+// What lanes of a vector of positions at `at` are in the range.
+inline Ints within(Range range, int at) {
+  const Ints positions = lane_numbers() + at;
+  return (positions >= range.low) & (positions < range.high);
+}
+
+// Scales, caps and masks one query's scores in their place; returns the largest of those it sees.
+inline float scale_scores(const AttentionShape& shape, Range seen, float* scores) {
+  Floats most = splat(-kInfinity);
+  const Floats scale = splat(shape.scale);
+  for (int at = seen.low / kLanes * kLanes; at < seen.high; at += kLanes) {
+    Floats x = load<Floats>(scores + at) * scale;
+    if (shape.softcap > 0.0f)
+      x = hyperbolic_tangent(x / splat(shape.softcap)) * splat(shape.softcap);
+    if (at < seen.low || at + kLanes > seen.high)
+      x = select(within(seen, at), x, splat(-kInfinity));
+    store(scores + at, x);
+    most = larger(x, most);
+  }
+  return largest_of(most);
+}
+
+// Stores a vector of weights where the products of values read them.
+template <bool kPairs>
+inline void store_weights(float* row, int at, Floats weights) {
+  if constexpr (!kPairs) {
+    store(row + at, weights);
+  } else {
+#if defined(__AVX512BF16__)
+    const __m256i rounded = (__m256i)_mm512_cvtneps_pbh(weights);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(reinterpret_cast<uint16_t*>(row) + at), rounded);
+#endif
+  }
+}
+
+// Weights exp(score - most) in place of the scores, zero where the query sees nothing, over all of
+// the blocks; returns their sum.
+template <CacheFormat kFormat>
+float make_weights(const Item& item, const Blocks& blocks, Range seen, float most, float* scores) {
+  constexpr bool kPairs = Cells<kFormat>::kPairs;
+  const Floats base = splat(most == -kInfinity ? 0.0f : most);
+  Floats sum = Floats{};
+  for (int at = blocks.first * kBlockTokens; at < blocks.end * kBlockTokens; at += kLanes) {
+    if (at + kLanes <= seen.low || at >= seen.high) {
+      store_weights<kPairs>(scores, at, Floats{});
+      continue;
+    }
+    Floats weights = exponential(load<Floats>(scores + at) - base);
+    sum += weights;
+    if constexpr (kFormat == CacheFormat::Int8) {
+      const float* scales =
+          item.cache.value_scales + blocks.cells[at / kBlockTokens] + at % kBlockTokens;
+      weights *= load<Floats>(scales);
+      if (at < seen.low || at + kLanes > seen.high)
+        weights = select(within(seen, at), weights, Floats{});
+    }
+    store_weights<kPairs>(scores, at, weights);
+  }
+  return sum_of(sum);
+}
+
+// ---- sums of values ----
+
+// Where each block's values are: in the cache, or a clean copy.
+template <typename Element>
+struct ValueBlocks {
+  const Element* at[kSplitBlocks];
+};
+
+template <CacheFormat kFormat, int kRows, int kVectors, bool kHalf>
+void add_values(const Item& item, const Blocks& blocks,
+                const ValueBlocks<typename Cells<kFormat>::Element>& values, int dim) {
+  using Element = typename Cells<kFormat>::Element;
+  constexpr int kWords = Cells<kFormat>::kPairs ? 1 : 2;
+  constexpr int kSteps = kBlockTokens / 2;
+  const int head_dim = item.cache.head_dim;
+  const uint32_t* words = reinterpret_cast<const uint32_t*>(item.scratch.scores);
+  Floats sums[kRows][kVectors] = {};
+  for (int b = blocks.first; b < blocks.end; ++b) {
+    const Element* from[kVectors];
+    for (int v = 0; v < kVectors; ++v)
+      from[v] = values.at[b] + (dim + v * kLanes) * Cells<kFormat>::kLaneElements;
+    add_products<kFormat, kScoreStride, kWords, kHalf>(sums, from, head_dim, kSteps,
+                                                       words + b * kSteps * kWords);
+  }
+  const int record = record_floats(head_dim);
+  for (int m = 0; m < kRows; ++m)
+    for (int v = 0; v < kVectors; ++v)
+      store(item.scratch.records + m * record + kRecordHead + dim + v * kLanes, sums[m][v]);
+}
+
+template <CacheFormat kFormat, int kRows>
+void sum_values(const Item& item, const Blocks& blocks,
+                const ValueBlocks<typename Cells<kFormat>::Element>& values) {
+  constexpr int kMost = vectors_for(kRows);
+  const int head_dim = item.cache.head_dim;
+  int dim = 0;
+  for (; dim + kMost * kLanes <= head_dim; dim += kMost * kLanes)
+    add_values<kFormat, kRows, kMost, false>(item, blocks, values, dim);
+  if constexpr (kMost > 4) {
+    for (; dim + 4 * kLanes <= head_dim; dim += 4 * kLanes)
+      add_values<kFormat, kRows, 4, false>(item, blocks, values, dim);
+  }
+  for (; dim + kLanes <= head_dim; dim += kLanes)
+    add_values<kFormat, kRows, 1, false>(item, blocks, values, dim);
+  if constexpr (kLanes == 16) {
+    if (dim < head_dim) add_values<kFormat, kRows, 1, true>(item, blocks, values, dim);
+  }
+}
+
+// ---- cells that not all see ----
+
+// The element of a block's token and dimension.
+template <CacheFormat kFormat>
+inline size_t value_at(int token, int dim, int head_dim) {
+  if (kFormat == CacheFormat::F32) return static_cast<size_t>(token) * head_dim + dim;
+  return static_cast<size_t>(token / 2 * head_dim + dim) * 2 + token % 2;
+}
+
+// Whether all values of tokens [low, high) of the blocks are finite. A float is not if all bits of
+// its exponent are set; adding one to them then carries into the sign's place.
+template <CacheFormat kFormat>
+bool finite(const Item& item, const Blocks& blocks, int low, int high) {
+  if constexpr (kFormat == CacheFormat::Int8) return true;  // of codes; scales are looked at apart
+  const auto* values = static_cast<const typename Cells<kFormat>::Element*>(item.cache.values);
+  const int head_dim = item.cache.head_dim;
+  constexpr int kTokens = kFormat == CacheFormat::F32 ? 1 : 2;  // in a word
+  for (int token = low / kTokens * kTokens; token < high; token += kTokens) {
+    const uint32_t* words = reinterpret_cast<const uint32_t*>(
+        values + blocks.cells[token / kBlockTokens] * head_dim +
+        value_at<kFormat>(token % kBlockTokens, 0, head_dim));
+    uint32_t carried = 0;
+    if constexpr (kTokens == 1) {
+      for (int d = 0; d < head_dim; ++d) carried |= (words[d] & 0x7F800000u) + 0x00800000u;
+      carried &= 0x80000000u;
+    } else {
+      for (int d = 0; d < head_dim; ++d) carried |= (words[d] & 0x7F807F80u) + 0x00800080u;
+      const uint32_t first = token >= low ? 0x8000u : 0u;
+      carried &= first | (token + 1 < high ? 0x80000000u : 0u);
+    }
+    if (carried) return false;
+  }
+  return true;
+}
+
+// Puts a copy of block b, with zeros where the range does not reach, in its place.
+template <CacheFormat kFormat, typename Element>
+void clean_block(const Item& item, Range seen, int b, Element* copy, ValueBlocks<Element>& values) {
+  const int head_dim = item.cache.head_dim;
+  for (int token = 0; token < kBlockTokens; ++token) {
+    const int position = b * kBlockTokens + token;
+    const bool is_seen = seen.low <= position && position < seen.high;
+    for (int dim = 0; dim < head_dim; ++dim) {
+      const size_t at = value_at<kFormat>(token, dim, head_dim);
+      copy[at] = is_seen ? values.at[b][at] : Element{};
+    }
+  }
+  values.at[b] = copy;
+}
+
+// ---- groups of queries ----
+
+// The queries' rows as the products of keys read them: a step's words of all `count` together.
+template <bool kPairs>
+void copy_queries(const Item& item, int first, int count, uint32_t* to) {
+  const int head_dim = item.cache.head_dim;
+  for (int m = 0; m < count; ++m) {
+    const int row = item.sequence.first_row + (first + m) / item.group;
+    const int head = item.kv_head * item.group + (first + m) % item.group;
+    const float* q = item.q + static_cast<size_t>(row) * item.q_stride + head * head_dim;
+    uint32_t* words = to + m * (kPairs ? 1 : 2);
+    for (int d = 0; d < head_dim / 2; ++d) {
+      if constexpr (kPairs) {
+        words[d * count] = bf16_bits(q[2 * d]) | bf16_bits(q[2 * d + 1]) << 16;
+      } else {
+        words[d * count * 2] = float_bits(q[2 * d]);
+        words[d * count * 2 + 1] = float_bits(q[2 * d + 1]);
+      }
+    }
+  }
+}
+
+// Queries first … first+kRows-1 of an item over one split, to scratch.records.
+template <CacheFormat kFormat, int kRows>
+void attend_group(const Item& item, const uint32_t* queries, int first, int split, bool first_use);
+
+// The same, each query by itself: where some see what is not a number and others do not.
+template <CacheFormat kFormat>
+void attend_apart(const Item& item, int first, int count, int split) {
+  const int record = record_floats(item.cache.head_dim);
+  for (int m = 0; m < count; ++m) {
+    Item alone = item;
+    alone.scratch.records += m * record;
+    copy_queries<Cells<kFormat>::kPairs>(item, first + m, 1, item.scratch.one_query);
+    attend_group<kFormat, 1>(alone, item.scratch.one_query, first + m, split, false);
+  }
+}
+
+template <CacheFormat kFormat, int kRows>
+void attend_group(const Item& item, const uint32_t* queries, int first, int split,
+                  bool first_use) {
+  using Element = typename Cells<kFormat>::Element;
+  const int head_dim = item.cache.head_dim, record = record_floats(head_dim);
+  Range seen[kRows], all{kSplit, 0}, shared{0, kSplit};
+  for (int m = 0; m < kRows; ++m) {
+    seen[m] = seen_by(item, first + m, split);
+    if (seen[m].any()) {
+      all = {seen[m].low < all.low ? seen[m].low : all.low,
+             seen[m].high > all.high ? seen[m].high : all.high};
+    }
+    shared = {seen[m].low > shared.low ? seen[m].low : shared.low,
+              seen[m].high < shared.high ? seen[m].high : shared.high};
+    item.scratch.records[m * record] = -kInfinity;
+    item.scratch.records[m * record + 1] = 0.0f;
+  }
+  if (!all.any()) return;
+  const Blocks blocks = find_blocks(item, all, split);
+  ValueBlocks<Element> values;
+  for (int b = blocks.first; b < blocks.end; ++b)
+    values.at[b] = static_cast<const Element*>(item.cache.values) + blocks.cells[b] * head_dim;
+  // Before and behind what all of them see, up to the ends of the blocks.
+  const int begin = blocks.first * kBlockTokens, end = blocks.end * kBlockTokens;
+  const int low = shared.low < end ? shared.low : end;
+  const int high = shared.high > low ? shared.high : low;
+  const bool clean = finite<kFormat>(item, blocks, begin, low) &&
+                     finite<kFormat>(item, blocks, high, end);
+  if (!clean && kRows > 1) return attend_apart<kFormat>(item, first, kRows, split);
+  if (!clean) {
+    Element* copies = reinterpret_cast<Element*>(item.scratch.clean);
+    clean_block<kFormat>(item, all, blocks.first, copies, values);
+    if (blocks.end - 1 > blocks.first)
+      clean_block<kFormat>(item, all, blocks.end - 1, copies + kBlockTokens * head_dim, values);
+  }
+  make_scores<kFormat, kRows>(item, blocks, queries, first_use);
+  for (int m = 0; m < kRows; ++m) {
+    float* scores = item.scratch.scores + m * kScoreStride;
+    float* head = item.scratch.records + m * record;
+    if (seen[m].any()) head[0] = scale_scores(item.shape, seen[m], scores);
+    head[1] = make_weights<kFormat>(item, blocks, seen[m], head[0], scores);
+  }
+  sum_values<kFormat, kRows>(item, blocks, values);
+}
+
+template <CacheFormat kFormat, int kRows = kQueries>
+inline void attend_some(const Item& item, const uint32_t* queries, int first, int count, int split,
+                        bool first_use) {
+  if (count == kRows) {
+    attend_group<kFormat, kRows>(item, queries, first, split, first_use);
+  } else if constexpr (kRows > 1) {
+    attend_some<kFormat, kRows - 1>(item, queries, first, count, split, first_use);
+  }
+}
+
+// ---- the table's functions ----
+
+size_t scratch_parts(const AttentionShape& shape, uint8_t* base, Scratch* scratch) {
+  const int group = shape.heads / shape.kv_heads, record = record_floats(shape.head_dim);
+  constexpr int kParts = 6;
+  const size_t sizes[kParts] = {
+      sizeof(uint32_t) * kAttentionRows * group * shape.head_dim,
+      sizeof(uint32_t) * shape.head_dim,
+      sizeof(float) * kQueries * kScoreStride,
+      sizeof(float) * kQueries * record,
+      sizeof(float) * 2 * kBlockTokens * shape.head_dim,
+      sizeof(float) * kAttentionRows * group * record,
+  };
+  size_t offsets[kParts], end = 0;
+  for (int i = 0; i < kParts; ++i) {
+    offsets[i] = end;
+    end += (sizes[i] + kAlign - 1) / kAlign * kAlign;
+  }
+  if (scratch) {
+    *scratch = {reinterpret_cast<uint32_t*>(base + offsets[0]),
+                reinterpret_cast<uint32_t*>(base + offsets[1]),
+                reinterpret_cast<float*>(base + offsets[2]),
+                reinterpret_cast<float*>(base + offsets[3]),
+                base + offsets[4],
+                reinterpret_cast<float*>(base + offsets[5])};
+  }
+  return end;
+}
+
+size_t attention_scratch(const AttentionShape& shape) {
+  return scratch_parts(shape, nullptr, nullptr);
+}
+
+template <CacheFormat kFormat>
+void attend_item(const Item& item, int rows, int first_split, int end_split, float* partials) {
+  const int record = record_floats(item.cache.head_dim), queries = rows * item.group;
+  const int groups = (queries + kQueries - 1) / kQueries;
+  const auto begins = [&](int g) { return queries * g / groups; };  // even: 13 queries are 6 and 7
+  const auto words = [&](int g) { return item.scratch.queries + begins(g) * item.cache.head_dim; };
+  for (int g = 0; g < groups; ++g)
+    copy_queries<Cells<kFormat>::kPairs>(item, begins(g), begins(g + 1) - begins(g), words(g));
+  for (int split = first_split; split < end_split; ++split) {
+    for (int g = 0; g < groups; ++g) {
+      const int first = begins(g), count = begins(g + 1) - first;
+      attend_some<kFormat>(item, words(g), first, count, split, g == 0);
+      for (int m = 0; m < count; ++m) {
+        const float* part = item.scratch.records + m * record;
+        const size_t query = first + m;
+        if (partials) {
+          float* to = partials + (size_t(split - first_split) * queries + query) * record;
+          __builtin_memcpy(to, part, record * sizeof(float));
+        } else {
+          fold(item.scratch.states + query * record, part, item.cache.head_dim);
+        }
+      }
+    }
+  }
+}
+
+void attention(const Cache& cache, const AttentionShape& shape, const SequenceRows& sequence,
+               int first, int rows, int kv_head, int first_split, int end_split, const float* q,
+               size_t q_stride, float* out, size_t out_stride, float* partials, uint8_t* scratch) {
+  const SequenceRows part{sequence.first_row + first, rows, sequence.first_position + first,
+                          sequence.table};
+  const int group = shape.heads / shape.kv_heads, record = record_floats(shape.head_dim);
+  Item item{cache, shape, part, kv_head, group, q, q_stride, {}};
+  scratch_parts(shape, scratch, &item.scratch);
+  if (!partials) {
+    for (int query = 0; query < rows * group; ++query) {
+      const float* sink = shape.sinks ? shape.sinks + kv_head * group + query % group : nullptr;
+      begin(item.scratch.states + size_t(query) * record, shape.head_dim, sink);
+    }
+  }
+  switch (cache.format) {
+    case CacheFormat::F32:
+      attend_item<CacheFormat::F32>(item, rows, first_split, end_split, partials);
+      break;
+    case CacheFormat::BF16:
+      attend_item<CacheFormat::BF16>(item, rows, first_split, end_split, partials);
+      break;
+    case CacheFormat::Int8:
+      attend_item<CacheFormat::Int8>(item, rows, first_split, end_split, partials);
+      break;
+  }
+  if (partials) return;
+  for (int query = 0; query < rows * group; ++query) {
+    const int head = kv_head * group + query % group;
+    float* to = out + size_t(part.first_row + query / group) * out_stride + head * shape.head_dim;
+    finish(item.scratch.states + size_t(query) * record, shape.head_dim, to);
+  }
+}
+
+size_t attention_partial_floats(const AttentionShape& shape, int rows) {
+  return size_t(rows) * (shape.heads / shape.kv_heads) * record_floats(shape.head_dim);
+}
+
+void merge_attention(const AttentionShape& shape, int first_row, int rows, int kv_head, int splits,
+                     const float* partials, float* out, size_t out_stride, uint8_t* scratch) {
+  const int group = shape.heads / shape.kv_heads, record = record_floats(shape.head_dim);
+  const int queries = rows * group;
+  float* state = reinterpret_cast<float*>(scratch);
+  for (int query = 0; query < queries; ++query) {
+    const int head = kv_head * group + query % group;
+    begin(state, shape.head_dim, shape.sinks ? shape.sinks + head : nullptr);
+    for (int split = 0; split < splits; ++split)
+      fold(state, partials + (size_t(split) * queries + query) * record, shape.head_dim);
+    finish(state, shape.head_dim,
+           out + size_t(first_row + query / group) * out_stride + head * shape.head_dim);
+  }
+}
+
+// ---- writing the cache ----
+
+template <typename Element>
+inline Element stored(float value);
+template <>
+inline float stored<float>(float value) { return value; }
+template <>
+inline uint16_t stored<uint16_t>(float value) { return static_cast<uint16_t>(bf16_bits(value)); }
+
+// One head's key or value of a token among its block's.
+template <CacheFormat kFormat, typename Element>
+inline void put_key(Element* block, int token, const Element* x, int head_dim) {
+  for (int d = 0; d < head_dim; ++d) {
+    const int at = kFormat == CacheFormat::F32 ? d * kBlockTokens + token
+                                               : (d / 2 * kBlockTokens + token) * 2 + d % 2;
+    block[at] = x[d];
+  }
+}
+template <CacheFormat kFormat, typename Element>
+inline void put_value(Element* block, int token, const Element* x, int head_dim) {
+  for (int d = 0; d < head_dim; ++d) block[value_at<kFormat>(token, d, head_dim)] = x[d];
+}
+
+// Codes of one row in [-127, 127] and their scale. What is not finite makes the scale NaN, so that
+// whoever sees it knows.
+inline float quantise(const float* x, int size, int8_t* codes) {
+  float most = 0.0f;
+  bool finite = true;
+  for (int i = 0; i < size; ++i) {
+    const float magnitude = x[i] < 0.0f ? -x[i] : x[i];
+    most = magnitude > most ? magnitude : most;
+    finite &= magnitude < kInfinity;  // which NaN is not
+  }
+  float scale = most / 127.0f;
+  if (!finite) scale = __builtin_nanf("");
+  if (scale < 1.17549435e-38f) scale = 0.0f;  // so small that dividing by it would overflow
+  const bool useful = scale > 0.0f;
+  for (int i = 0; i < size; ++i)
+    codes[i] = useful ? static_cast<int8_t>(__builtin_rintf(x[i] / scale)) : int8_t{0};
+  return scale;
+}
+
+constexpr int kMostHeadDim = 512;  // of a row that is converted on the stack
+
+template <CacheFormat kFormat>
+void write_rows(const Cache& cache, const float* k, const float* v, size_t stride,
+                const SequenceRows& sequence) {
+  using Element = typename Cells<kFormat>::Element;
+  const int head_dim = cache.head_dim;
+  Element row[kMostHeadDim];
+  for (int r = 0; r < sequence.rows; ++r) {
+    const int position = sequence.first_position + r;
+    const size_t block = static_cast<size_t>(sequence.table[position / cache.block_size]);
+    const int inside = position % cache.block_size, token = inside % kBlockTokens;
+    for (int h = 0; h < cache.kv_heads; ++h) {
+      const size_t cell = (block * cache.kv_heads + h) * cache.block_size + inside;
+      const size_t from = size_t(sequence.first_row + r) * stride + size_t(h) * head_dim;
+      const size_t to = (cell - token) * head_dim;
+      for (int is_value = 0; is_value < 2; ++is_value) {
+        const float* x = (is_value ? v : k) + from;
+        Element* cells = static_cast<Element*>(is_value ? cache.values : cache.keys) + to;
+        if constexpr (kFormat == CacheFormat::Int8) {
+          (is_value ? cache.value_scales : cache.key_scales)[cell] = quantise(x, head_dim, row);
+        } else {
+          for (int d = 0; d < head_dim; ++d) row[d] = stored<Element>(x[d]);
+        }
+        if (is_value) put_value<kFormat>(cells, token, row, head_dim);
+        else put_key<kFormat>(cells, token, row, head_dim);
+      }
+    }
+  }
+}
+
+void write_kv(const Cache& cache, const float* k, const float* v, size_t stride,
+              const SequenceRows& sequence) {
+  switch (cache.format) {
+    case CacheFormat::F32: return write_rows<CacheFormat::F32>(cache, k, v, stride, sequence);
+    case CacheFormat::BF16: return write_rows<CacheFormat::BF16>(cache, k, v, stride, sequence);
+    case CacheFormat::Int8: return write_rows<CacheFormat::Int8>(cache, k, v, stride, sequence);
+  }
+}
+
+}  // namespace attend
+
+void add_attention(KernelTable& table) {
+  table.write_kv = attend::write_kv;
+  table.attention_scratch = attend::attention_scratch;
+  table.attention_partial_floats = attend::attention_partial_floats;
+  table.attention = attend::attention;
+  table.merge_attention = attend::merge_attention;
+}
+
+}  // namespace
+}  // namespace OCTAVO_TIER
+}  // namespace octavo

@@ -1,0 +1,79 @@
+// What becomes of finished sums: takes a tile of rows × 32 fp32 sums and does everything that
+// `Epilogue` asks, for full and for ragged panels alike.
+//
+// The order for each element: sum + bias, · scale, soft cap, activation (or gate · up), then
+// either · row weight and added to `out`, or + residual and written.
+#pragma once
+
+#include "kernels/math.inl"
+
+namespace octavo {
+namespace OCTAVO_TIER {
+namespace {
+
+constexpr int kGates = kPanel / 2;  // gates of a gated panel; as many ups follow them
+
+// How many outputs panel `panel` writes: 32, or 16 where gates and ups lie in it; less in the last.
+// The last gated panel has its ups at 16 as every other, whatever gates it lacks before them.
+inline int panel_columns(const Matrix& matrix, const Epilogue& epilogue, int panel) {
+  const int left = matrix.outputs - panel * kPanel;
+  const int full = epilogue.gated ? kGates : kPanel;
+  const int columns = epilogue.gated ? left - kGates : left;
+  return columns < full ? columns : full;
+}
+
+// Bias, scale and cap of kLanes sums; `n` of them are outputs of the matrix, the first at `output`.
+inline Floats finished(const Epilogue& epilogue, Floats sum, int output, int n) {
+  if (epilogue.bias) sum = sum + load_first(epilogue.bias + output, n);
+  if (epilogue.scale != 1.0f) sum = sum * splat(epilogue.scale);
+  if (epilogue.cap != 0.0f) {
+    const Floats cap = splat(epilogue.cap);
+    sum = hyperbolic_tangent(sum / cap) * cap;
+  }
+  return sum;
+}
+
+inline void finish_row(const Epilogue& epilogue, int row, int panel, int columns,
+                       const float* sums) {
+  const int first = epilogue.first_output + panel * (epilogue.gated ? kGates : kPanel);
+  const int to = epilogue.out_rows ? epilogue.out_rows[row] : row;
+  float* out = epilogue.out + static_cast<size_t>(to) * epilogue.out_stride + first;
+  const float* residual = nullptr;
+  if (epilogue.residual) {
+    residual = epilogue.residual + static_cast<size_t>(row) * epilogue.residual_stride + first;
+  }
+  for (int c = 0; c < columns; c += kLanes) {
+    const int n = columns - c < kLanes ? columns - c : kLanes;
+    const int output = panel * kPanel + c;
+    Floats y = finished(epilogue, load(sums + c), output, n);
+    if (epilogue.gated) {
+      const Floats up = finished(epilogue, load(sums + kGates + c), output + kGates, n);
+      y = gated_product(epilogue.activation, y, up);
+    } else if (epilogue.activation != Activation::None) {
+      y = activated(epilogue.activation, y);
+    }
+    if (epilogue.row_weights) {
+      y = load_first(out + c, n) + y * splat(epilogue.row_weights[row]);
+    } else if (residual) {
+      y = y + load_first(residual + c, n);
+    }
+    if (n == kLanes) {
+      store(out + c, y);
+    } else {
+      store_first(out + c, y, n);
+    }
+  }
+}
+
+// Rows first_row … first_row + rows - 1 of panel `panel`: sums[r · 32 + o].
+inline void finish_tile(const Matrix& matrix, const Epilogue& epilogue, int first_row, int rows,
+                        int panel, const float* sums) {
+  const int columns = panel_columns(matrix, epilogue, panel);
+  for (int r = 0; r < rows; ++r) {
+    finish_row(epilogue, first_row + r, panel, columns, sums + r * kPanel);
+  }
+}
+
+}  // namespace
+}  // namespace OCTAVO_TIER
+}  // namespace octavo

@@ -1,0 +1,54 @@
+// The products' part of the table: which file a format's work is in.
+#pragma once
+
+#include "kernels/gemm_float.inl"
+#include "kernels/gemm_quantized.inl"
+
+namespace octavo {
+namespace OCTAVO_TIER {
+namespace {
+
+inline bool is_float(Format format) {
+  return format == Format::F32 || format == Format::F16 || format == Format::BF16;
+}
+
+size_t prepared_bytes(Format format, int inputs) {
+  if (is_float(format)) return float_prepared_bytes(format, inputs);
+  return prepared_int8_bytes(inputs);
+}
+
+void prepare(Format format, const float* x, size_t x_stride, int rows, int inputs,
+             uint8_t* prepared) {
+  if (is_float(format)) return float_prepare(format, x, x_stride, rows, inputs, prepared);
+  prepare_int8(x, x_stride, rows, inputs, prepared);
+}
+
+size_t gemm_scratch(const Matrix& matrix) {
+  if (is_float(matrix.format)) return float_gemm_scratch();
+  return quantized_scratch();
+}
+
+void gemm(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel, int end_panel,
+          uint8_t* scratch, const Epilogue& epilogue) {
+  if (is_float(matrix.format)) {
+    return float_gemm(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue);
+  }
+  gemm_quantized(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue);
+}
+
+void unpack_row(const Matrix& matrix, int output, float* out) {
+  if (is_float(matrix.format)) return float_unpack_row(matrix, output, out);
+  unpack_quantized_row(matrix, output, out);
+}
+
+void add_gemm(KernelTable& table) {
+  table.prepared_bytes = prepared_bytes;
+  table.prepare = prepare;
+  table.gemm_scratch = gemm_scratch;
+  table.gemm = gemm;
+  table.unpack_row = unpack_row;
+}
+
+}  // namespace
+}  // namespace OCTAVO_TIER
+}  // namespace octavo

@@ -1,0 +1,257 @@
+// Products of int8 activations with panels of codes.
+//
+// For each group of 32 inputs in order: the integer sum of codes times activations, exact, then
+// sum = fma(float(integer) · d, scale, sum), and with minima sum = fma(d · sum of q, minimum, sum).
+// This is done for every element alike, whatever the number of rows, and in all tiers: equal bits.
+#pragma once
+
+#include "kernels/codes.inl"
+#include "kernels/epilogue.inl"
+#include "kernels/quantize.inl"
+
+namespace octavo {
+namespace OCTAVO_TIER {
+namespace {
+
+// Rows that one pass over the weights serves, and vectors of outputs taken together: what the
+// registers hold, two sums for each row and vector (of floats, of integers), weights and scales.
+#if defined(__AVX512VNNI__)
+constexpr int kQuantizedRows = 6;
+constexpr int vectors_beside(int) { return 2; }
+#elif defined(__AVX2__)
+constexpr int kQuantizedRows = 3;
+constexpr int vectors_beside(int rows) { return rows == 1 ? 4 : 2; }
+#else
+constexpr int kQuantizedRows = 2;
+constexpr int vectors_beside(int) { return 1; }
+#endif
+
+// Rows that a panel serves before the next panel: their activations stay in the second-level cache,
+// and their sums are 12 KiB. (Expanding codes to bytes once for all of them was measured and is no
+// gain: decoding keeps other units of the processor busy than products do.)
+constexpr int kBlockRows = 96;
+// While products wait for memory, the processor runs ahead by itself and best alone. Once there is
+// more to compute for each byte (from so many rows on, as measured), it does not reach far enough,
+// and weights are asked for this far ahead into the second-level cache, spread over the steps.
+constexpr size_t kAheadCodes = 8192;  // bytes
+constexpr int ask_from_rows(Format format) { return format == Format::U8 ? 5 : 2; }
+
+// ---- one pass over some groups, for `rows` rows and `vectors` vectors of outputs ----
+
+template <Format format, int step>
+OCTAVO_INLINE void ask(const uint8_t* codes, size_t ahead) {
+  constexpr int kLines = group_bytes(format) / kAlign;
+#pragma GCC unroll 8
+  for (int line = kLines * step / kSteps; line < kLines * (step + 1) / kSteps; line++) {
+    __builtin_prefetch(codes + ahead + line * kAlign, 0, 2);
+  }
+}
+
+template <Format format, int rows, int vectors, int step, int end>
+OCTAVO_INLINE void dot_steps(Integers (&sums)[rows][vectors], const uint8_t* codes,
+                             size_t ahead, const uint8_t* x, size_t x_stride) {
+  if constexpr (step < end) {
+    if (ahead) ask<format, step>(codes, ahead);
+    Codes weights[vectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; v++) {
+      weights[v] = decode<format, step>(codes + v * kLanes * 4);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+      const Four four = splat_four(x + r * x_stride + step * 4);
+#pragma GCC unroll 8
+      for (int v = 0; v < vectors; v++) {
+        sums[r][v] = dot<has_small_codes(format)>(sums[r][v], weights[v], four);
+      }
+    }
+    dot_steps<format, rows, vectors, step + 1, end>(sums, codes, ahead, x, x_stride);
+  }
+}
+
+template <Format format>
+OCTAVO_INLINE Integers start(const uint8_t* x, int part) {
+  if constexpr (layout_of(format).offset == 0) return no_integers();
+  if constexpr (kTakesOffsetOff && !has_small_codes(format)) return no_integers();
+  return splat_integer(x + start_at<format>(part));
+}
+
+template <Format format>
+OCTAVO_INLINE Floats load_scale(const uint8_t* header) {
+  const uint16_t* scales = reinterpret_cast<const uint16_t*>(header);
+  if constexpr (format == Format::Mx4) return load_bf16(scales);
+  return load_half(scales);
+}
+
+// Part `part` of a group: all of it, or 16 inputs where these have their own scale.
+template <Format format, int rows, int vectors, int part>
+OCTAVO_INLINE void add_part(Floats (&sums)[rows][vectors], const uint8_t* header,
+                            const uint8_t* codes, size_t ahead, const uint8_t* x,
+                            size_t x_stride) {
+  constexpr int kPartSteps = kSteps / layout_of(format).scales;
+  Integers dots[rows][vectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; v++) dots[r][v] = start<format>(x + r * x_stride, part);
+  }
+  dot_steps<format, rows, vectors, part * kPartSteps, (part + 1) * kPartSteps>(
+      dots, codes, ahead, x, x_stride);
+#pragma GCC unroll 8
+  for (int v = 0; v < vectors; v++) {
+    const Floats scale = load_scale<format>(header + part * kHeaderLine + v * kLanes * 2);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+      const Floats product =
+          to_floats(dots[r][v]) * splat(read_float(x + r * x_stride + kPreparedScale));
+      sums[r][v] = fma(product, scale, sums[r][v]);
+    }
+  }
+}
+
+template <int rows, int vectors>
+OCTAVO_INLINE void add_minima(Floats (&sums)[rows][vectors], const uint8_t* header,
+                              const uint8_t* x, size_t x_stride) {
+#pragma GCC unroll 8
+  for (int v = 0; v < vectors; v++) {
+    const Floats minimum =
+        load_half(reinterpret_cast<const uint16_t*>(header + kHeaderLine + v * kLanes * 2));
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+      const Floats sum = splat(read_float(x + r * x_stride + kPreparedSum));
+      sums[r][v] = fma(sum, minimum, sums[r][v]);
+    }
+  }
+}
+
+// A panel's products with some rows: a tile of sums[r · 32 + o].
+template <Format format, int rows>
+void add_groups(const uint8_t* weights, size_t ahead, const uint8_t* x, size_t x_stride,
+                int groups, float* tile) {
+  constexpr int vectors = vectors_beside(rows);
+  constexpr int kHeader = header_bytes(format), kBytes = group_bytes(format);
+  for (int first = 0; first < kPanel; first += vectors * kLanes) {
+    Floats sums[rows][vectors];
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 8
+      for (int v = 0; v < vectors; v++) sums[r][v] = splat(0.0f);
+    }
+    const uint8_t* header = weights + first * 2;
+    const uint8_t* codes = weights + kHeader + first * 4;
+    const uint8_t* row = x;
+    for (int group = 0; group < groups; group++) {
+      add_part<format, rows, vectors, 0>(sums, header, codes, ahead, row, x_stride);
+      if constexpr (layout_of(format).scales == 2) {
+        add_part<format, rows, vectors, 1>(sums, header, codes, ahead, row, x_stride);
+      }
+      if constexpr (layout_of(format).minima) add_minima(sums, header, row, x_stride);
+      header += kBytes;
+      codes += kBytes;
+      row += kPreparedGroup;
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 8
+      for (int v = 0; v < vectors; v++) store(tile + r * kPanel + first + v * kLanes, sums[r][v]);
+    }
+  }
+}
+
+// ---- any number of rows: split evenly over the fewest passes ----
+
+template <Format format, int rows = kQuantizedRows>
+void add_rows(int wanted, const uint8_t* weights, size_t ahead, const uint8_t* x, size_t x_stride,
+              int groups, float* tile) {
+  if constexpr (rows > 0) {
+    if (wanted == rows) {
+      return add_groups<format, rows>(weights, ahead, x, x_stride, groups, tile);
+    }
+    add_rows<format, rows - 1>(wanted, weights, ahead, x, x_stride, groups, tile);
+  }
+}
+
+template <Format format>
+void add_all_rows(const Matrix& matrix, int panel, const uint8_t* x, int rows, float* tile) {
+  const uint8_t* weights = matrix.data + panel * matrix.panel_bytes;
+  const size_t x_stride = prepared_int8_bytes(matrix.inputs);
+  const int passes = (rows + kQuantizedRows - 1) / kQuantizedRows;
+  const size_t ahead = rows >= ask_from_rows(format) ? kAheadCodes : 0;
+  for (int pass = 0; pass < passes; pass++) {
+    const int first = rows * pass / passes, count = rows * (pass + 1) / passes - first;
+    add_rows<format>(count, weights, pass == 0 ? ahead : 0, x + first * x_stride, x_stride,
+                     matrix.inputs / kGroup, tile + first * kPanel);
+  }
+}
+
+// ---- the whole product ----
+
+inline size_t quantized_scratch() { return kBlockRows * kPanel * sizeof(float); }
+
+template <Format format>
+void gemm_codes(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel,
+                int end_panel, uint8_t* scratch, const Epilogue& epilogue) {
+  float* tile = reinterpret_cast<float*>(scratch);
+  const int blocks = (rows + kBlockRows - 1) / kBlockRows;
+  for (int block = 0; block < blocks; block++) {
+    const int first = static_cast<int>(int64_t{rows} * block / blocks);
+    const int count = static_cast<int>(int64_t{rows} * (block + 1) / blocks) - first;
+    const uint8_t* x = prepared + first * prepared_int8_bytes(matrix.inputs);
+    for (int panel = first_panel; panel < end_panel; panel++) {
+      add_all_rows<format>(matrix, panel, x, count, tile);
+      finish_tile(matrix, epilogue, first, count, panel, tile);
+    }
+  }
+}
+
+inline void gemm_quantized(const Matrix& matrix, const uint8_t* prepared, int rows,
+                           int first_panel, int end_panel, uint8_t* scratch,
+                           const Epilogue& epilogue) {
+  using Product = void (*)(const Matrix&, const uint8_t*, int, int, int, uint8_t*, const Epilogue&);
+  constexpr Product kProducts[] = {
+      gemm_codes<Format::U8>, gemm_codes<Format::U4>,    gemm_codes<Format::U4Min>,
+      gemm_codes<Format::U5>, gemm_codes<Format::U5Min>, gemm_codes<Format::U6>,
+      gemm_codes<Format::Table4>, gemm_codes<Format::Mx4>};
+  const int index = static_cast<int>(matrix.format) - static_cast<int>(Format::U8);
+  kProducts[index](matrix, prepared, rows, first_panel, end_panel, scratch, epilogue);
+}
+
+// ---- one row's weights ----
+
+inline float sixteen_bits(Format format, const uint8_t* p) {
+  uint16_t bits;
+  __builtin_memcpy(&bits, p, sizeof bits);
+  return format == Format::Mx4 ? bf16_to_float(bits) : half_to_float(bits);
+}
+
+template <Format format>
+void unpack_codes(const Matrix& matrix, int output, float* out) {
+  constexpr GroupLayout kLayout = layout_of(format);
+  const uint8_t* group = matrix.data + output / kPanel * matrix.panel_bytes;
+  const int column = output % kPanel;
+  for (int first = 0; first < matrix.inputs; first += kGroup) {
+    const uint8_t* header = group + column * 2;
+    float scales[2] = {sixteen_bits(format, header)}, minimum = 0.0f;
+    scales[1] = kLayout.scales == 2 ? sixteen_bits(format, header + kHeaderLine) : scales[0];
+    if (kLayout.minima) minimum = sixteen_bits(format, header + kLayout.scales * kHeaderLine);
+    for (int i = 0; i < kGroup; i++) {
+      const int code = code_at<format>(group + header_bytes(format), column, i);
+      const float value = static_cast<float>(code - kLayout.offset) * scales[i / 16];
+      out[first + i] = kLayout.minima ? value + minimum : value;
+    }
+    group += group_bytes(format);
+  }
+}
+
+inline void unpack_quantized_row(const Matrix& matrix, int output, float* out) {
+  using Unpack = void (*)(const Matrix&, int, float*);
+  constexpr Unpack kUnpacks[] = {
+      unpack_codes<Format::U8>, unpack_codes<Format::U4>,    unpack_codes<Format::U4Min>,
+      unpack_codes<Format::U5>, unpack_codes<Format::U5Min>, unpack_codes<Format::U6>,
+      unpack_codes<Format::Table4>, unpack_codes<Format::Mx4>};
+  kUnpacks[static_cast<int>(matrix.format) - static_cast<int>(Format::U8)](matrix, output, out);
+}
+
+}  // namespace
+}  // namespace OCTAVO_TIER
+}  // namespace octavo

@@ -1,0 +1,3 @@
+// The avx2 kernels as a table.
+#define OCTAVO_TIER avx2
+#include "kernels/tier.inl"

@@ -1,0 +1,3 @@
+// The avx512bf16 kernels as a table.
+#define OCTAVO_TIER avx512bf16
+#include "kernels/tier.inl"

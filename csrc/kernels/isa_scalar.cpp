@@ -1,0 +1,3 @@
+// The scalar kernels as a table.
+#define OCTAVO_TIER scalar
+#include "kernels/tier.inl"

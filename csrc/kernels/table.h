@@ -1,0 +1,203 @@
+// What the runtime asks of a processor's kernels, and how everything they touch lies in memory.
+//
+// One source, several instruction sets: each isa_*.cpp includes the .inl files, is compiled with
+// its own flags inside its own namespace, and exports one KernelTable. Nothing else crosses from a
+// kernel file to the rest of the program; so no function compiled for a newer processor can be
+// picked by the linker where an older one runs.
+//
+// The law: a row's bits depend on that row, its weights and its own sequence alone. Not on how
+// many rows are beside it, not on the number of threads, not on which of several paths does the
+// work. Each output element is summed over its inputs in one fixed order, by one thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace octavo {
+
+constexpr int kPanel = 32;      // outputs whose weights lie together: two 512-bit vectors of floats
+constexpr int kGroup = 32;      // inputs that share a scale, of weights and of activations
+// tokens of a KV block that kernels take together (blocks hold 16·k)
+constexpr int kBlockTokens = 16;
+constexpr int kSplit = 512;     // positions of KV whose softmax is one; fixed, see the law
+constexpr int kAttentionRows = 16;  // most rows of a sequence that one attention item takes
+constexpr int kAlign = 64;      // bytes; of every buffer and panel
+
+// ---- weights ----
+
+// How a matrix is kept. Names say bits and what stands beside them; every format with codes reads
+// weight = scale · (code - offset), or scale · code + minimum where it has minima.
+enum class Format : uint8_t {
+  F32,       // activations in fp32
+  F16,       // activations in fp32
+  BF16,      // activations rounded to bf16
+  U8,        // Q8_0 and our int8: codes + 128, a scale for 32
+  U4,        // Q4_0 and our int4: offset 8, a scale for 32
+  U4Min,     // Q4_1, Q4_K: scale and minimum for 32
+  U5,        // Q5_0: offset 16
+  U5Min,     // Q5_1, Q5_K
+  U6,        // Q6_K: offset 32, a scale for 16
+  Table4,    // IQ4_NL: the code picks one of 16 values
+  Mx4,       // MXFP4: the code is an E2M1 float, the scale a power of two
+};
+constexpr int kFormats = 11;
+
+// A packed matrix [outputs, inputs]. Panel p holds outputs p·32 … p·32+31 with all their inputs,
+// contiguously, scales inside, in the order in which a thread streams it. The last panel is filled
+// up with zeros. How a panel looks inside is its format's own affair (gemm_*.inl, pack_*.inl).
+struct Matrix {
+  const uint8_t* data;
+  size_t panel_bytes;
+  int32_t outputs;
+  int32_t inputs;
+  Format format;
+};
+
+// What is done to a tile of outputs before it leaves the registers' neighbourhood.
+enum class Activation : uint8_t {
+  None, Silu, GeluErf, GeluTanh, Relu, Relu2, ClampedSwiglu, Sigmoid
+};
+
+struct Epilogue {
+  float* out = nullptr;             // [rows, out_stride]
+  size_t out_stride = 0;            // floats
+  int32_t first_output = 0;         // column of `out` at which this matrix' outputs begin
+  const float* bias = nullptr;      // [outputs] in the matrix' own order
+  const float* residual = nullptr;  // [rows, residual_stride]: added, at the same columns as `out`
+  size_t residual_stride = 0;
+  float scale = 1.0f;               // times the sum, behind the bias (logits)
+  float cap = 0.0f;                 // tanh(y / cap) · cap, behind the scale; 0: none
+  Activation activation = Activation::None;
+  // Gate and up interleaved: a panel has 16 gates and the 16 ups that go with them, and gives 16
+  // outputs activation(gate) · up at columns first_output + panel · 16. With n < 16 pairs left the
+  // last panel still has its ups at 16, zeros in between, and the matrix 32 · panel + 16 + n
+  // outputs.
+  bool gated = false;
+  const int32_t* out_rows = nullptr;  // where row r goes, if not to row r (experts)
+  const float* row_weights = nullptr; // row r is multiplied by this and *added* to out (experts)
+};
+
+// ---- attention ----
+
+enum class CacheFormat : uint8_t { F32, BF16, Int8 };
+
+// One layer's cache. Block b of KV head h begins at element (b · kv_heads + h) · block_size ·
+// head_dim of each array. Inside, per 16 tokens: F32 keys as [head_dim][16], values as
+// [16][head_dim]; BF16 and Int8 keys as [head_dim/2][16][2], values as [8][head_dim][2] (pairs of
+// tokens), so that both products run over pairs. head_dim is a multiple of 8 and at most 512.
+// Int8 keeps one fp32 scale for each token and head, in arrays beside:
+// [(b·kv_heads+h)·block_size+t].
+struct Cache {
+  void* keys;
+  void* values;
+  float* key_scales;    // Int8 only
+  float* value_scales;  // Int8 only
+  CacheFormat format;
+  int32_t block_size;
+  int32_t kv_heads;
+  int32_t head_dim;
+};
+
+struct AttentionShape {
+  int32_t heads;
+  int32_t kv_heads;
+  int32_t head_dim;
+  float scale;
+  float softcap;        // 0: none
+  int32_t window;       // most recent positions seen, one's own included; 0: all
+  const float* sinks;   // [heads] or nullptr
+};
+
+// A sequence's rows in this step: rows first_row … first_row+rows-1 stand at positions
+// first_position …; table[i] is the block of positions i·block_size …
+struct SequenceRows {
+  int32_t first_row;
+  int32_t rows;
+  int32_t first_position;
+  const int32_t* table;
+};
+
+// ---- rotary embedding, norms ----
+
+struct RopeShape {
+  const float* frequencies;  // [dimensions / 2]
+  int32_t dimensions;        // of each head's, that turn
+  bool interleaved;
+  float magnitude;
+};
+
+struct KernelTable {
+  const char* name;  // "scalar", "avx2", "avx512vnni", "avx512bf16"
+
+  // gemm_*.inl, pack_*.inl. What a format's products read instead of fp32 rows: `prepare` makes
+  // it, row by row, prepared_bytes(format, inputs) each (a multiple of 64).
+  size_t (*prepared_bytes)(Format format, int inputs);
+  void (*prepare)(Format format, const float* x, size_t x_stride, int rows, int inputs,
+                  uint8_t* prepared);
+  // Rows × panels [first_panel, end_panel) of the matrix, through the epilogue. `scratch` is the
+  // thread's own, gemm_scratch(matrix) bytes.
+  size_t (*gemm_scratch)(const Matrix& matrix);
+  void (*gemm)(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel,
+               int end_panel, uint8_t* scratch, const Epilogue& epilogue);
+  // One output row's weights as fp32: how an embedding is looked up in a packed matrix.
+  void (*unpack_row)(const Matrix& matrix, int output, float* out);
+
+  // elementwise.inl: [rows, size] each, rows apart by their strides (floats).
+  void (*rms_norm)(const float* x, size_t x_stride, int rows, int size, const float* weight,
+                   float eps, float offset, float* out, size_t out_stride);
+  void (*layer_norm)(const float* x, size_t x_stride, int rows, int size, const float* weight,
+                     const float* bias, float eps, float* out, size_t out_stride);
+  void (*rope)(float* x, size_t x_stride, int rows, int heads, int head_dim,
+               const int32_t* positions, const RopeShape& shape, const float* tables);
+  void (*activate)(Activation activation, float* x, size_t x_stride, int rows, int size);
+  void (*gate)(Activation activation, const float* gate, const float* up, size_t stride, int rows,
+               int size, float* out, size_t out_stride);
+  void (*add)(const float* x, const float* y, size_t x_stride, size_t y_stride, int rows, int size,
+              float* out, size_t out_stride);
+  void (*multiply)(const float* x, const float* y, size_t x_stride, size_t y_stride,
+                   bool y_is_one_column, int rows, int size, float* out, size_t out_stride);
+  void (*scale)(const float* x, size_t x_stride, float factor, int rows, int size, float* out,
+                size_t out_stride);
+  void (*soft_cap)(float* x, size_t x_stride, float cap, int rows, int size);
+
+  // attention.inl
+  void (*write_kv)(const Cache& cache, const float* k, const float* v, size_t stride,
+                   const SequenceRows& sequence);
+  // One item: rows first … first+rows-1 of a sequence (at most kAttentionRows), one KV head with
+  // its group of query heads, and the positions of splits [first_split, end_split). `q` and `out`
+  // point at row 0 of the step. Without `partials` the splits are all those that the rows see, and
+  // the result goes to out. With them each split's partial sums go there, one behind the other,
+  // attention_partial_floats(shape, rows) each, and merge_attention makes the same result of them.
+  // `scratch` is the thread's own, attention_scratch(shape) bytes.
+  size_t (*attention_scratch)(const AttentionShape& shape);
+  size_t (*attention_partial_floats)(const AttentionShape& shape, int rows);
+  void (*attention)(const Cache& cache, const AttentionShape& shape, const SequenceRows& sequence,
+                    int first, int rows, int kv_head, int first_split, int end_split,
+                    const float* q, size_t q_stride, float* out, size_t out_stride,
+                    float* partials, uint8_t* scratch);
+  // The rows that begin at row first_row of the step, from the partial sums of all splits that
+  // they see, in order.
+  void (*merge_attention)(const AttentionShape& shape, int first_row, int rows, int kv_head,
+                          int splits, const float* partials, float* out, size_t out_stride,
+                          uint8_t* scratch);
+
+  // sample.inl. The first of the largest; -1 if any logit is not finite.
+  int32_t (*arg_max)(const float* logits, int size);
+  // The token with the largest logit / temperature + noise; noise is a function of the keys and
+  // the token (octavo/runner/noise.py). -1 if any logit is not finite. `scratch` is the thread's
+  // own, draw_scratch(size) bytes. draw_among: of the tokens given alone, all of them finite.
+  size_t (*draw_scratch)(int size);
+  int32_t (*draw)(const float* logits, int size, double temperature, uint64_t one, uint64_t two,
+                  uint8_t* scratch);
+  int32_t (*draw_among)(const float* logits, const int32_t* tokens, int count, double temperature,
+                        uint64_t one, uint64_t two);
+  // out[i] = exp(logits[i] / temperature - most), none above 1; returns their sum.
+  double (*shares)(const float* logits, int size, double temperature, double most, double* out);
+};
+
+const KernelTable* scalar_kernels();
+const KernelTable* avx2_kernels();
+const KernelTable* avx512vnni_kernels();
+const KernelTable* avx512bf16_kernels();
+
+}  // namespace octavo

@@ -1,0 +1,32 @@
+// One tier: every kernel file, compiled into this tier's namespace, and the table of them.
+#include "kernels/attention.inl"
+#include "kernels/elementwise.inl"
+#include "kernels/gemm.inl"
+#include "kernels/sample.inl"
+#include "kernels/table.h"
+
+#define OCTAVO_JOIN_(a, b) a##b
+#define OCTAVO_JOIN(a, b) OCTAVO_JOIN_(a, b)
+#define OCTAVO_STRING_(a) #a
+#define OCTAVO_STRING(a) OCTAVO_STRING_(a)
+
+namespace octavo {
+namespace OCTAVO_TIER {
+namespace {
+
+const KernelTable table = [] {
+  KernelTable made{};
+  made.name = OCTAVO_STRING(OCTAVO_TIER);
+  add_gemm(made);
+  add_elementwise(made);
+  add_attention(made);
+  add_sampling(made);
+  return made;
+}();
+
+}  // namespace
+}  // namespace OCTAVO_TIER
+
+const KernelTable* OCTAVO_JOIN(OCTAVO_TIER, _kernels)() { return &OCTAVO_TIER::table; }
+
+}  // namespace octavo

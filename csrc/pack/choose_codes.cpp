@@ -1,0 +1,99 @@
+// Int8 and int4 made at load: the scale and the codes for 32 floats.
+#include "pack/choose_codes.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/table.h"
+#include "kernels/numbers.h"
+
+namespace octavo {
+namespace {
+
+constexpr uint16_t kNotANumber = 0x7e00;
+constexpr float kSmallestHalf = 0x1p-24f;
+
+// The value of the largest magnitude, with its sign; not a number if one is not finite.
+float extreme_of(const float* values) {
+  float extreme = 0.0f, check = 0.0f;
+  for (int i = 0; i < kGroup; i++) {
+    check += values[i] * 0.0f;  // a NaN as soon as one is infinite or a NaN
+    if (std::fabs(values[i]) > std::fabs(extreme)) extreme = values[i];
+  }
+  return extreme + check;
+}
+
+// Rounds to the nearest whole number, ties to even, for magnitudes below 2^22: compilers turn it
+// into two vector additions, which they do not with std::nearbyint.
+inline float whole(float value) { return (value + 0x1.8p23f) - 0x1.8p23f; }
+
+// How well codes from -8 to 7 can do with values · inverse rounded: the best scale for these codes
+// is sum(v·q) / sum(q·q), and takes sum(v·q)² / sum(q·q) off the squared error.
+struct Fit {
+  float scale = 0.0f;
+  float gain = 0.0f;
+};
+
+Fit fit_four_bits(const float* values, float inverse) {
+  // Sums by four, as wide as the smallest vector, so that they need not be in one order.
+  float products[4] = {}, squares[4] = {};
+  for (int i = 0; i < kGroup; i += 4) {
+    for (int j = 0; j < 4; j++) {
+      const float value = values[i + j];
+      const float code = std::min(std::max(whole(value * inverse), -8.0f), 7.0f);
+      products[j] += value * code;
+      squares[j] += code * code;
+    }
+  }
+  const float product = (products[0] + products[1]) + (products[2] + products[3]);
+  const float square = (squares[0] + squares[1]) + (squares[2] + squares[3]);
+  if (square == 0.0f) return {};
+  const float scale = product / square;
+  return {scale, product * scale};
+}
+
+void four_bit_codes(const float* values, float scale, uint8_t* codes) {
+  for (int i = 0; i < kGroup; i++) {
+    const float code = std::min(std::max(whole(values[i] / scale), -8.0f), 7.0f);
+    codes[i] = static_cast<uint8_t>(static_cast<int>(code) + 8);
+  }
+}
+
+}  // namespace
+
+uint16_t choose_eight_bits(const float* values, uint8_t* codes) {
+  std::fill(codes, codes + kGroup, uint8_t{128});
+  const float extreme = extreme_of(values);
+  if (!std::isfinite(extreme)) return kNotANumber;
+  const uint16_t half = float_to_half(std::fabs(extreme) / 127.0f);
+  const float scale = half_to_float(half);
+  if (scale == 0.0f) return 0;
+  for (int i = 0; i < kGroup; i++) {
+    const float code = std::min(std::max(whole(values[i] / scale), -127.0f), 127.0f);
+    codes[i] = static_cast<uint8_t>(static_cast<int>(code) + 128);
+  }
+  return half;
+}
+
+uint16_t choose_four_bits(const float* values, uint8_t* codes) {
+  std::fill(codes, codes + kGroup, uint8_t{8});
+  const float extreme = extreme_of(values);
+  if (!std::isfinite(extreme)) return kNotANumber;
+  if (std::fabs(extreme) < kSmallestHalf) return 0;
+  // -8 has no counterpart: first the sign that gives it to the extreme value, then the other one,
+  // with scales at which that value falls between -9.5 (clipped) and -5.5.
+  Fit best;
+  for (const float sign : {-1.0f, 1.0f}) {
+    for (float reach = 5.5f; reach <= 9.5f; reach += 0.25f) {
+      const Fit fit = fit_four_bits(values, sign * reach / extreme);
+      if (fit.gain > best.gain) best = fit;
+    }
+  }
+  const uint16_t half = float_to_half(best.scale);
+  const float scale = half_to_float(half);
+  if (scale == 0.0f) return 0;
+  four_bit_codes(values, scale, codes);
+  return half;
+}
+
+}  // namespace octavo

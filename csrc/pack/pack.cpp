@@ -1,0 +1,63 @@
+// Which packing a stored type and a format need, and how large things get.
+#include "pack/pack.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "pack/pack_float.h"
+#include "pack/pack_quantized.h"
+
+namespace octavo {
+
+namespace {
+
+[[noreturn]] void refuse(const char* what, unsigned number) {
+  throw std::invalid_argument(std::string(what) + " " + std::to_string(number) +
+                              " is not one the native engine packs");
+}
+
+}  // namespace
+
+size_t stored_row_bytes(Stored type, int inputs) {
+  if (is_float_type(type)) return float_bytes(type) * static_cast<size_t>(inputs);
+  if (is_quantized_type(type)) return quantized_row_bytes(type, inputs);
+  refuse("stored type", static_cast<unsigned>(type));
+}
+
+Format own_format(Stored type) {
+  if (is_float_type(type)) return own_float_format(type);
+  if (is_quantized_type(type)) return own_quantized_format(type);
+  refuse("stored type", static_cast<unsigned>(type));
+}
+
+bool can_pack(Stored type, Format format) {
+  if (!is_float_type(type)) return is_quantized_type(type) && format == own_format(type);
+  return is_float_format(format) || format == Format::U8 || format == Format::U4;
+}
+
+size_t panel_bytes(Format format, int inputs) {
+  if (is_float_format(format)) return float_panel_bytes(format, inputs);
+  if (is_quantized_format(format)) return quantized_panel_bytes(format, inputs);
+  refuse("format", static_cast<unsigned>(format));
+}
+
+void pack_panels(Format format, Stored type, const uint8_t* const* rows, int outputs, int inputs,
+                 int first_panel, int end_panel, uint8_t* data) {
+  if (!can_pack(type, format)) {
+    throw std::invalid_argument("stored type " + std::to_string(static_cast<unsigned>(type)) +
+                                " cannot be packed as format " +
+                                std::to_string(static_cast<unsigned>(format)));
+  }
+  if (is_float_format(format)) {
+    return pack_float_panels(format, type, rows, outputs, inputs, first_panel, end_panel, data);
+  }
+  stored_row_bytes(type, inputs);  // refuses what is not whole blocks
+  const size_t bytes = panel_bytes(format, inputs);
+  for (int panel = first_panel; panel < end_panel; panel++) {
+    const int first = panel * kPanel, count = std::min(kPanel, outputs - first);
+    pack_quantized_panel(format, type, rows + first, count, inputs, data + panel * bytes);
+  }
+}
+
+}  // namespace octavo

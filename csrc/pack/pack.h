@@ -1,0 +1,35 @@
+// From rows as a checkpoint stores them to panels as the kernels stream them.
+//
+// Packing rearranges bits, and converts only where a format is not kept at all (Format of the
+// destination is then the nearest). Rows come as pointers: whoever calls may permute them,
+// interleave gates with ups, or leave some out, at no cost.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/table.h"
+
+namespace octavo {
+
+// Types a row may be stored as; the numbers are GGUF's, so that nobody has to translate.
+enum class Stored : uint32_t {
+  F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, Q4_K = 12, Q5_K = 13,
+  Q6_K = 14, IQ4_NL = 20, BF16 = 30, MXFP4 = 39,
+};
+
+size_t stored_row_bytes(Stored type, int inputs);
+
+// The format in which a stored type is kept at its own size.
+Format own_format(Stored type);
+// F32/F16/BF16 go to any float format, to U8 and to U4 too
+bool can_pack(Stored type, Format format);
+
+size_t panel_bytes(Format format, int inputs);
+
+// Packs panels [first_panel, end_panel) of a matrix of `outputs` rows; rows[i] is output i's stored
+// row, or nullptr for zeros. Threads may pack different panels of one matrix at once.
+void pack_panels(Format format, Stored type, const uint8_t* const* rows, int outputs, int inputs,
+                 int first_panel, int end_panel, uint8_t* data);
+
+}  // namespace octavo

@@ -1,0 +1,47 @@
+// Memory taken from the system in large pieces: aligned, zeroed, on huge pages where they help.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace octavo {
+
+// One run of zeroed pages. They cost nothing until they are touched.
+class Pages {
+ public:
+  Pages() = default;
+  // Throws std::bad_alloc. `huge` asks for pages of 2 MiB, which make streaming faster and are
+  // taken whole at the first touch.
+  Pages(size_t bytes, bool huge);
+  ~Pages();
+  Pages(Pages&& other) noexcept;
+  Pages& operator=(Pages&& other) noexcept;
+  Pages(const Pages&) = delete;
+
+  uint8_t* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  uint8_t* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+// What is kept for good, one after the other: packed weights.
+class Arena {
+ public:
+  // Zeroed and aligned to kAlign.
+  uint8_t* take(size_t bytes);
+  size_t taken() const { return taken_; }
+
+ private:
+  std::vector<Pages> chunks_;
+  size_t used_ = 0;  // of the last chunk
+  size_t taken_ = 0;
+};
+
+// Lets go of the whole pages of a mapped file inside this range: they are read again if touched
+// again. Never for memory that is not a file's: that would be lost.
+void release_file_pages(const uint8_t* data, size_t bytes);
+
+}  // namespace octavo

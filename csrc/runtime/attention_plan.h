@@ -1,0 +1,84 @@
+// How a step's attention is cut into items for the team: made once a step for all layers of one
+// shape and window, from lengths alone.
+//
+// How to use it:
+//   plan.make(kernels, shape, sequences, count, threads);   // once a step, by one thread
+//   partials: plan.partial_floats() floats, shared; scratch: kernels.attention_scratch(shape) a
+//   thread; then in each layer, behind a barrier that made q, K and V visible:
+//     next = 0;                                   // by one thread, before the barrier
+//     plan.run(call, next, scratch);              // by every thread: takes items while there are
+//   and a barrier before `out` is read. Whoever finishes the last part of a row merges it.
+//
+// Which thread does what, and into how many parts the splits of a row fall, changes no bit.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/table.h"
+
+namespace octavo {
+
+// Rows of a sequence, with one KV head, over some of the splits they see.
+struct AttentionItem {
+  int32_t sequence;
+  int32_t first;  // row of the sequence's
+  int32_t rows;
+  int32_t kv_head;
+  int32_t first_split;
+  int32_t end_split;
+  int32_t merge;    // which merge it is a part of; -1: none, it writes the result itself
+  size_t partials;  // where its partial sums go, in floats
+  int64_t cost;     // about: positions × what one costs
+};
+
+// What the last finisher of several items puts together.
+struct AttentionMerge {
+  int32_t sequence;
+  int32_t first;
+  int32_t rows;
+  int32_t kv_head;
+  int32_t splits;
+  int32_t items;
+  size_t partials;
+};
+
+// One layer's operands.
+struct AttentionCall {
+  const KernelTable* kernels;
+  Cache cache;
+  AttentionShape shape;
+  const SequenceRows* sequences;  // as planned, with the tables of this layer's group
+  const float* q;
+  size_t q_stride;
+  float* out;
+  size_t out_stride;
+  float* partials;
+};
+
+class AttentionPlan {
+ public:
+  void make(const KernelTable& kernels, const AttentionShape& shape,
+            const SequenceRows* sequences, int count, int threads);
+
+  const std::vector<AttentionItem>& items() const { return items_; }  // the longest first
+  size_t partial_floats() const { return partial_floats_; }
+
+  void run_item(size_t index, const AttentionCall& call, uint8_t* scratch);
+  void run(const AttentionCall& call, std::atomic<size_t>& next, uint8_t* scratch);
+
+ private:
+  void cut(AttentionItem unit, int pieces, size_t floats_of_a_split);
+
+  std::vector<AttentionItem> items_;
+  std::vector<AttentionMerge> merges_;
+  // How many items of each merge are done; back at zero when it has been made.
+  std::unique_ptr<std::atomic<int32_t>[]> done_;
+  size_t num_done_ = 0;
+  size_t partial_floats_ = 0;
+};
+
+}  // namespace octavo

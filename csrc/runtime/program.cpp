@@ -1,0 +1,219 @@
+// Replaying a program: what every step begins with, and the way through its instructions.
+#include "runtime/program.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <stdexcept>
+
+#include "runtime/workers.h"
+
+namespace octavo {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Sizes scratch grows to: powers of two from this on, so that it seldom grows.
+constexpr int32_t kFewestRows = 16;
+constexpr int32_t kMostRows = 1 << 20;
+
+int32_t room_for(int32_t rows) {
+  int32_t room = kFewestRows;
+  while (room < rows) room *= 2;
+  return room;
+}
+
+size_t kernel_scratch_of(const KernelTable& kernels, const Instruction& i) {
+  size_t bytes = 0;
+  for (const Piece& piece : i.pieces) bytes = std::max(bytes, kernels.gemm_scratch(piece.matrix));
+  if (i.op == Op::Attention) bytes = std::max(bytes, kernels.attention_scratch(i.attention));
+  return bytes;
+}
+
+bool is_cut_alike(const AttentionShape& one, const AttentionShape& other) {
+  return one.heads == other.heads && one.kv_heads == other.kv_heads &&
+         one.head_dim == other.head_dim && one.window == other.window;
+}
+
+}  // namespace
+
+Program::Program(const KernelTable& kernels, std::shared_ptr<Team> team)
+    : kernels_(kernels), team_(std::move(team)) {
+  for (int index = 0; index < team_->size(); ++index) workers_.emplace_back();
+}
+
+Program::~Program() = default;
+
+void Program::append(Instruction i) {
+  if (i.op == Op::Attention) {
+    size_t plan = 0;
+    while (plan < plans_.size() && !is_cut_alike(plans_[plan].shape, i.attention)) ++plan;
+    if (plan == plans_.size()) plans_.push_back({i.attention, AttentionPlan(), {}});
+    i.plan = static_cast<int32_t>(plan);
+    groups_ = std::max(groups_, i.group + 1);
+  }
+  if (i.op == Op::Route) top_k_ = i.route.top_k;
+  kernel_scratch_ = std::max(kernel_scratch_, kernel_scratch_of(kernels_, i));
+  const int across = i.x.width + i.y.width + i.values.width;
+  widest_ = std::max<size_t>(widest_, static_cast<size_t>(across + 64));
+  shares_.push_back(std::make_unique<Shares>(team_->size()));
+  instructions_.push_back(std::move(i));
+  seconds_.push_back(0.0);
+}
+
+int Program::add_rope(Rope rope) {
+  rope.shape.dimensions = static_cast<int32_t>(rope.frequencies.size()) * 2;
+  ropes_.push_back(std::move(rope));
+  ropes_.back().shape.frequencies = nullptr;  // the tables are made of the vector itself
+  tables_.emplace_back();
+  return static_cast<int>(ropes_.size()) - 1;
+}
+
+void Program::set_scratch(Space space, int64_t row_bytes, int64_t prepared_row_bytes) {
+  row_bytes_[static_cast<int>(space)] = row_bytes;
+  prepared_row_bytes_[static_cast<int>(space)] = prepared_row_bytes;
+}
+
+void Program::make_caches(CacheFormat format, int layers, int64_t blocks, int block_size,
+                          int kv_heads, int head_dim) {
+  const size_t element = format == CacheFormat::F32 ? 4 : format == CacheFormat::BF16 ? 2 : 1;
+  const int64_t cells = blocks * kv_heads * block_size;
+  cache_blocks_ = blocks;
+  cache_bytes_ = (cells * head_dim * static_cast<int64_t>(element) + kAlign - 1) / kAlign * kAlign;
+  const int64_t scale_bytes = format == CacheFormat::Int8 ? cells * 4 : 0;
+  cache_pages_ = Pages(2 * layers * (cache_bytes_ + scale_bytes), false);
+  uint8_t* at = cache_pages_.data();
+  caches_.clear();
+  for (int layer = 0; layer < layers; ++layer) {
+    Cache cache{};
+    cache.keys = at;
+    cache.values = at + cache_bytes_;
+    at += 2 * cache_bytes_;
+    if (scale_bytes) {
+      cache.key_scales = reinterpret_cast<float*>(at);
+      cache.value_scales = reinterpret_cast<float*>(at + scale_bytes);
+      at += 2 * scale_bytes;
+    }
+    cache.format = format;
+    cache.block_size = block_size;
+    cache.kv_heads = kv_heads;
+    cache.head_dim = head_dim;
+    caches_.push_back(cache);
+  }
+}
+
+void Program::copy_block(int64_t source, int64_t destination) {
+  if (source < 0 || destination < 0 || source >= cache_blocks_ || destination >= cache_blocks_)
+    throw std::invalid_argument("a block to be copied is not one of the cache's");
+  const auto copy = [&](void* array, size_t bytes) {
+    uint8_t* base = static_cast<uint8_t*>(array);
+    std::memcpy(base + destination * bytes, base + source * bytes, bytes);
+  };
+  for (const Cache& cache : caches_) {
+    const size_t cells = static_cast<size_t>(cache.kv_heads) * cache.block_size;
+    const size_t element = cache.format == CacheFormat::F32 ? 4 : cache.key_scales ? 1 : 2;
+    copy(cache.keys, cells * cache.head_dim * element);
+    copy(cache.values, cells * cache.head_dim * element);
+    if (!cache.key_scales) continue;
+    copy(cache.key_scales, cells * sizeof(float));
+    copy(cache.value_scales, cells * sizeof(float));
+  }
+}
+
+void Program::check(const Step& step) const {
+  if (static_cast<int>(step.tables.size()) < groups_)
+    throw std::invalid_argument("a table of blocks is missing");
+  const int rows = step.rows[static_cast<int>(Space::Tokens)];
+  if (rows < 1 || rows > kMostRows)
+    throw std::invalid_argument("a step has from 1 to " + std::to_string(kMostRows) + " rows");
+  if (step.row_starts[0] != 0 || step.row_starts[step.sequences] != rows)
+    throw std::invalid_argument("row_starts must go from 0 to the number of rows");
+  const int block_size = caches_.empty() ? 1 : caches_[0].block_size;
+  for (int s = 0; s < step.sequences; ++s) {
+    const int first = step.row_starts[s], end = step.row_starts[s + 1];
+    if (first >= end) throw std::invalid_argument("a sequence has no rows");
+    for (int row = first; row < end; ++row)
+      if (step.positions[row] < 0 || step.positions[row] != step.positions[first] + row - first)
+        throw std::invalid_argument("positions must go up by one from 0 or more");
+    const int blocks = step.positions[end - 1] / block_size + 1;
+    if (blocks > step.table_width) throw std::invalid_argument("a table of blocks is too short");
+    for (const int32_t* table : step.tables)
+      for (int index = 0; index < blocks; ++index) {
+        const int32_t block = table[static_cast<size_t>(s) * step.table_width + index];
+        if (block < 0 || block >= cache_blocks_)
+          throw std::invalid_argument("a table names a block that is not one of the cache's");
+      }
+  }
+  for (const Space space : {Space::Logits, Space::Hidden}) {
+    const int index = static_cast<int>(space);
+    for (int row = 0; row < step.rows[index]; ++row)
+      if (step.selected[index][row] < 0 || step.selected[index][row] >= rows)
+        throw std::invalid_argument("a row that is wanted is not one of the step's");
+  }
+}
+
+void Program::make_room(const Step& step) {
+  for (int space = 0; space < kSpaces; ++space) {
+    if (step.rows[space] <= capacity_[space]) continue;
+    const int32_t room = room_for(step.rows[space]);
+    scratch_[space] = Pages();  // the old one goes before the new one comes
+    prepared_[space] = Pages();
+    scratch_[space] = Pages(static_cast<size_t>(row_bytes_[space]) * room, room > 64);
+    prepared_[space] = Pages(static_cast<size_t>(prepared_row_bytes_[space]) * room, room > 64);
+    capacity_[space] = room;
+  }
+  const size_t rows = step.rows[static_cast<int>(Space::Tokens)];
+  for (size_t rope = 0; rope < ropes_.size(); ++rope)
+    if (tables_[rope].size() < rows * ropes_[rope].shape.dimensions)
+      tables_[rope].resize(rows * ropes_[rope].shape.dimensions);
+  const size_t pairs = step.rows[static_cast<int>(Space::Pairs)];
+  if (pair_rows_.size() < pairs) {
+    pair_rows_.resize(pairs);
+    pair_weights_.resize(pairs);
+  }
+  size_t prepared = 0;
+  for (const int64_t bytes : prepared_row_bytes_) prepared += bytes * kPrivateRows;
+  for (Worker& worker : workers_)
+    worker.make_room(kernel_scratch_, widest_, prepared);
+}
+
+void Program::run(const Step& step) {
+  check(step);
+  step_ = step;
+  step_.rows[static_cast<int>(Space::Pairs)] =
+      step.rows[static_cast<int>(Space::Tokens)] * top_k_;
+  plan_attention();
+  make_room(step_);
+  ++epoch_;
+  team_->run([this](int index) { work(index); });
+}
+
+void Program::work(int index) {
+  Worker& worker = workers_[index];
+  const bool timed = profiling_ && index == 0;
+  auto began = timed ? Clock::now() : Clock::time_point();
+  for (size_t at = 0; at < instructions_.size(); ++at) {
+    const Instruction& i = instructions_[at];
+    if (i.barrier) team_->meet();
+    if (step_.rows[static_cast<int>(i.space)] > 0) execute(i, *shares_[at], index, worker);
+    if (!timed) continue;
+    const auto now = Clock::now();
+    seconds_[at] += std::chrono::duration<double>(now - began).count();
+    began = now;
+  }
+}
+
+void Program::set_profiling(bool on) {
+  profiling_ = on;
+  std::fill(seconds_.begin(), seconds_.end(), 0.0);
+}
+
+size_t Program::scratch_bytes() const {
+  size_t bytes = 0;
+  for (int space = 0; space < kSpaces; ++space)
+    bytes += scratch_[space].bytes() + prepared_[space].bytes();
+  return bytes;
+}
+
+}  // namespace octavo

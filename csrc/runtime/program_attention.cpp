@@ -1,0 +1,131 @@
+// Attention: keys and values into the cache, and each item over all that its queries see.
+//
+// Where every sequence has one row (decoding), an item does everything for its KV head: it norms
+// and turns the queries and the new key, writes the key and value, and attends. Nobody else reads
+// what it writes, so no meeting lies between. Otherwise rows are finished first, and all meet.
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/program.h"
+
+namespace octavo {
+
+void Program::plan_attention() {
+  sequences_.resize(groups_);
+  for (int group = 0; group < groups_; ++group) {
+    sequences_[group].clear();
+    for (int s = 0; s < step_.sequences; ++s) {
+      const int first = step_.row_starts[s];
+      sequences_[group].push_back({first, step_.row_starts[s + 1] - first, step_.positions[first],
+                                   step_.tables[group] +
+                                       static_cast<size_t>(s) * step_.table_width});
+    }
+  }
+  for (Attending& attending : plans_) {
+    // How rows are cut depends on lengths alone, which all groups share.
+    attending.plan.make(kernels_, attending.shape, sequences_[0].data(), step_.sequences,
+                        team_->size());
+    if (attending.partials.size() < attending.plan.partial_floats())
+      attending.partials.resize(attending.plan.partial_floats());
+  }
+}
+
+void Program::turn(int rope, float* x, size_t stride, int first, int rows, int width,
+                   int head_dim) const {
+  if (rope < 0) return;
+  const RopeShape& shape = ropes_[rope].shape;
+  kernels_.rope(x, stride, rows, width / head_dim, head_dim, step_.positions + first, shape,
+                tables_[rope].data() + static_cast<size_t>(first) * shape.dimensions);
+}
+
+void Program::finish_rows(const Instruction& i, int first, int end) {
+  const int rows = end - first, dim = i.attention.head_dim;
+  float* q = at(i.x, first);
+  float* k = at(i.y, first);
+  if (i.norm.heads) normalise(i.norm, q, i.x.stride, rows, i.x.width, q, i.x.stride);
+  if (i.k_norm.heads) normalise(i.k_norm, k, i.y.stride, rows, i.y.width, k, i.y.stride);
+  turn(i.rope, q, i.x.stride, first, rows, i.x.width, dim);
+  turn(i.rope, k, i.y.stride, first, rows, i.y.width, dim);
+  const Cache& cache = caches_[i.layer];
+  for (const SequenceRows& all : sequences_[i.group]) {
+    const int begin = std::max(first, all.first_row);
+    const int stop = std::min(end, all.first_row + all.rows);
+    if (begin >= stop) continue;
+    const SequenceRows mine{begin, stop - begin, all.first_position + begin - all.first_row,
+                            all.table};
+    kernels_.write_kv(cache, at(i.y), at(i.values), i.y.stride, mine);
+  }
+}
+
+void Program::attention(const Instruction& i, Shares& shares, int index, Worker& worker) {
+  const int rows = rows_of(Space::Tokens);
+  // A norm over all heads together needs the whole row, which an item of one head has not.
+  const bool alone = rows == step_.sequences && i.norm.heads != 1 && i.k_norm.heads != 1;
+  if (!alone) {
+    const int64_t threads = team_->size(), all = rows;
+    const int first = static_cast<int>(all * index / threads);
+    const int end = static_cast<int>(all * (index + 1) / threads);
+    if (first < end) finish_rows(i, first, end);
+    team_->meet();
+  }
+  Attending& attending = plans_[i.plan];
+  AttentionCall call{&kernels_,    caches_[i.layer], i.attention,
+                     sequences_[i.group].data(), at(i.x), static_cast<size_t>(i.x.stride),
+                     at(i.out),    static_cast<size_t>(i.out.stride), attending.partials.data()};
+  shares.take_next(static_cast<int>(attending.plan.items().size()), epoch_, [&](int item) {
+    if (alone) {
+      call.q = turn_alone(i, attending.plan.items()[item], worker);
+      call.q_stride = 0;  // it is the item's only row, whatever its number
+    }
+    attending.plan.run_item(item, call, worker.kernel_scratch);
+  });
+}
+
+namespace {
+
+// A norm over each head, as it is for `count` heads from `first` on.
+NormShape heads_of(NormShape norm, int first, int count, int head_dim) {
+  if (norm.weight_a_head) {
+    norm.weight += static_cast<size_t>(first) * head_dim;
+    if (norm.bias) norm.bias += static_cast<size_t>(first) * head_dim;
+  }
+  norm.heads = count;
+  return norm;
+}
+
+}  // namespace
+
+// The item's only row: its queries normed and turned in the thread's own memory, its key and value
+// written by whoever has the row's own position. What it gives stands for the row of all heads.
+const float* Program::turn_alone(const Instruction& i, const AttentionItem& item, Worker& worker) {
+  const int dim = i.attention.head_dim, group = i.attention.heads / i.attention.kv_heads;
+  const int row = step_.row_starts[item.sequence], position = step_.positions[row];
+  const int first = item.kv_head * group;
+  float* q = worker.row;
+  std::memcpy(q + first * dim, at(i.x, row) + first * dim, sizeof(float) * group * dim);
+  const auto finish = [&](const NormShape& norm, float* x, int heads, int from) {
+    if (norm.heads) {
+      // a norm of one head looks like one over the whole row, which comes to the same
+      const NormShape mine = heads_of(norm, from, heads, dim);
+      normalise(mine, x, heads * dim, 1, heads * dim, x, heads * dim);
+    }
+    turn(i.rope, x, heads * dim, row, 1, heads * dim, dim);
+  };
+  finish(i.norm, q + first * dim, group, first);
+  if (item.end_split != position / kSplit + 1) return q;
+  const Cache& whole = caches_[i.layer];
+  float* k = worker.row + i.x.width;
+  std::memcpy(k, at(i.y, row) + item.kv_head * dim, sizeof(float) * dim);
+  finish(i.k_norm, k, 1, item.kv_head);
+  // This head's cells, seen as a cache of one head that has a block for each block and head.
+  Cache cache = whole;
+  cache.kv_heads = 1;
+  const SequenceRows& sequence = sequences_[i.group][item.sequence];
+  const int32_t block =
+      sequence.table[position / whole.block_size] * whole.kv_heads + item.kv_head;
+  kernels_.write_kv(cache, k, at(i.values, row) + item.kv_head * dim, dim,
+                    {0, 1, position % whole.block_size, &block});
+  return q;
+}
+
+}  // namespace octavo

@@ -1,0 +1,143 @@
+"""The native backend: a model recorded into a program, and its cache, on the CPU."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.backends.base import Floats, ForwardResult, HostBatch, KVLayout, StoredRows
+from octavo.backends.native import _native
+from octavo.backends.native.describe import MEETING, describe
+from octavo.backends.native.emit import Emitter
+from octavo.backends.native.fusion import fuse
+from octavo.backends.native.listing import Listing
+from octavo.backends.native.matrices import CpuWeights, Experts, Matrix, Packer, Vector
+from octavo.backends.native.plan import stride
+from octavo.backends.native.recorder import Recorder
+from octavo.backends.native.sampling import NativeSampling
+from octavo.layers import CausalLM, Module, Ops
+
+BLOCK_TOKENS = 16  # kernels take so many tokens of a block together
+_CACHES = {"float32": "F32", "bfloat16": "BF16", "int8": "Int8"}
+
+
+@dataclass(frozen=True, slots=True)
+class NativeOptions:
+    """What can be chosen of it."""
+
+    kv_dtype: Literal["float32", "bfloat16", "int8"] = "bfloat16"
+    weights: CpuWeights = "auto"
+    num_threads: int = 0  # 0: one for each physical core that this process may use
+    instruction_set: str = ""  # empty: the best that this processor has
+    pinned: bool = False  # each thread stays on a core of its own
+
+
+class NativeBackend:
+    """Implements `octavo.backends.base.Backend`."""
+
+    def __init__(self, options: NativeOptions | None = None) -> None:
+        options = options or NativeOptions()
+        self._options = options
+        threads = options.num_threads or len(_native.physical_cores())
+        self._team = _native.Team(threads, options.pinned)
+        self.tier = options.instruction_set or _native.tiers()[-1]
+        if self.tier not in _native.tiers():
+            raise ValueError(
+                f"instruction set {self.tier!r} is not one that this processor runs: "
+                f"{', '.join(_native.tiers())}"
+            )
+        self.sampling = NativeSampling(self.tier, self._team)
+        self._packer = Packer(self._team, options.weights)
+        self._recorder = Recorder()
+        self.ops: Ops = cast(Ops, self._recorder)  # they take this backend's own values
+        self._program: _native.Program | None = None
+        self._listing: Listing | None = None
+        self._logits = np.empty((0, 0), np.float32)
+        self._hidden = np.empty((0, 0), np.float32)
+        self._widths = (0, 0)
+
+    @property
+    def weight_bytes(self) -> int:
+        """What the packed weights take."""
+        return self._packer.num_bytes
+
+    def parameter(self, array: NDArray[Any]) -> Vector:
+        return self._packer.vector(array)
+
+    def matrix(self, parts: Sequence[StoredRows], module: Module) -> Matrix:
+        return self._packer.matrix(parts, module)
+
+    def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> Experts:
+        return self._packer.experts(matrices, module)
+
+    def prepare(self, model: CausalLM, layout: KVLayout, num_blocks: int, block_size: int) -> None:
+        if block_size % BLOCK_TOKENS:
+            raise ValueError(
+                f"block_size={block_size}: the native engine takes multiples of {BLOCK_TOKENS}"
+            )
+        listing = self._recorder.record(model)
+        fuse(listing)
+        program = _native.Program(self.tier, self._team)
+        Emitter(program, self.tier, self._packer.vector).emit(listing)
+        program.make_caches(
+            getattr(_native.CacheFormat, _CACHES[self._options.kv_dtype]),
+            layout.num_buffers,
+            num_blocks,
+            block_size,
+            layout.kv_heads,
+            layout.head_dim,
+        )
+        self._program, self._listing = program, listing
+        self._widths = (model.head.outputs, model.embed.hidden)
+
+    @property
+    def _ready(self) -> _native.Program:
+        assert self._program is not None, "prepare comes first"
+        return self._program
+
+    def copy_blocks(self, pairs: tuple[tuple[int, int], ...]) -> None:
+        for source, destination in pairs:
+            self._ready.copy_block(source, destination)
+
+    def forward(self, batch: HostBatch) -> ForwardResult:
+        num_logits, num_hidden = len(batch.logits_rows), len(batch.hidden_rows)
+        # The last step's arrays are taken again, unless somebody still has them.
+        if len(self._logits) < num_logits or sys.getrefcount(self._logits) > 2:
+            self._logits = np.empty((num_logits, stride(self._widths[0])), np.float32)
+        if len(self._hidden) < num_hidden or sys.getrefcount(self._hidden) > 2:
+            self._hidden = np.empty((num_hidden, stride(self._widths[1])), np.float32)
+        self._ready.run(
+            batch.token_ids,
+            batch.positions,
+            batch.row_starts,
+            batch.tables,
+            batch.logits_rows,
+            batch.hidden_rows,
+            self._logits,
+            self._hidden,
+        )
+        logits: Floats = self._logits[:num_logits, : self._widths[0]]
+        hidden: Floats = self._hidden[:num_hidden, : self._widths[1]]
+        return ForwardResult(logits, hidden)
+
+    # for people and tests
+
+    def describe(self) -> str:
+        """The program, one line an instruction."""
+        assert self._listing is not None, "prepare comes first"
+        return describe(self._listing)
+
+    def profile(self, on: bool) -> None:
+        """Begin (or stop) to measure each instruction; what was measured is forgotten."""
+        self._ready.set_profiling(on)
+
+    def times(self) -> list[tuple[str, float]]:
+        """Each instruction and the seconds that the calling thread has spent in it."""
+        assert self._listing is not None, "prepare comes first"
+        lines = [line for line in self.describe().split("\n") if line != MEETING]
+        return list(zip(lines, self._ready.seconds, strict=True))

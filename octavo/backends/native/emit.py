@@ -1,0 +1,163 @@
+"""Makes a native program of a listing whose buffers have their rooms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.backends.native import _native
+from octavo.backends.native.listing import Instruction, Listing, Norm, Prepared, Value
+from octavo.backends.native.matrices import Matrix, Vector, interleaved
+from octavo.backends.native.plan import Plan, place_barriers, plan, stride
+from octavo.layers import Rope
+
+_SCORES = {"softmax": "Softmax", "chosen": "Chosen", "sigmoid": "Sigmoid"}
+
+MakeVector = Callable[[NDArray[np.float32]], Vector]
+
+
+class Emitter:
+    """Fills one program."""
+
+    def __init__(self, program: _native.Program, tier: str, vector: MakeVector) -> None:
+        self._program = program
+        self._tier = tier
+        self._vector = vector  # keeps floats where the program can read them
+        self._ropes: dict[Rope, int] = {}
+        self._plan = Plan()
+
+    def emit(self, listing: Listing) -> None:
+        """Everything: rooms, meetings, instructions."""
+        prepared = {
+            id(i.prepared): self._prepared_bytes(i) for i in listing if i.prepared is not None
+        }
+        self._plan = plan(listing, prepared)
+        place_barriers(listing, self._plan)
+        for space in ("Tokens", "Logits", "Hidden", "Pairs"):
+            sizes = (self._plan.row_bytes.get((space, area), 0) for area in ("floats", "prepared"))
+            self._program.set_scratch(getattr(_native.Space, space), *sizes)
+        for instruction in listing:
+            self._program.append(self._made(instruction))
+
+    def _prepared_bytes(self, instruction: Instruction) -> int:
+        format_ = _format_of(instruction)
+        assert instruction.prepared is not None
+        size: int = _native.prepared_bytes(self._tier, format_, instruction.prepared.inputs)
+        return size
+
+    def _made(self, i: Instruction) -> _native.Instruction:
+        made = _native.Instruction()
+        made.op = getattr(_native.Op, i.op)
+        made.barrier = i.barrier
+        made.space = getattr(_native.Space, i.space)
+        for name in ("x", "y", "out", "values", "chosen"):
+            value = getattr(i, name)
+            if value is not None:
+                setattr(made, name, self._ref(value))
+        if i.norm is not None:
+            made.norm = _norm(i.norm)
+        if i.prepared is not None:
+            made.prepared = self._prepared(i, i.prepared)
+        made.activation = getattr(_native.Activation, i.activation or "None_")
+        made.factor, made.cap, made.by_position = i.factor, i.cap, i.by_position
+        if i.matrix is not None and i.op != "Prepare":
+            made.pieces = self._pieces(i.matrix, i.bias, i.gated)
+        if i.experts is not None and i.op != "SortPairs":
+            made.pieces = self._expert_pieces(i)
+        if i.attend is not None:
+            self._attend(i, made)
+        if i.routing is not None:
+            experts = len(i.experts.matrices) if i.experts is not None else 0
+            if i.op == "Route":
+                assert i.x is not None
+                experts = i.x.width
+            routing = i.routing
+            scores = getattr(_native.Scores, _SCORES[routing.scores])
+            made.route = _native.RouteShape(
+                experts, routing.top_k, scores, routing.normalise, routing.scale
+            )
+        return made
+
+    def _ref(self, value: Value) -> _native.Ref:
+        buffer = value.buffer
+        offset = 0 if buffer.place != "Scratch" else self._plan.room(buffer).offset
+        return _native.Ref(
+            getattr(_native.Where, buffer.place),
+            getattr(_native.Space, buffer.space),
+            offset,
+            value.first,
+            value.width,
+            stride(buffer.width),
+        )
+
+    def _prepared(self, i: Instruction, prepared: Prepared) -> _native.Prepared:
+        space = getattr(_native.Space, prepared.space)
+        offset = self._plan.room(prepared).offset
+        return _native.Prepared(space, _format_of(i), prepared.inputs, offset)
+
+    def _pieces(self, matrix: Matrix, bias: Vector | None, gated: bool) -> list[_native.Piece]:
+        if gated and bias is not None:
+            bias = self._interleaved(bias.values)
+        made = []
+        for piece in matrix.pieces:
+            address = 0 if bias is None else bias.address + 4 * piece.first
+            made.append(_native.Piece(piece.native, piece.first, address, gated))
+        return made
+
+    def _interleaved(self, values: NDArray[np.float32]) -> Vector:
+        order = interleaved(len(values) // 2)
+        return self._vector(np.where(order < 0, np.float32(0), values[np.maximum(order, 0)]))
+
+    def _expert_pieces(self, i: Instruction) -> list[_native.Piece]:
+        assert i.experts is not None
+        matrices = i.experts.matrices
+        biases: list[Vector | None] = [None] * len(matrices)
+        if i.bias is not None:
+            rows = i.bias.values.reshape(len(matrices), -1)
+            biases = [self._vector(row) for row in rows]
+        pairs = zip(matrices, biases, strict=True)
+        return [self._pieces(matrix, bias, i.gated)[0] for matrix, bias in pairs]
+
+    def _attend(self, i: Instruction, made: _native.Instruction) -> None:
+        attend = i.attend
+        assert attend is not None
+        made.attention = _native.AttentionShape(
+            attend.heads,
+            attend.kv_heads,
+            attend.head_dim,
+            attend.scale,
+            attend.softcap,
+            attend.window,
+            attend.sinks.address if attend.sinks is not None else 0,
+        )
+        made.group, made.layer = attend.place
+        made.rope = -1 if attend.rope is None else self._rope(attend.rope)
+        if attend.q_norm is not None:
+            made.norm = _norm(attend.q_norm)
+        if attend.k_norm is not None:
+            made.k_norm = _norm(attend.k_norm)
+
+    def _rope(self, rope: Rope) -> int:
+        if rope not in self._ropes:
+            self._ropes[rope] = self._program.add_rope(
+                list(rope.frequencies), rope.interleaved, rope.magnitude
+            )
+        return self._ropes[rope]
+
+
+def _format_of(i: Instruction) -> _native.Format:
+    """Any format of the kind that its matrices have: all read the same."""
+    matrix = i.matrix if i.matrix is not None else i.experts.matrices[0] if i.experts else None
+    assert matrix is not None, i.op
+    return matrix.pieces[0].native.format
+
+
+def _norm(norm: Norm) -> _native.NormShape:
+    made = _native.NormShape()
+    made.weight = norm.weight.address
+    made.bias = 0 if norm.bias is None else norm.bias.address
+    made.eps, made.offset, made.is_rms = norm.eps, norm.offset, norm.is_rms
+    made.heads, made.weight_a_head = norm.heads, norm.weight_a_head
+    return made

@@ -1,0 +1,33 @@
+"""How much memory the native engine takes for a model, known before any of it is loaded."""
+
+from __future__ import annotations
+
+from octavo.backends.base import StepSize, TensorSize
+from octavo.backends.native import _native
+from octavo.backends.native.matrices import PANEL, CpuWeights, choose_format
+
+# Rows of the residual stream, of what was normalised and of what is added, that live at once.
+_HIDDEN_ROWS = 3
+# A row made ready for products, beside its numbers: int8 with scales takes two bytes for each, and
+# bf16 does too.
+_PREPARED_BYTES = 2
+_LIBRARY_BYTES = 24 << 20  # modules, and arrays of batches, that come with the first step
+
+
+def weight_bytes(tensor: TensorSize, weights: CpuWeights) -> int:
+    """A tensor as it is kept: in panels of its format, or in fp32 where it is no matrix."""
+    if not tensor.is_matrix:
+        return tensor.rows * tensor.inputs * 4
+    format_ = choose_format(tensor.type, tensor.inputs, weights, is_embedding=tensor.is_embedding)
+    return -(-tensor.rows // PANEL) * _native.panel_bytes(format_, tensor.inputs)
+
+
+def step_bytes(size: StepSize) -> int:
+    """About what the largest step takes while it runs: scratch for its rows, and logits."""
+    width = size.heads * size.head_dim
+    projected = width + 2 * size.kv_heads * size.head_dim
+    inner = max(projected + width, 2 * size.ffn)
+    row = 4 * (_HIDDEN_ROWS * size.hidden + inner)
+    prepared = _PREPARED_BYTES * max(size.hidden, width, size.ffn)
+    logits = min(size.rows, size.sequences) * size.vocabulary * 4
+    return size.rows * (row + prepared) + logits + _LIBRARY_BYTES

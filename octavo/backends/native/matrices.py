@@ -1,0 +1,222 @@
+"""Weights as the native engine keeps them: packed matrices, vectors, and how formats are chosen."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.backends.base import StoredRows
+from octavo.backends.native import _native
+from octavo.layers import Embedding, GateUpLinear, Module
+
+log = logging.getLogger(__name__)
+
+CpuWeights = Literal["auto", "float32", "bf16", "int8", "int4"]
+
+# Outputs of a panel; where gates and ups are side by side, the first half are gates.
+PANEL = 32
+_HALF = PANEL // 2
+_FLOATS = ("F32", "F16", "BF16")
+_WANTED = {"bf16": "BF16", "int8": "U8", "int4": "U4", "float32": "F32"}
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """A few floats: a norm's weights, a bias."""
+
+    values: NDArray[np.float32]
+    address: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A packed run of a matrix' outputs."""
+
+    native: _native.Matrix
+    first: int  # output
+
+    @property
+    def kind(self) -> str:
+        """What its products read: matrices of one kind may share it."""
+        name: str = self.native.format.name
+        return {"F32": "float", "F16": "float", "BF16": "bf16"}.get(name, "int8")
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A weight [outputs, inputs], in one piece or in several side by side."""
+
+    pieces: tuple[Piece, ...]
+    outputs: int
+    inputs: int
+    gated: bool = False  # gates and ups are side by side, sixteen of each
+
+    @property
+    def kind(self) -> str:
+        return self.pieces[0].kind
+
+    def by_kind(self) -> list[Matrix]:
+        """A matrix for each run of pieces of one kind."""
+        runs = groupby(self.pieces, lambda piece: piece.kind)
+        return [replace(self, pieces=tuple(run)) for _, run in runs]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(piece.native.num_bytes for piece in self.pieces)
+
+    @property
+    def formats(self) -> str:
+        """Names for a person to read."""
+        return "+".join(dict.fromkeys(piece.native.format.name for piece in self.pieces))
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """A matrix for each expert, all of one format."""
+
+    matrices: tuple[Matrix, ...]
+
+    @property
+    def kind(self) -> str:
+        return self.matrices[0].kind
+
+    @property
+    def inputs(self) -> int:
+        return self.matrices[0].inputs
+
+
+class Packer:
+    """Packs what a checkpoint stores, each part in the format that was asked for or is nearest."""
+
+    def __init__(self, team: _native.Team, weights: CpuWeights) -> None:
+        self._team = team
+        self._weights = weights
+        self._store = _native.Store()
+        self._converted: set[str] = set()
+
+    @property
+    def num_bytes(self) -> int:
+        return int(self._store.num_bytes)
+
+    def vector(self, values: NDArray[np.float32]) -> Vector:
+        flat = np.ascontiguousarray(values, np.float32).reshape(-1)
+        return Vector(flat, self._store.vector(flat))
+
+    def matrix(self, parts: Sequence[StoredRows], module: Module) -> Matrix:
+        """One matrix of these parts, one below the other."""
+        inputs = parts[0].inputs
+        if isinstance(module, GateUpLinear) and len({part.type for part in parts}) == 1:
+            return self._gated(parts, inputs)
+        pieces, first = [], 0
+        for _, run in groupby(parts, lambda part: part.type):
+            together = list(run)
+            rows = sum(map(len, together))
+            format_ = self._format(together[0].type, inputs, module)
+            native = self._pack(together, format_, inputs)
+            pieces.append(Piece(native, first))
+            first += rows
+        return Matrix(tuple(pieces), first, inputs)
+
+    def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> Experts:
+        """A matrix an expert; one that stands alone has its gates and ups together."""
+        made = tuple(self.matrix(parts, module) for parts in matrices)
+        formats = {piece.native.format for matrix in made for piece in matrix.pieces}
+        if len(formats) > 1 or any(len(matrix.pieces) > 1 for matrix in made):
+            raise ValueError(
+                "experts whose matrices are of several types cannot be run by the native engine; "
+                "use backend='torch'"
+            )
+        return Experts(made)
+
+    def _gated(self, parts: Sequence[StoredRows], inputs: int) -> Matrix:
+        ffn = len(parts[0])
+        format_ = self._format(parts[0].type, inputs, None)
+        rows, parts = self._addresses(parts, format_)
+        order = interleaved(ffn)
+        native = self._store.pack(
+            self._team,
+            getattr(_native.Stored, parts[0].type),
+            format_,
+            inputs,
+            np.where(order < 0, np.uint64(0), rows[np.maximum(order, 0)]),
+        )
+        _release(parts)
+        return Matrix((Piece(native, 0),), 2 * ffn, inputs, gated=True)
+
+    def _pack(
+        self, parts: Sequence[StoredRows], format_: _native.Format, inputs: int
+    ) -> _native.Matrix:
+        rows, parts = self._addresses(parts, format_)
+        kind = getattr(_native.Stored, parts[0].type)
+        native = self._store.pack(self._team, kind, format_, inputs, rows)
+        _release(parts)
+        return native
+
+    def _addresses(
+        self, parts: Sequence[StoredRows], format_: _native.Format
+    ) -> tuple[NDArray[np.uint64], Sequence[StoredRows]]:
+        """Where each row is; and the parts themselves, converted where they had to be."""
+        if not can_pack(parts[0].type, format_):
+            parts = [StoredRows.of(part.floats()) for part in parts]
+        return np.concatenate([part.addresses() for part in parts]), parts
+
+    def _format(self, type_: str, inputs: int, module: Module | None) -> _native.Format:
+        is_embedding = isinstance(module, Embedding)
+        format_ = choose_format(type_, inputs, self._weights, is_embedding=is_embedding)
+        if type_ not in self._converted and type_ != format_.name:
+            self._converted.add(type_)
+            log.info("weights stored as %s are kept as %s", type_, format_.name)
+        return format_
+
+
+def choose_format(
+    type_: str, inputs: int, weights: CpuWeights, *, is_embedding: bool
+) -> _native.Format:
+    """What a matrix stored as this is kept as: what was asked for, its own, or the nearest."""
+    wanted = None
+    if weights == "float32" or type_ in _FLOATS:
+        wanted = _WANTED.get(weights)
+    if wanted == "U4" and is_embedding:
+        wanted = "U8"  # where every token passes twice, four bits are too few
+    if wanted in ("U4", "U8") and inputs % PANEL:
+        wanted = None  # rows that do not divide into groups stay what they are
+    if wanted is None:
+        if hasattr(_native.Stored, type_):
+            own: _native.Format = _native.own_format(getattr(_native.Stored, type_))
+            if can_pack(type_, own):
+                return own
+        wanted = "U8" if inputs % PANEL == 0 else "F32"
+    format_: _native.Format = getattr(_native.Format, wanted)
+    if can_pack(type_, format_) or can_pack("F32", format_):
+        return format_
+    return _native.Format.F32
+
+
+def can_pack(type_: str, format_: _native.Format) -> bool:
+    """Whether rows of a stored type can be packed without being converted to floats first."""
+    stored = getattr(_native.Stored, type_, None)
+    return stored is not None and bool(_native.can_pack(stored, format_))
+
+
+def interleaved(ffn: int) -> NDArray[np.int64]:
+    """The rows of gates above ups in the order of panels: 16 gates, their ups; -1 fills up.
+
+    The last panel ends behind its last up.
+    """
+    columns = np.arange(-(-ffn // _HALF) * _HALF).reshape(-1, 1, _HALF)
+    both = np.concatenate((columns, columns + ffn), axis=1)
+    order = np.where(np.broadcast_to(columns < ffn, both.shape), both, -1).reshape(-1)
+    return order[: len(order) + -(-ffn // _HALF) * -_HALF + ffn]
+
+
+def _release(parts: Sequence[StoredRows]) -> None:
+    """The file's pages have been read for good."""
+    for part in parts:
+        if part.is_file and len(part):
+            _native.release_file_pages(part.rows.ctypes.data, part.rows.nbytes)

@@ -1,0 +1,60 @@
+"""The command line: finds the sub-command that is meant and hands it the rest of the line.
+
+Nothing is imported before it is asked for: `octavo --help` reads this file and the table of
+commands, and no parser is built but the one of the command that runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from octavo.cli.commands import COMMANDS, INTERRUPTED, OK, USAGE, Command, overview
+
+_FLAG_COMMANDS = {"-V": "version", "--version": "version"}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command line (without the program's name); the process's exit code."""
+    if words is not None:
+        return _dispatch(list(words))
+    code = _dispatch(sys.argv[1:])
+    if code == INTERRUPTED:  # an impatient third Ctrl-C is not to spoil the end
+        from signal import SIG_IGN, SIGINT, signal
+
+        signal(SIGINT, SIG_IGN)
+    return code
+
+
+def _dispatch(rest: list[str]) -> int:
+    is_debugging = rest[:1] == ["--debug"]
+    if is_debugging:
+        del rest[0]
+    if not rest or rest[0] in ("-h", "--help"):
+        sys.stdout.write(overview())
+        return OK
+    if rest[0] == "help":
+        return _dispatch([rest[1], "--help"] if rest[1:] else [])
+    name = _FLAG_COMMANDS.get(rest[0], rest[0])
+    command = COMMANDS.get(name)
+    if command is None:
+        return _unknown(name)
+    if is_debugging:
+        rest.append("--debug")
+    return _execute(command, rest[1:])
+
+
+def _execute(command: Command, words: list[str]) -> int:
+    from octavo.cli.execute import execute
+
+    return execute(command, words)
+
+
+def _unknown(name: str) -> int:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, COMMANDS, n=1)
+    hint = f"did you mean `octavo {near[0]}`?" if near else f"there are: {', '.join(COMMANDS)}"
+    kind = "option" if name.startswith("-") else "command"
+    sys.stderr.write(f"octavo: there is no {kind} {name[:80]!r}; {hint}\n")
+    return USAGE

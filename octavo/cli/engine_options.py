@@ -1,0 +1,210 @@
+"""The flags of an engine: a flag for every field of EngineArguments, under vLLM's names.
+
+vLLM's flags that mean nothing here are taken, too; `octavo.config` says why each is without effect.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from octavo.cli.parsing import Parser, byte_count, token_count
+from octavo.config import FIXED, INERT, EngineArguments
+from octavo.loader import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from octavo.config import EngineArguments as Arguments
+
+# Of vLLM's flags without effect, those that stand alone; all others take a value.
+_ALONE = frozenset(
+    {
+        "trust_remote_code",
+        "enforce_eager",
+        "disable_custom_all_reduce",
+        "disable_log_stats",
+        "disable_log_requests",
+        "enable_log_requests",
+        "enable_lora",
+    }
+)
+_DEFAULTS = {field.name: field.default for field in fields(EngineArguments)}
+
+
+def add_model(parser: Parser, *, has_default: bool = True) -> None:
+    """The model, as a word or, where there is a default, as --model."""
+    if has_default:
+        parser.add_argument(
+            "model_word", metavar="MODEL", nargs="?", help=f"the model; {DEFAULT_MODEL} by default"
+        )
+        parser.add_argument("--model", metavar="MODEL", help=argparse.SUPPRESS)
+    else:
+        parser.add_argument("model_word", metavar="MODEL", help="the model")
+
+
+def model_of(arguments: argparse.Namespace) -> str:
+    """The model that is meant."""
+    word, flag = arguments.model_word, getattr(arguments, "model", None)
+    if word is not None and flag not in (None, word):
+        from octavo.cli.parsing import UsageError
+
+        raise UsageError(f"two models are named, {word!r} and --model {flag!r}; name one")
+    name: str = word if word is not None else flag if flag is not None else DEFAULT_MODEL
+    return name
+
+
+def add_engine_options(parser: Parser) -> None:
+    """A flag for each field; what is not given is left out, so that the field's default holds."""
+    group = parser.add_argument_group("engine")
+    _add_model_options(group)
+    _add_memory_options(group)
+    _add_scheduling_options(group)
+    for name in (*INERT, *FIXED):
+        flag = _flag(name)
+        if name in _ALONE:
+            group.add_argument(
+                flag,
+                action=argparse.BooleanOptionalAction,
+                default=argparse.SUPPRESS,
+                help=argparse.SUPPRESS,
+            )
+        else:
+            group.add_argument(
+                flag, type=_literal, default=argparse.SUPPRESS, help=argparse.SUPPRESS
+            )
+
+
+def _add_model_options(group: argparse._ArgumentGroup) -> None:
+    _add(group, "tokenizer", "where the tokenizer is, if not with the model", metavar="MODEL")
+    _add(
+        group,
+        "dtype",
+        "of weights and KV while computing: auto, float32 or bfloat16",
+        metavar="TYPE",
+    )
+    _add(
+        group,
+        "max_model_len",
+        "tokens a sequence may have, as in 4096 or 32k; by default as many as the model can and "
+        "the memory holds",
+        type=token_count,
+        metavar="TOKENS",
+        default_text="",
+    )
+    _add(group, "seed", "what unseeded requests draw theirs from", type=int, metavar="NUMBER")
+    _add(
+        group,
+        "max_logprobs",
+        "most log-probabilities a request may ask for; -1: all",
+        type=int,
+        metavar="COUNT",
+    )
+
+
+def _add_memory_options(group: argparse._ArgumentGroup) -> None:
+    _add(
+        group,
+        "kv_cache_memory_bytes",
+        "memory for the KV cache, as in 4GiB; by default what is free beside the weights, at most "
+        "4 GiB",
+        "--kv-cache-memory",
+        type=byte_count,
+        metavar="SIZE",
+    )
+    _add(
+        group,
+        "num_gpu_blocks_override",
+        "KV blocks, instead of what the memory gives",
+        type=int,
+        metavar="COUNT",
+    )
+    _add(group, "block_size", "tokens a KV block", type=int, metavar="TOKENS")
+    _add(group, "enable_prefix_caching", "share the KV of equal beginnings")
+
+
+def _add_scheduling_options(group: argparse._ArgumentGroup) -> None:
+    _add(group, "max_num_seqs", "sequences that run at once", type=int, metavar="COUNT")
+    _add(
+        group,
+        "max_num_batched_tokens",
+        "tokens a step",
+        type=token_count,
+        metavar="TOKENS",
+    )
+    _add(group, "enable_chunked_prefill", "compute long prompts in several steps")
+    _add(
+        group,
+        "long_prefill_token_threshold",
+        "cap on one chunk of a long prompt; 0: none",
+        type=token_count,
+        metavar="TOKENS",
+    )
+    _add(group, "scheduling_policy", "who comes first: fcfs or priority", metavar="POLICY")
+    _add(
+        group,
+        "priority_ageing_seconds",
+        "waiting this long makes up for one step of priority; 0: never",
+        type=float,
+        metavar="SECONDS",
+    )
+    _add(
+        group,
+        "max_num_queued_reqs",
+        "requests that may wait in the engine",
+        type=int,
+        metavar="COUNT",
+    )
+
+
+def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What was asked for, by the names of `EngineArguments` and of vLLM's options."""
+    names = [*_DEFAULTS, *INERT, *FIXED]
+    return {
+        name: getattr(arguments, name)
+        for name in names
+        if name != "model" and getattr(arguments, name, None) is not None
+    }
+
+
+def engine_arguments(arguments: argparse.Namespace) -> Arguments:
+    """The same, checked."""
+    from octavo.config import read_arguments
+
+    return read_arguments(model_of(arguments), engine_options(arguments))
+
+
+def _add(
+    group: argparse._ArgumentGroup,
+    name: str,
+    text: str,
+    *more_flags: str,
+    default_text: str | None = None,
+    **options: Any,
+) -> None:
+    default = _DEFAULTS[name]
+    if isinstance(default, bool):
+        options["action"] = argparse.BooleanOptionalAction
+        default_text = "on" if default else "off"
+    if default is not None and default_text is None:
+        default_text = str(default)
+    if default_text:
+        text += f" ({default_text})"
+    flags = (_flag(name), *more_flags)
+    group.add_argument(*flags, dest=name, default=argparse.SUPPRESS, help=text, **options)
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _literal(text: str) -> int | float | bool | str | None:
+    """A value as a Python caller would write it: flags that must be 1 or None are compared so."""
+    words: dict[str, bool | None] = {"none": None, "true": True, "false": False}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,154 @@
+"""Says how much memory a model takes, before it is loaded: a bill, from the files' headers alone.
+
+No weight is read. The KV table says how many sequences of which length fit at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from octavo.cli.engine_options import add_engine_options, add_model, engine_arguments
+from octavo.cli.output import size, table
+from octavo.cli.parsing import Parser, byte_count
+
+if TYPE_CHECKING:
+    from octavo.models.load import OpenedModel
+    from octavo.observe.memory_bill import MemoryBill
+    from octavo.resolve import EngineConfig
+
+_LENGTHS = (512, 2048, 8192, 32_768, 131_072, 1_048_576)
+
+
+def add_arguments(parser: Parser) -> None:
+    """The model, the memory, and the engine's flags, for they change the bill."""
+    add_model(parser, has_default=False)
+    parser.add_argument(
+        "--memory",
+        type=byte_count,
+        metavar="SIZE",
+        help="memory to fit into, as in 16GiB; by default what is free here now",
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON, sizes in bytes")
+    add_engine_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the bill; 1 if the model does not fit."""
+    from octavo.core.config import ConfigError
+    from octavo.loader.source import resolve as resolve_source
+    from octavo.models.kv_layout import place_layers
+    from octavo.models.load import open_model
+    from octavo.observe.machine import memory
+    from octavo.resolve import make_bill, resolve
+
+    asked = engine_arguments(arguments)
+    opened = open_model(resolve_source(asked.model), asked.max_model_len)
+    layout = place_layers(opened.model)
+    free = memory().available if arguments.memory is None else arguments.memory
+    bill = make_bill(asked, opened, layout)
+    config, problem = None, ""
+    try:
+        config = resolve(asked, opened, layout, free)
+    except ConfigError as error:
+        from octavo.cli.trouble import as_flags
+
+        problem = as_flags(str(error))
+    if arguments.json:
+        import json
+
+        told = _as_json(asked.model, bill, config, free, problem)
+        sys.stdout.write(json.dumps(told, indent=1) + "\n")
+    else:
+        sys.stdout.write(_as_text(asked.model, opened, bill, config, free, problem))
+    return 1 if problem else 0
+
+
+def _as_text(
+    model: str,
+    opened: OpenedModel,
+    bill: MemoryBill,
+    config: EngineConfig | None,
+    free: int,
+    problem: str,
+) -> str:
+    spec = opened.spec
+    parts = [
+        f"{model}: {opened.architecture}, {spec.layers} layers, up to {spec.max_len:,} tokens\n",
+        "\nIn the files\n",
+        table(
+            [
+                (each.type, f"{each.num_tensors:,} tensors", size(each.num_bytes))
+                for each in bill.stored
+            ],
+            indent="  ",
+            right=(1, 2),
+        ),
+        "\nIn memory\n",
+        table(_memory_rows(bill, config, free), indent="  ", right=(1,)),
+    ]
+    if config is not None:
+        kv_bytes = config.core.num_blocks * bill.block_bytes
+        parts += ["\nSequences at once\n", table(_length_rows(bill, config), indent="  ")]
+        parts.append(f"\nIt fits, with {size(free - bill.fixed_bytes - kv_bytes)} to spare.\n")
+    else:
+        parts.append(f"\nIt does not fit: {problem}\n")
+    return "".join(parts)
+
+
+def _memory_rows(bill: MemoryBill, config: EngineConfig | None, free: int) -> list[tuple[str, ...]]:
+    block = f"{size(bill.block_bytes)} a block of {bill.block_size} tokens"
+    rows = [
+        ("weights", size(bill.weights_bytes), "as the backend keeps them"),
+        ("a step", size(bill.step_bytes), f"about; of {bill.chunk_tokens:,} tokens, the largest"),
+    ]
+    if config is not None:
+        num_blocks = config.core.num_blocks
+        told = f"{num_blocks:,} blocks; {block}, {size(int(bill.token_bytes))} a token"
+        rows.append(("KV cache", size(num_blocks * bill.block_bytes), told))
+        total = bill.fixed_bytes + num_blocks * bill.block_bytes
+        rows.append(("in all", size(total), ""))
+    else:
+        rows.append(("KV", size(int(bill.token_bytes)), f"a token; {block}"))
+    return [*rows, ("free", size(free), "")]
+
+
+def _length_rows(bill: MemoryBill, config: EngineConfig) -> list[tuple[str, ...]]:
+    """How many fit, at lengths that people think in, up to the longest there can be."""
+    core = config.core
+    kv_bytes = core.num_blocks * bill.block_bytes
+    rows: list[tuple[str, ...]] = []
+    lengths = [length for length in _LENGTHS if length < core.max_model_len]
+    for length in (*lengths, core.max_model_len):
+        fitting = bill.num_sequences(length, kv_bytes)
+        count = min(fitting, core.max_num_seqs)
+        why = " (--max-num-seqs)" if fitting >= core.max_num_seqs else ""
+        rows.append((f"{count:,} of {length:,} tokens{why}",))
+    return rows
+
+
+def _as_json(
+    model: str, bill: MemoryBill, config: EngineConfig | None, free: int, problem: str
+) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "model": model,
+        "stored": {each.type: each.num_bytes for each in bill.stored},
+        "weights": bill.weights_bytes,
+        "step": bill.step_bytes,
+        "kv_block": bill.block_bytes,
+        "block_size": bill.block_size,
+        "kv_token": bill.token_bytes,
+        "free": free,
+        "fits": config is not None,
+    }
+    if config is None:
+        return {**told, "problem": problem}
+    kv_bytes = config.core.num_blocks * bill.block_bytes
+    longest = config.core.max_model_len
+    return {
+        **told,
+        "kv_cache": kv_bytes,
+        "max_model_len": longest,
+        "sequences_of_max_model_len": bill.num_sequences(longest, kv_bytes),
+    }

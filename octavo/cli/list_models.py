@@ -1,0 +1,45 @@
+"""Lists the models that are in the caches.
+
+Ours is OCTAVO_CACHE, else ~/.cache/octavo; the Hugging Face hub's is shared with its own tools.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from octavo.cli.output import size, table
+from octavo.cli.parsing import Parser
+
+
+def add_arguments(parser: Parser) -> None:
+    """How to print."""
+    parser.add_argument("--json", action="store_true", help="as JSON, one list")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print name, kind, size and place of each."""
+    from octavo.loader.inventory import kept_models
+
+    models = kept_models()
+    if arguments.json:
+        import json
+
+        told = [
+            {
+                "name": each.name,
+                "kind": each.kind,
+                "bytes": each.num_bytes,
+                "path": str(each.path),
+            }
+            for each in models
+        ]
+        sys.stdout.write(json.dumps(told, indent=1) + "\n")
+        return 0
+    if not models:
+        sys.stdout.write("There are no models yet; `octavo pull smollm2` fetches a small one.\n")
+        return 0
+    rows = [("MODEL", "KIND", "SIZE", "PATH")]
+    rows += [(each.name, each.kind, size(each.num_bytes), str(each.path)) for each in models]
+    sys.stdout.write(table(rows, right=(2,)))
+    return 0

@@ -1,0 +1,87 @@
+"""An argument parser whose errors say what, why and what to do, and the types of its values."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+_SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[kmgt]?)(?P<binary>i?)b?", re.IGNORECASE)
+_UNITS = " kmgt"
+
+
+class UsageError(Exception):
+    """The command line cannot be understood; the message says what to type instead."""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but flags are never abbreviated, and errors are raised."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(
+            allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options
+        )
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does, with options allowed between positional arguments."""
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.error(self._about_unknown(unknown))
+        return found
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see `{self.prog} --help`")
+
+    def flags(self) -> list[str]:
+        """Every flag, those that are not shown included."""
+        return [flag for action in self._actions for flag in action.option_strings]
+
+    def visible_actions(self) -> list[argparse.Action]:
+        """The arguments that `--help` shows."""
+        return [action for action in self._actions if action.help != argparse.SUPPRESS]
+
+    def _about_unknown(self, words: list[str]) -> str:
+        name = words[0].partition("=")[0]
+        if not name.startswith("-"):
+            return f"there is no place for {words[0]!r}"
+        near = get_close_matches(name, self.flags(), n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return f"there is no option {name}{hint}"
+
+
+def byte_count(text: str) -> int:
+    """`4GiB`, `500MB`, `1.5G` or a number of bytes. Without a B, units are binary."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a size: write bytes, or a number and a unit, as in 4GiB"
+        )
+    is_decimal = text.strip().lower().endswith("b") and not match["binary"]
+    exponent = _UNITS.index(match["unit"].lower() or " ")
+    return int(float(match["number"]) * (1000 if is_decimal else 1024) ** exponent)
+
+
+def seconds(text: str) -> float:
+    """A time; it may be 0, but must end."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, as in 2.5")
+    return value
+
+
+def token_count(text: str) -> int:
+    """`4096`, `32k` (thousands) or `32K` (of 1024), as vLLM reads it."""
+    units = {"k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
+    factor = units.get(text[-1:], 1)
+    digits = text[:-1] if text[-1:] in units else text
+    try:
+        return round(float(digits) * factor) if factor > 1 else int(digits)
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of tokens: write it as in 4096 or 32k"
+        ) from None

@@ -1,0 +1,108 @@
+"""Answers a prompt, or, without one at a terminal, holds a conversation.
+
+The prompt is the words behind the command, or what is piped in; with both, what is piped in comes
+behind the words. Ctrl-C ends an answer; twice, the program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+from octavo.cli.engine_options import add_engine_options, engine_options
+from octavo.cli.parsing import Parser, UsageError
+from octavo.cli.sampling_options import add_sampling_options, sampling_of
+from octavo.loader import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from octavo.cli.conversation import Conversation
+
+MAX_PROMPT_BYTES = 64 << 20  # of standard input; no model reads as much
+
+
+def add_arguments(parser: Parser) -> None:
+    """The prompt, what the answer is to be like, and the engine's flags."""
+    parser.add_argument("prompt", metavar="PROMPT", nargs="*", help="the prompt")
+    parser.add_argument(
+        "-m", "--model", metavar="MODEL", default=DEFAULT_MODEL, help="the model (smollm2)"
+    )
+    parser.add_argument(
+        "--raw", action="store_true", help="continue the prompt as it is, without a chat template"
+    )
+    parser.add_argument("--system", metavar="TEXT", help="what the model is told of its task")
+    parser.add_argument(
+        "--chat-template", metavar="FILE", help="a Jinja template instead of the model's own"
+    )
+    parser.add_argument(
+        "--stats", action="store_true", help="tell tokens and speed after each answer"
+    )
+    add_sampling_options(parser)
+    add_engine_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Answer, and be done; or chat."""
+    prompt = _prompt(arguments)
+    if prompt is None and arguments.raw:
+        raise UsageError("--raw continues a prompt, and there is none; write one behind it")
+    if arguments.raw and (arguments.system or arguments.chat_template):
+        raise UsageError("--raw takes no chat template, so --system and --chat-template are void")
+    conversation = _open(arguments)
+    try:
+        if prompt is None:
+            from octavo.cli.chat import chat
+
+            return chat(conversation)
+        conversation.answer(prompt)
+        return 0
+    finally:
+        conversation.close()
+
+
+def _open(arguments: argparse.Namespace) -> Conversation:
+    """Load the model."""
+    from octavo.cli.conversation import Conversation
+    from octavo.frontend.async_llm import AsyncLLM
+
+    if arguments.chat_template is not None:
+        with open(arguments.chat_template, encoding="utf-8") as file:
+            arguments.chat_template = file.read()
+    logging.getLogger("octavo").debug("loading %s", arguments.model)
+    options = engine_options(arguments)
+    options.setdefault("max_num_seqs", 1)
+    llm = AsyncLLM(arguments.model, **options)
+    return Conversation(
+        llm,
+        lambda recommended: sampling_of(arguments, recommended),
+        system=arguments.system,
+        template=arguments.chat_template,
+        is_raw=arguments.raw,
+        tells_speed=arguments.stats,
+    )
+
+
+def _prompt(arguments: argparse.Namespace) -> str | None:
+    """What is asked, from the words and from standard input; None at a terminal without words."""
+    words = " ".join(arguments.prompt)
+    if sys.stdin is None or sys.stdin.isatty():
+        return words or None
+    data = sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
+    if len(data) > MAX_PROMPT_BYTES:
+        raise UsageError(
+            f"standard input has more than {MAX_PROMPT_BYTES:,} bytes; no model reads as much"
+        )
+    try:
+        piped = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"standard input is not UTF-8 text (at byte {error.start:,}); convert it first"
+        ) from None
+    if not arguments.raw:
+        piped = piped.strip("\n")
+    if words and piped.strip():
+        return f"{words}\n\n{piped}"
+    if not (words or piped):
+        raise UsageError("there is no prompt: write one behind the command, or pipe one in")
+    return words or piped

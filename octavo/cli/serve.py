@@ -1,0 +1,136 @@
+"""Serves a model over HTTP, in OpenAI's and vLLM's dialect, until it is told to end.
+
+The first SIGTERM or Ctrl-C lets running requests finish; the second ends at once. The engine runs
+in a process of its own, and is started again, with nothing lost, when it dies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from octavo.cli.engine_options import add_engine_options, add_model, engine_options, model_of
+from octavo.cli.output import size, table
+from octavo.cli.parsing import Parser
+from octavo.cli.server_options import add_server_options, server_config
+
+if TYPE_CHECKING:
+    from octavo.config import EngineArguments
+    from octavo.exec.facts import EngineFacts
+    from octavo.frontend.async_llm import AsyncLLM
+    from octavo.server.config import ServerConfig
+    from octavo.server.lifecycle import Lifecycle
+
+_LEVELS = {"trace": "DEBUG", "critical": "CRITICAL", "error": "ERROR", "warning": "WARNING"}
+_LEVELS |= {"info": "INFO", "debug": "DEBUG"}
+
+
+def add_arguments(parser: Parser) -> None:
+    """The model, the server's flags and the engine's."""
+    add_model(parser)
+    parser.add_argument(
+        "--engine",
+        choices=("process", "inline"),
+        default="process",
+        help="where the engine runs: in a process of its own, or in this one, for debugging",
+    )
+    parser.add_argument(
+        "--log-level",
+        "--uvicorn-log-level",
+        type=_level,
+        default="INFO",
+        metavar="LEVEL",
+        help="debug, info, warning or error (info)",
+    )
+    add_server_options(parser)
+    add_engine_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check everything that can be checked, load the model, serve."""
+    began = time.monotonic()
+    from octavo.config import read_arguments
+    from octavo.loader.source import resolve
+    from octavo.observe.machine import process_age
+    from octavo.server.lifecycle import bind
+
+    age = process_age()
+    config = server_config(arguments)
+    asked = read_arguments(model_of(arguments), engine_options(arguments))
+    bind(config).close()  # an address that is taken is not to be found out after a minute
+    resolve(asked.model)  # fetched here, where progress is seen and errors are the user's to read
+    start = StartUp(began if age is None else began - age)
+    start.lap("start Python, find the model")
+
+    from octavo.frontend.async_llm import AsyncLLM
+
+    llm = AsyncLLM(asked.model, engine=arguments.engine, **engine_options(arguments))
+    try:
+        start.add_engine(llm.facts)
+        return _serve(config, llm, asked, start)
+    finally:
+        llm.close()
+
+
+def _serve(config: ServerConfig, llm: AsyncLLM, asked: EngineArguments, start: StartUp) -> int:
+    from octavo.loader.source import resolve
+    from octavo.server import lifecycle
+    from octavo.server.adapter import LLMEngine
+
+    tokenizer = None
+    if asked.tokenizer is not None:
+        source = resolve(asked.tokenizer)
+        tokenizer = source.weights[0] if source.is_gguf else source.directory
+
+    async def start_engine() -> LLMEngine:
+        return await LLMEngine.over(llm, max_logprobs=asked.max_logprobs, tokenizer=tokenizer)
+
+    def say_ready(life: Lifecycle) -> None:
+        start.lap("open the door")
+        text = lifecycle.ready_text(life.config, life.port, life.server.model_name)
+        sys.stdout.write(f"{text}\n{start.text()}\n{_memory_text(llm.facts)}")
+        sys.stdout.flush()
+
+    return lifecycle.run(config, start_engine, say_ready)
+
+
+class StartUp:
+    """How long each part of the start took, in order."""
+
+    def __init__(self, began: float) -> None:
+        self._began = self._last = began
+        self.laps: list[tuple[str, float]] = []
+
+    def lap(self, what: str) -> None:
+        """All since the last lap was this."""
+        now = time.monotonic()
+        self.laps.append((what, now - self._last))
+        self._last = now
+
+    def add_engine(self, facts: EngineFacts) -> None:
+        """The engine has told its own parts; what is left of the time was its process's start."""
+        now = time.monotonic()
+        rest = now - self._last - sum(seconds for _, seconds in facts.start_seconds)
+        self.laps.append(("start the engine and read the tokenizer", max(rest, 0.0)))
+        self.laps += facts.start_seconds
+        self._last = now
+
+    def text(self) -> str:
+        """A table, with the sum."""
+        rows = [(what, f"{seconds:.2f} s") for what, seconds in self.laps]
+        rows.append(("ready after", f"{self._last - self._began:.2f} s"))
+        return table(rows, indent="  ", right=(1,))
+
+
+def _memory_text(facts: EngineFacts) -> str:
+    told = ", ".join(f"{name} {size(count)}" for name, count in facts.memory_bytes.items())
+    return f"  memory: {told}\n" if told else ""
+
+
+def _level(text: str) -> str:
+    level = _LEVELS.get(text.lower())
+    if level is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no level; there are: {', '.join(_LEVELS)}")
+    return level

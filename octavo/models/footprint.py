@@ -1,0 +1,52 @@
+"""Weighs an opened model: its tensors by storage type, and what they come to once they are bound.
+
+Only headers are read. What is held can be weighed as well, to be compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import groupby
+
+from octavo.backends.base import TensorSize
+from octavo.layers import Embedding, PositionEmbedding
+from octavo.layers.moe import ExpertMatrices
+from octavo.models.build import Need, find_needs
+from octavo.models.load import OpenedModel
+from octavo.models.weights import RenamedWeights, Weights
+from octavo.observe.memory_bill import Stored, by_type
+
+
+def stored(opened: OpenedModel) -> tuple[Stored, ...]:
+    """The checkpoint's tensors."""
+    infos = opened.checkpoint.tensors.values()
+    return by_type([(info.type.name, info.num_bytes) for info in infos])
+
+
+def tensor_sizes(opened: OpenedModel) -> Iterator[TensorSize]:
+    """What the layers will hold."""
+    weights: Weights = opened.weights
+    if opened.model.renames:
+        weights = RenamedWeights(weights, opened.model.renames)
+    for need in find_needs(opened.model, weights.shapes()):
+        shape = need.declared.shape
+        is_embedding = isinstance(need.module, Embedding | PositionEmbedding)
+        if len(shape) < 2 or not (need.matrix or is_embedding):
+            yield TensorSize("F32", 1, math.prod(shape), False, False)
+            continue
+        count = shape[0] if isinstance(need.module, ExpertMatrices) else 1
+        parts = [_part(need, index, weights, count) for index in range(len(need.sources))]
+        for (type_, inputs), run in groupby(parts, lambda part: part[:2]):
+            size = TensorSize(type_, sum(rows for _, _, rows in run), inputs, True, is_embedding)
+            yield from [size] * count
+
+
+def _part(need: Need, index: int, weights: Weights, count: int) -> tuple[str, int, int]:
+    """Of one source: the type of its rows, their inputs, and how many go to each matrix."""
+    source, shape = need.sources[index], list(need.shapes())[index]
+    rows, inputs = shape[:-3:-1] if source.transposed else shape[-2:]
+    names = need.names(source)
+    stored = None if source.transposed else weights.stored(names[0])
+    type_ = "F32" if stored is None else stored.type
+    return type_, inputs, rows * math.prod(shape[:-2]) * len(names) // count

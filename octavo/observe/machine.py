@@ -1,0 +1,152 @@
+"""What this machine offers a process: cores, memory, instruction sets, limits."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path("/")
+# Of what a CPU says it has, what kernels are written for.
+INSTRUCTION_SETS = {
+    "avx2": "AVX2",
+    "fma": "FMA",
+    "f16c": "F16C",
+    "avx512f": "AVX-512",
+    "avx512_vnni": "AVX-512 VNNI",
+    "avx512_bf16": "AVX-512 BF16",
+    "avx_vnni": "AVX VNNI",
+    "amx_tile": "AMX",
+    "amx_bf16": "AMX BF16",
+    "amx_int8": "AMX INT8",
+    "asimd": "NEON",
+    "asimddp": "NEON dot product",
+    "i8mm": "I8MM",
+    "bf16": "BF16",
+    "sve": "SVE",
+}
+_MOST_LEVELS = 32  # of nested control groups
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """In bytes; a control group's limit, where it is the tighter one, counts as the machine's."""
+
+    total: int
+    available: int  # could be taken now without swapping
+    is_limited: bool  # by a control group (a container)
+
+
+def memory(root: Path = ROOT) -> Memory:
+    """What there is, and what of it is free."""
+    fields = _fields(root / "proc/meminfo")
+    page = os.sysconf("SC_PAGE_SIZE")
+    total = fields.get("MemTotal", 0) * 1024 or page * os.sysconf("SC_PHYS_PAGES")
+    available = fields.get("MemAvailable", -1) * 1024
+    if available < 0:
+        available = total // 2
+    is_limited = False
+    for group in _control_groups(root):
+        limit = _number(group / "memory.max")
+        if limit is None or limit >= total:
+            continue
+        used = _number(group / "memory.current") or 0
+        cached = _fields(group / "memory.stat", separator=" ").get("inactive_file", 0)
+        total, is_limited = limit, True
+        available = min(available, max(limit - max(used - cached, 0), 0))
+    return Memory(total, available, is_limited)
+
+
+def num_cores(root: Path = ROOT) -> tuple[int, float | None]:
+    """Cores this process may run on, and the share of them in cores that a container allows."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    quotas = []
+    for group in _control_groups(root):
+        words = _text(group / "cpu.max").split()
+        if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
+            quotas.append(int(words[0]) / int(words[1]))
+    return allowed or 1, min(quotas, default=None)
+
+
+def processor(root: Path = ROOT) -> tuple[str, list[str]]:
+    """The CPU's name, and those of its instruction sets that matter here."""
+    name = ""
+    flags: list[str] = []
+    for line in _text(root / "proc/cpuinfo").splitlines():
+        key, _, value = line.partition(":")
+        key = key.strip().lower()
+        if key == "model name" and not name:
+            name = value.strip()
+        elif key in ("flags", "features") and not flags:
+            flags = value.split()
+    present = frozenset(flags)
+    return name, [told for flag, told in INSTRUCTION_SETS.items() if flag in present]
+
+
+def huge_pages(root: Path = ROOT) -> str:
+    """How transparent huge pages are set: `always`, `madvise` or `never`; "" where unknown."""
+    text = _text(root / "sys/kernel/mm/transparent_hugepage/enabled")
+    return text.partition("[")[2].partition("]")[0]
+
+
+def own_bytes() -> int:
+    """What of this process's memory is its own and resident: files it maps are not counted."""
+    return _fields(ROOT / "proc/self/status").get("RssAnon", 0) * 1024
+
+
+def process_age() -> float | None:
+    """Seconds since the system started this process; None where that is not told."""
+    uptime = _text(ROOT / "proc/uptime").split()
+    # The name, in parentheses, may hold spaces.
+    words = _text(ROOT / "proc/self/stat").rpartition(")")[2].split()
+    if not uptime or len(words) < 20:
+        return None
+    return float(uptime[0]) - int(words[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def give_back_freed() -> None:
+    """Let the system have what this process has freed but still keeps; glibc can, others need not.
+
+    Loading a model frees a great deal at once, which nothing later is large enough to reuse.
+    """
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):
+        return
+    trim(0)
+
+
+def _control_groups(root: Path) -> list[Path]:
+    """This process's control group and those around it, the innermost first (version 2)."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        if number == "0":
+            top = root / "sys/fs/cgroup"
+            path = top / rest.partition(":")[2].lstrip("/")
+            inside = [path, *path.parents][:_MOST_LEVELS]
+            return [each for each in inside if each == top or top in each.parents]
+    return []
+
+
+def _fields(path: Path, separator: str = ":") -> dict[str, int]:
+    """`Name: 123 kB` lines as numbers."""
+    found = {}
+    for line in _text(path).splitlines():
+        name, _, value = line.partition(separator)
+        words = value.split()
+        if words and words[0].isdigit():
+            found[name.strip()] = int(words[0])
+    return found
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,52 @@
+"""No code for newer processors where older ones run: what the compiler made, disassembled."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+WIDE_REGISTER = re.compile(r"%[yz]mm\d")
+# What the linker may take from one object for all the others: weak symbols of every kind.
+SHARED_SYMBOLS = re.compile(r"^\S+ [WVu] (\S+)$", re.MULTILINE)
+
+
+def objects(pattern: str) -> list[Path]:
+    """The newest build's objects of these sources; skips where none was built here."""
+    builds = [path.parent for path in ROOT.glob("build/*/CMakeFiles/_native.dir/csrc")]
+    if not builds:
+        pytest.skip("the native engine was not built in this directory")
+    newest = max(builds, key=lambda path: (path / "csrc").stat().st_mtime)
+    return sorted((newest / "csrc").glob(pattern))
+
+
+def output_of(*command: str | Path) -> str:
+    if shutil.which(str(command[0])) is None:
+        pytest.skip(f"{command[0]} is not installed")
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize(
+    "pattern", ["bind/*.o", "pack/*.o", "runtime/*.o", "kernels/isa_scalar*.o"]
+)
+def test_what_every_processor_runs_uses_no_wide_registers(pattern: str) -> None:
+    found = objects(pattern)
+    assert found
+    for path in found:
+        code = output_of("objdump", "-d", "--no-show-raw-insn", path)
+        assert WIDE_REGISTER.findall(code)[:3] == [], path.name
+
+
+def test_wide_registers_are_found_where_they_are() -> None:
+    [path] = objects("kernels/isa_avx512bf16.cpp.o")
+    assert WIDE_REGISTER.search(output_of("objdump", "-d", "--no-show-raw-insn", path))
+
+
+def test_kernels_of_newer_processors_share_no_function() -> None:
+    """A weak function compiled with their flags could be the copy that the linker keeps."""
+    found = [path for path in objects("kernels/isa_*.o") if "isa_scalar" not in path.name]
+    for path in found:
+        shared = SHARED_SYMBOLS.findall(output_of("nm", "--defined-only", path))
+        assert not shared, f"{path.name} has {shared[:3]}"

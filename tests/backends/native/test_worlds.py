@@ -1,0 +1,26 @@
+"""The simulator's worlds over the real runner on the native engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.backends.native.tiny import make_native
+from tests.runner.real_world import RealSimulation
+from tests.sim.world import draw_world
+
+# Those of the first worlds whose blocks the native engine takes.
+SEEDS = [seed for seed in range(220) if draw_world(seed).config.block_size % 16 == 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+def test_worlds_hold(part: int) -> None:
+    """Aborts, preemptions, resets, deaths, NaN, forks and drafts: equal to each request alone."""
+    seeds = SEEDS[part::4]
+    assert len(seeds) >= 8
+    for seed in seeds:
+        simulation = RealSimulation(draw_world(seed), make_native)
+        try:
+            simulation.run()
+        except Exception as error:
+            raise AssertionError(f"world {seed}, at tick {simulation.num_ticks}") from error

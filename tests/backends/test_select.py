@@ -1,0 +1,58 @@
+"""Which backend runs, and what is said where none does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from octavo.backends import select as module
+from octavo.backends.select import Caps, NoBackendError, select
+
+
+@pytest.fixture
+def nothing_native(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "native_caps", lambda size: Caps("native", "not built"))
+
+
+@pytest.fixture
+def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "torch_caps", lambda: Caps("torch", "not installed"))
+
+
+def test_native_is_the_first_choice() -> None:
+    assert select("auto").name == "native"
+    assert select("torch").name == "torch"
+
+
+def test_blocks_that_the_kernels_do_not_take_go_to_torch() -> None:
+    choice = select("auto", block_size=4)
+    assert choice.name == "torch"
+    assert "block_size=4 is not a multiple of 16" in choice.reason
+
+
+@pytest.mark.usefixtures("nothing_native")
+def test_without_the_extension_torch_runs_and_says_why() -> None:
+    assert "not built" in select("auto").reason
+    with pytest.raises(NoBackendError, match="backend='native' cannot run: not built"):
+        select("native")
+
+
+@pytest.mark.usefixtures("nothing_native", "no_torch")
+def test_where_nothing_runs_both_reasons_are_given() -> None:
+    with pytest.raises(NoBackendError, match=r"native: not built; torch: not installed"):
+        select("auto")
+
+
+def test_the_native_road_imports_no_torch() -> None:
+    """A model is bound, recorded and run in a process where torch cannot be had."""
+    code = """
+import sys
+sys.modules["torch"] = None
+import octavo, octavo.exec.local, octavo.backends.native.backend
+from octavo.backends.native.backend import NativeBackend
+print(len(NativeBackend().tier) > 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"

@@ -1,0 +1,137 @@
+"""The conversation at a terminal: lines, commands, Ctrl-C, and what is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from octavo import LLM, AsyncLLM, RequestError, SamplingParams
+from octavo.cli.chat import chat
+from octavo.cli.conversation import Conversation
+from octavo.core.sampling_params import RequestOutputKind
+
+
+class Person:
+    """Types what it is given; an exception is what happens instead of a line."""
+
+    def __init__(self, *lines: str | type[BaseException]) -> None:
+        self._lines = iter(lines)
+
+    def __call__(self, prompt: str) -> str:
+        line = next(self._lines, EOFError)
+        if isinstance(line, str):
+            return line
+        raise line
+
+
+class Echo:
+    """Remembers what it was asked; told to, it fails."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def answer(self, prompt: str) -> str:
+        if prompt == "fail":
+            raise RequestError("no room")
+        if prompt == "interrupt":
+            raise KeyboardInterrupt
+        self.heard.append(prompt)
+        return prompt
+
+    def forget(self) -> None:
+        self.heard.clear()
+
+
+def test_lines_until_the_end() -> None:
+    echo = Echo()
+    assert chat(echo, Person("one", "", "  two ", "/not a command")) == 0
+    assert echo.heard == ["one", "two", "/not a command"]
+
+
+def test_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    echo = Echo()
+    assert chat(echo, Person("one", "/clear", "two", "/help", "/nonsense", "/exit", "three")) == 0
+    assert echo.heard == ["two"]
+    assert capsys.readouterr().out.count("/clear   forget") == 2
+
+
+def test_several_lines() -> None:
+    echo = Echo()
+    chat(echo, Person('"""one', "two", 'three"""', '"""four"""'))
+    assert echo.heard[0] == "one\ntwo\nthree"
+
+
+def test_a_failed_request_does_not_end_the_conversation(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    echo = Echo()
+    assert chat(echo, Person("fail", "one")) == 0
+    assert "no room" in capsys.readouterr().err
+    assert echo.heard == ["one"]
+
+
+def test_ctrl_c_once_and_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    echo = Echo()
+    assert chat(echo, Person("interrupt", "one", KeyboardInterrupt, "two")) == 0
+    assert echo.heard == ["one", "two"]
+    with pytest.raises(KeyboardInterrupt):
+        chat(echo, Person("interrupt", KeyboardInterrupt, "never"))
+    assert "never" not in echo.heard
+    assert "(Ctrl-C again to leave)" in capsys.readouterr().out
+
+
+def settle(recommended: SamplingParams) -> SamplingParams:
+    return SamplingParams(
+        temperature=0.0, max_tokens=5, ignore_eos=True, output_kind=RequestOutputKind.DELTA
+    )
+
+
+@pytest.fixture
+def conversation(tiny: str) -> Iterator[Conversation]:
+    made = Conversation(AsyncLLM(tiny, num_gpu_blocks_override=20), settle, system="Be")
+    yield made
+    made.close()
+
+
+def test_what_was_said_is_part_of_the_next_prompt(conversation: Conversation, tiny: str) -> None:
+    first = conversation.answer("x")
+    second = conversation.answer("y")
+    assert [each["role"] for each in conversation.messages] == [
+        *("system", "user", "assistant", "user", "assistant")
+    ]
+    with LLM(tiny, num_gpu_blocks_override=20) as llm:
+        said = [{"role": "system", "content": "Be"}, {"role": "user", "content": "x"}]
+        assert first == llm.chat(said, settle(SamplingParams()))[0].outputs[0].text
+        said += [{"role": "assistant", "content": first}, {"role": "user", "content": "y"}]
+        assert second == llm.chat(said, settle(SamplingParams()))[0].outputs[0].text
+    conversation.forget()
+    assert conversation.messages == [{"role": "system", "content": "Be"}]
+    assert conversation.answer("x") == first
+
+
+def test_a_request_that_fails_is_as_if_never_made(conversation: Conversation) -> None:
+    with pytest.raises(RequestError, match="leaves no room"):
+        conversation.answer("x " * 300)
+    assert conversation.messages == [{"role": "system", "content": "Be"}]
+
+
+def test_ctrl_c_keeps_what_was_said(
+    conversation: Conversation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Conversation._write
+    pieces: list[str] = []
+
+    def interrupt(self: Conversation, text: str) -> None:
+        write(self, text)
+        pieces.append(text)
+        if len(pieces) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Conversation, "_write", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        conversation.answer("x")
+    assert conversation.messages[-1] == {"role": "assistant", "content": "".join(pieces[:2])}
+    monkeypatch.setattr(Conversation, "_write", write)
+    conversation.forget()
+    assert conversation.answer("x")

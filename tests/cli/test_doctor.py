@@ -1,0 +1,87 @@
+"""`octavo doctor` says what is missing, and what to do."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from octavo.cli import doctor, main
+from octavo.cli.commands import FAILED, OK
+from octavo.cli.doctor import Finding, verdict
+from octavo.observe import machine
+from tests.tidy.source import ROOT
+
+
+@pytest.mark.usefixtures("caches")
+def test_a_machine_that_runs_models(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == OK
+    text = capsys.readouterr().out
+    for what in ("Python", "cores", "memory", "torch backend", "model cache", "open files"):
+        assert what in text
+    assert main(["doctor", "--json"]) == OK
+    told = json.loads(capsys.readouterr().out)
+    assert text.rstrip().endswith(told["verdict"])
+
+
+@pytest.mark.usefixtures("caches")
+def test_without_torch_nothing_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find: Callable[[str], object] = importlib.util.find_spec
+    hidden = ("torch", "octavo.backends.native")
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in hidden else find(name)
+    )
+    assert main(["doctor"]) == FAILED
+    text = capsys.readouterr().out
+    assert "→ pip install 'octavo[torch]'" in text
+    assert "No model can run here yet: torch backend: pip install" in text
+
+
+def test_it_looks_for_what_the_package_asks_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    required = {re.split(r"[>;=<\[ ]", line)[0] for line in project["dependencies"]}
+    assert required == {doctor._DISTRIBUTIONS.get(name, name) for name in doctor._NEEDED}
+
+
+def test_a_package_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "zmq" else name)
+    (first, *_) = doctor.packages()
+    assert (first.found, first.advice) == ("without zmq", "pip install pyzmq")
+    assert first.is_fatal
+
+
+def test_little_memory_and_small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "memory", lambda: machine.Memory(1 << 30, 1 << 20, True))
+    monkeypatch.setattr(machine, "huge_pages", lambda: "never")
+    memory, pages = doctor.memory()
+    assert memory.found == "1 MiB free of 1 GiB, which the container allows"
+    assert "octavo fit MODEL" in memory.advice
+    assert "transparent_hugepage" in pages.advice
+
+
+def test_a_cache_that_cannot_be_written(caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    ours, hub = doctor.caches()
+    assert "cannot be written" in ours.found
+    assert "OCTAVO_CACHE" in ours.advice
+    assert not hub.advice
+    assert str(caches) in ours.found
+
+
+@pytest.mark.parametrize(
+    ("findings", "line"),
+    [
+        ([Finding("a", "b")], "All is well"),
+        ([Finding("a", "b", "do it"), Finding("c", "d")], "1 things could be better"),
+        ([Finding("a", "b", "do it"), Finding("c", "d", "now", True)], "yet: c: now."),
+    ],
+)
+def test_the_verdict(findings: list[Finding], line: str) -> None:
+    assert line in verdict(findings)

@@ -1,0 +1,59 @@
+"""`octavo fit` tells what the engine takes, and whether that fits."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from octavo.cli import main
+from octavo.cli.commands import FAILED, OK
+
+
+def told_of(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    main(["fit", *words, "--json"])
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return told
+
+
+def test_the_bill(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", tiny, "--memory", "1GiB", "--max-num-seqs", "4"]) == OK
+    text = capsys.readouterr().out
+    assert "LlamaForCausalLM, 2 layers, up to 128 tokens" in text
+    assert "4 of 128 tokens (--max-num-seqs)" in text
+    assert "It fits, with " in text
+
+
+def test_as_json(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = (tiny, "--memory", "1GiB", "--max-num-seqs", "4")
+    told = told_of(capsys, *words)
+    assert told["fits"] is True
+    assert told["weights"] == sum(told["stored"].values())
+    assert told["kv_token"] == 2 * 2 * 2 * 8 * 4
+    assert told["kv_cache"] == (4 * 8 + 1) * told["kv_block"]
+    assert told["sequences_of_max_model_len"] == 4
+    halved = told_of(capsys, *words, "--dtype", "bfloat16")
+    assert halved["weights"] == told["weights"] // 2
+    assert halved["kv_token"] == told["kv_token"] / 2
+
+
+def test_what_does_not_fit(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", tiny, "--memory", "100MB"]) == FAILED
+    told = capsys.readouterr().out
+    assert "It does not fit: there is not enough memory" in told
+    assert "set --kv-cache-memory-bytes" in told
+    refused = told_of(capsys, tiny, "--memory", "1GiB", "--max-model-len", "99999")
+    assert refused["fits"] is False
+    assert "--max-model-len=99999 is more than the 128 positions" in str(refused["problem"])
+
+
+def test_it_needs_no_torch(tiny: str) -> None:
+    program = (
+        "import sys; from octavo.cli import main; code = main(sys.argv[1:]); "
+        "sys.exit(code or 'torch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program, "fit", tiny]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == OK

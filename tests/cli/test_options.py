@@ -1,0 +1,163 @@
+"""Every field has its flag, and vLLM's flags are taken, or refused with a reason."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from octavo.cli import server_options
+from octavo.cli.commands import COMMANDS
+from octavo.cli.engine_options import engine_arguments, model_of
+from octavo.cli.execute import make_parser
+from octavo.cli.parsing import UsageError
+from octavo.cli.server_options import server_config
+from octavo.config import FIXED, INERT, EngineArguments
+from octavo.core.config import ConfigError
+from octavo.server.config import ServerConfig, ServerConfigError
+
+KEY = "a-long-enough-key"
+
+
+def engine(*words: str) -> EngineArguments:
+    return engine_arguments(make_parser(COMMANDS["serve"]).parse_args(words))
+
+
+def server(*words: str) -> ServerConfig:
+    return server_config(make_parser(COMMANDS["serve"]).parse_args(words))
+
+
+@pytest.mark.parametrize("command", ["serve", "run", "fit"])
+def test_every_field_of_an_engine_has_a_flag(command: str) -> None:
+    destinations = {action.dest for action in make_parser(COMMANDS[command])._actions}
+    for field in fields(EngineArguments):
+        assert field.name in destinations or field.name == "model"
+
+
+def test_every_field_of_the_server_has_a_flag() -> None:
+    destinations = {action.dest for action in make_parser(COMMANDS["serve"])._actions}
+    spelled_otherwise = {"api_keys": "api_key"}
+    for field in fields(ServerConfig):
+        assert spelled_otherwise.get(field.name, field.name) in destinations, field.name
+
+
+def test_defaults_are_the_fields_own() -> None:
+    assert engine() == EngineArguments()
+    assert server() == ServerConfig()
+
+
+def test_an_engine_as_asked_for() -> None:
+    asked = engine(
+        *("some/model", "--max-model-len", "32k", "--kv-cache-memory", "2GiB", "--max-num-seqs=8"),
+        *("--no-enable-prefix-caching", "--dtype", "bfloat16", "--seed", "-3"),
+        *("--max-num-batched-tokens", "1K", "--scheduling-policy", "priority"),
+    )
+    assert asked == EngineArguments(
+        model="some/model",
+        max_model_len=32_000,
+        kv_cache_memory_bytes=2 << 30,
+        max_num_seqs=8,
+        enable_prefix_caching=False,
+        dtype="bfloat16",
+        seed=-3,
+        max_num_batched_tokens=1024,
+        scheduling_policy="priority",
+    )
+
+
+def test_the_model_may_be_named_in_two_ways_but_once() -> None:
+    assert engine("--model", "x").model == engine("x").model == "x"
+    arguments = make_parser(COMMANDS["serve"]).parse_args(["x", "--model", "y"])
+    with pytest.raises(UsageError, match="two models are named, 'x' and --model 'y'"):
+        model_of(arguments)
+
+
+def test_flags_without_effect_are_taken(caplog: pytest.LogCaptureFixture) -> None:
+    alone = ("--trust-remote-code", "--enforce-eager", "--disable-log-requests")
+    assert engine(*alone, "--gpu-memory-utilization", "0.9", "m").model == "m"
+    assert "gpu_memory_utilization (" in caplog.text
+    caplog.clear()
+    server("--disable-uvicorn-access-log", "--max-log-len", "10")
+    assert "--disable-uvicorn-access-log (requests are not logged)" in caplog.text
+    assert "--max-log-len" in caplog.text
+
+
+def test_flags_may_say_what_is_the_case_anyhow() -> None:
+    words = ("--tensor-parallel-size", "1", "--quantization", "None", "--kv-cache-dtype", "auto")
+    assert engine(*words, "--no-enable-lora", "m") == EngineArguments(model="m")
+    with pytest.raises(ConfigError, match="tensor_parallel_size=2 is not possible"):
+        engine("--tensor-parallel-size", "2")
+    with pytest.raises(ConfigError, match="enable_lora=True is not possible"):
+        engine("--enable-lora")
+
+
+def test_all_of_vllms_engine_flags_are_known() -> None:
+    flags = make_parser(COMMANDS["serve"]).flags()
+    assert all("--" + name.replace("_", "-") in flags for name in (*INERT, *FIXED))
+
+
+@pytest.mark.parametrize("name", server_options._REFUSED)
+def test_flags_for_what_there_is_not(name: str) -> None:
+    words = [f"--{name.rstrip('!')}"] + ([] if name.endswith("!") else ["x"])
+    with pytest.raises(UsageError, match=f"{words[0]} is not possible: "):
+        server(*words)
+
+
+def test_a_server_as_asked_for(tmp_path: Path) -> None:
+    template = tmp_path / "chat.jinja"
+    template.write_text("{{ messages }}", "utf-8")
+    config = server(
+        *("--host", "0.0.0.0", "--port", "0", "--api-key", KEY, "--served-model-name", "it"),
+        *("--allowed-origins", '["https://a.example", "https://b.example"]'),
+        *("--allowed-host", "one", "--allowed-host", "two", "--no-explain", "--strict"),
+        *("--max-body-bytes", "1MiB", "--drain-seconds", "2", "--metrics-names", "vllm"),
+        *("--chat-template", str(template)),
+    )
+    assert config == ServerConfig(
+        host="0.0.0.0",
+        port=0,
+        api_keys=(KEY,),
+        served_model_name="it",
+        allowed_origins=("https://a.example", "https://b.example"),
+        allowed_hosts=("one", "two"),
+        enable_explain=False,
+        strict=True,
+        max_body_bytes=1 << 20,
+        drain_seconds=2.0,
+        metrics_names="vllm",
+        chat_template="{{ messages }}",
+    )
+
+
+def test_keys_come_from_three_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# ours\nfile-key-1\n", "utf-8")
+    monkeypatch.setenv("OCTAVO_API_KEY", "environment-key, file-key-1")
+    config = server("--api-key", KEY, "--api-key-file", str(file))
+    assert config.api_keys == (KEY, "file-key-1", "environment-key")
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "message"),
+    [
+        (["--cache-scope", "all"], UsageError, "--cache-scope 'all' must be one of key, global"),
+        (["--allowed-origins", "[1]"], UsageError, "is not a JSON list of names"),
+        (["--allowed-origins", "[x"], UsageError, "is not a JSON list of names"),
+        (["--host", "0.0.0.0"], ServerConfigError, "there is no API key"),
+        (["--api-key", "short"], ServerConfigError, "fewer than 8 characters"),
+        (["--chat-template", "/no/such"], FileNotFoundError, "/no/such"),
+    ],
+)
+def test_a_server_that_cannot_be(words: list[str], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        server(*words)
+
+
+def test_levels() -> None:
+    parse = make_parser(COMMANDS["serve"]).parse_args
+    assert parse(["--uvicorn-log-level", "trace"]).log_level == "DEBUG"
+    assert logging.getLevelName(logging.INFO) == parse([]).log_level
+    with pytest.raises(UsageError, match="'loud' is no level"):
+        parse(["--log-level", "loud"])

@@ -1,0 +1,133 @@
+"""`octavo run` answers: as the library does, from words and from standard input."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from octavo import LLM, SamplingParams
+from octavo.cli import main
+from octavo.cli.commands import FAILED, INTERRUPTED, OK, USAGE
+from octavo.env import child_environment
+
+Pipe = Callable[[bytes], None]
+FEW = ("--temperature", "0", "--max-tokens", "6", "--ignore-eos")
+SMALL = ("--num-gpu-blocks-override", "20")
+
+
+@pytest.fixture(scope="module")
+def llm(tiny: str) -> LLM:
+    return LLM(tiny, num_gpu_blocks_override=20)
+
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
+
+
+def run(tiny: str, *words: str) -> int:
+    return main(["run", "--model", tiny, *SMALL, *FEW, *words])
+
+
+@pytest.mark.usefixtures("pipe")
+def test_a_prompt_is_answered(tiny: str, llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tiny, "The quick", "brown fox") == OK
+    messages = [{"role": "user", "content": "The quick brown fox"}]
+    expected = llm.chat(messages, GREEDY)[0].outputs[0].text
+    assert capsys.readouterr().out == expected + "\n"
+
+
+@pytest.mark.usefixtures("pipe")
+def test_raw_continues(tiny: str, llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tiny, "--raw", "A day in", "--stats") == OK
+    told = capsys.readouterr()
+    assert told.out == llm.generate("A day in", GREEDY)[0].outputs[0].text + "\n"
+    assert "6 tokens" in told.err
+
+
+def test_piped_text_comes_behind_the_words(
+    tiny: str, llm: LLM, pipe: Pipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, piped, prompt in (
+        ((), b"x y\n", "x y"),
+        (("Say:",), b"x y\n", "Say:\n\nx y"),
+        (("Say:",), b"\n", "Say:"),
+    ):
+        pipe(piped)
+        assert run(tiny, *words) == OK
+        messages = [{"role": "user", "content": prompt}]
+        expected = llm.chat(messages, GREEDY)[0].outputs[0].text
+        assert capsys.readouterr().out == expected + "\n"
+
+
+def test_a_system_message_and_a_template(
+    tiny: str, llm: LLM, tmp_path: Path, pipe: Pipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    template = tmp_path / "chat.jinja"
+    template.write_text("{% for m in messages %}[{{ m.role }}|{{ m.content }}]{% endfor %}")
+    assert run(tiny, "--system", "Be", "--chat-template", str(template), "hello") == OK
+    expected = llm.generate("[system|Be][user|hello]", GREEDY)[0].outputs[0].text
+    assert capsys.readouterr().out == expected + "\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "piped", "code", "message"),
+    [
+        ([], b"", USAGE, "there is no prompt"),
+        (["--raw", "--system", "x", "y"], b"", USAGE, "--raw takes no chat template"),
+        ([], b"\xff\xfe", USAGE, "not UTF-8 text (at byte 0)"),
+        (["x", "--top-p", "7"], b"", FAILED, "top_p=7.0"),
+        (["x", "--max-num-seqs", "0"], b"", FAILED, "--max-num-seqs=0 must be at least 1"),
+        (["x", "--chat-template", "/no/such"], b"", FAILED, "/no/such"),
+        (["x " * 300], b"", FAILED, "leaves no room for an answer"),
+    ],
+)
+def test_mistakes(
+    tiny: str,
+    pipe: Pipe,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    piped: bytes,
+    code: int,
+    message: str,
+) -> None:
+    pipe(piped)
+    assert main(["run", "--model", tiny, *SMALL, *words]) == code
+    told = capsys.readouterr()
+    assert told.err.startswith("octavo run: ")
+    assert message in told.err
+    assert "Traceback" not in told.err
+    assert told.out == ""
+
+
+@pytest.mark.usefixtures("pipe")
+def test_a_model_without_a_template(
+    tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for file in Path(tiny).iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    assert run(str(tmp_path), "hello") == FAILED
+    assert "this model has no chat template" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_the_program(tiny: str) -> None:
+    """A real signal to a real process, once it has begun to answer."""
+    command = [sys.executable, "-W", "ignore", "-m", "octavo", "run", "--model", tiny, "--raw"]
+    command += ["x", "--ignore-eos", *SMALL, "--max-tokens", "120"]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=child_environment({"OMP_NUM_THREADS": "1"}),
+    )
+    assert process.stdout is not None
+    assert process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == INTERRUPTED
+    assert b"Traceback" not in errors

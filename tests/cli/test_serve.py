@@ -1,0 +1,141 @@
+"""`octavo serve` as a person starts it: the ready line, an answer, an end; and what it refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from octavo.cli import main
+from octavo.cli.commands import FAILED, INTERRUPTED, OK
+from octavo.env import child_environment
+
+SMALL = ("--num-gpu-blocks-override", "20")
+
+
+@contextlib.contextmanager
+def server(tiny: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """The real program, ended whatever happens."""
+    command = [sys.executable, "-W", "ignore", "-m", "octavo", "serve", tiny, *SMALL, *words]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=child_environment({"OMP_NUM_THREADS": "1", "OCTAVO_API_KEY": ""}),
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def read_until(process: subprocess.Popen[str], wanted: str) -> str:
+    """Its standard output up to the line with `wanted`."""
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if wanted in line:
+            return "".join(lines)
+    raise AssertionError(f"it ended: {''.join(lines)}")
+
+
+def ask(url: str, body: dict[str, object]) -> dict[str, object]:
+    data = json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as response:
+        told: dict[str, object] = json.load(response)
+    return told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["process", "inline"])
+def test_it_serves(tiny: str, engine: str) -> None:
+    words = ("--port", "0", "--engine", engine, "--served-model-name", "it")
+    with server(tiny, *words) as process:
+        text = read_until(process, "memory:")
+        assert "Octavo serves it at http://127.0.0.1:" in text
+        for part in ("  curl http", "from openai import OpenAI", "load the weights", "ready after"):
+            assert part in text
+        found = re.search(r"http://127.0.0.1:\d+", text)
+        assert found is not None
+        message = {"role": "user", "content": "x"}
+        body: dict[str, object] = {"messages": [message], "max_tokens": 4, "ignore_eos": True}
+        told = ask(f"{found[0]}/v1/chat/completions", body)
+        assert told["model"] == "it"
+        assert told["usage"]["completion_tokens"] == 4  # type: ignore[index]
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == OK
+        assert "predicted" in errors
+        assert "Traceback" not in errors
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_it_starts(tiny: str) -> None:
+    """Nothing stays behind, and no traceback is shown."""
+    with server(tiny, "--port", "0", "--log-level", "debug") as process:
+        assert process.stderr is not None
+        process.stderr.readline()  # the engine's first line: it is at it
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode in (INTERRUPTED, OK)
+        assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nosuch"], "there is no model 'nosuch'"),
+        (["--host", "0.0.0.0"], "--insecure-no-auth"),
+        (["--port", "70000"], "port=70000 must be between"),
+        (["--host", "no.such.host.invalid"], "no.such.host.invalid"),
+        (["--max-num-seqs", "0"], "--max-num-seqs=0 must be at least 1"),
+        (["--api-key-file", "/no/such"], "/no/such cannot be read"),
+    ],
+)
+def test_mistakes(
+    words: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OCTAVO_API_KEY", raising=False)
+    assert main(["serve", *([] if "--port" in words else ["--port", "0"]), *words]) == FAILED
+    told = capsys.readouterr().err
+    assert told.startswith("octavo serve: ")
+    assert message in told
+    assert "Traceback" not in told
+    assert "defect" not in told
+
+
+def test_an_address_that_is_taken_is_found_out_at_once(
+    tiny: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        assert main(["serve", tiny, "--port", port]) == FAILED
+    assert "choose another --port" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_engine_that_cannot_start_says_why(
+    tiny: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--port", "0", "--max-model-len", "4k"]
+    assert main(["serve", tiny, *words]) == FAILED
+    told = capsys.readouterr().err
+    assert "--max-model-len=4000 is more than the 128 positions this model was made for" in told

@@ -1,0 +1,63 @@
+"""The default model from the command line: its answer, and the memory it was said to take."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from octavo.env import child_environment
+from octavo.loader.pinned import DEFAULT_MODEL
+
+pytestmark = pytest.mark.slow
+
+# Fills the KV cache with full-size steps in a process of its own, and watches its memory.
+# What torch needs merely to be imported is nobody's bill.
+MEASURE = """
+import json, threading
+import torch
+from octavo import LLM, SamplingParams
+from octavo.observe.machine import own_bytes
+
+before, most, done = own_bytes(), [0], threading.Event()
+
+def watch():
+    while not done.wait(0.002):
+        most[0] = max(most[0], own_bytes() - before)
+
+watcher = threading.Thread(target=watch, daemon=True)
+watcher.start()
+llm = LLM("smollm2", max_model_len=256, max_num_seqs=3, max_num_batched_tokens=256)
+prompts = [{"prompt_token_ids": list(range(k, k + 244))} for k in (1000, 2000, 3000)]
+llm.generate(prompts, SamplingParams(max_tokens=12, ignore_eos=True), use_tqdm=False)
+done.set()
+watcher.join()
+config = llm._model.engine.config
+bill = config.bill
+print(json.dumps([bill.fixed_bytes + config.core.num_blocks * bill.block_bytes, most[0]]))
+"""
+
+
+def run(*command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", *command],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+        env=child_environment({"OMP_NUM_THREADS": "1"}),
+    )
+    return done.stdout
+
+
+def test_it_takes_the_memory_it_was_said_to() -> None:
+    predicted, measured = json.loads(run("-c", MEASURE))
+    assert abs(measured - predicted) <= 0.05 * predicted, (predicted, measured)
+
+
+def test_it_answers() -> None:
+    words = ("--temperature", "0", "--max-tokens", "8", "--max-model-len", "256")
+    prompt = "What is the capital of France? Answer in one word."
+    assert "Paris" in run("-m", "octavo", "run", *words, "--model", DEFAULT_MODEL, prompt)

@@ -1,0 +1,121 @@
+"""The memory that is predicted is the memory that is taken."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.backends.torch import attention, footprint
+from octavo.config import EngineArguments
+from octavo.core.config import ConfigError
+from octavo.exec.local import start_local_engine
+from octavo.loader.source import resolve as resolve_source
+from octavo.models.kv_layout import place_layers
+from octavo.models.load import OpenedModel, open_model
+from octavo.observe.memory_bill import HEADROOM_BYTES
+from octavo.resolve import MOST_KV_BYTES, make_bill, resolve
+from tests.frontend.tiny import make_model
+
+BLOCK = 2 * 2 * 16 * 2 * 8 * 4  # keys and values, layers, tokens, heads, their size, float32
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("tiny"))
+
+
+def opened_model(directory: Path) -> OpenedModel:
+    return open_model(resolve_source(str(directory)))
+
+
+def test_the_mirrored_numbers_are_the_backends() -> None:
+    assert footprint.QUERY_TILE == attention.QUERY_TILE
+    assert footprint.KEY_TILE == attention.KEY_TILE
+    assert footprint.MOST_KEPT_CELLS == attention.MOST_KEPT_CELLS
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype", "cpu_weights"),
+    [
+        ("torch", "float32", "auto"),
+        ("torch", "bfloat16", "auto"),
+        ("native", "float32", "auto"),
+        ("native", "bfloat16", "auto"),
+        ("native", "bfloat16", "bf16"),
+        ("native", "bfloat16", "int8"),
+        ("native", "bfloat16", "int4"),
+    ],
+)
+def test_weights_take_what_was_predicted(
+    directory: Path,
+    backend: Any,
+    dtype: Any,
+    cpu_weights: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "octavo")
+    arguments = EngineArguments(
+        str(directory), backend=backend, dtype=dtype, cpu_weights=cpu_weights
+    )
+    engine = start_local_engine(arguments)
+    bill = engine.config.bill
+    assert bill.weights_bytes == engine.facts.memory_bytes["weights"]
+    assert "measured (+0.0 %)" in caplog.text
+    assert bill.block_bytes == BLOCK * (2 if dtype == "bfloat16" else 4) // 4
+    assert engine.facts.memory_bytes["KV cache"] == engine.config.core.num_blocks * bill.block_bytes
+    stored = sum(info.num_bytes for info in opened_model(directory).checkpoint.tensors.values())
+    assert bill.stored_bytes == stored
+
+
+def test_nothing_is_read_for_the_bill(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = opened_model(directory)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a weight was read")
+
+    # What is stored as rows is looked at where it lies in the file, and no page of it is read.
+    monkeypatch.setattr("octavo.models.weights.CheckpointWeights.read", refuse)
+    monkeypatch.setattr("octavo.loader.checkpoint.Checkpoint.read_float32", refuse)
+    make_bill(EngineArguments(str(directory), backend="torch"), opened, place_layers(opened.model))
+
+
+def test_the_cache_takes_what_is_free_up_to_a_bound(directory: Path) -> None:
+    opened = opened_model(directory)
+    layout = place_layers(opened.model)
+    asked = EngineArguments(str(directory), backend="torch", max_num_seqs=1_000_000)
+    bill = make_bill(asked, opened, layout)
+    base = bill.fixed_bytes + HEADROOM_BYTES
+    for free, kv_bytes in ((base + 20 * BLOCK, 20 * BLOCK), (1 << 50, MOST_KV_BYTES)):
+        config = resolve(asked, opened, layout, free)
+        assert config.core.num_blocks == kv_bytes // BLOCK
+    few = EngineArguments(str(directory), backend="torch", max_num_seqs=2)
+    assert resolve(few, opened, layout, 1 << 40).core.num_blocks == 2 * 128 // 16 + 1
+
+
+def test_a_short_memory_shortens_sequences(directory: Path) -> None:
+    opened = opened_model(directory)
+    layout = place_layers(opened.model)
+    asked = EngineArguments(str(directory), backend="torch")
+    free = make_bill(asked, opened, layout).fixed_bytes + HEADROOM_BYTES + 4 * BLOCK
+    assert resolve(asked, opened, layout, free).core.max_model_len == 3 * 16
+    with pytest.raises(ConfigError, match="set max_model_len to at most 48"):
+        resolve(
+            EngineArguments(str(directory), backend="torch", max_model_len=128),
+            opened,
+            layout,
+            free,
+        )
+
+
+def test_a_model_that_does_not_fit(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    opened = opened_model(directory)
+    layout = place_layers(opened.model)
+    with pytest.raises(ConfigError, match=r"not enough memory: the weights take .* 9\.766 KiB are"):
+        resolve(EngineArguments(str(directory), backend="torch"), opened, layout, 10_000)
+    insisting = EngineArguments(str(directory), backend="torch", kv_cache_memory_bytes=40 * BLOCK)
+    config = resolve(insisting, opened, layout, 10_000)
+    assert config.core.num_blocks == 40
+    assert "the machine may swap" in caplog.text

@@ -1,0 +1,1 @@
+"""Tests of what the machine and the engine tell of themselves."""

@@ -1,0 +1,116 @@
+"""What the system says of itself is read as it is meant, containers' limits included."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from octavo.observe import machine
+
+MEMINFO = "MemTotal: 16000 kB\nMemFree: 1000 kB\nMemAvailable: 8000 kB\n"
+# The first core speaks for all.
+CPU_INFO = """model name\t: A CPU
+flags\t: sse avx2 avx512f avx512_vnni x
+model name\t: Other
+flags\t: amx_tile
+"""
+
+
+def make_root(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    return root
+
+
+def test_memory_without_a_container(tmp_path: Path) -> None:
+    root = make_root(tmp_path, {"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/\n"})
+    assert machine.memory(root) == machine.Memory(16000 * 1024, 8000 * 1024, False)
+
+
+def test_a_containers_limit_counts_even_if_it_is_set_further_out(tmp_path: Path) -> None:
+    """Of what it uses, cached files could be given up."""
+    group = "sys/fs/cgroup/outer"
+    root = make_root(
+        tmp_path,
+        {
+            "proc/meminfo": MEMINFO,
+            "proc/self/cgroup": "1:cpu:/old\n0::/outer/inner\n",
+            f"{group}/memory.max": str(5000 * 1024),
+            f"{group}/memory.current": str(3000 * 1024),
+            f"{group}/memory.stat": f"anon 1\ninactive_file {1000 * 1024}\n",
+            f"{group}/inner/memory.max": "max\n",
+            f"{group}/inner/cpu.max": "max 100000\n",
+            f"{group}/cpu.max": "150000 100000\n",
+        },
+    )
+    assert machine.memory(root) == machine.Memory(5000 * 1024, 3000 * 1024, True)
+    assert machine.num_cores(root) == (len(os.sched_getaffinity(0)), 1.5)
+
+
+def test_a_full_container_has_nothing_left(tmp_path: Path) -> None:
+    root = make_root(
+        tmp_path,
+        {
+            "proc/meminfo": MEMINFO,
+            "proc/self/cgroup": "0::/\n",
+            "sys/fs/cgroup/memory.max": "4096",
+            "sys/fs/cgroup/memory.current": "9999",
+        },
+    )
+    assert machine.memory(root).available == 0
+
+
+def test_a_limit_above_the_machines_memory_is_none(tmp_path: Path) -> None:
+    root = make_root(
+        tmp_path,
+        {
+            "proc/meminfo": MEMINFO,
+            "proc/self/cgroup": "0::/\n",
+            "sys/fs/cgroup/memory.max": str(1 << 50),
+            "sys/fs/cgroup/memory.current": "1",
+        },
+    )
+    assert not machine.memory(root).is_limited
+
+
+def test_a_system_that_tells_nothing(tmp_path: Path) -> None:
+    found = machine.memory(tmp_path)
+    assert 0 < found.available < found.total
+    assert machine.processor(tmp_path) == ("", [])
+    assert machine.huge_pages(tmp_path) == ""
+    assert machine.num_cores(tmp_path)[1] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            CPU_INFO,
+            ("A CPU", ["AVX2", "AVX-512", "AVX-512 VNNI"]),
+        ),
+        ("Features\t: fp asimd asimddp\n", ("", ["NEON", "NEON dot product"])),
+    ],
+)
+def test_instruction_sets(tmp_path: Path, text: str, told: tuple[str, list[str]]) -> None:
+    assert machine.processor(make_root(tmp_path, {"proc/cpuinfo": text})) == told
+
+
+def test_huge_pages(tmp_path: Path) -> None:
+    name = "sys/kernel/mm/transparent_hugepage/enabled"
+    assert machine.huge_pages(make_root(tmp_path, {name: "always [madvise] never\n"})) == "madvise"
+
+
+def test_this_process() -> None:
+    before = machine.own_bytes()
+    held = bytearray(b"x" * (64 << 20))
+    assert before > 0
+    assert machine.own_bytes() - before > 60 << 20
+    assert len(held) == 64 << 20
+    age = machine.process_age()
+    assert age is not None
+    assert age >= 0
+    machine.give_back_freed()

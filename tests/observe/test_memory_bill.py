@@ -1,0 +1,62 @@
+"""The bill's arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from octavo.observe.memory_bill import HEADROOM_BYTES, MemoryBill, Stored, by_type, difference
+
+BILL = MemoryBill(
+    stored=(Stored("F16", 2, 60), Stored("F32", 1, 40)),
+    weights_bytes=1000,
+    step_bytes=200,
+    block_bytes=64,
+    block_size=16,
+    windows=(None,),
+    chunk_tokens=32,
+)
+
+
+def test_sums() -> None:
+    assert BILL.fixed_bytes == 1200
+    assert BILL.stored_bytes == 100
+    assert BILL.token_bytes == 4.0
+    assert BILL.room_for_kv(HEADROOM_BYTES + 1500) == 300
+    assert BILL.room_for_kv(0) < 0
+
+
+@pytest.mark.parametrize(("tokens", "blocks"), [(1, 1), (16, 1), (17, 2), (160, 10)])
+def test_a_sequence_takes_whole_blocks(tokens: int, blocks: int) -> None:
+    assert BILL.num_blocks(tokens) == blocks
+    assert BILL.sequence_bytes(tokens) == blocks * 64
+
+
+def test_a_window_bounds_what_a_group_of_layers_keeps() -> None:
+    bill = replace(BILL, windows=(None, 48, 48))
+    assert bill.token_bytes == 12.0
+    assert bill.num_blocks(64) == 12
+    # (48 + 32) / 16 blocks, and one where it begins within a block
+    assert bill.num_blocks(1600) == 100 + 2 * 6
+
+
+@pytest.mark.parametrize(
+    ("kv_bytes", "count"), [(0, 0), (64, 0), (64 * 2, 0), (64 * 3, 1), (64 * 201, 100)]
+)
+def test_sequences_that_fit(kv_bytes: int, count: int) -> None:
+    """One block is the null block's."""
+    assert BILL.num_sequences(32, kv_bytes) == count
+
+
+def test_tensors_are_added_up_by_type() -> None:
+    found = by_type([("F32", 5), ("Q8_0", 100), ("F32", 6)])
+    assert found == (Stored("Q8_0", 1, 100), Stored("F32", 2, 11))
+
+
+@pytest.mark.parametrize(
+    ("predicted", "measured", "text"),
+    [(100, 105, "+5.0 %"), (100, 90, "-10.0 %"), (0, 5, "nothing was predicted")],
+)
+def test_how_far_off(predicted: int, measured: int, text: str) -> None:
+    assert difference(predicted, measured) == text

@@ -1,0 +1,80 @@
+"""docs/cli.md, written from the parsers: `python -m tests.tidy.cli_page --write`."""
+
+import argparse
+import sys
+
+from octavo.cli.commands import COMMANDS, Command
+from octavo.cli.execute import make_parser
+from octavo.cli.parsing import Parser
+from tests.tidy.source import ROOT
+
+PAGE = ROOT / "docs" / "cli.md"
+_OPENING = """\
+# The command line
+
+Made from the parsers by `python -m tests.tidy.cli_page --write`, and compared with them on every
+`make check`. `python -m octavo` is the same as `octavo`.
+
+Exit codes: 0, done; 1, it failed, and standard error says what, why and what to do; 2, the command
+line cannot be understood; 130, ended by Ctrl-C. Every command takes `--debug`, which shows the
+traceback of an error and logs everything. Options are never abbreviated.
+
+Options of vLLM's that mean nothing here are taken with a line that says why; those that ask for
+what Octavo does not have are refused with one.
+"""
+
+
+def page() -> str:
+    """The whole text."""
+    parts = [_OPENING, "\n| command | what it does |\n| --- | --- |\n"]
+    for command in COMMANDS.values():
+        words = f"octavo {command.name} {command.synopsis}".strip()
+        parts.append(f"| `{words}` | {command.summary} |\n")
+    parts += [section(command) for command in COMMANDS.values()]
+    return "".join(parts)
+
+
+def section(command: Command) -> str:
+    """One command: what it does, and a table for each group of its options."""
+    parser = make_parser(command)
+    words = f"octavo {command.name} {command.synopsis}".strip()
+    parts = [f"\n## `{words}`\n\n{parser.description}\n"]
+    if parser.epilog:
+        parts.append(f"\n{parser.epilog}\n")
+    parts += [options(parser, group) for group in parser._action_groups]
+    return "".join(parts)
+
+
+def options(parser: Parser, group: argparse._ArgumentGroup) -> str:
+    """A group's options as a table; "" if it has none to show."""
+    visible = parser.visible_actions()
+    rows = [
+        f"| {spelled(action)} | {' '.join(str(action.help or '').split())} |\n"
+        for action in group._group_actions
+        if action in visible and action.dest not in ("help", "debug")
+    ]
+    if not rows:
+        return ""
+    title = "" if group.title in ("options", "positional arguments") else f"\n### {group.title}\n"
+    return f"{title}\n| option | meaning |\n| --- | --- |\n{''.join(rows)}"
+
+
+def spelled(action: argparse.Action) -> str:
+    """As it is typed."""
+    if action.choices is not None and not action.metavar:
+        value = "{" + ",".join(map(str, action.choices)) + "}"
+    else:
+        value = str(action.metavar or "")
+    takes_value = action.nargs != 0 and value
+    if not action.option_strings:
+        return f"`{value}`"
+    return ", ".join(
+        f"`{flag} {value}`" if takes_value else f"`{flag}`" for flag in action.option_strings
+    ).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--write"]:
+        PAGE.write_text(page(), "utf-8")
+    else:
+        sys.exit("usage: python -m tests.tidy.cli_page --write")
