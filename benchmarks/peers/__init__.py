@@ -1,0 +1,1 @@
+"""Engines to compare with, each asked in the same way."""

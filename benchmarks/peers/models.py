@@ -1,0 +1,198 @@
+"""Makes the models that are compared, so that every engine reads the same weights.
+
+smollm2      SmolLM2-135M-Instruct as it comes: a GGUF of four-bit weights
+smollm2-bf16 the same weights, dequantised to bf16: safetensors, and a BF16 GGUF
+llama-1b     the shape of a 1B Llama with random weights in bf16, in both forms
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.loader import Source, resolve
+from octavo.models.load import open_model
+
+Array = NDArray[Any]
+BF16 = np.dtype(ml_dtypes.bfloat16)
+
+ONE_BILLION: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "vocab_size": 32_000,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10_000.0,
+    "hidden_act": "silu",
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """One model in the forms that engines read."""
+
+    directory: Path | None  # safetensors
+    gguf: Path
+
+
+def smollm2() -> Weights:
+    """The four-bit file as it is."""
+    return Weights(None, _gguf(resolve("smollm2")))
+
+
+def smollm2_bf16(to: Path, quantize: Path | None) -> Weights:
+    """The same weights in bf16; the GGUF by llama.cpp's own tool, where there is one."""
+    source = resolve("smollm2")
+    directory, gguf = to / "smollm2-bf16", to / "smollm2-bf16.gguf"
+    if not (directory / "config.json").exists():
+        _write_directory(source, directory)
+    if quantize is not None and not gguf.exists():
+        command = [str(quantize), "--allow-requantize", str(_gguf(source)), str(gguf), "BF16"]
+        subprocess.run(command, check=True, capture_output=True)
+    return Weights(directory, gguf)
+
+
+def llama_1b(to: Path) -> Weights:
+    """Random weights, small enough that nothing overflows."""
+    directory, gguf = to / "llama-1b", to / "llama-1b.gguf"
+    if not (directory / "config.json").exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        tensors = _random_tensors()
+        _write_tensors(tensors, directory)
+        _write_gguf(tensors, gguf)
+        (directory / "config.json").write_text(json.dumps(ONE_BILLION, indent=1))
+    return Weights(directory, gguf)
+
+
+def _gguf(source: Source) -> Path:
+    path = source.open().path
+    assert path is not None
+    return Path(path)
+
+
+def _write_directory(source: Source, directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    opened = open_model(source)
+    names = opened.weights.shapes()
+    _write_tensors({name: opened.weights.read(name) for name in names}, directory)
+    spec = opened.spec
+    rope = spec.ropes[0]
+    assert rope is not None
+    theta = rope.frequencies[1] ** (-rope.num_dimensions / 2)
+    config = {
+        **ONE_BILLION,
+        "hidden_size": spec.hidden,
+        "intermediate_size": spec.ffn,
+        "num_hidden_layers": spec.layers,
+        "num_attention_heads": spec.heads,
+        "num_key_value_heads": spec.kv_heads,
+        "head_dim": spec.head_dim,
+        "vocab_size": spec.vocabulary,
+        "max_position_embeddings": spec.max_len,
+        "rms_norm_eps": spec.eps,
+        "rope_theta": round(theta),
+        "tie_word_embeddings": spec.tied,
+    }
+    (directory / "config.json").write_text(json.dumps(config, indent=1))
+
+
+def _write_tensors(tensors: dict[str, Array], directory: Path) -> None:
+    from safetensors.numpy import save_file
+
+    narrow = {name: np.ascontiguousarray(tensor.astype(BF16)) for name, tensor in tensors.items()}
+    save_file(narrow, directory / "model.safetensors", metadata={"format": "pt"})
+
+
+def _random_tensors() -> dict[str, Array]:
+    random = np.random.default_rng(1)
+    config = ONE_BILLION
+    hidden, ffn, dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+
+    def matrix(rows: int, columns: int) -> Array:
+        return (random.standard_normal((rows, columns), np.float32) * 0.02).astype(BF16)
+
+    ones = np.ones(hidden, BF16)
+    tensors = {
+        "model.embed_tokens.weight": matrix(config["vocab_size"], hidden),
+        "model.norm.weight": ones,
+    }
+    for layer in range(config["num_hidden_layers"]):
+        at = f"model.layers.{layer}."
+        tensors[at + "input_layernorm.weight"] = ones.copy()
+        tensors[at + "post_attention_layernorm.weight"] = ones.copy()
+        tensors[at + "self_attn.q_proj.weight"] = matrix(heads * dim, hidden)
+        tensors[at + "self_attn.k_proj.weight"] = matrix(kv_heads * dim, hidden)
+        tensors[at + "self_attn.v_proj.weight"] = matrix(kv_heads * dim, hidden)
+        tensors[at + "self_attn.o_proj.weight"] = matrix(hidden, heads * dim)
+        tensors[at + "mlp.gate_proj.weight"] = matrix(ffn, hidden)
+        tensors[at + "mlp.up_proj.weight"] = matrix(ffn, hidden)
+        tensors[at + "mlp.down_proj.weight"] = matrix(hidden, ffn)
+    return tensors
+
+
+GGUF_NAMES = {
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def _write_gguf(tensors: dict[str, Array], path: Path) -> None:
+    """Rows in the other order of rotary pairs would do as well: the weights are random."""
+    import gguf
+
+    writer = gguf.GGUFWriter(path, "llama")
+    config = ONE_BILLION
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_dimension_count(config["head_dim"])
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([f"t{index}".encode() for index in range(config["vocab_size"])])
+    writer.add_token_scores([0.0] * config["vocab_size"])
+    writer.add_token_types([1] * config["vocab_size"])
+    for name, tensor in tensors.items():
+        if name in ("model.embed_tokens.weight", "model.norm.weight"):
+            ours = {"model.embed_tokens.weight": "token_embd", "model.norm.weight": "output_norm"}
+            stored = ours[name] + ".weight"
+        else:
+            _, _, layer, rest = name.split(".", 3)
+            stored = f"blk.{layer}.{GGUF_NAMES[rest.removesuffix('.weight')]}.weight"
+        if tensor.ndim == 1:
+            writer.add_tensor(stored, tensor.astype(np.float32))
+        else:
+            kind = gguf.GGMLQuantizationType.BF16
+            writer.add_tensor(stored, tensor.view(np.uint8), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
