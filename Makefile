@@ -18,7 +18,7 @@ NATIVE := $(wildcard csrc/*/*)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test test-smollm2 test-clients check coverage format sim planted bench-core wheel sanitize lock clean
+.PHONY: help setup serve test test-smollm2 test-clients check coverage format sim planted bench-core peers wheel sanitize lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,31 @@ lock: ## pin anew what requirements/*.in asks for (then read the diff)
 	{ echo "# Made by 'make lock' from torch.in: every package that dev.txt does not already pin."; \
 	  build/lock/bin/python -m pip freeze --all --exclude pip --exclude octavo | sed 's/^\(torch==[^+]*\)+.*/\1/' \
 	  | grep -vxFf requirements/dev.txt; } > requirements/torch.txt
+
+# ---- peers, to be compared with: each in an environment of its own under build/peers ----
+
+PEERS := build/peers
+LLAMA := $(PEERS)/llama.cpp
+
+peers: setup $(LLAMA)/llama-bench $(PEERS)/vllm/.done $(PEERS)/transformers/.done ## install the engines that benchmarks/compare.py compares with
+
+$(LLAMA)/llama-bench: requirements/peers/llama.txt
+	@echo "building llama.cpp from the source that its Python package carries (ten minutes)"
+	@rm -rf $(LLAMA) && mkdir -p $(LLAMA)
+	@$(PIP) download --quiet --no-deps --no-build-isolation --no-binary :all: -d $(LLAMA) -r $<
+	@tar xzf $(LLAMA)/*.tar.gz -C $(LLAMA) --strip-components=1
+	@$(VENV)/bin/cmake -S $(LLAMA)/vendor/llama.cpp -B $(LLAMA)/build -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
+	    -DLLAMA_CURL=OFF -DCMAKE_RUNTIME_OUTPUT_DIRECTORY=$(abspath $(LLAMA)) > $(PEERS)/llama.log
+	@$(VENV)/bin/cmake --build $(LLAMA)/build -j --target llama-bench llama-batched-bench llama-server llama-quantize >> $(PEERS)/llama.log
+
+$(PEERS)/%/.done: requirements/peers/%.txt
+	@echo "installing $*"
+	@$(PYTHON) -m venv --clear $(PEERS)/$*
+	@$(PEERS)/$*/bin/python -m pip install --quiet $$(grep ^torch requirements/torch.txt)
+	@$(PEERS)/$*/bin/python -m pip install --quiet -r $<
+	@# Their builds for CUDA do not load beside torch's for the CPU, and text needs none of them.
+	@$(PEERS)/$*/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
 
 # ---- checks and tests ----
 

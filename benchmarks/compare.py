@@ -1,6 +1,7 @@
 """Compare Octavo with its peers: same weights, same prompts, interleaved, in one run.
 
-    python benchmarks/compare.py --llama build/peers/llama.cpp --vllm build/peers/vllm/bin/python
+    python benchmarks/compare.py --llama build/peers/llama.cpp --vllm build/peers/vllm/bin/python \\
+        --transformers build/peers/transformers/bin/python
     python benchmarks/compare.py --cases "decode, 1 stream" --runs 7
 
 Each round measures every case in every engine, one after the other, so that a machine that drifts
