@@ -5,6 +5,8 @@ PYTHON ?= python3
 TORCH_INDEX ?=
 WORKERS ?= 2
 SEEDS ?= 2000
+SECONDS ?= 900
+MODEL ?=
 FROM ?= 0
 COVERAGE_TESTS ?= tests/core
 
@@ -15,7 +17,7 @@ CODE := $(wildcard octavo tests benchmarks)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup test test-smollm2 check coverage format sim planted bench-core lock clean
+.PHONY: help setup test test-smollm2 check coverage format sim planted soak overload restart bench-core lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -106,6 +108,15 @@ sim: $(VENV)/.octavo ## simulated worlds: make sim SEEDS=10000 FROM=0
 
 planted: $(VENV)/.octavo ## apply each planted bug; the simulator must catch every one
 	@$(RUN) -m tests.sim --planted
+
+soak: $(VENV)/.octavo ## mixed load, leavers, kill -9 on a real server: make soak SECONDS=900 MODEL=smollm2
+	@$(RUN) benchmarks/soak.py --seconds $(SECONDS) $(if $(MODEL),--model $(MODEL))
+
+overload: $(VENV)/.octavo ## ten times what the server can do, for a minute: rejections, goodput, memory
+	@$(RUN) benchmarks/overload.py
+
+restart: setup ## kill -9 with 50 streams open: detection, going again, exactness; MODEL=smollm2
+	@$(RUN) benchmarks/restart.py $(if $(MODEL),--model $(MODEL))
 
 bench-core: $(VENV)/.octavo ## what a step of the scheduler costs, as JSON
 	@$(RUN) benchmarks/core_step.py --json
