@@ -151,9 +151,7 @@ class Load:
     ) -> None:
         for index in range(int(a_second * seconds)):
             await asyncio.sleep(max(0.0, began + index / a_second - time.perf_counter()))
-            task = asyncio.ensure_future(kind())
-            tasks.add(task)
-            task.add_done_callback(lambda done: done.exception() or tasks.discard(done))
+            tasks.add(asyncio.ensure_future(kind()))
 
     def rate(self, since: float, until: float) -> float:
         """Tokens a second of accepted requests; each request's are spread over its time."""

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-HEAD = "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {size}\r\n\r\n"
+HEAD = (
+    "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {size}\r\n\r\n"
+)
 LIMIT_SECONDS = 120.0  # a request that has no end by then is lost
 
 
@@ -107,7 +109,8 @@ def parse(received: bytes) -> Answer:
 
 
 def _unchunked(body: bytes) -> bytes:
-    parts, at = [], 0
+    parts: list[bytes] = []
+    at = 0
     while True:
         end = body.find(b"\r\n", at)
         size = int(body[at:end], 16) if end >= 0 else -1

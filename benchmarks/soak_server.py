@@ -36,9 +36,7 @@ def start(settings: dict[str, Any], directory: Path) -> AsyncLLM:
     """The engine: a fake runner by default, a real model where one is named."""
     if settings["model"]:
         return AsyncLLM(settings["model"], engine="process", **settings["options"])
-    arguments = EngineArguments(
-        model=settings["engine"], tokenizer=str(make_model(directory))
-    )
+    arguments = EngineArguments(model=settings["engine"], tokenizer=str(make_model(directory)))
     client = ProcessClient(arguments, ProcessLauncher("tests.wire.fake:make"))
     client.start()
     return AsyncLLM.over(client, arguments)

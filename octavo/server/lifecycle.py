@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
@@ -165,7 +166,10 @@ def run(config: ServerConfig, start_engine: Callable[[], Awaitable[Engine]]) -> 
 
     import uvloop
 
-    uvloop.run(main())
+    try:
+        uvloop.run(main())
+    finally:
+        _let_go_of_output()
     return 0
 
 
@@ -229,5 +233,17 @@ def ready_text(config: ServerConfig, port: int, model: str) -> str:
 
 
 def _say_ready(life: Lifecycle) -> None:
-    sys.stdout.write(ready_text(life.config, life.port, life.server.model_name))
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):  # nobody reads it, or the disk is full: serve all the same
+        sys.stdout.write(ready_text(life.config, life.port, life.server.model_name))
+        sys.stdout.flush()
+
+
+def _let_go_of_output() -> None:
+    """What could not be written is dropped, or the interpreter would fail on it at its end."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, stream.fileno())
+            os.close(nothing)
