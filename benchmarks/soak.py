@@ -34,9 +34,14 @@ from benchmarks.soak_client import (
     metric,
 )
 
-NUM_KINDS = 60
 NUM_CLIENTS = 24
 STALL_SECONDS = 3.0
+SETTINGS: dict[str, Any] = {
+    "model": None,
+    "options": {"max_model_len": 1024, "max_num_seqs": 16},  # of a real one
+    "engine": "fake?step=0.005&slots=16&blocks=800",
+    "server": {"stall_seconds": STALL_SECONDS, "max_waiting_requests": 12},
+}
 MAX_GROWTH_MIB = 16.0  # from the second quarter's mean to the last's
 MANNERS = {
     "whole": (Manner(), 0.7),
@@ -50,8 +55,9 @@ MANNERS = {
 class Soak:
     """One run."""
 
-    def __init__(self, served: Served, seconds: float, seed: int) -> None:
+    def __init__(self, served: Served, seconds: float, seed: int, num_kinds: int = 60) -> None:
         self.served = served
+        self.num_kinds = num_kinds
         self.seconds = seconds
         self.random = random.Random(seed)
         self.counts: Counter[str] = Counter()
@@ -64,7 +70,7 @@ class Soak:
     async def run(self) -> dict[str, Any]:
         """All of it; the report."""
         served = self.served
-        self.kinds = catalogue(served.start["vocabulary"], NUM_KINDS, self.random)
+        self.kinds = catalogue(served.start["vocabulary"], self.num_kinds, self.random)
         for body in self.kinds:
             answer = await ask(served.port, body)
             if answer.status != 200 or not answer.is_ended:
@@ -87,7 +93,7 @@ class Soak:
         names = list(MANNERS)
         weights = [share for _, share in MANNERS.values()]
         while time.monotonic() < until:
-            which = chance.randrange(NUM_KINDS)
+            which = chance.randrange(self.num_kinds)
             (name,) = chance.choices(names, weights)
             await self._one(which, name)
             await asyncio.sleep(chance.choice([0.0, 0.0, 0.2]))
@@ -201,13 +207,7 @@ def main() -> int:
     parser.add_argument("--model", help="a real one instead of the fake runner")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    settings = {
-        "model": options.model,
-        "options": {"max_model_len": 1024, "max_num_seqs": 16},
-        "engine": "fake?step=0.005&slots=16&blocks=800",
-        "server": {"stall_seconds": STALL_SECONDS, "max_waiting_requests": 12},
-    }
-    served = Served(settings)
+    served = Served(SETTINGS | {"model": options.model})
     try:
         report = asyncio.run(Soak(served, options.seconds, options.seed).run())
         code = served.end()

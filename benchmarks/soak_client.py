@@ -15,6 +15,7 @@ from typing import Any
 HEAD = (
     "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {size}\r\n\r\n"
 )
+HOLD_SECONDS = 5.0  # how long who never reads keeps his connection
 LIMIT_SECONDS = 120.0  # a request that has no end by then is lost
 
 
@@ -78,7 +79,7 @@ async def ask(port: int, body: dict[str, Any], manner: Manner = Manner()) -> Ans
 async def _read(reader: asyncio.StreamReader, manner: Manner) -> bytes:
     received, num_reads = bytearray(), 0
     if manner.never_reads:
-        await asyncio.sleep(8.0)
+        await asyncio.sleep(HOLD_SECONDS)
         raise LeftError
     while part := await reader.read(1 << 12 if manner.pace else 1 << 16):
         received += part
