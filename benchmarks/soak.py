@@ -208,8 +208,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     served = Served(SETTINGS | {"model": options.model})
+    num_kinds = 12 if options.model else 60
     try:
-        report = asyncio.run(Soak(served, options.seconds, options.seed).run())
+        report = asyncio.run(Soak(served, options.seconds, options.seed, num_kinds).run())
         code = served.end()
         if code:
             report["faults"].append(f"its exit code is {code}")
