@@ -19,6 +19,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,6 @@ from benchmarks.soak_client import (
     metric,
 )
 
-NUM_CLIENTS = 24
 STALL_SECONDS = 3.0
 SETTINGS: dict[str, Any] = {
     "model": None,
@@ -52,12 +52,24 @@ MANNERS = {
 }
 
 
+@dataclass(frozen=True)
+class Load:
+    """How much of everything; a real model must get somewhere between two kills."""
+
+    num_kinds: int = 60  # of requests
+    num_clients: int = 24
+    kill_seconds: float = 7.5  # at most, from an engine's being ready to its end
+
+
+REAL = Load(num_kinds=12, num_clients=6, kill_seconds=40.0)
+
+
 class Soak:
     """One run."""
 
-    def __init__(self, served: Served, seconds: float, seed: int, num_kinds: int = 60) -> None:
+    def __init__(self, served: Served, seconds: float, seed: int, load: Load) -> None:
         self.served = served
-        self.num_kinds = num_kinds
+        self.load = load
         self.seconds = seconds
         self.random = random.Random(seed)
         self.counts: Counter[str] = Counter()
@@ -70,7 +82,7 @@ class Soak:
     async def run(self) -> dict[str, Any]:
         """All of it; the report."""
         served = self.served
-        self.kinds = catalogue(served.start["vocabulary"], self.num_kinds, self.random)
+        self.kinds = catalogue(served.start["vocabulary"], self.load.num_kinds, self.random)
         for body in self.kinds:
             answer = await ask(served.port, body)
             if answer.status != 200 or not answer.is_ended:
@@ -79,7 +91,9 @@ class Soak:
         await self._settle()
         before = {**served.held(), **served.outside()}
         others = [asyncio.ensure_future(each) for each in (self._kill(), self._weigh())]
-        clients = [self._client(random.Random(f"{index}")) for index in range(NUM_CLIENTS)]
+        clients = [
+            self._client(random.Random(f"{index}")) for index in range(self.load.num_clients)
+        ]
         await asyncio.gather(*clients)
         self.is_over = True
         await asyncio.gather(*others)
@@ -93,7 +107,7 @@ class Soak:
         names = list(MANNERS)
         weights = [share for _, share in MANNERS.values()]
         while time.monotonic() < until:
-            which = chance.randrange(self.num_kinds)
+            which = chance.randrange(self.load.num_kinds)
             (name,) = chance.choices(names, weights)
             await self._one(which, name)
             await asyncio.sleep(chance.choice([0.0, 0.0, 0.2]))
@@ -127,7 +141,7 @@ class Soak:
     async def _kill(self) -> None:
         """kill -9, and how long until there is an engine again."""
         while not self.is_over:
-            await asyncio.sleep(self.random.uniform(0.5, max(1.0, min(15.0, self.seconds / 8))))
+            await asyncio.sleep(self.random.uniform(0.5, self.load.kill_seconds))
             number = self.served.engine()
             if number is None or self.is_over:
                 continue
@@ -208,9 +222,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     served = Served(SETTINGS | {"model": options.model})
-    num_kinds = 12 if options.model else 60
+    load = REAL if options.model else Load()
     try:
-        report = asyncio.run(Soak(served, options.seconds, options.seed, num_kinds).run())
+        report = asyncio.run(Soak(served, options.seconds, options.seed, load).run())
         code = served.end()
         if code:
             report["faults"].append(f"its exit code is {code}")

@@ -16,7 +16,7 @@ HEAD = (
     "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {size}\r\n\r\n"
 )
 HOLD_SECONDS = 5.0  # how long who never reads keeps his connection
-LIMIT_SECONDS = 120.0  # a request that has no end by then is lost
+LIMIT_SECONDS = 600.0  # a request that has no end by then is lost
 
 
 class LostError(Exception):

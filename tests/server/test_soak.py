@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.soak import SETTINGS, Soak
+from benchmarks.soak import SETTINGS, Load, Soak
 from benchmarks.soak_client import LostError, Served, parse
 
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -25,7 +25,7 @@ def served() -> Iterator[Served]:
 
 @pytest.mark.slow
 def test_a_short_soak_loses_nothing_and_leaves_nothing(served: Served) -> None:
-    soak = Soak(served, seconds=3.0, seed=1, num_kinds=12)
+    soak = Soak(served, seconds=3.0, seed=1, load=Load(num_kinds=12, kill_seconds=1.0))
     report = asyncio.run(soak.run())
     assert not report["faults"]
     assert report["counts"]["kills"] >= 1
@@ -35,7 +35,7 @@ def test_a_short_soak_loses_nothing_and_leaves_nothing(served: Served) -> None:
 
 @pytest.mark.slow
 def test_an_answer_that_differs_is_a_fault(served: Served) -> None:
-    soak = Soak(served, seconds=0.5, seed=1, num_kinds=2)
+    soak = Soak(served, seconds=0.5, seed=1, load=Load(num_kinds=2))
     asyncio.run(soak.run())
     assert not soak.faults
     soak.truth[0][0][0][-1] += 1
