@@ -5,9 +5,10 @@ PYTHON ?= python3
 TORCH_INDEX ?=
 WORKERS ?= 2
 SEEDS ?= 2000
+SECONDS ?= 900
+MODEL ?=
 FROM ?= 0
 COVERAGE_TESTS ?= tests/core
-MODEL ?= smollm2
 ARGS ?=
 
 VENV := .venv
@@ -18,7 +19,7 @@ NATIVE := $(wildcard csrc/*/*)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test test-smollm2 test-clients check coverage format sim planted bench-core peers wheel sanitize lock clean
+.PHONY: help setup serve test test-smollm2 test-clients check coverage format sim planted soak overload restart bench-core peers wheel sanitize lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -156,7 +157,7 @@ format: $(VENV)/.dev ## ruff format, and the fixes ruff is sure of
 
 # ---- programs ----
 
-serve: setup ## serve a model on this machine: make serve MODEL=smollm2 ARGS="--port 8001"
+serve: setup ## serve a model on this machine (smollm2 unless told): make serve MODEL=… ARGS="--port 8001"
 	@exec $(VENV)/bin/octavo serve $(MODEL) $(ARGS)
 
 sim: $(VENV)/.octavo ## simulated worlds: make sim SEEDS=10000 FROM=0
@@ -164,6 +165,15 @@ sim: $(VENV)/.octavo ## simulated worlds: make sim SEEDS=10000 FROM=0
 
 planted: $(VENV)/.octavo ## apply each planted bug; the simulator must catch every one
 	@$(RUN) -m tests.sim --planted
+
+soak: $(VENV)/.octavo ## mixed load, leavers, kill -9 on a real server: make soak SECONDS=900 MODEL=smollm2
+	@$(RUN) benchmarks/soak.py --seconds $(SECONDS) $(if $(MODEL),--model $(MODEL))
+
+overload: $(VENV)/.octavo ## ten times what the server can do, for a minute: rejections, goodput, memory
+	@$(RUN) benchmarks/overload.py
+
+restart: setup ## kill -9 with 50 streams open: detection, going again, exactness; MODEL=smollm2
+	@$(RUN) benchmarks/restart.py $(if $(MODEL),--model $(MODEL))
 
 bench-core: $(VENV)/.octavo ## what a step of the scheduler costs, as JSON
 	@$(RUN) benchmarks/core_step.py --json

@@ -371,7 +371,7 @@ class ProcessClient:
     def _launch(self) -> None:
         self._epoch += 1
         self._reason, self._is_condemned = None, False
-        self._vigil = Vigil(self._timing, self._clock())
+        self._vigil = Vigil(self._timing, self._clock(), self.restarts.patience())
         self._state = State.STARTING
         self._engine = self._launcher.launch(self._epoch)
         self._down, self._up = Downlink(self._engine, self._epoch), Uplink(self._epoch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MAX_PATIENCE = 8.0
 NUM_AT_ONCE = 2  # barren engines in a row that are followed by the next without a rest
 
 
@@ -43,6 +44,14 @@ class Restarts:
             self.num_barren = 0
         else:
             self.num_barren += 1
+
+    def patience(self) -> float:
+        """How many times longer the next engine's steps may take.
+
+        A step that was ended for its length comes again in the next engine. On a machine that is
+        slow just now it must be let through one day, or the watchdog would be what kills.
+        """
+        return float(min(MAX_PATIENCE, 2.0**self.num_barren))
 
     def rest(self) -> float | None:
         """Seconds to wait before the next engine; None: there shall be no other."""

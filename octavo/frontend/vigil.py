@@ -11,8 +11,9 @@ TICK_SECONDS = 0.25  # how often it is looked after
 class Vigil:
     """Over one engine; all times are on the caller's clock."""
 
-    def __init__(self, timing: Timing, now: float) -> None:
+    def __init__(self, timing: Timing, now: float, patience: float = 1.0) -> None:
         self._timing = timing
+        self._patience = patience
         self._began_at = now  # its process; later: it was ready
         self._heard_at = now  # the last sign of life
         self._moved_at = now  # when its work was last seen to go on
@@ -70,7 +71,7 @@ class Vigil:
         if not has_work:
             self._moved_at = now
         seconds = now - self._moved_at
-        if seconds > self._timing.step_seconds(self._pulse.num_tokens):
+        if seconds > self._patience * self._timing.step_seconds(self._pulse.num_tokens):
             return (
                 f"step {self._pulse.step} was not done after {seconds:.1f} s; it says itself that "
                 f"it has been at it for {self._pulse.busy_seconds:.1f} s"

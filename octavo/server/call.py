@@ -110,9 +110,15 @@ class Call:
         await self._send({"type": "http.response.start", "status": status, "headers": named})
 
     async def write(self, body: bytes, *, more: bool = False) -> None:
-        """A piece of the response's body."""
+        """A piece of the response's body; a reader that takes nothing for too long is dropped."""
         self.is_finished = not more
-        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+        try:
+            async with asyncio.timeout(self.server.config.stall_seconds):
+                await self._send({"type": "http.response.body", "body": body, "more_body": more})
+        except TimeoutError:
+            self.server.metrics.slow_readers.add()
+            self.cut()
+            raise ClientGoneError from None
 
     async def respond(
         self,

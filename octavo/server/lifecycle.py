@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
+import os
 import signal
 import socket
 import sys
@@ -163,12 +165,22 @@ def run(
 
     async def main() -> None:
         engine = await start_engine()
+        settle_memory()
         await Lifecycle(Server(engine, config)).run(on_ready or _say_ready)
 
     import uvloop
 
-    uvloop.run(main())
+    try:
+        uvloop.run(main())
+    finally:
+        _let_go_of_output()
     return 0
+
+
+def settle_memory() -> None:
+    """What start-up has made stays: the collector need not walk through it while clients wait."""
+    gc.collect()
+    gc.freeze()
 
 
 def bind(config: ServerConfig) -> socket.socket:
@@ -225,5 +237,17 @@ def ready_text(config: ServerConfig, port: int, model: str) -> str:
 
 
 def _say_ready(life: Lifecycle) -> None:
-    sys.stdout.write(ready_text(life.config, life.port, life.server.model_name))
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):  # nobody reads it, or the disk is full: serve all the same
+        sys.stdout.write(ready_text(life.config, life.port, life.server.model_name))
+        sys.stdout.flush()
+
+
+def _let_go_of_output() -> None:
+    """What could not be written is dropped, or the interpreter would fail on it at its end."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, stream.fileno())
+            os.close(nothing)

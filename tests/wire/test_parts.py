@@ -124,6 +124,24 @@ def test_silence_and_steps_without_end_are_charged() -> None:
     assert vigil.charge(41.0, has_work=True) is None
 
 
+def test_a_step_that_was_too_long_has_longer_in_the_next_engine() -> None:
+    """Else a machine that is slow would have its engines killed for the same step for ever."""
+    restarts = Restarts(TIMING)
+    assert restarts.patience() == 1.0
+    restarts.death(0.0)
+    vigil = Vigil(TIMING, 0.0, restarts.patience())
+    vigil.ready(0.0)
+    vigil.hear(28.0, Pulse(0, 28.0, 4))
+    assert vigil.charge(28.0, has_work=True) is None  # twice 14 s
+    vigil.hear(29.0, Pulse(0, 29.0, 4))
+    assert "step 0 was not done" in str(vigil.charge(29.0, has_work=True))
+    for _ in range(6):
+        restarts.death(0.0)
+    assert restarts.patience() == 8.0
+    restarts.bear()
+    assert restarts.patience() == 1.0
+
+
 def test_an_hour_in_which_nobody_looked_is_nobody_s_fault() -> None:
     for is_ready in (True, False):
         vigil = Vigil(TIMING, 0.0)

@@ -1,0 +1,177 @@
+"""How fast an engine's death is seen, and how fast its streams go again; each must be exact.
+
+    python benchmarks/restart.py [--model smollm2] [--streams 50] [--kills 10] [--option NAME=JSON]
+
+The engine runs in a process of its own, on whatever backend the options say; it is killed with
+SIGKILL at random moments while streams are open. Detection is the time to the death's being
+buried; going again is the time until an open stream, and until every one of them, has a new token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from octavo import AsyncLLM, RequestOutputKind, SamplingParams
+from octavo.config import EngineArguments
+from octavo.frontend.launcher import ProcessEngine, ProcessLauncher
+from octavo.frontend.process_client import ProcessClient
+from tests.frontend.tiny import make_model
+
+POLL_SECONDS = 0.001
+Texts = dict[int, list[int]]
+
+
+class Streams:
+    """Many requests at once, and when each was given its newest token."""
+
+    def __init__(self, llm: AsyncLLM, num_streams: int, num_tokens: int) -> None:
+        self.llm = llm
+        self.num_streams = num_streams
+        self.num_tokens = num_tokens
+        self.tokens: Texts = {}
+        self.newest: dict[int, float] = {}
+        self.runs = 0
+
+    async def run(self) -> Texts:
+        """All of them to their ends."""
+        self.runs += 1
+        self.tokens = {index: [] for index in range(self.num_streams)}
+        self.newest.clear()
+        await asyncio.gather(*(self._one(index) for index in range(self.num_streams)))
+        return self.tokens
+
+    async def _one(self, index: int) -> None:
+        chance = random.Random(index)
+        prompt = [3 + chance.randrange(50) for _ in range(chance.randint(4, 40))]
+        sampling = SamplingParams(
+            max_tokens=self.num_tokens,
+            temperature=0.8 if index % 2 else 0.0,
+            seed=index,
+            ignore_eos=True,
+            output_kind=RequestOutputKind.DELTA,
+        )
+        name = f"run{self.runs}-{index}"
+        async for output in self.llm.generate(prompt, sampling, name):
+            self.tokens[index] += output.outputs[0].token_ids
+            self.newest[index] = time.monotonic()
+
+    def open(self) -> list[int]:
+        """Those that have begun and have not ended."""
+        return [i for i, tokens in self.tokens.items() if 0 < len(tokens) < self.num_tokens]
+
+
+async def kill(streams: Streams) -> dict[str, float]:
+    """One SIGKILL, and what follows."""
+    client: Any = streams.llm._client
+    engine, restarts = client._engine, client.restarts.num_restarts
+    assert isinstance(engine, ProcessEngine)
+    hurt = streams.open()
+    os.kill(engine.process.pid, signal.SIGKILL)
+    began = time.monotonic()
+    while client.restarts.num_restarts == restarts:
+        await asyncio.sleep(POLL_SECONDS)
+    told = {"detected": time.monotonic() - began, "open": float(len(hurt))}
+    while not client.is_well():
+        await asyncio.sleep(POLL_SECONDS)
+    # What the dead engine had said may come until then; what counts comes later.
+    ready_at = time.monotonic()
+    told["ready"] = ready_at - began
+    waiting = set(hurt)
+    while waiting and len(waiting) == len(hurt):
+        await asyncio.sleep(POLL_SECONDS)
+        waiting = {index for index in hurt if streams.newest[index] <= ready_at}
+    told["first_goes_again"] = time.monotonic() - began
+    while waiting:
+        await asyncio.sleep(POLL_SECONDS)
+        waiting = {index for index in hurt if streams.newest[index] <= ready_at}
+    told["all_go_again"] = time.monotonic() - began
+    return told
+
+
+async def measure(streams: Streams, num_kills: int, seed: int) -> dict[str, Any]:
+    """An undisturbed run, then as many as it takes for so many deaths."""
+    chance = random.Random(seed)
+    began = time.monotonic()
+    truth = await streams.run()
+    span = time.monotonic() - began
+    deaths: list[dict[str, float]] = []
+    num_unequal = num_runs = 0
+    while len(deaths) < num_kills:
+        run = asyncio.ensure_future(streams.run())
+        num_runs += 1
+        while not run.done() and len(deaths) < num_kills:
+            await asyncio.wait([run], timeout=chance.uniform(0.1, 0.9) * span)
+            if not run.done() and streams.open():
+                deaths.append(await kill(streams))
+        told = await run
+        num_unequal += sum(told[index] != truth[index] for index in truth)
+    names = ("detected", "ready", "first_goes_again", "all_go_again")
+    return {
+        "streams": streams.num_streams,
+        "undisturbed_seconds": span,
+        "runs": num_runs,
+        "unequal_streams": num_unequal,
+        "open_streams_at_deaths": [int(death["open"]) for death in deaths],
+        "seconds": {name: spread([death[name] for death in deaths]) for name in names},
+    }
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Median and worst."""
+    ordered = sorted(values)
+    return {"median": ordered[len(ordered) // 2], "worst": ordered[-1]}
+
+
+def start(model: str | None, options: dict[str, Any], directory: Path) -> AsyncLLM:
+    """A real model, or the fake runner."""
+    if model:
+        return AsyncLLM(model, engine="process", **options)
+    tokenizer = str(make_model(directory))
+    arguments = EngineArguments(model="fake?step=0.02", tokenizer=tokenizer)
+    client = ProcessClient(arguments, ProcessLauncher("tests.wire.fake:make"))
+    client.start()
+    return AsyncLLM.over(client, arguments)
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", help="a real one instead of the fake runner")
+    parser.add_argument("--streams", type=int, default=50)
+    parser.add_argument("--tokens", type=int, default=60)
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="NAME=JSON", help="of the engine"
+    )
+    given = parser.parse_args()
+    pairs = [each.partition("=") for each in given.option]
+    options: dict[str, Any] = {"max_model_len": 512, "max_num_seqs": 64}
+    options |= {name: json.loads(value) for name, _, value in pairs}
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as name:
+        llm = start(given.model, options, Path(name))
+        started = time.monotonic() - began
+        try:
+            streams = Streams(llm, given.streams, given.tokens)
+            report = asyncio.run(measure(streams, given.kills, given.seed))
+        finally:
+            llm.close()
+    print(json.dumps({"start_seconds": started, **report}, indent=2))
+    return int(report["unequal_streams"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,239 @@
+"""The server under everything at once, for as long as is wanted: mixed load, leavers, kills.
+
+    python benchmarks/soak.py --seconds 900 [--model smollm2]
+
+A real server process over a real engine process, which is killed again and again. At the end no
+request may be lost, every answer must be that of the undisturbed run, and nothing may be left
+behind: blocks, seats, tasks, threads, descriptors, memory. The exit code says whether all held.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.soak_client import (
+    LeftError,
+    LostError,
+    Manner,
+    Served,
+    ask,
+    catalogue,
+    metric,
+)
+
+STALL_SECONDS = 3.0
+SETTINGS: dict[str, Any] = {
+    "model": None,
+    "options": {"max_model_len": 1024, "max_num_seqs": 16},  # of a real one
+    "engine": "fake?step=0.005&slots=16&blocks=800",
+    "server": {"stall_seconds": STALL_SECONDS, "max_waiting_requests": 12},
+}
+MAX_GROWTH_MIB = 16.0  # from the second quarter's mean to the last's
+MANNERS = {
+    "whole": (Manner(), 0.7),
+    "slow": (Manner(pace=0.05), 0.1),
+    "leaves": (Manner(leaves_after=1), 0.12),
+    "leaves later": (Manner(leaves_after=4), 0.06),
+    "never reads": (Manner(never_reads=True), 0.02),
+}
+
+
+@dataclass(frozen=True)
+class Load:
+    """How much of everything; a real model must get somewhere between two kills."""
+
+    num_kinds: int = 60  # of requests
+    num_clients: int = 24
+    kill_seconds: float = 7.5  # at most, from an engine's being ready to its end
+
+
+REAL = Load(num_kinds=12, num_clients=6, kill_seconds=40.0)
+
+
+class Soak:
+    """One run."""
+
+    def __init__(self, served: Served, seconds: float, seed: int, load: Load) -> None:
+        self.served = served
+        self.load = load
+        self.seconds = seconds
+        self.random = random.Random(seed)
+        self.counts: Counter[str] = Counter()
+        self.faults: list[str] = []
+        self.memory: list[tuple[float, float]] = []
+        self.restart_seconds: list[float] = []
+        self.truth: list[Any] = []
+        self.is_over = False
+
+    async def run(self) -> dict[str, Any]:
+        """All of it; the report."""
+        served = self.served
+        self.kinds = catalogue(served.start["vocabulary"], self.load.num_kinds, self.random)
+        for body in self.kinds:
+            answer = await ask(served.port, body)
+            if answer.status != 200 or not answer.is_ended:
+                raise LostError(f"undisturbed, and yet: {answer}")
+            self.truth.append(answer.said())
+        await self._settle()
+        before = {**served.held(), **served.outside()}
+        others = [asyncio.ensure_future(each) for each in (self._kill(), self._weigh())]
+        clients = [
+            self._client(random.Random(f"{index}")) for index in range(self.load.num_clients)
+        ]
+        await asyncio.gather(*clients)
+        self.is_over = True
+        await asyncio.gather(*others)
+        await self._settle()
+        after = {**served.held(), **served.outside()}
+        self._compare(before, after)
+        return self._report(before, after)
+
+    async def _client(self, chance: random.Random) -> None:
+        until = time.monotonic() + self.seconds
+        names = list(MANNERS)
+        weights = [share for _, share in MANNERS.values()]
+        while time.monotonic() < until:
+            which = chance.randrange(self.load.num_kinds)
+            (name,) = chance.choices(names, weights)
+            await self._one(which, name)
+            await asyncio.sleep(chance.choice([0.0, 0.0, 0.2]))
+
+    async def _one(self, which: int, name: str) -> None:
+        """One request to its end, asked again as long as it is turned away for now."""
+        for _ in range(200):
+            try:
+                answer = await ask(self.served.port, self.kinds[which], MANNERS[name][0])
+            except LeftError:
+                self.counts[name] += 1
+                return
+            except (LostError, OSError) as error:
+                self._lose(which, name, repr(error))
+                return
+            if answer.status not in (429, 503):
+                break
+            self.counts["turned away"] += 1
+            await asyncio.sleep(min(1.0, answer.retry_seconds))
+        if answer.status != 200 or answer.error() or not answer.is_ended:
+            self._lose(which, name, f"{answer.status} {answer.error()}")
+        elif answer.said() != self.truth[which]:
+            self._lose(which, name, "it was told something else than undisturbed")
+        else:
+            self.counts[f"{name}: exact"] += 1
+
+    def _lose(self, which: int, name: str, why: str) -> None:
+        self.counts["lost"] += 1
+        self.faults.append(f"request {which} ({name}): {why}")
+
+    async def _kill(self) -> None:
+        """kill -9, and how long until there is an engine again."""
+        while not self.is_over:
+            await asyncio.sleep(self.random.uniform(0.5, self.load.kill_seconds))
+            number = self.served.engine()
+            if number is None or self.is_over:
+                continue
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+            self.counts["kills"] += 1
+            began = time.monotonic()
+            while self.served.engine() in (None, number):
+                await asyncio.sleep(0.02)
+            while not await metric(self.served.port, "ready"):
+                await asyncio.sleep(0.05)
+            self.restart_seconds.append(time.monotonic() - began)
+
+    async def _weigh(self) -> None:
+        while not self.is_over:
+            self.memory.append((time.monotonic(), self.served.resident_mib()))
+            await asyncio.sleep(0.5)
+
+    async def _settle(self) -> None:
+        """Until nothing runs; what cannot be waited out is found by whoever compares."""
+        for _ in range(300):
+            held = self.served.held()
+            port = self.served.port
+            running = await metric(port, "num_requests") + await metric(port, "kv_cache_usage_perc")
+            if not (held["tickets"] or held["flights"] or running):
+                return
+            await asyncio.sleep(0.1)
+        self.faults.append(f"it never rests: {held}, {running} sequences and blocks")
+
+    def _compare(self, before: dict[str, Any], after: dict[str, Any]) -> None:
+        for name in ("flights", "tickets", "inside", "waiting_bytes"):
+            if after[name]:
+                self.faults.append(f"{after[name]} {name} are left")
+        for name, slack in (("tasks", 0), ("threads", 2), ("descriptors", 2), ("children", 0)):
+            if after[name] > before[name] + slack:
+                self.faults.append(f"{name}: {before[name]} before, {after[name]} after")
+        if self.growth_mib() > MAX_GROWTH_MIB:
+            self.faults.append(f"memory grows: {self.growth_mib():.1f} MiB")
+
+    def growth_mib(self) -> float:
+        """From the mean of the second quarter to the mean of the last."""
+        weights = [each for _, each in self.memory]
+        size = max(1, len(weights) // 4)
+        second, last = weights[size : 2 * size], weights[-size:]
+        return sum(last) / size - sum(second) / max(1, len(second))
+
+    def slope_mib_an_hour(self) -> float:
+        """Least squares, over the second half."""
+        half = self.memory[len(self.memory) // 2 :]
+        mean_at = sum(at for at, _ in half) / len(half)
+        mean = sum(each for _, each in half) / len(half)
+        spread = sum((at - mean_at) ** 2 for at, _ in half) or 1.0
+        return 3600 * sum((at - mean_at) * (each - mean) for at, each in half) / spread
+
+    def _report(self, before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+        restarts = sorted(self.restart_seconds)
+        return {
+            "seconds": self.seconds,
+            "counts": dict(sorted(self.counts.items())),
+            "seconds_to_ready_after_a_kill": {
+                "median": restarts[len(restarts) // 2] if restarts else None,
+                "worst": restarts[-1] if restarts else None,
+            },
+            "resident_mib": {"first": self.memory[0][1], "last": self.memory[-1][1]},
+            "growth_mib": self.growth_mib(),
+            "slope_mib_an_hour": self.slope_mib_an_hour(),
+            "before": before,
+            "after": after,
+            "faults": self.faults,
+        }
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=900.0)
+    parser.add_argument("--model", help="a real one instead of the fake runner")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    served = Served(SETTINGS | {"model": options.model})
+    load = REAL if options.model else Load()
+    try:
+        report = asyncio.run(Soak(served, options.seconds, options.seed, load).run())
+        code = served.end()
+        if code:
+            report["faults"].append(f"its exit code is {code}")
+    finally:
+        served.process.kill()
+        served.process.wait()
+    print(json.dumps(report, indent=2))
+    return int(bool(report["faults"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""The server that is soaked: the real one, over a real engine process, telling what it holds.
+
+    python benchmarks/soak_server.py '{"model": null, "engine": "fake?step=0.01", ...}'
+
+Its standard output has one line of JSON when it is ready, one for each SIGUSR1, one at its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import uvloop
+
+from octavo.config import EngineArguments
+from octavo.frontend.async_llm import AsyncLLM
+from octavo.frontend.launcher import ProcessLauncher
+from octavo.frontend.process_client import ProcessClient
+from octavo.server.adapter import LLMEngine
+from octavo.server.config import ServerConfig
+from octavo.server.lifecycle import Lifecycle, settle_memory
+from octavo.server.state import Server
+from tests.frontend.tiny import make_model
+
+
+def start(settings: dict[str, Any], directory: Path) -> AsyncLLM:
+    """The engine: a fake runner by default, a real model where one is named."""
+    if settings["model"]:
+        return AsyncLLM(settings["model"], engine="process", **settings["options"])
+    arguments = EngineArguments(model=settings["engine"], tokenizer=str(make_model(directory)))
+    client = ProcessClient(arguments, ProcessLauncher("tests.wire.fake:make"))
+    client.start()
+    return AsyncLLM.over(client, arguments)
+
+
+def held(server: Server) -> dict[str, int]:
+    """What would grow if something were forgotten."""
+    door = server.admission
+    gc.collect()
+    return {
+        "tasks": len(asyncio.all_tasks()),
+        "flights": len(server.flights),
+        "tickets": door.num_open,
+        "inside": door.num_inside,
+        "waiting_bytes": door.waiting_bytes,
+        "objects": len(gc.get_objects()),
+    }
+
+
+async def serve(settings: dict[str, Any], llm: AsyncLLM) -> None:
+    """Until a signal ends it."""
+    server = Server(await LLMEngine.over(llm), ServerConfig(port=0, **settings["server"]))
+
+    def tell(**more: Any) -> None:
+        print(json.dumps({**held(server), **more}), flush=True)
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, tell)
+    facts = server.engine.facts
+    settle_memory()
+    await Lifecycle(server).run(
+        lambda life: tell(port=life.port, vocabulary=facts.vocabulary, seats=facts.max_num_seqs)
+    )
+    tell(over=1)
+
+
+def main() -> None:
+    """The command."""
+    settings = json.loads(sys.argv[1])
+    server = settings["server"]
+    if "admin_socket" in server:
+        server["admin_socket"] = Path(server["admin_socket"])
+    logging.basicConfig(level="ERROR", format="server: %(message)s")
+    with tempfile.TemporaryDirectory() as name:
+        llm = start(settings, Path(name))
+        try:
+            uvloop.run(serve(settings, llm))
+        finally:
+            llm.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""A full disk, a clock that is set, ten times the load: nothing is lost by any of them."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import octavo
+from tests.frontend.tiny import make_model
+from tests.server.engine import ChainRunner, FakeEngine
+from tests.server.make import Client, events, serving
+from tests.server.test_socket import Gate, url, wait_until
+
+WALL_CLOCKS = ("time.time", "time.time_ns", "datetime.now", "datetime.utcnow")
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import logging, sys
+logging.basicConfig(level="DEBUG", format="%(message)s")
+from octavo.config import EngineArguments
+from octavo.frontend.async_llm import AsyncLLM
+from octavo.frontend.launcher import ProcessLauncher
+from octavo.frontend.process_client import ProcessClient
+from octavo.server.adapter import LLMEngine
+from octavo.server.config import ServerConfig
+from octavo.server.lifecycle import run
+
+arguments = EngineArguments(model="fake?step=0.01", tokenizer=sys.argv[1])
+client = ProcessClient(arguments, ProcessLauncher("tests.wire.fake:make"))
+client.start()
+llm = AsyncLLM.over(client, arguments)
+
+async def start():
+    return await LLMEngine.over(llm)
+
+code = run(ServerConfig(port=int(sys.argv[2])), start)
+llm.close()
+sys.exit(code)
+"""
+
+
+def free_port() -> int:
+    """One that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def is_live(port: int) -> bool:
+    """Whether the server answers."""
+    try:
+        return httpx.get(url(port, "/health/ready")).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def engine_of(number: int) -> int:
+    """The engine's process among a server's children; 0: none yet."""
+    for task in Path(f"/proc/{number}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            command = Path(f"/proc/{child}/cmdline")
+            if command.exists() and b"octavo.exec.host" in command.read_bytes():
+                return child
+    return 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
+    """Every write of the log fails; the engine dies too; the stream is whole, the exit code 0."""
+    port = free_port()
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(make_model(tmp_path)), str(port)],
+            cwd=ROOT,
+            stdout=full,
+            stderr=full,
+        )
+    try:
+        wait_until(lambda: is_live(port))
+        body = {"prompt": [5, 6], "max_tokens": 60, "ignore_eos": True, "return_token_ids": True}
+        whole = httpx.post(url(port, "/v1/completions"), json=body).json()
+        os.kill(first := engine_of(process.pid), signal.SIGKILL)
+        wait_until(lambda: engine_of(process.pid) not in (0, first))
+        wait_until(lambda: is_live(port))
+        streamed = httpx.post(url(port, "/v1/completions"), json={**body, "stream": True})
+        parts = [choice for event in events(streamed.text) for choice in event["choices"]]
+        told = [token for part in parts for token in part["token_ids"] or ()]
+        assert told == whole["choices"][0]["token_ids"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+# the clock
+
+
+def test_a_clock_that_jumps_by_hours_changes_nothing(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forwards and backwards, at each look at it; only what `created` tells may differ."""
+
+    async def ask(client: Client) -> list[Any]:
+        fields = {"max_tokens": 30, "temperature": 0, "deadline_ms": 60_000}
+        told = await asyncio.gather(*(client.complete(**fields) for _ in range(5)))
+        assert (await client.get("/health/ready")).status_code == 200
+        return [(each["choices"], each["usage"]["completion_tokens"]) for each in told]
+
+    async def main() -> None:
+        async with serving(directory) as client:
+            calm = await ask(client)
+            looks = iter(range(10**6))
+
+            def jumping() -> float:
+                return 1e9 + 3600.0 * (-1) ** next(looks) * (1 + next(looks) % 7)
+
+            monkeypatch.setattr(time, "time", jumping)
+            assert await ask(client) == calm
+            assert client.server.metrics.disconnects.value() == 0
+
+    asyncio.run(main())
+
+
+def test_nothing_is_decided_by_the_wall_clock() -> None:
+    """It is read where `created` is told, and where a template asks for the date."""
+    readers = set()
+    home = Path(octavo.__path__[0])
+    for path in home.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and ast.unparse(node) in WALL_CLOCKS:
+                readers.add(str(path.relative_to(home)))
+    assert readers == {"server/state.py", "frontend/chat_template.py"}
+
+
+# overload
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_ten_times_too_many_are_turned_away_before_any_200(directory: Path, stream: bool) -> None:
+    """Exactly those for whom there is no place; whoever is let in is served whole."""
+    gate = Gate()
+    engine = FakeEngine(directory, runner=ChainRunner(gate), max_num_seqs=4)
+    limits = {"max_running_sequences": 4, "max_waiting_requests": 6}
+
+    async def main() -> None:
+        async with serving(directory, engine, **limits) as client:
+            order: list[int] = []
+
+            async def ask(index: int) -> httpx.Response:
+                body = {"prompt": [2 + index], "max_tokens": 12, "temperature": 0, "stream": stream}
+                response = await client.post("/v1/completions", json=body)
+                order.append(response.status_code)
+                return response
+
+            door = client.server.admission
+            asked = [asyncio.ensure_future(ask(index)) for index in range(4)]
+            while door.num_inside < 4:
+                await asyncio.sleep(0.001)
+            asked += [asyncio.ensure_future(ask(index)) for index in range(4, 100)]
+            while len(order) < 90:
+                await asyncio.sleep(0.001)
+            assert order == [429] * 90
+            gate.is_open.set()
+            responses = await asyncio.gather(*asked)
+            served = [each for each in responses if each.status_code == 200]
+            assert len(served) == 10
+            for each in responses:
+                assert each.status_code == 200 or int(each.headers["retry-after"]) >= 1
+            for each in served:
+                parts = events(each.text) if stream else [json.loads(each.text)]
+                assert parts[-1]["choices"][0]["finish_reason"] == "length"
+            assert (door.num_open, door.num_inside, door.waiting_bytes) == (0, 0, 0)
+
+    asyncio.run(main())

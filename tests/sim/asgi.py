@@ -1,0 +1,140 @@
+"""One HTTP connection as an ASGI application sees it, and a reader of any pace at its other end.
+
+It behaves as uvicorn's does where that is felt: writing waits while too much is unread, what is
+written after the connection has closed is dropped, and `receive` tells of a disconnect when the
+response is over too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import MutableMapping
+from typing import Any
+
+
+class ProtocolError(AssertionError):
+    """The application broke the rules of ASGI."""
+
+
+class Connection:
+    """One request's; `body` comes in pieces, each after so many seconds."""
+
+    def __init__(
+        self, name: str, method: str, path: str, body: bytes = b"", high_water: int = 600
+    ) -> None:
+        half = len(body) // 2
+        self.pieces: list[tuple[float, bytes]] = [(0.0, body[:half]), (0.0, body[half:])]
+        self.status: int | None = None
+        self.headers: dict[str, str] = {}
+        self.received = b""
+        self.is_whole = False  # the response came to its end
+        self.was_cut = False  # the server closed it
+        self.is_closed = False
+        self.high_water = high_water  # bytes that nobody has read, above which a writer waits
+        self.most_unread = self.largest_write = 0
+        self._unread = b""
+        self._news = asyncio.Event()  # for the reader
+        self._room = asyncio.Event()  # for the writer
+        self._over = asyncio.Event()  # for the watch
+        headers = [(b"host", b"localhost"), (b"x-request-id", name.encode())]
+        headers += [(b"content-type", b"application/json")]
+        headers += [(b"content-length", str(len(body)).encode())]
+        self.scope: dict[str, Any] = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "query_string": b"",
+            "headers": headers,
+            "extensions": {"octavo.cut": {"call": self.cut}},
+        }
+
+    # the application's side
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        """A piece of the body; then nothing until the connection or the response ends."""
+        if self.pieces and not self._over.is_set():
+            seconds, piece = self.pieces.pop(0)
+            if seconds:
+                await asyncio.wait(
+                    [over := asyncio.ensure_future(self._over.wait())], timeout=seconds
+                )
+                over.cancel()
+            if not self._over.is_set():
+                return {"type": "http.request", "body": piece, "more_body": bool(self.pieces)}
+        await self._over.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        """Take a part of the response; wait while the reader has too much to read."""
+        if self.is_closed:
+            return
+        if self.is_whole:
+            raise ProtocolError("something was written behind the end")
+        if message["type"] == "http.response.start":
+            if self.status is not None:
+                raise ProtocolError("two status lines")
+            self.status = message["status"]
+            self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+            return
+        if self.status is None:
+            raise ProtocolError("a body without a status line")
+        self._unread += message.get("body", b"")
+        self.largest_write = max(self.largest_write, len(message.get("body", b"")))
+        self.most_unread = max(self.most_unread, len(self._unread))
+        self._news.set()
+        if not message.get("more_body", False):
+            self.is_whole = True
+            self._over.set()
+        while len(self._unread) > self.high_water and not self.is_closed:
+            self._room.clear()
+            await self._room.wait()
+
+    def cut(self) -> None:
+        """The server closes it."""
+        self.was_cut = True
+        self.close()
+
+    # the client's side
+
+    def close(self) -> None:
+        """It is gone, whoever wanted that."""
+        self.is_closed = True
+        for event in (self._news, self._room, self._over):
+            event.set()
+
+    async def read(self, pace: float, stalls_after: int | None = None) -> None:
+        """Take what comes, every `pace` seconds, to the end; or stop taking, and hold on."""
+        num_reads = 0
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            if num_reads == stalls_after:
+                await self._until_closed()
+            if self.is_closed:
+                return
+            self.received, self._unread = self.received + self._unread, b""
+            self._room.set()
+            num_reads += 1
+            if self.is_whole:
+                return
+            if pace:
+                await asyncio.sleep(pace)
+
+    async def _until_closed(self) -> None:
+        while not self.is_closed:
+            await self._news.wait()
+            self._news.clear()
+
+    def frames(self) -> tuple[list[Any], bool]:
+        """Of a stream: the whole frames' payloads, and whether the mark of the end came."""
+        frames = self.received.decode().split("\n\n")
+        rest = frames.pop()
+        if self.is_whole and not self.is_closed and rest:
+            raise ProtocolError(f"half a frame at the end: {rest!r}")
+        payloads = [each for each in frames if each != ": ping"]
+        if not all(each.startswith("data: ") and "\n" not in each for each in payloads):
+            raise ProtocolError(f"no frames: {payloads}")
+        told = [each.removeprefix("data: ") for each in payloads]
+        is_ended = bool(told) and told[-1] == "[DONE]"
+        return [json.loads(each) for each in told if each != "[DONE]"], is_ended
