@@ -17,7 +17,7 @@ import os
 import platform
 import statistics
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,9 +57,9 @@ def main() -> None:
     log = asked.out.with_suffix(".log")
     engines = [engine for engine in find(asked, log) if wanted(engine.name, asked.engines)]
     cases = [CASES[name] for name in asked.cases] if asked.cases else list(CASES.values())
-    figures = measure(engines, cases, asked.runs)
-    told = {"machine": machine(asked.threads), "figures": [vars_of(f) for f in figures]}
-    asked.out.write_text(json.dumps(told, indent=1) + "\n")
+    for figures in measure(engines, cases, asked.runs):
+        told = {"machine": machine(asked.threads), "figures": [vars_of(f) for f in figures]}
+        asked.out.write_text(json.dumps(told, indent=1) + "\n")
     print(table(figures))
 
 
@@ -123,8 +123,8 @@ def wanted(name: str, beginnings: list[str] | None) -> bool:
     return not beginnings or any(name.startswith(beginning) for beginning in beginnings)
 
 
-def measure(engines: list[Engine], cases: list[Case], runs: int) -> list[Figure]:
-    """All rounds; an engine that fails is left out from there on, and said to be."""
+def measure(engines: list[Engine], cases: list[Case], runs: int) -> Iterator[list[Figure]]:
+    """The figures so far, behind each round; an engine that fails is left out from there on."""
     rates: dict[tuple[str, str], list[float]] = {}
     try:
         for run in range(runs):
@@ -142,10 +142,10 @@ def measure(engines: list[Engine], cases: list[Case], runs: int) -> list[Figure]
                             f"{run + 1}/{runs}  {case.name:36} {engine.name:22} {rate:9.1f} tok/s"
                         )
                         print(told, file=sys.stderr)
+            yield [Figure(case, engine, tuple(told)) for (case, engine), told in rates.items()]
     finally:
         for engine in engines:
             engine.close()
-    return [Figure(case, engine, tuple(told)) for (case, engine), told in rates.items()]
 
 
 def table(figures: list[Figure]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from benchmarks.peers.cases import Case, rate
+from octavo.env import child_environment
 
 WORKER = Path(__file__).with_name("worker.py")
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -62,10 +64,8 @@ class WorkerEngine:
         if self._process is not None:
             assert self._process.stdin is not None
             self._process.stdin.close()
-            try:
-                self._process.wait(30)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
+            os.killpg(self._process.pid, signal.SIGKILL)  # with whatever it has started
+            self._process.wait()
             self._process = None
 
     def _start(self) -> None:
@@ -77,7 +77,8 @@ class WorkerEngine:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env={**os.environ, **self.environment},
+                env=child_environment(self.environment),
+                start_new_session=True,
             )
         self._answer()
 
@@ -85,9 +86,13 @@ class WorkerEngine:
         assert self._process is not None
         assert self._process.stdin is not None
         asked = {"prompts": prompts, "output_tokens": output_tokens}
+        # Some engines' threads spin while they have nothing to do: they are stopped meanwhile, so
+        # that they cost the others nothing.
+        os.killpg(self._process.pid, signal.SIGCONT)
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
         answer = self._answer()
+        os.killpg(self._process.pid, signal.SIGSTOP)
         expected = len(prompts) * output_tokens
         if answer["tokens"] != expected:
             raise EngineError(f"{self.name} wrote {answer['tokens']} tokens of {expected}")

@@ -11,6 +11,7 @@ Octavo's and vLLM's offline interfaces are the same one, which is why they share
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -23,7 +24,7 @@ Run = Callable[[list[list[int]], int], int]
 
 def offline(module: str, model: str, options: dict[str, Any]) -> Run:
     """An engine with `LLM.generate`."""
-    engine = __import__(module)
+    engine: Any = importlib.import_module(module)
     if module == "vllm":
         options = {"skip_tokenizer_init": True, **options}
     llm = engine.LLM(model=model, **options)
