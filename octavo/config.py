@@ -31,6 +31,7 @@ class EngineArguments:
     backend: Literal["auto", "native", "torch"] = "auto"  # what computes
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # of weights and KV while computing
     cpu_weights: Literal["auto", "bf16", "int8", "int4"] = "auto"  # in native memory
+    kv_cache_dtype: Literal["auto", "int8"] = "auto"  # int8: half the memory, nearly as exact
     num_threads: int = 0  # of the native engine; 0: one a physical core
     max_model_len: int | None = None  # positions a sequence may have; None: as the model can
     block_size: int = 16  # tokens a KV block
@@ -111,7 +112,6 @@ FIXED: dict[str, tuple[Any, str]] = {
     "data_parallel_size": (1, "there is one process"),
     "cpu_offload_gb": (0, "the model is in the CPU's memory already"),
     "quantization": (None, "it is seen from the files"),
-    "kv_cache_dtype": ("auto", "KV is kept in `dtype`"),
     "revision": (None, "a revision is a part of the model's name, as in org/name@v1"),
     "enable_lora": (False, "there are no adapters yet"),
     "speculative_config": (None, "there is no speculation yet"),

@@ -114,11 +114,22 @@ def make_bill(
         stored=stored(opened),
         weights_bytes=weights_bytes,
         step_bytes=step_bytes,
-        block_bytes=layout.block_bytes(arguments.block_size, ELEMENT_BYTES[dtype]),
+        block_bytes=_block_bytes(arguments, choice.name, layout, dtype),
         block_size=arguments.block_size,
         windows=layout.windows,
         chunk_tokens=rows,
     )
+
+
+def _block_bytes(arguments: EngineArguments, backend: Name, layout: KVLayout, dtype: str) -> int:
+    if arguments.kv_cache_dtype == "auto":
+        return layout.block_bytes(arguments.block_size, ELEMENT_BYTES[dtype])
+    if backend == "torch" or dtype == "float32":
+        raise ConfigError(
+            "kv_cache_dtype='int8' is something that the native backend has, and not beside "
+            "dtype='float32', which keeps everything exact; leave one of them out"
+        )
+    return layout.block_bytes(arguments.block_size, 1, scale_bytes=4)
 
 
 def _held(
@@ -161,7 +172,7 @@ def _cache_size(
         budget,
         layout,
         block_size=size,
-        element_bytes=bill.block_bytes // layout.block_bytes(size, 1),
+        block_bytes=bill.block_bytes,
         max_model_len=max_len,
         max_num_seqs=arguments.max_num_seqs,
     )

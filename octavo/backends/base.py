@@ -29,9 +29,10 @@ class KVLayout:
     kv_heads: int
     head_dim: int
 
-    def block_bytes(self, block_size: int, element_bytes: int) -> int:
-        """Keys and values of one block, in all buffers."""
-        return 2 * self.num_buffers * block_size * self.kv_heads * self.head_dim * element_bytes
+    def block_bytes(self, block_size: int, element_bytes: int, scale_bytes: int = 0) -> int:
+        """Keys and values of one block, in all buffers, and a scale for each token's head."""
+        vectors = 2 * self.num_buffers * block_size * self.kv_heads
+        return vectors * (self.head_dim * element_bytes + scale_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,25 @@ def _add_model_options(group: argparse._ArgumentGroup) -> None:
         type=int,
         metavar="COUNT",
     )
+    _add(
+        group,
+        "backend",
+        "what computes: the native engine where it is built, else the reference",
+        choices=("auto", "native", "torch"),
+    )
+    _add(
+        group,
+        "cpu_weights",
+        "what the native engine keeps floating-point weights as",
+        choices=("auto", "bf16", "int8", "int4"),
+    )
+    _add(
+        group,
+        "num_threads",
+        "threads of the native engine; 0: one a physical core",
+        type=int,
+        metavar="N",
+    )
 
 
 def _add_memory_options(group: argparse._ArgumentGroup) -> None:
@@ -120,6 +139,12 @@ def _add_memory_options(group: argparse._ArgumentGroup) -> None:
     )
     _add(group, "block_size", "tokens a KV block", type=int, metavar="TOKENS")
     _add(group, "enable_prefix_caching", "share the KV of equal beginnings")
+    _add(
+        group,
+        "kv_cache_dtype",
+        "what KV is kept as: int8 takes half the memory and is nearly as exact",
+        choices=("auto", "int8"),
+    )
 
 
 def _add_scheduling_options(group: argparse._ArgumentGroup) -> None:

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from octavo import env
 from octavo.backends.base import Backend
@@ -26,6 +27,8 @@ from octavo.resolve import EngineConfig, resolve
 from octavo.runner.model_runner import ModelRunner
 
 log = logging.getLogger(__name__)
+
+_KV_DTYPES: dict[str, Literal["bfloat16", "int8"]] = {"auto": "bfloat16", "int8": "int8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,7 @@ def make_backend(config: EngineConfig) -> Backend:
     is_exact = asked.dtype == "float32"
     return NativeBackend(
         NativeOptions(
-            kv_dtype="float32" if is_exact else "bfloat16",
+            kv_dtype="float32" if is_exact else _KV_DTYPES[asked.kv_cache_dtype],
             weights="float32" if is_exact else asked.cpu_weights,
             num_threads=asked.num_threads or env.cpu_threads(),
             instruction_set=env.cpu_instruction_set(),

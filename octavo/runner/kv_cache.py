@@ -23,7 +23,7 @@ def num_blocks_in(
     layout: KVLayout,
     *,
     block_size: int,
-    element_bytes: int,
+    block_bytes: int,
     max_model_len: int,
     max_num_seqs: int,
 ) -> int:
@@ -31,7 +31,6 @@ def num_blocks_in(
 
     ConfigError if not even one sequence of max_model_len fits.
     """
-    block_bytes = layout.block_bytes(block_size, element_bytes)
     if block_bytes < 1:
         raise ConfigError(f"a KV block of {block_bytes} bytes makes no sense: {layout}")
     a_sequence = blocks_for(layout, max_model_len, block_size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +120,16 @@ def test_a_model_that_does_not_fit(directory: Path, caplog: pytest.LogCaptureFix
     config = resolve(insisting, opened, layout, 10_000)
     assert config.core.num_blocks == 40
     assert "the machine may swap" in caplog.text
+
+
+def test_int8_kv_takes_a_byte_a_number_and_a_scale_a_head(directory: Path) -> None:
+    opened = opened_model(directory)
+    layout = place_layers(opened.model)
+    asked = EngineArguments(str(directory), backend="native", kv_cache_dtype="int8")
+    cells = 2 * layout.num_buffers * 16 * layout.kv_heads
+    assert make_bill(asked, opened, layout).block_bytes == cells * (layout.head_dim + 4)
+    assert start_local_engine(asked).core.scheduler.config.num_blocks > 1
+    for refused in ({"backend": "torch"}, {"dtype": "float32", "backend": "native"}):
+        wrong: Any = refused
+        with pytest.raises(ConfigError, match="kv_cache_dtype='int8' is something"):
+            make_bill(replace(asked, **wrong), opened, layout)

@@ -16,7 +16,7 @@ def fitting(budget_bytes: int, layout: KVLayout = LAYOUT, max_num_seqs: int = 10
         budget_bytes,
         layout,
         block_size=16,
-        element_bytes=4,
+        block_bytes=layout.block_bytes(16, 4),
         max_model_len=100,
         max_num_seqs=max_num_seqs,
     )
