@@ -174,13 +174,15 @@ def backends() -> list[Finding]:
         findings.append(Finding("native backend", f"runs, with kernels for {tiers}"))
     else:
         advice = "install Octavo again with a C++ compiler and CMake at hand"
-        findings.append(Finding("native backend", native.refusal, advice, True))
+        is_fatal = torch.refusal is not None
+        findings.append(Finding("native backend", native.refusal, advice, is_fatal))
     if torch.refusal is None:
         found = f"PyTorch {version_of('torch')}, on the CPU: the reference"
         findings.append(Finding("torch backend", found))
+    elif native.refusal is None:
+        findings.append(Finding("torch backend", "no PyTorch, and none is needed"))
     else:
-        advice, is_bad = "pip install 'octavo[torch]'", native.refusal is not None
-        findings.append(Finding("torch backend", "no PyTorch", advice, is_bad))
+        findings.append(Finding("torch backend", "no PyTorch", "pip install 'octavo[torch]'", True))
     return findings
 
 

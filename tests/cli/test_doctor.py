@@ -6,11 +6,12 @@ import importlib.util
 import json
 import re
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from octavo.backends import select
+from octavo.backends.select import Caps
 from octavo.cli import doctor, main
 from octavo.cli.commands import FAILED, OK
 from octavo.cli.doctor import Finding, verdict
@@ -30,18 +31,18 @@ def test_a_machine_that_runs_models(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("caches")
-def test_without_torch_nothing_runs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("has_native", [True, False])
+def test_a_backend_that_is_missing_is_told(
+    has_native: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    find: Callable[[str], object] = importlib.util.find_spec
-    hidden = ("torch", "octavo.backends.native")
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name in hidden else find(name)
-    )
-    assert main(["doctor"]) == FAILED
+    monkeypatch.setattr(select, "torch_caps", lambda: Caps("torch", "PyTorch is not installed"))
+    if not has_native:
+        monkeypatch.setattr(select, "native_caps", lambda size: Caps("native", "it is not built"))
+    assert main(["doctor"]) == (0 if has_native else FAILED)
     text = capsys.readouterr().out
-    assert "→ pip install 'octavo[torch]'" in text
-    assert "No model can run here yet: torch backend: pip install" in text
+    assert ("with kernels for scalar" in text) is has_native
+    assert ("→ pip install 'octavo[torch]'" in text) is not has_native
+    assert ("No model can run here yet: native backend: install" in text) is not has_native
 
 
 def test_it_looks_for_what_the_package_asks_for() -> None:
