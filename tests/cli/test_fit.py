@@ -28,8 +28,8 @@ def test_the_bill(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_as_json(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = (tiny, "--memory", "1GiB", "--max-num-seqs", "4", "--backend", "torch")
-    words += ("--dtype", "float32")
+    words: tuple[str, ...] = (tiny, "--memory", "1GiB", "--max-num-seqs", "4")
+    words += ("--backend", "torch", "--dtype", "float32")
     told = told_of(capsys, *words)
     assert told["fits"] is True
     assert told["weights"] == sum(told["stored"].values())
