@@ -50,18 +50,17 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check everything that can be checked, load the model, serve."""
-    began = time.monotonic()
+    from octavo.observe.machine import process_age
+
+    start = StartUp(time.monotonic() - (process_age() or 0.0))
     from octavo.config import read_arguments
     from octavo.loader.source import resolve
-    from octavo.observe.machine import process_age
     from octavo.server.lifecycle import bind
 
-    age = process_age()
     config = server_config(arguments)
     asked = read_arguments(model_of(arguments), engine_options(arguments))
     bind(config).close()  # an address that is taken is not to be found out after a minute
     resolve(asked.model)  # fetched here, where progress is seen and errors are the user's to read
-    start = StartUp(began if age is None else began - age)
     start.lap("start Python, find the model")
 
     from octavo.frontend.async_llm import AsyncLLM
