@@ -229,6 +229,20 @@ def test_max_tokens_is_clipped_to_the_context(directory: Path) -> None:
     assert body["usage"]["completion_tokens"] == 6
 
 
+def test_min_tokens_goes_beyond_no_limit(directory: Path) -> None:
+    more = run(directory, min_tokens=20, ignore_eos=True)
+    assert more["usage"]["completion_tokens"] == 20  # nobody had said 16
+
+    async def main() -> None:
+        async with serving(directory, max_output_tokens=5) as client:
+            body = {"prompt": "x", "min_tokens": 9, "max_tokens": 20}
+            response = await client.post("/v1/completions", json=body)
+            assert response.status_code == 400
+            assert "more than the 5 that this server gives" in response.text
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [
@@ -240,6 +254,8 @@ def test_max_tokens_is_clipped_to_the_context(directory: Path) -> None:
         ({"max_tokens": -1}, "max_tokens", ">= 0"),
         ({"max_tokens": 0}, "max_tokens", "needs echo"),
         ({"min_tokens": 9, "max_tokens": 5000, "logprobs": 21}, "logprobs", "at most 20"),
+        ({"min_tokens": 9, "max_tokens": 4}, "min_tokens", "more than max_tokens=4"),
+        ({"min_tokens": 255, "max_tokens": 300}, "min_tokens", "that the context leaves"),
         ({"seed": 2**63}, "seed", "9223372036854775807"),
         ({"stop": ["x"] * 17}, "stop", "<= 16"),
         ({"stop": ""}, "stop", ">= 1"),

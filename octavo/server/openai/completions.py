@@ -64,7 +64,9 @@ async def _serve(
             f"{len(asked)} prompts with n={num_samples} are more than {MAX_N} texts", "prompt"
         )
     prepared = [await _prepare(call, each, request.add_special_tokens) for each in asked]
-    wanted = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+    wanted = request.max_tokens
+    if wanted is None:
+        wanted = max(DEFAULT_MAX_TOKENS, request.min_tokens)
     drops_output = wanted == 0
     if drops_output and not request.echo:
         raise invalid("max_tokens=0 needs echo=true, or nothing would be answered", "max_tokens")

@@ -86,9 +86,19 @@ def fit(
     if not min(len(prompt.token_ids) for prompt in cut):
         raise invalid("the prompt has no tokens; at least one is needed to begin from", "prompt")
     if wanted is None:
-        wanted = facts.max_new_tokens or NO_LIMIT
-    limits = (wanted, room, config.max_output_tokens or NO_LIMIT)
-    return cut, max(min(limits), min(request.min_tokens, room))
+        wanted = max(facts.max_new_tokens or NO_LIMIT, request.min_tokens)
+    limits = {
+        f"max_tokens={wanted}": wanted,
+        f"the {room} tokens that the context leaves": room,
+        f"the {config.max_output_tokens} that this server gives": config.max_output_tokens,
+    }
+    limit, max_tokens = min(
+        ((name, most) for name, most in limits.items() if most is not None),
+        key=lambda pair: pair[1],
+    )
+    if request.min_tokens > max_tokens:
+        raise invalid(f"min_tokens={request.min_tokens} is more than {limit}", "min_tokens")
+    return cut, max_tokens
 
 
 def _cut(
