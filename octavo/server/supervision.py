@@ -54,4 +54,5 @@ class Supervisor:
 
 
 def _too_late(seconds: float) -> ApiError:
-    return ApiError(504, f"the request was not done within {seconds:g} s", code="deadline_exceeded")
+    told = f"{seconds:.0f} s" if seconds >= 10 else f"{seconds * 1000:.0f} ms"
+    return ApiError(504, f"the request was not done within {told}", code="deadline_exceeded")

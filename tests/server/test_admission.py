@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -240,6 +241,7 @@ def test_a_deadline_that_passes_ends_the_request(directory: Path, stream: bool) 
                 assert response.status_code == 504
                 error = response.json()["error"]
             assert error["code"] == "deadline_exceeded"
+            assert re.fullmatch(r"the request was not done within \d+ ms", error["message"])
             gate.set()
             await until(lambda: not engine.core.scheduler.sequences)
             assert not client.server.flights
