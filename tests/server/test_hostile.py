@@ -64,6 +64,16 @@ def test_bodies(directory: Path, path: str, body: bytes) -> None:
     asyncio.run(main())
 
 
+def test_broken_json_is_told_of_once_and_with_its_place(directory: Path) -> None:
+    async def main() -> None:
+        async with serving(directory) as client:
+            response = await client.post("/v1/completions", content=b"{bad", headers=JSON)
+            told = "the body is not valid JSON: object keys must be strings (byte 1)"
+            assert response.json()["error"]["message"] == told
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [

@@ -72,9 +72,7 @@ class _Field:
         except UnicodeDecodeError:
             raise invalid(f"{self.name} is not valid JSON: it is not UTF-8", self.name) from None
         except msgspec.DecodeError as error:  # what can be read over, and yet is no text
-            raise invalid(
-                f"{self.name} is not valid JSON: {_lower(str(error))}", self.name
-            ) from None
+            raise invalid(f"{self.name} is not valid JSON: {_why(error)}", self.name) from None
         except RecursionError:
             raise _too_deep(self.name) from None
         if self.is_open and not _is_shallow(value):
@@ -104,7 +102,7 @@ def _parts(body: bytes) -> dict[str, msgspec.Raw]:
     except msgspec.ValidationError:
         raise invalid("the body must be a JSON object") from None
     except msgspec.DecodeError as error:
-        raise invalid(f"the body is not valid JSON: {_lower(str(error))}") from None
+        raise invalid(f"the body is not valid JSON: {_why(error)}") from None
     except UnicodeDecodeError:
         raise invalid("the body is not valid JSON: it is not UTF-8") from None
     except RecursionError:
@@ -176,6 +174,11 @@ def _explained(text: str, name: str) -> ApiError:
     if found["key"]:
         path += " (a key)"
     return invalid(f"{path}: {what}", path)
+
+
+def _why(error: msgspec.DecodeError) -> str:
+    """What is wrong with the JSON; that it is wrong, the sentence around it says."""
+    return _lower(str(error).removeprefix("JSON is malformed: "))
 
 
 def _lower(text: str) -> str:
