@@ -48,7 +48,9 @@ def resolve(
     """Settle everything that was left open."""
     spec = opened.spec
     choice = select(arguments.backend, block_size=arguments.block_size)
-    log.info("backend=%s: %s", choice.name, choice.reason)
+    is_fallback = choice.name == "torch" and arguments.backend == "auto"
+    level = logging.WARNING if is_fallback else logging.INFO  # it is slower, and takes more memory
+    log.log(level, "backend=%s: %s", choice.name, choice.reason)
     bill = make_bill(arguments, opened, layout, choice)
     dtype = choose_dtype(arguments, choice.name)
     max_len = arguments.max_model_len or spec.max_len
@@ -109,6 +111,8 @@ def make_bill(
         head_dim=spec.head_dim,
         vocabulary=spec.vocabulary,
     )
+    if arguments.cpu_weights != "auto" and (choice.name == "torch" or dtype == "float32"):
+        raise _only_native(f"cpu_weights={arguments.cpu_weights!r}")
     weights_bytes, step_bytes = _held(arguments, choice.name, dtype, tensor_sizes(opened), size)
     return MemoryBill(
         stored=stored(opened),
@@ -125,11 +129,15 @@ def _block_bytes(arguments: EngineArguments, backend: Name, layout: KVLayout, dt
     if arguments.kv_cache_dtype == "auto":
         return layout.block_bytes(arguments.block_size, ELEMENT_BYTES[dtype])
     if backend == "torch" or dtype == "float32":
-        raise ConfigError(
-            "kv_cache_dtype='int8' is something that the native backend has, and not beside "
-            "dtype='float32', which keeps everything exact; leave one of them out"
-        )
+        raise _only_native("kv_cache_dtype='int8'")
     return layout.block_bytes(arguments.block_size, 1, scale_bytes=4)
+
+
+def _only_native(asked: str) -> ConfigError:
+    return ConfigError(
+        f"{asked} is something that the native backend has, and not beside "
+        "dtype='float32', which keeps everything exact; leave one of them out"
+    )
 
 
 def _held(

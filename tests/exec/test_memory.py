@@ -133,3 +133,29 @@ def test_int8_kv_takes_a_byte_a_number_and_a_scale_a_head(directory: Path) -> No
         wrong: Any = refused
         with pytest.raises(ConfigError, match="kv_cache_dtype='int8' is something"):
             make_bill(replace(asked, **wrong), opened, layout)
+
+
+def test_other_weights_are_refused_where_they_could_not_be_kept(directory: Path) -> None:
+    opened = opened_model(directory)
+    layout = place_layers(opened.model)
+    asked = EngineArguments(str(directory), backend="native", cpu_weights="int8")
+    assert make_bill(asked, opened, layout).weights_bytes > 0
+    for refused in ({"backend": "torch"}, {"dtype": "float32", "backend": "native"}):
+        wrong: Any = refused
+        with pytest.raises(ConfigError, match="cpu_weights='int8' is something"):
+            make_bill(replace(asked, **wrong), opened, layout)
+
+
+def test_the_slow_backend_is_not_taken_quietly(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Told at the level that everybody sees; who asked for it knows."""
+    caplog.set_level(logging.WARNING, "octavo")
+    opened = opened_model(directory)
+    layout = place_layers(opened.model)
+    for backend in ("native", "torch"):
+        chosen: Any = backend
+        resolve(EngineArguments(str(directory), backend=chosen), opened, layout)
+    assert not caplog.text
+    resolve(EngineArguments(str(directory), block_size=4), opened, layout)
+    assert "block_size=4 is not a multiple of 16" in caplog.text
