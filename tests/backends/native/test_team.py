@@ -5,10 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
+import pytest
 
 from octavo.backends.native import _native
+from octavo.backends.native.backend import default_threads
 from tests.backends.native.tiny import make_batch, make_native
 from tests.runner.tiny import FULL
 
@@ -87,6 +90,17 @@ except RuntimeError as error:
     print(error)
 """
     assert "of 1000 threads" in run_alone(script)
+
+
+@pytest.mark.parametrize(("share", "threads"), [("50000", 1), ("150000", 1), ("max", None)])
+def test_a_containers_share_bounds_the_threads(
+    tmp_path: Path, share: str, threads: int | None
+) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/\n")
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/cpu.max").write_text(f"{share} 100000\n")
+    assert default_threads(tmp_path) == (threads or len(_native.physical_cores()))
 
 
 def test_a_team_of_one_needs_no_threads() -> None:
