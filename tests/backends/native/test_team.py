@@ -12,6 +12,7 @@ import pytest
 
 from octavo.backends.native import _native
 from octavo.backends.native.backend import default_threads
+from octavo.env import child_environment
 from tests.backends.native.tiny import make_batch, make_native
 from tests.runner.tiny import FULL
 
@@ -19,7 +20,10 @@ from tests.runner.tiny import FULL
 def run_alone(script: str) -> str:
     """What a script prints in an interpreter of its own, which must end well and soon."""
     command = [sys.executable, "-W", "ignore", "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    environment = child_environment({"LD_PRELOAD": ""})  # no sanitizer: they need it as it is
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=True, env=environment
+    )
     return done.stdout
 
 
