@@ -179,7 +179,7 @@ bench-core: $(VENV)/.octavo ## what a step of the scheduler costs, as JSON
 	@$(RUN) benchmarks/core_step.py --json
 
 # The native tests over builds that watch every access: of memory, then of threads. What watches
-# must be in the process before Python is.
+# must be in the process before Python is, and before that the library that exceptions are thrown by.
 SANITIZED_TESTS ?= tests/backends/native
 sanitize: $(VENV)/.octavo ## the native engine's tests under ASan and UBSan, then under TSan (slow)
 	@for kind in address,undefined thread; do \
@@ -188,7 +188,8 @@ sanitize: $(VENV)/.octavo ## the native engine's tests under ASan and UBSan, the
 	        -DPython_EXECUTABLE=$(CURDIR)/$(RUN) -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja \
 	        -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/$$out/octavo >/dev/null \
 	    && $(VENV)/bin/cmake --build $$out \
-	    && ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD=$$($${CXX:-c++} -print-file-name=$$library) \
+	    && ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+	        LD_PRELOAD="$$($${CXX:-c++} -print-file-name=$$library) $$($${CXX:-c++} -print-file-name=libstdc++.so.6)" \
 	        $(RUN) -m pytest -q -p no:cacheprovider $(SANITIZED_TESTS) --native-from $$out/octavo \
 	    || exit 1; \
 	done

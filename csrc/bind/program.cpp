@@ -43,6 +43,9 @@ void run(Program& program, IntArray token_ids, IntArray positions, IntArray row_
   if (row_starts.size() < 2 || positions.size() != token_ids.size() ||
       logits.shape(0) < logits_rows.size() || hidden.shape(0) < hidden_rows.size())
     throw std::invalid_argument("a step's arrays do not fit each other");
+  if ((logits_rows.size() && static_cast<int64_t>(logits.shape(1)) != program.logits_stride()) ||
+      (hidden_rows.size() && static_cast<int64_t>(hidden.shape(1)) != program.hidden_stride()))
+    throw std::invalid_argument("the arrays for results do not have as many columns as those");
   step.token_ids = token_ids.data();
   step.positions = positions.data();
   step.row_starts = row_starts.data();
@@ -166,10 +169,13 @@ void bind_program(nb::module_& m) {
       .def("set_scratch", &Program::set_scratch, "space"_a, "row_bytes"_a, "prepared_row_bytes"_a)
       .def("make_caches", &Program::make_caches, "format"_a, "layers"_a, "blocks"_a,
            "block_size"_a, "kv_heads"_a, "head_dim"_a)
-      .def("copy_block", &Program::copy_block, "source"_a, "destination"_a)
+      .def("copy_block", &Program::copy_block, "source"_a, "destination"_a,
+           nb::call_guard<nb::gil_scoped_release>())
       .def("run", &run)
       .def("set_profiling", &Program::set_profiling, "on"_a)
       .def_prop_ro("seconds", &Program::seconds)
+      .def_prop_ro("logits_stride", &Program::logits_stride)
+      .def_prop_ro("hidden_stride", &Program::hidden_stride)
       .def_prop_ro("threads", &Program::threads)
       .def_prop_ro("scratch_bytes", &Program::scratch_bytes);
 }

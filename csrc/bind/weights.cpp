@@ -39,6 +39,8 @@ class Store {
   // Rows are addresses of stored rows, 0 for zeros; the caller keeps them alive and in bounds.
   Matrix pack(Team& team, Stored type, Format format, int inputs, Addresses rows) {
     if (!can_pack(type, format)) throw std::invalid_argument("such rows cannot be kept so");
+    if (inputs < 1) throw std::invalid_argument("a matrix needs at least one input");
+    stored_row_bytes(type, inputs);  // refuses here what a thread of the team could tell nobody
     Matrix matrix{};
     matrix.panel_bytes = panel_bytes(format, inputs);
     matrix.outputs = static_cast<int32_t>(rows.size());

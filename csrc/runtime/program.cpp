@@ -53,7 +53,13 @@ void Program::append(Instruction i) {
     i.plan = static_cast<int32_t>(plan);
     groups_ = std::max(groups_, i.group + 1);
   }
-  if (i.op == Op::Route) top_k_ = i.route.top_k;
+  if (i.op == Op::Route) {
+    if (top_k_ != 0 && top_k_ != i.route.top_k)
+      throw std::invalid_argument("all layers must choose the same number of experts a token");
+    top_k_ = i.route.top_k;
+  }
+  if (i.out.where == Ref::Where::LogitsOut) logits_stride_ = i.out.stride;
+  if (i.out.where == Ref::Where::HiddenOut) hidden_stride_ = i.out.stride;
   kernel_scratch_ = std::max(kernel_scratch_, kernel_scratch_of(kernels_, i));
   const int across = i.x.width + i.y.width + i.values.width;
   widest_ = std::max<size_t>(widest_, static_cast<size_t>(across + 64));
@@ -104,8 +110,10 @@ void Program::make_caches(CacheFormat format, int layers, int64_t blocks, int bl
 }
 
 void Program::copy_block(int64_t source, int64_t destination) {
+  const std::lock_guard<std::mutex> mine(turn_);
   if (source < 0 || destination < 0 || source >= cache_blocks_ || destination >= cache_blocks_)
     throw std::invalid_argument("a block to be copied is not one of the cache's");
+  if (source == destination) return;
   const auto copy = [&](void* array, size_t bytes) {
     uint8_t* base = static_cast<uint8_t*>(array);
     std::memcpy(base + destination * bytes, base + source * bytes, bytes);
@@ -133,6 +141,7 @@ void Program::check(const Step& step) const {
   for (int s = 0; s < step.sequences; ++s) {
     const int first = step.row_starts[s], end = step.row_starts[s + 1];
     if (first >= end) throw std::invalid_argument("a sequence has no rows");
+    if (end > rows) throw std::invalid_argument("row_starts must go up to the number of rows");
     for (int row = first; row < end; ++row)
       if (step.positions[row] < 0 || step.positions[row] != step.positions[first] + row - first)
         throw std::invalid_argument("positions must go up by one from 0 or more");
@@ -157,6 +166,7 @@ void Program::make_room(const Step& step) {
   for (int space = 0; space < kSpaces; ++space) {
     if (step.rows[space] <= capacity_[space]) continue;
     const int32_t room = room_for(step.rows[space]);
+    capacity_[space] = 0;       // in case there is no memory
     scratch_[space] = Pages();  // the old one goes before the new one comes
     prepared_[space] = Pages();
     scratch_[space] = Pages(static_cast<size_t>(row_bytes_[space]) * room, room > 64);
@@ -179,6 +189,7 @@ void Program::make_room(const Step& step) {
 }
 
 void Program::run(const Step& step) {
+  const std::lock_guard<std::mutex> mine(turn_);
   check(step);
   step_ = step;
   step_.rows[static_cast<int>(Space::Pairs)] =

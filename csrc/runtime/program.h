@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -139,7 +140,9 @@ class Program {
   void copy_block(int64_t source, int64_t destination);
 
   // ---- every step ----
-  void run(const Step& step);
+  void run(const Step& step);  // callers take turns
+  int64_t logits_stride() const { return logits_stride_; }  // floats from row to row of the results
+  int64_t hidden_stride() const { return hidden_stride_; }
 
   void set_profiling(bool on);
   const std::vector<double>& seconds() const { return seconds_; }  // worker 0's, by instruction
@@ -191,6 +194,8 @@ class Program {
   int64_t cache_blocks_ = 0;
   int groups_ = 0;
   int top_k_ = 0;
+  int64_t logits_stride_ = 0;
+  int64_t hidden_stride_ = 0;
 
   int64_t row_bytes_[kSpaces] = {};
   int64_t prepared_row_bytes_[kSpaces] = {};
@@ -198,6 +203,7 @@ class Program {
   size_t widest_ = 0;  // floats of the widest row anybody normalises or turns on its own
 
   // ---- of the running step ----
+  std::mutex turn_;
   Step step_;
   uint32_t epoch_ = 0;
   int32_t capacity_[kSpaces] = {};

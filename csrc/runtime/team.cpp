@@ -10,7 +10,9 @@
 #include <chrono>
 #include <fstream>
 #include <set>
+#include <stdexcept>
 #include <string>
+#include <system_error>
 
 namespace octavo {
 
@@ -86,15 +88,28 @@ std::vector<int> physical_cores() {
   return cores.empty() ? std::vector<int>{0} : cores;
 }
 
-Team::Team(int size, bool pinned) : size_(size < 1 ? 1 : size) {
+Team::Team(int size, bool pinned) : size_(size < 1 ? 1 : size), process_(getpid()) {
   const std::vector<int> cores = physical_cores();
   for (int worker = 1; worker < size_; ++worker) {
-    threads_.emplace_back([this, worker] { serve(worker); });
+    try {
+      threads_.emplace_back([this, worker] { serve(worker); });
+    } catch (const std::system_error& error) {
+      end();  // those that have started
+      throw std::runtime_error("the system gives no more than " + std::to_string(worker) + " of " +
+                               std::to_string(size_) + " threads (" + error.what() +
+                               "): ask for fewer");
+    }
     if (pinned && worker < static_cast<int>(cores.size())) pin(threads_.back(), cores[worker]);
   }
 }
 
 Team::~Team() {
+  // A forked process has the handles without the threads: waiting for these would never end.
+  if (getpid() != process_) new std::vector<std::thread>(std::move(threads_));
+  else end();
+}
+
+void Team::end() {
   ending_ = true;
   started_.fetch_add(1);
   wake_all(started_);
@@ -102,7 +117,11 @@ Team::~Team() {
 }
 
 void Team::run(const std::function<void(int)>& work) {
+  const std::lock_guard<std::mutex> mine(turn_);
   if (size_ == 1) return work(0);
+  if (getpid() != process_)
+    throw std::runtime_error("the native engine's threads are not in a process forked from the one "
+                             "that loaded it: load it in the process that uses it");
   work_ = &work;
   finished_.store(0, std::memory_order_relaxed);
   started_.fetch_add(1);

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -22,7 +23,8 @@ class Team {
 
   int size() const { return size_; }
 
-  // Calls work(worker) in every thread, and returns when all have. One caller at a time.
+  // Calls work(worker) in every thread, and returns when all have. Callers take turns. Throws in a
+  // process that was forked from the one that has the threads: nobody would come.
   void run(const std::function<void(int)>& work);
 
   // All workers of a `run` meet here.
@@ -31,8 +33,11 @@ class Team {
  private:
   void serve(int worker);
   uint32_t wait_for_work(uint32_t seen);
+  void end();
 
   const int size_;
+  const int process_;  // which has the threads
+  std::mutex turn_;
   std::vector<std::thread> threads_;
   const std::function<void(int)>* work_ = nullptr;
   bool ending_ = false;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from mmap import mmap
 from typing import Any, Protocol
 
 import numpy as np
@@ -49,10 +50,16 @@ def stored_rows(checkpoint: Checkpoint, name: str, index: int | None = None) -> 
     def decode(rows: NDArray[np.uint8]) -> NDArray[np.float32]:
         return dequantize(rows.view(typed.dtype), info.type)
 
-    # A read-only view of the file, unless it was misaligned and had to be copied.
-    is_file = values.base is not None and not values.flags.owndata
     rows = typed.view(np.uint8)
-    return StoredRows(info.type.name, info.shape[-1], rows, None, is_file, decode)
+    return StoredRows(info.type.name, info.shape[-1], rows, None, _is_of_file(rows), decode)
+
+
+def _is_of_file(values: NDArray[Any]) -> bool:
+    """Whether it is a view of a mapped file; what was misaligned there is a view of a copy."""
+    owner: object = values
+    while isinstance(owner, np.ndarray | memoryview):
+        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
+    return isinstance(owner, mmap)
 
 
 class CheckpointWeights:

@@ -61,6 +61,8 @@ class Program:
     seconds: list[float]
     threads: int
     scratch_bytes: int
+    logits_stride: int
+    hidden_stride: int
     def __init__(self, tier: str, team: Team) -> None: ...
     def append(self, instruction: Instruction) -> None: ...
     def add_rope(

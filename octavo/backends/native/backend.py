@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -21,6 +22,7 @@ from octavo.backends.native.plan import stride
 from octavo.backends.native.recorder import Recorder
 from octavo.backends.native.sampling import NativeSampling
 from octavo.layers import CausalLM, Module, Ops
+from octavo.observe.machine import ROOT, num_cores
 
 BLOCK_TOKENS = 16  # kernels take so many tokens of a block together
 _CACHES = {"float32": "F32", "bfloat16": "BF16", "int8": "Int8"}
@@ -37,14 +39,23 @@ class NativeOptions:
     pinned: bool = False  # each thread stays on a core of its own
 
 
+def default_threads(root: Path = ROOT) -> int:
+    """A thread for each physical core, but no more than a container's share of processors.
+
+    Those beyond it would be stopped by turns, while all others wait for them.
+    """
+    _, share = num_cores(root)
+    cores = len(_native.physical_cores())
+    return cores if share is None else max(1, min(cores, int(share)))
+
+
 class NativeBackend:
     """Implements `octavo.backends.base.Backend`."""
 
     def __init__(self, options: NativeOptions | None = None) -> None:
         options = options or NativeOptions()
         self._options = options
-        threads = options.num_threads or len(_native.physical_cores())
-        self._team = _native.Team(threads, options.pinned)
+        self._team = _native.Team(options.num_threads or default_threads(), options.pinned)
         self.tier = options.instruction_set or _native.tiers()[-1]
         if self.tier not in _native.tiers():
             raise ValueError(

@@ -106,6 +106,25 @@ def test_what_does_not_fit_is_refused() -> None:
         NativeBackend(NativeOptions(instruction_set="mmx"))
 
 
+def test_arrays_of_a_step_that_do_not_fit_are_refused() -> None:
+    """Before anything is read behind their ends, or written there."""
+    program = make_native(FULL, 64, 16)._ready
+    ids, none = np.zeros(5, np.int32), np.empty(0, np.int32)
+    table = np.ones((2, 1), np.int32)
+    nowhere = np.empty((0, 0), np.float32)
+
+    def run(starts: list[int], wanted: np.ndarray, columns: int) -> None:
+        logits = np.empty((len(wanted), columns), np.float32)
+        positions = np.arange(5, dtype=np.int32)
+        row_starts = np.array(starts, np.int32)
+        program.run(ids, positions, row_starts, (table,), wanted, none, logits, nowhere)
+
+    with pytest.raises(ValueError, match="up to the number of rows"):
+        run([0, 1 << 30, 5], none, program.logits_stride)
+    with pytest.raises(ValueError, match="as many columns"):
+        run([0, 3, 5], np.zeros(1, np.int32), program.logits_stride - 16)
+
+
 def test_a_step_may_be_larger_than_all_before() -> None:
     """Scratch grows, and what was computed before stays right."""
     backend = make_native(FULL, 160, 16)

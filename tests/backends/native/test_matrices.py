@@ -116,6 +116,14 @@ def test_wishes_concern_what_is_stored_as_floats(wish: str, name: str, format_: 
     assert packer(wish).matrix([stored(name, 40)], Linear(INPUTS, 40)).formats == format_
 
 
+def test_rows_that_are_no_whole_blocks_are_refused() -> None:
+    """By who packs, not in a thread of the team, where it would be the end of the process."""
+    team, addresses = _native.Team(2, False), np.zeros(40, np.uint64)
+    for inputs, message in ((32, "not a multiple"), (0, "at least one input")):
+        with pytest.raises(ValueError, match=message):
+            _native.Store().pack(team, _native.Stored.Q4_K, _native.Format.U4Min, inputs, addresses)
+
+
 def test_tables_keep_eight_bits() -> None:
     table = packer("int4").matrix([stored("BF16", 40)], Embedding(40, INPUTS))
     assert table.formats == "U8"

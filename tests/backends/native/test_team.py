@@ -1,0 +1,111 @@
+"""The team where it is used as it should not be: from two threads, after a fork, too large."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from octavo.backends.native import _native
+from octavo.backends.native.backend import default_threads
+from octavo.env import child_environment
+from tests.backends.native.tiny import make_batch, make_native
+from tests.runner.tiny import FULL
+
+
+def run_alone(script: str) -> str:
+    """What a script prints in an interpreter of its own, which must end well and soon."""
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    environment = child_environment({"LD_PRELOAD": ""})  # no sanitizer: they need it as it is
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=True, env=environment
+    )
+    return done.stdout
+
+
+def test_threads_take_turns() -> None:
+    """Models and packing that share a team, or even a program, do not meet in it."""
+    backend = make_native(FULL, 160, 16)
+    steps = [make_batch((name, 0, 20 + 15 * name)) for name in range(3)]
+    expected = [backend.forward(step).logits.copy() for step in steps]
+    program, vocabulary = backend._ready, expected[0].shape[1]
+
+    def work(turn: int) -> bool:
+        which = turn % 3
+        step = steps[which]
+        logits = np.empty((len(step.token_ids), program.logits_stride), np.float32)
+        hidden = np.empty((0, 0), np.float32)
+        none = np.empty(0, np.int32)
+        program.run(
+            step.token_ids,
+            step.positions,
+            step.row_starts,
+            step.tables,
+            step.logits_rows,
+            none,
+            logits,
+            hidden,
+        )
+        return np.array_equal(logits[:, :vocabulary], expected[which])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(60)))
+
+
+def test_a_forked_process_is_told_and_ends() -> None:
+    """Its threads are gone: neither work nor the end of the process waits for them."""
+    script = """
+import os
+import numpy as np
+from octavo.backends.native import _native
+team, store = _native.Team(2, False), _native.Store()
+rows = np.zeros((2, 32), np.float32)
+addresses = np.full(2, rows.ctypes.data, np.uint64)
+child = os.fork()
+try:
+    store.pack(team, _native.Stored.F32, _native.Format.F32, 32, addresses)
+    print("packed" if child else "not told", flush=True)
+except RuntimeError as error:
+    print(error, flush=True)
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+"""
+    told = run_alone(script)
+    assert "forked from the one that loaded it" in told
+    assert "packed" in told
+    assert "not told" not in told
+
+
+def test_threads_that_the_system_does_not_give_are_an_error() -> None:
+    """Not the end of the process."""
+    script = """
+import resource
+from octavo.backends.native import _native
+with open("/proc/self/statm") as file:
+    taken = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + (64 << 20),) * 2)
+try:
+    _native.Team(1000, False)
+except RuntimeError as error:
+    print(error)
+"""
+    assert "of 1000 threads" in run_alone(script)
+
+
+@pytest.mark.parametrize(("share", "threads"), [("50000", 1), ("150000", 1), ("max", None)])
+def test_a_containers_share_bounds_the_threads(
+    tmp_path: Path, share: str, threads: int | None
+) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/\n")
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/cpu.max").write_text(f"{share} 100000\n")
+    assert default_threads(tmp_path) == (threads or len(_native.physical_cores()))
+
+
+def test_a_team_of_one_needs_no_threads() -> None:
+    assert _native.Team(0, False).size == 1
