@@ -119,9 +119,11 @@ def test_wishes_concern_what_is_stored_as_floats(wish: str, name: str, format_: 
 def test_rows_that_are_no_whole_blocks_are_refused() -> None:
     """By who packs, not in a thread of the team, where it would be the end of the process."""
     team, addresses = _native.Team(2, False), np.zeros(40, np.uint64)
+    stored_type = getattr(_native.Stored, TYPES["Q4_K"].name)
+    format_ = _native.own_format(stored_type)
     for inputs, message in ((32, "not a multiple"), (0, "at least one input")):
         with pytest.raises(ValueError, match=message):
-            _native.Store().pack(team, _native.Stored.Q4_K, _native.Format.U4Min, inputs, addresses)
+            _native.Store().pack(team, stored_type, format_, inputs, addresses)
 
 
 def test_tables_keep_eight_bits() -> None:
