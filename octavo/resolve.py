@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from octavo.backends.base import KVLayout, StepSize, TensorSize
+from octavo.backends.base import ELEMENT_BYTES, KVLayout, StepSize, TensorSize
 from octavo.backends.select import Choice, Name, select
 from octavo.config import EngineArguments
 from octavo.core.config import ConfigError, CoreConfig
@@ -24,7 +24,6 @@ log = logging.getLogger(__name__)
 
 # The most that the KV cache takes of the memory that is free when nobody says how much.
 MOST_KV_BYTES = 4 << 30
-ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from octavo.layers import CausalLM, Module, Ops, Value
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
+
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}  # by the names of dtypes
 Longs = NDArray[np.int64]
 Doubles = NDArray[np.float64]
 

@@ -8,7 +8,6 @@ _MISSING = {
     "torch": "the reference backend needs PyTorch, which is not installed; "
     "pip install 'octavo[torch]'",
     "uvicorn": "the server needs uvicorn, which is not installed; pip install octavo",
-    "starlette": "the server needs starlette, which is not installed; pip install octavo",
 }
 
 _THEIRS = ("ServerConfigError", "EngineStartError", "TokenizerError")

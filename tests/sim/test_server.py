@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import cache
 from typing import Any
 
 import pytest
 
-from octavo.frontend import async_llm, text_model
+from octavo.frontend import async_llm
 from octavo.frontend.journal import Entry, Journal
-from octavo.frontend.tokenizer_files import tokenizer_from_directory
 from octavo.server import generation
 from octavo.server.admission import Ticket
 from octavo.server.call import Call
@@ -21,7 +19,7 @@ from octavo.server.lifecycle import Lifecycle
 from octavo.server.sse import EventStream
 from octavo.server.state import Server
 from octavo.server.supervision import Supervisor
-from tests.frontend.tiny import make_model
+from tests.sim.one_tokenizer import one_tokenizer
 from tests.sim.server_world import ServerWorld
 
 NUM_WORLDS = 300
@@ -30,15 +28,7 @@ NUM_FOR_PLANTED = 120
 
 @pytest.fixture(scope="module", autouse=True)
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One for all worlds: reading it takes longer than a world does."""
-    made = tokenizer_from_directory(make_model(tmp_path_factory.mktemp("tiny")))
-
-    @cache
-    def load(source: Any) -> Any:
-        return made
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_model, "load_tokenizer", load)
+    with one_tokenizer(tmp_path_factory.mktemp("tiny")):
         yield
 
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import pytest
 
-from octavo.frontend import text_model
 from octavo.frontend.journal import Entry, Journal
 from octavo.frontend.launcher import Incoming
 from octavo.frontend.process_client import ProcessClient
 from octavo.frontend.suspicion import Suspicion
-from octavo.frontend.tokenizer_files import tokenizer_from_directory
 from octavo.frontend.vigil import Vigil
-from tests.frontend.tiny import make_model
+from tests.sim.one_tokenizer import one_tokenizer
 from tests.sim.shell_world import World
 
 NUM_WORLDS = 300
@@ -25,15 +22,7 @@ NUM_WORLDS = 300
 
 @pytest.fixture(scope="module", autouse=True)
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One for all worlds: reading it takes longer than a world does."""
-    directory = make_model(tmp_path_factory.mktemp("tiny"))
-
-    @cache
-    def load(source: Any) -> Any:
-        return tokenizer_from_directory(directory)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_model, "load_tokenizer", load)
+    with one_tokenizer(tmp_path_factory.mktemp("tiny")):
         yield
 
 

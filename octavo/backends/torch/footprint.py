@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from octavo.backends.base import StepSize, TensorSize
+from octavo.backends.base import ELEMENT_BYTES, StepSize, TensorSize
 
-ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
 # Copies of the largest values that live at once, as the operations in ops.py and attention.py
 # make them.
 _QUERY_COPIES = 5
