@@ -190,7 +190,9 @@ class Program {
   std::vector<Attending> plans_;
   std::vector<Cache> caches_;
   Pages cache_pages_;
-  int64_t cache_bytes_ = 0;  // of one layer's keys or values
+  float* cache_scales_ = nullptr;
+  size_t block_bytes_ = 0;    // a block's cells of all layers
+  int64_t block_scales_ = 0;  // and their scales, where cells have them
   int64_t cache_blocks_ = 0;
   int groups_ = 0;
   int top_k_ = 0;

@@ -93,6 +93,19 @@ NormShape heads_of(NormShape norm, int first, int count, int head_dim) {
   return norm;
 }
 
+// A KV head's cells, as a cache that has no other.
+Cache one_head(Cache cache, int kv_head) {
+  const int64_t first = int64_t{kv_head} * cache.block_size;
+  const int64_t element =
+      cache.format == CacheFormat::F32 ? 4 : cache.format == CacheFormat::BF16 ? 2 : 1;
+  cache.keys = static_cast<uint8_t*>(cache.keys) + first * cache.head_dim * element;
+  cache.values = static_cast<uint8_t*>(cache.values) + first * cache.head_dim * element;
+  if (cache.key_scales) cache.key_scales += first;
+  if (cache.value_scales) cache.value_scales += first;
+  cache.kv_heads = 1;
+  return cache;
+}
+
 }  // namespace
 
 // The item's only row: its queries normed and turned in the thread's own memory, its key and value
@@ -117,14 +130,8 @@ const float* Program::turn_alone(const Instruction& i, const AttentionItem& item
   float* k = worker.row + i.x.width;
   std::memcpy(k, at(i.y, row) + item.kv_head * dim, sizeof(float) * dim);
   finish(i.k_norm, k, 1, item.kv_head);
-  // This head's cells, seen as a cache of one head that has a block for each block and head.
-  Cache cache = whole;
-  cache.kv_heads = 1;
-  const SequenceRows& sequence = sequences_[i.group][item.sequence];
-  const int32_t block =
-      sequence.table[position / whole.block_size] * whole.kv_heads + item.kv_head;
-  kernels_.write_kv(cache, k, at(i.values, row) + item.kv_head * dim, dim,
-                    {0, 1, position % whole.block_size, &block});
+  kernels_.write_kv(one_head(whole, item.kv_head), k, at(i.values, row) + item.kv_head * dim, dim,
+                    {0, 1, position, sequences_[i.group][item.sequence].table});
   return q;
 }
 
