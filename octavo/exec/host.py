@@ -46,6 +46,7 @@ from octavo.exec.messages import (
 )
 from octavo.exec.translate import event_to_wire, name_of, request_from_wire
 from octavo.loader import CheckpointError
+from octavo.observe.log import set_up_log
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ def main(argv: list[str]) -> int:
         start = channel.receive(wait=True)
         if not isinstance(start, Start):
             raise WireError(f"the first message was a {type(start).__name__}, not a Start")
-        logging.basicConfig(level=start.log_level, format="%(levelname)s %(name)s: %(message)s")
+        set_up_log(start.log_level)
         box = BlackBox(options.black_box)
 
         def tell_size(num_tokens: int) -> None:
