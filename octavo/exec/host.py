@@ -8,6 +8,7 @@ to save, since the front end's journal can begin every request again.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import faulthandler
 import gc
@@ -51,6 +52,7 @@ from octavo.observe.log import set_up_log
 log = logging.getLogger(__name__)
 
 SNAPSHOT_SECONDS = 0.5
+_LOCAL = "octavo.exec.local"  # the factory of real engines
 _PR_SET_PDEATHSIG = 1
 _COMMANDS: dict[str, Callable[[], Event]] = {
     "pause": Pause,
@@ -82,6 +84,9 @@ def main(argv: list[str]) -> int:
     channel = Channel(options.socket, options.epoch, progress)
     channel.start_pulse()
     try:
+        if options.factory is None:  # while the front end has to do with its own imports
+            with contextlib.suppress(ImportError):  # it comes again where it is told
+                importlib.import_module(_LOCAL)
         channel.send(Hello())
         start = channel.receive(wait=True)
         if not isinstance(start, Start):
