@@ -102,8 +102,8 @@ def main(argv: list[str]) -> int:
         if isinstance(engine, Failed):
             channel.send(engine)
             return 3
-        _spare_the_collector()
         channel.send(Ready(engine.facts))
+        _spare_the_collector()  # while the front end sends what waits for this engine
         try:
             Host(engine.core, channel, box, progress).serve()
         except Exception as error:
