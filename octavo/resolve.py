@@ -112,6 +112,12 @@ def make_bill(
     )
     if arguments.cpu_weights != "auto" and (choice.name == "torch" or dtype == "float32"):
         raise _only_native(f"cpu_weights={arguments.cpu_weights!r}")
+    if arguments.num_threads and choice.name == "torch":
+        raise ConfigError(
+            f"num_threads={arguments.num_threads} is the native engine's, and the torch backend "
+            "computes here, which takes its number from OMP_NUM_THREADS; set that, or leave this "
+            "out"
+        )
     weights_bytes, step_bytes = _held(arguments, choice.name, dtype, tensor_sizes(opened), size)
     return MemoryBill(
         stored=stored(opened),

@@ -28,10 +28,13 @@ class TextModel:
         facts: EngineFacts,
         arguments: EngineArguments,
         processors: Sequence[str] = (),
+        tokenizer: Tokenizer | None = None,
     ) -> None:
         self.facts = facts
-        source = facts.source if arguments.tokenizer is None else resolve(arguments.tokenizer)
-        self.tokenizer = load_tokenizer(source)
+        if tokenizer is None:
+            named = arguments.tokenizer
+            tokenizer = load_tokenizer(facts.source if named is None else resolve(named))
+        self.tokenizer = tokenizer
         ends = dict.fromkeys((*facts.generation.eos_ids, *sorted(self.tokenizer.end_ids)))
         self.desk = Desk(
             Model(
