@@ -30,7 +30,7 @@ void copy_half(uint8_t* to, const uint8_t* from) { std::memcpy(to, from, 2); }
 // Bits 0 … 3 to the lowest bits of four bytes.
 uint32_t spread(uint32_t bits) { return (bits & 15) * 0x00204081u & 0x01010101u; }
 
-// [scale][minimum?][fifth bits?][16 bytes: steps 0 … 3 in their low halves, 4 … 7 in the high ones].
+// [scale][minimum?][fifth bits?][16 bytes: steps 0 … 3 in the low halves, 4 … 7 in the high ones].
 template <bool kMinima, bool kFifth>
 struct Nibbles {
   static constexpr int kBitsAt = kMinima ? 4 : 2;
