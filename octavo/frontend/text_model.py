@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from octavo.config import EngineArguments
 from octavo.core.sampling_params import SamplingParams
 from octavo.exec.facts import EngineFacts
-from octavo.frontend.chat_template import ChatTemplate, choose_template
 from octavo.frontend.desk import Desk, Model
 from octavo.frontend.outputs import RequestError
 from octavo.frontend.tokenizer import Tokenizer
@@ -20,6 +19,7 @@ from octavo.loader import Source, resolve
 from octavo.models.generation import GenerationDefaults
 
 if TYPE_CHECKING:
+    from octavo.frontend.chat_template import ChatTemplate
     from octavo.loader import Checkpoint
 
 
@@ -62,6 +62,9 @@ class TextModel:
 
     def template(self, source: str | None, *, with_tools: bool) -> ChatTemplate:
         """The chat template given, or the model's own."""
+        # Here, as only those who chat need the template engine.
+        from octavo.frontend.chat_template import ChatTemplate, choose_template
+
         if source is None:
             if not self.tokenizer.chat_templates:
                 raise RequestError("this model has no chat template; give one as chat_template")
