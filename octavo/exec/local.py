@@ -23,6 +23,7 @@ from octavo.models.build import bind
 from octavo.models.generation import GenerationDefaults
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import OpenedModel, open_model
+from octavo.observe.collection import no_collection
 from octavo.resolve import EngineConfig, resolve
 from octavo.runner.model_runner import ModelRunner
 
@@ -57,6 +58,7 @@ class _Stopwatch:
         self._last = now
 
 
+@no_collection()
 def start_local_engine(
     arguments: EngineArguments,
     *,
