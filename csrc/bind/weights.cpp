@@ -1,6 +1,6 @@
 // Python's way to the team, and to weights packed for the kernels.
 #include <nanobind/ndarray.h>
-#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -9,10 +9,10 @@
 
 #include "bind/parts.h"
 #include "pack/pack.h"
+#include "pack/pack_queue.h"
 #include "runtime/arena.h"
 #include "runtime/processor.h"
 #include "runtime/team.h"
-#include "runtime/workers.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -36,34 +36,52 @@ class Store {
     return reinterpret_cast<uintptr_t>(at);
   }
 
-  // Rows are addresses of stored rows, 0 for zeros; the caller keeps them alive and in bounds.
-  Matrix pack(Team& team, Stored type, Format format, int inputs, Addresses rows) {
+  // Rows are addresses of stored rows inside what `owner` keeps alive, 0 for zeros. It is only
+  // noted what is to be done: `begin` begins, and when `finish` returns it is done. Each matrix
+  // that is done lets go of its `file_pages` (address, bytes).
+  Matrix pack(Stored type, Format format, int inputs, Addresses rows, nb::object owner,
+              const std::vector<std::pair<uintptr_t, size_t>>& file_pages) {
+    // Refuses here what no thread could tell anybody of.
     if (!can_pack(type, format)) throw std::invalid_argument("such rows cannot be kept so");
     if (inputs < 1) throw std::invalid_argument("a matrix needs at least one input");
-    stored_row_bytes(type, inputs);  // refuses here what a thread of the team could tell nobody
+    stored_row_bytes(type, inputs);
     Matrix matrix{};
     matrix.panel_bytes = panel_bytes(format, inputs);
     matrix.outputs = static_cast<int32_t>(rows.size());
     matrix.inputs = inputs;
     matrix.format = format;
-    const int panels = (matrix.outputs + kPanel - 1) / kPanel;
-    uint8_t* data = arena_.take(matrix.panel_bytes * panels);
+    uint8_t* data = arena_.take(matrix.panel_bytes * ((matrix.outputs + kPanel - 1) / kPanel));
     matrix.data = data;
     const auto* from = reinterpret_cast<const uint8_t* const*>(rows.data());
-    nb::gil_scoped_release released;
-    Shares shares(team.size());
-    team.run([&](int worker) {
-      shares.take(worker, panels, 1, [&](int first, int end) {
-        pack_panels(format, type, from, matrix.outputs, inputs, first, end, data);
-      });
-    });
+    PackJob job{format, type, inputs, {from, from + rows.size()}, data, {}};
+    for (const auto& [address, bytes] : file_pages) {
+      job.file_pages.emplace_back(reinterpret_cast<const uint8_t*>(address), bytes);
+    }
+    owners_.push_back(std::move(owner));
+    queue_.add(std::move(job));
     return matrix;
+  }
+
+  void begin(const Team& team) {
+    nb::gil_scoped_release released;
+    queue_.begin(team.size());
+  }
+
+  void finish(const Team& team) {
+    {
+      nb::gil_scoped_release released;
+      queue_.begin(team.size());
+      queue_.finish();
+    }
+    owners_.clear();
   }
 
   size_t num_bytes() const { return arena_.taken(); }
 
  private:
   Arena arena_;
+  std::vector<nb::object> owners_;
+  PackQueue queue_;  // last, so that it ends before the memory that it reads and fills
 };
 
 nb::object unpacked(const Matrix& matrix, int row, const std::string& tier) {
@@ -102,8 +120,10 @@ void bind_weights(nb::module_& m) {
   nb::class_<Store>(m, "Store")
       .def(nb::init<>())
       .def("vector", &Store::vector, "values"_a)
-      .def("pack", &Store::pack, "team"_a, "type"_a, "format"_a, "inputs"_a, "rows"_a,
-           nb::keep_alive<0, 1>())
+      .def("pack", &Store::pack, "type"_a, "format"_a, "inputs"_a, "rows"_a, "owner"_a,
+           "file_pages"_a, nb::keep_alive<0, 1>())
+      .def("begin", &Store::begin, "team"_a)
+      .def("finish", &Store::finish, "team"_a)
       .def_prop_ro("num_bytes", &Store::num_bytes);
   m.def("own_format", &own_format, "type"_a);
   m.def("can_pack", &can_pack, "type"_a, "format"_a);
@@ -113,9 +133,6 @@ void bind_weights(nb::module_& m) {
   m.def("prepared_bytes", [](const std::string& tier, Format format, int inputs) {
     return choose_tier(tier).prepared_bytes(format, inputs);
   }, "tier"_a, "format"_a, "inputs"_a);
-  m.def("release_file_pages", [](uintptr_t address, size_t bytes) {
-    release_file_pages(reinterpret_cast<const uint8_t*>(address), bytes);
-  }, "address"_a, "bytes"_a);
 }
 
 }  // namespace octavo

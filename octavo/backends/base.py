@@ -171,7 +171,10 @@ class Backend(Protocol):
         """The same for each expert."""
 
     def prepare(self, model: CausalLM, layout: KVLayout, num_blocks: int, block_size: int) -> None:
-        """Take a bound model and set the cache up."""
+        """Take a bound model and set the cache up. Weights may still be on their way."""
+
+    def settle(self) -> None:
+        """Return when all weights are where they belong; the first forward would wait for them."""
 
     def copy_blocks(self, pairs: tuple[tuple[int, int], ...]) -> None:
         """Copy blocks (source, destination) in every buffer, in this order."""

@@ -66,6 +66,7 @@ class NativeBackend:
         self._packer = Packer(self._team, options.weights)
         self._recorder = Recorder()
         self.ops: Ops = cast(Ops, self._recorder)  # they take this backend's own values
+        self._is_settled = False
         self._program: _native.Program | None = None
         self._listing: Listing | None = None
         self._logits = np.empty((0, 0), np.float32)
@@ -86,7 +87,13 @@ class NativeBackend:
     def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> Experts:
         return self._packer.experts(matrices, module)
 
+    def settle(self) -> None:
+        self._packer.finish()
+        self._is_settled = True
+
     def prepare(self, model: CausalLM, layout: KVLayout, num_blocks: int, block_size: int) -> None:
+        self._packer.begin()
+        self._is_settled = False
         if block_size % BLOCK_TOKENS:
             raise ValueError(
                 f"block_size={block_size}: the native engine takes multiples of {BLOCK_TOKENS}"
@@ -116,6 +123,8 @@ class NativeBackend:
             self._ready.copy_block(source, destination)
 
     def forward(self, batch: HostBatch) -> ForwardResult:
+        if not self._is_settled:
+            self.settle()
         num_logits, num_hidden = len(batch.logits_rows), len(batch.hidden_rows)
         # The last step's arrays are taken again, unless somebody still has them.
         if len(self._logits) < num_logits or sys.getrefcount(self._logits) > 2:

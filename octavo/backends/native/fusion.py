@@ -41,7 +41,7 @@ def take_into_attention(listing: Listing) -> None:
         k, k_rope, k_norm = _unwrap(listing, instruction.y, instruction)
         if q_rope != k_rope:
             raise RecordingError("queries and keys that turn differently")
-        instruction.x, instruction.y = q, k
+        listing.change(instruction, x=q, y=k)
         instruction.attend = replace(attend, rope=q_rope, q_norm=q_norm, k_norm=k_norm)
         v = instruction.values
         assert v is not None
@@ -82,12 +82,17 @@ def _absorb(listing: Listing, op: str, *, into: str) -> list[tuple[Instruction, 
     return pairs
 
 
+def _replace(listing: Listing, old: Instruction, *, by: Instruction) -> None:
+    """`by` does what the old one did, which is gone."""
+    listing.remove(old)
+    listing.change(by, out=old.out)
+
+
 def scale_embeddings(listing: Listing) -> None:
     """A table's rows are scaled as they are looked up."""
     for embed, scale in _absorb(listing, "Scale", into="Embed"):
         embed.factor *= scale.factor
-        embed.out = scale.out
-        listing.remove(scale)
+        _replace(listing, scale, by=embed)
 
 
 def gate_in_products(listing: Listing) -> None:
@@ -100,32 +105,32 @@ def gate_in_products(listing: Listing) -> None:
         readers = listing.readers(gemm.out.buffer)
         if len(readers) != 1 or readers[0].op != "Gate":
             raise RecordingError("a projection of gates and ups that is not read by a gate alone")
-        gemm.activation, gemm.gated, gemm.out = readers[0].activation, True, readers[0].out
-        listing.remove(readers[0])
+        gemm.activation, gemm.gated = readers[0].activation, True
+        _replace(listing, readers[0], by=gemm)
 
 
 def activate_in_products(listing: Listing) -> None:
     """The activation behind a product."""
     for gemm, activate in _absorb(listing, "Activate", into="Gemm"):
         if gemm.activation is None:
-            gemm.activation, gemm.out = activate.activation, activate.out
-            listing.remove(activate)
+            gemm.activation = activate.activation
+            _replace(listing, activate, by=gemm)
 
 
 def scale_in_products(listing: Listing) -> None:
     """The factor behind a product."""
     for gemm, scale in _absorb(listing, "Scale", into="Gemm"):
         if gemm.activation is None and gemm.factor == 1.0:
-            gemm.factor, gemm.out = scale.factor, scale.out
-            listing.remove(scale)
+            gemm.factor = scale.factor
+            _replace(listing, scale, by=gemm)
 
 
 def cap_in_products(listing: Listing) -> None:
     """The soft cap behind a product."""
     for gemm, cap in _absorb(listing, "SoftCap", into="Gemm"):
         if gemm.activation is None and gemm.cap == 0.0:
-            gemm.cap, gemm.out = cap.cap, cap.out
-            listing.remove(cap)
+            gemm.cap = cap.cap
+            _replace(listing, cap, by=gemm)
 
 
 def add_residuals_in_products(listing: Listing) -> None:
@@ -142,8 +147,8 @@ def add_residuals_in_products(listing: Listing) -> None:
             maker = listing.maker(other)
             if maker is None or listing.index(maker) > listing.index(gemm):
                 continue
-            gemm.y, gemm.out = other, add.out
-            listing.remove(add)
+            listing.change(gemm, y=other)
+            _replace(listing, add, by=gemm)
             break
 
 
@@ -159,8 +164,8 @@ def select_before_norms(listing: Listing) -> None:
             assert norm.x is not None
             between = norm.x.recorder.new_like(select.out)
             behind = Instruction("Norm", between, out=select.out, norm=norm.norm)
-            select.x, select.out = norm.x, between
-            listing.instructions.insert(listing.index(select) + 1, behind)
+            listing.change(select, x=norm.x, out=between)
+            listing.insert(listing.index(select) + 1, behind)
         listing.remove(norm)
 
 
@@ -172,7 +177,9 @@ def split_products_by_kind(listing: Listing) -> None:
         if len(parts) == 1:
             continue
         at = listing.index(gemm)
-        listing.instructions[at : at + 1] = [replace(gemm, matrix=part) for part in parts]
+        listing.remove(gemm)
+        for part in reversed(parts):
+            listing.insert(at, replace(gemm, matrix=part))
 
 
 def prepare_products(listing: Listing) -> None:
@@ -186,11 +193,11 @@ def prepare_products(listing: Listing) -> None:
         if key not in made:
             made[key] = Prepared(gemm.x.buffer.space, gemm.matrix.inputs, kind)
             prepare = Instruction("Prepare", gemm.x, prepared=made[key], matrix=gemm.matrix)
-            listing.instructions.insert(listing.index(gemm), prepare)
+            listing.insert(listing.index(gemm), prepare)
         gemm.prepared = made[key]
     for gemm in listing:
         if gemm.op == "Gemm":
-            gemm.x = None
+            listing.change(gemm, x=None)
     for instruction in listing:
         if instruction.experts is not None and instruction.op != "SortPairs":
             experts = instruction.experts
@@ -209,7 +216,8 @@ def norm_while_preparing(listing: Listing) -> None:
             continue  # several kinds of the same rows would norm them several times
         prepare = readers[0]
         if prepare.x is not None and prepare.x.width == norm.out.width:
-            prepare.x, prepare.norm = norm.x, norm.norm
+            prepare.norm = norm.norm
+            listing.change(prepare, x=norm.x)
             listing.remove(norm)
 
 

@@ -168,18 +168,38 @@ def test_a_llama_layer_is_five_phases() -> None:
     assert make_native(FULL, 8, 16).describe() == expected
 
 
-@pytest.mark.parametrize(
-    "architecture", ["LlamaForCausalLM", "GPTNeoXForCausalLM", "Qwen2MoeForCausalLM"]
-)
-def test_what_lives_at_once_has_rooms_of_its_own(architecture: str) -> None:
-    """And nobody reads a room that somebody writes, unless all have met in between."""
+ARCHITECTURES = ["LlamaForCausalLM", "GPTNeoXForCausalLM", "Qwen2MoeForCausalLM"]
+
+
+def recorded(architecture: str) -> Listing:
     model = make_model(architecture)
     place_layers(model)
     backend = NativeBackend(NativeOptions(weights="float32", num_threads=1))
     bind(model, backend, MadeUpWeights(model))
     recorder = backend.ops
     assert isinstance(recorder, Recorder)
-    listing = recorder.record(model)
+    return recorder.record(model)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_listing_knows_its_readers_after_all_that_was_done_to_it(architecture: str) -> None:
+    listing = recorded(architecture)
+    fusion.fuse(listing)
+    values = [value for i in listing for value in (*i.reads, *i.writes)]
+    for buffer in {value.buffer for value in values}:
+        reading = [i for i in listing if any(value.buffer is buffer for value in i.reads)]
+        assert sorted(map(listing.index, listing.readers(buffer))) == list(
+            map(listing.index, reading)
+        )
+    for value in values:
+        writing = [i for i in listing if any(v.buffer is value.buffer for v in i.writes)]
+        assert listing.maker(value) in (*writing, None)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_what_lives_at_once_has_rooms_of_its_own(architecture: str) -> None:
+    """And nobody reads a room that somebody writes, unless all have met in between."""
+    listing = recorded(architecture)
     fusion.fuse(listing)
     prepared = {id(i.prepared): 64 for i in listing if i.prepared is not None}
     made = plan(listing, prepared)
