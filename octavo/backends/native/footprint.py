@@ -29,5 +29,6 @@ def step_bytes(size: StepSize) -> int:
     inner = max(projected + width, 2 * size.ffn)
     row = 4 * (_HIDDEN_ROWS * size.hidden + inner)
     prepared = _PREPARED_BYTES * max(size.hidden, width, size.ffn)
-    logits = min(size.rows, size.sequences) * size.vocabulary * 4
-    return size.rows * (row + prepared) + logits + _LIBRARY_BYTES
+    wanted = min(size.rows, size.sequences)  # these have rooms of their own in the last layer
+    logits = wanted * size.vocabulary * 4
+    return (size.rows + wanted) * (row + prepared) + logits + _LIBRARY_BYTES
