@@ -22,6 +22,7 @@ constexpr int kBlockTokens = 16;
 constexpr int kSplit = 512;     // positions of KV whose softmax is one; fixed, see the law
 constexpr int kAttentionRows = 16;  // most rows of a sequence that one attention item takes
 constexpr int kAlign = 64;      // bytes; of every buffer and panel
+constexpr int kLogitBlock = 128;  // logits whose largest is kept, so that few of them are looked at
 
 // ---- weights ----
 
@@ -195,6 +196,13 @@ struct KernelTable {
                         uint64_t one, uint64_t two);
   // out[i] = exp(logits[i] / temperature - most), none above 1; returns their sum.
   double (*shares)(const float* logits, int size, double temperature, double most, double* out);
+  // What log-probabilities are made of. maxima[b] becomes the largest of logits b · kLogitBlock …;
+  // returns the largest of all, NaN if any is not finite.
+  float (*block_maxima)(const float* logits, int size, float* maxima);
+  // The sum of exp(logits[i] - most), in 16 partial sums: the l-th adds the logits 16 · i + l in
+  // order, and they are added up in order, in every tier and wherever the row stands.
+  double (*total)(const float* logits, int size, double most);
+  int32_t (*count_above)(const float* logits, int size, float value);
 };
 
 const KernelTable* scalar_kernels();

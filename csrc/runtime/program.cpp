@@ -47,9 +47,12 @@ Program::~Program() = default;
 
 void Program::append(Instruction i) {
   if (i.op == Op::Attention) {
+    const bool of_wanted = i.out.space == Space::Wanted;
     size_t plan = 0;
-    while (plan < plans_.size() && !is_cut_alike(plans_[plan].shape, i.attention)) ++plan;
-    if (plan == plans_.size()) plans_.push_back({i.attention, AttentionPlan(), {}});
+    while (plan < plans_.size() && !(plans_[plan].of_wanted == of_wanted &&
+                                     is_cut_alike(plans_[plan].shape, i.attention)))
+      ++plan;
+    if (plan == plans_.size()) plans_.push_back({i.attention, of_wanted, AttentionPlan(), {}});
     i.plan = static_cast<int32_t>(plan);
     groups_ = std::max(groups_, i.group + 1);
   }
@@ -162,6 +165,28 @@ void Program::check(const Step& step) const {
   }
 }
 
+// Which rows anything is wanted of, each once, and where those that are asked for are among them.
+void Program::find_wanted() {
+  wanted_places_.assign(rows_of(Space::Tokens), -1);
+  wanted_rows_.clear();
+  const auto asked = {static_cast<int>(Space::Logits), static_cast<int>(Space::Hidden)};
+  for (const int space : asked)
+    for (int row = 0; row < step_.rows[space]; ++row)
+      wanted_places_[step_.selected[space][row]] = 0;
+  for (size_t row = 0; row < wanted_places_.size(); ++row) {
+    if (wanted_places_[row] < 0) continue;
+    wanted_places_[row] = static_cast<int32_t>(wanted_rows_.size());
+    wanted_rows_.push_back(static_cast<int32_t>(row));
+  }
+  for (const int space : asked) {
+    places_[space].resize(step_.rows[space]);
+    for (int row = 0; row < step_.rows[space]; ++row)
+      places_[space][row] = wanted_places_[step_.selected[space][row]];
+  }
+  step_.rows[static_cast<int>(Space::Wanted)] = static_cast<int32_t>(wanted_rows_.size());
+  step_.selected[static_cast<int>(Space::Wanted)] = wanted_rows_.data();
+}
+
 void Program::make_room(const Step& step) {
   for (int space = 0; space < kSpaces; ++space) {
     if (step.rows[space] <= capacity_[space]) continue;
@@ -194,6 +219,7 @@ void Program::run(const Step& step) {
   step_ = step;
   step_.rows[static_cast<int>(Space::Pairs)] =
       step.rows[static_cast<int>(Space::Tokens)] * top_k_;
+  find_wanted();
   plan_attention();
   make_room(step_);
   ++epoch_;

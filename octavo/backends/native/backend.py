@@ -112,6 +112,9 @@ class NativeBackend:
         )
         self._program, self._listing = program, listing
         self._widths = (model.head.outputs, model.embed.hidden)
+        self._logits, self._hidden = (
+            np.empty((0, stride(width)), np.float32) for width in self._widths
+        )
 
     @property
     def _ready(self) -> _native.Program:
@@ -128,9 +131,9 @@ class NativeBackend:
         num_logits, num_hidden = len(batch.logits_rows), len(batch.hidden_rows)
         # The last step's arrays are taken again, unless somebody still has them.
         if len(self._logits) < num_logits or sys.getrefcount(self._logits) > 2:
-            self._logits = np.empty((num_logits, stride(self._widths[0])), np.float32)
+            self._logits = np.empty((num_logits, self._logits.shape[1]), np.float32)
         if len(self._hidden) < num_hidden or sys.getrefcount(self._hidden) > 2:
-            self._hidden = np.empty((num_hidden, stride(self._widths[1])), np.float32)
+            self._hidden = np.empty((num_hidden, self._hidden.shape[1]), np.float32)
         self._ready.run(
             batch.token_ids,
             batch.positions,
