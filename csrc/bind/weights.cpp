@@ -4,7 +4,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <cstring>
+#include <new>
 #include <stdexcept>
 
 #include "bind/parts.h"
@@ -40,7 +42,7 @@ class Store {
   Matrix pack(Team& team, Stored type, Format format, int inputs, Addresses rows) {
     if (!can_pack(type, format)) throw std::invalid_argument("such rows cannot be kept so");
     if (inputs < 1) throw std::invalid_argument("a matrix needs at least one input");
-    stored_row_bytes(type, inputs);  // refuses here what a thread of the team could tell nobody
+    stored_row_bytes(type, inputs);  // refuses what is not whole blocks before memory is taken
     Matrix matrix{};
     matrix.panel_bytes = panel_bytes(format, inputs);
     matrix.outputs = static_cast<int32_t>(rows.size());
@@ -65,6 +67,21 @@ class Store {
  private:
   Arena arena_;
 };
+
+// For tests: all workers meet so many times, but `failing` runs out of memory before one meeting.
+// Returns how many meetings there were, of all workers together.
+int rehearse(Team& team, int meetings, int failing, int before) {
+  std::atomic<int> met{0};
+  nb::gil_scoped_release released;
+  team.run([&](int worker) {
+    for (int meeting = 0; meeting < meetings; ++meeting) {
+      if (worker == failing && meeting == before) throw std::bad_alloc();
+      team.meet();
+      ++met;
+    }
+  });
+  return met;
+}
 
 nb::object unpacked(const Matrix& matrix, int row, const std::string& tier) {
   if (row < 0 || row >= matrix.outputs) throw std::out_of_range("no such row");
@@ -98,7 +115,8 @@ void bind_weights(nb::module_& m) {
       })
       .def("row", &unpacked, "row"_a, "tier"_a = "");
   nb::class_<Team>(m, "Team").def(nb::init<int, bool>(), "size"_a, "pinned"_a)
-      .def_prop_ro("size", &Team::size);
+      .def_prop_ro("size", &Team::size)
+      .def("rehearse", &rehearse, "meetings"_a, "failing"_a = -1, "before"_a = 0);
   nb::class_<Store>(m, "Store")
       .def(nb::init<>())
       .def("vector", &Store::vector, "values"_a)

@@ -47,6 +47,7 @@ class Matrix:
 class Team:
     size: int
     def __init__(self, size: int, pinned: bool) -> None: ...
+    def rehearse(self, meetings: int, failing: int = -1, before: int = 0) -> int: ...
 
 class Store:
     num_bytes: int
