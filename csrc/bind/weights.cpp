@@ -97,8 +97,10 @@ nb::object unpacked(const Matrix& matrix, int row, const std::string& tier) {
 void bind_weights(nb::module_& m) {
   nb::enum_<Format>(m, "Format")
       .value("F32", Format::F32).value("F16", Format::F16).value("BF16", Format::BF16)
-      .value("U8", Format::U8).value("U4", Format::U4).value("U4Min", Format::U4Min)
-      .value("U5", Format::U5).value("U5Min", Format::U5Min).value("U6", Format::U6)
+      .value("U8", Format::U8).value("U8By64", Format::U8By64).value("U8By128", Format::U8By128)
+      .value("U4", Format::U4).value("U4By64", Format::U4By64).value("U4By128", Format::U4By128)
+      .value("U4Min", Format::U4Min).value("U4K", Format::U4K).value("U5", Format::U5)
+      .value("U5Min", Format::U5Min).value("U5K", Format::U5K).value("U6", Format::U6)
       .value("Table4", Format::Table4).value("Mx4", Format::Mx4);
   nb::enum_<Stored>(m, "Stored")
       .value("F32", Stored::F32).value("F16", Stored::F16).value("BF16", Stored::BF16)
