@@ -138,8 +138,8 @@ void Team::run(const std::function<void(int)>& work) {
   if (failed_.load(std::memory_order_relaxed)) rethrow();
 }
 
-// An exception must not leave a thread, which would end the process, nor the caller's own work while
-// the others are at it.
+// An exception must not leave a thread, which would end the process, nor the caller's own work
+// while the others are at it.
 void Team::attempt(int worker) {
   try {
     (*work_)(worker);

@@ -27,6 +27,9 @@ def _words(i: Instruction) -> Iterable[str]:
         yield f"[{i.matrix.outputs}×{i.matrix.inputs} {i.matrix.formats}]"
     if i.experts is not None:
         yield f"of {len(i.experts.matrices)} experts"
+        if i.op != "SortPairs":
+            matrix = i.experts.matrices[0]
+            yield f"[{matrix.outputs}×{matrix.inputs} {matrix.formats}]"
     if i.attend is not None:
         attend = i.attend
         yield f"{attend.heads}/{attend.kv_heads}×{attend.head_dim}"
