@@ -38,4 +38,5 @@ NB_MODULE(_native, m) {
   octavo::bind_sampling(m);
   octavo::bind_weights(m);
   octavo::bind_program(m);
+  octavo::bind_limits(m);
 }

@@ -15,8 +15,13 @@ def describe(listing: Listing) -> str:
     for instruction in listing:
         if instruction.barrier:
             lines.append(MEETING)
-        lines.append(" ".join(_words(instruction)))
+        lines.append(describe_one(instruction))
     return "\n".join(lines)
+
+
+def describe_one(instruction: Instruction) -> str:
+    """One instruction."""
+    return " ".join(_words(instruction))
 
 
 def _words(i: Instruction) -> Iterable[str]:
