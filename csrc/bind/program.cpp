@@ -175,6 +175,7 @@ void bind_program(nb::module_& m) {
       .def("run", &run)
       .def("set_profiling", &Program::set_profiling, "on"_a)
       .def_prop_ro("seconds", &Program::seconds)
+      .def_prop_ro("waits", &Program::waits)
       .def_prop_ro("logits_stride", &Program::logits_stride)
       .def_prop_ro("hidden_stride", &Program::hidden_stride)
       .def_prop_ro("threads", &Program::threads)

@@ -33,15 +33,21 @@ enum class Format : uint8_t {
   F16,       // activations in fp32
   BF16,      // activations rounded to bf16
   U8,        // Q8_0 and our int8: codes + 128, a scale for 32
+  U8By64,    // our int8 with a scale for 64 …
+  U8By128,   // … and for 128
   U4,        // Q4_0 and our int4: offset 8, a scale for 32
-  U4Min,     // Q4_1, Q4_K: scale and minimum for 32
+  U4By64,    // our int4 with a scale for 64 …
+  U4By128,   // … and for 128
+  U4Min,     // Q4_1: scale and minimum for 32
+  U4K,       // Q4_K: both are six bits, times one of two scales for 256
   U5,        // Q5_0: offset 16
-  U5Min,     // Q5_1, Q5_K
-  U6,        // Q6_K: offset 32, a scale for 16
+  U5Min,     // Q5_1
+  U5K,       // Q5_K: as U4K
+  U6,        // Q6_K: offset 32, eight bits of scale for 16, times one for 256
   Table4,    // IQ4_NL: the code picks one of 16 values
   Mx4,       // MXFP4: the code is an E2M1 float, the scale a power of two
 };
-constexpr int kFormats = 11;
+constexpr int kFormats = 17;
 
 // A packed matrix [outputs, inputs]. Panel p holds outputs p·32 … p·32+31 with all their inputs,
 // contiguously, scales inside, in the order in which a thread streams it. The last panel is filled

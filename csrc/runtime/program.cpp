@@ -69,6 +69,7 @@ void Program::append(Instruction i) {
   shares_.push_back(std::make_unique<Shares>(team_->size()));
   instructions_.push_back(std::move(i));
   seconds_.push_back(0.0);
+  waits_.push_back(0.0);
 }
 
 int Program::add_rope(Rope rope) {
@@ -233,6 +234,11 @@ void Program::work(int index) {
   for (size_t at = 0; at < instructions_.size(); ++at) {
     const Instruction& i = instructions_[at];
     if (i.barrier) team_->meet();
+    if (timed) {
+      const auto met = Clock::now();
+      waits_[at] += std::chrono::duration<double>(met - began).count();
+      began = met;
+    }
     if (step_.rows[static_cast<int>(i.space)] > 0) execute(i, *shares_[at], index, worker);
     if (!timed) continue;
     const auto now = Clock::now();
@@ -244,6 +250,7 @@ void Program::work(int index) {
 void Program::set_profiling(bool on) {
   profiling_ = on;
   std::fill(seconds_.begin(), seconds_.end(), 0.0);
+  std::fill(waits_.begin(), waits_.end(), 0.0);
 }
 
 size_t Program::scratch_bytes() const {

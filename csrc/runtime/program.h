@@ -148,7 +148,9 @@ class Program {
   int64_t hidden_stride() const { return hidden_stride_; }
 
   void set_profiling(bool on);
-  const std::vector<double>& seconds() const { return seconds_; }  // worker 0's, by instruction
+  // Worker 0's, by instruction: at work, and waiting for the others before it.
+  const std::vector<double>& seconds() const { return seconds_; }
+  const std::vector<double>& waits() const { return waits_; }
   int threads() const { return team_->size(); }
   size_t scratch_bytes() const;
 
@@ -229,6 +231,7 @@ class Program {
 
   bool profiling_ = false;
   std::vector<double> seconds_;
+  std::vector<double> waits_;
 };
 
 }  // namespace octavo

@@ -48,6 +48,7 @@ def test_the_mirrored_numbers_are_the_backends() -> None:
         ("native", "bfloat16", "bf16"),
         ("native", "bfloat16", "int8"),
         ("native", "bfloat16", "int4"),
+        ("native", "bfloat16", "int4-128"),
     ],
 )
 def test_weights_take_what_was_predicted(
