@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -55,7 +56,12 @@ def find(places: Places, kinds: list[str], names: set[str]) -> list[Engine]:
             where = getattr(places, kind)
             print(f"{kind} is not installed at {where} (make peers): left out", file=sys.stderr)
             continue
-        found.extend(engine for engine in makers[kind](places, kind, names) if engine.name in names)
+        try:
+            made = [engine for engine in makers[kind](places, kind, names) if engine.name in names]
+        except (OSError, subprocess.SubprocessError) as error:
+            print(f"{kind} cannot have its model made, and is left out: {error}", file=sys.stderr)
+            continue
+        found.extend(made)
     return found
 
 
@@ -115,7 +121,7 @@ def _llama(places: Places, kind: str, names: set[str]) -> Iterator[Engine]:
             *(str(places.llama / "llama-server"), "-m", str(file), "--port", "{port}"),
             *("-t", str(threads), "-np", "{streams}", "-c", "{context}"),
             # Its cache of prompts costs a sixth of the speed, and nothing here comes twice.
-            *("--cache-ram", "0", "--no-webui"),
+            *("--cache-ram", "0", "--no-ui"),
         )
         yield ServerEngine(name, command, {}, places.log)
 

@@ -17,7 +17,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
-MARK = b"data: {"
+MARK = b"\ndata: {"  # an event begins a line
 LIMIT_SECONDS = 600
 
 
@@ -87,7 +87,7 @@ def read(stream: Stream) -> Answer:
     chunks = [(begin, body)]
     if b"transfer-encoding: chunked" in head.lower():
         chunks = list(_chunks(whole, begin))
-    text = b"".join(chunk for _, chunk in chunks)
+    text = b"\n" + b"".join(chunk for _, chunk in chunks)
     if b"data: [DONE]" not in text:
         raise ClientError(f"the stream broke off: {text[-300:]!r}")
     events, usage = [], None

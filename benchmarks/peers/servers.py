@@ -18,7 +18,7 @@ from benchmarks.peers.cases import Case
 from benchmarks.peers.engines import EngineError, Metrics
 from octavo.env import child_environment
 
-START_SECONDS = 400
+START_SECONDS = 900
 WARM_TOKENS = 8
 WEIGHED_SECONDS = 2.0  # between two looks at the memory, which a server is held up by
 
