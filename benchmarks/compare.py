@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -27,7 +28,7 @@ sys.path.insert(0, str(ROOT))  # so that the program can be called by its path
 
 from benchmarks.peers import rows  # noqa: E402
 from benchmarks.peers.cases import CASES, Case  # noqa: E402
-from benchmarks.peers.engines import Engine, EngineError, Metrics  # noqa: E402
+from benchmarks.peers.engines import Engine, Metrics  # noqa: E402
 from benchmarks.peers.found import KINDS, Places, find  # noqa: E402
 from benchmarks.peers.report import Results, tables, write_docs  # noqa: E402
 from octavo.observe.machine import memory, num_cores, processor  # noqa: E402
@@ -54,6 +55,7 @@ def main() -> None:
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     engines = find(places(asked), asked.peers, names)
     results = Results(about(asked))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))  # through the lines below
     try:
         for index in range(asked.rounds):
             measure(engines, cases, index, results, asked.out)
@@ -123,8 +125,8 @@ def measure(
             began = time.monotonic()
             try:
                 metrics = engine.measure(case, index)
-            except EngineError as error:
-                fail(engine, engines, results, str(error))
+            except Exception as error:  # whatever it is, it must not cost the others' hour
+                fail(engine, engines, results, f"{type(error).__name__}: {error}")
                 continue
             results.note(case.key, engine.name, index, metrics)
             results.about["versions"][engine.name] = engine.version

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from octavo.env import child_environment
 
 WORKER = Path(__file__).with_name("worker.py")
 WARM_REQUESTS, WARM_TOKENS = 4, 4
+LIMIT_SECONDS = 900
 Metrics = dict[str, float]
 
 
@@ -79,11 +81,10 @@ class WorkerEngine:
 
     def close(self) -> None:
         if self._process is not None:
-            processes.kill(self._process.pid)
+            processes.end(self._process)
             for pipe in (self._process.stdin, self._process.stdout):
                 assert pipe is not None
                 pipe.close()
-            self._process.wait()
             self._process = None
 
     def _first_token(self, case: Case, seed: int) -> Metrics:
@@ -140,7 +141,11 @@ class WorkerEngine:
     def _answer(self) -> dict[str, Any]:
         assert self._process is not None
         assert self._process.stdout is not None
+        # Who says nothing for too long is ended, and the line below is empty.
+        watch = threading.Timer(LIMIT_SECONDS, processes.end, (self._process,))
+        watch.start()
         line = self._process.stdout.readline()
+        watch.cancel()
         if not line:
             raise EngineError(f"{self.name} ended; its log is {self.log}")
         answer: dict[str, Any] = json.loads(line)
@@ -197,7 +202,11 @@ class LlamaEngine:
     def _run(self, program: str, *asked: object) -> str:
         command = [str(self.programs / program), "-m", str(self.model), "-t", str(self.threads)]
         done = subprocess.run(
-            [*command, *map(str, asked)], capture_output=True, text=True, check=False
+            [*command, *map(str, asked)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LIMIT_SECONDS,
         )
         if done.returncode:
             raise EngineError(f"{program} failed: {done.stderr[-500:]}")

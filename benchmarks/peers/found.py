@@ -132,7 +132,7 @@ def _vllm(places: Places, kind: str, names: set[str]) -> Iterator[Engine]:
     directory = str(_plain(places).directory)
     threads = places.threads
     environment = {
-        "VLLM_CPU_KVCACHE_SPACE": "2",
+        "VLLM_CPU_KVCACHE_SPACE": "1",  # gigabytes: 45,000 tokens of the small model
         # By itself it keeps one of two processors for the engine's Python.
         "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}",
         "OMP_NUM_THREADS": str(threads),
@@ -144,7 +144,7 @@ def _vllm(places: Places, kind: str, names: set[str]) -> Iterator[Engine]:
     options = {"dtype": "bfloat16", **LENGTHS}
     yield WorkerEngine(name, str(python), "vllm", directory, options, environment, places.log)
     command = (
-        *(str(python), "-m", "vllm.entrypoints.cli.main", "serve", directory),
+        *(str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", directory),
         *("--port", "{port}", "--served-model-name", "model", "--dtype", "bfloat16"),
         *("--max-model-len", str(LENGTHS["max_model_len"])),
         *("--max-num-seqs", str(LENGTHS["max_num_seqs"]), "--disable-uvicorn-access-log"),

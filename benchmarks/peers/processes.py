@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 
 def tree(root: int) -> list[int]:
@@ -30,17 +33,26 @@ def tree(root: int) -> list[int]:
 
 def stop(root: int) -> None:
     """Let none of them run: some engines' threads spin while they have nothing to do."""
-    _send(root, signal.SIGSTOP)
+    _send(tree(root), signal.SIGSTOP)
 
 
 def go_on(root: int) -> None:
     """Let them run again."""
-    _send(root, signal.SIGCONT)
+    _send(tree(root), signal.SIGCONT)
 
 
-def kill(root: int) -> None:
-    """End them all, at once. The caller waits for the first."""
-    _send(root, signal.SIGKILL)
+def end(process: subprocess.Popen[Any], patience_s: float = 0.0) -> None:
+    """End them all, and wait for the first; with patience, it is asked to end by itself."""
+    members = tree(process.pid)
+    if patience_s:
+        _send(members, signal.SIGCONT)
+        process.terminate()
+        try:
+            process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            print(f"process {process.pid} did not end when told to, and is killed", file=sys.stderr)
+    _send(members, signal.SIGKILL)
+    process.wait()
 
 
 def memory_mb(root: int) -> tuple[float, float]:
@@ -58,8 +70,8 @@ def memory_mb(root: int) -> tuple[float, float]:
     return shared * 1024 / 1e6, resident * 1024 / 1e6
 
 
-def _send(root: int, number: signal.Signals) -> None:
-    for each in tree(root):
+def _send(members: list[int], number: signal.Signals) -> None:
+    for each in members:
         try:
             os.kill(each, number)
         except ProcessLookupError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import http.client
 import os
-import signal
 import socket
 import subprocess
 import time
@@ -19,6 +18,7 @@ from benchmarks.peers.engines import EngineError, Metrics
 from octavo.env import child_environment
 
 START_SECONDS = 900
+PATIENCE_SECONDS = 10
 WARM_TOKENS = 8
 WEIGHED_SECONDS = 2.0  # between two looks at the memory, which a server is held up by
 
@@ -59,13 +59,7 @@ class ServerEngine:
 
     def close(self) -> None:
         if self._process is not None:
-            processes.go_on(self._process.pid)
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(10)
-            except subprocess.TimeoutExpired:
-                processes.kill(self._process.pid)
-                self._process.wait()
+            processes.end(self._process, PATIENCE_SECONDS)
             self._process = None
 
     async def _measured(self, case: Case, seed: int) -> Metrics:

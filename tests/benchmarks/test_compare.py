@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -99,7 +100,7 @@ def test_a_failure_costs_one_figure_and_the_third_the_engine(tmp_path: Path) -> 
     assert told.values("decode1", LLAMA_GGUF) == {0: 1, 3: 1}
     assert fake.closed == 3
     assert not engines
-    assert told.about["failures"] == [f"{LLAMA_GGUF}: it fell over"] * 3
+    assert told.about["failures"] == [f"{LLAMA_GGUF}: EngineError: it fell over"] * 3
 
 
 def test_a_ratio_is_of_figures_of_one_round() -> None:
@@ -210,9 +211,10 @@ def test_a_tree_of_processes_is_stopped_and_weighed_as_a_whole() -> None:
             while processes_state(member) != "T":
                 os.sched_yield()
     finally:
-        processes.kill(process.pid)
-        process.communicate()
-    assert not any(Path(f"/proc/{member}").exists() for member in members[:1])
+        processes.end(process)
+        process.communicate()  # closes the pipes
+    assert process.returncode == -signal.SIGKILL
+    assert members[1] not in processes.tree(os.getpid())
 
 
 def processes_state(number: int) -> str:
