@@ -88,13 +88,12 @@ struct Epilogue {
 
 enum class CacheFormat : uint8_t { F32, BF16, Int8 };
 
-// One layer's cache. A cell is a token's key, or value, of one KV head: head_dim elements. Block b of
-// KV head h begins at cell b · block_cells + h · block_size of each array; where block_cells is more
-// than kv_heads · block_size, other layers' cells lie between. Inside, per 16 tokens: F32 keys as
-// [head_dim][16], values as
-// [16][head_dim]; BF16 and Int8 keys as [head_dim/2][16][2], values as [8][head_dim][2] (pairs of
-// tokens), so that both products run over pairs. head_dim is a multiple of 8 and at most 512.
-// Int8 keeps one fp32 scale for each cell, in arrays beside.
+// One layer's cache. A cell is a token's key, or value, of one KV head: head_dim elements. Block b
+// of KV head h begins at cell b · block_cells + h · block_size of each array; where block_cells is
+// more than kv_heads · block_size, other layers' cells lie between. Inside, per 16 tokens: F32 keys
+// as [head_dim][16], values as [16][head_dim]; BF16 and Int8 keys as [head_dim/2][16][2], values as
+// [8][head_dim][2] (pairs of tokens), so that both products run over pairs. head_dim is a multiple
+// of 8 and at most 512. Int8 keeps one fp32 scale for each cell, in arrays beside.
 struct Cache {
   void* keys;
   void* values;
