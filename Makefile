@@ -90,7 +90,8 @@ lock: ## pin anew what requirements/*.in asks for (then read the diff)
 PEERS := build/peers
 LLAMA := $(PEERS)/llama.cpp
 
-peers: setup $(LLAMA)/llama-bench $(PEERS)/vllm/.done $(PEERS)/transformers/.done ## install the engines that benchmarks/compare.py compares with
+PYTHON_PEERS := vllm zentorch openvino transformers
+peers: setup $(LLAMA)/llama-bench $(PYTHON_PEERS:%=$(PEERS)/%/.done) ## install the engines that benchmarks/compare.py compares with
 
 $(LLAMA)/llama-bench: requirements/peers/llama.txt
 	@echo "building llama.cpp from the source that its Python package carries (ten minutes)"
@@ -104,8 +105,9 @@ $(LLAMA)/llama-bench: requirements/peers/llama.txt
 $(PEERS)/%/.done: requirements/peers/%.txt
 	@echo "installing $*"
 	@$(PYTHON) -m venv --clear $(PEERS)/$*
-	@$(PEERS)/$*/bin/python -m pip install --quiet $$(grep ^torch requirements/torch.txt)
-	@$(PEERS)/$*/bin/python -m pip install --quiet -r $<
+	@# torch by name beside them, or pip takes a newer one, with CUDA, where a peer asks for any.
+	@$(PEERS)/$*/bin/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+	    $$(grep ^torch requirements/torch.txt) -r $<
 	@# Their builds for CUDA do not load beside torch's for the CPU, and text needs none of them.
 	@$(PEERS)/$*/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@

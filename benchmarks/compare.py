@@ -1,191 +1,180 @@
 """Compare Octavo with its peers: same weights, same prompts, interleaved, in one run.
 
-    python benchmarks/compare.py --llama build/peers/llama.cpp --vllm build/peers/vllm/bin/python \\
-        --transformers build/peers/transformers/bin/python
-    python benchmarks/compare.py --cases "decode, 1 stream" --runs 7
+    make peers                                            install them (once, half an hour)
+    python benchmarks/compare.py                          everything, five rounds: an hour
+    python benchmarks/compare.py --cases decode1,http8 --peers llama,vllm --rounds 7
+    python benchmarks/compare.py --quick                  a few tokens of each: does it all start?
+    python benchmarks/compare.py --write-docs build/compare.json
 
 Each round measures every case in every engine, one after the other, so that a machine that drifts
-drifts for all. What counts are the ratios of a round; the table has their median and spread.
-`make peers` installs the peers. docs/performance.md says how to read the table.
+drifts for all. What counts are the ratios of a round; the table has their median and spread. A peer
+that is not installed is left out, and said so. docs/performance.md says how to read the table.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
-import statistics
+import signal
+import subprocess
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import time
+from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # so that the program can be called by its path
 
-from benchmarks.peers import models  # noqa: E402
+from benchmarks.peers import rows  # noqa: E402
 from benchmarks.peers.cases import CASES, Case  # noqa: E402
-from benchmarks.peers.engines import (  # noqa: E402
-    Engine,
-    EngineError,
-    LlamaEngine,
-    WorkerEngine,
-    octavo,
-)
+from benchmarks.peers.engines import Engine, Metrics  # noqa: E402
+from benchmarks.peers.found import KINDS, Places, find  # noqa: E402
+from benchmarks.peers.report import Results, tables, write_docs  # noqa: E402
+from octavo.observe.machine import memory, num_cores, processor  # noqa: E402
 
-# Twice two threads on two cores tell nothing: all engines get the same number.
-OURS = {"max_model_len": 2304, "max_num_seqs": 64}
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One engine's rates in one case, a round each."""
-
-    case: str
-    engine: str
-    rates: tuple[float, ...]
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.rates)
+PEERS = ROOT / "build" / "peers"
+MOST_FAILURES = 2  # an engine that fails again is left out
+QUICK = {"requests": 4, "prompt_tokens": 64, "output_tokens": 8, "shared_tokens": 32, "streams": 4}
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print; or write what was measured into the docs."""
     asked = arguments()
-    log = asked.out.with_suffix(".log")
-    engines = [engine for engine in find(asked, log) if wanted(engine.name, asked.engines)]
-    cases = [CASES[name] for name in asked.cases] if asked.cases else list(CASES.values())
-    for figures in measure(engines, cases, asked.runs):
-        told = {"machine": machine(asked.threads), "figures": [vars_of(f) for f in figures]}
-        asked.out.write_text(json.dumps(told, indent=1) + "\n")
-    print(table(figures))
+    if asked.write_docs:
+        results = Results.read(asked.write_docs)
+        if results.about["quick"]:
+            raise SystemExit("figures of --quick are worth nothing: measure without it first")
+        page = ROOT / "docs" / "performance.md"
+        print(f"{page} and {write_docs(results, page, ROOT / 'benchmarks' / 'results')}")
+        return
+    cases = [CASES[key] for key in asked.cases]
+    if asked.quick:
+        cases = [quick(case) for case in cases]
+    names = set().union(*(rows.engines_of(case.key) for case in cases))
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    engines = find(places(asked), asked.peers, names)
+    results = Results(about(asked))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))  # through the lines below
+    try:
+        for index in range(asked.rounds):
+            measure(engines, cases, index, results, asked.out)
+    finally:
+        for engine in engines:
+            engine.close()
+        print(tables(results))
 
 
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", choices=("smollm2", "llama-1b"), default="smollm2")
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--cases", nargs="*", choices=sorted(CASES))
-    parser.add_argument("--engines", nargs="*", help="only those whose names begin with these")
-    parser.add_argument("--llama", type=Path, help="the directory of llama.cpp's programs")
-    parser.add_argument("--vllm", type=Path, help="the Python in which vLLM is installed")
-    parser.add_argument("--zentorch", type=Path, help="the same, with zentorch beside it")
-    parser.add_argument("--transformers", type=Path, help="a Python that has transformers")
-    parser.add_argument("--preload", default="", help="libraries for vLLM: tcmalloc, iomp5")
+    parser.add_argument(
+        "--cases", type=listed(list(CASES)), default=list(CASES), help=",".join(CASES)
+    )
+    parser.add_argument("--peers", type=listed(list(KINDS)), default=list(KINDS))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="a few tokens, to see it all start")
+    parser.add_argument("--threads", type=int, default=num_cores()[0])
+    parser.add_argument("--llama", type=Path, default=PEERS / "llama.cpp")
+    for kind in KINDS[2:]:
+        python = PEERS / kind / "bin" / "python"
+        parser.add_argument(f"--{kind}", type=Path, default=python, help="its Python")
+    parser.add_argument("--preload", default="", help="libraries for vLLM, if not tcmalloc, iomp5")
     parser.add_argument("--models", type=Path, default=ROOT / "build" / "models")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "compare.json")
+    parser.add_argument("--write-docs", type=Path, metavar="JSON")
     return parser.parse_args()
 
 
-def find(asked: argparse.Namespace, log: Path) -> Iterable[Engine]:
-    """The engines that there are, ours first."""
-    asked.models.mkdir(parents=True, exist_ok=True)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    quantize = asked.llama / "llama-quantize" if asked.llama else None
-    ours = {**OURS, "num_threads": asked.threads}
-    if asked.model == "smollm2":
-        four = models.smollm2()
-        plain = models.smollm2_bf16(asked.models, quantize)
-        yield octavo("octavo gguf", str(four.gguf), **ours)
-        if asked.llama:
-            yield LlamaEngine("llama.cpp gguf", asked.llama, str(four.gguf), asked.threads)
-    else:
-        plain = models.llama_1b(asked.models)
-    directory = str(plain.directory)
-    # The directory holds no tokenizer: the GGUF beside it does, and nothing here needs it.
-    yield octavo("octavo bf16", directory, tokenizer=str(plain.gguf), dtype="bfloat16", **ours)
-    if asked.llama:
-        yield LlamaEngine("llama.cpp bf16", asked.llama, str(plain.gguf), asked.threads)
-    environment = {
-        "VLLM_CPU_KVCACHE_SPACE": "4",
-        "VLLM_CPU_OMP_THREADS_BIND": f"0-{asked.threads - 1}",
-        "OMP_NUM_THREADS": str(asked.threads),
-        "VLLM_USE_AOT_COMPILE": "0",
-        "LD_PRELOAD": asked.preload,
-    }
-    for name, python in (("vllm bf16", asked.vllm), ("vllm+zentorch bf16", asked.zentorch)):
-        if python:
-            options = {"dtype": "bfloat16", **OURS}
-            yield WorkerEngine(name, str(python), "vllm", directory, options, environment, log)
-    if asked.transformers:
-        options = {"threads": asked.threads}
-        yield WorkerEngine(
-            "transformers bf16", str(asked.transformers), "transformers", directory, options
-        )
+def listed(known: list[str]) -> type:
+    """What reads a list with commas, in the order of `known`."""
+
+    def read(text: str) -> list[str]:
+        wanted = text.split(",")
+        for word in wanted:
+            if word not in known:
+                raise argparse.ArgumentTypeError(f"{word!r} is none of {','.join(known)}")
+        return [word for word in known if word in wanted]
+
+    return read  # type: ignore[return-value]
 
 
-def wanted(name: str, beginnings: list[str] | None) -> bool:
-    """Whether an engine was asked for."""
-    return not beginnings or any(name.startswith(beginning) for beginning in beginnings)
+def places(asked: argparse.Namespace) -> Places:
+    """Where the peers are."""
+    paths = {kind: getattr(asked, kind).absolute() for kind in KINDS[1:]}
+    log = asked.out.absolute().with_suffix(".log")
+    models = asked.models.absolute()
+    return Places(**paths, models=models, log=log, threads=asked.threads, preload=asked.preload)
 
 
-def measure(engines: list[Engine], cases: list[Case], runs: int) -> Iterator[list[Figure]]:
-    """The figures so far, behind each round; an engine that fails is left out from there on."""
-    rates: dict[tuple[str, str], list[float]] = {}
-    try:
-        for run in range(runs):
-            for case in cases:
-                for engine in list(engines):
-                    try:
-                        rate = engine.measure(case, run)
-                    except EngineError as error:
-                        print(f"{engine.name} is left out: {error}", file=sys.stderr)
-                        engines.remove(engine)
-                        continue
-                    if rate is not None:
-                        rates.setdefault((case.name, engine.name), []).append(rate)
-                        told = (
-                            f"{run + 1}/{runs}  {case.name:36} {engine.name:22} {rate:9.1f} tok/s"
-                        )
-                        print(told, file=sys.stderr)
-            yield [Figure(case, engine, tuple(told)) for (case, engine), told in rates.items()]
-    finally:
-        for engine in engines:
-            engine.close()
+def quick(case: Case) -> Case:
+    """The case, much smaller."""
+    smaller = {name: min(getattr(case, name), most) for name, most in QUICK.items()}
+    return replace(case, **smaller)
 
 
-def table(figures: list[Figure]) -> str:
-    """A row for each case and engine of ours: the rate, and its ratio to each peer's."""
-    lines = ["| case | engine | tok/s | times the peer's, median (smallest to largest) |"]
-    lines.append("| --- | --- | --- | --- |")
-    for figure in figures:
-        if not figure.engine.startswith("octavo"):
-            continue
-        peers = [
-            other
-            for other in figures
-            if other.case == figure.case and not other.engine.startswith("octavo")
-        ]
-        ratios = ", ".join(f"{peer.engine} {ratio(figure, peer)}" for peer in peers)
-        lines.append(f"| {figure.case} | {figure.engine} | {figure.median:.0f} | {ratios} |")
-    return "\n".join(lines)
+def measure(
+    engines: list[Engine], cases: list[Case], index: int, results: Results, out: Path
+) -> None:
+    """One round; an engine that fails too often is left out from there on."""
+    for case in cases:
+        wanted = rows.engines_of(case.key)
+        here = [engine for engine in engines if engine.name in wanted]
+        turn = index % max(1, len(here))  # nobody is always the first
+        for engine in here[turn:] + here[:turn]:
+            began = time.monotonic()
+            try:
+                metrics = engine.measure(case, index)
+            except Exception as error:  # whatever it is, it must not cost the others' hour
+                fail(engine, engines, results, f"{type(error).__name__}: {error}")
+                continue
+            results.note(case.key, engine.name, index, metrics)
+            results.about["versions"][engine.name] = engine.version
+            tell(index, case, engine, metrics, time.monotonic() - began)
+        results.write(out)
+    results.about["runs"] = index + 1
+    results.write(out)
 
 
-def ratio(ours: Figure, theirs: Figure) -> str:
-    """Round by round."""
-    ratios = [a / b for a, b in zip(ours.rates, theirs.rates, strict=False)]
-    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})"
+def fail(engine: Engine, engines: list[Engine], results: Results, why: str) -> None:
+    """Say so, and end it: its next case starts it anew."""
+    print(f"{engine.name} failed: {why}", file=sys.stderr)
+    engine.close()
+    failures: list[str] = results.about["failures"]
+    failures.append(f"{engine.name}: {why}")
+    if sum(told.startswith(f"{engine.name}:") for told in failures) > MOST_FAILURES:
+        print(f"{engine.name} is left out from here on", file=sys.stderr)
+        engines.remove(engine)
 
 
-def vars_of(figure: Figure) -> dict[str, object]:
-    """As JSON."""
-    rates = [round(rate, 2) for rate in figure.rates]
-    return {"case": figure.case, "engine": figure.engine, "tokens_per_s": rates}
+def tell(index: int, case: Case, engine: Engine, metrics: Metrics, seconds: float) -> None:
+    """A line while it runs."""
+    name, value = next(iter(metrics.items()))
+    told = f"{index + 1}  {case.key:12} {engine.name:26} {value:9.5g} {name:8} ({seconds:.0f} s)"
+    print(told, file=sys.stderr, flush=True)
 
 
-def machine(threads: int) -> dict[str, object]:
-    """What the figures were measured on."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    name = next((line.partition(":")[2].strip() for line in lines if "model name" in line), "")
+def about(asked: argparse.Namespace) -> dict[str, object]:
+    """What the figures were measured on, and of what."""
+    name, instruction_sets = processor()
+    git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
     return {
-        "processor": name or platform.processor(),
-        "cores": os.cpu_count(),
-        "threads": threads,
-        "python": platform.python_version(),
+        "machine": {
+            "processor": name or platform.processor(),
+            "instruction_sets": instruction_sets,
+            "cores": os.cpu_count(),
+            "threads": asked.threads,
+            "memory_gib": round(memory().total / 2**30),
+            "kernel": platform.release(),
+            "python": platform.python_version(),
+        },
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "commit": commit,
+        "quick": asked.quick,
+        "runs": 0,
+        "versions": {},
+        "failures": [],
     }
 
 

@@ -1,22 +1,27 @@
-"""The engines that can be asked: how each is started, and how a case is put to it."""
+"""The engines without a server: how each is started, and how a case is put to it."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
-import sys
+import threading
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from benchmarks.native_kernels import best_seconds, peak_library
+from benchmarks.peers import processes
 from benchmarks.peers.cases import Case, rate
+from octavo.backends.native import _native
 from octavo.env import child_environment
 
 WORKER = Path(__file__).with_name("worker.py")
-ROOT = Path(__file__).resolve().parent.parent.parent
+WARM_REQUESTS, WARM_TOKENS = 4, 4
+LIMIT_SECONDS = 900
+Metrics = dict[str, float]
 
 
 class EngineError(RuntimeError):
@@ -24,12 +29,13 @@ class EngineError(RuntimeError):
 
 
 class Engine(Protocol):
-    """Something with a name that gives a case's figure."""
+    """Something with a name that gives a case's figures."""
 
     name: str
+    version: str
 
-    def measure(self, case: Case, seed: int) -> float | None:
-        """Tokens per second; None if this engine has no such case."""
+    def measure(self, case: Case, seed: int) -> Metrics:
+        """What the case measures, by name."""
 
     def close(self) -> None:
         """End it."""
@@ -37,7 +43,10 @@ class Engine(Protocol):
 
 @dataclass
 class WorkerEngine:
-    """An engine behind worker.py, started at its first case and kept."""
+    """An engine behind worker.py, started at its first case.
+
+    One that starts slowly is kept from round to round, and stopped meanwhile.
+    """
 
     name: str
     python: str
@@ -46,27 +55,55 @@ class WorkerEngine:
     options: Mapping[str, object] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     log: Path = Path(os.devnull)
-    _process: subprocess.Popen[str] | None = None
+    kept: bool = True
+    version: str = ""
+    _process: subprocess.Popen[str] | None = field(default=None, init=False)
 
-    def measure(self, case: Case, seed: int) -> float | None:
-        if self.kind == "transformers" and case.shared_tokens:
-            return None
+    def measure(self, case: Case, seed: int) -> Metrics:
+        if case.figure == "start":
+            return self._first_token(case, seed)
         if self._process is None:
             self._start()
-            self._call(case.prompts(-1), min(case.output_tokens, 8))  # warm, not counted
-        first_s = 0.0
-        if case.figure == "decode":
-            first_s = self._call(case.prompts(2 * seed + 1), 1)
-        whole_s = self._call(case.prompts(2 * seed), case.output_tokens)
-        return rate(case, whole_s, first_s)
+            # Warm, not counted.
+            prompts = case.prompts(-1)[:WARM_REQUESTS]
+            self._call(prompts, min(case.output_tokens, WARM_TOKENS))
+        if case.figure == "python":
+            metrics = self._python(case, seed)
+        else:
+            first_s = 0.0
+            if case.figure == "decode":
+                first_s = self._call(case.prompts(2 * seed + 1), 1)["seconds"]
+            whole_s = self._call(case.prompts(2 * seed), case.output_tokens)["seconds"]
+            metrics = {"tok/s": rate(case, whole_s, first_s)}
+        if not self.kept:
+            self.close()
+        return metrics
 
     def close(self) -> None:
         if self._process is not None:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-            os.killpg(self._process.pid, signal.SIGKILL)  # with whatever it has started
-            self._process.wait()
+            processes.end(self._process)
+            for pipe in (self._process.stdin, self._process.stdout):
+                assert pipe is not None
+                pipe.close()
             self._process = None
+
+    def _first_token(self, case: Case, seed: int) -> Metrics:
+        fresh = replace(self)
+        began = time.perf_counter()
+        try:
+            fresh._start()
+            fresh._call(case.prompts(seed), 1)
+            return {"seconds": time.perf_counter() - began}
+        finally:
+            fresh.close()
+
+    def _python(self, case: Case, seed: int) -> Metrics:
+        """What is between two runs of the native program, with one sequence and with all."""
+        prompts = case.prompts(seed)
+        one = self._call(prompts[:1], case.output_tokens, gaps=True)["gap_s"]
+        all_of_them = self._call(prompts, case.output_tokens, gaps=True)["gap_s"]
+        further = (all_of_them - one) / (case.requests - 1)
+        return {"one_us": one * 1e6, "further_us": further * 1e6}
 
     def _start(self) -> None:
         settings = [f"{key}={json.dumps(value)}" for key, value in self.options.items()]
@@ -80,31 +117,38 @@ class WorkerEngine:
                 env=child_environment(self.environment),
                 start_new_session=True,
             )
-        self._answer()
+        self.version = self._answer()["version"]
 
-    def _call(self, prompts: list[list[int]], output_tokens: int) -> float:
+    def _call(
+        self, prompts: list[list[int]], output_tokens: int, gaps: bool = False
+    ) -> dict[str, float]:
         assert self._process is not None
         assert self._process.stdin is not None
-        asked = {"prompts": prompts, "output_tokens": output_tokens}
-        # Some engines' threads spin while they have nothing to do: they are stopped meanwhile, so
-        # that they cost the others nothing.
-        os.killpg(self._process.pid, signal.SIGCONT)
-        self._process.stdin.write(json.dumps(asked) + "\n")
-        self._process.stdin.flush()
+        asked = {"prompts": prompts, "output_tokens": output_tokens, "gaps": gaps}
+        processes.go_on(self._process.pid)
+        try:
+            self._process.stdin.write(json.dumps(asked) + "\n")
+            self._process.stdin.flush()
+        except OSError:
+            raise EngineError(f"{self.name} ended; its log is {self.log}") from None
         answer = self._answer()
-        os.killpg(self._process.pid, signal.SIGSTOP)
+        processes.stop(self._process.pid)
         expected = len(prompts) * output_tokens
         if answer["tokens"] != expected:
             raise EngineError(f"{self.name} wrote {answer['tokens']} tokens of {expected}")
-        return answer["seconds"]
+        return answer
 
-    def _answer(self) -> dict[str, float]:
+    def _answer(self) -> dict[str, Any]:
         assert self._process is not None
         assert self._process.stdout is not None
+        # Who says nothing for too long is ended, and the line below is empty.
+        watch = threading.Timer(LIMIT_SECONDS, processes.end, (self._process,))
+        watch.start()
         line = self._process.stdout.readline()
+        watch.cancel()
         if not line:
             raise EngineError(f"{self.name} ended; its log is {self.log}")
-        answer: dict[str, float] = json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
         return answer
 
 
@@ -114,25 +158,33 @@ class LlamaEngine:
 
     name: str
     programs: Path  # the directory they are in
-    model: str
+    model: Path
     threads: int
+    version: str = ""
 
-    def measure(self, case: Case, seed: int) -> float | None:
+    def measure(self, case: Case, seed: int) -> Metrics:
         del seed  # they make their own prompts
-        if case.shared_tokens:
-            return None
-        if case.figure == "prefill":
-            return self._bench("-p", case.prompt_tokens, "-n", 0)
-        if case.figure == "decode" and case.requests == 1:
-            return self._bench("-p", 0, "-n", case.output_tokens, "-d", case.prompt_tokens)
-        return self._batched(case)
+        match case.figure:
+            case "start":
+                began = time.perf_counter()
+                self._bench("-p", 0, "-n", 1, "--no-warmup")
+                return {"seconds": time.perf_counter() - began}
+            case "prefill":
+                return {"tok/s": self._bench("-p", case.prompt_tokens, "-n", 0)}
+            case "decode" if case.requests == 1:
+                depth = ("-d", case.prompt_tokens)
+                return {"tok/s": self._bench("-p", 0, "-n", case.output_tokens, *depth)}
+            case "decode" | "total" if not case.shared_tokens:
+                return {"tok/s": self._batched(case)}
+        raise EngineError(f"{self.name} has no program for {case.name}")
 
     def close(self) -> None:
         """Nothing stays behind."""
 
     def _bench(self, *asked: object) -> float:
-        told = self._run("llama-bench", "-r", 1, "-o", "json", *asked)
-        return float(json.loads(told)[0]["avg_ts"])
+        told = json.loads(self._run("llama-bench", "-r", 1, "-o", "json", *asked))[0]
+        self.version = f"build {told['build_commit']}"
+        return float(told["avg_ts"])
 
     def _batched(self, case: Case) -> float:
         context = case.requests * (case.prompt_tokens + case.output_tokens) + 64
@@ -148,16 +200,42 @@ class LlamaEngine:
         return case.requests * case.output_tokens / float(figures["t"])
 
     def _run(self, program: str, *asked: object) -> str:
-        command = [str(self.programs / program), "-m", self.model, "-t", str(self.threads)]
+        command = [str(self.programs / program), "-m", str(self.model), "-t", str(self.threads)]
         done = subprocess.run(
-            [*command, *map(str, asked)], capture_output=True, text=True, check=False
+            [*command, *map(str, asked)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LIMIT_SECONDS,
         )
         if done.returncode:
             raise EngineError(f"{program} failed: {done.stderr[-500:]}")
         return done.stdout
 
 
-def octavo(name: str, model: str, **options: object) -> WorkerEngine:
-    """This checkout, in this environment."""
-    path = {"PYTHONPATH": str(ROOT)}
-    return WorkerEngine(name, sys.executable, "octavo", model, options, path)
+@dataclass
+class MemoryReader:
+    """No engine but a bound: all weights read once for each token, and nothing else done.
+
+    It reads as fast as a plain loop does, with as many threads as the engines have.
+    """
+
+    name: str
+    weight_bytes: int
+    threads: int
+    version: str = ""
+
+    def measure(self, case: Case, seed: int) -> Metrics:
+        import numpy as np
+
+        del case, seed
+        wide = any(tier.startswith("avx512") for tier in _native.tiers())
+        loop = getattr(peak_library(), "read_all_512" if wide else "read_all_256")
+        size = 1 << 28
+        areas = [np.ones(size, np.uint8) for _ in range(self.threads)]
+        work = [lambda data=data.ctypes.data: loop(data, size) for data in areas]
+        bytes_a_second = self.threads * size / best_seconds(work, budget=1.0)
+        return {"tok/s": bytes_a_second / self.weight_bytes, "GB/s": bytes_a_second / 1e9}
+
+    def close(self) -> None:
+        """Nothing stays behind."""

@@ -2,6 +2,8 @@
 
 smollm2      SmolLM2-135M-Instruct as it comes: a GGUF of four-bit weights
 smollm2-bf16 the same weights, dequantised to bf16: safetensors, and a BF16 GGUF
+smollm2-q8_0 the same in eight bits: a GGUF
+smollm2-openvino  the bf16 weights as OpenVINO reads them, in fp16, computed in bf16
 llama-1b     the shape of a 1B Llama with random weights in bf16, in both forms
 """
 
@@ -17,6 +19,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.frontend.text_model import load_tokenizer
 from octavo.loader import Source, resolve
 from octavo.models.load import open_model
 
@@ -63,10 +66,41 @@ def smollm2_bf16(to: Path, quantize: Path | None) -> Weights:
     directory, gguf = to / "smollm2-bf16", to / "smollm2-bf16.gguf"
     if not (directory / "config.json").exists():
         _write_directory(source, directory)
+    if not (directory / "tokenizer.json").exists():
+        _write_tokenizer(source, directory)
     if quantize is not None and not gguf.exists():
-        command = [str(quantize), "--allow-requantize", str(_gguf(source)), str(gguf), "BF16"]
-        subprocess.run(command, check=True, capture_output=True)
+        _quantize(quantize, _gguf(source), gguf, "BF16")
     return Weights(directory, gguf)
+
+
+def smollm2_q8(to: Path, quantize: Path) -> Path:
+    """The same weights once more, in eight bits."""
+    gguf = to / "smollm2-q8_0.gguf"
+    if not gguf.exists():
+        _quantize(quantize, _gguf(resolve("smollm2")), gguf, "Q8_0")
+    return gguf
+
+
+def openvino(directory: Path, python: Path) -> Path:
+    """`directory` as OpenVINO reads it; `python` has its exporter."""
+    made = directory.with_name(directory.name.replace("bf16", "openvino"))
+    if not (made / "openvino_model.bin").exists():
+        command = [str(python), "-m", "optimum.commands.optimum_cli", "export", "openvino"]
+        asked = ["--task", "text-generation-with-past", "--weight-format", "fp16"]
+        done = subprocess.run(
+            [*command, "--model", str(directory), *asked, str(made)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise OSError(f"OpenVINO's exporter failed: {done.stderr[-800:]}")
+    return made
+
+
+def _quantize(quantize: Path, source: Path, target: Path, type_name: str) -> None:
+    command = [str(quantize), "--allow-requantize", str(source), str(target), type_name]
+    subprocess.run(command, check=True, capture_output=True)
 
 
 def llama_1b(to: Path) -> Weights:
@@ -111,6 +145,14 @@ def _write_directory(source: Source, directory: Path) -> None:
         "tie_word_embeddings": spec.tied,
     }
     (directory / "config.json").write_text(json.dumps(config, indent=1))
+
+
+def _write_tokenizer(source: Source, directory: Path) -> None:
+    """As other libraries read it."""
+    tokenizer = load_tokenizer(source)
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", **tokenizer.special_tokens}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=1))
+    tokenizer.backend.save(str(directory / "tokenizer.json"))
 
 
 def _write_tensors(tensors: dict[str, Array], directory: Path) -> None:

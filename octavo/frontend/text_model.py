@@ -35,8 +35,8 @@ class TextModel:
     ) -> None:
         self.facts = facts
         if tokenizer is None:
-            asked = arguments.tokenizer
-            tokenizer = load_tokenizer(facts.source if asked is None else resolve(asked))
+            named = arguments.tokenizer
+            tokenizer = load_tokenizer(facts.source if named is None else resolve(named))
         self.tokenizer = tokenizer
         ends = dict.fromkeys((*facts.generation.eos_ids, *sorted(self.tokenizer.end_ids)))
         self.desk = Desk(

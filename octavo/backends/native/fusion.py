@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from octavo.backends.native.listing import (
+    Buffer,
     Instruction,
     Listing,
     Norm,
@@ -18,6 +19,7 @@ from octavo.layers import Rope
 def fuse(listing: Listing) -> None:
     """Everything, in an order in which one makes room for the next."""
     take_into_attention(listing)
+    leave_out_unwanted_rows(listing)
     scale_embeddings(listing)
     gate_in_products(listing)
     activate_in_products(listing)
@@ -70,6 +72,35 @@ def _unwrap(
     if reader.op == "Rope":
         listing.remove(reader)
     return value, rope, norm
+
+
+def leave_out_unwanted_rows(listing: Listing) -> None:
+    """Behind the last attention no row looks at another: only those that are wanted go on.
+
+    What they still need from before it is selected while threads wait for the attention anyway.
+    """
+    attentions = [i for i in listing if i.op == "Attention"]
+    if not attentions:
+        return
+    last = attentions[-1]
+    behind = listing.instructions[listing.index(last) :]
+    for instruction in behind:
+        for value in instruction.writes:
+            if value.buffer.space == "Tokens":
+                value.buffer.space = "Wanted"
+    selected: dict[tuple[int, int, int], Value] = {}
+    for instruction in behind[1:]:
+        for name in ("x", "y", "values", "chosen"):
+            value = getattr(instruction, name)
+            if value is None or value.buffer.space != "Tokens":
+                continue
+            key = (id(value.buffer), value.first, value.width)
+            if key not in selected:
+                buffer = Buffer("Wanted", value.width)
+                selected[key] = Value(buffer, 0, value.width, value.recorder)
+                select = Instruction("Select", value, out=selected[key])
+                listing.instructions.insert(listing.index(last), select)
+            setattr(instruction, name, selected[key])
 
 
 def _absorb(listing: Listing, op: str, *, into: str) -> list[tuple[Instruction, Instruction]]:

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from octavo.backends.native.matrices import Experts, Matrix, Vector
     from octavo.backends.native.recorder import Recorder
 
-# What rows stand for: the step's tokens; those whose logits or hidden states are wanted; pairs
-# of a token and one of its experts.
-Space = Literal["Tokens", "Logits", "Hidden", "Pairs"]
+# What rows stand for: the step's tokens; those of them that something is wanted of, and in the
+# order in which they are asked for those whose logits or hidden states are; pairs of a token and
+# one of its experts.
+Space = Literal["Tokens", "Wanted", "Logits", "Hidden", "Pairs"]
 Place = Literal["Scratch", "LogitsOut", "HiddenOut"]
 
 
@@ -138,8 +139,11 @@ class Instruction:
     @property
     def space(self) -> Space:
         """Whose rows it goes over."""
-        if self.op in ("RopeTables", "SortPairs", "ExpertsIn", "ExpertsOut"):
+        if self.op in ("RopeTables", "Attention"):  # every row has a key, whoever asks
             return "Tokens"
+        if self.op in ("SortPairs", "ExpertsIn"):
+            assert self.x is not None
+            return self.x.buffer.space
         if self.out is not None:
             return self.out.buffer.space
         assert self.prepared is not None, self.op

@@ -17,13 +17,26 @@ from octavo.layers import Embedding, GateUpLinear, Module
 
 log = logging.getLogger(__name__)
 
-CpuWeights = Literal["auto", "float32", "bf16", "int8", "int4"]
+# A number behind int8 and int4 is how many inputs share a scale, if not 32.
+CpuWeights = Literal[
+    "auto", "float32", "bf16", "int8", "int8-64", "int8-128", "int4", "int4-64", "int4-128"
+]
 
+GROUP = 32  # inputs whose products are summed as integers: codes come in whole groups
 # Outputs of a panel; where gates and ups are side by side, the first half are gates.
 PANEL = 32
 _HALF = PANEL // 2
 _FLOATS = ("F32", "F16", "BF16")
-_WANTED = {"bf16": "BF16", "int8": "U8", "int4": "U4", "float32": "F32"}
+_WANTED = {
+    "float32": "F32",
+    "bf16": "BF16",
+    "int8": "U8",
+    "int8-64": "U8By64",
+    "int8-128": "U8By128",
+    "int4": "U4",
+    "int4-64": "U4By64",
+    "int4-128": "U4By128",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,16 +201,16 @@ def choose_format(
     wanted = None
     if weights == "float32" or type_ in _FLOATS:
         wanted = _WANTED.get(weights)
-    if wanted == "U4" and is_embedding:
-        wanted = "U8"  # where every token passes twice, four bits are too few
-    if wanted in ("U4", "U8") and inputs % PANEL:
+    if wanted is not None and is_embedding:
+        wanted = wanted.replace("U4", "U8")  # where every token passes twice, 4 bits are too few
+    if wanted is not None and wanted.startswith("U") and inputs % GROUP:
         wanted = None  # rows that do not divide into groups stay what they are
     if wanted is None:
         if hasattr(_native.Stored, type_):
             own: _native.Format = _native.own_format(getattr(_native.Stored, type_))
             if can_pack(type_, own):
                 return own
-        wanted = "U8" if inputs % PANEL == 0 else "F32"
+        wanted = "U8" if inputs % GROUP == 0 else "F32"
     format_: _native.Format = getattr(_native.Format, wanted)
     if can_pack(type_, format_) or can_pack("F32", format_):
         return format_

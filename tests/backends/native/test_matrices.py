@@ -108,6 +108,11 @@ def test_gates_and_ups_of_one_type_are_interleaved() -> None:
         ("bf16", "F32", "BF16"),
         ("bf16", "Q4_0", "U4"),
         ("int8", "BF16", "U8"),
+        ("int8-64", "BF16", "U8By64"),
+        ("int8-128", "F32", "U8By128"),
+        ("int4-64", "F16", "U4By64"),
+        ("int4-128", "BF16", "U4By128"),
+        ("int4-128", "Q4_0", "U4"),
         ("int8", "Q6_K", "U6"),
         ("int4", "F16", "U4"),
         ("float32", "Q4_K", "F32"),
@@ -130,8 +135,9 @@ def test_rows_that_are_no_whole_blocks_are_refused() -> None:
 
 
 def test_tables_keep_eight_bits() -> None:
-    table = packer("int4").matrix([stored("BF16", 40)], Embedding(40, INPUTS))
-    assert table.formats == "U8"
+    for wish, kept in (("int4", "U8"), ("int4-128", "U8By128"), ("bf16", "BF16")):
+        table = packer(wish).matrix([stored("BF16", 40)], Embedding(40, INPUTS))
+        assert table.formats == kept
 
 
 def in_a_file(path: Path, rows: StoredRows) -> StoredRows:

@@ -1,0 +1,188 @@
+"""Which engines are here, each with the settings that serve it best on this machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.peers import models, rows
+from benchmarks.peers.engines import Engine, LlamaEngine, MemoryReader, WorkerEngine
+from benchmarks.peers.servers import ServerEngine
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+LENGTHS = {"max_model_len": 2304, "max_num_seqs": 64}
+KINDS = ("octavo", "llama", "vllm", "zentorch", "openvino", "transformers")
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where each peer is: llama.cpp's programs, the others' Pythons."""
+
+    llama: Path
+    vllm: Path
+    zentorch: Path
+    openvino: Path
+    transformers: Path
+    models: Path
+    log: Path
+    threads: int
+    preload: str = ""
+
+    def has(self, kind: str) -> bool:
+        """Whether a kind of engine is installed."""
+        if kind == "octavo":
+            return True
+        place: Path = getattr(self, kind)
+        return (place / "llama-bench" if kind == "llama" else place).exists()
+
+
+def find(places: Places, kinds: list[str], names: set[str]) -> list[Engine]:
+    """Those of `names` that are of these kinds and installed; ours first."""
+    makers = {
+        "octavo": _octavo,
+        "llama": _llama,
+        "vllm": _vllm,
+        "zentorch": _vllm,
+        "openvino": _openvino,
+        "transformers": _transformers,
+    }
+    places.models.mkdir(parents=True, exist_ok=True)
+    found: list[Engine] = []
+    for kind in kinds:
+        if not places.has(kind):
+            where = getattr(places, kind)
+            print(f"{kind} is not installed at {where} (make peers): left out", file=sys.stderr)
+            continue
+        try:
+            made = [engine for engine in makers[kind](places, kind, names) if engine.name in names]
+        except (OSError, subprocess.SubprocessError) as error:
+            print(f"{kind} cannot have its model made, and is left out: {error}", file=sys.stderr)
+            continue
+        found.extend(made)
+    return found
+
+
+def _plain(places: Places) -> models.Weights:
+    quantize = places.llama / "llama-quantize"
+    return models.smollm2_bf16(places.models, quantize if quantize.exists() else None)
+
+
+def _octavo(places: Places, kind: str, names: set[str]) -> Iterator[Engine]:
+    path = {"PYTHONPATH": str(ROOT)}
+    options = {**LENGTHS, "num_threads": places.threads}
+    plain = _plain(places)
+    four, directory = str(models.smollm2().gguf), str(plain.directory)
+
+    def worker(name: str, model: str, kept: bool = True, **more: object) -> WorkerEngine:
+        told = {**options, **more}
+        return WorkerEngine(name, sys.executable, kind, model, told, path, places.log, kept)
+
+    yield worker(rows.GGUF, four)
+    yield worker(rows.BF16, directory, dtype="bfloat16")
+    if rows.LARGE in names or rows.MEMORY in names:
+        large = models.llama_1b(places.models)
+        assert large.directory is not None
+        # The directory holds no tokenizer: the GGUF beside it does, and nothing here needs it.
+        tokenizer = str(large.gguf)
+        yield worker(rows.LARGE, str(large.directory), False, tokenizer=tokenizer, dtype="bfloat16")
+        size = (large.directory / "model.safetensors").stat().st_size
+        yield MemoryReader(rows.MEMORY, size, places.threads)
+    for name, model, dtype in zip(
+        rows.SERVED, (four, directory), ("auto", "bfloat16"), strict=True
+    ):
+        command = (
+            *(sys.executable, "-m", "octavo", "serve", model, "--port", "{port}"),
+            *("--served-model-name", "model", "--dtype", dtype),
+            *("--max-model-len", str(LENGTHS["max_model_len"])),
+            *("--num-threads", str(places.threads)),
+        )
+        yield ServerEngine(name, command, path, places.log)
+
+
+def _llama(places: Places, kind: str, names: set[str]) -> Iterator[Engine]:
+    del kind
+    quantize, threads = places.llama / "llama-quantize", places.threads
+    files = (
+        models.smollm2().gguf,
+        _plain(places).gguf,
+        models.smollm2_q8(places.models, quantize),
+    )
+    offline = (rows.LLAMA_GGUF, rows.LLAMA_BF16, rows.LLAMA_Q8)
+    for name, file in zip(offline, files, strict=True):
+        yield LlamaEngine(name, places.llama, file, threads)
+    if rows.LLAMA_LARGE in names:
+        large = models.llama_1b(places.models)
+        yield LlamaEngine(rows.LLAMA_LARGE, places.llama, large.gguf, threads)
+    for name, file in zip(rows.LLAMA_SERVED, files, strict=True):
+        command = (
+            *(str(places.llama / "llama-server"), "-m", str(file), "--port", "{port}"),
+            *("-t", str(threads), "-np", "{streams}", "-c", "{context}"),
+            # Its cache of prompts costs a sixth of the speed, and nothing here comes twice.
+            *("--cache-ram", "0", "--no-ui"),
+        )
+        yield ServerEngine(name, command, {}, places.log)
+
+
+def _vllm(places: Places, kind: str, names: set[str]) -> Iterator[Engine]:
+    del names
+    python: Path = getattr(places, kind)
+    directory = str(_plain(places).directory)
+    threads = places.threads
+    environment = {
+        "VLLM_CPU_KVCACHE_SPACE": "1",  # gigabytes: 45,000 tokens of the small model
+        # By itself it keeps one of two processors for the engine's Python.
+        "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}",
+        "OMP_NUM_THREADS": str(threads),
+        "VLLM_USE_AOT_COMPILE": "0",
+        "LD_PRELOAD": places.preload or ":".join(_preloaded(python)),
+    }
+    index = ("vllm", "zentorch").index(kind)
+    name = (rows.VLLM, rows.ZENTORCH)[index]
+    options = {"dtype": "bfloat16", **LENGTHS}
+    yield WorkerEngine(name, str(python), "vllm", directory, options, environment, places.log)
+    command = (
+        *(str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", directory),
+        *("--port", "{port}", "--served-model-name", "model", "--dtype", "bfloat16"),
+        *("--max-model-len", str(LENGTHS["max_model_len"])),
+        *("--max-num-seqs", str(LENGTHS["max_num_seqs"]), "--disable-uvicorn-access-log"),
+    )
+    yield ServerEngine(rows.VLLM_SERVED[index], command, environment, places.log, kept=True)
+
+
+def _preloaded(python: Path) -> Iterator[str]:
+    """The allocator and the OpenMP that vLLM's documentation has preloaded, as far as here."""
+    allocators = sorted(Path("/usr/lib").glob("*/libtcmalloc_minimal.so.4"))
+    for found in (*allocators[:1], python.parent.parent / "lib" / "libiomp5.so"):
+        if found.exists():
+            yield str(found)
+        else:
+            print(f"vLLM does without {found.name}, which is not here", file=sys.stderr)
+    if not allocators:
+        print("vLLM does without tcmalloc: apt install libtcmalloc-minimal4", file=sys.stderr)
+
+
+def _openvino(places: Places, kind: str, names: set[str]) -> Iterator[Engine]:
+    del names
+    plain = _plain(places)
+    assert plain.directory is not None
+    model = models.openvino(plain.directory, places.openvino)
+    options = {
+        "cache_size": 2,  # gigabytes
+        "max_num_seqs": LENGTHS["max_num_seqs"],
+        "max_num_batched_tokens": 2048,
+        "INFERENCE_PRECISION_HINT": "bf16",
+        "INFERENCE_NUM_THREADS": places.threads,
+    }
+    yield WorkerEngine(
+        rows.OPENVINO, str(places.openvino), kind, str(model), options, {}, places.log
+    )
+
+
+def _transformers(places: Places, kind: str, names: set[str]) -> Iterator[Engine]:
+    del names
+    python, model = str(places.transformers), str(_plain(places).directory)
+    options = {"threads": places.threads}
+    yield WorkerEngine(rows.TRANSFORMERS, python, kind, model, options, {}, places.log, kept=False)

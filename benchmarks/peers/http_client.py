@@ -1,0 +1,186 @@
+"""The client that all servers are measured by: streams of token ids, and when each part came.
+
+It shares the processors with the server, so it does as little as it can while time counts: it
+notes when bytes came, and reads them afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import time
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+MARK = b"\ndata: {"  # an event begins a line
+LIMIT_SECONDS = 600
+
+
+class ClientError(RuntimeError):
+    """A server whose answer is not what was asked for."""
+
+
+@dataclass
+class Stream(asyncio.Protocol):
+    """One request over a connection of its own, which the server closes."""
+
+    asked: bytes
+    ended: asyncio.Future[None]
+    began: float = 0.0
+    parts: list[tuple[float, bytes]] = field(default_factory=list)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.began = time.perf_counter()
+        transport.write(self.asked)
+
+    def data_received(self, data: bytes) -> None:
+        self.parts.append((time.perf_counter(), data))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        del error  # what is missing shows when the answer is read
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came: tokens by the server's own count, and the time of each event with some."""
+
+    began: float
+    tokens: int
+    events: tuple[float, ...]
+
+
+def request(port: int, prompt: list[int], output_tokens: int) -> bytes:
+    """The bytes of a request that cannot end before all tokens are written."""
+    body = json.dumps(
+        {
+            "model": "model",
+            "prompt": prompt,
+            "max_tokens": output_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+    ).encode()
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def read(stream: Stream) -> Answer:
+    """The answer of a stream that has ended."""
+    whole = b"".join(data for _, data in stream.parts)
+    head, _, body = whole.partition(b"\r\n\r\n")
+    if b" 200 " not in head.partition(b"\r\n")[0] + b" ":
+        raise ClientError(f"the server refused: {whole[:500]!r}")
+    begin = len(whole) - len(body)
+    chunks = [(begin, body)]
+    if b"transfer-encoding: chunked" in head.lower():
+        chunks = list(_chunks(whole, begin))
+    text = b"\n" + b"".join(chunk for _, chunk in chunks)
+    if b"data: [DONE]" not in text:
+        raise ClientError(f"the stream broke off: {text[-300:]!r}")
+    events, usage = [], None
+    clock = _Clock(stream.parts, chunks)
+    at = text.find(MARK)
+    while at >= 0:
+        told: dict[str, Any] = json.loads(text[at + len(MARK) - 1 :].partition(b"\n")[0])
+        usage = told.get("usage") or usage
+        choices = told.get("choices")
+        # Without a choice an event tells the usage; one that only tells the end has no text.
+        if choices and (choices[0].get("text") or not choices[0].get("finish_reason")):
+            events.append(clock.time(at))
+        at = text.find(MARK, at + 1)
+    if usage is None:
+        raise ClientError("the server told no usage")
+    return Answer(stream.began, int(usage["completion_tokens"]), tuple(events))
+
+
+def _chunks(whole: bytes, at: int) -> Iterator[tuple[int, bytes]]:
+    """Where each chunk's content stands, and the content."""
+    while True:
+        end = whole.find(b"\r\n", at)
+        size = int(whole[at:end], 16) if end >= 0 else -1
+        if size < 0 or end + 4 + size > len(whole):
+            raise ClientError("the response broke off")
+        if not size:
+            return
+        yield end + 2, whole[end + 2 : end + 2 + size]
+        at = end + 4 + size
+
+
+class _Clock:
+    """When the byte came that stands at a place of the text."""
+
+    def __init__(self, parts: list[tuple[float, bytes]], chunks: list[tuple[int, bytes]]) -> None:
+        self._times = [at for at, _ in parts]
+        self._ends = list(accumulate(len(data) for _, data in parts))
+        self._raw = [start for start, _ in chunks]
+        self._starts = [0, *accumulate(len(chunk) for _, chunk in chunks)]
+
+    def time(self, position: int) -> float:
+        chunk = bisect_right(self._starts, position) - 1
+        raw = self._raw[chunk] + position - self._starts[chunk]
+        return self._times[bisect_right(self._ends, raw)]
+
+
+async def ask(
+    port: int, prompts: list[list[int]], output_tokens: int, streams: int
+) -> list[Answer]:
+    """All prompts, `streams` at a time; each answer in full."""
+    waiting = [request(port, prompt, output_tokens) for prompt in reversed(prompts)]
+    done: list[Stream] = []
+
+    async def one_after_another() -> None:
+        loop = asyncio.get_running_loop()
+        while waiting:
+            asked = waiting.pop()
+            ended = loop.create_future()
+            made = partial(Stream, asked, ended)
+            _, stream = await loop.create_connection(made, "127.0.0.1", port)
+            done.append(stream)
+            await ended
+
+    async with asyncio.timeout(LIMIT_SECONDS):
+        await asyncio.gather(*(one_after_another() for _ in range(streams)))
+    return [read(stream) for stream in done]
+
+
+def figures(answers: list[Answer], output_tokens: int) -> dict[str, float]:
+    """Tokens a second, and when clients saw the first and the next."""
+    for answer in answers:
+        if answer.tokens != output_tokens or not answer.events:
+            raise ClientError(f"{answer.tokens} tokens came of {output_tokens}")
+    began = min(answer.began for answer in answers)
+    ended = max(answer.events[-1] for answer in answers)
+    first = [answer.events[0] - answer.began for answer in answers]
+    between = [
+        after - before
+        for answer in answers
+        for before, after in zip(answer.events, answer.events[1:], strict=False)
+    ]
+    tokens = sum(answer.tokens for answer in answers)
+    return {
+        "tok/s": tokens / (ended - began),
+        "ttft_p50_ms": statistics.median(first) * 1e3,
+        "ttft_p99_ms": percentile(first, 0.99) * 1e3,
+        "itl_p50_ms": statistics.median(between) * 1e3 if between else 0.0,
+        "itl_p99_ms": percentile(between, 0.99) * 1e3 if between else 0.0,
+        "tokens_an_event": tokens / sum(len(answer.events) for answer in answers),
+    }
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The smallest value that at least this share of them does not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))]

@@ -1,0 +1,186 @@
+"""What the figures say: each row's ratio and whether its target is met, as tables of Markdown."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.cases import CASES
+from benchmarks.peers.engines import Metrics
+from benchmarks.peers.rows import ROWS, Row
+
+BEGIN, END = "<!-- compare.py writes from here -->", "<!-- to here -->"
+UNITS = {
+    "tok/s": "tok/s",
+    "memory_mb": "MB",
+    "seconds": "s",
+    "one_us": "µs, one sequence",
+    "further_us": "µs, each further one",
+}
+SPEED = "tok/s"
+
+
+@dataclass
+class Results:
+    """Every measurement: of a case in an engine, a round each, None where there was none."""
+
+    about: dict[str, Any] = field(default_factory=dict)
+    rounds: dict[tuple[str, str], list[Metrics | None]] = field(default_factory=dict)
+
+    def note(self, case: str, engine: str, index: int, metrics: Metrics) -> None:
+        """One measurement of a round."""
+        told = self.rounds.setdefault((case, engine), [])
+        told.extend([None] * (index + 1 - len(told)))
+        told[index] = metrics
+
+    def values(self, case: str, engine: str, metric: str = SPEED) -> dict[int, float]:
+        """By round."""
+        told = self.rounds.get((case, engine), [])
+        return {index: each[metric] for index, each in enumerate(told) if each and metric in each}
+
+    def write(self, path: Path) -> None:
+        """At once, so that an interrupted run leaves the last whole file."""
+        figures = [
+            {"case": case, "engine": engine, "rounds": [each and _rounded(each) for each in told]}
+            for (case, engine), told in self.rounds.items()
+        ]
+        beside = path.with_suffix(".new")
+        text = json.dumps({**self.about, "figures": figures}, indent=1, ensure_ascii=False)
+        beside.write_text(re.sub(r"\n {4,}| *\n {3}(?=[\]}])", " ", text) + "\n")
+        beside.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> Results:
+        """What `write` wrote."""
+        about = json.loads(path.read_text())
+        figures = about.pop("figures")
+        return cls(about, {(each["case"], each["engine"]): each["rounds"] for each in figures})
+
+
+def _rounded(metrics: Metrics) -> Metrics:
+    return {name: float(f"{value:.5g}") for name, value in metrics.items()}
+
+
+def tables(results: Results) -> str:
+    """The targets; then what clients saw; then all figures."""
+    parts = [list(targets(results)), list(latencies(results)), list(everything(results))]
+    return "\n\n".join("\n".join(part) for part in parts if len(part) > 2)
+
+
+def targets(results: Results) -> Iterator[str]:
+    """A line for each row that was measured."""
+    yield "| case | octavo | figure | beside | its figure | ratio | must | aim | |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    for row in ROWS:
+        ours = results.values(row.case, row.ours, row.metric)
+        if not ours:
+            continue
+        peer = best_peer(results, row)
+        theirs = results.values(row.case, peer, row.metric) if peer else {}
+        ratios = [ours[index] / theirs[index] for index in ours if theirs.get(index)]
+        unit = UNITS[row.metric]
+        cells = [
+            CASES[row.case].name,
+            row.ours.removeprefix("octavo "),
+            f"{_spread(list(ours.values()))} {unit}",
+            peer or ("–" if not row.peers else f"not here: {', '.join(row.peers)}"),
+            _spread(list(theirs.values())) if theirs else "–",
+            _spread(ratios, "{:.2f}") if ratios else "–",
+            f"≤ {row.must:g}" if row.is_bound else f"≥ {row.must:g}×",
+            f"{row.aim:g}" if row.is_bound else f"{row.aim:g}×",
+            verdict(row, list(ours.values()), ratios),
+        ]
+        yield f"| {' | '.join(cells)} |"
+
+
+def verdict(row: Row, ours: list[float], ratios: list[float]) -> str:
+    """Whether the target is met, by medians."""
+    if row.is_bound:
+        return "met" if statistics.median(ours) <= row.must else "**missed**"
+    if not ratios:
+        return "–"
+    return "met" if statistics.median(ratios) >= row.must else "**missed**"
+
+
+def best_peer(results: Results, row: Row) -> str | None:
+    """The one that is fastest, or smallest where less is better; None where none was measured."""
+    found = {
+        peer: statistics.median(values.values())
+        for peer in row.peers
+        if (values := results.values(row.case, peer, row.metric))
+    }
+    choose: Callable[..., str] = min if row.is_bound else max
+    return choose(found, key=found.__getitem__) if found else None
+
+
+def latencies(results: Results) -> Iterator[str]:
+    """What clients saw, and what the servers held."""
+    yield (
+        "| through HTTP | server | output tok/s | TTFT p50 / p99, ms | ITL p50 / p99, ms "
+        "| tokens an event | memory, MB |"
+    )
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    for case, engine in sorted(results.rounds, key=lambda each: list(CASES).index(each[0])):
+
+        def median(metric: str, case: str = case, engine: str = engine) -> float:
+            return statistics.median(results.values(case, engine, metric).values())
+
+        if results.values(case, engine, "ttft_p50_ms"):
+            yield (
+                f"| {CASES[case].name} | {engine} | {median(SPEED):.0f} "
+                f"| {median('ttft_p50_ms'):.0f} / {median('ttft_p99_ms'):.0f} "
+                f"| {median('itl_p50_ms'):.1f} / {median('itl_p99_ms'):.1f} "
+                f"| {median('tokens_an_event'):.2f} | {median('memory_mb'):.0f} |"
+            )
+
+
+def everything(results: Results) -> Iterator[str]:
+    """Medians of tokens a second: cases down, engines across."""
+    measured = [key for key in results.rounds if results.values(*key)]
+    engines = [engine for case, engine in measured if not CASES[case].streams]
+    engines = list(dict.fromkeys(sorted(engines, key=lambda name: not name.startswith("octavo"))))
+    yield f"| tok/s | {' | '.join(engines)} |"
+    yield "| --- " * (len(engines) + 1) + "|"
+    for case in CASES.values():
+        if not case.streams and any(name == case.key for name, _ in measured):
+            cells = [results.values(case.key, engine).values() for engine in engines]
+            told = [f"{statistics.median(cell):.0f}" if cell else "" for cell in cells]
+            yield f"| {case.name} | {' | '.join(told)} |"
+
+
+def _spread(values: list[float], form: str = "{:.4g}") -> str:
+    """The median, and the smallest to the largest where there are several."""
+    median = form.format(statistics.median(values))
+    if len(values) == 1:
+        return median
+    return f"{median} ({form.format(min(values))}–{form.format(max(values))})"
+
+
+def write_docs(results: Results, page: Path, directory: Path) -> Path:
+    """The tables into the page between their marks, and the figures beside the program."""
+    machine = results.about["machine"]
+    name = re.sub(r"[^a-z0-9]+", "-", machine["processor"].lower()).strip("-")
+    kept = directory / f"{name}-{machine['cores']}-cores.json"
+    text = page.read_text()
+    head, begin, rest = text.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"{page} lacks the marks {BEGIN} and {END}")
+    versions = dict.fromkeys(results.about["versions"].values())
+    told = (
+        f"{results.about['runs']} rounds on {results.about['date']}, commit "
+        f"{results.about['commit']}: {machine['processor']} "
+        f"({', '.join(machine['instruction_sets'])}), {machine['cores']} cores, "
+        f"{machine['memory_gib']} GiB, Linux {machine['kernel']}, Python {machine['python']}, "
+        f"{machine['threads']} threads each; beside {'; '.join(filter(None, versions))}. "
+        f"All figures: benchmarks/results/{kept.name}."
+    )
+    page.write_text(f"{head}{begin}\n{told}\n\n{tables(results)}\n{end}{tail}")
+    directory.mkdir(exist_ok=True)
+    results.write(kept)
+    return kept
