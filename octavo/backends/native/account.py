@@ -32,17 +32,19 @@ def work_of(i: Instruction, sequences: Sequence[SequenceSize], kv_bytes: float, 
     Of experts those are counted that so many independent choices would use; a sequence's keys and
     values count once, however many of its rows see them.
     """
+    wanted = sum(each.logits for each in sequences)
     rows = {
         "Tokens": sum(each.rows for each in sequences),
-        "Logits": sum(each.logits for each in sequences),
+        "Wanted": wanted,
+        "Logits": wanted,
         "Hidden": 0,
     }
     if i.attend is not None:
         return _attention(i, sequences, kv_bytes)
     if i.experts is not None and i.op != "SortPairs":
         count = len(i.experts.matrices)
-        used = count * (1 - (1 - top_k / count) ** rows["Tokens"])
-        one = _product(i.experts.matrices[0], rows["Tokens"] * top_k)
+        used = count * (1 - (1 - top_k / count) ** rows[i.space])
+        one = _product(i.experts.matrices[0], rows[i.space] * top_k)
         return Work(round(one.bytes_read * used), one.operations)
     if i.op == "Gemm":
         assert i.matrix is not None

@@ -99,8 +99,8 @@ def leave_out_unwanted_rows(listing: Listing) -> None:
                 buffer = Buffer("Wanted", value.width)
                 selected[key] = Value(buffer, 0, value.width, value.recorder)
                 select = Instruction("Select", value, out=selected[key])
-                listing.instructions.insert(listing.index(last), select)
-            setattr(instruction, name, selected[key])
+                listing.insert(listing.index(last), select)
+            listing.change(instruction, **{name: selected[key]})
 
 
 def _absorb(listing: Listing, op: str, *, into: str) -> list[tuple[Instruction, Instruction]]:

@@ -195,7 +195,7 @@ class Listing:
         return self.instructions.index(instruction)
 
     def change(self, instruction: Instruction, **values: Value | None) -> None:
-        """Let an instruction read or write other values: its fields x, y, out."""
+        """Let an instruction read or write other values, named by its fields."""
         self._forget(instruction)
         for name, value in values.items():
             setattr(instruction, name, value)
