@@ -1,6 +1,7 @@
 // From stored blocks of codes, or from floats, to panels of codes (kernels/group_layout.h).
 //
 // What is stored with codes keeps its codes and its scales bit by bit, at the size they have there.
+// (Stored types whose block is a group, MXFP4 excepted, take the shorter way of pack_groups.cpp.)
 #include "pack/pack_quantized.h"
 
 #include <algorithm>
@@ -19,6 +20,8 @@ namespace {
 constexpr int kSuperBlock = 256;  // inputs of a K type's block
 constexpr int kParts = kSuperBlock / kGroup;
 constexpr uint16_t kHalfSign = 0x8000;
+// Codes are read and written by words of four bytes.
+constexpr uint32_t kLow = 0x0f0f0f0f, kTwo = 0x03030303, kOne = 0x01010101;
 constexpr int kMostMade = 4;      // groups of a block of those that are made at load
 
 struct Kind {
@@ -58,7 +61,7 @@ void refuse_parts(const char* what, int inputs, int block) {
 
 // 32 inputs of one output, on their way.
 struct Group {
-  uint8_t codes[kGroup];
+  uint32_t steps[kSteps];  // four codes each
   uint16_t scale;        // fp16, as is the minimum; of the whole block
   uint16_t minimum;
   uint8_t factors[2];    // of the scale: what this group has of its own (Mx4: an exponent)
@@ -71,39 +74,22 @@ uint16_t read_u16(const uint8_t* bytes) {
   return value;
 }
 
-// 16 bytes hold the first 16 inputs in their low halves and the others in their high ones.
-void read_nibbles(const uint8_t* bytes, uint8_t* codes) {
-  for (int i = 0; i < 16; i++) {
-    codes[i] = bytes[i] & 15;
-    codes[16 + i] = bytes[i] >> 4;
-  }
-}
-
-void add_fifth_bits(const uint8_t* bits, uint8_t* codes) {
-  for (int i = 0; i < kGroup; i++) codes[i] |= (bits[i / 8] >> (i % 8) & 1) << 4;
-}
-
-// The types whose block is a group: [scale][minimum?][fifth bits?][16 or 32 bytes].
-void read_small(Stored type, const uint8_t* row, int index, Group& group) {
-  const bool minima = type == Stored::Q4_1 || type == Stored::Q5_1;
-  const bool fifth = type == Stored::Q5_0 || type == Stored::Q5_1;
-  const uint8_t* block = row + index * kind_of(type)->block_bytes;
-  group.scale = read_u16(block);
-  if (minima) group.minimum = read_u16(block + 2);
-  const uint8_t* bytes = block + (minima ? 4 : 2);
-  if (type == Stored::Q8_0) {
-    for (int i = 0; i < kGroup; i++) group.codes[i] = bytes[i] ^ 0x80;  // plus 128
-    return;
-  }
-  read_nibbles(bytes + (fifth ? 4 : 0), group.codes);
-  if (fifth) add_fifth_bits(bytes, group.codes);
+uint32_t read_word(const uint8_t* bytes) {
+  uint32_t word;
+  std::memcpy(&word, bytes, sizeof word);
+  return word;
 }
 
 // [exponent][16 bytes]. Twice the float's values are whole, so half the scale: 2^(exponent - 128).
 void read_mxfp4(const uint8_t* row, int index, Group& group) {
-  const uint8_t* block = row + index * kind_of(Stored::MXFP4)->block_bytes;
+  constexpr int kBlockBytes = 17, kHalf = kSteps / 2;
+  const uint8_t* block = row + index * kBlockBytes;
   group.factors[0] = block[0];
-  read_nibbles(block + 1, group.codes);
+  for (int step = 0; step < kHalf; step++) {
+    const uint32_t word = read_word(block + 1 + 4 * step);
+    group.steps[step] = word & kLow;
+    group.steps[kHalf + step] = word >> 4 & kLow;
+  }
 }
 
 // Q4_K and Q5_K: [scale][minimum][12 bytes: eight scales and minima of six bits][fifth bits?][128].
@@ -121,26 +107,27 @@ void read_k_scales(const uint8_t* block, int part, Group& group) {
 }
 
 void read_k(Stored type, const uint8_t* row, int index, Group& group) {
-  const uint8_t* block = row + index / kParts * kind_of(type)->block_bytes;
+  const bool has_fifth = type == Stored::Q5_K;
+  const uint8_t* block = row + index / kParts * (has_fifth ? 176 : 144);
   const int part = index % kParts;
   read_k_scales(block, part, group);
   const uint8_t* fifth = block + 16;
-  const uint8_t* low = block + (type == Stored::Q5_K ? 48 : 16) + part / 2 * kGroup;
-  for (int i = 0; i < kGroup; i++) group.codes[i] = low[i] >> (part % 2 * 4) & 15;
-  if (type == Stored::Q5_K) {
-    for (int i = 0; i < kGroup; i++) group.codes[i] |= (fifth[i] >> part & 1) << 4;
+  const uint8_t* low = block + (has_fifth ? 48 : 16) + part / 2 * kGroup;
+  for (int step = 0; step < kSteps; step++) {
+    group.steps[step] = read_word(low + 4 * step) >> (part % 2 * 4) & kLow;
+    if (has_fifth) group.steps[step] |= (read_word(fifth + 4 * step) >> part & kOne) << 4;
   }
 }
 
 // [128 bytes: low four bits][64: two above][16 signed scales][scale].
 void read_q6_k(const uint8_t* row, int index, Group& group) {
-  const uint8_t* block = row + index / kParts * kind_of(Stored::Q6_K)->block_bytes;
+  const uint8_t* block = row + index / kParts * 210;
   const int part = index % kParts, half = part / 4, quarter = part % 4;
   const uint8_t* low = block + half * 64 + quarter % 2 * kGroup;
   const uint8_t* high = block + 128 + half * kGroup;
-  for (int i = 0; i < kGroup; i++) {
-    const int two = high[i] >> (2 * quarter) & 3;
-    group.codes[i] = (low[i] >> (quarter / 2 * 4) & 15) | two << 4;
+  for (int step = 0; step < kSteps; step++) {
+    const uint32_t two = read_word(high + 4 * step) >> (2 * quarter) & kTwo;
+    group.steps[step] = (read_word(low + 4 * step) >> (quarter / 2 * 4) & kLow) | two << 4;
   }
   group.scale = read_u16(block + 208);
   std::memcpy(group.factors, block + 192 + part * 2, sizeof group.factors);
@@ -160,17 +147,15 @@ void make_codes(Format format, Stored type, const uint8_t* row, int first, int c
   const uint16_t scale = choose(values, count * kGroup, codes);
   for (int i = 0; i < count; i++) {
     groups[i].scale = scale;
-    std::memcpy(groups[i].codes, codes + i * kGroup, kGroup);
+    std::memcpy(groups[i].steps, codes + i * kGroup, kGroup);
   }
 }
 
 void read_group(Stored type, const uint8_t* row, int index, Group& group) {
   switch (type) {
     case Stored::MXFP4: return read_mxfp4(row, index, group);
-    case Stored::Q4_K:
-    case Stored::Q5_K: return read_k(type, row, index, group);
     case Stored::Q6_K: return read_q6_k(row, index, group);
-    default: return read_small(type, row, index, group);
+    default: return read_k(type, row, index, group);
   }
 }
 
@@ -180,13 +165,11 @@ void put(uint8_t* codes, int row, int output, uint32_t four) {
 }
 
 void write_codes(Format format, const Group& group, int output, uint8_t* codes) {
-  uint32_t steps[kSteps];
-  std::memcpy(steps, group.codes, sizeof steps);
+  const uint32_t* steps = group.steps;
   if (has_eight_bits(format)) {
     for (int step = 0; step < kSteps; step++) put(codes, step, output, steps[step]);
     return;
   }
-  constexpr uint32_t kLow = 0x0f0f0f0f;
   constexpr int kPairs = kSteps / 2;
   for (int pair = 0; pair < kPairs; pair++) {
     const uint32_t low = steps[2 * pair] & kLow, high = steps[2 * pair + 1] & kLow;
@@ -194,13 +177,13 @@ void write_codes(Format format, const Group& group, int output, uint8_t* codes) 
   }
   if (format == Format::U5 || format == Format::U5Min || format == Format::U5K) {
     uint32_t fifth = 0;
-    for (int step = 0; step < kSteps; step++) fifth |= (steps[step] >> 4 & 0x01010101) << step;
+    for (int step = 0; step < kSteps; step++) fifth |= (steps[step] >> 4 & kOne) << step;
     put(codes, kPairs, output, fifth);
   } else if (format == Format::U6) {
     for (int part = 0; part < 2; part++) {
       uint32_t upper = 0;
       for (int step = 0; step < 4; step++) {
-        upper |= (steps[part * 4 + step] >> 4 & 0x03030303) << (2 * step);
+        upper |= (steps[part * 4 + step] >> 4 & kTwo) << (2 * step);
       }
       put(codes, kPairs + part, output, upper);
     }
