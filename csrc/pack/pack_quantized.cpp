@@ -106,16 +106,16 @@ void read_k_scales(const uint8_t* block, int part, Group& group) {
   group.minimum = read_u16(block + 2) ^ kHalfSign;  // they are taken off
 }
 
-void read_k(Stored type, const uint8_t* row, int index, Group& group) {
-  const bool has_fifth = type == Stored::Q5_K;
-  const uint8_t* block = row + index / kParts * (has_fifth ? 176 : 144);
+template <bool kHasFifth>
+void read_k(const uint8_t* row, int index, Group& group) {
+  const uint8_t* block = row + index / kParts * (kHasFifth ? 176 : 144);
   const int part = index % kParts;
   read_k_scales(block, part, group);
   const uint8_t* fifth = block + 16;
-  const uint8_t* low = block + (has_fifth ? 48 : 16) + part / 2 * kGroup;
+  const uint8_t* low = block + (kHasFifth ? 48 : 16) + part / 2 * kGroup;
   for (int step = 0; step < kSteps; step++) {
     group.steps[step] = read_word(low + 4 * step) >> (part % 2 * 4) & kLow;
-    if (has_fifth) group.steps[step] |= (read_word(fifth + 4 * step) >> part & kOne) << 4;
+    if (kHasFifth) group.steps[step] |= (read_word(fifth + 4 * step) >> part & kOne) << 4;
   }
 }
 
@@ -133,7 +133,7 @@ void read_q6_k(const uint8_t* row, int index, Group& group) {
   std::memcpy(group.factors, block + 192 + part * 2, sizeof group.factors);
 }
 
-bool has_eight_bits(Format format) {
+constexpr bool has_eight_bits(Format format) {
   return format == Format::U8 || format == Format::U8By64 || format == Format::U8By128;
 }
 
@@ -151,22 +151,15 @@ void make_codes(Format format, Stored type, const uint8_t* row, int first, int c
   }
 }
 
-void read_group(Stored type, const uint8_t* row, int index, Group& group) {
-  switch (type) {
-    case Stored::MXFP4: return read_mxfp4(row, index, group);
-    case Stored::Q6_K: return read_q6_k(row, index, group);
-    default: return read_k(type, row, index, group);
-  }
-}
-
 // Puts four bytes of codes into row `row`, where the output has them.
 void put(uint8_t* codes, int row, int output, uint32_t four) {
   std::memcpy(codes + row * kCodeRow + output * 4, &four, sizeof four);
 }
 
-void write_codes(Format format, const Group& group, int output, uint8_t* codes) {
+template <Format format>
+void write_codes(const Group& group, int output, uint8_t* codes) {
   const uint32_t* steps = group.steps;
-  if (has_eight_bits(format)) {
+  if constexpr (has_eight_bits(format)) {
     for (int step = 0; step < kSteps; step++) put(codes, step, output, steps[step]);
     return;
   }
@@ -175,11 +168,11 @@ void write_codes(Format format, const Group& group, int output, uint8_t* codes) 
     const uint32_t low = steps[2 * pair] & kLow, high = steps[2 * pair + 1] & kLow;
     put(codes, pair, output, low | high << 4);
   }
-  if (format == Format::U5 || format == Format::U5Min || format == Format::U5K) {
+  if constexpr (format == Format::U5K) {
     uint32_t fifth = 0;
     for (int step = 0; step < kSteps; step++) fifth |= (steps[step] >> 4 & kOne) << step;
     put(codes, kPairs, output, fifth);
-  } else if (format == Format::U6) {
+  } else if constexpr (format == Format::U6) {
     for (int part = 0; part < 2; part++) {
       uint32_t upper = 0;
       for (int step = 0; step < 4; step++) {
@@ -194,8 +187,9 @@ void write_half(uint8_t* header, int index, uint16_t half) {
   std::memcpy(header + index * sizeof half, &half, sizeof half);
 }
 
-void write_header(Format format, const Group& group, int index, int output, uint8_t* header) {
-  if (format == Format::Mx4) {
+template <Format format>
+void write_header(const Group& group, int index, int output, uint8_t* header) {
+  if constexpr (format == Format::Mx4) {
     header[index * kPanel + output] = group.factors[0];
     return;
   }
@@ -203,29 +197,55 @@ void write_header(Format format, const Group& group, int index, int output, uint
   if (kGroupLayouts[static_cast<int>(format)].minima) {
     write_half(header, kPanel + output, group.minimum);
   }
-  if (format == Format::U6) {
+  if constexpr (format == Format::U6) {
     uint8_t* factors = header + kHeaderLine + index * 2 * kPanel + output;
     for (int part = 0; part < 2; part++) factors[part * kPanel] = group.factors[part];
-  } else if (format == Format::U4K || format == Format::U5K) {
+  } else if constexpr (format == Format::U4K || format == Format::U5K) {
     uint8_t* bits = header + kSixBits + index * kSixBitsGroup;
     bits[output] = static_cast<uint8_t>(group.factors[0] | group.minimum_factor << 6);
     bits[kPanel + output % 16] |= group.minimum_factor >> 2 << (output / 16 * 4);
   }
 }
 
+template <Format format>
+void write_group(const Group& group, int index, int output, uint8_t* block) {
+  constexpr GroupLayout kLayout = kGroupLayouts[static_cast<int>(format)];
+  write_header<format>(group, index, output, block);
+  write_codes<format>(group, output, block + kLayout.header_bytes + index * kLayout.code_bytes);
+}
+
 // One output of a block of `count` groups, the first of the row's at `first`.
-void pack_block(Format format, Stored type, const uint8_t* row, int first, int count, int output,
-                uint8_t* block) {
-  const GroupLayout& layout = kGroupLayouts[static_cast<int>(format)];
-  Group groups[kParts]{};
-  if (is_float_type(type)) {
-    make_codes(format, type, row, first, count, groups);
-  } else {
-    for (int i = 0; i < count; i++) read_group(type, row, first + i, groups[i]);
-  }
+template <Format format, void (*read)(const uint8_t*, int, Group&)>
+void pack_stored(Stored, const uint8_t* row, int first, int count, int output, uint8_t* block) {
   for (int i = 0; i < count; i++) {
-    write_header(format, groups[i], i, output, block);
-    write_codes(format, groups[i], output, block + layout.header_bytes + i * layout.code_bytes);
+    Group group;
+    read(row, first + i, group);
+    write_group<format>(group, i, output, block);
+  }
+}
+
+template <Format format>
+void pack_made(Stored type, const uint8_t* row, int first, int count, int output, uint8_t* block) {
+  Group groups[kMostMade];
+  make_codes(format, type, row, first, count, groups);
+  for (int i = 0; i < count; i++) write_group<format>(groups[i], i, output, block);
+}
+
+using PackBlock = void (*)(Stored, const uint8_t*, int, int, int, uint8_t*);
+
+PackBlock choose(Format format) {
+  switch (format) {
+    case Format::U4K: return pack_stored<Format::U4K, read_k<false>>;
+    case Format::U5K: return pack_stored<Format::U5K, read_k<true>>;
+    case Format::U6: return pack_stored<Format::U6, read_q6_k>;
+    case Format::Mx4: return pack_stored<Format::Mx4, read_mxfp4>;
+    case Format::U8: return pack_made<Format::U8>;
+    case Format::U8By64: return pack_made<Format::U8By64>;
+    case Format::U8By128: return pack_made<Format::U8By128>;
+    case Format::U4: return pack_made<Format::U4>;
+    case Format::U4By64: return pack_made<Format::U4By64>;
+    case Format::U4By128: return pack_made<Format::U4By128>;
+    default: throw std::invalid_argument("a format that only pack_groups fills");
   }
 }
 
@@ -260,13 +280,14 @@ size_t quantized_panel_bytes(Format format, int inputs) {
 void pack_quantized_panel(Format format, Stored type, const uint8_t* const* rows, int count,
                           int inputs, uint8_t* panel) {
   const GroupLayout& layout = kGroupLayouts[static_cast<int>(format)];
+  const PackBlock pack_block = choose(format);
   std::memset(panel, 0, quantized_panel_bytes(format, inputs));  // rows that are not there
   const int groups = inputs / kGroup;
   for (int first = 0; first < groups; first += layout.span) {
     const int of_block = std::min(layout.span, groups - first);
     for (int output = 0; output < count; output++) {
       if (rows[output] == nullptr) continue;
-      pack_block(format, type, rows[output], first, of_block, output, panel);
+      pack_block(type, rows[output], first, of_block, output, panel);
     }
     panel += layout.header_bytes + of_block * layout.code_bytes;
   }
