@@ -70,17 +70,27 @@ class Store {
   }
 
   void finish(const Team& team) {
-    {
-      nb::gil_scoped_release released;
-      queue_.begin(team.size());
-      queue_.finish();
-    }
+    wait();  // for what has been begun
+    begin(team);
+    wait();
     owners_.clear();
   }
 
   size_t num_bytes() const { return matrices_.taken() + vectors_.taken(); }
 
  private:
+  void wait() {
+    for (bool is_over = false; !is_over;) {
+      {
+        nb::gil_scoped_release released;
+        is_over = queue_.help();
+      }
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();  // a Ctrl-C ends a long load
+    }
+    nb::gil_scoped_release released;
+    queue_.finish();
+  }
+
   Arena matrices_{true};
   Arena vectors_{false};  // apart, so that nobody touches the others' pages before those who pack
   std::vector<nb::object> owners_;
