@@ -109,7 +109,9 @@ def make_bill(
     rows = arguments.max_num_batched_tokens
     if not arguments.enable_chunked_prefill:
         rows = max(rows, max_len)
-    told = _told_tokens(spec) if arguments.enable_chunked_prefill else rows
+    # Logits of prompts that are told of come on top while somebody asks for them: little enough
+    # for the headroom, unless a prompt is one step whatever its length.
+    told = 0 if arguments.enable_chunked_prefill else rows
     size = StepSize(
         rows=rows,
         wanted_rows=min(rows, arguments.max_num_seqs + told),
