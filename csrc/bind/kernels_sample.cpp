@@ -50,23 +50,35 @@ void share_out(Team& team, size_t count, Work work) {
   else take(0);
 }
 
-void draw_tokens(const std::string& tier, Team& team, Logits logits, Longs rows,
+// Token i is drawn from row rows[i], as slot slots[i] wants it: all other arrays are by slot.
+void draw_tokens(const std::string& tier, Team& team, Logits logits, Longs rows, Longs slots,
                  Doubles temperatures, Doubles min_p, Doubles top_p, Longs top_k, Longs seeds,
-                 Longs positions, Tokens tokens) {
+                 Longs num_prompt, Longs num_known, Tokens tokens) {
   const KernelTable& kernels = choose_tier(tier);
-  const size_t count = rows.shape(0);
+  const size_t count = rows.shape(0), all = seeds.shape(0);
+  if (slots.shape(0) != count || tokens.shape(0) != count)
+    throw std::invalid_argument("every row needs a slot, and room for a token");
   for (const size_t size : {temperatures.shape(0), min_p.shape(0), top_p.shape(0), top_k.shape(0),
-                            seeds.shape(0), positions.shape(0), tokens.shape(0)}) {
-    if (size != count) throw std::invalid_argument("every parameter needs one entry a row");
+                            num_prompt.shape(0), num_known.shape(0)}) {
+    if (size != all) throw std::invalid_argument("every parameter needs one entry a slot");
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (slots.data()[i] < 0 || slots.data()[i] >= static_cast<int64_t>(all))
+      throw std::invalid_argument("there is no slot " + std::to_string(slots.data()[i]));
   }
   check_rows(logits, rows);
   const int vocabulary = static_cast<int>(logits.shape(1));
   nb::gil_scoped_release released;
   share_out(team, count, [&](size_t i) {
     static thread_local SamplerScratch scratch;
+    const int64_t slot = slots.data()[i];
     const Draw draw{logits.data() + rows.data()[i] * logits.stride(0),
-                    temperatures.data()[i], min_p.data()[i], top_p.data()[i],
-                    top_k.data()[i],        seeds.data()[i], positions.data()[i]};
+                    temperatures.data()[slot],
+                    min_p.data()[slot],
+                    top_p.data()[slot],
+                    top_k.data()[slot],
+                    seeds.data()[slot],
+                    num_known.data()[slot] - num_prompt.data()[slot]};
     tokens.data()[i] = draw_token(kernels, vocabulary, draw, scratch);
   });
 }
@@ -99,8 +111,9 @@ void tell_of_rows(const std::string& tier, Team& team, Logits logits, Longs rows
 }  // namespace
 
 void bind_sampling(nb::module_& m) {
-  m.def("draw_tokens", &draw_tokens, "tier"_a, "team"_a, "logits"_a, "rows"_a, "temperatures"_a,
-        "min_p"_a, "top_p"_a, "top_k"_a, "seeds"_a, "positions"_a, "tokens"_a);
+  m.def("draw_tokens", &draw_tokens, "tier"_a, "team"_a, "logits"_a, "rows"_a, "slots"_a,
+        "temperatures"_a, "min_p"_a, "top_p"_a, "top_k"_a, "seeds"_a, "num_prompt"_a,
+        "num_known"_a, "tokens"_a);
   m.def("tell_of_rows", &tell_of_rows, "tier"_a, "team"_a, "logits"_a, "rows"_a, "tokens"_a,
         "ids"_a, "logprobs"_a, "ranks"_a);
 }
