@@ -1,6 +1,7 @@
 // From stored blocks of codes, or from floats, to panels of codes (kernels/group_layout.h).
 //
-// What is stored with codes keeps its codes and its scales bit by bit, at the size they have there.
+// What is stored with codes keeps its codes and its scales bit by bit, at the size they have there;
+// Q3_K and IQ4_XS become larger, and IQ4_XS' two scales are rounded to one.
 #include "pack/pack_quantized.h"
 
 #include <algorithm>
@@ -40,6 +41,9 @@ constexpr Kind kKinds[] = {
     {Stored::Q6_K, Format::U6, kSuperBlock, 210, "Q6_K"},
     {Stored::IQ4_NL, Format::Table4, kGroup, 18, "IQ4_NL"},
     {Stored::MXFP4, Format::Mx4, kGroup, 17, "MXFP4"},
+    // Kept as what is nearest: a little larger than they are stored.
+    {Stored::Q3_K, Format::U6, kSuperBlock, 110, "Q3_K"},
+    {Stored::IQ4_XS, Format::Table4, kSuperBlock, 136, "IQ4_XS"},
 };
 
 const Kind* kind_of(Stored type) {
@@ -146,6 +150,38 @@ void read_q6_k(const uint8_t* row, int index, Group& group) {
   std::memcpy(group.factors, block + 192 + part * 2, sizeof group.factors);
 }
 
+// [32 bytes: third bits][64: low two bits][12: sixteen scales of six bits, less 32][scale]. A code
+// is from -4 to 3, which are 28 to 35 of six bits.
+void read_q3_k(const uint8_t* row, int index, Group& group) {
+  const uint8_t* block = row + index / kParts * kind_of(Stored::Q3_K)->block_bytes;
+  const int part = index % kParts;
+  const uint8_t* low = block + 32 + part / 4 * kGroup;
+  for (int i = 0; i < kGroup; i++) {
+    const int two = low[i] >> (part % 4 * 2) & 3;
+    group.codes[i] = two + (block[i] >> part & 1) * 4 + 28;
+  }
+  const uint8_t* scales = block + 96;
+  for (int i = 0; i < 2; i++) {
+    const int number = part * 2 + i;
+    const int four = scales[number % 8] >> (number / 8 * 4) & 15;
+    const int above = scales[8 + number % 4] >> (number / 4 * 2) & 3;
+    group.factors[i] = static_cast<uint8_t>((four | above << 4) - 32);
+  }
+  group.scale = read_u16(block + 108);
+}
+
+// [scale][16 bits: two upper ones of eight scales][4 bytes: their low four][128]. The scales are
+// less 32; they and the block's are one fp16 in the panel, rounded.
+void read_iq4_xs(const uint8_t* row, int index, Group& group) {
+  const uint8_t* block = row + index / kParts * kind_of(Stored::IQ4_XS)->block_bytes;
+  const int part = index % kParts;
+  const int four = block[4 + part / 2] >> (part % 2 * 4) & 15;
+  const int above = read_u16(block + 2) >> (part * 2) & 3;
+  const float factor = static_cast<float>((four | above << 4) - 32);
+  group.scale = float_to_half(half_to_float(read_u16(block)) * factor);
+  read_nibbles(block + 8 + part * 16, group.codes);
+}
+
 bool has_eight_bits(Format format) {
   return format == Format::U8 || format == Format::U8By64 || format == Format::U8By128;
 }
@@ -170,6 +206,8 @@ void read_group(Stored type, const uint8_t* row, int index, Group& group) {
     case Stored::Q4_K:
     case Stored::Q5_K: return read_k(type, row, index, group);
     case Stored::Q6_K: return read_q6_k(row, index, group);
+    case Stored::Q3_K: return read_q3_k(row, index, group);
+    case Stored::IQ4_XS: return read_iq4_xs(row, index, group);
     default: return read_small(type, row, index, group);
   }
 }
