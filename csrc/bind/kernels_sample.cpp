@@ -4,8 +4,12 @@
 #include <nanobind/stl/string.h>
 
 #include <atomic>
+#include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "bind/parts.h"
 #include "runtime/processor.h"
@@ -22,6 +26,28 @@ using Logits = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::c
 using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Longs = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Tokens = nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// Scratch that is kept from call to call. Not thread_local: where there is no memory for that, the
+// C library ends the process.
+class Scratches {
+ public:
+  std::unique_ptr<SamplerScratch> take() {
+    const std::lock_guard<std::mutex> mine(turn_);
+    if (free_.empty()) return std::make_unique<SamplerScratch>();
+    std::unique_ptr<SamplerScratch> one = std::move(free_.back());
+    free_.pop_back();
+    return one;
+  }
+
+  void give(std::unique_ptr<SamplerScratch> one) {
+    const std::lock_guard<std::mutex> mine(turn_);
+    free_.push_back(std::move(one));
+  }
+
+ private:
+  std::mutex turn_;
+  std::vector<std::unique_ptr<SamplerScratch>> free_;
+};
 
 void draw_tokens(const std::string& tier, Team& team, Logits logits, Longs rows,
                  Doubles temperatures, Doubles min_p, Doubles top_p, Longs top_k, Longs seeds,
@@ -40,14 +66,16 @@ void draw_tokens(const std::string& tier, Team& team, Logits logits, Longs rows,
   if (vocabulary == 0) throw std::invalid_argument("the vocabulary is empty");
   nb::gil_scoped_release released;
   std::atomic<size_t> next{0};
+  static Scratches scratches;
   const auto work = [&](int) {
-    static thread_local SamplerScratch scratch;
+    std::unique_ptr<SamplerScratch> scratch = scratches.take();
     for (size_t i = next++; i < count; i = next++) {
       const Draw draw{logits.data() + rows.data()[i] * vocabulary,
                       temperatures.data()[i], min_p.data()[i], top_p.data()[i],
                       top_k.data()[i],        seeds.data()[i], positions.data()[i]};
-      tokens.data()[i] = draw_token(kernels, vocabulary, draw, scratch);
+      tokens.data()[i] = draw_token(kernels, vocabulary, draw, *scratch);
     }
+    scratches.give(std::move(scratch));
   };
   // A row alone is drawn in less than waking the others takes.
   if (count > 1) team.run(work);
