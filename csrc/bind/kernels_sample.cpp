@@ -5,8 +5,12 @@
 #include <nanobind/stl/string.h>
 
 #include <atomic>
+#include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "bind/parts.h"
 #include "runtime/logprobs.h"
@@ -28,6 +32,29 @@ using Tokens = nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using TokenRows = nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using FloatRows = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
+// Scratch that is kept from call to call. Not thread_local: where there is no memory for that, the
+// C library ends the process.
+template <typename Scratch>
+class Scratches {
+ public:
+  std::unique_ptr<Scratch> take() {
+    const std::lock_guard<std::mutex> mine(turn_);
+    if (free_.empty()) return std::make_unique<Scratch>();
+    std::unique_ptr<Scratch> one = std::move(free_.back());
+    free_.pop_back();
+    return one;
+  }
+
+  void give(std::unique_ptr<Scratch> one) {
+    const std::lock_guard<std::mutex> mine(turn_);
+    free_.push_back(std::move(one));
+  }
+
+ private:
+  std::mutex turn_;
+  std::vector<std::unique_ptr<Scratch>> free_;
+};
+
 void check_rows(const Logits& logits, const Longs& rows) {
   if (logits.shape(1) == 0) throw std::invalid_argument("the vocabulary is empty");
   if (logits.shape(1) > 1 && logits.stride(1) != 1)
@@ -38,13 +65,16 @@ void check_rows(const Logits& logits, const Longs& rows) {
   }
 }
 
-// Calls work(i) for each of `count` rows, whoever is free. One that is alone is done in less than
-// waking the others takes.
-template <typename Work>
+// Calls work(i, scratch) for each of `count` rows, whoever is free. One that is alone is done in less
+// than waking the others takes.
+template <typename Scratch, typename Work>
 void share_out(Team& team, size_t count, Work work) {
+  static Scratches<Scratch> scratches;
   std::atomic<size_t> next{0};
   const auto take = [&](int) {
-    for (size_t i = next++; i < count; i = next++) work(i);
+    std::unique_ptr<Scratch> scratch = scratches.take();
+    for (size_t i = next++; i < count; i = next++) work(i, *scratch);
+    scratches.give(std::move(scratch));
   };
   if (count > 1) team.run(take);
   else take(0);
@@ -69,8 +99,7 @@ void draw_tokens(const std::string& tier, Team& team, Logits logits, Longs rows,
   check_rows(logits, rows);
   const int vocabulary = static_cast<int>(logits.shape(1));
   nb::gil_scoped_release released;
-  share_out(team, count, [&](size_t i) {
-    static thread_local SamplerScratch scratch;
+  share_out<SamplerScratch>(team, count, [&](size_t i, SamplerScratch& scratch) {
     const int64_t slot = slots.data()[i];
     const Draw draw{logits.data() + rows.data()[i] * logits.stride(0),
                     temperatures.data()[slot],
@@ -99,8 +128,7 @@ void tell_of_rows(const std::string& tier, Team& team, Logits logits, Longs rows
       throw std::invalid_argument("there is no token " + std::to_string(tokens.data()[i]));
   }
   nb::gil_scoped_release released;
-  share_out(team, count, [&](size_t i) {
-    static thread_local LogprobsScratch scratch;
+  share_out<LogprobsScratch>(team, count, [&](size_t i, LogprobsScratch& scratch) {
     ranks.data()[i] = tell_of_row(kernels, logits.data() + rows.data()[i] * logits.stride(0),
                                   vocabulary, static_cast<int32_t>(tokens.data()[i]),
                                   static_cast<int>(width) - 1, ids.data() + i * width,

@@ -136,7 +136,7 @@ void bind_weights(nb::module_& m) {
       .value("Q4_0", Stored::Q4_0).value("Q4_1", Stored::Q4_1).value("Q5_0", Stored::Q5_0)
       .value("Q5_1", Stored::Q5_1).value("Q8_0", Stored::Q8_0).value("Q4_K", Stored::Q4_K)
       .value("Q5_K", Stored::Q5_K).value("Q6_K", Stored::Q6_K).value("IQ4_NL", Stored::IQ4_NL)
-      .value("MXFP4", Stored::MXFP4);
+      .value("MXFP4", Stored::MXFP4).value("Q3_K", Stored::Q3_K).value("IQ4_XS", Stored::IQ4_XS);
   nb::class_<Matrix>(m, "Matrix")
       .def_ro("outputs", &Matrix::outputs)
       .def_ro("inputs", &Matrix::inputs)

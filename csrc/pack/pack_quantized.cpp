@@ -1,6 +1,7 @@
 // From stored blocks of codes, or from floats, to panels of codes (kernels/group_layout.h).
 //
-// What is stored with codes keeps its codes and its scales bit by bit, at the size they have there.
+// What is stored with codes keeps its codes and its scales bit by bit, at the size they have there;
+// Q3_K and IQ4_XS become larger, and IQ4_XS' two scales are rounded to one.
 // (Stored types whose block is a group, MXFP4 excepted, take the shorter way of pack_groups.cpp.)
 #include "pack/pack_quantized.h"
 
@@ -43,6 +44,9 @@ constexpr Kind kKinds[] = {
     {Stored::Q6_K, Format::U6, kSuperBlock, 210, "Q6_K"},
     {Stored::IQ4_NL, Format::Table4, kGroup, 18, "IQ4_NL"},
     {Stored::MXFP4, Format::Mx4, kGroup, 17, "MXFP4"},
+    // Kept as what is nearest: a little larger than they are stored.
+    {Stored::Q3_K, Format::U6, kSuperBlock, 110, "Q3_K"},
+    {Stored::IQ4_XS, Format::Table4, kSuperBlock, 136, "IQ4_XS"},
 };
 
 const Kind* kind_of(Stored type) {
@@ -80,16 +84,22 @@ uint32_t read_word(const uint8_t* bytes) {
   return word;
 }
 
-// [exponent][16 bytes]. Twice the float's values are whole, so half the scale: 2^(exponent - 128).
-void read_mxfp4(const uint8_t* row, int index, Group& group) {
-  constexpr int kBlockBytes = 17, kHalf = kSteps / 2;
-  const uint8_t* block = row + index * kBlockBytes;
-  group.factors[0] = block[0];
+// 16 bytes of two codes each: the first 16 codes below, the others above.
+void read_halves(const uint8_t* bytes, Group& group) {
+  constexpr int kHalf = kSteps / 2;
   for (int step = 0; step < kHalf; step++) {
-    const uint32_t word = read_word(block + 1 + 4 * step);
+    const uint32_t word = read_word(bytes + 4 * step);
     group.steps[step] = word & kLow;
     group.steps[kHalf + step] = word >> 4 & kLow;
   }
+}
+
+// [exponent][16 bytes]. Twice the float's values are whole, so half the scale: 2^(exponent - 128).
+void read_mxfp4(const uint8_t* row, int index, Group& group) {
+  constexpr int kBlockBytes = 17;
+  const uint8_t* block = row + index * kBlockBytes;
+  group.factors[0] = block[0];
+  read_halves(block + 1, group);
 }
 
 // Q4_K and Q5_K: [scale][minimum][12 bytes: eight scales and minima of six bits][fifth bits?][128].
@@ -131,6 +141,39 @@ void read_q6_k(const uint8_t* row, int index, Group& group) {
   }
   group.scale = read_u16(block + 208);
   std::memcpy(group.factors, block + 192 + part * 2, sizeof group.factors);
+}
+
+// [32 bytes: third bits][64: low two bits][12: sixteen scales of six bits, less 32][scale]. A code
+// is from -4 to 3, which are 28 to 35 of six bits.
+void read_q3_k(const uint8_t* row, int index, Group& group) {
+  const uint8_t* block = row + index / kParts * 110;
+  const int part = index % kParts;
+  const uint8_t* low = block + 32 + part / 4 * kGroup;
+  for (int step = 0; step < kSteps; step++) {
+    const uint32_t two = read_word(low + 4 * step) >> (part % 4 * 2) & kTwo;
+    const uint32_t third = read_word(block + 4 * step) >> part & kOne;
+    group.steps[step] = two + third * 4 + kOne * 28;  // no sum of a byte reaches the next
+  }
+  const uint8_t* scales = block + 96;
+  for (int i = 0; i < 2; i++) {
+    const int number = part * 2 + i;
+    const int four = scales[number % 8] >> (number / 8 * 4) & 15;
+    const int above = scales[8 + number % 4] >> (number / 4 * 2) & 3;
+    group.factors[i] = static_cast<uint8_t>((four | above << 4) - 32);
+  }
+  group.scale = read_u16(block + 108);
+}
+
+// [scale][16 bits: two upper ones of eight scales][4 bytes: their low four][128]. The scales are
+// less 32; they and the block's are one fp16 in the panel, rounded.
+void read_iq4_xs(const uint8_t* row, int index, Group& group) {
+  const uint8_t* block = row + index / kParts * 136;
+  const int part = index % kParts;
+  const int four = block[4 + part / 2] >> (part % 2 * 4) & 15;
+  const int above = read_u16(block + 2) >> (part * 2) & 3;
+  const float factor = static_cast<float>((four | above << 4) - 32);
+  group.scale = float_to_half(half_to_float(read_u16(block)) * factor);
+  read_halves(block + 8 + part * 16, group);
 }
 
 constexpr bool has_eight_bits(Format format) {
@@ -239,7 +282,9 @@ void fetch(const uint8_t* from, size_t bytes) {
 
 using PackBlock = void (*)(Stored, const uint8_t*, int, int, int, uint8_t*);
 
-PackBlock choose(Format format) {
+PackBlock choose(Format format, Stored type) {
+  if (type == Stored::Q3_K) return pack_stored<Format::U6, read_q3_k>;
+  if (type == Stored::IQ4_XS) return pack_stored<Format::Table4, read_iq4_xs>;
   switch (format) {
     case Format::U4K: return pack_stored<Format::U4K, read_k<false>>;
     case Format::U5K: return pack_stored<Format::U5K, read_k<true>>;
@@ -286,10 +331,10 @@ size_t quantized_panel_bytes(Format format, int inputs) {
 void pack_quantized_panel(Format format, Stored type, const uint8_t* const* rows, int count,
                           int inputs, uint8_t* panel) {
   const GroupLayout& layout = kGroupLayouts[static_cast<int>(format)];
-  const PackBlock pack_block = choose(format);
+  const PackBlock pack_block = choose(format, type);
   std::memset(panel, 0, quantized_panel_bytes(format, inputs));  // rows that are not there
   const int groups = inputs / kGroup;
-  const size_t stored_bytes = stored_row_bytes(type, layout.span * kGroup);  // of a block
+  const size_t stored_bytes = stored_row_bytes(type, inputs) * layout.span / groups;  // of a block
   for (int first = 0; first < groups; first += layout.span) {
     const int of_block = std::min(layout.span, groups - first);
     for (int output = 0; output < count; output++) {
