@@ -43,6 +43,16 @@ class Results:
         told = self.rounds.get((case, engine), [])
         return {index: each[metric] for index, each in enumerate(told) if each and metric in each}
 
+    def add(self, other: Results) -> None:
+        """What another run on this machine measured; of a case in both, its figures count."""
+        if other.about["machine"] != self.about["machine"]:
+            raise SystemExit("the runs are of two machines, or settings: write one at a time")
+        self.rounds.update(other.rounds)
+        self.about["failures"] += other.about["failures"]
+        self.about["versions"].update(other.about["versions"])
+        self.about["runs"] = min(self.about["runs"], other.about["runs"])
+        self.about["quick"] = self.about["quick"] or other.about["quick"]
+
     def write(self, path: Path) -> None:
         """At once, so that an interrupted run leaves the last whole file."""
         figures = [
@@ -88,7 +98,7 @@ def targets(results: Results) -> Iterator[str]:
             CASES[row.case].name,
             row.ours.removeprefix("octavo "),
             f"{_spread(list(ours.values()))} {unit}",
-            peer or ("–" if not row.peers else f"not here: {', '.join(row.peers)}"),
+            peer or ("not measured: " + ", ".join(row.peers[:2]) if row.peers else "–"),
             _spread(list(theirs.values())) if theirs else "–",
             _spread(ratios, "{:.2f}") if ratios else "–",
             f"≤ {row.must:g}" if row.is_bound else f"≥ {row.must:g}×",
