@@ -183,7 +183,7 @@ class LlamaEngine:
 
     def _bench(self, *asked: object) -> float:
         told = json.loads(self._run("llama-bench", "-r", 1, "-o", "json", *asked))[0]
-        self.version = f"build {told['build_commit']}"
+        self.version = f"llama.cpp {told['build_commit']}"
         return float(told["avg_ts"])
 
     def _batched(self, case: Case) -> float:

@@ -99,13 +99,19 @@ def targets(results: Results) -> Iterator[str]:
             row.ours.removeprefix("octavo "),
             f"{_spread(list(ours.values()))} {unit}",
             peer or ("not measured: " + ", ".join(row.peers[:2]) if row.peers else "–"),
-            _spread(list(theirs.values())) if theirs else "–",
+            _spread(list(theirs.values())) + bandwidth(results, row, peer) if theirs else "–",
             _spread(ratios, "{:.2f}") if ratios else "–",
             f"≤ {row.must:g}" if row.is_bound else f"≥ {row.must:g}×",
             f"{row.aim:g}" if row.is_bound else f"{row.aim:g}×",
             verdict(row, list(ours.values()), ratios),
         ]
         yield f"| {' | '.join(cells)} |"
+
+
+def bandwidth(results: Results, row: Row, peer: str | None) -> str:
+    """Gigabytes a second, of a peer that tells them."""
+    values = results.values(row.case, peer or "", "GB/s").values()
+    return f": {statistics.median(values):.1f} GB/s" if values else ""
 
 
 def verdict(row: Row, ours: list[float], ratios: list[float]) -> str:
@@ -183,7 +189,7 @@ def write_docs(results: Results, page: Path, directory: Path) -> Path:
         raise SystemExit(f"{page} lacks the marks {BEGIN} and {END}")
     versions = dict.fromkeys(results.about["versions"].values())
     told = (
-        f"{results.about['runs']} rounds on {results.about['date']}, commit "
+        f"Rounds: {results.about['runs']}, on {results.about['date']}, commit "
         f"{results.about['commit']}: {machine['processor']} "
         f"({', '.join(machine['instruction_sets'])}), {machine['cores']} cores, "
         f"{machine['memory_gib']} GiB, Linux {machine['kernel']}, Python {machine['python']}, "

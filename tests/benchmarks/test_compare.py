@@ -129,6 +129,17 @@ def test_a_peer_that_is_not_here_leaves_its_row_open() -> None:
     assert all("not measured: " in line and line.endswith("| – |") for line in lines)
 
 
+def test_a_bound_of_reading_tells_its_bandwidth() -> None:
+    told = results(
+        **{
+            "decode1-1b__LARGE": [{"tok/s": 18}],
+            "decode1-1b__MEMORY": [{"tok/s": 20, "GB/s": 41.5}],
+        }
+    )
+    line = next(line for line in targets(told) if "reading" in line)
+    assert "| 18 tok/s | reading the weights | 20: 41.5 GB/s | 0.90 | ≥ 0.88× | 0.95× | met" in line
+
+
 def test_a_bound_is_held_to_our_own_figure() -> None:
     row = Row("start", GGUF, (LLAMA_GGUF,), 0.8, 0.3, "seconds", is_bound=True)
     assert verdict(row, [0.9, 0.7, 0.8], []) == "met"
