@@ -130,12 +130,9 @@ def test_a_peer_that_is_not_here_leaves_its_row_open() -> None:
 
 
 def test_a_bound_of_reading_tells_its_bandwidth() -> None:
-    told = results(
-        **{
-            "decode1-1b__LARGE": [{"tok/s": 18}],
-            "decode1-1b__MEMORY": [{"tok/s": 20, "GB/s": 41.5}],
-        }
-    )
+    told = results()
+    told.note("decode1-1b", rows.LARGE, 0, {"tok/s": 18})
+    told.note("decode1-1b", rows.MEMORY, 0, {"tok/s": 20, "GB/s": 41.5})
     line = next(line for line in targets(told) if "reading" in line)
     assert "| 18 tok/s | reading the weights | 20: 41.5 GB/s | 0.90 | ≥ 0.88× | 0.95× | met" in line
 
