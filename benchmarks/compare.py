@@ -2,7 +2,7 @@
 
     make peers                                            install them (once, half an hour)
     python benchmarks/compare.py                          everything, five rounds: an hour
-    python benchmarks/compare.py --cases decode1,http8 --peers llama,vllm --rounds 7
+    python benchmarks/compare.py --cases decode1,http8 --peers octavo,llama --rounds 7
     python benchmarks/compare.py --quick                  a few tokens of each: does it all start?
     python benchmarks/compare.py --write-docs build/compare.json [more of other cases]
 
@@ -73,7 +73,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--cases", type=listed(list(CASES)), default=list(CASES), help=",".join(CASES)
     )
-    parser.add_argument("--peers", type=listed(list(KINDS)), default=list(KINDS))
+    parser.add_argument(
+        "--peers", type=listed(list(KINDS)), default=list(KINDS), help=",".join(KINDS)
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="a few tokens, to see it all start")
     parser.add_argument("--threads", type=int, default=num_cores()[0])
