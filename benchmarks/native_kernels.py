@@ -34,9 +34,9 @@ ROUND = {"peak_fma_256": 12 * 8 * 2, "peak_fma_512": 24 * 16 * 2, "peak_bf16_512
          "peak_int8_512": 24 * 64 * 2}  # fmt: skip
 FLOATS = ("F32", "F16", "BF16")
 # A type that is kept in the format as it is stored: GGUF's number, inputs and bytes of a block.
-BLOCKS = {"U8": (8, 32, 34), "U4": (2, 32, 18), "U4Min": (3, 32, 20), "U5": (6, 32, 22),
-          "U5Min": (7, 32, 24), "U6": (14, 256, 210), "Table4": (20, 32, 18),
-          "Mx4": (39, 32, 17)}  # fmt: skip
+BLOCKS = {"U8": (8, 32, 34), "U4": (2, 32, 18), "U4Min": (3, 32, 20), "U4K": (12, 256, 144),
+          "U5": (6, 32, 22), "U5Min": (7, 32, 24), "U5K": (13, 256, 176), "U6": (14, 256, 210),
+          "Table4": (20, 32, 18), "Mx4": (39, 32, 17)}  # fmt: skip
 
 
 @dataclass(frozen=True)

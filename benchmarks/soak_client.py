@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,14 +62,19 @@ class Answer:
         return next((part["error"] for part in self.told if part.get("error")), None)
 
 
-async def ask(port: int, body: dict[str, Any], manner: Manner = Manner()) -> Answer:
-    """One request over a connection of its own."""
+async def ask(
+    port: int,
+    body: dict[str, Any],
+    manner: Manner = Manner(),
+    hear: Callable[[int], object] = lambda num_bytes: None,
+) -> Answer:
+    """One request over a connection of its own; `hear` is told of what comes, when it comes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 16)
     try:
         data = json.dumps(body).encode()
         writer.write(HEAD.format(path="/v1/completions", size=len(data)).encode() + data)
         async with asyncio.timeout(LIMIT_SECONDS):
-            received = await _read(reader, manner)
+            received = await _read(reader, manner, hear)
     except TimeoutError:
         raise LostError("no end came") from None
     finally:
@@ -76,13 +82,16 @@ async def ask(port: int, body: dict[str, Any], manner: Manner = Manner()) -> Ans
     return parse(received)
 
 
-async def _read(reader: asyncio.StreamReader, manner: Manner) -> bytes:
+async def _read(
+    reader: asyncio.StreamReader, manner: Manner, hear: Callable[[int], object]
+) -> bytes:
     received, num_reads = bytearray(), 0
     if manner.never_reads:
         await asyncio.sleep(HOLD_SECONDS)
         raise LeftError
     while part := await reader.read(1 << 12 if manner.pace else 1 << 16):
         received += part
+        hear(len(part))
         num_reads += 1
         if num_reads == manner.leaves_after:
             raise LeftError

@@ -54,7 +54,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module 'octavo' has no attribute {name!r}")
-    return getattr(import_module(_PLACES[name]), name)
+    from octavo.observe.collection import no_collection  # here, as with all that is asked for
+
+    with no_collection():
+        return getattr(import_module(_PLACES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -14,12 +14,14 @@ import operator
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from octavo.core.config import ConfigError
 from octavo.loader import DEFAULT_MODEL
 
 log = logging.getLogger(__name__)
+
+CpuWeights = Literal["auto", "bf16", "int8", "int8-64", "int8-128", "int4", "int4-64", "int4-128"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,8 @@ class EngineArguments:
     tokenizer: str | None = None  # where the tokenizer is, if not with the model
     backend: Literal["auto", "native", "torch"] = "auto"  # what computes
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # of weights and KV while computing
-    cpu_weights: Literal["auto", "bf16", "int8", "int4"] = "auto"  # in native memory
+    # In native memory; a number behind int8 and int4: inputs that share a scale, if not 32.
+    cpu_weights: CpuWeights = "auto"
     kv_cache_dtype: Literal["auto", "int8"] = "auto"  # int8: half the memory, nearly as exact
     num_threads: int = 0  # of the native engine; 0: one a physical core
     max_model_len: int | None = None  # positions a sequence may have; None: as the model can
@@ -76,6 +79,8 @@ _FLAGS = ("enable_prefix_caching", "enable_chunked_prefill")
 _MAY_BE_NONE = ("max_model_len", "num_gpu_blocks_override", "kv_cache_memory_bytes")
 _CHOICES = {
     "dtype": ("auto", "float32", "bfloat16"),
+    "cpu_weights": get_args(CpuWeights),
+    "kv_cache_dtype": ("auto", "int8"),
     "scheduling_policy": ("fcfs", "priority"),
 }
 _LEAST: dict[str, int | None] = {

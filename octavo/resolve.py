@@ -22,6 +22,10 @@ from octavo.runner.kv_cache import groups_of, num_blocks_in, readable
 
 log = logging.getLogger(__name__)
 
+# Logits of prompts that are told of, in one step; and tokens that are worth a step all the same.
+_TOLD_BYTES = 32 << 20
+_LEAST_TOLD_TOKENS = 16
+
 # The most that the KV cache takes of the memory that is free when nobody says how much.
 MOST_KV_BYTES = 4 << 30
 
@@ -75,11 +79,17 @@ def resolve(
         prefix_caching=arguments.enable_prefix_caching,
         chunked_prefill=arguments.enable_chunked_prefill,
         long_prefill_tokens=arguments.long_prefill_token_threshold,
+        told_prompt_tokens=_told_tokens(spec) if arguments.enable_chunked_prefill else 0,
         policy=arguments.scheduling_policy,
         ageing_seconds=arguments.priority_ageing_seconds,
         max_num_waiting=arguments.max_num_queued_reqs,
     )
     return EngineConfig(arguments, spec, choice.name, dtype, core, bill)
+
+
+def _told_tokens(spec: ModelSpec) -> int:
+    """How many tokens of prompts with prompt_logprobs a step computes: each has a row of logits."""
+    return max(_LEAST_TOLD_TOKENS, _TOLD_BYTES // (4 * spec.vocabulary))
 
 
 def choose_dtype(arguments: EngineArguments, backend: Name) -> str:
@@ -99,8 +109,12 @@ def make_bill(
     rows = arguments.max_num_batched_tokens
     if not arguments.enable_chunked_prefill:
         rows = max(rows, max_len)
+    # Logits of prompts that are told of come on top while somebody asks for them: little enough
+    # for the headroom, unless a prompt is one step whatever its length.
+    told = 0 if arguments.enable_chunked_prefill else rows
     size = StepSize(
         rows=rows,
+        wanted_rows=min(rows, arguments.max_num_seqs + told),
         sequences=arguments.max_num_seqs,
         positions=max_len,
         hidden=spec.hidden,
@@ -112,6 +126,12 @@ def make_bill(
     )
     if arguments.cpu_weights != "auto" and (choice.name == "torch" or dtype == "float32"):
         raise _only_native(f"cpu_weights={arguments.cpu_weights!r}")
+    if arguments.num_threads and choice.name == "torch":
+        raise ConfigError(
+            f"num_threads={arguments.num_threads} is the native engine's, and the torch backend "
+            "computes here, which takes its number from OMP_NUM_THREADS; set that, or leave this "
+            "out"
+        )
     weights_bytes, step_bytes = _held(arguments, choice.name, dtype, tensor_sizes(opened), size)
     return MemoryBill(
         stored=stored(opened),

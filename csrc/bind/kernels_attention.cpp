@@ -70,6 +70,7 @@ class TestCache {
     cache_.block_size = block_size;
     cache_.kv_heads = kv_heads;
     cache_.head_dim = head_dim;
+    cache_.block_cells = int64_t{kv_heads} * block_size;
   }
 
   void write(Rows k, Rows v, int first_row, int rows, int first_position, Table table) {

@@ -27,8 +27,9 @@ namespace octavo {
 
 namespace {
 
-const char* const kFormatNames[kFormats] = {"F32", "F16",   "BF16", "U8",     "U4", "U4Min",
-                                            "U5",  "U5Min", "U6",   "Table4", "Mx4"};
+const char* const kFormatNames[kFormats] = {
+    "F32",   "F16", "BF16", "U8",    "U8By64", "U8By128", "U4",     "U4By64", "U4By128",
+    "U4Min", "U4K", "U5",   "U5Min", "U5K",    "U6",      "Table4", "Mx4"};
 const char* const kActivationNames[] = {"none", "silu",  "gelu",           "gelu_tanh",
                                         "relu", "relu2", "clamped_swiglu", "sigmoid"};
 
@@ -74,6 +75,7 @@ struct PackedMatrix {
   Bytes bytes;
   Matrix matrix;
   int panels() const { return (matrix.outputs + kPanel - 1) / kPanel; }
+  size_t num_bytes() const { return panels() * matrix.panel_bytes; }
 };
 
 PackedMatrix pack(const std::string& format_name, uint32_t stored_type,
@@ -210,8 +212,10 @@ void bind_gemm(nb::module_& m) {
                    [](const PackedMatrix& p) {
                      return kFormatNames[static_cast<int>(p.matrix.format)];
                    })
-      .def_prop_ro("num_bytes",
-                   [](const PackedMatrix& p) { return p.panels() * p.matrix.panel_bytes; });
+      .def_prop_ro("num_bytes", &PackedMatrix::num_bytes)
+      .def_prop_ro("panel_bytes", [](const PackedMatrix& p) {
+        return nb::ndarray<nb::numpy, const uint8_t>(p.bytes.get(), {p.num_bytes()});
+      }, nb::rv_policy::reference_internal);
   m.def("pack", &pack, "format"_a, "stored_type"_a, "rows"_a, "inputs"_a);
   m.def("prepare", &prepare, "tier"_a, "format"_a, "x"_a);
   m.def("gemm", &gemm, "tier"_a, "matrix"_a, "prepared"_a, "out"_a, "first_panel"_a = 0,

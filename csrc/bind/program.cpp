@@ -73,7 +73,8 @@ void run(Program& program, IntArray token_ids, IntArray positions, IntArray row_
 void bind_enums(nb::module_& m) {
   nb::enum_<Space>(m, "Space")
       .value("Tokens", Space::Tokens).value("Logits", Space::Logits)
-      .value("Hidden", Space::Hidden).value("Pairs", Space::Pairs);
+      .value("Hidden", Space::Hidden).value("Pairs", Space::Pairs)
+      .value("Wanted", Space::Wanted);
   nb::enum_<Ref::Where>(m, "Where")
       .value("Nothing", Ref::Where::Nothing).value("Scratch", Ref::Where::Scratch)
       .value("LogitsOut", Ref::Where::LogitsOut).value("HiddenOut", Ref::Where::HiddenOut);
@@ -174,6 +175,7 @@ void bind_program(nb::module_& m) {
       .def("run", &run)
       .def("set_profiling", &Program::set_profiling, "on"_a)
       .def_prop_ro("seconds", &Program::seconds)
+      .def_prop_ro("waits", &Program::waits)
       .def_prop_ro("logits_stride", &Program::logits_stride)
       .def_prop_ro("hidden_stride", &Program::hidden_stride)
       .def_prop_ro("threads", &Program::threads)

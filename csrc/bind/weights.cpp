@@ -1,18 +1,20 @@
 // Python's way to the team, and to weights packed for the kernels.
 #include <nanobind/ndarray.h>
-#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <cstring>
+#include <new>
 #include <stdexcept>
 
 #include "bind/parts.h"
 #include "pack/pack.h"
+#include "pack/pack_queue.h"
 #include "runtime/arena.h"
 #include "runtime/processor.h"
 #include "runtime/team.h"
-#include "runtime/workers.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -36,35 +38,68 @@ class Store {
     return reinterpret_cast<uintptr_t>(at);
   }
 
-  // Rows are addresses of stored rows, 0 for zeros; the caller keeps them alive and in bounds.
-  Matrix pack(Team& team, Stored type, Format format, int inputs, Addresses rows) {
+  // Rows are addresses of stored rows inside what `owner` keeps alive, 0 for zeros. It is only
+  // noted what is to be done: `begin` begins, and when `finish` returns it is done. Each matrix
+  // that is done lets go of its `file_pages` (address, bytes).
+  Matrix pack(Stored type, Format format, int inputs, Addresses rows, nb::object owner,
+              const std::vector<std::pair<uintptr_t, size_t>>& file_pages) {
+    // Refuses here what no thread could tell anybody of.
     if (!can_pack(type, format)) throw std::invalid_argument("such rows cannot be kept so");
     if (inputs < 1) throw std::invalid_argument("a matrix needs at least one input");
-    stored_row_bytes(type, inputs);  // refuses here what a thread of the team could tell nobody
+    stored_row_bytes(type, inputs);  // refuses what is not whole blocks before memory is taken
     Matrix matrix{};
     matrix.panel_bytes = panel_bytes(format, inputs);
     matrix.outputs = static_cast<int32_t>(rows.size());
     matrix.inputs = inputs;
     matrix.format = format;
-    const int panels = (matrix.outputs + kPanel - 1) / kPanel;
-    uint8_t* data = arena_.take(matrix.panel_bytes * panels);
+    uint8_t* data = arena_.take(matrix.panel_bytes * ((matrix.outputs + kPanel - 1) / kPanel));
     matrix.data = data;
     const auto* from = reinterpret_cast<const uint8_t* const*>(rows.data());
-    nb::gil_scoped_release released;
-    Shares shares(team.size());
-    team.run([&](int worker) {
-      shares.take(worker, panels, 1, [&](int first, int end) {
-        pack_panels(format, type, from, matrix.outputs, inputs, first, end, data);
-      });
-    });
+    PackJob job{format, type, inputs, {from, from + rows.size()}, data, {}};
+    for (const auto& [address, bytes] : file_pages) {
+      job.file_pages.emplace_back(reinterpret_cast<const uint8_t*>(address), bytes);
+    }
+    owners_.push_back(std::move(owner));
+    queue_.add(std::move(job));
     return matrix;
+  }
+
+  void begin(const Team& team) {
+    nb::gil_scoped_release released;
+    queue_.begin(team.size());
+  }
+
+  void finish(const Team& team) {
+    {
+      nb::gil_scoped_release released;
+      queue_.begin(team.size());
+      queue_.finish();
+    }
+    owners_.clear();
   }
 
   size_t num_bytes() const { return arena_.taken(); }
 
  private:
   Arena arena_;
+  std::vector<nb::object> owners_;
+  PackQueue queue_;  // last, so that it ends before the memory that it reads and fills
 };
+
+// For tests: all workers meet so many times, but `failing` runs out of memory before one meeting.
+// Returns how many meetings there were, of all workers together.
+int rehearse(Team& team, int meetings, int failing, int before) {
+  std::atomic<int> met{0};
+  nb::gil_scoped_release released;
+  team.run([&](int worker) {
+    for (int meeting = 0; meeting < meetings; ++meeting) {
+      if (worker == failing && meeting == before) throw std::bad_alloc();
+      team.meet();
+      ++met;
+    }
+  });
+  return met;
+}
 
 nb::object unpacked(const Matrix& matrix, int row, const std::string& tier) {
   if (row < 0 || row >= matrix.outputs) throw std::out_of_range("no such row");
@@ -80,8 +115,10 @@ nb::object unpacked(const Matrix& matrix, int row, const std::string& tier) {
 void bind_weights(nb::module_& m) {
   nb::enum_<Format>(m, "Format")
       .value("F32", Format::F32).value("F16", Format::F16).value("BF16", Format::BF16)
-      .value("U8", Format::U8).value("U4", Format::U4).value("U4Min", Format::U4Min)
-      .value("U5", Format::U5).value("U5Min", Format::U5Min).value("U6", Format::U6)
+      .value("U8", Format::U8).value("U8By64", Format::U8By64).value("U8By128", Format::U8By128)
+      .value("U4", Format::U4).value("U4By64", Format::U4By64).value("U4By128", Format::U4By128)
+      .value("U4Min", Format::U4Min).value("U4K", Format::U4K).value("U5", Format::U5)
+      .value("U5Min", Format::U5Min).value("U5K", Format::U5K).value("U6", Format::U6)
       .value("Table4", Format::Table4).value("Mx4", Format::Mx4);
   nb::enum_<Stored>(m, "Stored")
       .value("F32", Stored::F32).value("F16", Stored::F16).value("BF16", Stored::BF16)
@@ -98,12 +135,15 @@ void bind_weights(nb::module_& m) {
       })
       .def("row", &unpacked, "row"_a, "tier"_a = "");
   nb::class_<Team>(m, "Team").def(nb::init<int, bool>(), "size"_a, "pinned"_a)
-      .def_prop_ro("size", &Team::size);
+      .def_prop_ro("size", &Team::size)
+      .def("rehearse", &rehearse, "meetings"_a, "failing"_a = -1, "before"_a = 0);
   nb::class_<Store>(m, "Store")
       .def(nb::init<>())
       .def("vector", &Store::vector, "values"_a)
-      .def("pack", &Store::pack, "team"_a, "type"_a, "format"_a, "inputs"_a, "rows"_a,
-           nb::keep_alive<0, 1>())
+      .def("pack", &Store::pack, "type"_a, "format"_a, "inputs"_a, "rows"_a, "owner"_a,
+           "file_pages"_a, nb::keep_alive<0, 1>())
+      .def("begin", &Store::begin, "team"_a)
+      .def("finish", &Store::finish, "team"_a)
       .def_prop_ro("num_bytes", &Store::num_bytes);
   m.def("own_format", &own_format, "type"_a);
   m.def("can_pack", &can_pack, "type"_a, "format"_a);
@@ -113,9 +153,6 @@ void bind_weights(nb::module_& m) {
   m.def("prepared_bytes", [](const std::string& tier, Format format, int inputs) {
     return choose_tier(tier).prepared_bytes(format, inputs);
   }, "tier"_a, "format"_a, "inputs"_a);
-  m.def("release_file_pages", [](uintptr_t address, size_t bytes) {
-    release_file_pages(reinterpret_cast<const uint8_t*>(address), bytes);
-  }, "address"_a, "bytes"_a);
 }
 
 }  // namespace octavo

@@ -127,7 +127,7 @@ inline Blocks find_blocks(const Item& item, Range range, int split) {
     const int position = split * kSplit + b * kBlockTokens;
     const size_t block = static_cast<size_t>(item.sequence.table[position / size]);
     blocks.cells[b] =
-        (block * item.cache.kv_heads + item.kv_head) * size + position % size;
+        block * item.cache.block_cells + item.kv_head * size + position % size;
   }
   blocks.cells[blocks.end] = blocks.cells[blocks.end - 1];  // scores are made by twos
   return blocks;
@@ -620,7 +620,7 @@ void write_rows(const Cache& cache, const float* k, const float* v, size_t strid
     const size_t block = static_cast<size_t>(sequence.table[position / cache.block_size]);
     const int inside = position % cache.block_size, token = inside % kBlockTokens;
     for (int h = 0; h < cache.kv_heads; ++h) {
-      const size_t cell = (block * cache.kv_heads + h) * cache.block_size + inside;
+      const size_t cell = block * cache.block_cells + h * cache.block_size + inside;
       const size_t from = size_t(sequence.first_row + r) * stride + size_t(h) * head_dim;
       const size_t to = (cell - token) * head_dim;
       for (int is_value = 0; is_value < 2; ++is_value) {

@@ -21,7 +21,15 @@ inline float read_float(const uint8_t* p) { return bits_to_float(read_four(p)); 
 
 // Codes: four bytes for each lane, unsigned. Four: four signed bytes, the same for every lane.
 // Integers: an int32 for each lane. `dot` adds to a lane the products of its four bytes; `small`
-// says that codes are below 64.
+// says that codes are below 64. `widened`: a byte for each lane; those that are shifted to the right
+// are not negative. `powers_less_128`: 2^(e - 128) for e from 0 to 255, the two least of which are
+// denormal.
+constexpr int kPowerOfMinus128 = 1 << 21;  // the bits of that float
+
+inline float power_less_128(int e) {
+  const int bits = e >= 2 ? (e - 1) << 23 : kPowerOfMinus128 << e;
+  return bits_to_float(static_cast<uint32_t>(bits));
+}
 
 #if defined(__AVX512VNNI__)
 
@@ -53,9 +61,27 @@ OCTAVO_INLINE Integers dot(Integers sum, Codes a, Four b) {
   return {_mm512_dpbusd_epi32(sum.v, a.v, b.v)};
 }
 inline Floats to_floats(Integers a) { return {_mm512_cvtepi32_ps(a.v)}; }
-inline Floats load_bf16(const uint16_t* p) {
-  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
+inline Integers widened(const uint8_t* p) {
+  return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+}
+inline Integers widened_signed(const uint8_t* p) {
+  return {_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+}
+inline Integers operator&(Integers a, int mask) {
+  return {_mm512_and_si512(a.v, _mm512_set1_epi32(mask))};
+}
+inline Integers operator|(Integers a, Integers b) { return {_mm512_or_si512(a.v, b.v)}; }
+inline Integers operator<<(Integers a, int left) {
+  return {_mm512_sll_epi32(a.v, _mm_cvtsi32_si128(left))};
+}
+inline Integers operator>>(Integers a, int right) {
+  return {_mm512_srl_epi32(a.v, _mm_cvtsi32_si128(right))};
+}
+inline Floats powers_less_128(Integers e) {
+  const __m512i one = _mm512_set1_epi32(1), least = _mm512_set1_epi32(kPowerOfMinus128);
+  const __m512i denormal = _mm512_sllv_epi32(least, _mm512_min_epi32(e.v, one));
+  const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e.v, one), 23);
+  return {_mm512_castsi512_ps(_mm512_max_epi32(normal, denormal))};
 }
 
 #elif defined(__AVX2__)
@@ -100,9 +126,27 @@ OCTAVO_INLINE Integers dot(Integers sum, Codes a, Four b) {
   return {_mm256_add_epi32(sum.v, _mm256_madd_epi16(pairs, ones))};
 }
 inline Floats to_floats(Integers a) { return {_mm256_cvtepi32_ps(a.v)}; }
-inline Floats load_bf16(const uint16_t* p) {
-  const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16))};
+inline Integers widened(const uint8_t* p) {
+  return {_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))};
+}
+inline Integers widened_signed(const uint8_t* p) {
+  return {_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))};
+}
+inline Integers operator&(Integers a, int mask) {
+  return {_mm256_and_si256(a.v, _mm256_set1_epi32(mask))};
+}
+inline Integers operator|(Integers a, Integers b) { return {_mm256_or_si256(a.v, b.v)}; }
+inline Integers operator<<(Integers a, int left) {
+  return {_mm256_sll_epi32(a.v, _mm_cvtsi32_si128(left))};
+}
+inline Integers operator>>(Integers a, int right) {
+  return {_mm256_srl_epi32(a.v, _mm_cvtsi32_si128(right))};
+}
+inline Floats powers_less_128(Integers e) {
+  const __m256i one = _mm256_set1_epi32(1), least = _mm256_set1_epi32(kPowerOfMinus128);
+  const __m256i denormal = _mm256_sllv_epi32(least, _mm256_min_epi32(e.v, one));
+  const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e.v, one), 23);
+  return {_mm256_castsi256_ps(_mm256_max_epi32(normal, denormal))};
 }
 
 #else
@@ -140,7 +184,15 @@ OCTAVO_INLINE Integers dot(Integers sum, Codes a, Four b) {
   return sum;
 }
 inline Floats to_floats(Integers a) { return {static_cast<float>(a.v)}; }
-inline Floats load_bf16(const uint16_t* p) { return {bf16_to_float(*p)}; }
+inline Integers widened(const uint8_t* p) { return {*p}; }
+inline Integers widened_signed(const uint8_t* p) { return {static_cast<int8_t>(*p)}; }
+inline Integers operator&(Integers a, int mask) { return {a.v & mask}; }
+inline Integers operator|(Integers a, Integers b) { return {a.v | b.v}; }
+inline Integers operator<<(Integers a, int left) { return {a.v << left}; }
+inline Integers operator>>(Integers a, int right) { return {a.v >> right}; }
+inline Floats powers_less_128(Integers e) {
+  return {power_less_128(e.v)};
+}
 
 #endif
 
@@ -148,15 +200,25 @@ inline Floats load_bf16(const uint16_t* p) { return {bf16_to_float(*p)}; }
 
 constexpr GroupLayout layout_of(Format format) { return kGroupLayouts[static_cast<int>(format)]; }
 
-constexpr int header_bytes(Format format) {
-  return kHeaderLine * (layout_of(format).scales + layout_of(format).minima);
-}
-
-constexpr int group_bytes(Format format) {
-  return header_bytes(format) + layout_of(format).code_bytes;
-}
-
 constexpr bool has_small_codes(Format format) { return layout_of(format).offset < 128; }
+
+constexpr bool has_six_bit_scales(Format format) {
+  return format == Format::U4K || format == Format::U5K;
+}
+
+constexpr bool has_five_bits(Format format) {
+  return format == Format::U5 || format == Format::U5Min || format == Format::U5K;
+}
+
+// int8 and int4 made at load, whose kernels are told how many groups a block has.
+constexpr bool has_several_spans(Format format) {
+  return format == Format::U8 || format == Format::U4;
+}
+
+// With its share of the header.
+constexpr int group_bytes(Format format) {
+  return layout_of(format).code_bytes + layout_of(format).header_bytes / layout_of(format).span;
+}
 
 // A format's table, its offset added, so that codes are unsigned.
 struct CodeTable {
@@ -184,7 +246,7 @@ OCTAVO_INLINE Codes decode(const uint8_t* codes) {
     constexpr int kPairs = kSteps / 2;
     const Codes two = load_codes(codes + step / 2 * kCodeRow);
     const Codes four_bits = masked(step % 2 ? shifted<-4>(two) : two, 15);
-    if constexpr (format == Format::U5 || format == Format::U5Min) {
+    if constexpr (has_five_bits(format)) {
       const Codes fifth = load_codes(codes + kPairs * kCodeRow);
       return with_bits(four_bits, shifted<4 - step>(fifth), 0x10);
     } else if constexpr (format == Format::U6) {
@@ -205,7 +267,7 @@ inline int code_at(const uint8_t* codes, int output, int input) {
   const uint8_t* byte = codes + output * 4 + input % 4;
   if constexpr (format == Format::U8) return byte[step * kCodeRow];
   const int four_bits = byte[step / 2 * kCodeRow] >> (step % 2 * 4) & 15;
-  if constexpr (format == Format::U5 || format == Format::U5Min) {
+  if constexpr (has_five_bits(format)) {
     return four_bits | (byte[kSteps / 2 * kCodeRow] >> step & 1) << 4;
   } else if constexpr (format == Format::U6) {
     const int upper = byte[(kSteps / 2 + step / 4) * kCodeRow] >> (step % 4 * 2) & 3;

@@ -76,19 +76,51 @@ OCTAVO_INLINE Integers start(const uint8_t* x, int part) {
   return splat_integer(x + start_at<format>(part));
 }
 
+// A panel's block: where it is, and which of its groups is meant.
+struct Place {
+  const uint8_t* header;
+  int group;
+};
+
+inline Floats load_halves(const uint8_t* p) {
+  return load_half(reinterpret_cast<const uint16_t*>(p));
+}
+
+// The scales of outputs `first` and so on. Products of bits and fp16 are exact.
 template <Format format>
-OCTAVO_INLINE Floats load_scale(const uint8_t* header) {
-  const uint16_t* scales = reinterpret_cast<const uint16_t*>(header);
-  if constexpr (format == Format::Mx4) return load_bf16(scales);
-  return load_half(scales);
+OCTAVO_INLINE Floats load_scale(Place at, int part, int first) {
+  if constexpr (format == Format::Mx4) {
+    return powers_less_128(widened(at.header + at.group * kPanel + first));
+  }
+  const Floats scale = load_halves(at.header + first * 2);
+  if constexpr (has_six_bit_scales(format)) {
+    const uint8_t* bits = at.header + kSixBits + at.group * kSixBitsGroup;
+    return scale * to_floats(widened(bits + first) & 63);
+  }
+  if constexpr (format == Format::U6) {
+    const uint8_t* factors = at.header + kHeaderLine + (at.group * 2 + part) * kPanel;
+    return scale * to_floats(widened_signed(factors + first));
+  }
+  return scale;
+}
+
+template <Format format>
+OCTAVO_INLINE Floats load_minimum(Place at, int first) {
+  const Floats minimum = load_halves(at.header + kHeaderLine + first * 2);
+  if constexpr (has_six_bit_scales(format)) {
+    const uint8_t* bits = at.header + kSixBits + at.group * kSixBitsGroup;
+    const Integers four = widened(bits + kPanel + first % 16) >> (first / 16 * 4) & 15;
+    return minimum * to_floats(widened(bits + first) >> 6 | four << 2);
+  }
+  return minimum;
 }
 
 // Part `part` of a group: all of it, or 16 inputs where these have their own scale.
 template <Format format, int rows, int vectors, int part>
-OCTAVO_INLINE void add_part(Floats (&sums)[rows][vectors], const uint8_t* header,
+OCTAVO_INLINE void add_part(Floats (&sums)[rows][vectors], Place at, int first,
                             const uint8_t* codes, size_t ahead, const uint8_t* x,
                             size_t x_stride) {
-  constexpr int kPartSteps = kSteps / layout_of(format).scales;
+  constexpr int kPartSteps = kSteps / layout_of(format).parts;
   Integers dots[rows][vectors];
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++) {
@@ -99,7 +131,7 @@ OCTAVO_INLINE void add_part(Floats (&sums)[rows][vectors], const uint8_t* header
       dots, codes, ahead, x, x_stride);
 #pragma GCC unroll 8
   for (int v = 0; v < vectors; v++) {
-    const Floats scale = load_scale<format>(header + part * kHeaderLine + v * kLanes * 2);
+    const Floats scale = load_scale<format>(at, part, first + v * kLanes);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
       const Floats product =
@@ -109,13 +141,12 @@ OCTAVO_INLINE void add_part(Floats (&sums)[rows][vectors], const uint8_t* header
   }
 }
 
-template <int rows, int vectors>
-OCTAVO_INLINE void add_minima(Floats (&sums)[rows][vectors], const uint8_t* header,
+template <Format format, int rows, int vectors>
+OCTAVO_INLINE void add_minima(Floats (&sums)[rows][vectors], Place at, int first,
                               const uint8_t* x, size_t x_stride) {
 #pragma GCC unroll 8
   for (int v = 0; v < vectors; v++) {
-    const Floats minimum =
-        load_half(reinterpret_cast<const uint16_t*>(header + kHeaderLine + v * kLanes * 2));
+    const Floats minimum = load_minimum<format>(at, first + v * kLanes);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
       const Floats sum = splat(read_float(x + r * x_stride + kPreparedSum));
@@ -124,12 +155,13 @@ OCTAVO_INLINE void add_minima(Floats (&sums)[rows][vectors], const uint8_t* head
   }
 }
 
-// A panel's products with some rows: a tile of sums[r · 32 + o].
+// A panel's products with some rows: a tile of sums[r · 32 + o]. Its blocks have `span` groups,
+// more than the format's own where int8 and int4 have larger groups.
 template <Format format, int rows>
-void add_groups(const uint8_t* weights, size_t ahead, const uint8_t* x, size_t x_stride,
+void add_groups(const uint8_t* weights, int span, size_t ahead, const uint8_t* x, size_t x_stride,
                 int groups, float* tile) {
   constexpr int vectors = vectors_beside(rows);
-  constexpr int kHeader = header_bytes(format), kBytes = group_bytes(format);
+  constexpr GroupLayout kLayout = layout_of(format);
   for (int first = 0; first < kPanel; first += vectors * kLanes) {
     Floats sums[rows][vectors];
 #pragma GCC unroll 8
@@ -137,18 +169,23 @@ void add_groups(const uint8_t* weights, size_t ahead, const uint8_t* x, size_t x
 #pragma GCC unroll 8
       for (int v = 0; v < vectors; v++) sums[r][v] = splat(0.0f);
     }
-    const uint8_t* header = weights + first * 2;
-    const uint8_t* codes = weights + kHeader + first * 4;
+    const uint8_t* codes = weights + first * 4;
     const uint8_t* row = x;
-    for (int group = 0; group < groups; group++) {
-      add_part<format, rows, vectors, 0>(sums, header, codes, ahead, row, x_stride);
-      if constexpr (layout_of(format).scales == 2) {
-        add_part<format, rows, vectors, 1>(sums, header, codes, ahead, row, x_stride);
-      }
-      if constexpr (layout_of(format).minima) add_minima(sums, header, row, x_stride);
-      header += kBytes;
-      codes += kBytes;
-      row += kPreparedGroup;
+    for (int begin = 0; begin < groups; begin += span) {
+      Place at{codes - first * 4, 0};
+      codes += kLayout.header_bytes;
+      const int end = groups - begin < span ? groups - begin : span;
+      do {
+        add_part<format, rows, vectors, 0>(sums, at, first, codes, ahead, row, x_stride);
+        if constexpr (kLayout.parts == 2) {
+          add_part<format, rows, vectors, 1>(sums, at, first, codes, ahead, row, x_stride);
+        }
+        if constexpr (kLayout.minima) {
+          add_minima<format, rows, vectors>(sums, at, first, row, x_stride);
+        }
+        codes += kLayout.code_bytes;
+        row += kPreparedGroup;
+      } while (++at.group < end);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
@@ -161,13 +198,15 @@ void add_groups(const uint8_t* weights, size_t ahead, const uint8_t* x, size_t x
 // ---- any number of rows: split evenly over the fewest passes ----
 
 template <Format format, int rows = kQuantizedRows>
-void add_rows(int wanted, const uint8_t* weights, size_t ahead, const uint8_t* x, size_t x_stride,
-              int groups, float* tile) {
+void add_rows(int wanted, const uint8_t* weights, int span, size_t ahead, const uint8_t* x,
+              size_t x_stride, int groups, float* tile) {
   if constexpr (rows > 0) {
     if (wanted == rows) {
-      return add_groups<format, rows>(weights, ahead, x, x_stride, groups, tile);
+      constexpr int kOwn = layout_of(format).span;
+      const int blocks_of = has_several_spans(format) ? span : kOwn;
+      return add_groups<format, rows>(weights, blocks_of, ahead, x, x_stride, groups, tile);
     }
-    add_rows<format, rows - 1>(wanted, weights, ahead, x, x_stride, groups, tile);
+    add_rows<format, rows - 1>(wanted, weights, span, ahead, x, x_stride, groups, tile);
   }
 }
 
@@ -179,8 +218,9 @@ void add_all_rows(const Matrix& matrix, int panel, const uint8_t* x, int rows, f
   const size_t ahead = rows >= ask_from_rows(format) ? kAheadCodes : 0;
   for (int pass = 0; pass < passes; pass++) {
     const int first = rows * pass / passes, count = rows * (pass + 1) / passes - first;
-    add_rows<format>(count, weights, pass == 0 ? ahead : 0, x + first * x_stride, x_stride,
-                     matrix.inputs / kGroup, tile + first * kPanel);
+    add_rows<format>(count, weights, layout_of(matrix.format).span, pass == 0 ? ahead : 0,
+                     x + first * x_stride, x_stride, matrix.inputs / kGroup,
+                     tile + first * kPanel);
   }
 }
 
@@ -209,46 +249,75 @@ inline void gemm_quantized(const Matrix& matrix, const uint8_t* prepared, int ro
                            const Epilogue& epilogue) {
   using Product = void (*)(const Matrix&, const uint8_t*, int, int, int, uint8_t*, const Epilogue&);
   constexpr Product kProducts[] = {
-      gemm_codes<Format::U8>, gemm_codes<Format::U4>,    gemm_codes<Format::U4Min>,
-      gemm_codes<Format::U5>, gemm_codes<Format::U5Min>, gemm_codes<Format::U6>,
-      gemm_codes<Format::Table4>, gemm_codes<Format::Mx4>};
+      gemm_codes<Format::U8>,  gemm_codes<Format::U8>,     gemm_codes<Format::U8>,
+      gemm_codes<Format::U4>,  gemm_codes<Format::U4>,     gemm_codes<Format::U4>,
+      gemm_codes<Format::U4Min>, gemm_codes<Format::U4K>,
+      gemm_codes<Format::U5>,  gemm_codes<Format::U5Min>,  gemm_codes<Format::U5K>,
+      gemm_codes<Format::U6>,  gemm_codes<Format::Table4>, gemm_codes<Format::Mx4>};
   const int index = static_cast<int>(matrix.format) - static_cast<int>(Format::U8);
   kProducts[index](matrix, prepared, rows, first_panel, end_panel, scratch, epilogue);
 }
 
 // ---- one row's weights ----
 
-inline float sixteen_bits(Format format, const uint8_t* p) {
+inline float half_at(const uint8_t* p) {
   uint16_t bits;
   __builtin_memcpy(&bits, p, sizeof bits);
-  return format == Format::Mx4 ? bf16_to_float(bits) : half_to_float(bits);
+  return half_to_float(bits);
+}
+
+// Scale (of either 16 inputs) and minimum of one output in a group of a block.
+template <Format format>
+float scale_of(Place at, int part, int output) {
+  if (format == Format::Mx4) return power_less_128(at.header[at.group * kPanel + output]);
+  const float scale = half_at(at.header + output * 2);
+  const uint8_t* six = at.header + kSixBits + at.group * kSixBitsGroup;
+  if (has_six_bit_scales(format)) return scale * static_cast<float>(six[output] & 63);
+  const uint8_t* eight = at.header + kHeaderLine + (at.group * 2 + part) * kPanel;
+  if (format == Format::U6) return scale * static_cast<float>(static_cast<int8_t>(eight[output]));
+  return scale;
+}
+
+template <Format format>
+float minimum_of(Place at, int output) {
+  const float minimum = half_at(at.header + kHeaderLine + output * 2);
+  if (!has_six_bit_scales(format)) return minimum;
+  const uint8_t* six = at.header + kSixBits + at.group * kSixBitsGroup;
+  const int four = six[kPanel + output % 16] >> (output / 16 * 4) & 15;
+  return minimum * static_cast<float>(six[output] >> 6 | four << 2);
 }
 
 template <Format format>
 void unpack_codes(const Matrix& matrix, int output, float* out) {
   constexpr GroupLayout kLayout = layout_of(format);
-  const uint8_t* group = matrix.data + output / kPanel * matrix.panel_bytes;
-  const int column = output % kPanel;
+  const int span = layout_of(matrix.format).span, column = output % kPanel;
+  Place at{nullptr, span};
+  const uint8_t* codes = matrix.data + output / kPanel * matrix.panel_bytes;
   for (int first = 0; first < matrix.inputs; first += kGroup) {
-    const uint8_t* header = group + column * 2;
-    float scales[2] = {sixteen_bits(format, header)}, minimum = 0.0f;
-    scales[1] = kLayout.scales == 2 ? sixteen_bits(format, header + kHeaderLine) : scales[0];
-    if (kLayout.minima) minimum = sixteen_bits(format, header + kLayout.scales * kHeaderLine);
+    if (at.group == span) {
+      at = {codes, 0};
+      codes += kLayout.header_bytes;
+    }
+    const float minimum = kLayout.minima ? minimum_of<format>(at, column) : 0.0f;
     for (int i = 0; i < kGroup; i++) {
-      const int code = code_at<format>(group + header_bytes(format), column, i);
-      const float value = static_cast<float>(code - kLayout.offset) * scales[i / 16];
+      const float scale = scale_of<format>(at, i / 16, column);
+      const int code = code_at<format>(codes, column, i);
+      const float value = static_cast<float>(code - kLayout.offset) * scale;
       out[first + i] = kLayout.minima ? value + minimum : value;
     }
-    group += group_bytes(format);
+    codes += kLayout.code_bytes;
+    at.group++;
   }
 }
 
 inline void unpack_quantized_row(const Matrix& matrix, int output, float* out) {
   using Unpack = void (*)(const Matrix&, int, float*);
   constexpr Unpack kUnpacks[] = {
-      unpack_codes<Format::U8>, unpack_codes<Format::U4>,    unpack_codes<Format::U4Min>,
-      unpack_codes<Format::U5>, unpack_codes<Format::U5Min>, unpack_codes<Format::U6>,
-      unpack_codes<Format::Table4>, unpack_codes<Format::Mx4>};
+      unpack_codes<Format::U8>,  unpack_codes<Format::U8>,     unpack_codes<Format::U8>,
+      unpack_codes<Format::U4>,  unpack_codes<Format::U4>,     unpack_codes<Format::U4>,
+      unpack_codes<Format::U4Min>, unpack_codes<Format::U4K>,
+      unpack_codes<Format::U5>,  unpack_codes<Format::U5Min>,  unpack_codes<Format::U5K>,
+      unpack_codes<Format::U6>,  unpack_codes<Format::Table4>, unpack_codes<Format::Mx4>};
   kUnpacks[static_cast<int>(matrix.format) - static_cast<int>(Format::U8)](matrix, output, out);
 }
 

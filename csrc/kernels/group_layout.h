@@ -1,42 +1,60 @@
-// How a group of 32 inputs of a quantised panel lies in memory: shared by packing and kernels.
+// How a quantised panel lies in memory, by groups of 32 inputs: shared by packing and kernels.
 //
-// A panel is its groups one behind the other. A group is its header and its codes:
-//   header  [32] scales (fp16; Mx4: bf16), two such lines where a scale is for 16 inputs,
-//           then [32] minima (fp16) where the format has them
-//   codes   in rows of 128 bytes: 4 bytes for each of the 32 outputs. U8 has a row for each of the
-//           eight steps of 4 inputs; the others have two steps in a row, 2i in the low halves of
-//           the bytes and 2i+1 in the high ones. Behind them stand rows with what is above four
-//           bits: the fifth bit of step s is bit s of its input's byte (U5); the fifth and sixth of
-//           step s are bits 2(s mod 4) and 2(s mod 4)+1 of the byte in the row s / 4 of two (U6).
+// A panel is its blocks one behind the other. A block is a header and the codes of its groups; the
+// last block of a panel may have fewer groups. A header begins with [32] scales (fp16), except in
+// Mx4, and goes on with what its format has:
+//   minima  U4Min, U5Min, U4K, U5K: [32] (fp16)
+//   U4K, U5K  for each group 48 bytes: [32] the scale's six bits, above them two of the minimum's,
+//             and [16] the minimum's other four, outputs 0 … 15 in the low halves of the bytes. A
+//             group's scale is these bits times the header's, and so is its minimum.
+//   U6        for each 16 inputs [32] signed bytes: a scale is such a byte times the header's
+//   Mx4       for each group [32] bytes: the scale is 2 to their power, less 128
+// Codes of a group are rows of 128 bytes: 4 bytes for each of the 32 outputs. U8 has a row for each
+// of the eight steps of 4 inputs; the others have two steps in a row, 2i in the low halves of the
+// bytes and 2i+1 in the high ones. Behind them stand rows with what is above four bits: the fifth
+// bit of step s is bit s of its input's byte (U5); the fifth and sixth of step s are bits
+// 2(s mod 4) and 2(s mod 4)+1 of the byte in the row s / 4 of two (U6).
 #pragma once
 
 #include "kernels/table.h"
 
 namespace octavo {
 
+// Headers are whole lines of the cache: codes are loaded by lines.
 struct GroupLayout {
-  int scales;      // for each output: 1, or 2 (one for 16 inputs)
+  int span;          // groups of a block
+  int header_bytes;  // of a block
+  int parts;         // of a group: 2 where a scale is for 16 inputs
   bool minima;
-  int code_bytes;  // of all 32 outputs
-  int offset;      // what the kernels take off a code; tables hold values that it was added to
+  int code_bytes;    // of a group, all 32 outputs
+  int offset;        // what the kernels take off a code; tables hold values that it was added to
 };
 
 // By Format; those without codes have no layout.
 constexpr GroupLayout kGroupLayouts[kFormats] = {
-    {}, {}, {},            // F32, F16, BF16
-    {1, false, 1024, 128}, // U8
-    {1, false, 512, 8},    // U4
-    {1, true, 512, 0},     // U4Min
-    {1, false, 640, 16},   // U5
-    {1, true, 640, 0},     // U5Min
-    {2, false, 768, 32},   // U6
-    {1, false, 512, 128},  // Table4
-    {1, false, 512, 16},   // Mx4
+    {}, {}, {},                      // F32, F16, BF16
+    {1, 64, 1, false, 1024, 128},    // U8
+    {2, 64, 1, false, 1024, 128},    // U8By64
+    {4, 64, 1, false, 1024, 128},    // U8By128
+    {1, 64, 1, false, 512, 8},       // U4
+    {2, 64, 1, false, 512, 8},       // U4By64
+    {4, 64, 1, false, 512, 8},       // U4By128
+    {1, 128, 1, true, 512, 0},       // U4Min
+    {8, 512, 1, true, 512, 0},       // U4K
+    {1, 64, 1, false, 640, 16},      // U5
+    {1, 128, 1, true, 640, 0},       // U5Min
+    {8, 512, 1, true, 640, 0},       // U5K
+    {8, 576, 2, false, 768, 32},     // U6
+    {1, 64, 1, false, 512, 128},     // Table4
+    {2, 64, 1, false, 512, 16},      // Mx4
 };
 
 constexpr int kSteps = kGroup / 4;      // of 4 inputs, which one instruction takes together
-constexpr int kHeaderLine = kPanel * 2;  // bytes
+constexpr int kHeaderLine = kPanel * 2;  // bytes of 32 scales
 constexpr int kCodeRow = kPanel * 4;     // bytes
+// Of U4K and U5K, behind scales and minima.
+constexpr int kSixBits = 2 * kHeaderLine;
+constexpr int kSixBitsGroup = kPanel + kPanel / 2;
 
 // A prepared row has 64 bytes for each group of 32 inputs, one line of the cache: 32 codes q, and
 // behind them what every format's products need: d, d · Σq (fp32), and where their integer sums

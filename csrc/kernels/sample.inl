@@ -146,9 +146,30 @@ inline void enter_block(Race& race, int begin, int end, float most) {
   }
 }
 
-constexpr int kBlock = 128;  // tokens that share a maximum
+constexpr int kBlock = kLogitBlock;  // tokens that share a maximum
 
 size_t draw_scratch(int size) { return (size + kBlock - 1) / kBlock * sizeof(float); }
+
+float block_maxima(const float* logits, int size, float* maxima) {
+  float most = -__builtin_inff();
+  Ints bad{};
+  for (int begin = 0; begin < size; begin += kBlock, ++maxima) {
+    *maxima = largest(logits + begin, size - begin < kBlock ? size - begin : kBlock, bad);
+    most = *maxima > most ? *maxima : most;
+  }
+  return none(bad) ? most : __builtin_nanf("");
+}
+
+int32_t count_above(const float* logits, int size, float value) {
+  Ints counts{};
+  const Floats edge = attend::splat(value);
+  int i = 0;
+  for (; i + kLanes <= size; i += kLanes) counts -= attend::load<Floats>(logits + i) > edge;
+  int32_t count = 0;
+  for (int lane = 0; lane < kLanes; ++lane) count += counts[lane];
+  for (; i < size; ++i) count += logits[i] > value;
+  return count;
+}
 
 int32_t draw(const float* logits, int size, double temperature, uint64_t one, uint64_t two,
              uint8_t* scratch) {
@@ -234,6 +255,28 @@ double shares(const float* logits, int size, double temperature, double most, do
   return total;
 }
 
+double total(const float* logits, int size, double most) {
+  constexpr int kSums = 16, kVectors = kSums / kWordLanes;
+  Doubles sums[kVectors]{};
+  const auto add = [&](const float* some) {
+    for (int v = 0; v < kVectors; ++v) {
+      const HalfFloats x = attend::load<HalfFloats>(some + v * kWordLanes);
+      sums[v] += exponential(__builtin_convertvector(x, Doubles) - most);
+    }
+  };
+  int i = 0;
+  for (; i + kSums <= size; i += kSums) add(logits + i);
+  if (i < size) {
+    float rest[kSums];
+    for (int lane = 0; lane < kSums; ++lane)
+      rest[lane] = i + lane < size ? logits[i + lane] : -__builtin_inff();
+    add(rest);
+  }
+  double sum = 0.0;
+  for (int lane = 0; lane < kSums; ++lane) sum += sums[lane / kWordLanes][lane % kWordLanes];
+  return sum;
+}
+
 }  // namespace sample
 
 void add_sampling(KernelTable& table) {
@@ -242,6 +285,9 @@ void add_sampling(KernelTable& table) {
   table.draw = sample::draw;
   table.draw_among = sample::draw_among;
   table.shares = sample::shares;
+  table.block_maxima = sample::block_maxima;
+  table.total = sample::total;
+  table.count_above = sample::count_above;
 }
 
 }  // namespace

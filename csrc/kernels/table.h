@@ -22,6 +22,7 @@ constexpr int kBlockTokens = 16;
 constexpr int kSplit = 512;     // positions of KV whose softmax is one; fixed, see the law
 constexpr int kAttentionRows = 16;  // most rows of a sequence that one attention item takes
 constexpr int kAlign = 64;      // bytes; of every buffer and panel
+constexpr int kLogitBlock = 128;  // logits whose largest is kept, so that few of them are looked at
 
 // ---- weights ----
 
@@ -32,15 +33,21 @@ enum class Format : uint8_t {
   F16,       // activations in fp32
   BF16,      // activations rounded to bf16
   U8,        // Q8_0 and our int8: codes + 128, a scale for 32
+  U8By64,    // our int8 with a scale for 64 …
+  U8By128,   // … and for 128
   U4,        // Q4_0 and our int4: offset 8, a scale for 32
-  U4Min,     // Q4_1, Q4_K: scale and minimum for 32
+  U4By64,    // our int4 with a scale for 64 …
+  U4By128,   // … and for 128
+  U4Min,     // Q4_1: scale and minimum for 32
+  U4K,       // Q4_K: both are six bits, times one of two scales for 256
   U5,        // Q5_0: offset 16
-  U5Min,     // Q5_1, Q5_K
-  U6,        // Q6_K: offset 32, a scale for 16
+  U5Min,     // Q5_1
+  U5K,       // Q5_K: as U4K
+  U6,        // Q6_K: offset 32, eight bits of scale for 16, times one for 256
   Table4,    // IQ4_NL: the code picks one of 16 values
   Mx4,       // MXFP4: the code is an E2M1 float, the scale a power of two
 };
-constexpr int kFormats = 11;
+constexpr int kFormats = 17;
 
 // A packed matrix [outputs, inputs]. Panel p holds outputs p·32 … p·32+31 with all their inputs,
 // contiguously, scales inside, in the order in which a thread streams it. The last panel is filled
@@ -81,12 +88,12 @@ struct Epilogue {
 
 enum class CacheFormat : uint8_t { F32, BF16, Int8 };
 
-// One layer's cache. Block b of KV head h begins at element (b · kv_heads + h) · block_size ·
-// head_dim of each array. Inside, per 16 tokens: F32 keys as [head_dim][16], values as
-// [16][head_dim]; BF16 and Int8 keys as [head_dim/2][16][2], values as [8][head_dim][2] (pairs of
-// tokens), so that both products run over pairs. head_dim is a multiple of 8 and at most 512.
-// Int8 keeps one fp32 scale for each token and head, in arrays beside:
-// [(b·kv_heads+h)·block_size+t].
+// One layer's cache. A cell is a token's key, or value, of one KV head: head_dim elements. Block b
+// of KV head h begins at cell b · block_cells + h · block_size of each array; where block_cells is
+// more than kv_heads · block_size, other layers' cells lie between. Inside, per 16 tokens: F32 keys
+// as [head_dim][16], values as [16][head_dim]; BF16 and Int8 keys as [head_dim/2][16][2], values as
+// [8][head_dim][2] (pairs of tokens), so that both products run over pairs. head_dim is a multiple
+// of 8 and at most 512. Int8 keeps one fp32 scale for each cell, in arrays beside.
 struct Cache {
   void* keys;
   void* values;
@@ -96,6 +103,7 @@ struct Cache {
   int32_t block_size;
   int32_t kv_heads;
   int32_t head_dim;
+  int64_t block_cells;
 };
 
 struct AttentionShape {
@@ -193,6 +201,13 @@ struct KernelTable {
                         uint64_t one, uint64_t two);
   // out[i] = exp(logits[i] / temperature - most), none above 1; returns their sum.
   double (*shares)(const float* logits, int size, double temperature, double most, double* out);
+  // What log-probabilities are made of. maxima[b] becomes the largest of logits b · kLogitBlock …;
+  // returns the largest of all, NaN if any is not finite.
+  float (*block_maxima)(const float* logits, int size, float* maxima);
+  // The sum of exp(logits[i] - most), in 16 partial sums: the l-th adds the logits 16 · i + l in
+  // order, and they are added up in order, in every tier and wherever the row stands.
+  double (*total)(const float* logits, int size, double most);
+  int32_t (*count_above)(const float* logits, int size, float value);
 };
 
 const KernelTable* scalar_kernels();

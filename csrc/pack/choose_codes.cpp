@@ -1,10 +1,9 @@
-// Int8 and int4 made at load: the scale and the codes for 32 floats.
+// Int8 and int4 made at load: the scale and the codes for a group of floats.
 #include "pack/choose_codes.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/table.h"
 #include "kernels/numbers.h"
 
 namespace octavo {
@@ -14,9 +13,9 @@ constexpr uint16_t kNotANumber = 0x7e00;
 constexpr float kSmallestHalf = 0x1p-24f;
 
 // The value of the largest magnitude, with its sign; not a number if one is not finite.
-float extreme_of(const float* values) {
+float extreme_of(const float* values, int count) {
   float extreme = 0.0f, check = 0.0f;
-  for (int i = 0; i < kGroup; i++) {
+  for (int i = 0; i < count; i++) {
     check += values[i] * 0.0f;  // a NaN as soon as one is infinite or a NaN
     if (std::fabs(values[i]) > std::fabs(extreme)) extreme = values[i];
   }
@@ -34,10 +33,10 @@ struct Fit {
   float gain = 0.0f;
 };
 
-Fit fit_four_bits(const float* values, float inverse) {
+Fit fit_four_bits(const float* values, int count, float inverse) {
   // Sums by four, as wide as the smallest vector, so that they need not be in one order.
   float products[4] = {}, squares[4] = {};
-  for (int i = 0; i < kGroup; i += 4) {
+  for (int i = 0; i < count; i += 4) {
     for (int j = 0; j < 4; j++) {
       const float value = values[i + j];
       const float code = std::min(std::max(whole(value * inverse), -8.0f), 7.0f);
@@ -52,8 +51,8 @@ Fit fit_four_bits(const float* values, float inverse) {
   return {scale, product * scale};
 }
 
-void four_bit_codes(const float* values, float scale, uint8_t* codes) {
-  for (int i = 0; i < kGroup; i++) {
+void four_bit_codes(const float* values, int count, float scale, uint8_t* codes) {
+  for (int i = 0; i < count; i++) {
     const float code = std::min(std::max(whole(values[i] / scale), -8.0f), 7.0f);
     codes[i] = static_cast<uint8_t>(static_cast<int>(code) + 8);
   }
@@ -61,23 +60,23 @@ void four_bit_codes(const float* values, float scale, uint8_t* codes) {
 
 }  // namespace
 
-uint16_t choose_eight_bits(const float* values, uint8_t* codes) {
-  std::fill(codes, codes + kGroup, uint8_t{128});
-  const float extreme = extreme_of(values);
+uint16_t choose_eight_bits(const float* values, int count, uint8_t* codes) {
+  std::fill(codes, codes + count, uint8_t{128});
+  const float extreme = extreme_of(values, count);
   if (!std::isfinite(extreme)) return kNotANumber;
   const uint16_t half = float_to_half(std::fabs(extreme) / 127.0f);
   const float scale = half_to_float(half);
   if (scale == 0.0f) return 0;
-  for (int i = 0; i < kGroup; i++) {
+  for (int i = 0; i < count; i++) {
     const float code = std::min(std::max(whole(values[i] / scale), -127.0f), 127.0f);
     codes[i] = static_cast<uint8_t>(static_cast<int>(code) + 128);
   }
   return half;
 }
 
-uint16_t choose_four_bits(const float* values, uint8_t* codes) {
-  std::fill(codes, codes + kGroup, uint8_t{8});
-  const float extreme = extreme_of(values);
+uint16_t choose_four_bits(const float* values, int count, uint8_t* codes) {
+  std::fill(codes, codes + count, uint8_t{8});
+  const float extreme = extreme_of(values, count);
   if (!std::isfinite(extreme)) return kNotANumber;
   if (std::fabs(extreme) < kSmallestHalf) return 0;
   // -8 has no counterpart: first the sign that gives it to the extreme value, then the other one,
@@ -85,14 +84,14 @@ uint16_t choose_four_bits(const float* values, uint8_t* codes) {
   Fit best;
   for (const float sign : {-1.0f, 1.0f}) {
     for (float reach = 5.5f; reach <= 9.5f; reach += 0.25f) {
-      const Fit fit = fit_four_bits(values, sign * reach / extreme);
+      const Fit fit = fit_four_bits(values, count, sign * reach / extreme);
       if (fit.gain > best.gain) best = fit;
     }
   }
   const uint16_t half = float_to_half(best.scale);
   const float scale = half_to_float(half);
   if (scale == 0.0f) return 0;
-  four_bit_codes(values, scale, codes);
+  four_bit_codes(values, count, scale, codes);
   return half;
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "pack/pack_float.h"
+#include "pack/pack_groups.h"
 #include "pack/pack_quantized.h"
 
 namespace octavo {
@@ -33,7 +34,7 @@ Format own_format(Stored type) {
 
 bool can_pack(Stored type, Format format) {
   if (!is_float_type(type)) return is_quantized_type(type) && format == own_format(type);
-  return is_float_format(format) || format == Format::U8 || format == Format::U4;
+  return is_float_format(format) || is_made_format(format);
 }
 
 size_t panel_bytes(Format format, int inputs) {
@@ -56,7 +57,8 @@ void pack_panels(Format format, Stored type, const uint8_t* const* rows, int out
   const size_t bytes = panel_bytes(format, inputs);
   for (int panel = first_panel; panel < end_panel; panel++) {
     const int first = panel * kPanel, count = std::min(kPanel, outputs - first);
-    pack_quantized_panel(format, type, rows + first, count, inputs, data + panel * bytes);
+    if (packs_groups(type)) pack_groups(type, rows + first, count, inputs, data + panel * bytes);
+    else pack_quantized_panel(format, type, rows + first, count, inputs, data + panel * bytes);
   }
 }
 

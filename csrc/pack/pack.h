@@ -22,7 +22,7 @@ size_t stored_row_bytes(Stored type, int inputs);
 
 // The format in which a stored type is kept at its own size.
 Format own_format(Stored type);
-// F32/F16/BF16 go to any float format, to U8 and to U4 too
+// F32/F16/BF16 go to any float format, and to U8 and U4 with groups of any size
 bool can_pack(Stored type, Format format);
 
 size_t panel_bytes(Format format, int inputs);

@@ -11,48 +11,78 @@ namespace octavo {
 
 namespace {
 
-// Inputs taken from each row in turn: the piece of panel they go to must stay in the L1.
+// Inputs taken from each row in turn: the piece of panel they go to must stay in the L1. Even, so
+// that pairs are not torn.
 constexpr int kPiece = 64;
+constexpr size_t kPieceBytes = kPiece * sizeof(float);
 
 size_t element_bytes(Format format) { return format == Format::F32 ? 4 : 2; }
 
-// Where input i of column 0 lies in a panel, counted in elements; a column further is `apart` on.
-size_t place(Format format, int i) {
-  if (format != Format::BF16) return static_cast<size_t>(i) * kPanel;
-  return static_cast<size_t>(i / 2) * kPanel * 2 + i % 2;
+// Words of 32 rows, word by word: what a row has side by side comes to stand 32 words apart. A few
+// rows at once, so that eight bytes are written together.
+template <class Word>
+void interleave(const uint8_t* const* rows, int count, uint8_t* to) {
+  constexpr int kTogether = sizeof(uint64_t) / sizeof(Word);
+  for (int column = 0; column < kPanel; column += kTogether) {
+    for (int i = 0; i < count; ++i) {
+      uint64_t together = 0;
+      for (int k = 0; k < kTogether; ++k) {
+        Word word;
+        std::memcpy(&word, rows[column + k] + sizeof(Word) * i, sizeof(Word));
+        together |= static_cast<uint64_t>(word) << (8 * sizeof(Word) * k);
+      }
+      std::memcpy(to + sizeof(Word) * (kPanel * i + column), &together, sizeof together);
+    }
+  }
 }
 
 template <class Element, class Convert>
-void scatter(Format format, const float* values, int first, int count, int column, uint8_t* panel,
-             Convert convert) {
-  Element* elements = reinterpret_cast<Element*>(panel);
-  const int apart = format == Format::BF16 ? 2 : 1;
+void convert_all(const float* values, int count, uint8_t* out, Convert convert) {
   for (int i = 0; i < count; ++i) {
-    elements[place(format, first + i) + static_cast<size_t>(column) * apart] = convert(values[i]);
+    const Element element = convert(values[i]);
+    std::memcpy(out + sizeof element * i, &element, sizeof element);
   }
 }
 
-void scatter_floats(Format format, const float* values, int first, int count, int column,
-                    uint8_t* panel) {
+void write_floats(Format format, const float* values, int count, uint8_t* out) {
   switch (format) {
-    case Format::F32:
-      return scatter<float>(format, values, first, count, column, panel, [](float v) { return v; });
-    case Format::F16:
-      return scatter<uint16_t>(format, values, first, count, column, panel, float_to_half);
-    default:
-      return scatter<uint16_t>(format, values, first, count, column, panel, float_to_bf16);
+    case Format::F32: std::memcpy(out, values, sizeof(float) * count); return;
+    case Format::F16: return convert_all<uint16_t>(values, count, out, float_to_half);
+    default: return convert_all<uint16_t>(values, count, out, float_to_bf16);
   }
 }
 
-// Elements as they are: a number that is kept as it was stored is not converted twice.
-void scatter_bits(Format format, const uint8_t* row, int first, int count, int column,
-                  uint8_t* panel) {
-  const size_t size = element_bytes(format);
-  const int apart = format == Format::BF16 ? 2 : 1;
-  for (int i = 0; i < count; ++i) {
-    const size_t to = place(format, first + i) + static_cast<size_t>(column) * apart;
-    std::memcpy(panel + to * size, row + static_cast<size_t>(first + i) * size, size);
+// A piece of a row in the panel's numbers: the stored ones, where they are that, so that what is
+// kept as it was stored keeps its bits; else in `room`, where half a pair gets a zero.
+const uint8_t* piece_of(Format format, Stored type, const uint8_t* row, int first, int count,
+                        uint8_t* room) {
+  const bool is_half = format == Format::BF16 && count % 2;
+  const size_t size = element_bytes(format), bytes = size * static_cast<size_t>(count);
+  if (is_half) std::memset(room, 0, kPieceBytes);
+  if (own_float_format(type) == format) {
+    const uint8_t* stored = row + size * first;
+    if (!is_half) return stored;
+    std::memcpy(room, stored, bytes);
+  } else {
+    float values[kPiece];
+    read_floats(type, row, first, count, values);
+    write_floats(format, values, count, room);
   }
+  return room;
+}
+
+void pack_piece(Format format, Stored type, const uint8_t* const* rows, int columns, int first,
+                int count, uint8_t* to) {
+  static constexpr uint8_t kZeros[kPieceBytes] = {};
+  alignas(16) uint8_t rooms[kPanel][kPieceBytes];
+  const uint8_t* pieces[kPanel];
+  for (int column = 0; column < kPanel; ++column) {
+    const bool is_stored = column < columns && rows[column];
+    pieces[column] = is_stored ? piece_of(format, type, rows[column], first, count, rooms[column])
+                               : kZeros;
+  }
+  if (format == Format::F16) return interleave<uint16_t>(pieces, count, to);
+  interleave<uint32_t>(pieces, format == Format::BF16 ? (count + 1) / 2 : count, to);
 }
 
 }  // namespace
@@ -94,24 +124,13 @@ void read_floats(Stored type, const uint8_t* row, int first, int count, float* o
 void pack_float_panels(Format format, Stored type, const uint8_t* const* rows, int outputs,
                        int inputs, int first_panel, int end_panel, uint8_t* data) {
   const size_t bytes = float_panel_bytes(format, inputs);
-  const bool same = own_float_format(type) == format;
-  float values[kPiece];
+  const size_t input_bytes = element_bytes(format) * kPanel;
   for (int p = first_panel; p < end_panel; ++p) {
     uint8_t* panel = data + static_cast<size_t>(p) * bytes;
-    std::memset(panel, 0, bytes);
     const int columns = std::min(kPanel, outputs - p * kPanel);
     for (int first = 0; first < inputs; first += kPiece) {
-      const int count = std::min(kPiece, inputs - first);
-      for (int column = 0; column < columns; ++column) {
-        const uint8_t* row = rows[p * kPanel + column];
-        if (!row) continue;
-        if (same) {
-          scatter_bits(format, row, first, count, column, panel);
-        } else {
-          read_floats(type, row, first, count, values);
-          scatter_floats(format, values, first, count, column, panel);
-        }
-      }
+      pack_piece(format, type, rows + static_cast<size_t>(p) * kPanel, columns, first,
+                 std::min(kPiece, inputs - first), panel + input_bytes * first);
     }
   }
 }

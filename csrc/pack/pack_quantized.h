@@ -7,6 +7,7 @@ namespace octavo {
 
 bool is_quantized_type(Stored type);
 bool is_quantized_format(Format format);
+bool is_made_format(Format format);  // from floats: int8 and int4
 Format own_quantized_format(Stored type);
 
 // Both refuse a number of inputs that does not make whole groups or blocks.

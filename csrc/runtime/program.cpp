@@ -47,9 +47,12 @@ Program::~Program() = default;
 
 void Program::append(Instruction i) {
   if (i.op == Op::Attention) {
+    const bool of_wanted = i.out.space == Space::Wanted;
     size_t plan = 0;
-    while (plan < plans_.size() && !is_cut_alike(plans_[plan].shape, i.attention)) ++plan;
-    if (plan == plans_.size()) plans_.push_back({i.attention, AttentionPlan(), {}});
+    while (plan < plans_.size() && !(plans_[plan].of_wanted == of_wanted &&
+                                     is_cut_alike(plans_[plan].shape, i.attention)))
+      ++plan;
+    if (plan == plans_.size()) plans_.push_back({i.attention, of_wanted, AttentionPlan(), {}});
     i.plan = static_cast<int32_t>(plan);
     groups_ = std::max(groups_, i.group + 1);
   }
@@ -66,6 +69,7 @@ void Program::append(Instruction i) {
   shares_.push_back(std::make_unique<Shares>(team_->size()));
   instructions_.push_back(std::move(i));
   seconds_.push_back(0.0);
+  waits_.push_back(0.0);
 }
 
 int Program::add_rope(Rope rope) {
@@ -81,30 +85,38 @@ void Program::set_scratch(Space space, int64_t row_bytes, int64_t prepared_row_b
   prepared_row_bytes_[static_cast<int>(space)] = prepared_row_bytes;
 }
 
+// A block's cells of all layers lie together: [block][layer][keys, values][head][token], and the
+// same once more for scales. So a sequence reads few pages of memory, huge ones where the system
+// has them, though every layer looks into every block.
 void Program::make_caches(CacheFormat format, int layers, int64_t blocks, int block_size,
                           int kv_heads, int head_dim) {
   const size_t element = format == CacheFormat::F32 ? 4 : format == CacheFormat::BF16 ? 2 : 1;
-  const int64_t cells = blocks * kv_heads * block_size;
+  const int64_t array_cells = int64_t{kv_heads} * block_size;  // of a block's keys, of a layer
+  const int64_t block_cells = 2 * layers * array_cells;
+  const size_t cell_bytes = head_dim * element;
+  const size_t bytes = (blocks * block_cells * cell_bytes + kAlign - 1) / kAlign * kAlign;
+  const size_t scale_bytes =
+      format == CacheFormat::Int8 ? blocks * block_cells * sizeof(float) : 0;
   cache_blocks_ = blocks;
-  cache_bytes_ = (cells * head_dim * static_cast<int64_t>(element) + kAlign - 1) / kAlign * kAlign;
-  const int64_t scale_bytes = format == CacheFormat::Int8 ? cells * 4 : 0;
-  cache_pages_ = Pages(2 * layers * (cache_bytes_ + scale_bytes), false);
-  uint8_t* at = cache_pages_.data();
+  cache_pages_ = Pages(bytes + scale_bytes, true);
+  block_bytes_ = block_cells * cell_bytes;
+  block_scales_ = scale_bytes ? block_cells : 0;
+  cache_scales_ = reinterpret_cast<float*>(cache_pages_.data() + bytes);
   caches_.clear();
   for (int layer = 0; layer < layers; ++layer) {
+    const int64_t keys = 2 * layer * array_cells, values = keys + array_cells;
     Cache cache{};
-    cache.keys = at;
-    cache.values = at + cache_bytes_;
-    at += 2 * cache_bytes_;
+    cache.keys = cache_pages_.data() + keys * cell_bytes;
+    cache.values = cache_pages_.data() + values * cell_bytes;
     if (scale_bytes) {
-      cache.key_scales = reinterpret_cast<float*>(at);
-      cache.value_scales = reinterpret_cast<float*>(at + scale_bytes);
-      at += 2 * scale_bytes;
+      cache.key_scales = cache_scales_ + keys;
+      cache.value_scales = cache_scales_ + values;
     }
     cache.format = format;
     cache.block_size = block_size;
     cache.kv_heads = kv_heads;
     cache.head_dim = head_dim;
+    cache.block_cells = block_cells;
     caches_.push_back(cache);
   }
 }
@@ -114,19 +126,11 @@ void Program::copy_block(int64_t source, int64_t destination) {
   if (source < 0 || destination < 0 || source >= cache_blocks_ || destination >= cache_blocks_)
     throw std::invalid_argument("a block to be copied is not one of the cache's");
   if (source == destination) return;
-  const auto copy = [&](void* array, size_t bytes) {
-    uint8_t* base = static_cast<uint8_t*>(array);
-    std::memcpy(base + destination * bytes, base + source * bytes, bytes);
-  };
-  for (const Cache& cache : caches_) {
-    const size_t cells = static_cast<size_t>(cache.kv_heads) * cache.block_size;
-    const size_t element = cache.format == CacheFormat::F32 ? 4 : cache.key_scales ? 1 : 2;
-    copy(cache.keys, cells * cache.head_dim * element);
-    copy(cache.values, cells * cache.head_dim * element);
-    if (!cache.key_scales) continue;
-    copy(cache.key_scales, cells * sizeof(float));
-    copy(cache.value_scales, cells * sizeof(float));
-  }
+  uint8_t* cells = cache_pages_.data();
+  std::memcpy(cells + destination * block_bytes_, cells + source * block_bytes_, block_bytes_);
+  if (block_scales_)
+    std::memcpy(cache_scales_ + destination * block_scales_,
+                cache_scales_ + source * block_scales_, block_scales_ * sizeof(float));
 }
 
 void Program::check(const Step& step) const {
@@ -162,6 +166,28 @@ void Program::check(const Step& step) const {
   }
 }
 
+// Which rows anything is wanted of, each once, and where those that are asked for are among them.
+void Program::find_wanted() {
+  wanted_places_.assign(rows_of(Space::Tokens), -1);
+  wanted_rows_.clear();
+  const auto asked = {static_cast<int>(Space::Logits), static_cast<int>(Space::Hidden)};
+  for (const int space : asked)
+    for (int row = 0; row < step_.rows[space]; ++row)
+      wanted_places_[step_.selected[space][row]] = 0;
+  for (size_t row = 0; row < wanted_places_.size(); ++row) {
+    if (wanted_places_[row] < 0) continue;
+    wanted_places_[row] = static_cast<int32_t>(wanted_rows_.size());
+    wanted_rows_.push_back(static_cast<int32_t>(row));
+  }
+  for (const int space : asked) {
+    places_[space].resize(step_.rows[space]);
+    for (int row = 0; row < step_.rows[space]; ++row)
+      places_[space][row] = wanted_places_[step_.selected[space][row]];
+  }
+  step_.rows[static_cast<int>(Space::Wanted)] = static_cast<int32_t>(wanted_rows_.size());
+  step_.selected[static_cast<int>(Space::Wanted)] = wanted_rows_.data();
+}
+
 void Program::make_room(const Step& step) {
   for (int space = 0; space < kSpaces; ++space) {
     if (step.rows[space] <= capacity_[space]) continue;
@@ -194,6 +220,7 @@ void Program::run(const Step& step) {
   step_ = step;
   step_.rows[static_cast<int>(Space::Pairs)] =
       step.rows[static_cast<int>(Space::Tokens)] * top_k_;
+  find_wanted();
   plan_attention();
   make_room(step_);
   ++epoch_;
@@ -207,6 +234,11 @@ void Program::work(int index) {
   for (size_t at = 0; at < instructions_.size(); ++at) {
     const Instruction& i = instructions_[at];
     if (i.barrier) team_->meet();
+    if (timed) {
+      const auto met = Clock::now();
+      waits_[at] += std::chrono::duration<double>(met - began).count();
+      began = met;
+    }
     if (step_.rows[static_cast<int>(i.space)] > 0) execute(i, *shares_[at], index, worker);
     if (!timed) continue;
     const auto now = Clock::now();
@@ -218,6 +250,7 @@ void Program::work(int index) {
 void Program::set_profiling(bool on) {
   profiling_ = on;
   std::fill(seconds_.begin(), seconds_.end(), 0.0);
+  std::fill(waits_.begin(), waits_.end(), 0.0);
 }
 
 size_t Program::scratch_bytes() const {

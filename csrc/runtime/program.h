@@ -18,9 +18,10 @@
 
 namespace octavo {
 
-// What rows stand for. Pairs are (token, chosen expert): top_k for each token.
-enum class Space : uint8_t { Tokens, Logits, Hidden, Pairs };
-constexpr int kSpaces = 4;
+// What rows stand for. Pairs are (row, chosen expert): top_k for each row. Wanted are those of the
+// step's rows, in its order, that logits or hidden states are wanted of.
+enum class Space : uint8_t { Tokens, Logits, Hidden, Pairs, Wanted };
+constexpr int kSpaces = 5;
 
 // Columns of a buffer: where its rows begin, and how far they are apart.
 struct Ref {
@@ -85,7 +86,8 @@ struct Instruction {
   bool by_position = false;  // Embed: the table is looked up by position
   std::vector<Piece> pieces;  // Gemm; Embed: the table; experts: one an expert
 
-  // Attention: x is queries, y keys, `values` values, normed and turned in place.
+  // Attention: x is queries, y keys, `values` values, normed and turned in place. Of all rows keys
+  // and values are written; where `out` has the wanted rows only those attend.
   Ref values;
   NormShape k_norm;
   AttentionShape attention{};
@@ -103,9 +105,10 @@ struct Rope {
   RopeShape shape{};
 };
 
-// The step's attention for all layers of one shape and window.
+// The step's attention for all layers of one shape and window, of all rows or of those wanted.
 struct Attending {
   AttentionShape shape;
+  bool of_wanted;
   AttentionPlan plan;
   std::vector<float> partials;
 };
@@ -118,7 +121,7 @@ struct Step {
   int32_t sequences = 0;
   std::vector<const int32_t*> tables;  // a group: [sequences, table_width]
   int32_t table_width = 0;
-  const int32_t* selected[kSpaces] = {};  // Logits, Hidden: which rows
+  const int32_t* selected[kSpaces] = {};  // Logits, Hidden (and, worked out, Wanted): which rows
   float* logits_out = nullptr;
   float* hidden_out = nullptr;
   int32_t rows[kSpaces] = {};
@@ -145,12 +148,15 @@ class Program {
   int64_t hidden_stride() const { return hidden_stride_; }
 
   void set_profiling(bool on);
-  const std::vector<double>& seconds() const { return seconds_; }  // worker 0's, by instruction
+  // Worker 0's, by instruction: at work, and waiting for the others before it.
+  const std::vector<double>& seconds() const { return seconds_; }
+  const std::vector<double>& waits() const { return waits_; }
   int threads() const { return team_->size(); }
   size_t scratch_bytes() const;
 
  private:
   void check(const Step& step) const;
+  void find_wanted();
   void make_room(const Step& step);
   void work(int index);
   void execute(const Instruction& i, Shares& shares, int index, Worker& worker);
@@ -190,7 +196,9 @@ class Program {
   std::vector<Attending> plans_;
   std::vector<Cache> caches_;
   Pages cache_pages_;
-  int64_t cache_bytes_ = 0;  // of one layer's keys or values
+  float* cache_scales_ = nullptr;
+  size_t block_bytes_ = 0;    // a block's cells of all layers
+  int64_t block_scales_ = 0;  // and their scales, where cells have them
   int64_t cache_blocks_ = 0;
   int groups_ = 0;
   int top_k_ = 0;
@@ -212,12 +220,18 @@ class Program {
   std::vector<std::vector<float>> tables_;  // a rope: [rows, dimensions]
   std::vector<Worker> workers_;
   std::vector<std::vector<SequenceRows>> sequences_;  // a group of KV blocks
+  // The same of wanted rows that follow each other; first_row counts those that are wanted.
+  std::vector<std::vector<SequenceRows>> wanted_sequences_;
+  std::vector<int32_t> wanted_rows_;
+  std::vector<int32_t> wanted_places_;     // of each row among the wanted ones; -1: it is none
+  std::vector<int32_t> places_[kSpaces];   // Logits, Hidden: of each of theirs
   std::vector<int32_t> pair_rows_;    // [pairs], by expert and then by row: which row
   std::vector<float> pair_weights_;   // the same order
   std::vector<int32_t> pair_starts_;  // [experts + 1]
 
   bool profiling_ = false;
   std::vector<double> seconds_;
+  std::vector<double> waits_;
 };
 
 }  // namespace octavo

@@ -12,19 +12,27 @@ namespace octavo {
 
 void Program::plan_attention() {
   sequences_.resize(groups_);
+  wanted_sequences_.resize(groups_);
   for (int group = 0; group < groups_; ++group) {
     sequences_[group].clear();
+    wanted_sequences_[group].clear();
     for (int s = 0; s < step_.sequences; ++s) {
-      const int first = step_.row_starts[s];
-      sequences_[group].push_back({first, step_.row_starts[s + 1] - first, step_.positions[first],
-                                   step_.tables[group] +
-                                       static_cast<size_t>(s) * step_.table_width});
+      const int first = step_.row_starts[s], end = step_.row_starts[s + 1];
+      const int32_t* table = step_.tables[group] + static_cast<size_t>(s) * step_.table_width;
+      sequences_[group].push_back({first, end - first, step_.positions[first], table});
+      for (int row = first; row < end; ++row) {
+        const int place = wanted_places_[row];
+        if (place < 0) continue;
+        if (row > first && wanted_places_[row - 1] >= 0) ++wanted_sequences_[group].back().rows;
+        else wanted_sequences_[group].push_back({place, 1, step_.positions[row], table});
+      }
     }
   }
   for (Attending& attending : plans_) {
     // How rows are cut depends on lengths alone, which all groups share.
-    attending.plan.make(kernels_, attending.shape, sequences_[0].data(), step_.sequences,
-                        team_->size());
+    const auto& sequences = attending.of_wanted ? wanted_sequences_[0] : sequences_[0];
+    attending.plan.make(kernels_, attending.shape, sequences.data(),
+                        static_cast<int>(sequences.size()), team_->size());
     if (attending.partials.size() < attending.plan.partial_floats())
       attending.partials.resize(attending.plan.partial_floats());
   }
@@ -59,8 +67,11 @@ void Program::finish_rows(const Instruction& i, int first, int end) {
 
 void Program::attention(const Instruction& i, Shares& shares, int index, Worker& worker) {
   const int rows = rows_of(Space::Tokens);
-  // A norm over all heads together needs the whole row, which an item of one head has not.
-  const bool alone = rows == step_.sequences && i.norm.heads != 1 && i.k_norm.heads != 1;
+  const bool of_wanted = i.out.space == Space::Wanted;
+  // A norm over all heads together needs the whole row, which an item of one head has not; and a
+  // row that does not attend has no item to write its key.
+  const bool alone = rows == step_.sequences && i.norm.heads != 1 && i.k_norm.heads != 1 &&
+                     (!of_wanted || rows_of(Space::Wanted) == rows);
   if (!alone) {
     const int64_t threads = team_->size(), all = rows;
     const int first = static_cast<int>(all * index / threads);
@@ -69,13 +80,18 @@ void Program::attention(const Instruction& i, Shares& shares, int index, Worker&
     team_->meet();
   }
   Attending& attending = plans_[i.plan];
+  const auto& sequences = (of_wanted ? wanted_sequences_ : sequences_)[i.group];
   AttentionCall call{&kernels_,    caches_[i.layer], i.attention,
-                     sequences_[i.group].data(), at(i.x), static_cast<size_t>(i.x.stride),
+                     sequences.data(), at(i.x), static_cast<size_t>(i.x.stride),
                      at(i.out),    static_cast<size_t>(i.out.stride), attending.partials.data()};
   shares.take_next(static_cast<int>(attending.plan.items().size()), epoch_, [&](int item) {
     if (alone) {
       call.q = turn_alone(i, attending.plan.items()[item], worker);
       call.q_stride = 0;  // it is the item's only row, whatever its number
+    } else if (of_wanted) {
+      // Queries are where their rows are among all of the step's, results among the wanted ones.
+      const int place = sequences[attending.plan.items()[item].sequence].first_row;
+      call.q = at(i.x, wanted_rows_[place] - place);
     }
     attending.plan.run_item(item, call, worker.kernel_scratch);
   });
@@ -91,6 +107,19 @@ NormShape heads_of(NormShape norm, int first, int count, int head_dim) {
   }
   norm.heads = count;
   return norm;
+}
+
+// A KV head's cells, as a cache that has no other.
+Cache one_head(Cache cache, int kv_head) {
+  const int64_t first = int64_t{kv_head} * cache.block_size;
+  const int64_t element =
+      cache.format == CacheFormat::F32 ? 4 : cache.format == CacheFormat::BF16 ? 2 : 1;
+  cache.keys = static_cast<uint8_t*>(cache.keys) + first * cache.head_dim * element;
+  cache.values = static_cast<uint8_t*>(cache.values) + first * cache.head_dim * element;
+  if (cache.key_scales) cache.key_scales += first;
+  if (cache.value_scales) cache.value_scales += first;
+  cache.kv_heads = 1;
+  return cache;
 }
 
 }  // namespace
@@ -117,14 +146,8 @@ const float* Program::turn_alone(const Instruction& i, const AttentionItem& item
   float* k = worker.row + i.x.width;
   std::memcpy(k, at(i.y, row) + item.kv_head * dim, sizeof(float) * dim);
   finish(i.k_norm, k, 1, item.kv_head);
-  // This head's cells, seen as a cache of one head that has a block for each block and head.
-  Cache cache = whole;
-  cache.kv_heads = 1;
-  const SequenceRows& sequence = sequences_[i.group][item.sequence];
-  const int32_t block =
-      sequence.table[position / whole.block_size] * whole.kv_heads + item.kv_head;
-  kernels_.write_kv(cache, k, at(i.values, row) + item.kv_head * dim, dim,
-                    {0, 1, position % whole.block_size, &block});
+  kernels_.write_kv(one_head(whole, item.kv_head), k, at(i.values, row) + item.kv_head * dim, dim,
+                    {0, 1, position, sequences_[i.group][item.sequence].table});
   return q;
 }
 

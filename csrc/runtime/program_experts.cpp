@@ -57,7 +57,7 @@ void Program::route(const Instruction& i, int first, int end) {
 }
 
 void Program::sort_pairs(const Instruction& i) {
-  const int rows = rows_of(Space::Tokens), top_k = i.route.top_k;
+  const int rows = rows_of(i.space), top_k = i.route.top_k;
   pair_starts_.assign(i.route.experts + 1, 0);
   const auto chosen = [&](int row) { return reinterpret_cast<const int32_t*>(at(i.chosen, row)); };
   for (int row = 0; row < rows; ++row)
@@ -73,7 +73,7 @@ void Program::sort_pairs(const Instruction& i) {
 }
 
 void Program::experts_in(const Instruction& i, Shares& shares, int index, Worker& worker) {
-  const int pairs = rows_of(Space::Pairs), threads = team_->size();
+  const int pairs = rows_of(i.space) * top_k_, threads = team_->size();
   const size_t bytes = kernels_.prepared_bytes(i.prepared.format, i.prepared.inputs);
   uint8_t* prepared = prepared_at(i.prepared, worker);
   const int stop = static_cast<int>(static_cast<int64_t>(pairs) * (index + 1) / threads);
@@ -96,7 +96,7 @@ void Program::experts_in(const Instruction& i, Shares& shares, int index, Worker
 }
 
 void Program::experts_out(const Instruction& i, Shares& shares, int index, Worker& worker) {
-  const int pairs = rows_of(Space::Pairs), threads = team_->size();
+  const int pairs = rows_of(i.space) * top_k_, threads = team_->size();
   const size_t bytes = kernels_.prepared_bytes(i.prepared.format, i.prepared.inputs);
   uint8_t* prepared = prepared_at(i.prepared, worker);
   const int start = static_cast<int>(static_cast<int64_t>(pairs) * index / threads);
@@ -108,7 +108,7 @@ void Program::experts_out(const Instruction& i, Shares& shares, int index, Worke
   const int outputs = i.pieces[0].matrix.outputs, panels = (outputs + kPanel - 1) / kPanel;
   shares.take(index, panels, epoch_, [&](int first, int end) {
     const int column = first * kPanel, columns = std::min(end * kPanel, outputs) - column;
-    for (int row = 0; row < rows_of(Space::Tokens); ++row)
+    for (int row = 0; row < rows_of(i.space); ++row)
       std::memset(at(i.out, row) + column, 0, columns * sizeof(float));
     for (size_t expert = 0; expert < i.pieces.size(); ++expert) {
       const int from = pair_starts_[expert], rows = pair_starts_[expert + 1] - from;

@@ -125,7 +125,9 @@ void Program::embed(const Instruction& i, int first, int end) {
 }
 
 void Program::select(const Instruction& i, int first, int end) {
-  const int32_t* rows = step_.selected[static_cast<int>(i.space)];
+  const int space = static_cast<int>(i.space);
+  const int32_t* rows =
+      i.x.space == Space::Wanted ? places_[space].data() : step_.selected[space];
   for (int row = first; row < end; ++row)
     std::memcpy(at(i.out, row), at(i.x, rows[row]), i.x.width * sizeof(float));
 }

@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <string>
 #include <system_error>
+#include <utility>
 
 namespace octavo {
 
@@ -27,6 +28,9 @@ constexpr int kYields = 200;           // then processors are offered to others,
 // Between steps: a server that has nothing to do must not burn a core.
 constexpr std::chrono::microseconds kSpinBetween{30};
 constexpr std::chrono::microseconds kYieldBetween{300};
+
+// Thrown through the work of those whose meetings will not come about: somebody else has failed.
+struct Abandoned {};
 
 inline void pause() {
 #ifdef OCTAVO_X86
@@ -126,11 +130,33 @@ void Team::run(const std::function<void(int)>& work) {
   finished_.store(0, std::memory_order_relaxed);
   started_.fetch_add(1);
   if (asleep_.load() > 0) wake_all(started_);
-  work(0);
+  attempt(0);
   // The end is a meeting as well, but nobody waits for it except the caller.
   const uint32_t others = size_ - 1;
   for (int turn = 0; finished_.load(std::memory_order_acquire) != others; ++turn)
     turn < kSpins ? pause() : static_cast<void>(sched_yield());
+  if (failed_.load(std::memory_order_relaxed)) rethrow();
+}
+
+// An exception must not leave a thread, which would end the process, nor the caller's own work
+// while the others are at it.
+void Team::attempt(int worker) {
+  try {
+    (*work_)(worker);
+  } catch (const Abandoned&) {
+  } catch (...) {
+    const std::lock_guard<std::mutex> mine(failure_);
+    if (!error_) error_ = std::current_exception();
+    failed_.store(true);
+    phase_.fetch_add(1);  // whoever waits for a meeting leaves it
+    wake_all(phase_);
+  }
+}
+
+void Team::rethrow() {  // all are back
+  arrived_.store(0, std::memory_order_relaxed);
+  failed_.store(false, std::memory_order_relaxed);
+  std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
 void Team::serve(int worker) {
@@ -138,7 +164,7 @@ void Team::serve(int worker) {
   for (;;) {
     seen = wait_for_work(seen);
     if (ending_) return;
-    (*work_)(worker);
+    attempt(worker);
     finished_.fetch_add(1, std::memory_order_release);
   }
 }
@@ -163,7 +189,8 @@ uint32_t Team::wait_for_work(uint32_t seen) {
 
 void Team::meet() {
   if (size_ == 1) return;
-  const uint32_t before = phase_.load(std::memory_order_relaxed);
+  const uint32_t before = phase_.load(std::memory_order_acquire);
+  if (failed_.load(std::memory_order_relaxed)) throw Abandoned();
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<uint32_t>(size_)) {
     arrived_.store(0, std::memory_order_relaxed);
     phase_.store(before + 1);
@@ -171,6 +198,7 @@ void Team::meet() {
     return;
   }
   wait_while(phase_, before, sleeping_at_barrier_);
+  if (failed_.load(std::memory_order_relaxed)) throw Abandoned();
 }
 
 }  // namespace octavo

@@ -42,6 +42,7 @@ class StepSize:
     """The largest step there can be, and the widths of what passes through it."""
 
     rows: int
+    wanted_rows: int  # of these, rows whose logits are wanted
     sequences: int
     positions: int  # of the longest sequence
     hidden: int
@@ -139,11 +140,25 @@ class Draws:
     positions: Longs  # how many tokens were generated before
 
 
+class Told(NamedTuple):
+    """What is told of rows of logits, a row for each."""
+
+    token_ids: Ints  # [rows, 1 + count]: the token that was asked about, then the likeliest
+    logprobs: Floats  # of each of these
+    ranks: Longs  # of the token that was asked about; 0 where a logit is not finite
+
+
 class SamplingKernel(Protocol):
-    """Draws the very tokens that octavo/runner/sampler.py draws, where no rule is in the way."""
+    """Draws the very tokens that octavo/runner/sampler.py draws, where no rule is in the way.
+
+    And tells what octavo/runner/logprobs.py tells, but for the last bit of a float.
+    """
 
     def draw(self, logits: Floats, draws: Draws) -> Longs:
         """A token for each; -1 where a logit is not finite."""
+
+    def tell(self, logits: Floats, rows: Longs, tokens: Longs, count: int) -> Told:
+        """Of these rows: a token of each, and the `count` likeliest; ties go by token id."""
 
 
 class Backend(Protocol):
@@ -171,7 +186,10 @@ class Backend(Protocol):
         """The same for each expert."""
 
     def prepare(self, model: CausalLM, layout: KVLayout, num_blocks: int, block_size: int) -> None:
-        """Take a bound model and set the cache up."""
+        """Take a bound model and set the cache up. Weights may still be on their way."""
+
+    def settle(self) -> None:
+        """Return when all weights are where they belong; the first forward would wait for them."""
 
     def copy_blocks(self, pairs: tuple[tuple[int, int], ...]) -> None:
         """Copy blocks (source, destination) in every buffer, in this order."""

@@ -22,6 +22,7 @@ _ALL = (
     Command("pull", "octavo.cli.pull", "fetch a model into the cache", "MODEL"),
     Command("list", "octavo.cli.list_models", "the models that are in the caches", ""),
     Command("fit", "octavo.cli.fit", "how much memory a model takes, before it is loaded", "MODEL"),
+    Command("bench", "octavo.cli.bench", "where a step's time goes", "profile MODEL"),
     Command("doctor", "octavo.cli.doctor", "what this machine offers, and what is missing", ""),
     Command("version", "octavo.cli.version", "the version", ""),
 )

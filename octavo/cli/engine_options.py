@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from octavo.cli.parsing import Parser, byte_count, token_count
-from octavo.config import FIXED, INERT, EngineArguments
+from octavo.config import FIXED, INERT, CpuWeights, EngineArguments
 from octavo.loader import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -108,8 +108,9 @@ def _add_model_options(group: argparse._ArgumentGroup) -> None:
     _add(
         group,
         "cpu_weights",
-        "what the native engine keeps floating-point weights as",
-        choices=("auto", "bf16", "int8", "int4"),
+        "what the native engine keeps floating-point weights as; a number behind int8 and int4 is "
+        "how many inputs share a scale, if not 32",
+        choices=get_args(CpuWeights),
     )
     _add(
         group,

@@ -12,6 +12,7 @@ from typing import TextIO
 from octavo.cli.commands import FAILED, INTERRUPTED, OK, USAGE, Command
 from octavo.cli.parsing import Parser, UsageError
 from octavo.cli.trouble import explain
+from octavo.observe.log import set_up_log
 
 
 def make_parser(command: Command) -> Parser:
@@ -35,7 +36,8 @@ def execute(command: Command, words: list[str]) -> int:
     is_debugging = "--debug" in words
     try:
         arguments = make_parser(command).parse_args(words)
-        set_up_log(logging.DEBUG if is_debugging else getattr(arguments, "log_level", None))
+        level = getattr(arguments, "log_level", logging.WARNING)
+        set_up_log(logging.DEBUG if is_debugging else level)
         code: int = importlib.import_module(command.module).run(arguments)
         sys.stdout.flush()
     except UsageError as error:
@@ -55,29 +57,6 @@ def execute(command: Command, words: list[str]) -> int:
         sys.stderr.write(f"octavo {command.name}: {explain(error)}\n")
         return FAILED
     return code
-
-
-def set_up_log(level: int | str | None) -> None:
-    """Octavo's own log goes to standard error from `level` up, others' from warnings up."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Formatter())
-    ours = logging.getLogger("octavo")
-    for old in [each for each in ours.handlers if isinstance(each.formatter, _Formatter)]:
-        ours.removeHandler(old)
-    ours.addHandler(handler)
-    ours.propagate = False
-    ours.setLevel(level if level is not None else logging.WARNING)
-
-
-class _Formatter(logging.Formatter):
-    """Plain lines; what is not routine says so first."""
-
-    def __init__(self) -> None:
-        super().__init__("%(message)s")
-
-    def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
-        return text if record.levelno <= logging.INFO else f"{record.levelname.lower()}: {text}"
 
 
 def _discard(stream: TextIO) -> None:

@@ -7,9 +7,11 @@ in a process of its own, and is started again, with nothing lost, when it dies.
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 import time
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 from octavo.cli.engine_options import add_engine_options, add_model, engine_options, model_of
 from octavo.cli.output import size, table
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from octavo.config import EngineArguments
     from octavo.exec.facts import EngineFacts
     from octavo.frontend.async_llm import AsyncLLM
+    from octavo.loader import Source
     from octavo.server.config import ServerConfig
     from octavo.server.lifecycle import Lifecycle
 
@@ -55,33 +58,55 @@ def run(arguments: argparse.Namespace) -> int:
     start = StartUp(time.monotonic() - (process_age() or 0.0))
     from octavo.config import read_arguments
     from octavo.loader.source import resolve
-    from octavo.server.lifecycle import bind
+    from octavo.server.listening import bind
 
     config = server_config(arguments)
     asked = read_arguments(model_of(arguments), engine_options(arguments))
     bind(config).close()  # an address that is taken is not to be found out after a minute
-    resolve(asked.model)  # fetched here, where progress is seen and errors are the user's to read
+    source = resolve(asked.model)  # here, where progress is seen and errors are the user's to read
+    if asked.tokenizer is not None:
+        source = resolve(asked.tokenizer)
     start.lap("start Python, find the model")
-
-    from octavo.frontend.async_llm import AsyncLLM
-
-    llm = AsyncLLM(asked.model, engine=arguments.engine, **engine_options(arguments))
+    llm = _load(asked, arguments.engine, source, engine_options(arguments))
     try:
         start.add_engine(llm.facts)
-        return _serve(config, llm, asked, start)
+        return _serve(config, llm, asked, source, start)
     finally:
         llm.close()
 
 
-def _serve(config: ServerConfig, llm: AsyncLLM, asked: EngineArguments, start: StartUp) -> int:
-    from octavo.loader.source import resolve
+def _load(
+    asked: EngineArguments, engine: str, tokenizer: Source, options: dict[str, Any]
+) -> AsyncLLM:
+    """The model; what the front end alone needs is imported and read while an engine starts."""
+    if engine == "inline":
+        from octavo.frontend.async_llm import AsyncLLM
+
+        return AsyncLLM(asked.model, engine="inline", **options)
+    from octavo.frontend.launch import launch_engine
+
+    client = launch_engine(asked)
+    try:
+        importlib.import_module("octavo.server.lifecycle")
+        from octavo.frontend.async_llm import AsyncLLM
+        from octavo.frontend.text_model import load_tokenizer
+
+        with ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(load_tokenizer, tokenizer)
+            client.start()
+        return AsyncLLM.over(client, asked, reading.result())
+    except BaseException:
+        client.close()
+        raise
+
+
+def _serve(
+    config: ServerConfig, llm: AsyncLLM, asked: EngineArguments, source: Source, start: StartUp
+) -> int:
     from octavo.server import lifecycle
     from octavo.server.adapter import LLMEngine
 
-    tokenizer = None
-    if asked.tokenizer is not None:
-        source = resolve(asked.tokenizer)
-        tokenizer = source.weights[0] if source.is_gguf else source.directory
+    tokenizer = source.weights[0] if source.is_gguf else source.directory
 
     async def start_engine() -> LLMEngine:
         return await LLMEngine.over(llm, max_logprobs=asked.max_logprobs, tokenizer=tokenizer)
@@ -109,10 +134,13 @@ class StartUp:
         self._last = now
 
     def add_engine(self, facts: EngineFacts) -> None:
-        """The engine has told its own parts; what is left of the time was its process's start."""
+        """The engine has told its own parts; what is left is the start of its process.
+
+        Meanwhile this one has imported the server and read the tokenizer.
+        """
         now = time.monotonic()
         rest = now - self._last - sum(seconds for _, seconds in facts.start_seconds)
-        self.laps.append(("start the engine and read the tokenizer", max(rest, 0.0)))
+        self.laps.append(("start the engine's process", max(rest, 0.0)))
         self.laps += facts.start_seconds
         self._last = now
 

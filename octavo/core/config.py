@@ -44,6 +44,7 @@ class CoreConfig:
     prefix_caching: bool = True
     chunked_prefill: bool = True
     long_prefill_tokens: int = 0  # cap on one chunk of a long prefill; 0: none
+    told_prompt_tokens: int = 0  # cap on a step's tokens of prompts with prompt_logprobs; 0: none
     max_drafts: int = 0  # draft tokens a sequence may have verified in a step
     policy: str = "fcfs"  # or "priority": the lower number first
     ageing_seconds: float = 0.0  # waiting this long makes up for one step of priority; 0: never
@@ -68,11 +69,12 @@ class CoreConfig:
         for group in self.groups:
             if group.window is not None and group.window < 1:
                 raise ConfigError(f"window={group.window} of a KV group is below 1")
-        if self.long_prefill_tokens and not self.chunked_prefill:
-            raise ConfigError(
-                f"long_prefill_tokens={self.long_prefill_tokens} needs chunked_prefill=True: "
-                "a prompt that may not be cut cannot be capped"
-            )
+        for name in ("long_prefill_tokens", "told_prompt_tokens"):
+            if getattr(self, name) and not self.chunked_prefill:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)} needs chunked_prefill=True: "
+                    "a prompt that may not be cut cannot be capped"
+                )
 
 
 _LEAST = {
@@ -83,6 +85,7 @@ _LEAST = {
     "max_num_seqs": 1,
     "pipeline_depth": 1,
     "long_prefill_tokens": 0,
+    "told_prompt_tokens": 0,
     "max_drafts": 0,
     "max_num_waiting": 1,
     "max_waiting_tokens": 1,

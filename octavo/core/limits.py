@@ -90,6 +90,39 @@ class TokenBudget(Limiter):
         self.remaining -= count
 
 
+class ToldPrompts(Limiter):
+    """No step computes more tokens of prompts whose log-probabilities are told than the cap.
+
+    Each of them takes a row of logits, as long as the vocabulary, where others take none.
+    """
+
+    particular = True
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.remaining = most
+
+    def begin(self) -> None:
+        self.remaining = self.most
+
+    def admits(self, sequence: Sequence) -> bool:
+        return self.remaining > 0 or not _is_told(sequence, 0)
+
+    def clip(self, sequence: Sequence, count: int) -> int:
+        return min(count, self.remaining) if _is_told(sequence, sequence.num_planned) else count
+
+    def commit(self, sequence: Sequence, count: int) -> None:
+        if _is_told(sequence, sequence.num_planned - count):
+            self.remaining -= count
+
+
+def _is_told(sequence: Sequence, start: int) -> bool:
+    """Whether a chunk from `start` on tells of its prompt; a preempted one has told of all."""
+    num_prompt = sequence.num_prompt
+    told = sequence.request.sampling.prompt_logprobs
+    return told is not None and start + 1 < num_prompt == len(sequence.tokens)
+
+
 class WholePrompt(Limiter):
     """Without chunked prefill: all that a sequence lacks is computed in one step, or nothing.
 
@@ -153,6 +186,8 @@ def limiters_for(config: CoreConfig) -> tuple[Limiter, ...]:
     if config.long_prefill_tokens:
         chosen.append(LongPrefill(config.long_prefill_tokens))
     chosen.append(TokenBudget(config.max_num_batched_tokens))
+    if config.told_prompt_tokens:
+        chosen.append(ToldPrompts(config.told_prompt_tokens))
     if not config.chunked_prefill:
         chosen.append(WholePrompt(config.max_num_batched_tokens))
     chosen.append(AdapterSlots(config.max_loras))

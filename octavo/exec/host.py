@@ -8,6 +8,7 @@ to save, since the front end's journal can begin every request again.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import faulthandler
 import gc
@@ -46,10 +47,12 @@ from octavo.exec.messages import (
 )
 from octavo.exec.translate import event_to_wire, name_of, request_from_wire
 from octavo.loader import CheckpointError
+from octavo.observe.log import set_up_log
 
 log = logging.getLogger(__name__)
 
 SNAPSHOT_SECONDS = 0.5
+_LOCAL = "octavo.exec.local"  # the factory of real engines
 _PR_SET_PDEATHSIG = 1
 _COMMANDS: dict[str, Callable[[], Event]] = {
     "pause": Pause,
@@ -81,11 +84,14 @@ def main(argv: list[str]) -> int:
     channel = Channel(options.socket, options.epoch, progress)
     channel.start_pulse()
     try:
+        if options.factory is None:  # while the front end has to do with its own imports
+            with contextlib.suppress(ImportError):  # it comes again where it is told
+                importlib.import_module(_LOCAL)
         channel.send(Hello())
         start = channel.receive(wait=True)
         if not isinstance(start, Start):
             raise WireError(f"the first message was a {type(start).__name__}, not a Start")
-        logging.basicConfig(level=start.log_level, format="%(levelname)s %(name)s: %(message)s")
+        set_up_log(start.log_level)
         box = BlackBox(options.black_box)
 
         def tell_size(num_tokens: int) -> None:
@@ -96,8 +102,8 @@ def main(argv: list[str]) -> int:
         if isinstance(engine, Failed):
             channel.send(engine)
             return 3
-        _spare_the_collector()
         channel.send(Ready(engine.facts))
+        _spare_the_collector()  # while the front end sends what waits for this engine
         try:
             Host(engine.core, channel, box, progress).serve()
         except Exception as error:

@@ -23,6 +23,7 @@ from octavo.models.build import bind
 from octavo.models.generation import GenerationDefaults
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import OpenedModel, open_model
+from octavo.observe.collection import no_collection
 from octavo.resolve import EngineConfig, resolve
 from octavo.runner.model_runner import ModelRunner
 
@@ -57,16 +58,19 @@ class _Stopwatch:
         self._last = now
 
 
+@no_collection()
 def start_local_engine(
     arguments: EngineArguments,
     *,
     processors: Mapping[str, LogitsProcessor] | None = None,
     clock: Callable[[], float] = time.monotonic,
     wrap: Callable[[Executor], Executor] | None = None,
+    meanwhile: Callable[[OpenedModel, Source], None] | None = None,
 ) -> LocalEngine:
     """Everything from a model's name to an engine that can be stepped.
 
-    `wrap` may put something of its own around the executor.
+    `wrap` may put something of its own around the executor. `meanwhile` is called while the
+    weights are brought to their places, which leaves this thread free.
     """
     watch = _Stopwatch(clock)
     source = resolve_source(arguments.model)
@@ -79,8 +83,7 @@ def start_local_engine(
     watch.lap("import the backend")
     scales = Scales(config.bill)
     bind(opened.model, backend, opened.weights)
-    scales.weigh(backend.weight_bytes)
-    watch.lap("load the weights")
+    watch.lap("begin to load the weights")
     backend.prepare(opened.model, layout, config.core.num_blocks, config.core.block_size)
     runner = ModelRunner(backend, opened.spec.vocabulary, config.core, processors=processors)
     executor: Executor = InlineExecutor(runner)
@@ -88,6 +91,12 @@ def start_local_engine(
         executor = wrap(executor)
     core = EngineCore(config.core, executor, clock, secrets.token_bytes(32))
     watch.lap("set up the KV cache and the runner")
+    if meanwhile is not None:
+        meanwhile(opened, source)
+        watch.lap("load the tokenizer meanwhile")
+    backend.settle()
+    scales.weigh(backend.weight_bytes)
+    watch.lap("load the weights to the end")
     log.info("%s is ready after %.1f s", opened.architecture, clock() - watch.began)
     memory = {
         "weights": backend.weight_bytes,

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -32,6 +31,7 @@ from octavo.frontend.desk import FAILURES, PLAIN, FailedRequestError, Options
 from octavo.frontend.embeddings import asking_for, embedded
 from octavo.frontend.inline_client import InlineClient
 from octavo.frontend.inputs import Prompt, read_prompt
+from octavo.frontend.launch import launch_engine
 from octavo.frontend.outputs import (
     CompletionOutput,
     EmbeddingRequestOutput,
@@ -42,6 +42,7 @@ from octavo.frontend.outputs import (
 from octavo.frontend.processors import check_processors
 from octavo.frontend.restarts import Timing
 from octavo.frontend.text_model import TextModel
+from octavo.frontend.tokenizer import Tokenizer
 from octavo.loader import DEFAULT_MODEL
 
 log = logging.getLogger(__name__)
@@ -89,18 +90,27 @@ class AsyncLLM:
         self._settle(client, arguments, tuple(logits_processors or ()))
 
     @classmethod
-    def over(cls, client: EngineClient, arguments: EngineArguments) -> AsyncLLM:
-        """One over an engine that is ready, whatever it is."""
+    def over(
+        cls,
+        client: EngineClient,
+        arguments: EngineArguments,
+        tokenizer: Tokenizer | None = None,
+    ) -> AsyncLLM:
+        """One over an engine that is ready, whatever it is; `tokenizer`: if it has been read."""
         made = cls.__new__(cls)
-        made._settle(client, arguments, ())
+        made._settle(client, arguments, (), tokenizer)
         return made
 
     def _settle(
-        self, client: EngineClient, arguments: EngineArguments, processors: Sequence[str]
+        self,
+        client: EngineClient,
+        arguments: EngineArguments,
+        processors: Sequence[str],
+        tokenizer: Tokenizer | None = None,
     ) -> None:
         self._client = client
         try:
-            self._model = TextModel(client.facts, arguments, processors)
+            self._model = TextModel(client.facts, arguments, processors, tokenizer)
         except BaseException:
             client.close()
             raise
@@ -313,12 +323,7 @@ def _start(
             "logits_processors are functions, which do not cross into the engine's process; "
             "use engine='inline', or leave them out"
         )
-    if not sys.platform.startswith("linux"):
-        raise ConfigError("engine='process' needs Linux; use engine='inline'")
-    from octavo.frontend.launcher import ProcessLauncher  # ZeroMQ comes with these
-    from octavo.frontend.process_client import ProcessClient
-
-    client = ProcessClient(arguments, ProcessLauncher(), timing)
+    client = launch_engine(arguments, timing)
     client.start()
     return client
 

@@ -1,11 +1,14 @@
 """The tokenizer's entries in the metadata of a GGUF file, checked and with their meaning."""
 
 from collections.abc import Mapping, Sequence
+from operator import methodcaller
 from typing import TypeVar
 
 from octavo.frontend.pieces import TokenizerError
 
 Item = TypeVar("Item")
+
+_has_space = methodcaller("__contains__", " ")
 
 PREFIX = "tokenizer.ggml."
 TEMPLATE = "tokenizer.chat_template"
@@ -51,14 +54,16 @@ class Vocabulary:
         tokens = self.items("tokens", str)
         if not tokens:
             raise TokenizerError(f"the file has no vocabulary: {PREFIX}tokens is missing or empty")
-        # An empty token cannot be looked up; it keeps its id under a name that no text has.
-        self.tokens = [token or f"[EMPTY_{index}]" for index, token in enumerate(tokens)]
-        self.ids = _ids(self.tokens)
+        if "" in tokens:
+            # It cannot be looked up, but keeps its id under a name that no text has.
+            tokens = [token or f"[EMPTY_{index}]" for index, token in enumerate(tokens)]
+        self.tokens = tokens
+        self.ids = _ids(tokens)
         kinds = self.items("token_type", int, len(tokens)) or [NORMAL] * len(tokens)
-        self.kinds = [
-            CONTROL if kind == NORMAL and token in END_TEXTS else kind
-            for token, kind in zip(self.tokens, kinds, strict=False)
-        ]
+        self.kinds = kinds[: len(tokens)]
+        for end in END_TEXTS & self.ids.keys():
+            if self.kinds[self.ids[end]] == NORMAL:
+                self.kinds[self.ids[end]] = CONTROL
 
     def get(self, key: str, kind: type[Item]) -> Item | None:
         """The entry `key` below `tokenizer.ggml.`, if there is one."""
@@ -77,7 +82,9 @@ class Vocabulary:
         as_list = getattr(value, "tolist", None)
         if as_list is not None:
             value = as_list()
-        if not isinstance(value, list | tuple) or not all(isinstance(item, kind) for item in value):
+        if not isinstance(value, list | tuple) or not all(
+            issubclass(found, kind) for found in set(map(type, value))
+        ):
             raise TokenizerError(f"{PREFIX}{key} must be a list of {kind.__name__}")
         if len(value) < at_least:
             raise TokenizerError(f"{PREFIX}{key} has {len(value)} entries for {at_least} tokens")
@@ -88,6 +95,10 @@ class Vocabulary:
         merges = self.items("merges", str)
         if merges is None:
             raise TokenizerError(f"{PREFIX}merges is missing; this kind of vocabulary needs it")
+        # Nearly always there is one space in each, between two pieces: then all are cut at once.
+        pieces = " ".join(merges).split(" ")
+        if len(pieces) == 2 * len(merges) and all(pieces) and all(map(_has_space, merges)):
+            return list(zip(pieces[::2], pieces[1::2], strict=True))
         # A piece may begin with a space, but not hold another one.
         cuts = (merge.find(" ", 1) for merge in merges)
         return [(merge[:cut], merge[cut + 1 :]) for merge, cut in zip(merges, cuts, strict=True)]
@@ -138,7 +149,10 @@ class Vocabulary:
 
 def _ids(tokens: Sequence[str]) -> dict[str, int]:
     """The id of each token, which must be only one."""
-    ids: dict[str, int] = {}
+    ids = dict(zip(tokens, range(len(tokens)), strict=True))
+    if len(ids) == len(tokens):
+        return ids
+    ids = {}
     for token_id, token in enumerate(tokens):
         if ids.setdefault(token, token_id) != token_id:
             raise TokenizerError(

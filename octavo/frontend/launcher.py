@@ -10,11 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,8 +32,7 @@ from octavo.exec.channel import (
     read_identity,
 )
 from octavo.exec.messages import MAX_FRAME_BYTES, WireError
-
-MAX_PATH_BYTES = 100  # of a unix socket; the system's limit is 107
+from octavo.frontend.private_directory import PrivateDirectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +96,8 @@ class ProcessLauncher:
 
     def __init__(self, factory: str | None = None) -> None:
         self._factory = factory  # MODULE:FUNCTION, for tests
-        self._directory = _private_directory()
-        self.path = self._directory / "engine.sock"
+        self._directory = PrivateDirectory()
+        self.path = self._directory.socket
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.ROUTER)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -176,7 +173,7 @@ class ProcessLauncher:
         self._detach()
         self._socket.close(linger=0)
         self._context.term()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.close()
 
 
 class ProcessEngine:
@@ -254,21 +251,6 @@ class ProcessEngine:
         self.kill()
         self.process.wait()
         self._box.close()
-
-
-def _private_directory() -> Path:
-    """A fresh directory for the socket, mode 0700."""
-    parent = env.runtime_directory()
-    if parent is None or not os.access(parent, os.W_OK | os.X_OK):
-        parent = Path(tempfile.gettempdir())
-    directory = Path(tempfile.mkdtemp(prefix="octavo-", dir=parent))
-    if len(os.fsencode(directory / "engine.sock")) > MAX_PATH_BYTES:
-        directory.rmdir()
-        raise OSError(
-            f"{directory} is too long a path for a socket (at most {MAX_PATH_BYTES} bytes); "
-            "set XDG_RUNTIME_DIR or TMPDIR to a shorter directory"
-        )
-    return directory
 
 
 def _module_path() -> str:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from octavo.frontend.template_meter import ChatTemplateError
+from octavo.core.sampling_params import RequestError
 
 Message = Mapping[str, Any]
 
@@ -20,6 +20,10 @@ TEXT_FIELDS = {
     "refusal": "refusal",
 }
 DEEPEST_NESTING = 100
+
+
+class ChatTemplateError(RequestError):
+    """A chat template that is not valid, or that cannot render this conversation."""
 
 
 def conversations(messages: Any) -> Sequence[Any]:

@@ -8,7 +8,10 @@ from octavo.config import EngineArguments
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.exec.local import LocalEngine, start_local_engine
 from octavo.frontend.processors import check_processors
-from octavo.frontend.text_model import TextModel
+from octavo.frontend.text_model import TextModel, load_tokenizer
+from octavo.frontend.tokenizer import Tokenizer
+from octavo.loader import Source, resolve
+from octavo.models.load import OpenedModel
 
 
 class LocalModel(TextModel):
@@ -18,9 +21,19 @@ class LocalModel(TextModel):
         self, arguments: EngineArguments, processors: Mapping[str, LogitsProcessor] | None = None
     ) -> None:
         check_processors(processors)
-        self.engine: LocalEngine = start_local_engine(arguments, processors=processors)
+        tokenizers: list[Tokenizer] = []
+
+        def load(opened: OpenedModel, source: Source) -> None:
+            if arguments.tokenizer is None:
+                tokenizers.append(load_tokenizer(source, opened.checkpoint))
+            else:
+                tokenizers.append(load_tokenizer(resolve(arguments.tokenizer)))
+
+        self.engine: LocalEngine = start_local_engine(
+            arguments, processors=processors, meanwhile=load
+        )
         self.core = self.engine.core
-        super().__init__(self.engine.facts, arguments, tuple(processors or ()))
+        super().__init__(self.engine.facts, arguments, tuple(processors or ()), *tokenizers)
 
     def release(self) -> None:
         """Let go of the engine: the weights' and the cache's memory. The tokenizer stays."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from octavo.core.sampling_params import RequestError
 from octavo.core.stats import RequestStats
@@ -19,8 +20,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Logprob:
+class Logprob(NamedTuple):
     """One token's log-probability at one position."""
 
     logprob: float

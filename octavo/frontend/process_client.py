@@ -108,13 +108,22 @@ class ProcessClient:
 
     # life
 
+    def launch(self) -> None:
+        """Start the first engine; `start` then waits for it."""
+        try:
+            self._launch()
+        except BaseException:
+            self.close()
+            raise
+
     def start(self) -> None:
-        """Start the first engine and wait until it is ready; EngineStartError if it is not to be.
+        """Wait until the first engine is ready; EngineStartError if it is not to be.
 
         Outside of any event loop, since it takes as long as loading the model does.
         """
         try:
-            self._launch()
+            if self._engine is None:
+                self._launch()
             assert self._engine is not None
             while self._state is State.STARTING:
                 self._launcher.wait(0.05)

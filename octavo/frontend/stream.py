@@ -111,12 +111,12 @@ class Stream:
 
     def _explain(self, told: TokenLogprobs) -> dict[int, Logprob]:
         """The token that stands there first, then the likeliest, best first."""
-        named: dict[int, Logprob] = {}
+        text_of = self._tokenizer.text_of
         pairs = zip(told.token_ids, told.logprobs, strict=True)
-        for place, (token, logprob) in enumerate(pairs):
-            if token not in named:
-                rank = told.rank if place == 0 else place
-                named[token] = Logprob(
-                    logprob, rank, self._tokenizer.decode([token], skip_special_tokens=False)
-                )
+        named = {
+            token: Logprob(logprob, place, text_of(token))
+            for place, (token, logprob) in enumerate(pairs)
+        }
+        first = told.token_ids[0]  # the second time it comes, it has the place of the likeliest
+        named[first] = Logprob(told.logprobs[0], told.rank, text_of(first))
         return named

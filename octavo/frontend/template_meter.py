@@ -14,16 +14,13 @@ from dataclasses import dataclass
 from jinja2 import nodes
 from jinja2.visitor import NodeTransformer
 
-from octavo.core.sampling_params import RequestError
+# Made where no template engine is needed, and handed on with those that are made from it.
+from octavo.frontend.messages import ChatTemplateError as ChatTemplateError
 
 ITEM_COST = 64  # a reference in a container and its small object, in characters
 LARGEST_WIDTH = 1000  # of padding, indentation and the like
 LARGEST_EXPONENT = 256
 LARGEST_INTEGER_BITS = 8192
-
-
-class ChatTemplateError(RequestError):
-    """A chat template that is not valid, or that cannot render this conversation."""
 
 
 class TemplateRefusedError(ChatTemplateError):

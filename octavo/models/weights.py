@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from octavo.backends.base import StoredRows
 from octavo.loader import Checkpoint, check_tensors
 from octavo.loader.dequantize import dequantize, is_readable
+from octavo.loader.gguf_types import MXFP4
 from octavo.loader.tensor_type import U8
 from octavo.quant import mxfp4
 
@@ -30,6 +31,9 @@ class Weights(Protocol):
     def stored(self, name: str) -> StoredRows | None:
         """A matrix' rows as the file has them (of a stack of matrices, all rows one below the
         other); None where they are not stored as rows."""
+
+    def stored_type(self, name: str) -> str | None:
+        """The type of these rows, of which none is read."""
 
     def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
         """Refuse what is missing, misshapen, or neither expected nor known to be extra."""
@@ -92,7 +96,18 @@ class CheckpointWeights:
         return self._checkpoint.read_float32(name)
 
     def stored(self, name: str) -> StoredRows | None:
-        return None if name in self._scales else stored_rows(self._checkpoint, name)
+        if name not in self._scales:
+            return stored_rows(self._checkpoint, name)
+        blocks, scales = (self._checkpoint.read(key) for key in (name, self._scales[name]))
+        inputs = scales.shape[-1] * mxfp4.GROUP
+        rows = mxfp4.gguf_rows(blocks, scales)
+        return StoredRows(MXFP4.name, inputs, rows, None, False, _decode_mxfp4)
+
+    def stored_type(self, name: str) -> str | None:
+        if name in self._scales:
+            return MXFP4.name
+        rows = stored_rows(self._checkpoint, name)
+        return None if rows is None else rows.type
 
     def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
         stored: dict[str, tuple[int, ...]] = {}
@@ -102,6 +117,10 @@ class CheckpointWeights:
             else:
                 stored[name] = shape
         check_tensors(self._checkpoint, stored, may_be_extra=extra)
+
+
+def _decode_mxfp4(rows: NDArray[np.uint8]) -> NDArray[np.float32]:
+    return dequantize(rows, MXFP4)
 
 
 class RenamedWeights:
@@ -122,6 +141,9 @@ class RenamedWeights:
 
     def stored(self, name: str) -> StoredRows | None:
         return self._weights.stored(self._stored[name])
+
+    def stored_type(self, name: str) -> str | None:
+        return self._weights.stored_type(self._stored[name])
 
     def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
         stored = {self._stored.get(name, name): shape for name, shape in expected.items()}

@@ -1,7 +1,9 @@
 """MXFP4 as safetensors checkpoints keep it: four-bit floats, a power of two for each 32 of them.
 
 `name_blocks` is [out, in/32, 16] bytes, the even element of each pair in the low half of its byte;
-`name_scales` is [out, in/32] exponents plus 127. Axes before those (experts) are kept.
+`name_scales` is [out, in/32] exponents plus 127. Axes before those (experts) are kept. GGUF has the
+same numbers in other places: the exponent in front of its 16 bytes, whose low halves are the first
+16 elements.
 """
 
 from __future__ import annotations
@@ -23,6 +25,17 @@ def stored_shapes(shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, .
     """The shapes of the blocks and of the scales of a [..., in] matrix."""
     groups = (*shape[:-1], -(-shape[-1] // GROUP))
     return (*groups, BYTES), groups
+
+
+def gguf_rows(blocks: NDArray[Any], scales: NDArray[Any]) -> NDArray[np.uint8]:
+    """All rows, one below the other, as GGUF stores them: [rows, bytes]."""
+    pairs = blocks.view(np.uint8)
+    low, high = pairs[..., : BYTES // 2], pairs[..., BYTES // 2 :]
+    made = np.empty((*pairs.shape[:-1], 1 + BYTES), np.uint8)
+    made[..., 0] = scales.view(np.uint8)
+    made[..., 1::2] = low & 15 | high << 4
+    made[..., 2::2] = low >> 4 | high & 0xF0
+    return made.reshape(-1, made.shape[-2] * made.shape[-1])
 
 
 def dequantize(blocks: NDArray[Any], scales: NDArray[Any]) -> NDArray[np.float32]:

@@ -1,7 +1,7 @@
 """Log-probabilities as a request is told them: of the token that stands there, and the likeliest.
 
 Taken from the logits as the model gave them, before masks, penalties and temperature, each row by
-itself, so that they do not depend on the batch.
+itself, so that they do not depend on the batch. A backend may have a kernel that tells them sooner.
 """
 
 from __future__ import annotations
@@ -11,12 +11,38 @@ from array import array
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.backends.base import SamplingKernel
 from octavo.core.plan import TokenLogprobs
 from octavo.core.sampling_params import ALL
 
 Floats = NDArray[np.float32]
+Longs = NDArray[np.int64]
 
 LEAST = float(np.finfo(np.float32).min)  # finite, since a JSON number must be
+
+
+def tell(
+    kernel: SamplingKernel | None, logits: Floats, rows: Longs, tokens: Longs, counts: Longs
+) -> list[TokenLogprobs | None]:
+    """Of these rows of the logits: a token of each and its likeliest; None if one is not finite."""
+    told: list[TokenLogprobs | None] = [None] * len(rows)
+    if kernel is None:
+        for index, (row, token, count) in enumerate(zip(rows, tokens, counts, strict=True)):
+            if np.isfinite(logits[row]).all():
+                told[index] = describe(logits[row], int(token), int(count))
+        return told
+    size = logits.shape[1]
+    counts = np.where(counts == ALL, size, np.minimum(counts, size))
+    for count in np.unique(counts).tolist():
+        those = np.flatnonzero(counts == count)
+        ids, logprobs, ranks = kernel.tell(logits, rows[those], tokens[those], count)
+        columns = zip(those.tolist(), ids, logprobs, ranks.tolist(), strict=True)
+        for index, its_ids, its_logprobs, rank in columns:
+            if rank:
+                told[index] = TokenLogprobs(
+                    array("i", its_ids.tobytes()), array("f", its_logprobs.tobytes()), rank
+                )
+    return told
 
 
 def describe(logits: Floats, token: int, count: int) -> TokenLogprobs:

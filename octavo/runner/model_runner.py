@@ -31,7 +31,7 @@ from octavo.core.plan import (
 )
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.runner.batch import Wanted, build
-from octavo.runner.logprobs import describe
+from octavo.runner.logprobs import tell
 from octavo.runner.sampler import NOT_FINITE, Sampler
 from octavo.runner.slots import UNASKED, SlotState
 
@@ -130,31 +130,33 @@ class ModelRunner:
     def _draw(self, logits: Floats, rows: Longs, slots: Longs, answer: _Answer) -> Longs:
         """Sample these slots from these rows, and let them know what came of it."""
         state = self.state
-        if len(rows) != len(logits) or rows[0] != 0:
-            logits = logits[rows]
-        tokens, failures = self._sampler.draw(logits, slots)
+        tokens, failures = self._sampler.draw(logits, slots, rows)
         for slot, message in failures.items():
             state.failures.setdefault(slot, message)
-        if (state.num_logprobs[slots] != UNASKED).any():
-            for row, slot, token in zip(logits, slots.tolist(), tokens.tolist(), strict=True):
-                count = int(state.num_logprobs[slot])
-                if count != UNASKED and slot not in state.failures:
-                    answer.sampled.setdefault(slot, []).append(describe(row, token, count))
+        counts = state.num_logprobs[slots]
+        asking = np.flatnonzero(counts != UNASKED)
+        if len(asking):
+            kernel = self._backend.sampling
+            told = tell(kernel, logits, rows[asking], tokens[asking], counts[asking])
+            for slot, entry in zip(slots[asking].tolist(), told, strict=True):
+                if entry is not None and slot not in state.failures:
+                    answer.sampled.setdefault(slot, []).append(entry)
         state.append(slots, tokens)
         return tokens
 
     def _tell_of_prompts(self, logits: Floats, wanted: Wanted, answer: _Answer) -> None:
         state = self.state
         for part in wanted.prompts:
-            rows = logits[part.first_row : part.first_row + part.count]
-            if not np.isfinite(rows).all():
-                state.failures.setdefault(part.slot, NOT_FINITE)
-                continue
-            count = int(state.num_prompt_logprobs[part.slot])
+            rows = np.arange(part.first_row, part.first_row + part.count)
+            counts = np.full(part.count, state.num_prompt_logprobs[part.slot])
             first = part.first_position
-            tokens = state.tokens[part.slot, first : first + part.count].tolist()
-            told = tuple(describe(row, t, count) for row, t in zip(rows, tokens, strict=True))
-            answer.prompts[part.slot] = (first, told)
+            tokens = state.tokens[part.slot, first : first + part.count].astype(np.int64)
+            told = tell(self._backend.sampling, logits, rows, tokens, counts)
+            finite = tuple([entry for entry in told if entry is not None])
+            if len(finite) == part.count:
+                answer.prompts[part.slot] = (first, finite)
+            else:
+                state.failures.setdefault(part.slot, NOT_FINITE)
 
     def _pool(self, states: Floats, wanted: Wanted, answer: _Answer) -> None:
         """Make embeddings of prompts, each as far as this step goes."""

@@ -38,17 +38,26 @@ class Sampler:
         self._kernel = kernel
         self._spread = noise.spread(np.arange(state.vocabulary))
 
-    def draw(self, logits: Floats, slots: Longs) -> tuple[Longs, dict[int, str]]:
-        """One token for each slot, from the row of logits beside it; and who failed, why."""
+    def draw(
+        self, logits: Floats, slots: Longs, rows: Longs | None = None
+    ) -> tuple[Longs, dict[int, str]]:
+        """One token for each slot, from its row of the logits; and who failed, why.
+
+        Without `rows` the i-th slot has the i-th row.
+        """
+        if rows is None:
+            rows = np.arange(len(slots))
         if self._kernel is None:
-            return self._draw_here(logits, slots)
+            return self._draw_here(logits[rows], slots)
         ruled = self._ruled(slots)
         if not ruled.any():
-            return self._draw_by_kernel(self._kernel, logits, slots, np.arange(len(slots)))
+            return self._draw_by_kernel(self._kernel, logits, slots, rows)
         tokens = np.zeros(len(slots), np.int64)
-        plain, others = np.flatnonzero(~ruled), np.flatnonzero(ruled)
-        tokens[plain], failures = self._draw_by_kernel(self._kernel, logits, slots[plain], plain)
-        tokens[others], more = self._draw_here(logits[others], slots[others])
+        plain, others = ~ruled, np.flatnonzero(ruled)
+        tokens[plain], failures = self._draw_by_kernel(
+            self._kernel, logits, slots[plain], rows[plain]
+        )
+        tokens[others], more = self._draw_here(logits[rows[others]], slots[others])
         return tokens, failures | more
 
     def _ruled(self, slots: Longs) -> NDArray[np.bool_]:

@@ -16,15 +16,15 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 
 import uvicorn
 
 from octavo.server.admin import ADMIN_ROUTES
 from octavo.server.app import Application
-from octavo.server.config import ServerConfig, ServerConfigError
+from octavo.server.config import ServerConfig
 from octavo.server.engine import Engine
 from octavo.server.errors import unavailable
+from octavo.server.listening import bind, bind_admin
 from octavo.server.protocol import Connections, bounded_protocol
 from octavo.server.state import Server
 
@@ -34,7 +34,6 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _TICK_SECONDS = 0.02
 _END_TICKS = 100  # for the last frames to be written
 _BACKLOG = 2048
-STREAM_BYTES = 256 << 10
 
 
 class _Listener(uvicorn.Server):
@@ -181,41 +180,6 @@ def settle_memory() -> None:
     """What start-up has made stays: the collector need not walk through it while clients wait."""
     gc.collect()
     gc.freeze()
-
-
-def bind(config: ServerConfig) -> socket.socket:
-    """The listening socket; what is wrong with the address is said in words."""
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Connections inherit it: what a reader has not taken is bounded, in the kernel too.
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, STREAM_BYTES)
-    try:
-        listening.bind((config.host.strip("[]"), config.port))
-    except OSError as error:
-        listening.close()
-        raise ServerConfigError(
-            f"{config.host}:{config.port} cannot be bound ({error.strerror}): "
-            "choose another --port, or end what listens there"
-        ) from error
-    return listening
-
-
-def bind_admin(path: Path) -> socket.socket:
-    """A unix socket that only this user can open."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.is_socket():
-        path.unlink()  # of a server that was killed
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listening.bind(str(path))
-        path.chmod(0o600)
-    except OSError as error:
-        listening.close()
-        raise ServerConfigError(
-            f"the admin socket {path} cannot be made: {error.strerror}"
-        ) from error
-    return listening
 
 
 def ready_text(config: ServerConfig, port: int, model: str) -> str:

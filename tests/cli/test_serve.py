@@ -82,6 +82,30 @@ def test_it_serves(tiny: str, engine: str) -> None:
         assert "Traceback" not in errors
 
 
+IMPORTED_AT_LAUNCH = """
+import sys
+import octavo.frontend.launch as launch
+
+def stop(*_):
+    server = ("uvicorn", "jinja2", "tokenizers", "numpy", "octavo.server.lifecycle")
+    print(*(name for name in server if name in sys.modules))
+    raise SystemExit
+
+launch.launch_engine = stop
+from octavo.cli import main
+main(["serve", sys.argv[1], "--port", "0"])
+print("after that they would come")
+"""
+
+
+def test_the_engine_is_launched_before_the_server_is_imported(tiny: str) -> None:
+    """So that both import at the same time."""
+    command = [sys.executable, "-c", IMPORTED_AT_LAUNCH, tiny]
+    environment = child_environment({"OCTAVO_API_KEY": ""})
+    told = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    assert told.stdout == "\nafter that they would come\n", told.stdout
+
+
 @pytest.mark.slow
 def test_ctrl_c_while_it_starts(tiny: str) -> None:
     """Nothing stays behind, and no traceback is shown."""

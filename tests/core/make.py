@@ -20,7 +20,10 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.core.scheduler import Scheduler
 
 KEY = b"the key of the tests"
-SAMPLING_FIELDS = ("max_tokens", "min_tokens", "stop_token_ids", "ignore_eos", "seed", "pooling")
+SAMPLING_FIELDS = (
+    *("max_tokens", "min_tokens", "stop_token_ids", "ignore_eos", "seed", "pooling"),
+    "prompt_logprobs",
+)
 
 NextToken = Callable[[Sequence[int]], int]
 # What follows these tokens, as a drafter guesses it.

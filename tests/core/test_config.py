@@ -14,6 +14,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"max_num_seqs": 0}, "max_num_seqs=0 is below"),
     ({"pipeline_depth": 0}, "pipeline_depth=0 is below"),
     ({"long_prefill_tokens": -1}, "long_prefill_tokens=-1 is below"),
+    ({"told_prompt_tokens": -1}, "told_prompt_tokens=-1 is below"),
     ({"max_drafts": -1}, "max_drafts=-1 is below"),
     ({"max_num_waiting": 0}, "max_num_waiting=0 is below"),
     ({"max_waiting_tokens": 0}, "max_waiting_tokens=0 is below"),
@@ -29,6 +30,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (
         {"long_prefill_tokens": 8, "chunked_prefill": False},
         "long_prefill_tokens=8 needs chunked_prefill=True",
+    ),
+    (
+        {"told_prompt_tokens": 8, "chunked_prefill": False},
+        "told_prompt_tokens=8 needs chunked_prefill=True",
     ),
 ]
 

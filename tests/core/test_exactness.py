@@ -33,6 +33,7 @@ REQUESTS = st.fixed_dictionaries(
         "priority": st.integers(0, 2),
         "fork": st.booleans(),
         "emitted": st.integers(0, 4),  # resumed with so many tokens
+        "told": st.booleans(),
         "after": st.integers(0, 12),  # steps before it comes
     }
 )
@@ -44,6 +45,7 @@ SETTINGS = st.fixed_dictionaries(
         "block_size": st.integers(1, 5),
         "prefix_caching": st.booleans(),
         "long_prefill_tokens": st.sampled_from([0, 0, 1, 7]),
+        "told_prompt_tokens": st.sampled_from([0, 1, 7]),
         "max_drafts": st.sampled_from([0, 0, 1, 3]),
         "policy": st.sampled_from(["fcfs", "priority"]),
         "groups": st.sampled_from(GROUPS),
@@ -71,6 +73,7 @@ def requests_of(workload: list[dict[str, Any]]) -> list[Request]:
                 max_tokens=each["max_tokens"],
                 priority=each["priority"],
                 parent_id="0" if each["fork"] and number else None,
+                prompt_logprobs=0 if each["told"] else None,
                 emitted=whole[: min(each["emitted"], each["max_tokens"] - 1)],
                 arrival=float(each["after"]),
             )

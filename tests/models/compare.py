@@ -34,6 +34,7 @@ class Runner:
     """Runs one sequence through a bound model, chunk by chunk."""
 
     def __init__(self, model: CausalLM, backend: Backend, layout: KVLayout) -> None:
+        self.model = model
         self.backend = backend
         self.layout = layout
         is_torch = isinstance(backend, TorchBackend)

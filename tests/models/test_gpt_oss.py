@@ -12,12 +12,19 @@ from safetensors.torch import load_file, save_file
 from transformers import GptOssConfig
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
+from octavo.backends.native.backend import NativeBackend, NativeOptions
+from octavo.backends.native.footprint import weight_bytes
+from octavo.backends.native.matrices import interleaved
+from octavo.loader import resolve
 from octavo.loader.errors import TensorMismatchError
 from octavo.models.config import Config, ConfigurationError
+from octavo.models.footprint import tensor_sizes
 from octavo.models.gpt_oss import GptOss
+from octavo.models.load import open_model
 from octavo.quant.mxfp4 import dequantize
 from tests.models.compare import compare, load
 
+KINDS = ("blocks", "scales")
 YARN = {
     "rope_type": "yarn",
     "rope_theta": 150000.0,
@@ -96,6 +103,35 @@ def packed_checkpoint(directory: Path) -> tuple[Path, np.ndarray]:
 def test_a_published_checkpoint_in_four_bits_gives_the_same_logits(tmp_path: Path) -> None:
     _, expected = packed_checkpoint(tmp_path)
     assert np.array_equal(load(tmp_path).logits([1, 2, 3]), expected)
+
+
+def test_four_bits_stay_four_bits_in_the_native_engine(tmp_path: Path) -> None:
+    """The experts' numbers are the file's, at the file's own size; so says the bill."""
+    path, _ = packed_checkpoint(tmp_path)
+    backend = NativeBackend(NativeOptions(num_threads=1))
+    runner = load(tmp_path, backend=backend)
+    assert np.isfinite(runner.logits([1, 2, 3])).all()
+    text = backend.describe()
+    assert "expertsin of 4 experts [64×64 Mx4]" in text
+    assert "expertsout of 4 experts [64×32 Mx4]" in text
+    mlp: Any = dict(runner.model.walk())["blocks.1.mlp.experts"]
+    tensors = load_file(path)
+    for packed, name, order in (
+        (mlp.gate_up_weight, "gate_up_proj", [*range(0, 64, 2), *range(1, 64, 2)]),
+        (mlp.down_weight, "down_proj", list(range(64))),
+    ):
+        stored = [tensors[f"model.layers.1.mlp.experts.{name}_{kind}"] for kind in KINDS]
+        expected = dequantize(*(tensor.numpy() for tensor in stored))
+        for matrix, values in zip(packed.matrices, expected, strict=True):
+            native = matrix.pieces[0].native
+            where = interleaved(32) if matrix.gated else range(64)
+            got = np.stack([native.row(row) for row in range(64)])
+            np.testing.assert_array_equal(got, values[order][where])
+            if values.shape[1] % 64 == 0:
+                assert native.num_bytes == 64 * values.shape[1] // 32 * 17
+    opened = open_model(resolve(str(tmp_path)))
+    kept = sum(weight_bytes(tensor, "auto") for tensor in tensor_sizes(opened))
+    assert kept == pytest.approx(backend.weight_bytes, rel=0.05)  # biases lie twice
 
 
 def test_scales_of_another_shape_are_refused(tmp_path: Path) -> None:

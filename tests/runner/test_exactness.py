@@ -124,6 +124,14 @@ def chunked(shape: str, way: str) -> list[TokenEvent]:
     return told
 
 
+def told_piece_by_piece(shape: str, way: str) -> list[TokenEvent]:
+    engine = Engine(SHAPES[shape], told_prompt_tokens=9)
+    told = engine.answer(*others(3), the_request(way))["it"]
+    if "prompt_logprobs" in WAYS_TO_SAMPLE[way]:
+        assert sum(event.payload is not None and not event.tokens for event in told) >= 4
+    return told
+
+
 # Of blocks, few enough that the last of four sequences gives its own up. (Where all layers have
 # windows, sequences hardly grow.)
 TINY_POOLS = {"full": 48, "windows": 60}
@@ -236,6 +244,7 @@ def speculated(shape: str, way: str) -> list[TokenEvent]:
 WAYS_TO_RUN: dict[str, Callable[[str, str], list[TokenEvent]]] = {
     "in a batch": in_a_batch,
     "chunked": chunked,
+    "told piece by piece": told_piece_by_piece,
     "preempted": preempted,
     "displaced": displaced,
     "displaced without a cache": displaced_without_a_cache,

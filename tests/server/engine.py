@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from octavo.config import EngineArguments
 from octavo.core.config import CoreConfig
@@ -19,12 +18,10 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.exec.facts import EngineFacts, EngineSnapshot, take_snapshot
 from octavo.exec.inline import InlineExecutor
 from octavo.frontend.async_llm import AsyncLLM
-from octavo.frontend.desk import PLAIN, Options
 from octavo.frontend.inline_client import InlineClient
-from octavo.frontend.outputs import RequestOutput
 from octavo.frontend.preparer import load_tokenizer_at
 from octavo.server.adapter import LLMEngine
-from octavo.server.engine import Command, Health, ModelFacts
+from octavo.server.engine import Health, ModelFacts
 from tests.frontend.tiny import make_tokenizer_files
 
 VOCABULARY = 300
@@ -119,76 +116,60 @@ def told(before: int, token: int, most: int) -> TokenLogprobs:
     return TokenLogprobs(array("i", ids), array("d", logprobs), rank)
 
 
-@dataclass
-class FakeEngine:
-    """Fulfils `octavo.server.engine.Engine` by a real AsyncLLM."""
+class FakeEngine(LLMEngine):
+    """The server's engine over a real AsyncLLM, whose model is a `ChainRunner`."""
 
-    directory: Path
-    max_model_len: int = 256
-    max_num_seqs: int = 8
-    num_blocks: int = 512
-    max_num_batched_tokens: int = 128
-    defaults: SamplingParams = field(default_factory=SamplingParams)
-    runner: ChainRunner = field(default_factory=ChainRunner)
-    told_health: Health = field(default_factory=lambda: Health(True))
-
-    def __post_init__(self) -> None:
-        tokenizer = load_tokenizer_at(self.directory)
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        max_model_len: int = 256,
+        max_num_seqs: int = 8,
+        num_blocks: int = 512,
+        max_num_batched_tokens: int = 128,
+        defaults: SamplingParams | None = None,
+        max_new_tokens: int | None = None,
+        runner: ChainRunner | None = None,
+        told_health: Health | None = None,
+    ) -> None:
+        self.runner = runner or ChainRunner()
+        self.told_health = told_health or Health(True)
         config = CoreConfig(
-            num_blocks=self.num_blocks,
-            max_model_len=self.max_model_len,
+            num_blocks=num_blocks,
+            max_model_len=max_model_len,
             block_size=4,
-            max_num_seqs=self.max_num_seqs,
-            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
         )
         self.core = EngineCore(config, InlineExecutor(self.runner), time.monotonic, b"k" * 32)
         told = EngineFacts(
             name="tiny",
             architecture="chain",
-            directory=str(self.directory),
-            weights=(str(self.directory / "none.safetensors"),),
+            directory=str(directory),
+            weights=(str(directory / "none.safetensors"),),
             vocabulary=VOCABULARY,
-            max_model_len=self.max_model_len,
-            longest_tokens=self.max_model_len,
+            max_model_len=max_model_len,
+            longest_tokens=max_model_len,
             block_size=4,
-            num_blocks=self.num_blocks,
-            max_num_seqs=self.max_num_seqs,
+            num_blocks=num_blocks,
+            max_num_seqs=max_num_seqs,
             max_num_waiting=10_000,
             dtype="none",
         )
-        arguments = EngineArguments(model="tiny")
-        self.llm = AsyncLLM.over(InlineClient(self.core, told), arguments)
-        self.facts = ModelFacts(
+        self.llm = AsyncLLM.over(InlineClient(self.core, told), EngineArguments(model="tiny"))
+        facts = ModelFacts(
             name="tiny",
-            path=str(self.directory),
-            tokenizer=tokenizer,
+            path=str(directory),
+            tokenizer=load_tokenizer_at(directory),
             vocabulary=VOCABULARY,
-            max_model_len=self.max_model_len,
-            defaults=self.defaults,
-            max_num_seqs=self.max_num_seqs,
-            num_blocks=self.num_blocks,
+            max_model_len=max_model_len,
+            defaults=defaults or SamplingParams(),
+            max_num_seqs=max_num_seqs,
+            num_blocks=num_blocks,
             block_size=4,
+            max_new_tokens=max_new_tokens,
         )
-        self._engine = LLMEngine(self.llm, self.facts)
-
-    def generate(
-        self,
-        prompt: Any,
-        sampling_params: SamplingParams | None = None,
-        request_id: str | None = None,
-        *,
-        options: Options = PLAIN,
-    ) -> AsyncIterator[RequestOutput]:
-        """As AsyncLLM does."""
-        return self.llm.generate(prompt, sampling_params, request_id, options=options)
-
-    async def abort(self, request_id: str) -> None:
-        """As AsyncLLM does."""
-        await self.llm.abort(request_id)
-
-    async def command(self, command: Command) -> None:
-        """As the adapter does."""
-        await self._engine.command(command)
+        super().__init__(self.llm, facts)
 
     def health(self) -> Health:
         """As the test says."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +57,7 @@ def test_the_model_may_recommend_a_length(directory: Path) -> None:
     """Who asks for more gets more; `max_output_tokens` is the operator's word for a limit."""
 
     async def main() -> None:
-        engine = FakeEngine(directory)
-        engine.facts = replace(engine.facts, max_new_tokens=7)
+        engine = FakeEngine(directory, max_new_tokens=7)
         async with serving(directory, engine) as client:
             for fields, expected in (({}, 7), ({"max_tokens": 9}, 9)):
                 usage = (await client.chat(**fields))["usage"]

@@ -100,7 +100,7 @@ def test_a_real_model_says_the_same_in_either_process_and_after_its_engine_was_k
         assert facts.architecture == "LlamaForCausalLM"
         assert facts.vocabulary == 300
         assert facts.memory_bytes["KV cache"] > 0
-        assert [what for what, _ in facts.start_seconds][-1].startswith("set up the KV cache")
+        assert [what for what, _ in facts.start_seconds][-1].startswith("load the weights")
     finally:
         outside.close()
 

@@ -21,6 +21,7 @@ from octavo.frontend.client import EngineStartError
 from octavo.frontend.journal import RESTART
 from octavo.frontend.launcher import ProcessLauncher
 from octavo.frontend.outputs import EngineDeadError
+from octavo.frontend.private_directory import remove_abandoned
 from octavo.frontend.process_client import ProcessClient, State
 from octavo.frontend.restarts import Timing
 from tests.sim.truth import whole_output
@@ -225,9 +226,9 @@ def test_a_front_end_that_is_killed_takes_its_engine_along(in_thread: bool) -> N
         parent.kill()
         parent.wait()
     asyncio.run(eventually(lambda: not _is_alive(int(pid))))
-    for left in Path(path).parent.iterdir():  # nobody was there to tidy up
-        left.unlink()
-    Path(path).parent.rmdir()
+    assert Path(path).exists()  # nobody was there to tidy up
+    remove_abandoned(Path(path).parents[1])
+    assert not Path(path).parent.exists()
 
 
 def _is_alive(pid: int) -> bool:

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from octavo.backends.base import Floats, ForwardResult, HostBatch, KVLayout, StoredRows
 from octavo.backends.native import _native
-from octavo.backends.native.describe import MEETING, describe
+from octavo.backends.native.describe import describe
 from octavo.backends.native.emit import Emitter
 from octavo.backends.native.fusion import fuse
-from octavo.backends.native.listing import Listing
+from octavo.backends.native.listing import Instruction, Listing
 from octavo.backends.native.matrices import CpuWeights, Experts, Matrix, Packer, Vector
 from octavo.backends.native.plan import stride
 from octavo.backends.native.recorder import Recorder
@@ -25,6 +25,7 @@ from octavo.layers import CausalLM, Module, Ops
 from octavo.observe.machine import ROOT, num_cores
 
 BLOCK_TOKENS = 16  # kernels take so many tokens of a block together
+_READ_BYTES = 128 << 20  # to see how fast memory is: more than caches hold
 _CACHES = {"float32": "F32", "bfloat16": "BF16", "int8": "Int8"}
 
 
@@ -37,6 +38,16 @@ class NativeOptions:
     num_threads: int = 0  # 0: one for each physical core that this process may use
     instruction_set: str = ""  # empty: the best that this processor has
     pinned: bool = False  # each thread stays on a core of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the threads do together while they do nothing else, a second."""
+
+    read: float  # bytes
+    int8: float  # operations
+    bf16: float
+    float: float
 
 
 def default_threads(root: Path = ROOT) -> int:
@@ -66,11 +77,17 @@ class NativeBackend:
         self._packer = Packer(self._team, options.weights)
         self._recorder = Recorder()
         self.ops: Ops = cast(Ops, self._recorder)  # they take this backend's own values
+        self._is_settled = False
         self._program: _native.Program | None = None
         self._listing: Listing | None = None
         self._logits = np.empty((0, 0), np.float32)
         self._hidden = np.empty((0, 0), np.float32)
         self._widths = (0, 0)
+
+    @property
+    def threads(self) -> int:
+        """How many compute."""
+        return self._team.size
 
     @property
     def weight_bytes(self) -> int:
@@ -86,7 +103,13 @@ class NativeBackend:
     def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> Experts:
         return self._packer.experts(matrices, module)
 
+    def settle(self) -> None:
+        self._packer.finish()
+        self._is_settled = True
+
     def prepare(self, model: CausalLM, layout: KVLayout, num_blocks: int, block_size: int) -> None:
+        self._packer.begin()
+        self._is_settled = False
         if block_size % BLOCK_TOKENS:
             raise ValueError(
                 f"block_size={block_size}: the native engine takes multiples of {BLOCK_TOKENS}"
@@ -105,6 +128,9 @@ class NativeBackend:
         )
         self._program, self._listing = program, listing
         self._widths = (model.head.outputs, model.embed.hidden)
+        self._logits, self._hidden = (
+            np.empty((0, stride(width)), np.float32) for width in self._widths
+        )
 
     @property
     def _ready(self) -> _native.Program:
@@ -116,12 +142,14 @@ class NativeBackend:
             self._ready.copy_block(source, destination)
 
     def forward(self, batch: HostBatch) -> ForwardResult:
+        if not self._is_settled:
+            self.settle()
         num_logits, num_hidden = len(batch.logits_rows), len(batch.hidden_rows)
         # The last step's arrays are taken again, unless somebody still has them.
         if len(self._logits) < num_logits or sys.getrefcount(self._logits) > 2:
-            self._logits = np.empty((num_logits, stride(self._widths[0])), np.float32)
+            self._logits = np.empty((num_logits, self._logits.shape[1]), np.float32)
         if len(self._hidden) < num_hidden or sys.getrefcount(self._hidden) > 2:
-            self._hidden = np.empty((num_hidden, stride(self._widths[1])), np.float32)
+            self._hidden = np.empty((num_hidden, self._hidden.shape[1]), np.float32)
         self._ready.run(
             batch.token_ids,
             batch.positions,
@@ -147,8 +175,20 @@ class NativeBackend:
         """Begin (or stop) to measure each instruction; what was measured is forgotten."""
         self._ready.set_profiling(on)
 
-    def times(self) -> list[tuple[str, float]]:
-        """Each instruction and the seconds that the calling thread has spent in it."""
+    @property
+    def instructions(self) -> list[Instruction]:
+        """The program."""
         assert self._listing is not None, "prepare comes first"
-        lines = [line for line in self.describe().split("\n") if line != MEETING]
-        return list(zip(lines, self._ready.seconds, strict=True))
+        return self._listing.instructions
+
+    def timings(self) -> tuple[list[float], list[float]]:
+        """The calling thread's seconds: in each instruction, and waiting for others before it."""
+        return self._ready.seconds, self._ready.waits
+
+    def limits(self, seconds: float) -> Limits:
+        """What this machine can do at best, each measured for so long."""
+        rates = [
+            _native.operation_rate(self.tier, self._team, products, seconds)
+            for products in (_native.Products.Int8, _native.Products.Bf16, _native.Products.Float)
+        ]
+        return Limits(_native.read_rate(self.tier, self._team, _READ_BYTES, seconds), *rates)

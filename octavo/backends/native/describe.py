@@ -15,8 +15,13 @@ def describe(listing: Listing) -> str:
     for instruction in listing:
         if instruction.barrier:
             lines.append(MEETING)
-        lines.append(" ".join(_words(instruction)))
+        lines.append(describe_one(instruction))
     return "\n".join(lines)
+
+
+def describe_one(instruction: Instruction) -> str:
+    """One instruction."""
+    return " ".join(_words(instruction))
 
 
 def _words(i: Instruction) -> Iterable[str]:
@@ -27,6 +32,9 @@ def _words(i: Instruction) -> Iterable[str]:
         yield f"[{i.matrix.outputs}×{i.matrix.inputs} {i.matrix.formats}]"
     if i.experts is not None:
         yield f"of {len(i.experts.matrices)} experts"
+        if i.op != "SortPairs":
+            matrix = i.experts.matrices[0]
+            yield f"[{matrix.outputs}×{matrix.inputs} {matrix.formats}]"
     if i.attend is not None:
         attend = i.attend
         yield f"{attend.heads}/{attend.kv_heads}×{attend.head_dim}"

@@ -35,7 +35,7 @@ class Emitter:
         }
         self._plan = plan(listing, prepared)
         place_barriers(listing, self._plan)
-        for space in ("Tokens", "Logits", "Hidden", "Pairs"):
+        for space in ("Tokens", "Wanted", "Logits", "Hidden", "Pairs"):
             sizes = (self._plan.row_bytes.get((space, area), 0) for area in ("floats", "prepared"))
             self._program.set_scratch(getattr(_native.Space, space), *sizes)
         for instruction in listing:

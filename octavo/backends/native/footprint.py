@@ -29,5 +29,6 @@ def step_bytes(size: StepSize) -> int:
     inner = max(projected + width, 2 * size.ffn)
     row = 4 * (_HIDDEN_ROWS * size.hidden + inner)
     prepared = _PREPARED_BYTES * max(size.hidden, width, size.ffn)
-    logits = min(size.rows, size.sequences) * size.vocabulary * 4
-    return size.rows * (row + prepared) + logits + _LIBRARY_BYTES
+    logits = size.wanted_rows * size.vocabulary * 4
+    # Wanted rows have rooms of their own in the last layer.
+    return (size.rows + size.wanted_rows) * (row + prepared) + logits + _LIBRARY_BYTES

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from octavo.backends.native.listing import (
+    Buffer,
     Instruction,
     Listing,
     Norm,
@@ -18,6 +19,7 @@ from octavo.layers import Rope
 def fuse(listing: Listing) -> None:
     """Everything, in an order in which one makes room for the next."""
     take_into_attention(listing)
+    leave_out_unwanted_rows(listing)
     scale_embeddings(listing)
     gate_in_products(listing)
     activate_in_products(listing)
@@ -41,7 +43,7 @@ def take_into_attention(listing: Listing) -> None:
         k, k_rope, k_norm = _unwrap(listing, instruction.y, instruction)
         if q_rope != k_rope:
             raise RecordingError("queries and keys that turn differently")
-        instruction.x, instruction.y = q, k
+        listing.change(instruction, x=q, y=k)
         instruction.attend = replace(attend, rope=q_rope, q_norm=q_norm, k_norm=k_norm)
         v = instruction.values
         assert v is not None
@@ -72,6 +74,35 @@ def _unwrap(
     return value, rope, norm
 
 
+def leave_out_unwanted_rows(listing: Listing) -> None:
+    """Behind the last attention no row looks at another: only those that are wanted go on.
+
+    What they still need from before it is selected while threads wait for the attention anyway.
+    """
+    attentions = [i for i in listing if i.op == "Attention"]
+    if not attentions:
+        return
+    last = attentions[-1]
+    behind = listing.instructions[listing.index(last) :]
+    for instruction in behind:
+        for value in instruction.writes:
+            if value.buffer.space == "Tokens":
+                value.buffer.space = "Wanted"
+    selected: dict[tuple[int, int, int], Value] = {}
+    for instruction in behind[1:]:
+        for name in ("x", "y", "values", "chosen"):
+            value = getattr(instruction, name)
+            if value is None or value.buffer.space != "Tokens":
+                continue
+            key = (id(value.buffer), value.first, value.width)
+            if key not in selected:
+                buffer = Buffer("Wanted", value.width)
+                selected[key] = Value(buffer, 0, value.width, value.recorder)
+                select = Instruction("Select", value, out=selected[key])
+                listing.insert(listing.index(last), select)
+            listing.change(instruction, **{name: selected[key]})
+
+
 def _absorb(listing: Listing, op: str, *, into: str) -> list[tuple[Instruction, Instruction]]:
     """Pairs (of kind `into`, its only reader of kind `op`)."""
     pairs = []
@@ -82,12 +113,17 @@ def _absorb(listing: Listing, op: str, *, into: str) -> list[tuple[Instruction, 
     return pairs
 
 
+def _replace(listing: Listing, old: Instruction, *, by: Instruction) -> None:
+    """`by` does what the old one did, which is gone."""
+    listing.remove(old)
+    listing.change(by, out=old.out)
+
+
 def scale_embeddings(listing: Listing) -> None:
     """A table's rows are scaled as they are looked up."""
     for embed, scale in _absorb(listing, "Scale", into="Embed"):
         embed.factor *= scale.factor
-        embed.out = scale.out
-        listing.remove(scale)
+        _replace(listing, scale, by=embed)
 
 
 def gate_in_products(listing: Listing) -> None:
@@ -100,32 +136,32 @@ def gate_in_products(listing: Listing) -> None:
         readers = listing.readers(gemm.out.buffer)
         if len(readers) != 1 or readers[0].op != "Gate":
             raise RecordingError("a projection of gates and ups that is not read by a gate alone")
-        gemm.activation, gemm.gated, gemm.out = readers[0].activation, True, readers[0].out
-        listing.remove(readers[0])
+        gemm.activation, gemm.gated = readers[0].activation, True
+        _replace(listing, readers[0], by=gemm)
 
 
 def activate_in_products(listing: Listing) -> None:
     """The activation behind a product."""
     for gemm, activate in _absorb(listing, "Activate", into="Gemm"):
         if gemm.activation is None:
-            gemm.activation, gemm.out = activate.activation, activate.out
-            listing.remove(activate)
+            gemm.activation = activate.activation
+            _replace(listing, activate, by=gemm)
 
 
 def scale_in_products(listing: Listing) -> None:
     """The factor behind a product."""
     for gemm, scale in _absorb(listing, "Scale", into="Gemm"):
         if gemm.activation is None and gemm.factor == 1.0:
-            gemm.factor, gemm.out = scale.factor, scale.out
-            listing.remove(scale)
+            gemm.factor = scale.factor
+            _replace(listing, scale, by=gemm)
 
 
 def cap_in_products(listing: Listing) -> None:
     """The soft cap behind a product."""
     for gemm, cap in _absorb(listing, "SoftCap", into="Gemm"):
         if gemm.activation is None and gemm.cap == 0.0:
-            gemm.cap, gemm.out = cap.cap, cap.out
-            listing.remove(cap)
+            gemm.cap = cap.cap
+            _replace(listing, cap, by=gemm)
 
 
 def add_residuals_in_products(listing: Listing) -> None:
@@ -142,8 +178,8 @@ def add_residuals_in_products(listing: Listing) -> None:
             maker = listing.maker(other)
             if maker is None or listing.index(maker) > listing.index(gemm):
                 continue
-            gemm.y, gemm.out = other, add.out
-            listing.remove(add)
+            listing.change(gemm, y=other)
+            _replace(listing, add, by=gemm)
             break
 
 
@@ -159,8 +195,8 @@ def select_before_norms(listing: Listing) -> None:
             assert norm.x is not None
             between = norm.x.recorder.new_like(select.out)
             behind = Instruction("Norm", between, out=select.out, norm=norm.norm)
-            select.x, select.out = norm.x, between
-            listing.instructions.insert(listing.index(select) + 1, behind)
+            listing.change(select, x=norm.x, out=between)
+            listing.insert(listing.index(select) + 1, behind)
         listing.remove(norm)
 
 
@@ -172,7 +208,9 @@ def split_products_by_kind(listing: Listing) -> None:
         if len(parts) == 1:
             continue
         at = listing.index(gemm)
-        listing.instructions[at : at + 1] = [replace(gemm, matrix=part) for part in parts]
+        listing.remove(gemm)
+        for part in reversed(parts):
+            listing.insert(at, replace(gemm, matrix=part))
 
 
 def prepare_products(listing: Listing) -> None:
@@ -186,11 +224,11 @@ def prepare_products(listing: Listing) -> None:
         if key not in made:
             made[key] = Prepared(gemm.x.buffer.space, gemm.matrix.inputs, kind)
             prepare = Instruction("Prepare", gemm.x, prepared=made[key], matrix=gemm.matrix)
-            listing.instructions.insert(listing.index(gemm), prepare)
+            listing.insert(listing.index(gemm), prepare)
         gemm.prepared = made[key]
     for gemm in listing:
         if gemm.op == "Gemm":
-            gemm.x = None
+            listing.change(gemm, x=None)
     for instruction in listing:
         if instruction.experts is not None and instruction.op != "SortPairs":
             experts = instruction.experts
@@ -209,7 +247,8 @@ def norm_while_preparing(listing: Listing) -> None:
             continue  # several kinds of the same rows would norm them several times
         prepare = readers[0]
         if prepare.x is not None and prepare.x.width == norm.out.width:
-            prepare.x, prepare.norm = norm.x, norm.norm
+            prepare.norm = norm.norm
+            listing.change(prepare, x=norm.x)
             listing.remove(norm)
 
 

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from octavo.backends.native.matrices import Experts, Matrix, Vector
     from octavo.backends.native.recorder import Recorder
 
-# What rows stand for: the step's tokens; those whose logits or hidden states are wanted; pairs
-# of a token and one of its experts.
-Space = Literal["Tokens", "Logits", "Hidden", "Pairs"]
+# What rows stand for: the step's tokens; those of them that something is wanted of, and in the
+# order in which they are asked for those whose logits or hidden states are; pairs of a token and
+# one of its experts.
+Space = Literal["Tokens", "Wanted", "Logits", "Hidden", "Pairs"]
 Place = Literal["Scratch", "LogitsOut", "HiddenOut"]
 
 
@@ -138,8 +139,11 @@ class Instruction:
     @property
     def space(self) -> Space:
         """Whose rows it goes over."""
-        if self.op in ("RopeTables", "SortPairs", "ExpertsIn", "ExpertsOut"):
+        if self.op in ("RopeTables", "Attention"):  # every row has a key, whoever asks
             return "Tokens"
+        if self.op in ("SortPairs", "ExpertsIn"):
+            assert self.x is not None
+            return self.x.buffer.space
         if self.out is not None:
             return self.out.buffer.space
         assert self.prepared is not None, self.op
@@ -147,25 +151,30 @@ class Instruction:
 
 
 class Listing:
-    """Instructions in order, and who reads what."""
+    """Instructions in order, and who reads and who writes what.
+
+    That is known at once, however long the listing is, because every change of an instruction's
+    values goes through `change`.
+    """
 
     def __init__(self, instructions: Iterable[Instruction]) -> None:
-        self.instructions = list(instructions)
+        self.instructions: list[Instruction] = []
+        self._readers: dict[Buffer, list[Instruction]] = {}
+        self._makers: dict[Buffer, list[Instruction]] = {}
+        for instruction in instructions:
+            self.instructions.append(instruction)
+            self._note(instruction)
 
     def __iter__(self) -> Iterator[Instruction]:
         return iter(self.instructions)
 
     def readers(self, buffer: Buffer) -> list[Instruction]:
         """Every instruction that reads some of a buffer."""
-        return [
-            instruction
-            for instruction in self.instructions
-            if any(value.buffer is buffer for value in instruction.reads)
-        ]
+        return list(self._readers.get(buffer, ()))
 
     def maker(self, value: Value) -> Instruction | None:
         """The instruction that wrote a value, if it is just what that one wrote."""
-        for instruction in self.instructions:
+        for instruction in self._makers.get(value.buffer, ()):
             for written in instruction.writes:
                 if written.buffer is value.buffer:
                     return instruction if written.width == value.width else None
@@ -176,14 +185,43 @@ class Listing:
         out = instruction.out
         if out is None or out.buffer.place != "Scratch":
             return None
-        readers = self.readers(out.buffer)
+        readers = self._readers.get(out.buffer, ())
         if len(readers) != 1 or sum(v.buffer is out.buffer for v in readers[0].reads) != 1:
             return None
         (value,) = (value for value in readers[0].reads if value.buffer is out.buffer)
         return readers[0] if value.width == out.width else None
 
-    def remove(self, instruction: Instruction) -> None:
-        self.instructions.remove(instruction)
-
     def index(self, instruction: Instruction) -> int:
         return self.instructions.index(instruction)
+
+    def change(self, instruction: Instruction, **values: Value | None) -> None:
+        """Let an instruction read or write other values, named by its fields."""
+        self._forget(instruction)
+        for name, value in values.items():
+            setattr(instruction, name, value)
+        self._note(instruction)
+
+    def insert(self, index: int, instruction: Instruction) -> None:
+        self.instructions.insert(index, instruction)
+        self._note(instruction)
+
+    def remove(self, instruction: Instruction) -> None:
+        self.instructions.remove(instruction)
+        self._forget(instruction)
+
+    def _note(self, instruction: Instruction) -> None:
+        for buffer in _buffers(instruction.reads):
+            self._readers.setdefault(buffer, []).append(instruction)
+        for buffer in _buffers(instruction.writes):
+            self._makers.setdefault(buffer, []).append(instruction)
+
+    def _forget(self, instruction: Instruction) -> None:
+        for buffer in _buffers(instruction.reads):
+            self._readers[buffer].remove(instruction)
+        for buffer in _buffers(instruction.writes):
+            self._makers[buffer].remove(instruction)
+
+
+def _buffers(values: Iterable[Value]) -> Iterable[Buffer]:
+    """Each buffer once, in order."""
+    return dict.fromkeys(value.buffer for value in values)

@@ -17,13 +17,26 @@ from octavo.layers import Embedding, GateUpLinear, Module
 
 log = logging.getLogger(__name__)
 
-CpuWeights = Literal["auto", "float32", "bf16", "int8", "int4"]
+# A number behind int8 and int4 is how many inputs share a scale, if not 32.
+CpuWeights = Literal[
+    "auto", "float32", "bf16", "int8", "int8-64", "int8-128", "int4", "int4-64", "int4-128"
+]
 
+GROUP = 32  # inputs whose products are summed as integers: codes come in whole groups
 # Outputs of a panel; where gates and ups are side by side, the first half are gates.
 PANEL = 32
 _HALF = PANEL // 2
 _FLOATS = ("F32", "F16", "BF16")
-_WANTED = {"bf16": "BF16", "int8": "U8", "int4": "U4", "float32": "F32"}
+_WANTED = {
+    "float32": "F32",
+    "bf16": "BF16",
+    "int8": "U8",
+    "int8-64": "U8By64",
+    "int8-128": "U8By128",
+    "int4": "U4",
+    "int4-64": "U4By64",
+    "int4-128": "U4By128",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +105,11 @@ class Experts:
 
 
 class Packer:
-    """Packs what a checkpoint stores, each part in the format that was asked for or is nearest."""
+    """Packs what a checkpoint stores, each part in the format that was asked for or is nearest.
+
+    What is packed as the file has it is only noted: `begin` sets threads to it, and `finish`
+    waits for them. Whatever had to be made first is packed at once, so that it can be let go of.
+    """
 
     def __init__(self, team: _native.Team, weights: CpuWeights) -> None:
         self._team = team
@@ -103,6 +120,14 @@ class Packer:
     @property
     def num_bytes(self) -> int:
         return int(self._store.num_bytes)
+
+    def begin(self) -> None:
+        """Have what was noted packed, while this thread does other things."""
+        self._store.begin(self._team)
+
+    def finish(self) -> None:
+        """Return when everything is packed."""
+        self._store.finish(self._team)
 
     def vector(self, values: NDArray[np.float32]) -> Vector:
         flat = np.ascontiguousarray(values, np.float32).reshape(-1)
@@ -137,34 +162,28 @@ class Packer:
     def _gated(self, parts: Sequence[StoredRows], inputs: int) -> Matrix:
         ffn = len(parts[0])
         format_ = self._format(parts[0].type, inputs, None)
-        rows, parts = self._addresses(parts, format_)
-        order = interleaved(ffn)
-        native = self._store.pack(
-            self._team,
-            getattr(_native.Stored, parts[0].type),
-            format_,
-            inputs,
-            np.where(order < 0, np.uint64(0), rows[np.maximum(order, 0)]),
-        )
-        _release(parts)
+        native = self._pack(parts, format_, inputs, interleaved(ffn))
         return Matrix((Piece(native, 0),), 2 * ffn, inputs, gated=True)
 
     def _pack(
-        self, parts: Sequence[StoredRows], format_: _native.Format, inputs: int
+        self,
+        parts: Sequence[StoredRows],
+        format_: _native.Format,
+        inputs: int,
+        order: NDArray[np.int64] | None = None,
     ) -> _native.Matrix:
-        rows, parts = self._addresses(parts, format_)
-        kind = getattr(_native.Stored, parts[0].type)
-        native = self._store.pack(self._team, kind, format_, inputs, rows)
-        _release(parts)
-        return native
-
-    def _addresses(
-        self, parts: Sequence[StoredRows], format_: _native.Format
-    ) -> tuple[NDArray[np.uint64], Sequence[StoredRows]]:
-        """Where each row is; and the parts themselves, converted where they had to be."""
+        """One run of rows of one type, in another order if one is given (-1: zeros)."""
         if not can_pack(parts[0].type, format_):
             parts = [StoredRows.of(part.floats()) for part in parts]
-        return np.concatenate([part.addresses() for part in parts]), parts
+        rows = np.concatenate([part.addresses() for part in parts])
+        if order is not None:
+            rows = np.where(order < 0, np.uint64(0), rows[np.maximum(order, 0)])
+        kind = getattr(_native.Stored, parts[0].type)
+        pages = [(p.rows.ctypes.data, p.rows.nbytes) for p in parts if p.is_file and len(p)]
+        native = self._store.pack(kind, format_, inputs, rows, parts, pages)
+        if not all(part.is_file for part in parts):
+            self.finish()
+        return native
 
     def _format(self, type_: str, inputs: int, module: Module | None) -> _native.Format:
         is_embedding = isinstance(module, Embedding)
@@ -182,16 +201,16 @@ def choose_format(
     wanted = None
     if weights == "float32" or type_ in _FLOATS:
         wanted = _WANTED.get(weights)
-    if wanted == "U4" and is_embedding:
-        wanted = "U8"  # where every token passes twice, four bits are too few
-    if wanted in ("U4", "U8") and inputs % PANEL:
+    if wanted is not None and is_embedding:
+        wanted = wanted.replace("U4", "U8")  # where every token passes twice, 4 bits are too few
+    if wanted is not None and wanted.startswith("U") and inputs % GROUP:
         wanted = None  # rows that do not divide into groups stay what they are
     if wanted is None:
         if hasattr(_native.Stored, type_):
             own: _native.Format = _native.own_format(getattr(_native.Stored, type_))
             if can_pack(type_, own):
                 return own
-        wanted = "U8" if inputs % PANEL == 0 else "F32"
+        wanted = "U8" if inputs % GROUP == 0 else "F32"
     format_: _native.Format = getattr(_native.Format, wanted)
     if can_pack(type_, format_) or can_pack("F32", format_):
         return format_
@@ -213,10 +232,3 @@ def interleaved(ffn: int) -> NDArray[np.int64]:
     both = np.concatenate((columns, columns + ffn), axis=1)
     order = np.where(np.broadcast_to(columns < ffn, both.shape), both, -1).reshape(-1)
     return order[: len(order) + -(-ffn // _HALF) * -_HALF + ffn]
-
-
-def _release(parts: Sequence[StoredRows]) -> None:
-    """The file's pages have been read for good."""
-    for part in parts:
-        if part.is_file and len(part):
-            _native.release_file_pages(part.rows.ctypes.data, part.rows.nbytes)

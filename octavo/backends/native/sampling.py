@@ -1,10 +1,10 @@
-"""Native sampling: the tokens that octavo/runner/sampler.py draws, sooner, by the team."""
+"""Native sampling and log-probabilities: what octavo/runner has in numpy, sooner, by the team."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from octavo.backends.base import Draws, Floats, Longs
+from octavo.backends.base import Draws, Floats, Longs, Told
 from octavo.backends.native import _native
 
 
@@ -31,3 +31,9 @@ class NativeSampling:
             tokens,
         )
         return tokens
+
+    def tell(self, logits: Floats, rows: Longs, tokens: Longs, count: int) -> Told:
+        shape = (len(rows), 1 + count)
+        told = Told(np.empty(shape, np.int32), np.empty(shape, np.float32), np.empty_like(rows))
+        _native.tell_of_rows(self._tier, self._team, logits, rows, tokens, *told)
+        return told

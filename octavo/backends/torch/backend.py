@@ -51,6 +51,9 @@ class TorchBackend:
         self._model = model
         self._buffers = make_buffers(layout.num_buffers, num_blocks, block_size, shape, self.dtype)
 
+    def settle(self) -> None:
+        pass  # everything is done when it is asked for
+
     @property
     def _ready(self) -> tuple[CausalLM, Buffers]:
         assert self._model is not None, "prepare comes first"

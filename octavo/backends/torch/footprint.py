@@ -34,6 +34,6 @@ def step_bytes(size: StepSize, dtype: str) -> int:
     attention = queries + tiles + scores
     mlp = size.rows * size.ffn * element_bytes * _FFN_COPIES
     stream = size.rows * size.hidden * element_bytes * _HIDDEN_COPIES
-    logits = min(size.rows, size.sequences) * size.vocabulary * 4 * _LOGIT_COPIES
+    logits = size.wanted_rows * size.vocabulary * 4 * _LOGIT_COPIES
     kept = min(MOST_KEPT_CELLS, items * size.positions) * _CELL_BYTES
     return max(attention, mlp, logits) + stream + kept + _LIBRARY_BYTES

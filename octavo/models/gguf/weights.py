@@ -80,6 +80,10 @@ class GgufWeights:
         order = undo.values([numbers], self._heads)[:, 0].astype(np.int64)
         return rows.reordered(order)
 
+    def stored_type(self, name: str) -> str | None:
+        rows = self.stored(name)
+        return None if rows is None else rows.type
+
     def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
         """The checkpoint's own check, in the file's own names."""
         there = {source.label: self._info(name) for name, source in self._sources.items()}

@@ -21,7 +21,7 @@ from octavo.server.openai.parameters import (
     sampling_of,
     seconds_of,
 )
-from octavo.server.openai.serve import admitted
+from octavo.server.openai.serve import admitted, closing
 from octavo.server.schema.chat import (
     AnswerMessage,
     ChatChoice,
@@ -142,13 +142,8 @@ class ChatShape:
 
     def closing(self, usage: Usage, explanation: dict[str, Any] | None) -> Iterable[ChatChunk]:
         """The usage, in a chunk of its own."""
-        if self._tells_usage or explanation is not None:
-            last = self._chunk([])
-            if self._tells_usage:
-                last.usage = usage
-            if explanation is not None:
-                last.explain = explanation
-            yield last
+        told = usage if self._tells_usage else None
+        return closing(self._chunk([]), told, explanation)
 
     def whole(
         self, outputs: list[RequestOutput], usage: Usage, explanation: dict[str, Any] | None

@@ -26,7 +26,7 @@ from octavo.server.openai.parameters import (
     sampling_of,
     seconds_of,
 )
-from octavo.server.openai.serve import admitted
+from octavo.server.openai.serve import admitted, closing
 from octavo.server.schema.completion import (
     MAX_PROMPTS,
     CompletionChoice,
@@ -171,13 +171,8 @@ class CompletionShape:
         self, usage: Usage, explanation: dict[str, Any] | None
     ) -> Iterable[CompletionResponse]:
         """The usage, in a chunk of its own."""
-        if self._tells_usage or explanation is not None:
-            last = self._response([])
-            if self._tells_usage:
-                last.usage = usage
-            if explanation is not None:
-                last.explain = explanation
-            yield last
+        told = usage if self._tells_usage else None
+        return closing(self._response([]), told, explanation)
 
     def whole(
         self, outputs: list[RequestOutput], usage: Usage, explanation: dict[str, Any] | None

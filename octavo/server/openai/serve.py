@@ -1,12 +1,18 @@
-"""What every route that generates does first: refuse if nobody is served, and take a place."""
+"""What every route that generates does first and last: take a place, and tell the usage."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 from octavo.server.admission import Ticket
 from octavo.server.call import Call
+from octavo.server.schema.chat import ChatChunk
+from octavo.server.schema.completion import CompletionResponse
+from octavo.server.schema.usage import Usage
+
+Chunk = TypeVar("Chunk", ChatChunk, CompletionResponse)
 
 
 @asynccontextmanager
@@ -24,3 +30,16 @@ async def admitted(call: Call) -> AsyncIterator[Ticket]:
         yield ticket
     finally:
         ticket.leave()
+
+
+def closing(
+    chunk: Chunk, usage: Usage | None, explanation: dict[str, Any] | None
+) -> Iterator[Chunk]:
+    """A stream's last chunk, without choices, if there is anything for it to tell."""
+    if usage is None and explanation is None:
+        return
+    if usage is not None:
+        chunk.usage = usage
+    if explanation is not None:
+        chunk.explain = explanation
+    yield chunk

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -105,6 +108,11 @@ def test_gates_and_ups_of_one_type_are_interleaved() -> None:
         ("bf16", "F32", "BF16"),
         ("bf16", "Q4_0", "U4"),
         ("int8", "BF16", "U8"),
+        ("int8-64", "BF16", "U8By64"),
+        ("int8-128", "F32", "U8By128"),
+        ("int4-64", "F16", "U4By64"),
+        ("int4-128", "BF16", "U4By128"),
+        ("int4-128", "Q4_0", "U4"),
         ("int8", "Q6_K", "U6"),
         ("int4", "F16", "U4"),
         ("float32", "Q4_K", "F32"),
@@ -117,15 +125,51 @@ def test_wishes_concern_what_is_stored_as_floats(wish: str, name: str, format_: 
 
 
 def test_rows_that_are_no_whole_blocks_are_refused() -> None:
-    """By who packs, not in a thread of the team, where it would be the end of the process."""
-    team, addresses = _native.Team(2, False), np.zeros(40, np.uint64)
+    """By who asks for it, not in a thread that packs and can tell nobody."""
+    addresses = np.zeros(40, np.uint64)
     stored_type = getattr(_native.Stored, TYPES["Q4_K"].name)
     format_ = _native.own_format(stored_type)
     for inputs, message in ((32, "not a multiple"), (0, "at least one input")):
         with pytest.raises(ValueError, match=message):
-            _native.Store().pack(team, stored_type, format_, inputs, addresses)
+            _native.Store().pack(stored_type, format_, inputs, addresses, (), [])
 
 
 def test_tables_keep_eight_bits() -> None:
-    table = packer("int4").matrix([stored("BF16", 40)], Embedding(40, INPUTS))
-    assert table.formats == "U8"
+    for wish, kept in (("int4", "U8"), ("int4-128", "U8By128"), ("bf16", "BF16")):
+        table = packer(wish).matrix([stored("BF16", 40)], Embedding(40, INPUTS))
+        assert table.formats == kept
+
+
+def in_a_file(path: Path, rows: StoredRows) -> StoredRows:
+    path.write_bytes(rows.rows.tobytes())
+    mapped = np.memmap(path, np.uint8, "r").reshape(rows.rows.shape)
+    return replace(rows, rows=mapped.view(np.ndarray), is_file=True)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_rows_of_a_file_are_packed_meanwhile(tmp_path: Path, threads: int) -> None:
+    """And are the same as rows that are packed at once; some of them come while others are."""
+    parts = [stored("Q4_1", 3000, 1), stored("BF16", 700, 2), stored("Q6_K", 40, 3)]
+    layers = [Linear(INPUTS, len(part)) for part in parts]
+    at_once = [packer().matrix([part], layer) for part, layer in zip(parts, layers, strict=True)]
+    meanwhile = Packer(_native.Team(threads, False), "auto")
+    files = [in_a_file(tmp_path / str(index), part) for index, part in enumerate(parts)]
+    matrices = []
+    for file, layer in zip(files, layers, strict=True):
+        matrices.append(meanwhile.matrix([file], layer))
+        meanwhile.begin()
+    meanwhile.finish()
+    for matrix, expected in zip(matrices, at_once, strict=True):
+        ours, theirs = (each.pieces[0].native for each in (matrix, expected))
+        for index in (0, 1, ours.outputs // 2, ours.outputs - 1):
+            np.testing.assert_array_equal(ours.row(index), theirs.row(index))
+
+
+def test_nobody_has_to_wait_for_what_was_begun(tmp_path: Path) -> None:
+    """And the rows are there for as long as they are read."""
+    one = packer()
+    rows = in_a_file(tmp_path / "rows", stored("Q4_1", 9000))
+    matrix = one.matrix([rows], Linear(INPUTS, 9000))
+    one.begin()
+    del one, rows
+    del matrix

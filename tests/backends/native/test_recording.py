@@ -15,8 +15,8 @@ from octavo.backends.native.describe import describe
 from octavo.backends.native.listing import Listing, RecordingError, Value
 from octavo.backends.native.matrices import Matrix, interleaved
 from octavo.backends.native.plan import place_barriers, plan
-from octavo.backends.native.recorder import Ids, Recorder, WantedRows
-from octavo.layers import GateUpLinear, Linear, Rope
+from octavo.backends.native.recorder import Ids, RecordedBatch, Recorder, WantedRows
+from octavo.layers import GateUpLinear, Linear, PagedAttention, Rope
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from tests.backends.native.tiny import make_native
@@ -114,6 +114,25 @@ def test_norms_are_done_behind_the_selection(layers: Layers) -> None:
     assert text == "embed [50×32 F32]; select; norm"
 
 
+def test_behind_the_last_attention_only_wanted_rows_go_on(layers: Layers) -> None:
+    """What is read from before it is selected once, in front of it; everything else just runs."""
+    recorder, batch = layers.recorder, RecordedBatch()
+    attend = PagedAttention(2, 1, 8, scale=1.0)
+    attend.place, attend.sinks = (0, 0), None
+    x = layers.x
+    for _ in range(2):
+        q, k, v = recorder.split(layers.linear(x), (16, 8, 8))
+        out = layers.linear(recorder.attention(q, k, v, attend, batch))
+        x = out + x + x
+    recorder.select_rows(x, batch.logits_rows)
+    listing = Listing(recorder.instructions)
+    fusion.leave_out_unwanted_rows(listing)
+    words = [f"{i.op} {i.out.buffer.space}" for i in listing if i.out is not None]
+    layer = ["Gemm Tokens", "Attention Tokens", "Gemm Tokens", "Add Tokens", "Add Tokens"]
+    last = ["Gemm Tokens", "Select Wanted", "Attention Wanted", "Gemm Wanted"]
+    assert words == ["Embed Tokens", *layer, *last, "Add Wanted", "Add Wanted", "Select Logits"]
+
+
 def test_products_share_what_is_prepared_and_normed(layers: Layers) -> None:
     normed = layers.norm(layers.x)
     layers.linear(normed)
@@ -159,27 +178,49 @@ gemm [48×16 F32] +Silu +gate
 prepare [16×24 F32]
 gemm [16×24 F32] +residual
 """
+# The rows that are wanted are chosen on the way to the attention: no meeting more.
+LAST_LAYER = LLAMA_LAYER.replace("│\nattention", "select\n│\nattention")
 
 
 def test_a_llama_layer_is_five_phases() -> None:
     """As the design has it: the program of two layers, in full."""
-    expected = "ropetables\nembed [61×16 F32]\n" + 2 * LLAMA_LAYER
+    expected = "ropetables\nembed [61×16 F32]\n" + LLAMA_LAYER + LAST_LAYER
     expected += "│\nselect\n│\nprepare norm+ [61×16 F32]\ngemm [61×16 F32]\nselect\nnorm"
     assert make_native(FULL, 8, 16).describe() == expected
 
 
-@pytest.mark.parametrize(
-    "architecture", ["LlamaForCausalLM", "GPTNeoXForCausalLM", "Qwen2MoeForCausalLM"]
-)
-def test_what_lives_at_once_has_rooms_of_its_own(architecture: str) -> None:
-    """And nobody reads a room that somebody writes, unless all have met in between."""
+ARCHITECTURES = ["LlamaForCausalLM", "GPTNeoXForCausalLM", "Qwen2MoeForCausalLM"]
+
+
+def recorded(architecture: str) -> Listing:
     model = make_model(architecture)
     place_layers(model)
     backend = NativeBackend(NativeOptions(weights="float32", num_threads=1))
     bind(model, backend, MadeUpWeights(model))
     recorder = backend.ops
     assert isinstance(recorder, Recorder)
-    listing = recorder.record(model)
+    return recorder.record(model)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_listing_knows_its_readers_after_all_that_was_done_to_it(architecture: str) -> None:
+    listing = recorded(architecture)
+    fusion.fuse(listing)
+    values = [value for i in listing for value in (*i.reads, *i.writes)]
+    for buffer in {value.buffer for value in values}:
+        reading = [i for i in listing if any(value.buffer is buffer for value in i.reads)]
+        assert sorted(map(listing.index, listing.readers(buffer))) == list(
+            map(listing.index, reading)
+        )
+    for value in values:
+        writing = [i for i in listing if any(v.buffer is value.buffer for v in i.writes)]
+        assert listing.maker(value) in (*writing, None)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_what_lives_at_once_has_rooms_of_its_own(architecture: str) -> None:
+    """And nobody reads a room that somebody writes, unless all have met in between."""
+    listing = recorded(architecture)
     fusion.fuse(listing)
     prepared = {id(i.prepared): 64 for i in listing if i.prepared is not None}
     made = plan(listing, prepared)

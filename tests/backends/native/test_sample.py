@@ -155,6 +155,19 @@ def test_rows_are_drawn_alike_by_any_number_of_threads_and_in_any_order(tier: st
             assert np.array_equal(tokens, alone[order])
 
 
+def test_rows_that_lie_apart_are_drawn_where_they_are(tier: str) -> None:
+    """As a vocabulary that is no multiple of 16 has them; nothing between them is read."""
+    logits = make_logits("plain", 20, 300, 6)
+    padded = np.full((20, 304), np.nan, np.float32)
+    padded[:, :300] = logits
+    for temperature in (0.0, 1.0):
+        for cuts in (NO_CUTS, (0.0, 0.8, 50)):
+            tokens = draw(tier, padded[:, :300], temperature, np.arange(20), cuts)
+            assert np.array_equal(tokens, draw(tier, logits, temperature, np.arange(20), cuts))
+    with pytest.raises(ValueError, match="must be contiguous"):
+        draw(tier, np.asfortranarray(logits), 1.0, np.arange(20))
+
+
 def test_rows_that_do_not_exist_are_refused(tier: str) -> None:
     logits = make_logits("plain", 2, 10, 8)
     with pytest.raises(ValueError, match="no logits of row 2"):

@@ -60,15 +60,13 @@ def test_a_forked_process_is_told_and_ends() -> None:
     """Its threads are gone: neither work nor the end of the process waits for them."""
     script = """
 import os
-import numpy as np
-from octavo.backends.native import _native
-team, store = _native.Team(2, False), _native.Store()
-rows = np.zeros((2, 32), np.float32)
-addresses = np.full(2, rows.ctypes.data, np.uint64)
+from tests.backends.native.tiny import make_batch, make_native
+from tests.runner.tiny import FULL
+backend = make_native(FULL, 64, 16)
 child = os.fork()
 try:
-    store.pack(team, _native.Stored.F32, _native.Format.F32, 32, addresses)
-    print("packed" if child else "not told", flush=True)
+    backend.forward(make_batch((0, 0, 20)))
+    print("stepped" if child else "not told", flush=True)
 except RuntimeError as error:
     print(error, flush=True)
 if child:
@@ -76,7 +74,7 @@ if child:
 """
     told = run_alone(script)
     assert "forked from the one that loaded it" in told
-    assert "packed" in told
+    assert "stepped" in told
     assert "not told" not in told
 
 
@@ -109,3 +107,45 @@ def test_a_containers_share_bounds_the_threads(
 
 def test_a_team_of_one_needs_no_threads() -> None:
     assert _native.Team(0, False).size == 1
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_thread_without_memory_is_an_error_of_the_call(threads: int) -> None:
+    """Whoever fails, and at whichever meeting: nobody is left waiting, and the team goes on."""
+    team = _native.Team(threads, False)
+    for failing in range(threads):
+        for before in range(3):
+            with pytest.raises(MemoryError, match="no more memory: free some, or ask for less"):
+                team.rehearse(3, failing, before)
+    assert team.rehearse(5) == 5 * threads
+
+
+def test_several_threads_may_fail_at_once() -> None:
+    """As when a sampler's scratch does not fit, in any of them."""
+    script = """
+import resource
+import numpy as np
+from octavo.backends.base import Draws
+from octavo.backends.native import _native
+from octavo.backends.native.sampling import NativeSampling
+team = _native.Team(2, False)
+rows = 4
+logits = np.zeros((rows, 4 << 20), np.float32)
+whole = {name: np.zeros(rows, np.int64) for name in ("seeds", "positions")}
+draws = Draws(np.arange(rows), np.ones(rows), np.zeros(rows), np.ones(rows),
+              np.full(rows, 1 << 21), **whole)
+sampling = NativeSampling(_native.tiers()[-1], team)
+with open("/proc/self/statm") as file:
+    taken = int(file.read().split()[0]) * resource.getpagesize()
+limits = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (taken + (8 << 20), limits[1]))
+try:
+    sampling.draw(logits, draws)
+except MemoryError as error:
+    print("told:", error)
+resource.setrlimit(resource.RLIMIT_AS, limits)
+print(len(sampling.draw(logits, draws)), "tokens")
+"""
+    told = run_alone(script)
+    assert "told: the system gives the native engine no more memory" in told
+    assert "4 tokens" in told

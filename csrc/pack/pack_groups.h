@@ -1,0 +1,14 @@
+// Packing of the stored types whose block is a group of 32 inputs; pack.cpp calls it.
+#pragma once
+
+#include "pack/pack.h"
+
+namespace octavo {
+
+// Whether pack_groups knows how; the others go through pack_quantized_panel.
+bool packs_groups(Stored type);
+
+// One panel, every byte of it: rows[0 … count-1] are its outputs' stored rows (nullptr: zeros).
+void pack_groups(Stored type, const uint8_t* const* rows, int count, int inputs, uint8_t* panel);
+
+}  // namespace octavo

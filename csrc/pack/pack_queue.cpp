@@ -1,0 +1,110 @@
+// Matrices that are packed by threads of their own, while whoever loads a model does other things.
+#include "pack/pack_queue.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+#include "runtime/arena.h"
+
+namespace octavo {
+
+namespace {
+
+// What a thread takes at a time: long enough to be read in one run, short enough that no other has
+// to wait for the last one.
+constexpr size_t kPieceBytes = size_t{256} << 10;
+
+struct Piece {
+  int job;
+  int first_panel;
+  int end_panel;
+};
+
+int num_panels(const PackJob& job) {
+  return static_cast<int>((job.rows.size() + kPanel - 1) / kPanel);
+}
+
+}  // namespace
+
+struct PackQueue::Running {
+  explicit Running(std::vector<PackJob> added) : jobs(std::move(added)), left(jobs.size()) {
+    for (size_t job = 0; job < jobs.size(); ++job) {
+      const int panels = num_panels(jobs[job]);
+      const size_t bytes = panel_bytes(jobs[job].format, jobs[job].inputs);
+      const int most = static_cast<int>(std::max<size_t>(1, kPieceBytes / bytes));
+      left[job] = panels;
+      for (int first = 0; first < panels; first += most) {
+        pieces.push_back({static_cast<int>(job), first, std::min(panels, first + most)});
+      }
+    }
+  }
+
+  ~Running() {
+    next.store(pieces.size());  // nobody wants the rest
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  void start(int count) {
+    for (int i = 0; i < count; ++i) {
+      try {
+        threads.emplace_back([this] { work(); });
+      } catch (const std::system_error&) {
+        return;
+      }
+    }
+  }
+
+  // In the order of the file, whoever is free.
+  void work() {
+    try {
+      for (size_t at; (at = next.fetch_add(1)) < pieces.size();) pack(pieces[at]);
+    } catch (...) {
+      const std::lock_guard<std::mutex> mine(failure);
+      if (!error) error = std::current_exception();
+    }
+  }
+
+  void pack(const Piece& piece) {
+    const PackJob& job = jobs[piece.job];
+    pack_panels(job.format, job.type, job.rows.data(), static_cast<int>(job.rows.size()),
+                job.inputs, piece.first_panel, piece.end_panel, job.data);
+    const int mine = piece.end_panel - piece.first_panel;
+    if (left[piece.job].fetch_sub(mine) > mine) return;
+    for (const auto& [begin, bytes] : job.file_pages) release_file_pages(begin, bytes);
+  }
+
+  const std::vector<PackJob> jobs;
+  std::vector<std::atomic<int>> left;  // panels of each job
+  std::vector<Piece> pieces;
+  std::atomic<size_t> next{0};
+  std::mutex failure;
+  std::exception_ptr error;
+  std::vector<std::thread> threads;
+};
+
+PackQueue::PackQueue() = default;
+PackQueue::~PackQueue() = default;
+
+void PackQueue::add(PackJob job) { added_.push_back(std::move(job)); }
+
+void PackQueue::begin(int threads) {
+  finish();
+  if (added_.empty()) return;
+  running_ = std::make_unique<Running>(std::exchange(added_, {}));
+  running_->start(threads - 1);
+}
+
+void PackQueue::finish() {
+  if (!running_) return;
+  const std::unique_ptr<Running> running = std::move(running_);
+  running->work();
+  for (std::thread& thread : running->threads) thread.join();
+  running->threads.clear();
+  if (running->error) std::rethrow_exception(running->error);
+}
+
+}  // namespace octavo

@@ -1,0 +1,1 @@
+"""Measures the engine from inside: where a step's time goes."""

@@ -1,0 +1,186 @@
+"""Where a step's time goes on the native engine, phase by phase, beside what the machine can do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from octavo.backends.base import HostBatch
+from octavo.backends.native.account import SequenceSize, work_of
+from octavo.backends.native.backend import Limits, NativeBackend
+from octavo.backends.native.describe import describe_one
+from octavo.backends.native.listing import Instruction
+from octavo.config import EngineArguments
+from octavo.core.config import ConfigError
+from octavo.exec.local import make_backend
+from octavo.loader import resolve as resolve_source
+from octavo.models.build import bind
+from octavo.models.kv_layout import place_layers
+from octavo.models.load import open_model
+from octavo.resolve import resolve
+
+FILL_ROWS = 256  # of a chunk, while the cache is filled
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One instruction, all its like in other layers included; of one step."""
+
+    phase: int  # from 1; all threads meet between two
+    text: str
+    kernel: str
+    format: str  # "" where no weights are read
+    numbers: str  # what is multiplied: "int8", "bf16", "float", or ""
+    calls: int
+    seconds: float  # at work
+    waits: float  # for other threads, before it
+    bytes_read: int
+    operations: int
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A step, and the machine that it ran on."""
+
+    tier: str
+    threads: int
+    rows: int
+    step_seconds: float  # as Python sees it; the median
+    limits: Limits
+    lines: tuple[Line, ...]
+
+    @property
+    def native_seconds(self) -> float:
+        """What the lines come to."""
+        return sum(line.seconds + line.waits for line in self.lines)
+
+
+def profile(
+    arguments: EngineArguments, sequences: Sequence[SequenceSize], steps: int, clock_seconds: float
+) -> Profile:
+    """Load the model, fill the cache and run the step so many times."""
+    if arguments.backend == "torch":
+        raise ConfigError("the native engine alone can be profiled so; leave backend='torch' out")
+    source = resolve_source(arguments.model)
+    opened = open_model(source, arguments.max_model_len)
+    layout = place_layers(opened.model)
+    size = arguments.block_size
+    longest = max(each.first + each.rows for each in sequences)
+    if longest > opened.spec.max_len:
+        raise ConfigError(f"{longest} positions are more than the model's {opened.spec.max_len}")
+    width = -(-longest // size)
+    blocks = 1 + width * len(sequences) * len(layout.windows)
+    asked = replace(arguments, backend="native", num_gpu_blocks_override=max(2, blocks))
+    config = resolve(asked, opened, layout)
+    backend = make_backend(config)
+    assert isinstance(backend, NativeBackend)
+    bind(opened.model, backend, opened.weights)
+    backend.prepare(opened.model, layout, max(2, blocks), size)
+    numbers = np.arange(1, blocks, dtype=np.int32)
+    tables = numbers.reshape(len(layout.windows), len(sequences), width)
+    _fill(backend, tables, sequences)
+    batch = _batch(tables, sequences)
+    backend.forward(batch)
+    walls, timings = [], []
+    for _ in range(steps):
+        backend.profile(True)
+        began = time.perf_counter()
+        backend.forward(batch)
+        walls.append(time.perf_counter() - began)
+        timings.append(backend.timings())
+    # Medians, each by itself: what the system did to one step is no property of an instruction.
+    times, waits = np.median(timings, axis=0)
+    kv_bytes = config.bill.block_bytes / layout.block_bytes(size, 1)
+    return Profile(
+        backend.tier,
+        backend.threads,
+        len(batch.token_ids),
+        sorted(walls)[len(walls) // 2],
+        backend.limits(clock_seconds),
+        tuple(lines_of(backend.instructions, times, waits, sequences, kv_bytes)),
+    )
+
+
+def lines_of(
+    instructions: Sequence[Instruction],
+    times: Iterable[float],
+    waits: Iterable[float],
+    sequences: Sequence[SequenceSize],
+    kv_bytes: float,
+) -> list[Line]:
+    """Phases in the order in which they first come; those that look alike are one."""
+    top_k = max((i.routing.top_k for i in instructions if i.routing is not None), default=0)
+    phases: list[list[Line]] = []
+    for i, seconds, waited in zip(instructions, times, waits, strict=True):
+        if i.barrier or not phases:
+            phases.append([])
+        work = work_of(i, sequences, kv_bytes, top_k)
+        what = (0, describe_one(i), i.op, *_weights(i), 1)
+        line = Line(*what, float(seconds), float(waited), work.bytes_read, work.operations)
+        phases[-1].append(line)
+    alike: dict[tuple[str, ...], list[Line]] = {}
+    for phase in phases:
+        texts = tuple(line.text for line in phase)
+        number = len(alike) + 1
+        before = alike.get(texts)
+        if before is None:
+            alike[texts] = [replace(line, phase=number) for line in phase]
+        else:
+            alike[texts] = [_sum(*pair) for pair in zip(before, phase, strict=True)]
+    return [line for lines in alike.values() for line in lines]
+
+
+def _weights(i: Instruction) -> tuple[str, str]:
+    """The format that is read, and what is multiplied."""
+    matrix = i.experts.matrices[0] if i.experts is not None else i.matrix
+    if matrix is None or i.op in ("Prepare", "SortPairs"):
+        return "", ""
+    return matrix.formats, "" if i.op == "Embed" else matrix.kind
+
+
+def _sum(one: Line, other: Line) -> Line:
+    return replace(
+        one,
+        calls=one.calls + other.calls,
+        seconds=one.seconds + other.seconds,
+        waits=one.waits + other.waits,
+        bytes_read=one.bytes_read + other.bytes_read,
+        operations=one.operations + other.operations,
+    )
+
+
+def _batch(tables: np.ndarray, sequences: Sequence[SequenceSize]) -> HostBatch:
+    """The step: tokens that mean nothing, logits of the last row of each sequence."""
+    rows = [each.rows for each in sequences]
+    starts = np.cumsum([0, *rows], dtype=np.int32)
+    positions = [np.arange(each.first, each.first + each.rows) for each in sequences]
+    at = np.concatenate(positions).astype(np.int32)
+    wanted = [end - 1 for end, each in zip(starts[1:], sequences, strict=True) if each.logits]
+    return HostBatch(_tokens(at), at, starts, tuple(tables), np.array(wanted, np.int32))
+
+
+def _tokens(positions: np.ndarray) -> np.ndarray:
+    return (1 + positions * 7 % 97).astype(np.int32)
+
+
+def _fill(backend: NativeBackend, tables: np.ndarray, sequences: Sequence[SequenceSize]) -> None:
+    """What stands in front of the step: computed for the longest sequence, copied to the others."""
+    longest = max(range(len(sequences)), key=lambda index: sequences[index].first)
+    none = np.zeros(0, np.int32)
+    mine = tuple(np.ascontiguousarray(table[longest : longest + 1]) for table in tables)
+    for first in range(0, sequences[longest].first, FILL_ROWS):
+        stop = min(first + FILL_ROWS, sequences[longest].first)
+        at = np.arange(first, stop, dtype=np.int32)
+        ends = np.array([0, len(at)], np.int32)
+        backend.forward(HostBatch(_tokens(at), at, ends, mine, none))
+    pairs = [
+        (int(table[longest, block]), int(table[other, block]))
+        for table in tables
+        for other in range(len(sequences))
+        if other != longest
+        for block in range(table.shape[1])
+    ]
+    backend.copy_blocks(tuple(pairs))

@@ -1,0 +1,113 @@
+"""Measures the engine: `profile` tells where a step's time goes, phase by phase.
+
+The step is one of --streams sequences that decode behind --context tokens each, or with --prompt
+one chunk of a prompt. Times are the calling thread's, medians over the steps; a phase begins where
+all threads meet, and what was waited for the others is told apart. What a phase reads and computes
+is counted from its shapes and held against what this machine reads and multiplies at best, measured
+in the same run with the same threads. Run it while nothing else does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from octavo.cli.engine_options import add_engine_options, add_model, engine_arguments
+from octavo.cli.output import table
+from octavo.cli.parsing import Parser, UsageError, seconds
+
+if TYPE_CHECKING:
+    from octavo.backends.native.backend import Limits
+    from octavo.bench.profile import Line, Profile
+
+_HEAD = (
+    "PHASE", "INSTRUCTION", "CALLS", "WAIT", "MS", "SHARE", "MB", "GB/S", "", "GOP/S", "",
+)  # fmt: skip
+
+
+def add_arguments(parser: Parser) -> None:
+    """What is measured, the step, and the engine's flags."""
+    parser.add_argument("what", choices=("profile",), help="where a step's time goes")
+    add_model(parser, has_default=False)
+    parser.add_argument(
+        "--streams", type=int, default=1, metavar="COUNT", help="sequences that decode (1)"
+    )
+    parser.add_argument(
+        "--context", type=int, default=128, metavar="TOKENS", help="in front of the step (128)"
+    )
+    parser.add_argument(
+        "--prompt", type=int, metavar="TOKENS", help="instead of decoding: so many of one prompt"
+    )
+    parser.add_argument("--steps", type=int, default=20, metavar="COUNT", help="to measure (20)")
+    parser.add_argument(
+        "--limits-seconds",
+        type=seconds,
+        default=0.5,
+        metavar="SECONDS",
+        help="for each measurement of what the machine can do (0.5)",
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON, in seconds and bytes")
+    add_engine_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure and print."""
+    least = {"streams": 1, "context": 0, "prompt": 1, "steps": 1}
+    for name, smallest in least.items():
+        value = getattr(arguments, name)
+        if value is not None and value < smallest:
+            raise UsageError(f"--{name} {value} must be at least {smallest}")
+    from octavo.backends.native.account import SequenceSize
+    from octavo.bench.profile import profile
+
+    if arguments.prompt is None:
+        sequences = [SequenceSize(arguments.context, 1)] * arguments.streams
+    else:
+        sequences = [SequenceSize(arguments.context, arguments.prompt)]
+    asked = engine_arguments(arguments)
+    found = profile(asked, sequences, arguments.steps, arguments.limits_seconds)
+    if arguments.json:
+        import json
+
+        sys.stdout.write(json.dumps(asdict(found), indent=1) + "\n")
+    else:
+        sys.stdout.write(as_text(asked.model, found))
+    return 0
+
+
+def as_text(model: str, found: Profile) -> str:
+    """The table, and what it is held against."""
+    limits, total = found.limits, found.native_seconds
+    head = (
+        f"{model}: a step of {found.rows:,} rows takes {1e3 * found.step_seconds:.3f} ms (the "
+        f"median); {found.threads} threads, {found.tier}\n"
+        f"This machine reads {limits.read / 1e9:.1f} GB/s and computes {limits.int8 / 1e9:,.0f} "
+        f"GOP/s in int8, {limits.bf16 / 1e9:,.0f} in bf16, {limits.float / 1e9:,.0f} in fp32.\n\n"
+    )
+    rows: list[tuple[str, ...]] = [_HEAD]
+    last = 0
+    for line in found.lines:
+        number = "" if line.phase == last else str(line.phase)
+        rows.append((number, *_cells(line, limits, total)))
+        last = line.phase
+    return head + table(rows, right=tuple(range(2, len(_HEAD))))
+
+
+def _cells(line: Line, limits: Limits, total: float) -> tuple[str, ...]:
+    waited = f"{1e3 * line.waits:.3f}" if line.waits > 0.5e-6 else ""
+    cells = [line.text, f"{line.calls:,}", waited, f"{1e3 * line.seconds:.3f}"]
+    cells.append(f"{line.seconds / total:.0%}" if total else "")
+    if not line.seconds or not line.bytes_read:
+        return (*cells, "", "", "", "", "")
+    read, computed = line.bytes_read / line.seconds, line.operations / line.seconds
+    peak = getattr(limits, line.numbers) if line.numbers else 0.0
+    return (
+        *cells,
+        f"{line.bytes_read / 1e6:.2f}",
+        f"{read / 1e9:.1f}",
+        f"({read / limits.read:.0%})",
+        f"{computed / 1e9:,.0f}" if line.operations else "",
+        f"({computed / peak:.0%})" if peak else "",
+    )

@@ -1,0 +1,60 @@
+"""Arrays of short strings in GGUF files, found all at once instead of one behind the other.
+
+Each string stands behind its length in eight bytes, so that one can only be found from the one
+before. But where every text has 1 to 255 bytes and none of them is zero, as in a vocabulary, the
+only zeros are seven behind each length: from them all places follow, and prove to be right.
+"""
+
+from __future__ import annotations
+
+from mmap import mmap
+
+import numpy as np
+from numpy.typing import NDArray
+
+_ZEROS = 7  # of a length below 256
+_LENGTH_BYTES = 8
+_LIKELY_BYTES = 16  # of a string with its length: what is looked at first
+_LEAST = 64  # strings for which this is worth while
+
+
+def find_lengths(buffer: mmap | bytes, position: int, count: int) -> NDArray[np.int64] | None:
+    """Where the lengths of `count` strings stand, and where the last string ends, from `position`.
+
+    None if there are strings of another kind among them, or if they reach past the end.
+    """
+    if count < _LEAST:
+        return None
+    room = len(buffer) - position
+    size = min(room, count * _LIKELY_BYTES)
+    while True:
+        stored = np.frombuffer(buffer, np.uint8, size, position)
+        zeros = np.flatnonzero(stored == 0)
+        if len(zeros) >= count * _ZEROS:
+            break
+        if size == room:
+            return None
+        size = min(room, size * 2)
+    runs = zeros[: count * _ZEROS].reshape(count, _ZEROS)
+    places = np.empty(count + 1, np.int64)
+    places[:-1] = runs[:, 0] - 1
+    # Each length leads to the next one, and the first to the end of the last.
+    lengths = stored[places[:-1]]
+    places[-1] = places[-2] + _LENGTH_BYTES + int(lengths[-1])
+    fits = (
+        places[0] == 0
+        and places[-1] <= room
+        and bool((runs[:, -1] - runs[:, 0] == _ZEROS - 1).all())
+        and bool((places[:-1] + _LENGTH_BYTES + lengths == places[1:]).all())
+    )
+    if not fits:
+        return None
+    last = buffer[position + int(places[-2]) + _LENGTH_BYTES : position + int(places[-1])]
+    return places if 0 not in last else None
+
+
+def split(stored: bytes, places: NDArray[np.int64]) -> list[bytes]:
+    """The texts in these bytes; `places` are as `find_lengths` gave them."""
+    emptied = np.frombuffer(stored, np.uint8).copy()
+    emptied[places[:-1]] = 0
+    return emptied.tobytes().split(bytes(_LENGTH_BYTES))[1:]

@@ -1,0 +1,42 @@
+"""Writes the log to standard error: when (UTC), how grave, who says it, what; in every process."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+
+
+class LogHandler(logging.Handler):
+    """A record as a line, to whatever standard error is just then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            # In one piece: the engine's process writes to the same place.
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
+        except Exception:
+            self.handleError(record)
+
+
+class LogFormatter(logging.Formatter):
+    """With the time as 2026-01-31T23:59:59.999Z."""
+
+    def formatTime(  # noqa: N802  the name is theirs
+        self, record: logging.LogRecord, datefmt: str | None = None
+    ) -> str:
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        return f"{seconds}.{int(record.msecs):03d}Z"
+
+
+def set_up_log(level: int | str) -> None:
+    """Octavo's own log goes to standard error from `level` up, others' from warnings up."""
+    root = logging.getLogger()
+    for old in [each for each in root.handlers if isinstance(each, LogHandler)]:
+        root.removeHandler(old)
+    root.addHandler(LogHandler())
+    logging.getLogger("octavo").setLevel(level)

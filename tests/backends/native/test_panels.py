@@ -1,0 +1,131 @@
+"""Packing, byte by byte, against its plain meaning written with numpy."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from octavo.backends.native import _native
+
+Bytes = NDArray[np.uint8]
+Words = NDArray[np.uint16]
+
+PANEL, GROUP = 32, 32
+# (outputs, inputs): a panel begun, one more than a panel, several whole ones, as wide as models.
+SHAPES = [(1, 32), (33, 64), (45, 544), (96, 576), (64, 1536)]
+
+
+class Codes:
+    """What 32 inputs of an output are: codes[row, group, 32], scales and minima[row, group]."""
+
+    def __init__(self, codes: Bytes, scales: Words, minima: Words | None = None) -> None:
+        self.codes, self.scales, self.minima = codes, scales, minima
+
+
+def words(blocks: Bytes, at: int) -> Words:
+    return np.ascontiguousarray(blocks[..., at : at + 2]).view(np.uint16)[..., 0]
+
+
+def nibbles(blocks: Bytes, at: int) -> Bytes:
+    sixteen = blocks[..., at : at + 16]
+    return np.concatenate((sixteen & 15, sixteen >> 4), -1)
+
+
+def fifth(blocks: Bytes, at: int) -> Bytes:
+    bits = np.unpackbits(blocks[..., at : at + 4], axis=-1, bitorder="little")
+    return bits << 4
+
+
+def read_q4_0(blocks: Bytes) -> Codes:
+    return Codes(nibbles(blocks, 2), words(blocks, 0))
+
+
+def read_q4_1(blocks: Bytes) -> Codes:
+    return Codes(nibbles(blocks, 4), words(blocks, 0), words(blocks, 2))
+
+
+def read_q5_0(blocks: Bytes) -> Codes:
+    return Codes(nibbles(blocks, 6) | fifth(blocks, 2), words(blocks, 0))
+
+
+def read_q5_1(blocks: Bytes) -> Codes:
+    return Codes(nibbles(blocks, 8) | fifth(blocks, 4), words(blocks, 0), words(blocks, 2))
+
+
+def read_q8_0(blocks: Bytes) -> Codes:
+    return Codes(blocks[..., 2:] ^ 0x80, words(blocks, 0))
+
+
+# The type, its number in GGUF, the bytes of a block, how a block is read, the format it is kept in.
+TYPES: dict[str, tuple[int, int, Callable[[Bytes], Codes], str]] = {
+    "Q4_0": (2, 18, read_q4_0, "U4"),
+    "Q4_1": (3, 20, read_q4_1, "U4Min"),
+    "Q5_0": (6, 22, read_q5_0, "U5"),
+    "Q5_1": (7, 24, read_q5_1, "U5Min"),
+    "Q8_0": (8, 34, read_q8_0, "U8"),
+    "IQ4_NL": (20, 18, read_q4_0, "Table4"),
+}
+
+
+def panels_of(read: Codes, format_name: str) -> Bytes:
+    """Panels as csrc/kernels/group_layout.h draws them."""
+    rows, groups, _ = read.codes.shape
+    fill = -rows % PANEL
+    codes = np.pad(read.codes, ((0, fill), (0, 0), (0, 0)))
+    lines = [np.pad(read.scales, ((0, fill), (0, 0)))]
+    if read.minima is not None:
+        lines.append(np.pad(read.minima, ((0, fill), (0, 0))))
+    panels = []
+    for first in range(0, rows + fill, PANEL):
+        for group in range(groups):
+            panels += [line[first : first + PANEL, group].tobytes() for line in lines]
+            steps = codes[first : first + PANEL, group].reshape(PANEL, 8, 4)
+            if format_name == "U8":
+                panels += [steps[:, step].tobytes() for step in range(8)]
+                continue
+            pairs = steps[:, 0::2] & 15 | steps[:, 1::2] << 4
+            panels += [pairs[:, pair].tobytes() for pair in range(4)]
+            if format_name in ("U5", "U5Min"):
+                bits = (steps >> 4 & 1) << np.arange(8, dtype=np.uint8)[:, None]
+                panels.append(np.bitwise_or.reduce(bits, 1).tobytes())
+    return np.frombuffer(b"".join(panels), np.uint8)
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
+@pytest.mark.parametrize("name", TYPES)
+def test_blocks_become_panels_bit_by_bit(name: str, outputs: int, inputs: int) -> None:
+    number, block_bytes, read, format_name = TYPES[name]
+    generator = np.random.default_rng(outputs)
+    stored = generator.integers(0, 256, (outputs, inputs // GROUP, block_bytes), np.uint8)
+    rows: list[Bytes | None] = list(stored.reshape(outputs, -1))
+    whole = read(stored)
+    if outputs > 1:  # one of them is not stored
+        rows[outputs // 2] = None
+        for part in (whole.codes, whole.scales, whole.minima):
+            if part is not None:
+                part[outputs // 2] = 0
+    packed = _native.pack(format_name, number, rows, inputs)
+    np.testing.assert_array_equal(packed.panel_bytes, panels_of(whole, format_name))
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [*SHAPES, (3, 1), (40, 7), (65, 333)])
+@pytest.mark.parametrize(("name", "number"), [("F32", 0), ("F16", 1), ("BF16", 30)])
+def test_floats_that_are_kept_become_panels_bit_by_bit(
+    name: str, number: int, outputs: int, inputs: int
+) -> None:
+    kind = np.uint32 if name == "F32" else np.uint16
+    generator = np.random.default_rng(inputs)
+    stored = generator.integers(0, 1 << 16, (outputs, inputs), np.uint16).astype(kind)
+    rows: list[Bytes | None] = list(stored.view(np.uint8).reshape(outputs, -1))
+    if outputs > 2:
+        stored = stored.copy()
+        stored[1], rows[1] = 0, None
+    even = inputs % 2 if name == "BF16" else 0
+    padded = np.pad(stored, ((0, -outputs % PANEL), (0, even)))
+    in_panels = padded.reshape(-1, PANEL, padded.shape[1])
+    if name == "BF16":  # pairs of inputs stay together
+        in_panels = in_panels.view(np.uint32)
+    expected = np.ascontiguousarray(in_panels.swapaxes(1, 2)).view(np.uint8).reshape(-1)
+    packed = _native.pack(name, number, rows, inputs)
+    np.testing.assert_array_equal(packed.panel_bytes, expected)

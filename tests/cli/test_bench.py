@@ -1,0 +1,85 @@
+"""`octavo bench profile` tells what a step is made of, whoever reads it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from octavo.cli import main
+from octavo.cli.commands import FAILED, OK, USAGE
+
+SHORT = ("--steps", "3", "--limits-seconds", "0", "--num-threads", "2")
+
+
+def told_of(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main(["bench", "profile", *words, *SHORT, "--json"]) == OK
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return told
+
+
+def test_the_phases_of_a_step(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "profile", tiny, "--context", "20", *SHORT]) == OK
+    text = capsys.readouterr().out
+    assert "a step of 1 rows takes" in text
+    assert "This machine reads" in text
+    lines = [line.split() for line in text.splitlines()]
+    head = next(line for line in lines if line[:1] == ["PHASE"])
+    assert head == ["PHASE", "INSTRUCTION", "CALLS", "WAIT", "MS", "SHARE", "MB", "GB/S", "GOP/S"]
+    assert [line[0] for line in lines if line[:1] and line[0].isdigit()] == [*"123456789"]
+
+
+def test_alike_phases_are_one_and_nothing_is_left_out(
+    tiny: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = told_of(capsys, tiny, "--streams", "3", "--context", "20", "--cpu-weights", "int8")
+    assert told["threads"] == 2
+    assert told["rows"] == 3
+    assert min(told["limits"].values()) > 0
+    lines = told["lines"]
+    assert sum(line["calls"] for line in lines if line["kernel"] == "Gemm") == 2 * 4 + 1
+    assert {line["format"] for line in lines if line["kernel"] == "Gemm"} <= {"U8", "F32"}
+    assert sum(line["seconds"] for line in lines) > 0
+    [attention] = [line for line in lines if line["kernel"] == "Attention"]
+    assert attention["calls"] == 2
+    # 21 positions each of three streams, 2 layers, 2 KV heads of 8 numbers in bf16, keys and values
+    assert attention["bytes_read"] == 3 * 21 * 2 * 2 * 8 * 2 * 2
+
+
+def test_a_prompt(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """All its rows pass through the layers but the last one's end; one passes that and the head."""
+    one, many = (told_of(capsys, tiny, "--prompt", str(rows), "--context", "0") for rows in (1, 40))
+    assert many["rows"] == 40
+    times = {}
+    for before, after in zip(one["lines"], many["lines"], strict=True):
+        assert before["text"] == after["text"]
+        if before["kernel"] == "Gemm":
+            assert after["bytes_read"] == before["bytes_read"]
+            ratio = after["operations"] / before["operations"]
+            times.setdefault(ratio, 0)
+            times[ratio] += before["calls"]
+    # Queries, keys and values of both layers are of all rows; what follows is in the second layer
+    # of one row, as is the head.
+    assert times == {40.0: 2, 20.5: 6, 1.0: 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("--streams", "0"), USAGE, "--streams 0 must be at least 1"),
+        (("--prompt", "0"), USAGE, "--prompt 0 must be at least 1"),
+        (("--context", "128"), FAILED, "129 positions are more than the model's 128"),
+        (("--backend", "torch"), FAILED, "the native engine alone can be profiled"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    tiny: str, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, message: str
+) -> None:
+    assert main(["bench", "profile", tiny, *words, *SHORT]) == code
+    assert message in capsys.readouterr().err
+
+
+def test_there_is_nothing_else_to_measure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "everything", "tiny"]) == USAGE
+    assert "invalid choice: 'everything'" in capsys.readouterr().err

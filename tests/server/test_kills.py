@@ -1,0 +1,133 @@
+"""`kill -9` of a real engine under fifty streams over HTTP, ten times: every answer is exact.
+
+A server process over an engine process, as `octavo serve` has them, with the tiny model on the
+native engine. Nothing is timed: a run of streams that ends before the ten deaths is followed by
+another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from benchmarks.soak_client import Served, ask, metric
+from tests.frontend.tiny import make_model
+
+pytest.importorskip("octavo.backends.native._native")
+
+NUM_STREAMS = 50
+NUM_KILLS = 10
+NUM_EARLY = 2  # of them while an engine starts
+LIMIT_SECONDS = 120.0  # far more than it takes; never part of a verdict but when something hangs
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    directory = make_model(tmp_path_factory.mktemp("model"))
+    config = json.loads((directory / "config.json").read_text())
+    config["max_position_embeddings"] = 512
+    (directory / "config.json").write_text(json.dumps(config))
+    options = {
+        "backend": "native",
+        "num_threads": 1,
+        "num_gpu_blocks_override": NUM_STREAMS * 512 // 16,
+        "max_num_seqs": 64,
+    }
+    made = Served({"model": str(directory), "options": options, "engine": None, "server": {}})
+    try:
+        yield made
+    finally:
+        made.process.kill()
+        made.process.communicate()
+
+
+class Streams:
+    """Fifty requests at once."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.num_open = 0
+        self.num_bytes = 0  # heard by all together
+
+    async def run(self) -> list[Any]:
+        """What each is told, to its end."""
+        return await asyncio.gather(*map(self._one, range(NUM_STREAMS)))
+
+    async def _one(self, index: int) -> Any:
+        chance = random.Random(index)
+        body = {
+            "prompt": [2 + chance.randrange(290) for _ in range(chance.randint(1, 60))],
+            "max_tokens": 400,
+            "temperature": 0.8 if index % 2 else 0.0,
+            "seed": index,
+            "ignore_eos": True,
+            "return_token_ids": True,
+            "stream": True,
+        }
+        self.num_open += 1
+        answer = await ask(self.port, body, hear=self._hear)
+        self.num_open -= 1
+        assert answer.status == 200
+        assert answer.is_ended
+        assert answer.error() is None
+        (told,) = answer.said()
+        assert len(told[0]) == 400
+        return told
+
+    def _hear(self, num_bytes: int) -> None:
+        self.num_bytes += num_bytes
+
+    async def go_on(self) -> None:
+        """Wait until something more is heard, or nobody is left to hear it."""
+        before = self.num_bytes
+        while self.num_open and self.num_bytes == before:
+            await asyncio.sleep(0.002)
+
+
+async def killed(served: Served, streams: Streams, chance: random.Random, early: bool) -> bool:
+    """One engine, at some moment of its life; False if the streams ended before."""
+    while (number := served.engine()) is None:
+        await asyncio.sleep(0.002)
+    if not early:
+        while not await metric(served.port, "ready"):
+            await asyncio.sleep(0.005)
+        await streams.go_on()
+    await asyncio.sleep(chance.random() * 0.1)
+    if not streams.num_open:
+        return False
+    os.kill(number, signal.SIGKILL)
+    while served.engine() == number:
+        await asyncio.sleep(0.002)
+    return True
+
+
+@pytest.mark.slow
+def test_ten_kills_under_fifty_streams_change_no_byte(served: Served) -> None:
+    chance = random.Random(10)
+    early = set(chance.sample(range(1, NUM_KILLS), NUM_EARLY))
+
+    async def world() -> None:
+        streams = Streams(served.port)
+        undisturbed = await streams.run()
+        assert len({str(told) for told in undisturbed}) == NUM_STREAMS
+        num_kills = 0
+        while num_kills < NUM_KILLS:
+            run = asyncio.ensure_future(streams.run())
+            await streams.go_on()
+            while num_kills < NUM_KILLS and not run.done():
+                num_kills += await killed(served, streams, chance, num_kills in early)
+            assert await run == undisturbed
+
+    async def bounded() -> None:
+        async with asyncio.timeout(LIMIT_SECONDS):
+            await world()
+
+    asyncio.run(bounded())
+    assert served.end() == 0
