@@ -2,9 +2,9 @@
 
     make peers                                            install them (once, half an hour)
     python benchmarks/compare.py                          everything, five rounds: an hour
-    python benchmarks/compare.py --cases decode1,http8 --peers llama,vllm --rounds 7
+    python benchmarks/compare.py --cases decode1,http8 --peers octavo,llama --rounds 7
     python benchmarks/compare.py --quick                  a few tokens of each: does it all start?
-    python benchmarks/compare.py --write-docs build/compare.json
+    python benchmarks/compare.py --write-docs build/compare.json [more of other cases]
 
 Each round measures every case in every engine, one after the other, so that a machine that drifts
 drifts for all. What counts are the ratios of a round; the table has their median and spread. A peer
@@ -42,7 +42,9 @@ def main() -> None:
     """Measure and print; or write what was measured into the docs."""
     asked = arguments()
     if asked.write_docs:
-        results = Results.read(asked.write_docs)
+        results, *more = [Results.read(path) for path in asked.write_docs]
+        for each in more:
+            results.add(each)
         if results.about["quick"]:
             raise SystemExit("figures of --quick are worth nothing: measure without it first")
         page = ROOT / "docs" / "performance.md"
@@ -71,7 +73,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--cases", type=listed(list(CASES)), default=list(CASES), help=",".join(CASES)
     )
-    parser.add_argument("--peers", type=listed(list(KINDS)), default=list(KINDS))
+    parser.add_argument(
+        "--peers", type=listed(list(KINDS)), default=list(KINDS), help=",".join(KINDS)
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="a few tokens, to see it all start")
     parser.add_argument("--threads", type=int, default=num_cores()[0])
@@ -82,7 +86,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--preload", default="", help="libraries for vLLM, if not tcmalloc, iomp5")
     parser.add_argument("--models", type=Path, default=ROOT / "build" / "models")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "compare.json")
-    parser.add_argument("--write-docs", type=Path, metavar="JSON")
+    parser.add_argument("--write-docs", type=Path, nargs="+", metavar="JSON")
     return parser.parse_args()
 
 

@@ -88,14 +88,18 @@ class WorkerEngine:
             self._process = None
 
     def _first_token(self, case: Case, seed: int) -> Metrics:
-        fresh = replace(self)
-        began = time.perf_counter()
-        try:
-            fresh._start()
-            fresh._call(case.prompts(seed), 1)
-            return {"seconds": time.perf_counter() - began}
-        finally:
-            fresh.close()
+        """A process of its own; of the very first, its files may not have been in memory."""
+        for _ in range(1 if self.version else 2):
+            fresh = replace(self)
+            began = time.perf_counter()
+            try:
+                fresh._start()
+                fresh._call(case.prompts(seed), 1)
+                seconds = time.perf_counter() - began
+            finally:
+                fresh.close()
+        self.version = fresh.version
+        return {"seconds": seconds}
 
     def _python(self, case: Case, seed: int) -> Metrics:
         """What is between two runs of the native program, with one sequence and with all."""
@@ -183,7 +187,7 @@ class LlamaEngine:
 
     def _bench(self, *asked: object) -> float:
         told = json.loads(self._run("llama-bench", "-r", 1, "-o", "json", *asked))[0]
-        self.version = f"build {told['build_commit']}"
+        self.version = f"llama.cpp {told['build_commit']}"
         return float(told["avg_ts"])
 
     def _batched(self, case: Case) -> float:

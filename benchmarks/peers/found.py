@@ -71,7 +71,12 @@ def _plain(places: Places) -> models.Weights:
 
 
 def _octavo(places: Places, kind: str, names: set[str]) -> Iterator[Engine]:
-    path = {"PYTHONPATH": str(ROOT)}
+    # Compiled once, as what is installed is; wherever the shell says not to write it.
+    compiled = {
+        "PYTHONDONTWRITEBYTECODE": "",
+        "PYTHONPYCACHEPREFIX": str(places.log.parent / "bytecode"),
+    }
+    path = {"PYTHONPATH": str(ROOT), **compiled}
     options = {**LENGTHS, "num_threads": places.threads}
     plain = _plain(places)
     four, directory = str(models.smollm2().gguf), str(plain.directory)

@@ -43,6 +43,16 @@ class Results:
         told = self.rounds.get((case, engine), [])
         return {index: each[metric] for index, each in enumerate(told) if each and metric in each}
 
+    def add(self, other: Results) -> None:
+        """What another run on this machine measured; of a case in both, its figures count."""
+        if other.about["machine"] != self.about["machine"]:
+            raise SystemExit("the runs are of two machines, or settings: write one at a time")
+        self.rounds.update(other.rounds)
+        self.about["failures"] += other.about["failures"]
+        self.about["versions"].update(other.about["versions"])
+        self.about["runs"] = min(self.about["runs"], other.about["runs"])
+        self.about["quick"] = self.about["quick"] or other.about["quick"]
+
     def write(self, path: Path) -> None:
         """At once, so that an interrupted run leaves the last whole file."""
         figures = [
@@ -88,14 +98,20 @@ def targets(results: Results) -> Iterator[str]:
             CASES[row.case].name,
             row.ours.removeprefix("octavo "),
             f"{_spread(list(ours.values()))} {unit}",
-            peer or ("–" if not row.peers else f"not here: {', '.join(row.peers)}"),
-            _spread(list(theirs.values())) if theirs else "–",
+            peer or ("not measured: " + ", ".join(row.peers[:2]) if row.peers else "–"),
+            _spread(list(theirs.values())) + bandwidth(results, row, peer) if theirs else "–",
             _spread(ratios, "{:.2f}") if ratios else "–",
             f"≤ {row.must:g}" if row.is_bound else f"≥ {row.must:g}×",
             f"{row.aim:g}" if row.is_bound else f"{row.aim:g}×",
             verdict(row, list(ours.values()), ratios),
         ]
         yield f"| {' | '.join(cells)} |"
+
+
+def bandwidth(results: Results, row: Row, peer: str | None) -> str:
+    """Gigabytes a second, of a peer that tells them."""
+    values = results.values(row.case, peer or "", "GB/s").values()
+    return f": {statistics.median(values):.1f} GB/s" if values else ""
 
 
 def verdict(row: Row, ours: list[float], ratios: list[float]) -> str:
@@ -173,7 +189,7 @@ def write_docs(results: Results, page: Path, directory: Path) -> Path:
         raise SystemExit(f"{page} lacks the marks {BEGIN} and {END}")
     versions = dict.fromkeys(results.about["versions"].values())
     told = (
-        f"{results.about['runs']} rounds on {results.about['date']}, commit "
+        f"Rounds: {results.about['runs']}, on {results.about['date']}, commit "
         f"{results.about['commit']}: {machine['processor']} "
         f"({', '.join(machine['instruction_sets'])}), {machine['cores']} cores, "
         f"{machine['memory_gib']} GiB, Linux {machine['kernel']}, Python {machine['python']}, "

@@ -19,7 +19,7 @@ from octavo.env import child_environment
 
 START_SECONDS = 900
 PATIENCE_SECONDS = 10
-WARM_TOKENS = 8
+WARM_REQUESTS, WARM_TOKENS = 4, 8
 WEIGHED_SECONDS = 2.0  # between two looks at the memory, which a server is held up by
 
 
@@ -45,9 +45,9 @@ class ServerEngine:
             self._start(case)
         assert self._process is not None
         processes.go_on(self._process.pid)
-        warm = case.prompts(-seed - 1)[: case.streams]
+        warm = case.prompts(-seed - 1)[:WARM_REQUESTS]
         try:
-            asyncio.run(http_client.ask(self._port, warm, WARM_TOKENS, case.streams))
+            asyncio.run(http_client.ask(self._port, warm, WARM_TOKENS, len(warm)))
             metrics = asyncio.run(self._measured(case, seed))
         except (OSError, TimeoutError, http_client.ClientError) as error:
             raise EngineError(f"{error}; the log is {self.log}") from error

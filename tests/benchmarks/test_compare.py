@@ -126,7 +126,15 @@ def test_a_peer_that_is_not_here_leaves_its_row_open() -> None:
     told = results(batch64__BF16=[{"tok/s": 24}])
     lines = [line for line in targets(told) if line.startswith("| 64 requests")]
     assert lines
-    assert all("not here" in line and line.endswith("| – |") for line in lines)
+    assert all("not measured: " in line and line.endswith("| – |") for line in lines)
+
+
+def test_a_bound_of_reading_tells_its_bandwidth() -> None:
+    told = results()
+    told.note("decode1-1b", rows.LARGE, 0, {"tok/s": 18})
+    told.note("decode1-1b", rows.MEMORY, 0, {"tok/s": 20, "GB/s": 41.5})
+    line = next(line for line in targets(told) if "reading" in line)
+    assert "| 18 tok/s | reading the weights | 20: 41.5 GB/s | 0.90 | ≥ 0.88× | 0.95× | met" in line
 
 
 def test_a_bound_is_held_to_our_own_figure() -> None:
@@ -153,6 +161,18 @@ def test_docs_and_figures_are_written_with_the_machine(tmp_path: Path) -> None:
     assert "| decode, 1 stream | 70 | 7 |" in text
     assert kept.name == "a-processor-9b-2-cores.json"
     assert tables(Results.read(kept)) == tables(told)
+
+
+def test_runs_of_different_cases_are_written_as_one() -> None:
+    told, more = results(decode1__GGUF=[{"tok/s": 70}]), results(decode2__GGUF=[{"tok/s": 90}])
+    more.about["runs"] = 1
+    told.add(more)
+    assert told.values("decode1", GGUF) == {0: 70}
+    assert told.values("decode2", GGUF) == {0: 90}
+    assert told.about["runs"] == 1
+    more.about["machine"]["cores"] = 4
+    with pytest.raises(SystemExit, match="two machines"):
+        told.add(more)
 
 
 def test_a_page_without_marks_is_left_alone(tmp_path: Path) -> None:
