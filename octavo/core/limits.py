@@ -98,7 +98,6 @@ class ToldPrompts(Limiter):
     Each of them takes a row of logits, as long as the vocabulary, where others take none.
     """
 
-    particular = True
     of_prompts = True
 
     def __init__(self, most: int) -> None:
