@@ -19,7 +19,7 @@ NATIVE := $(wildcard csrc/*/*)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test test-smollm2 test-clients check coverage format sim planted soak overload restart bench-core peers wheel sanitize lock clean
+.PHONY: help setup serve test test-smollm2 test-clients check coverage format sim planted soak overload restart serving-cost bench-core peers wheel sanitize lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -178,7 +178,10 @@ overload: $(VENV)/.octavo ## ten times what the server can do, for a minute: rej
 	@$(RUN) benchmarks/overload.py
 
 restart: setup ## kill -9 with 50 streams open: detection, going again, exactness; MODEL=smollm2
-	@$(RUN) benchmarks/restart.py $(if $(MODEL),--model $(MODEL))
+	@$(RUN) benchmarks/restart.py $(if $(MODEL),--model $(MODEL)) $(ARGS)
+
+serving-cost: $(VENV)/.octavo ## what the server adds to the engine's own time, with 32 streams: make serving-cost ARGS="--rounds 15"
+	@$(RUN) benchmarks/serving_cost.py $(if $(MODEL),--model $(MODEL)) $(ARGS)
 
 bench-core: $(VENV)/.octavo ## what a step of the scheduler costs, as JSON
 	@$(RUN) benchmarks/core_step.py --json

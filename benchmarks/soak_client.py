@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import signal
@@ -184,16 +185,17 @@ class Served:
     def engine(self) -> int | None:
         """The engine's process, if there is one."""
         for number in self.children():
-            command = Path(f"/proc/{number}/cmdline")
-            if command.exists() and b"octavo.exec.host" in command.read_bytes():
-                return number
+            with contextlib.suppress(OSError):  # it has just ended
+                if b"octavo.exec.host" in Path(f"/proc/{number}/cmdline").read_bytes():
+                    return number
         return None
 
     def children(self) -> list[int]:
         """Processes that it has started."""
         found: list[int] = []
         for task in Path(f"/proc/{self.process.pid}/task").iterdir():
-            found += map(int, (task / "children").read_text().split())
+            with contextlib.suppress(OSError):  # a thread that has just ended
+                found += map(int, (task / "children").read_text().split())
         return found
 
     def outside(self) -> dict[str, int]:

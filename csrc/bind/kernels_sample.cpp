@@ -5,8 +5,12 @@
 #include <nanobind/stl/string.h>
 
 #include <atomic>
+#include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "bind/parts.h"
 #include "runtime/logprobs.h"
@@ -28,6 +32,29 @@ using Tokens = nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using TokenRows = nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using FloatRows = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
+// Scratch that is kept from call to call. Not thread_local: where there is no memory for that, the
+// C library ends the process.
+template <typename Scratch>
+class Scratches {
+ public:
+  std::unique_ptr<Scratch> take() {
+    const std::lock_guard<std::mutex> mine(turn_);
+    if (free_.empty()) return std::make_unique<Scratch>();
+    std::unique_ptr<Scratch> one = std::move(free_.back());
+    free_.pop_back();
+    return one;
+  }
+
+  void give(std::unique_ptr<Scratch> one) {
+    const std::lock_guard<std::mutex> mine(turn_);
+    free_.push_back(std::move(one));
+  }
+
+ private:
+  std::mutex turn_;
+  std::vector<std::unique_ptr<Scratch>> free_;
+};
+
 void check_rows(const Logits& logits, const Longs& rows) {
   if (logits.shape(1) == 0) throw std::invalid_argument("the vocabulary is empty");
   if (logits.shape(1) > 1 && logits.stride(1) != 1)
@@ -38,35 +65,49 @@ void check_rows(const Logits& logits, const Longs& rows) {
   }
 }
 
-// Calls work(i) for each of `count` rows, whoever is free. One that is alone is done in less than
-// waking the others takes.
-template <typename Work>
+// Calls work(i, scratch) for each of `count` rows, whoever is free. One that is alone is done in less
+// than waking the others takes.
+template <typename Scratch, typename Work>
 void share_out(Team& team, size_t count, Work work) {
+  static Scratches<Scratch> scratches;
   std::atomic<size_t> next{0};
   const auto take = [&](int) {
-    for (size_t i = next++; i < count; i = next++) work(i);
+    std::unique_ptr<Scratch> scratch = scratches.take();
+    for (size_t i = next++; i < count; i = next++) work(i, *scratch);
+    scratches.give(std::move(scratch));
   };
   if (count > 1) team.run(take);
   else take(0);
 }
 
-void draw_tokens(const std::string& tier, Team& team, Logits logits, Longs rows,
+// Token i is drawn from row rows[i], as slot slots[i] wants it: all other arrays are by slot.
+void draw_tokens(const std::string& tier, Team& team, Logits logits, Longs rows, Longs slots,
                  Doubles temperatures, Doubles min_p, Doubles top_p, Longs top_k, Longs seeds,
-                 Longs positions, Tokens tokens) {
+                 Longs num_prompt, Longs num_known, Tokens tokens) {
   const KernelTable& kernels = choose_tier(tier);
-  const size_t count = rows.shape(0);
+  const size_t count = rows.shape(0), all = seeds.shape(0);
+  if (slots.shape(0) != count || tokens.shape(0) != count)
+    throw std::invalid_argument("every row needs a slot, and room for a token");
   for (const size_t size : {temperatures.shape(0), min_p.shape(0), top_p.shape(0), top_k.shape(0),
-                            seeds.shape(0), positions.shape(0), tokens.shape(0)}) {
-    if (size != count) throw std::invalid_argument("every parameter needs one entry a row");
+                            num_prompt.shape(0), num_known.shape(0)}) {
+    if (size != all) throw std::invalid_argument("every parameter needs one entry a slot");
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (slots.data()[i] < 0 || slots.data()[i] >= static_cast<int64_t>(all))
+      throw std::invalid_argument("there is no slot " + std::to_string(slots.data()[i]));
   }
   check_rows(logits, rows);
   const int vocabulary = static_cast<int>(logits.shape(1));
   nb::gil_scoped_release released;
-  share_out(team, count, [&](size_t i) {
-    static thread_local SamplerScratch scratch;
+  share_out<SamplerScratch>(team, count, [&](size_t i, SamplerScratch& scratch) {
+    const int64_t slot = slots.data()[i];
     const Draw draw{logits.data() + rows.data()[i] * logits.stride(0),
-                    temperatures.data()[i], min_p.data()[i], top_p.data()[i],
-                    top_k.data()[i],        seeds.data()[i], positions.data()[i]};
+                    temperatures.data()[slot],
+                    min_p.data()[slot],
+                    top_p.data()[slot],
+                    top_k.data()[slot],
+                    seeds.data()[slot],
+                    num_known.data()[slot] - num_prompt.data()[slot]};
     tokens.data()[i] = draw_token(kernels, vocabulary, draw, scratch);
   });
 }
@@ -87,8 +128,7 @@ void tell_of_rows(const std::string& tier, Team& team, Logits logits, Longs rows
       throw std::invalid_argument("there is no token " + std::to_string(tokens.data()[i]));
   }
   nb::gil_scoped_release released;
-  share_out(team, count, [&](size_t i) {
-    static thread_local LogprobsScratch scratch;
+  share_out<LogprobsScratch>(team, count, [&](size_t i, LogprobsScratch& scratch) {
     ranks.data()[i] = tell_of_row(kernels, logits.data() + rows.data()[i] * logits.stride(0),
                                   vocabulary, static_cast<int32_t>(tokens.data()[i]),
                                   static_cast<int>(width) - 1, ids.data() + i * width,
@@ -99,8 +139,9 @@ void tell_of_rows(const std::string& tier, Team& team, Logits logits, Longs rows
 }  // namespace
 
 void bind_sampling(nb::module_& m) {
-  m.def("draw_tokens", &draw_tokens, "tier"_a, "team"_a, "logits"_a, "rows"_a, "temperatures"_a,
-        "min_p"_a, "top_p"_a, "top_k"_a, "seeds"_a, "positions"_a, "tokens"_a);
+  m.def("draw_tokens", &draw_tokens, "tier"_a, "team"_a, "logits"_a, "rows"_a, "slots"_a,
+        "temperatures"_a, "min_p"_a, "top_p"_a, "top_k"_a, "seeds"_a, "num_prompt"_a,
+        "num_known"_a, "tokens"_a);
   m.def("tell_of_rows", &tell_of_rows, "tier"_a, "team"_a, "logits"_a, "rows"_a, "tokens"_a,
         "ids"_a, "logprobs"_a, "ranks"_a);
 }

@@ -33,7 +33,7 @@ class Store {
   Store(const Store&) = delete;
 
   uintptr_t vector(FloatArray values) {
-    uint8_t* at = arena_.take(values.size() * sizeof(float));
+    uint8_t* at = vectors_.take(values.size() * sizeof(float));
     std::memcpy(at, values.data(), values.size() * sizeof(float));
     return reinterpret_cast<uintptr_t>(at);
   }
@@ -52,7 +52,7 @@ class Store {
     matrix.outputs = static_cast<int32_t>(rows.size());
     matrix.inputs = inputs;
     matrix.format = format;
-    uint8_t* data = arena_.take(matrix.panel_bytes * ((matrix.outputs + kPanel - 1) / kPanel));
+    uint8_t* data = matrices_.take(matrix.panel_bytes * ((matrix.outputs + kPanel - 1) / kPanel));
     matrix.data = data;
     const auto* from = reinterpret_cast<const uint8_t* const*>(rows.data());
     PackJob job{format, type, inputs, {from, from + rows.size()}, data, {}};
@@ -70,18 +70,29 @@ class Store {
   }
 
   void finish(const Team& team) {
-    {
-      nb::gil_scoped_release released;
-      queue_.begin(team.size());
-      queue_.finish();
-    }
+    wait();  // for what has been begun
+    begin(team);
+    wait();
     owners_.clear();
   }
 
-  size_t num_bytes() const { return arena_.taken(); }
+  size_t num_bytes() const { return matrices_.taken() + vectors_.taken(); }
 
  private:
-  Arena arena_;
+  void wait() {
+    for (bool is_over = false; !is_over;) {
+      {
+        nb::gil_scoped_release released;
+        is_over = queue_.help();
+      }
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();  // a Ctrl-C ends a long load
+    }
+    nb::gil_scoped_release released;
+    queue_.finish();
+  }
+
+  Arena matrices_{true};
+  Arena vectors_{false};  // apart, so that nobody touches the others' pages before those who pack
   std::vector<nb::object> owners_;
   PackQueue queue_;  // last, so that it ends before the memory that it reads and fills
 };
@@ -125,7 +136,7 @@ void bind_weights(nb::module_& m) {
       .value("Q4_0", Stored::Q4_0).value("Q4_1", Stored::Q4_1).value("Q5_0", Stored::Q5_0)
       .value("Q5_1", Stored::Q5_1).value("Q8_0", Stored::Q8_0).value("Q4_K", Stored::Q4_K)
       .value("Q5_K", Stored::Q5_K).value("Q6_K", Stored::Q6_K).value("IQ4_NL", Stored::IQ4_NL)
-      .value("MXFP4", Stored::MXFP4);
+      .value("MXFP4", Stored::MXFP4).value("Q3_K", Stored::Q3_K).value("IQ4_XS", Stored::IQ4_XS);
   nb::class_<Matrix>(m, "Matrix")
       .def_ro("outputs", &Matrix::outputs)
       .def_ro("inputs", &Matrix::inputs)

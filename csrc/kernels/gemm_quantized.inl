@@ -34,24 +34,33 @@ constexpr int kBlockRows = 96;
 // more to compute for each byte (from so many rows on, as measured), it does not reach far enough,
 // and weights are asked for this far ahead into the second-level cache, spread over the steps.
 constexpr size_t kAheadCodes = 8192;  // bytes
-constexpr int ask_from_rows(Format format) { return format == Format::U8 ? 5 : 2; }
+constexpr int ask_from_rows(Format format) {
+  switch (format) {
+    case Format::U8: return 5;
+    case Format::Mx4: return 3;
+    case Format::U5K:  // large headers, and much to do for each byte
+    case Format::U6: return 1;
+    default: return 2;
+  }
+}
 
 // ---- one pass over some groups, for `rows` rows and `vectors` vectors of outputs ----
 
 template <Format format, int step>
-OCTAVO_INLINE void ask(const uint8_t* codes, size_t ahead) {
-  constexpr int kLines = group_bytes(format) / kAlign;
+OCTAVO_INLINE void ask(const uint8_t* group, size_t ahead) {
+  constexpr int kLines = (group_bytes(format) + kAlign - 1) / kAlign;
 #pragma GCC unroll 8
   for (int line = kLines * step / kSteps; line < kLines * (step + 1) / kSteps; line++) {
-    __builtin_prefetch(codes + ahead + line * kAlign, 0, 2);
+    __builtin_prefetch(group + ahead + line * kAlign, 0, 2);
   }
 }
 
 template <Format format, int rows, int vectors, int step, int end>
 OCTAVO_INLINE void dot_steps(Integers (&sums)[rows][vectors], const uint8_t* codes,
-                             size_t ahead, const uint8_t* x, size_t x_stride) {
+                             const uint8_t* group, size_t ahead, const uint8_t* x,
+                             size_t x_stride) {
   if constexpr (step < end) {
-    if (ahead) ask<format, step>(codes, ahead);
+    if (ahead) ask<format, step>(group, ahead);
     Codes weights[vectors];
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; v++) {
@@ -65,7 +74,7 @@ OCTAVO_INLINE void dot_steps(Integers (&sums)[rows][vectors], const uint8_t* cod
         sums[r][v] = dot<has_small_codes(format)>(sums[r][v], weights[v], four);
       }
     }
-    dot_steps<format, rows, vectors, step + 1, end>(sums, codes, ahead, x, x_stride);
+    dot_steps<format, rows, vectors, step + 1, end>(sums, codes, group, ahead, x, x_stride);
   }
 }
 
@@ -128,7 +137,7 @@ OCTAVO_INLINE void add_part(Floats (&sums)[rows][vectors], Place at, int first,
     for (int v = 0; v < vectors; v++) dots[r][v] = start<format>(x + r * x_stride, part);
   }
   dot_steps<format, rows, vectors, part * kPartSteps, (part + 1) * kPartSteps>(
-      dots, codes, ahead, x, x_stride);
+      dots, codes, at.header + at.group * group_bytes(format), ahead, x, x_stride);
 #pragma GCC unroll 8
   for (int v = 0; v < vectors; v++) {
     const Floats scale = load_scale<format>(at, part, first + v * kLanes);

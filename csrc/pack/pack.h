@@ -14,13 +14,13 @@ namespace octavo {
 
 // Types a row may be stored as; the numbers are GGUF's, so that nobody has to translate.
 enum class Stored : uint32_t {
-  F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, Q4_K = 12, Q5_K = 13,
-  Q6_K = 14, IQ4_NL = 20, BF16 = 30, MXFP4 = 39,
+  F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, Q3_K = 11, Q4_K = 12,
+  Q5_K = 13, Q6_K = 14, IQ4_NL = 20, IQ4_XS = 23, BF16 = 30, MXFP4 = 39,
 };
 
 size_t stored_row_bytes(Stored type, int inputs);
 
-// The format in which a stored type is kept at its own size.
+// The format in which a stored type is kept: its own, or the one that holds its codes.
 Format own_format(Stored type);
 // F32/F16/BF16 go to any float format, and to U8 and U4 with groups of any size
 bool can_pack(Stored type, Format format);

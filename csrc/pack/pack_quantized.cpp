@@ -1,6 +1,8 @@
 // From stored blocks of codes, or from floats, to panels of codes (kernels/group_layout.h).
 //
-// What is stored with codes keeps its codes and its scales bit by bit, at the size they have there.
+// What is stored with codes keeps its codes and its scales bit by bit, at the size they have there;
+// Q3_K and IQ4_XS become larger, and IQ4_XS' two scales are rounded to one.
+// (Stored types whose block is a group, MXFP4 excepted, take the shorter way of pack_groups.cpp.)
 #include "pack/pack_quantized.h"
 
 #include <algorithm>
@@ -19,6 +21,8 @@ namespace {
 constexpr int kSuperBlock = 256;  // inputs of a K type's block
 constexpr int kParts = kSuperBlock / kGroup;
 constexpr uint16_t kHalfSign = 0x8000;
+// Codes are read and written by words of four bytes.
+constexpr uint32_t kLow = 0x0f0f0f0f, kTwo = 0x03030303, kOne = 0x01010101;
 constexpr int kMostMade = 4;      // groups of a block of those that are made at load
 
 struct Kind {
@@ -40,6 +44,9 @@ constexpr Kind kKinds[] = {
     {Stored::Q6_K, Format::U6, kSuperBlock, 210, "Q6_K"},
     {Stored::IQ4_NL, Format::Table4, kGroup, 18, "IQ4_NL"},
     {Stored::MXFP4, Format::Mx4, kGroup, 17, "MXFP4"},
+    // Kept as what is nearest: a little larger than they are stored.
+    {Stored::Q3_K, Format::U6, kSuperBlock, 110, "Q3_K"},
+    {Stored::IQ4_XS, Format::Table4, kSuperBlock, 136, "IQ4_XS"},
 };
 
 const Kind* kind_of(Stored type) {
@@ -58,7 +65,7 @@ void refuse_parts(const char* what, int inputs, int block) {
 
 // 32 inputs of one output, on their way.
 struct Group {
-  uint8_t codes[kGroup];
+  uint32_t steps[kSteps];  // four codes each
   uint16_t scale;        // fp16, as is the minimum; of the whole block
   uint16_t minimum;
   uint8_t factors[2];    // of the scale: what this group has of its own (Mx4: an exponent)
@@ -71,39 +78,28 @@ uint16_t read_u16(const uint8_t* bytes) {
   return value;
 }
 
-// 16 bytes hold the first 16 inputs in their low halves and the others in their high ones.
-void read_nibbles(const uint8_t* bytes, uint8_t* codes) {
-  for (int i = 0; i < 16; i++) {
-    codes[i] = bytes[i] & 15;
-    codes[16 + i] = bytes[i] >> 4;
-  }
+uint32_t read_word(const uint8_t* bytes) {
+  uint32_t word;
+  std::memcpy(&word, bytes, sizeof word);
+  return word;
 }
 
-void add_fifth_bits(const uint8_t* bits, uint8_t* codes) {
-  for (int i = 0; i < kGroup; i++) codes[i] |= (bits[i / 8] >> (i % 8) & 1) << 4;
-}
-
-// The types whose block is a group: [scale][minimum?][fifth bits?][16 or 32 bytes].
-void read_small(Stored type, const uint8_t* row, int index, Group& group) {
-  const bool minima = type == Stored::Q4_1 || type == Stored::Q5_1;
-  const bool fifth = type == Stored::Q5_0 || type == Stored::Q5_1;
-  const uint8_t* block = row + index * kind_of(type)->block_bytes;
-  group.scale = read_u16(block);
-  if (minima) group.minimum = read_u16(block + 2);
-  const uint8_t* bytes = block + (minima ? 4 : 2);
-  if (type == Stored::Q8_0) {
-    for (int i = 0; i < kGroup; i++) group.codes[i] = bytes[i] ^ 0x80;  // plus 128
-    return;
+// 16 bytes of two codes each: the first 16 codes below, the others above.
+void read_halves(const uint8_t* bytes, Group& group) {
+  constexpr int kHalf = kSteps / 2;
+  for (int step = 0; step < kHalf; step++) {
+    const uint32_t word = read_word(bytes + 4 * step);
+    group.steps[step] = word & kLow;
+    group.steps[kHalf + step] = word >> 4 & kLow;
   }
-  read_nibbles(bytes + (fifth ? 4 : 0), group.codes);
-  if (fifth) add_fifth_bits(bytes, group.codes);
 }
 
 // [exponent][16 bytes]. Twice the float's values are whole, so half the scale: 2^(exponent - 128).
 void read_mxfp4(const uint8_t* row, int index, Group& group) {
-  const uint8_t* block = row + index * kind_of(Stored::MXFP4)->block_bytes;
+  constexpr int kBlockBytes = 17;
+  const uint8_t* block = row + index * kBlockBytes;
   group.factors[0] = block[0];
-  read_nibbles(block + 1, group.codes);
+  read_halves(block + 1, group);
 }
 
 // Q4_K and Q5_K: [scale][minimum][12 bytes: eight scales and minima of six bits][fifth bits?][128].
@@ -120,33 +116,67 @@ void read_k_scales(const uint8_t* block, int part, Group& group) {
   group.minimum = read_u16(block + 2) ^ kHalfSign;  // they are taken off
 }
 
-void read_k(Stored type, const uint8_t* row, int index, Group& group) {
-  const uint8_t* block = row + index / kParts * kind_of(type)->block_bytes;
+template <bool kHasFifth>
+void read_k(const uint8_t* row, int index, Group& group) {
+  const uint8_t* block = row + index / kParts * (kHasFifth ? 176 : 144);
   const int part = index % kParts;
   read_k_scales(block, part, group);
   const uint8_t* fifth = block + 16;
-  const uint8_t* low = block + (type == Stored::Q5_K ? 48 : 16) + part / 2 * kGroup;
-  for (int i = 0; i < kGroup; i++) group.codes[i] = low[i] >> (part % 2 * 4) & 15;
-  if (type == Stored::Q5_K) {
-    for (int i = 0; i < kGroup; i++) group.codes[i] |= (fifth[i] >> part & 1) << 4;
+  const uint8_t* low = block + (kHasFifth ? 48 : 16) + part / 2 * kGroup;
+  for (int step = 0; step < kSteps; step++) {
+    group.steps[step] = read_word(low + 4 * step) >> (part % 2 * 4) & kLow;
+    if (kHasFifth) group.steps[step] |= (read_word(fifth + 4 * step) >> part & kOne) << 4;
   }
 }
 
 // [128 bytes: low four bits][64: two above][16 signed scales][scale].
 void read_q6_k(const uint8_t* row, int index, Group& group) {
-  const uint8_t* block = row + index / kParts * kind_of(Stored::Q6_K)->block_bytes;
+  const uint8_t* block = row + index / kParts * 210;
   const int part = index % kParts, half = part / 4, quarter = part % 4;
   const uint8_t* low = block + half * 64 + quarter % 2 * kGroup;
   const uint8_t* high = block + 128 + half * kGroup;
-  for (int i = 0; i < kGroup; i++) {
-    const int two = high[i] >> (2 * quarter) & 3;
-    group.codes[i] = (low[i] >> (quarter / 2 * 4) & 15) | two << 4;
+  for (int step = 0; step < kSteps; step++) {
+    const uint32_t two = read_word(high + 4 * step) >> (2 * quarter) & kTwo;
+    group.steps[step] = (read_word(low + 4 * step) >> (quarter / 2 * 4) & kLow) | two << 4;
   }
   group.scale = read_u16(block + 208);
   std::memcpy(group.factors, block + 192 + part * 2, sizeof group.factors);
 }
 
-bool has_eight_bits(Format format) {
+// [32 bytes: third bits][64: low two bits][12: sixteen scales of six bits, less 32][scale]. A code
+// is from -4 to 3, which are 28 to 35 of six bits.
+void read_q3_k(const uint8_t* row, int index, Group& group) {
+  const uint8_t* block = row + index / kParts * 110;
+  const int part = index % kParts;
+  const uint8_t* low = block + 32 + part / 4 * kGroup;
+  for (int step = 0; step < kSteps; step++) {
+    const uint32_t two = read_word(low + 4 * step) >> (part % 4 * 2) & kTwo;
+    const uint32_t third = read_word(block + 4 * step) >> part & kOne;
+    group.steps[step] = two + third * 4 + kOne * 28;  // no sum of a byte reaches the next
+  }
+  const uint8_t* scales = block + 96;
+  for (int i = 0; i < 2; i++) {
+    const int number = part * 2 + i;
+    const int four = scales[number % 8] >> (number / 8 * 4) & 15;
+    const int above = scales[8 + number % 4] >> (number / 4 * 2) & 3;
+    group.factors[i] = static_cast<uint8_t>((four | above << 4) - 32);
+  }
+  group.scale = read_u16(block + 108);
+}
+
+// [scale][16 bits: two upper ones of eight scales][4 bytes: their low four][128]. The scales are
+// less 32; they and the block's are one fp16 in the panel, rounded.
+void read_iq4_xs(const uint8_t* row, int index, Group& group) {
+  const uint8_t* block = row + index / kParts * 136;
+  const int part = index % kParts;
+  const int four = block[4 + part / 2] >> (part % 2 * 4) & 15;
+  const int above = read_u16(block + 2) >> (part * 2) & 3;
+  const float factor = static_cast<float>((four | above << 4) - 32);
+  group.scale = float_to_half(half_to_float(read_u16(block)) * factor);
+  read_halves(block + 8 + part * 16, group);
+}
+
+constexpr bool has_eight_bits(Format format) {
   return format == Format::U8 || format == Format::U8By64 || format == Format::U8By128;
 }
 
@@ -160,17 +190,7 @@ void make_codes(Format format, Stored type, const uint8_t* row, int first, int c
   const uint16_t scale = choose(values, count * kGroup, codes);
   for (int i = 0; i < count; i++) {
     groups[i].scale = scale;
-    std::memcpy(groups[i].codes, codes + i * kGroup, kGroup);
-  }
-}
-
-void read_group(Stored type, const uint8_t* row, int index, Group& group) {
-  switch (type) {
-    case Stored::MXFP4: return read_mxfp4(row, index, group);
-    case Stored::Q4_K:
-    case Stored::Q5_K: return read_k(type, row, index, group);
-    case Stored::Q6_K: return read_q6_k(row, index, group);
-    default: return read_small(type, row, index, group);
+    std::memcpy(groups[i].steps, codes + i * kGroup, kGroup);
   }
 }
 
@@ -179,28 +199,27 @@ void put(uint8_t* codes, int row, int output, uint32_t four) {
   std::memcpy(codes + row * kCodeRow + output * 4, &four, sizeof four);
 }
 
-void write_codes(Format format, const Group& group, int output, uint8_t* codes) {
-  uint32_t steps[kSteps];
-  std::memcpy(steps, group.codes, sizeof steps);
-  if (has_eight_bits(format)) {
+template <Format format>
+void write_codes(const Group& group, int output, uint8_t* codes) {
+  const uint32_t* steps = group.steps;
+  if constexpr (has_eight_bits(format)) {
     for (int step = 0; step < kSteps; step++) put(codes, step, output, steps[step]);
     return;
   }
-  constexpr uint32_t kLow = 0x0f0f0f0f;
   constexpr int kPairs = kSteps / 2;
   for (int pair = 0; pair < kPairs; pair++) {
     const uint32_t low = steps[2 * pair] & kLow, high = steps[2 * pair + 1] & kLow;
     put(codes, pair, output, low | high << 4);
   }
-  if (format == Format::U5 || format == Format::U5Min || format == Format::U5K) {
+  if constexpr (format == Format::U5K) {
     uint32_t fifth = 0;
-    for (int step = 0; step < kSteps; step++) fifth |= (steps[step] >> 4 & 0x01010101) << step;
+    for (int step = 0; step < kSteps; step++) fifth |= (steps[step] >> 4 & kOne) << step;
     put(codes, kPairs, output, fifth);
-  } else if (format == Format::U6) {
+  } else if constexpr (format == Format::U6) {
     for (int part = 0; part < 2; part++) {
       uint32_t upper = 0;
       for (int step = 0; step < 4; step++) {
-        upper |= (steps[part * 4 + step] >> 4 & 0x03030303) << (2 * step);
+        upper |= (steps[part * 4 + step] >> 4 & kTwo) << (2 * step);
       }
       put(codes, kPairs + part, output, upper);
     }
@@ -211,8 +230,9 @@ void write_half(uint8_t* header, int index, uint16_t half) {
   std::memcpy(header + index * sizeof half, &half, sizeof half);
 }
 
-void write_header(Format format, const Group& group, int index, int output, uint8_t* header) {
-  if (format == Format::Mx4) {
+template <Format format>
+void write_header(const Group& group, int index, int output, uint8_t* header) {
+  if constexpr (format == Format::Mx4) {
     header[index * kPanel + output] = group.factors[0];
     return;
   }
@@ -220,29 +240,63 @@ void write_header(Format format, const Group& group, int index, int output, uint
   if (kGroupLayouts[static_cast<int>(format)].minima) {
     write_half(header, kPanel + output, group.minimum);
   }
-  if (format == Format::U6) {
+  if constexpr (format == Format::U6) {
     uint8_t* factors = header + kHeaderLine + index * 2 * kPanel + output;
     for (int part = 0; part < 2; part++) factors[part * kPanel] = group.factors[part];
-  } else if (format == Format::U4K || format == Format::U5K) {
+  } else if constexpr (format == Format::U4K || format == Format::U5K) {
     uint8_t* bits = header + kSixBits + index * kSixBitsGroup;
     bits[output] = static_cast<uint8_t>(group.factors[0] | group.minimum_factor << 6);
     bits[kPanel + output % 16] |= group.minimum_factor >> 2 << (output / 16 * 4);
   }
 }
 
+template <Format format>
+void write_group(const Group& group, int index, int output, uint8_t* block) {
+  constexpr GroupLayout kLayout = kGroupLayouts[static_cast<int>(format)];
+  write_header<format>(group, index, output, block);
+  write_codes<format>(group, output, block + kLayout.header_bytes + index * kLayout.code_bytes);
+}
+
 // One output of a block of `count` groups, the first of the row's at `first`.
-void pack_block(Format format, Stored type, const uint8_t* row, int first, int count, int output,
-                uint8_t* block) {
-  const GroupLayout& layout = kGroupLayouts[static_cast<int>(format)];
-  Group groups[kParts]{};
-  if (is_float_type(type)) {
-    make_codes(format, type, row, first, count, groups);
-  } else {
-    for (int i = 0; i < count; i++) read_group(type, row, first + i, groups[i]);
-  }
+template <Format format, void (*read)(const uint8_t*, int, Group&)>
+void pack_stored(Stored, const uint8_t* row, int first, int count, int output, uint8_t* block) {
   for (int i = 0; i < count; i++) {
-    write_header(format, groups[i], i, output, block);
-    write_codes(format, groups[i], output, block + layout.header_bytes + i * layout.code_bytes);
+    Group group;
+    read(row, first + i, group);
+    write_group<format>(group, i, output, block);
+  }
+}
+
+template <Format format>
+void pack_made(Stored type, const uint8_t* row, int first, int count, int output, uint8_t* block) {
+  Group groups[kMostMade];
+  make_codes(format, type, row, first, count, groups);
+  for (int i = 0; i < count; i++) write_group<format>(groups[i], i, output, block);
+}
+
+// What comes next of a row, so that nobody waits for it: the processor does not guess so many rows.
+void fetch(const uint8_t* from, size_t bytes) {
+  constexpr size_t kCacheLine = 64;
+  for (size_t at = 0; at < bytes; at += kCacheLine) __builtin_prefetch(from + at);
+}
+
+using PackBlock = void (*)(Stored, const uint8_t*, int, int, int, uint8_t*);
+
+PackBlock choose(Format format, Stored type) {
+  if (type == Stored::Q3_K) return pack_stored<Format::U6, read_q3_k>;
+  if (type == Stored::IQ4_XS) return pack_stored<Format::Table4, read_iq4_xs>;
+  switch (format) {
+    case Format::U4K: return pack_stored<Format::U4K, read_k<false>>;
+    case Format::U5K: return pack_stored<Format::U5K, read_k<true>>;
+    case Format::U6: return pack_stored<Format::U6, read_q6_k>;
+    case Format::Mx4: return pack_stored<Format::Mx4, read_mxfp4>;
+    case Format::U8: return pack_made<Format::U8>;
+    case Format::U8By64: return pack_made<Format::U8By64>;
+    case Format::U8By128: return pack_made<Format::U8By128>;
+    case Format::U4: return pack_made<Format::U4>;
+    case Format::U4By64: return pack_made<Format::U4By64>;
+    case Format::U4By128: return pack_made<Format::U4By128>;
+    default: throw std::invalid_argument("a format that only pack_groups fills");
   }
 }
 
@@ -277,13 +331,16 @@ size_t quantized_panel_bytes(Format format, int inputs) {
 void pack_quantized_panel(Format format, Stored type, const uint8_t* const* rows, int count,
                           int inputs, uint8_t* panel) {
   const GroupLayout& layout = kGroupLayouts[static_cast<int>(format)];
+  const PackBlock pack_block = choose(format, type);
   std::memset(panel, 0, quantized_panel_bytes(format, inputs));  // rows that are not there
   const int groups = inputs / kGroup;
+  const size_t stored_bytes = stored_row_bytes(type, inputs) * layout.span / groups;  // of a block
   for (int first = 0; first < groups; first += layout.span) {
     const int of_block = std::min(layout.span, groups - first);
     for (int output = 0; output < count; output++) {
       if (rows[output] == nullptr) continue;
-      pack_block(format, type, rows[output], first, of_block, output, panel);
+      fetch(rows[output] + (first / layout.span + 1) * stored_bytes, stored_bytes);
+      pack_block(type, rows[output], first, of_block, output, panel);
     }
     panel += layout.header_bytes + of_block * layout.code_bytes;
   }

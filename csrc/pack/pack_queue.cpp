@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <climits>
 #include <exception>
 #include <mutex>
 #include <system_error>
@@ -17,6 +18,9 @@ namespace {
 // What a thread takes at a time: long enough to be read in one run, short enough that no other has
 // to wait for the last one.
 constexpr size_t kPieceBytes = size_t{256} << 10;
+// Pieces between two looks at whether somebody has lost patience: a tenth of a second, where they
+// come from a slow disk.
+constexpr int kPiecesOfHelp = 64;
 
 struct Piece {
   int job;
@@ -58,13 +62,19 @@ struct PackQueue::Running {
     }
   }
 
-  // In the order of the file, whoever is free.
-  void work() {
+  // In the order of the file, whoever is free. Whether nothing is left to begin.
+  bool work(int most = INT_MAX) {
     try {
-      for (size_t at; (at = next.fetch_add(1)) < pieces.size();) pack(pieces[at]);
+      for (; most > 0; --most) {
+        const size_t at = next.fetch_add(1);
+        if (at >= pieces.size()) return true;
+        pack(pieces[at]);
+      }
+      return false;
     } catch (...) {
       const std::lock_guard<std::mutex> mine(failure);
       if (!error) error = std::current_exception();
+      return true;
     }
   }
 
@@ -97,6 +107,8 @@ void PackQueue::begin(int threads) {
   running_ = std::make_unique<Running>(std::exchange(added_, {}));
   running_->start(threads - 1);
 }
+
+bool PackQueue::help() { return !running_ || running_->work(kPiecesOfHelp); }
 
 void PackQueue::finish() {
   if (!running_) return;

@@ -33,6 +33,9 @@ class PackQueue {
   // calls finish() is the last of them. Where the system gives no threads, it is the only one.
   void begin(int threads);
 
+  // Does some of what is left, some megabytes; whether finish() would begin no more.
+  bool help();
+
   // Does what is left, and returns when everything that was begun is packed. Throws what a job
   // threw.
   void finish();

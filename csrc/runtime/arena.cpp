@@ -58,7 +58,7 @@ Pages& Pages::operator=(Pages&& other) noexcept {
 uint8_t* Arena::take(size_t bytes) {
   bytes = rounded(std::max<size_t>(bytes, 1), kAlign);
   if (chunks_.empty() || used_ + bytes > chunks_.back().bytes()) {
-    chunks_.emplace_back(std::max(bytes, kChunk), true);
+    chunks_.emplace_back(std::max(bytes, kChunk), huge_);
     used_ = 0;
   }
   uint8_t* at = chunks_.back().data() + used_;

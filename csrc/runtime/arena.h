@@ -30,11 +30,15 @@ class Pages {
 // What is kept for good, one after the other: packed weights.
 class Arena {
  public:
+  // `huge` is not for what is small: whoever touches a huge page first waits for all of it.
+  explicit Arena(bool huge) : huge_(huge) {}
+
   // Zeroed and aligned to kAlign.
   uint8_t* take(size_t bytes);
   size_t taken() const { return taken_; }
 
  private:
+  const bool huge_;
   std::vector<Pages> chunks_;
   size_t used_ = 0;  // of the last chunk
   size_t taken_ = 0;

@@ -129,15 +129,15 @@ class StoredRows:
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """How rows of logits are sampled: arrays with an entry for each draw."""
+    """How each slot is sampled: arrays of the runner's own, which change as sequences do."""
 
-    rows: Longs
     temperatures: Doubles  # 0: greedy
     min_p: Doubles  # 0: none
     top_p: Doubles  # 1: none
     top_k: Longs  # 0 or less: none
     seeds: Longs
-    positions: Longs  # how many tokens were generated before
+    num_prompt: Longs
+    num_known: Longs  # the prompt, and what was generated before
 
 
 class Told(NamedTuple):
@@ -154,8 +154,8 @@ class SamplingKernel(Protocol):
     And tells what octavo/runner/logprobs.py tells, but for the last bit of a float.
     """
 
-    def draw(self, logits: Floats, draws: Draws) -> Longs:
-        """A token for each; -1 where a logit is not finite."""
+    def draw(self, logits: Floats, rows: Longs, slots: Longs, draws: Draws) -> Longs:
+        """A token for each slot from the row beside it; -1 where a logit is not finite."""
 
     def tell(self, logits: Floats, rows: Longs, tokens: Longs, count: int) -> Told:
         """Of these rows: a token of each, and the `count` likeliest; ties go by token id."""

@@ -3,7 +3,8 @@
 The scheduler asks every limiter in turn. `admits` is asked of a waiting sequence before any work
 is put into it, `clip` of every chunk, `commit` tells of every chunk that was planned, `enter` of
 every sequence that begins to run, `leave` of every one that no longer does. `clip` and `commit`
-cost nothing where a limiter does not override them.
+cost nothing where a limiter does not override them, nor for sequences that decode where it says
+that those are no business of its own.
 
 The hardest invariant: a limiter may refuse for as long as others run, never for ever. A sequence
 that is alone gets at least one token of what it needs, or `refuse` has said at the door that it
@@ -23,6 +24,7 @@ class Limiter:
 
     reason = stats.BUDGET  # what a waiting sequence it turns away is said to wait for
     particular = False  # its refusal concerns that sequence alone: those behind it may pass
+    of_prompts = False  # `clip` and `commit` are asked of sequences that catch up, and of no others
 
     def refuse(self, request: Request, max_total: int) -> str | None:
         """Why this request could never run to `max_total` known tokens; None if it could."""
@@ -97,6 +99,7 @@ class ToldPrompts(Limiter):
     """
 
     particular = True
+    of_prompts = True
 
     def __init__(self, most: int) -> None:
         self.most = most

@@ -63,8 +63,13 @@ class Scheduler(Roster):
         self._spare_blocks = int(config.watermark * config.num_blocks)
         self._owed_blocks = 0  # what those that catch up still lack, while others are admitted
         # Hooks that a limiter does not override are not called for every running sequence.
-        self._clips = [each.clip for each in self.limiters if _overrides(each, "clip")]
-        self._commits = [each.commit for each in self.limiters if _overrides(each, "commit")]
+        # The first of each two are those for sequences that decode, the others for all.
+        steady = [each for each in self.limiters if not each.of_prompts]
+        both = (steady, self.limiters)
+        self._clips = [[each.clip for each in some if _overrides(each, "clip")] for some in both]
+        self._commits = [
+            [each.commit for each in some if _overrides(each, "commit")] for some in both
+        ]
         self._door = Door(config, self.kv, self.queue, self.limiters)
 
     # add and abort
@@ -190,8 +195,9 @@ class Scheduler(Roster):
 
     def _continue_running(self, sequences: list[Sequence], draft: PlanDraft, now: float) -> None:
         """Plan what these running sequences lack; victims leave at the end of the running."""
-        clips, commits = self._clips, self._commits
+        all_clips, all_commits = self._clips, self._commits
         for sequence in sequences:
+            catching_up = sequence.catching_up
             expected = sequence.num_expected
             if expected >= sequence.max_total:
                 continue  # its last token is on the way
@@ -199,14 +205,14 @@ class Scheduler(Roster):
                 continue  # it gave way to one before it
             start = sequence.num_planned
             count = expected + len(sequence.drafts) - start
-            for clip in clips:
+            for clip in all_clips[catching_up]:
                 count = clip(sequence, count)
             if count > 0 and start + count > sequence.num_capacity:
                 count = self._make_room(sequence, count, draft, now)
             if count <= 0:
                 continue
             draft.add_chunk(sequence, count)
-            for commit in commits:
+            for commit in all_commits[catching_up]:
                 commit(sequence, count)
 
     def _make_room(self, sequence: Sequence, count: int, draft: PlanDraft, now: float) -> int:

@@ -222,11 +222,12 @@ class Desk:
         must_stop = self._push(stream, event)
         if stream.whole.index == 0:
             self._account(entry, event.stats)
+        done = False
         if stream.whole.finished():
             del self._owners[event.request_id]
             if must_stop and stream.whole.index == 0:
                 self._unaccounted[event.request_id] = entry
-        done = entry.is_done
+            done = entry.is_done
         if done:
             del self._entries[request_id]
         aborts = [Abort(event.request_id)] if must_stop else []
@@ -275,12 +276,17 @@ class Desk:
         if not (event.tokens or stream.whole.finished()):  # it told of the prompt only
             return None
         streams = list(entry.streams.values())
-        first = streams[0]
-        told = replace(
-            entry.output,
-            finished=done,
-            prompt_logprobs=first.prompt_logprobs,
-            hidden_state=first.hidden_state,
+        first, output = streams[0], entry.output
+        told = RequestOutput(  # once a token: dataclasses.replace takes several times as long
+            output.request_id,
+            output.prompt,
+            output.prompt_token_ids,
+            output.outputs,
+            done,
+            first.prompt_logprobs,
+            first.hidden_state,
+            output.num_cached_tokens,
+            output.metrics,
         )
         if entry.kind is RequestOutputKind.DELTA:
             told.outputs = [stream.take()]

@@ -30,6 +30,8 @@ class StopStrings:
         With `may_stop=False` a stop string that ends within `text` is ordinary text (a request
         may ask for a minimum of tokens). After a match all further text is dropped.
         """
+        if not self._searches:
+            return text
         if self.matched is not None:
             return ""
         if not self._held and self._is_idle and self._first_characters.isdisjoint(text):

@@ -88,25 +88,26 @@ class Cursor:
     def string(self, what: str) -> bytes:
         return self.file.buffer[self.skip_string(what) : self.position]
 
-    def strings(self, count: int, end: int, what: str) -> list[bytes]:
+    def strings(self, count: int, end: int, what: str) -> list[str] | list[bytes]:
         """`count` strings that fill the bytes up to `end`, as skip_strings found them."""
-        stored, unpack, start = self.file.buffer[self.position : end], _U64.unpack_from, 0
-        places = find_lengths(stored, 0, count)
-        if places is not None and places[-1] == len(stored):
+        places = find_lengths(self.file.buffer, self.position, count)
+        if places is not None and self.position + places[-1] == end:
+            found = split(self.file.buffer, self.position, places)
             self.position = end
-            return split(stored, places)
-        found = []
+            return found
+        stored, unpack, start = self.file.buffer[self.position : end], _U64.unpack_from, 0
+        texts = []
         try:
             for _ in range(count):
                 text = start + _LENGTH_BYTES
                 start = text + unpack(stored, start)[0]
-                found.append(stored[text:start])
+                texts.append(stored[text:start])
         except struct.error:
             start = -1
         if start != len(stored):
             raise self.corrupt(f"{what} changed while it was in use")
         self.position = end
-        return found
+        return texts
 
     def skip_strings(self, count: int, what: str) -> None:
         """Move over `count` strings; vocabularies have 100,000s, so this is kept tight."""

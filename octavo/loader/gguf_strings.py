@@ -29,23 +29,25 @@ def find_lengths(buffer: mmap | bytes, position: int, count: int) -> NDArray[np.
     size = min(room, count * _LIKELY_BYTES)
     while True:
         stored = np.frombuffer(buffer, np.uint8, size, position)
-        zeros = np.flatnonzero(stored == 0)
-        if len(zeros) >= count * _ZEROS:
+        zero = stored == 0
+        found = np.flatnonzero(zero[1:] > zero[:-1])  # what zeros stand behind
+        if len(found) >= count and found[count - 1] + _LENGTH_BYTES < size:
             break
         if size == room:
             return None
         size = min(room, size * 2)
-    runs = zeros[: count * _ZEROS].reshape(count, _ZEROS)
     places = np.empty(count + 1, np.int64)
-    places[:-1] = runs[:, 0] - 1
+    places[:-1] = found[:count]
     # Each length leads to the next one, and the first to the end of the last.
     lengths = stored[places[:-1]]
     places[-1] = places[-2] + _LENGTH_BYTES + int(lengths[-1])
     fits = (
         places[0] == 0
         and places[-1] <= room
-        and bool((runs[:, -1] - runs[:, 0] == _ZEROS - 1).all())
         and bool((places[:-1] + _LENGTH_BYTES + lengths == places[1:]).all())
+        # All zeros up to the next place stand together: they are seven, and so none is the text's.
+        and bool(zero[places[:-1] + _ZEROS].all())
+        and not zero[places[:-1] + _LENGTH_BYTES].any()
     )
     if not fits:
         return None
@@ -53,8 +55,14 @@ def find_lengths(buffer: mmap | bytes, position: int, count: int) -> NDArray[np.
     return places if 0 not in last else None
 
 
-def split(stored: bytes, places: NDArray[np.int64]) -> list[bytes]:
-    """The texts in these bytes; `places` are as `find_lengths` gave them."""
-    emptied = np.frombuffer(stored, np.uint8).copy()
+def split(
+    buffer: mmap | bytes, position: int, places: NDArray[np.int64]
+) -> list[str] | list[bytes]:
+    """The texts; `places` are as `find_lengths` gave them. Bytes where one is not valid UTF-8."""
+    emptied = np.frombuffer(buffer, np.uint8, int(places[-1]), position).copy()
     emptied[places[:-1]] = 0
-    return emptied.tobytes().split(bytes(_LENGTH_BYTES))[1:]
+    stored = emptied.tobytes()
+    try:
+        return stored.decode().split("\0" * _LENGTH_BYTES)[1:]
+    except UnicodeDecodeError:
+        return stored.split(bytes(_LENGTH_BYTES))[1:]

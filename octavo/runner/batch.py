@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from octavo.backends.base import HostBatch
 from octavo.core.plan import StepPlan
-from octavo.runner.slots import UNASKED, SlotState
+from octavo.runner.slots import SlotState
 
 Longs = NDArray[np.int64]
+_NO_ROWS = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +60,29 @@ def build(plan: StepPlan, state: SlotState) -> tuple[HostBatch, Wanted]:
         state.write_drafts(slot, drafts)
     slots = np.array(plan.slots, np.int64)
     starts = np.array(plan.starts, np.int64)
-    counts = np.array(plan.counts, np.int64)
-    ends = np.cumsum(counts)
-    owners = np.repeat(np.arange(len(slots)), counts)
-    positions = np.arange(int(ends[-1])) + (starts - ends + counts)[owners]
-    blocks = int(-(-(starts + counts).max() // state.block_size))
+    if len(slots) == plan.num_tokens:  # one token each: most steps, and some cheaper
+        lasts, row_slots, positions = starts, slots, starts
+        ends = np.arange(1, len(slots) + 1)
+    else:
+        counts = np.array(plan.counts, np.int64)
+        ends = np.cumsum(counts)
+        lasts = starts + counts - 1
+        owners = np.repeat(np.arange(len(slots)), counts)
+        row_slots = slots[owners]
+        positions = np.arange(int(ends[-1])) + (lasts + 1 - ends)[owners]
+    blocks = int(lasts.max()) // state.block_size + 1
     rows, wanted = _wanted(plan, state, slots, ends)
-    hidden_rows = np.zeros(0, np.int64)
+    hidden_rows = _NO_ROWS
     if state.pools:
         hidden_rows, hidden = _hidden_rows(plan, state, ends)
         wanted = replace(wanted, hidden=hidden)
+    row_starts = np.zeros(len(slots) + 1, np.int32)
+    row_starts[1:] = ends
     batch = HostBatch(
-        token_ids=state.tokens[slots[owners], positions],
+        token_ids=state.tokens[row_slots, positions],
         positions=positions.astype(np.int32),
-        row_starts=np.concatenate(([0], ends)).astype(np.int32),
-        tables=tuple(table[slots, :blocks] for table in state.tables),
+        row_starts=row_starts,
+        tables=tuple([table[slots, :blocks] for table in state.tables]),
         logits_rows=rows.astype(np.int32),
         hidden_rows=hidden_rows.astype(np.int32),
     )
@@ -81,9 +90,11 @@ def build(plan: StepPlan, state: SlotState) -> tuple[HostBatch, Wanted]:
 
 
 def _wanted(plan: StepPlan, state: SlotState, slots: Longs, ends: Longs) -> tuple[Longs, Wanted]:
-    chunks = np.flatnonzero(np.array(plan.samples))
-    sampled = slots[chunks]
-    rows = ends[chunks] - 1
+    if False in plan.samples:
+        chunks = np.flatnonzero(np.array(plan.samples))
+        sampled, rows = slots[chunks], ends[chunks] - 1
+    else:
+        chunks, sampled, rows = np.arange(len(slots)), slots, ends - 1
     first_rows = np.arange(len(chunks))
     drafts = dict(plan.drafts)
     if drafts:
@@ -93,7 +104,7 @@ def _wanted(plan: StepPlan, state: SlotState, slots: Longs, ends: Longs) -> tupl
         spans = [np.arange(row - n + 1, row + 1) for row, n in zip(rows, lengths, strict=True)]
         rows = np.concatenate(spans)
     prompts: tuple[PromptRows, ...] = ()
-    if (state.num_prompt_logprobs[slots] != UNASKED).any():
+    if state.asking_of_prompt:
         more, prompts = _prompt_rows(plan, state, ends, len(rows))
         rows = np.concatenate((rows, *more))
     return rows, Wanted(chunks, sampled, first_rows, drafts, prompts)
@@ -106,7 +117,7 @@ def _prompt_rows(
     rows, prompts = [], []
     chunks = zip(plan.slots, plan.starts, plan.counts, ends.tolist(), strict=True)
     for slot, start, count, end in chunks:
-        if state.num_prompt_logprobs[slot] == UNASKED:
+        if slot not in state.asking_of_prompt:
             continue
         num = min(start + count, int(state.num_prompt[slot]) - 1) - start
         if num > 0:

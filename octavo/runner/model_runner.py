@@ -104,6 +104,9 @@ class ModelRunner:
         if not len(wanted.slots):
             return
         tokens = self._draw(logits, wanted.first_rows, wanted.slots, answer)
+        if len(tokens) == len(answer.tokens) and not wanted.drafts:
+            answer.tokens = tokens.tolist()
+            return
         drawn = dict(zip(wanted.slots.tolist(), tokens.tolist(), strict=True))
         rows = dict(zip(wanted.slots.tolist(), wanted.first_rows.tolist(), strict=True))
         checked = list(wanted.drafts)
@@ -133,16 +136,21 @@ class ModelRunner:
         tokens, failures = self._sampler.draw(logits, slots, rows)
         for slot, message in failures.items():
             state.failures.setdefault(slot, message)
-        counts = state.num_logprobs[slots]
-        asking = np.flatnonzero(counts != UNASKED)
-        if len(asking):
-            kernel = self._backend.sampling
-            told = tell(kernel, logits, rows[asking], tokens[asking], counts[asking])
-            for slot, entry in zip(slots[asking].tolist(), told, strict=True):
-                if entry is not None and slot not in state.failures:
-                    answer.sampled.setdefault(slot, []).append(entry)
+        if state.asking:
+            self._tell_of_samples(logits, rows, slots, tokens, answer)
         state.append(slots, tokens)
         return tokens
+
+    def _tell_of_samples(
+        self, logits: Floats, rows: Longs, slots: Longs, tokens: Longs, answer: _Answer
+    ) -> None:
+        state, kernel = self.state, self._backend.sampling
+        counts = state.num_logprobs[slots]
+        asking = np.flatnonzero(counts != UNASKED)
+        told = tell(kernel, logits, rows[asking], tokens[asking], counts[asking])
+        for slot, entry in zip(slots[asking].tolist(), told, strict=True):
+            if entry is not None and slot not in state.failures:
+                answer.sampled.setdefault(slot, []).append(entry)
 
     def _tell_of_prompts(self, logits: Floats, wanted: Wanted, answer: _Answer) -> None:
         state = self.state

@@ -37,6 +37,15 @@ class Sampler:
         self._state = state
         self._kernel = kernel
         self._spread = noise.spread(np.arange(state.vocabulary))
+        self._draws = Draws(
+            temperatures=state.temperature,
+            min_p=state.min_p,
+            top_p=state.top_p,
+            top_k=state.top_k,
+            seeds=state.seeds,
+            num_prompt=state.num_prompt,
+            num_known=state.num_known,
+        )
 
     def draw(
         self, logits: Floats, slots: Longs, rows: Longs | None = None
@@ -49,9 +58,9 @@ class Sampler:
             rows = np.arange(len(slots))
         if self._kernel is None:
             return self._draw_here(logits[rows], slots)
-        ruled = self._ruled(slots)
-        if not ruled.any():
+        if not self._state.rules:
             return self._draw_by_kernel(self._kernel, logits, slots, rows)
+        ruled = np.array([slot in self._state.rules for slot in slots.tolist()])
         tokens = np.zeros(len(slots), np.int64)
         plain, others = ~ruled, np.flatnonzero(ruled)
         tokens[plain], failures = self._draw_by_kernel(
@@ -60,27 +69,12 @@ class Sampler:
         tokens[others], more = self._draw_here(logits[rows[others]], slots[others])
         return tokens, failures | more
 
-    def _ruled(self, slots: Longs) -> NDArray[np.bool_]:
-        """Whose logits are changed before they are drawn from."""
-        ruled = np.asarray(self._state.kind[slots] == SPECIAL)
-        for index in np.flatnonzero(ruled).tolist():
-            ruled[index] = self._state.rules[slots[index]] is not None
-        return ruled
-
     def _draw_by_kernel(
         self, kernel: SamplingKernel, logits: Floats, slots: Longs, rows: Longs
     ) -> tuple[Longs, dict[int, str]]:
-        state = self._state
-        draws = Draws(
-            rows=rows,
-            temperatures=state.temperature[slots],
-            min_p=state.min_p[slots],
-            top_p=state.top_p[slots],
-            top_k=state.top_k[slots],
-            seeds=state.seeds[slots],
-            positions=state.num_known[slots] - state.num_prompt[slots],
-        )
-        tokens = kernel.draw(logits, draws)
+        tokens = kernel.draw(logits, rows, slots, self._draws)
+        if not len(tokens) or tokens.min() >= 0:
+            return tokens, {}
         failures = dict.fromkeys(slots[tokens < 0].tolist(), NOT_FINITE)
         return np.maximum(tokens, 0), failures
 
@@ -119,7 +113,7 @@ class Sampler:
 
     def _draw_special(self, row: Floats, slot: int) -> int:
         state = self._state
-        rules = state.rules[slot]
+        rules = state.rules.get(slot)
         if rules is not None:
             row = rules.apply(row, state.prompt(slot), state.output(slot))
         temperature = state.temperature[slot]

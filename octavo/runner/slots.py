@@ -54,7 +54,10 @@ class SlotState:
         self.seeds = np.zeros(count, np.int64)
         self.num_logprobs = np.full(count, UNASKED, np.int64)
         self.num_prompt_logprobs = np.full(count, UNASKED, np.int64)
-        self.rules: list[Rules | None] = [None] * count
+        # Slots of which more is wanted than a token; mostly there are none.
+        self.rules: dict[int, Rules] = {}
+        self.asking: set[int] = set()  # they are told log-probabilities
+        self.asking_of_prompt: set[int] = set()  # the same, of their prompts
         self.request_ids: list[str | None] = [None] * count  # None: the slot is empty
         self.pools: dict[int, Pool] = {}  # slots whose prompt an embedding is made of
         self.failures: dict[int, str] = {}  # slots that can only fail, and why
@@ -68,9 +71,11 @@ class SlotState:
             table[slot] = 0
         self.num_blocks[slot] = 0
         self.num_known[slot] = 0
-        self.rules[slot] = None
         self.request_ids[slot] = None
         self.num_logprobs[slot] = self.num_prompt_logprobs[slot] = UNASKED
+        self.asking.discard(slot)
+        self.asking_of_prompt.discard(slot)
+        self.rules.pop(slot, None)
         self.pools.pop(slot, None)
         self.failures.pop(slot, None)
 
@@ -93,11 +98,14 @@ class SlotState:
         self.top_k[slot] = sampling.top_k
         self.cuts[slot] = sampling.min_p > 0 or sampling.top_p < 1 or sampling.top_k > 0
         self.seeds[slot] = sampling.seed or 0
-        self.num_logprobs[slot] = UNASKED if sampling.logprobs is None else sampling.logprobs
+        if sampling.logprobs is not None:
+            self.num_logprobs[slot] = sampling.logprobs
+            self.asking.add(slot)
         # Whoever has output already has been told of the whole prompt, with its first token.
         if len(tokens) == new.num_prompt:
             if sampling.prompt_logprobs is not None:
                 self.num_prompt_logprobs[slot] = sampling.prompt_logprobs
+                self.asking_of_prompt.add(slot)
             if sampling.pooling is not None:
                 self.pools[slot] = Pool(sampling.pooling, new.num_prompt)
         try:
@@ -130,7 +138,7 @@ class SlotState:
             raise SamplingError(f"adapter {new.lora!r} is not loaded: this runner takes none")
 
     def _kind(self, slot: int) -> int:
-        if self.rules[slot] is not None:
+        if slot in self.rules:
             return SPECIAL
         if self.temperature[slot] == 0.0:
             return GREEDY
@@ -142,10 +150,10 @@ class SlotState:
         """Each of these (different) slots knows one more token."""
         self.tokens[slots, self.num_known[slots]] = tokens
         self.num_known[slots] += 1
-        for index in np.flatnonzero(self.kind[slots] == SPECIAL).tolist():
-            rules = self.rules[slots[index]]
-            if rules is not None:
-                rules.add(int(tokens[index]))
+        if self.rules:
+            for slot, token in zip(slots.tolist(), tokens.tolist(), strict=True):
+                if slot in self.rules:
+                    self.rules[slot].add(token)
 
     def write_drafts(self, slot: int, drafts: tuple[int, ...]) -> None:
         """Put guesses behind the known tokens, for one forward pass."""

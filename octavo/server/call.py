@@ -27,6 +27,9 @@ _ID = re.compile(r"^[A-Za-z0-9._:\-]{1,128}$")
 _DISCARD_BYTES = 1 << 20
 _DISCARD_SECONDS = 0.5
 _JSON_TYPES = ("application/json", "")
+# What our own protocol tells of a connection, where somebody else's does not.
+_NOTHING: dict[str, Any] = {"call": lambda: None}
+_ALWAYS: dict[str, Any] = {"call": lambda: True}
 encode = msgspec.json.Encoder().encode
 
 
@@ -52,6 +55,9 @@ class Call:
         self._receive = receive
         self._send = send
         self._body_is_read = False
+        extensions = scope.get("extensions") or {}
+        self._cut: Callable[[], object] = extensions.get("octavo.cut", _NOTHING)["call"]
+        self._must_wait: Callable[[], bool] = extensions.get("octavo.must_wait", _ALWAYS)["call"]
 
     async def body(self) -> bytes:
         """The whole body, refused as soon as it is too long or too slow."""
@@ -112,9 +118,13 @@ class Call:
     async def write(self, body: bytes, *, more: bool = False) -> None:
         """A piece of the response's body; a reader that takes nothing for too long is dropped."""
         self.is_finished = not more
+        message = {"type": "http.response.body", "body": body, "more_body": more}
+        if not self._must_wait():  # as nearly always; a timer for each token would be dear
+            await self._send(message)
+            return
         try:
             async with asyncio.timeout(self.server.config.stall_seconds):
-                await self._send({"type": "http.response.body", "body": body, "more_body": more})
+                await self._send(message)
         except TimeoutError:
             self.server.metrics.slow_readers.add()
             self.cut()
@@ -149,9 +159,7 @@ class Call:
 
     def cut(self) -> None:
         """Close the connection without waiting for the client to take what is written."""
-        cut = self.scope.get("extensions", {}).get("octavo.cut")
-        if cut is not None:
-            cut["call"]()
+        self._cut()
 
     def _has_endless_body(self) -> bool:
         """One that is worth no more reading; what is short is read over by the protocol."""

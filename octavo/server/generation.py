@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -33,8 +33,10 @@ class Shape(Protocol):
     def opening(self) -> Iterable[Any]:
         """Chunks before the first token."""
 
-    def chunks(self, prompt_index: int, output: RequestOutput, usage: Usage) -> Iterable[Any]:
-        """Chunks for what is new."""
+    def chunks(
+        self, prompt_index: int, output: RequestOutput, usage: Callable[[], Usage]
+    ) -> Iterable[Any]:
+        """Chunks for what is new; `usage` is seldom asked for at each."""
 
     def closing(self, usage: Usage, explanation: dict[str, Any] | None) -> Iterable[Any]:
         """Chunks behind the last token."""
@@ -180,12 +182,12 @@ class Generation:
             await stream.open()
             chunks.extend(shape.opening())
         self._note(index, output)
-        await self._send(stream, [*chunks, *shape.chunks(index, output, self._count.usage())])
+        await self._send(stream, [*chunks, *shape.chunks(index, output, self._count.usage)])
         self.record.first_byte_at = self._server.clock()
         self._server.metrics.first_token.observe(self.record.first_byte_at - self.record.began)
         async for index, output in outputs:
             self._note(index, output)
-            await self._send(stream, shape.chunks(index, output, self._count.usage()))
+            await self._send(stream, shape.chunks(index, output, self._count.usage))
         self.record.client_seconds = stream.waited_seconds
         await self._send(stream, shape.closing(self._count.usage(), self._explanation()))
         await stream.close()
@@ -271,7 +273,10 @@ class Generation:
 
     def _note(self, index: int, output: RequestOutput) -> None:
         """Count an output."""
-        num_new = 0 if self._plan.drops_output else sum(len(o.token_ids) for o in output.outputs)
+        num_new = 0
+        if not self._plan.drops_output:
+            for one in output.outputs:
+                num_new += len(one.token_ids)
         now = self._server.clock()
         if self._plan.is_stream and self._count.generated and num_new:
             self._server.metrics.between.observe((now - self._last_at) / num_new, num_new)

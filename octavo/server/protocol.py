@@ -106,7 +106,10 @@ class _Bounded(HttpToolsProtocol):
         self._is_in_head = True
         self._num_headers = 0
         self._size = 0
-        self.scope["extensions"] = {"octavo.cut": {"call": self.transport.abort}}
+        self.scope["extensions"] = {
+            "octavo.cut": {"call": self.transport.abort},
+            "octavo.must_wait": {"call": self._must_wait},
+        }
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
@@ -141,6 +144,10 @@ class _Bounded(HttpToolsProtocol):
                 f"{config.max_headers} headers",
             )
             raise ValueError("the head is too large")  # ends the parsing
+
+    def _must_wait(self) -> bool:
+        """Whether the next write waits until the client has taken some of those before."""
+        return self.flow.write_paused
 
     @property
     def _is_free(self) -> bool:

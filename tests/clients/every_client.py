@@ -67,13 +67,13 @@ def full_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         )
         operator.post("/pause").raise_for_status()
 
-        def occupy() -> None:
+        def occupy() -> None:  # until the engine is resumed, however long the tests take
             body = {"prompt": "x", "max_tokens": 1}
-            httpx.post(f"{address}/v1/completions", json=body, headers=HEADERS, timeout=SECONDS)
+            httpx.post(f"{address}/v1/completions", json=body, headers=HEADERS, timeout=None)
 
         threads = []
         for num_inside in (1, 2):
-            threads.append(threading.Thread(target=occupy))
+            threads.append(threading.Thread(target=occupy, daemon=True))
             threads[-1].start()
             while len(operator.get("/in-flight").json()["in_flight"]) < num_inside:
                 pass

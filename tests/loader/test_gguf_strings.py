@@ -26,7 +26,13 @@ def test_all_are_found_wherever_they_stand(longest: int, behind: bytes) -> None:
     places = find_lengths(before + stored(texts) + behind, len(before), len(texts))
     assert places is not None
     assert places[-1] == len(stored(texts))
-    assert split(stored(texts), places) == texts
+    assert split(before + stored(texts), len(before), places) == texts
+    valid = [text.decode("latin-1") for text in texts]
+    encoded = [text.encode()[:255] for text in valid]
+    places = find_lengths(stored(encoded), 0, len(texts))
+    if longest < 128:
+        assert places is not None
+        assert split(stored(encoded), 0, places) == valid
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,9 @@ class MadeUpWeights:
     def stored(self, name: str) -> None:
         """Nothing is stored: there are only values."""
 
+    def stored_type(self, name: str) -> None:
+        """So it has no type."""
+
     def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
         assert expected.keys() | set(extra) == self.tensors.keys()
         assert all(self.tensors[name].shape == shape for name, shape in expected.items())

@@ -219,7 +219,9 @@ class RealSimulation(Simulation):
             (tick, replace(event, lora=None) if isinstance(event, Arrival) else event)
             for tick, event in world.events
         )
-        super().__init__(replace(world, config=replace(world.config, groups=groups), events=events))
+        told = (0, 3, 11)[world.seed % 3] if world.config.chunked_prefill else 0
+        config = replace(world.config, groups=groups, told_prompt_tokens=told)
+        super().__init__(replace(world, config=config, events=events))
 
     def _make_executor(self) -> Any:
         return RealExecutor(

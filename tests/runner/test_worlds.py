@@ -78,9 +78,10 @@ def counts_of_the_last(patch: pytest.MonkeyPatch) -> None:
     forget = SlotState.forget
 
     def wrong(state: SlotState, slot: int) -> None:
-        rules = state.rules[slot]
+        rules = state.rules.get(slot)
         forget(state, slot)
-        state.rules[slot] = rules
+        if rules is not None:
+            state.rules[slot] = rules
 
     patch.setattr(SlotState, "forget", wrong)
 

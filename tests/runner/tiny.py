@@ -55,6 +55,9 @@ class RandomWeights:
     def stored(self, name: str) -> None:
         """Nothing is stored: there are only values."""
 
+    def stored_type(self, name: str) -> None:
+        """So it has no type."""
+
 
 def make_spec(windows: Windows) -> ModelSpec:
     """As many layers as windows."""

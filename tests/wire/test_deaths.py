@@ -307,3 +307,20 @@ def test_a_client_may_be_closed_before_it_was_attached() -> None:
     process = process_of(client)
     client.close()
     assert process.poll() is not None
+
+
+def test_an_engine_that_was_launched_is_waited_for_later_or_ended() -> None:
+    arguments = EngineArguments(model="fake?")
+    client = ProcessClient(arguments, ProcessLauncher(make.FACTORY))
+    client.launch()
+    process = process_of(client)
+    client.start()
+    assert process_of(client) is process
+    assert client.is_well()
+    client.close()
+    other = ProcessClient(arguments, ProcessLauncher(make.FACTORY))
+    other.launch()
+    process, path = process_of(other), other._launcher.path  # type: ignore[attr-defined]
+    other.close()
+    assert process.poll() is not None
+    assert not path.parent.exists()

@@ -15,19 +15,21 @@ class NativeSampling:
         self._tier = tier
         self._team = team
 
-    def draw(self, logits: Floats, draws: Draws) -> Longs:
-        tokens = np.empty(len(draws.rows), np.int64)
+    def draw(self, logits: Floats, rows: Longs, slots: Longs, draws: Draws) -> Longs:
+        tokens = np.empty(len(rows), np.int64)
         _native.draw_tokens(
             self._tier,
             self._team,
             logits,
-            draws.rows,
+            rows,
+            slots,
             draws.temperatures,
             draws.min_p,
             draws.top_p,
             draws.top_k,
             draws.seeds,
-            draws.positions,
+            draws.num_prompt,
+            draws.num_known,
             tokens,
         )
         return tokens

@@ -51,6 +51,8 @@ class GgufWeights:
         for name in checkpoint.tensors:
             self._add(name, parts)
         self._shapes = {name: self._shape(source) for name, source in self._sources.items()}
+        # The memory's bill asks for all of them before they are bound: their orders are found once.
+        self._stored: dict[str, StoredRows | None] = {}
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         return self._shapes
@@ -68,6 +70,14 @@ class GgufWeights:
             raise error.at(self._checkpoint.path, source.label) from None
 
     def stored(self, name: str) -> StoredRows | None:
+        if name in self._stored:
+            return self._stored[name]
+        rows = self._find_stored(name)
+        if rows is None or rows.is_file:  # a copy, of what was misaligned, is not kept
+            self._stored[name] = rows
+        return rows
+
+    def _find_stored(self, name: str) -> StoredRows | None:
         source = self._sources[name]
         undo = source.original.undo
         if not undo.moves_rows or len(source.stored) > 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from octavo.core.sampling_params import SamplingParams
@@ -119,7 +119,9 @@ class ChatShape:
                 delta = Delta(content=self._echoed)
                 yield self._chunk([ChunkChoice(index=index, delta=delta)])
 
-    def chunks(self, prompt_index: int, output: RequestOutput, usage: Usage) -> Iterable[ChatChunk]:
+    def chunks(
+        self, prompt_index: int, output: RequestOutput, usage: Callable[[], Usage]
+    ) -> Iterable[ChatChunk]:
         """One chunk for each answer that has news."""
         for one in output.outputs:
             if not (one.token_ids or one.text or one.finished()):
@@ -137,7 +139,7 @@ class ChatShape:
                 continue  # a part of a character, or text that may become a stop string
             chunk = self._chunk([choice])
             if self._tells_usage_always:
-                chunk.usage = usage
+                chunk.usage = usage()
             yield chunk
 
     def closing(self, usage: Usage, explanation: dict[str, Any] | None) -> Iterable[ChatChunk]:

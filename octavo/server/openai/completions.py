@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -154,7 +154,7 @@ class CompletionShape:
         return ()
 
     def chunks(
-        self, prompt_index: int, output: RequestOutput, usage: Usage
+        self, prompt_index: int, output: RequestOutput, usage: Callable[[], Usage]
     ) -> Iterable[CompletionResponse]:
         """One chunk for each continuation that has news."""
         for one in output.outputs:
@@ -164,7 +164,7 @@ class CompletionShape:
             if choice.text or choice.finish_reason or choice.logprobs or choice.token_ids:
                 chunk = self._response([choice])
                 if self._tells_usage_always:
-                    chunk.usage = usage
+                    chunk.usage = usage()
                 yield chunk
 
     def closing(

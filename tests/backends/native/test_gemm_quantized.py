@@ -28,6 +28,8 @@ FORMATS = {
     "MXFP4": "Mx4",
 }
 ONE_EACH = {format_name: name for name, format_name in FORMATS.items()}  # a stored type a format
+# Types that are kept in a larger format which holds their codes.
+NEAREST = {"Q3_K": "U6", "IQ4_XS": "Table4"}
 MADE = ("U8", "U8By64", "U8By128", "U4", "U4By64", "U4By128")  # of floats, at load
 GROUPS = {"U8By64": 64, "U8By128": 128, "U4By64": 64, "U4By128": 128}  # others: 32
 ALL = (*ONE_EACH, *GROUPS)
@@ -60,7 +62,8 @@ def random_blocks(name: str, outputs: int, inputs: int, scale: float, seed: int 
 
 
 def packed(name: str, stored: Bytes, inputs: int) -> _native.PackedMatrix:
-    return _native.pack(FORMATS[name], CODES[name], list(stored), inputs)
+    format_name = FORMATS.get(name) or NEAREST[name]
+    return _native.pack(format_name, CODES[name], list(stored), inputs)
 
 
 def matrix_in(format_name: str, outputs: int, scale: float = 0.05) -> _native.PackedMatrix:
@@ -155,6 +158,21 @@ def test_weights_are_what_was_stored(name: str, scale: float, tier: str) -> None
     stored[3] = 0
     weights = unpacked(tier, packed(name, stored, inputs))
     np.testing.assert_array_equal(weights, dequantize.dequantize(stored, kind_of(name)))
+
+
+@pytest.mark.parametrize("scale", [1e-7, 0.01, 100.0])
+@pytest.mark.parametrize("name", NEAREST)
+def test_weights_kept_in_another_format_are_what_was_stored(name: str, scale: float) -> None:
+    inputs = 512
+    stored = random_blocks(name, 45, inputs, scale)
+    weights = unpacked(TIERS[-1], packed(name, stored, inputs))
+    expected = dequantize.dequantize(stored, kind_of(name))
+    if name == "Q3_K":
+        np.testing.assert_array_equal(weights, expected)
+        return
+    # Two scales become one, rounded to fp16: half a unit of its last place, times a code.
+    limit = np.maximum(np.abs(expected) * 2.0**-11, 127 * 2.0**-25)
+    assert (np.abs(weights - expected) <= limit).all()
 
 
 @pytest.mark.parametrize("name", FORMATS)

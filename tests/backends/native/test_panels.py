@@ -68,6 +68,23 @@ TYPES: dict[str, tuple[int, int, Callable[[Bytes], Codes], str]] = {
 }
 
 
+def code_rows(codes: Bytes, format_name: str) -> list[bytes]:
+    """A group's rows of 128 bytes, of 32 codes of each of 32 outputs."""
+    steps = codes.reshape(PANEL, 8, 4)
+    if format_name == "U8":
+        return [steps[:, step].tobytes() for step in range(8)]
+    pairs = steps[:, 0::2] & 15 | steps[:, 1::2] << 4
+    rows = [pairs[:, pair].tobytes() for pair in range(4)]
+    if format_name.startswith("U5"):
+        bits = (steps >> 4 & 1) << np.arange(8, dtype=np.uint8)[:, None]
+        rows.append(np.bitwise_or.reduce(bits, 1).tobytes())
+    elif format_name == "U6":
+        two = (steps.reshape(PANEL, 2, 4, 4) >> 4 & 3) << np.arange(0, 8, 2, np.uint8)[:, None]
+        upper = np.bitwise_or.reduce(two, 2)
+        rows += [upper[:, part].tobytes() for part in range(2)]
+    return rows
+
+
 def panels_of(read: Codes, format_name: str) -> Bytes:
     """Panels as csrc/kernels/group_layout.h draws them."""
     rows, groups, _ = read.codes.shape
@@ -80,15 +97,7 @@ def panels_of(read: Codes, format_name: str) -> Bytes:
     for first in range(0, rows + fill, PANEL):
         for group in range(groups):
             panels += [line[first : first + PANEL, group].tobytes() for line in lines]
-            steps = codes[first : first + PANEL, group].reshape(PANEL, 8, 4)
-            if format_name == "U8":
-                panels += [steps[:, step].tobytes() for step in range(8)]
-                continue
-            pairs = steps[:, 0::2] & 15 | steps[:, 1::2] << 4
-            panels += [pairs[:, pair].tobytes() for pair in range(4)]
-            if format_name in ("U5", "U5Min"):
-                bits = (steps >> 4 & 1) << np.arange(8, dtype=np.uint8)[:, None]
-                panels.append(np.bitwise_or.reduce(bits, 1).tobytes())
+            panels += code_rows(codes[first : first + PANEL, group], format_name)
     return np.frombuffer(b"".join(panels), np.uint8)
 
 
@@ -107,6 +116,95 @@ def test_blocks_become_panels_bit_by_bit(name: str, outputs: int, inputs: int) -
                 part[outputs // 2] = 0
     packed = _native.pack(format_name, number, rows, inputs)
     np.testing.assert_array_equal(packed.panel_bytes, panels_of(whole, format_name))
+
+
+class Block:
+    """Groups of 32 rows that share a header: codes[row, group, 32], and the header as bytes."""
+
+    def __init__(self, codes: Bytes, header: list[bytes]) -> None:
+        self.codes, self.header = codes, header
+
+
+def read_q4_k(blocks: Bytes) -> Block:
+    return read_k(blocks, nibbles_of_64(blocks[:, 16:]))
+
+
+def read_q5_k(blocks: Bytes) -> Block:
+    fifth_bits = blocks[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None] & 1
+    return read_k(blocks, nibbles_of_64(blocks[:, 48:]) | fifth_bits << 4)
+
+
+def nibbles_of_64(low: Bytes) -> Bytes:
+    """Groups 2i in the low halves of 32 bytes, 2i + 1 in the high ones."""
+    by_pair = low.reshape(len(low), 4, 1, 32)
+    return np.concatenate((by_pair & 15, by_pair >> 4), 2).reshape(len(low), 8, 32)
+
+
+def read_k(blocks: Bytes, codes: Bytes) -> Block:
+    q = blocks[:, 4:16]
+    scales = np.concatenate((q[:, :4] & 63, q[:, 8:] & 15 | q[:, :4] >> 6 << 4), 1)
+    minima = np.concatenate((q[:, 4:8] & 63, q[:, 8:] >> 4 | q[:, 4:8] >> 6 << 4), 1)
+    minimum = words(blocks, 2) ^ np.uint16(0x8000)  # it is taken off
+    minimum[~blocks.any(1)] = 0  # a row that is not stored
+    header = [words(blocks, 0).tobytes(), minimum.tobytes()]
+    for group in range(8):
+        scale, low = scales[:, group], minima[:, group]
+        high = low >> 2
+        header += [(scale | low << 6).tobytes(), (high[:16] | high[16:] << 4).tobytes()]
+    return Block(codes, header)
+
+
+def read_q6_k(blocks: Bytes) -> Block:
+    low = blocks[:, :128].reshape(-1, 2, 1, 2, 32)
+    fours = np.concatenate((low & 15, low >> 4), 2).reshape(-1, 2, 4, 32)
+    shifts = np.arange(0, 8, 2, np.uint8)[:, None]
+    twos = blocks[:, 128:192].reshape(-1, 2, 1, 32) >> shifts & 3
+    header = [words(blocks, 208).tobytes(), *(blocks[:, 192 + i].tobytes() for i in range(16))]
+    return Block((fours | twos << 4).reshape(-1, 8, 32), header)
+
+
+def read_mxfp4(blocks: Bytes) -> Block:
+    """Two groups, or the last one alone."""
+    groups = blocks.reshape(len(blocks), -1, 17)
+    exponents = b"".join(groups[:, i, 0].tobytes() for i in range(groups.shape[1]))
+    return Block(nibbles(groups, 1), [exponents.ljust(2 * PANEL, b"\0")])
+
+
+# The type, its number in GGUF, inputs and bytes of a block, how it is read, the format it is kept
+# in.
+BLOCKS: dict[str, tuple[int, int, int, Callable[[Bytes], Block], str]] = {
+    "Q4_K": (12, 256, 144, read_q4_k, "U4K"),
+    "Q5_K": (13, 256, 176, read_q5_k, "U5K"),
+    "Q6_K": (14, 256, 210, read_q6_k, "U6"),
+    "MXFP4": (39, 64, 34, read_mxfp4, "Mx4"),
+}
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(1, 256), (33, 512), (45, 1792), (64, 256)])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_larger_blocks_become_panels_bit_by_bit(name: str, outputs: int, inputs: int) -> None:
+    number, block_inputs, block_bytes, read, format_name = BLOCKS[name]
+    if name == "MXFP4":
+        inputs += GROUP  # the last block has one group
+    stored_bytes = inputs * block_bytes // block_inputs
+    stored = np.random.default_rng(inputs).integers(0, 256, (outputs, stored_bytes), np.uint8)
+    rows: list[Bytes | None] = list(stored)
+    if outputs > 1:
+        rows[outputs // 2] = None
+        stored = stored.copy()
+        stored[outputs // 2] = 0
+    padded = np.pad(stored, ((0, -outputs % PANEL), (0, 0)))
+    panels = []
+    for first in range(0, len(padded), PANEL):
+        panel = padded[first : first + PANEL]
+        for at in range(0, stored_bytes, block_bytes):
+            block = read(panel[:, at : at + block_bytes])
+            panels += block.header
+            for group in range(block.codes.shape[1]):
+                panels += code_rows(block.codes[:, group], format_name)
+    packed = _native.pack(format_name, number, rows, inputs)
+    expected = np.frombuffer(b"".join(panels), np.uint8)
+    np.testing.assert_array_equal(packed.panel_bytes, expected)
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), [*SHAPES, (3, 1), (40, 7), (65, 333)])

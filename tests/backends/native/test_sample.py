@@ -40,9 +40,11 @@ def draw(
     count = len(rows)
     tokens = np.full(count, -7, np.int64)
     min_p, top_p, top_k = cuts
+    prompts = np.arange(count) % 3
     native.draw_tokens(
-        tier, TEAMS[threads], logits, rows, np.full(count, temperature), np.full(count, min_p),
-        np.full(count, top_p), np.full(count, top_k), seeds, seeds % 50, tokens,
+        tier, TEAMS[threads], logits, rows, np.arange(count), np.full(count, temperature),
+        np.full(count, min_p), np.full(count, top_p), np.full(count, top_k), seeds, prompts,
+        prompts + seeds % 50, tokens,
     )  # fmt: skip
     return tokens
 

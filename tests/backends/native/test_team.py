@@ -149,3 +149,25 @@ print(len(sampling.draw(logits, draws)), "tokens")
     told = run_alone(script)
     assert "told: the system gives the native engine no more memory" in told
     assert "4 tokens" in told
+
+
+def test_a_load_can_be_broken_off() -> None:
+    """By Ctrl-C, in the middle of packing that nothing else interrupts."""
+    script = """
+import signal
+import numpy as np
+from octavo.backends.native import _native
+team, store = _native.Team(1, False), _native.Store()
+rows = np.zeros((1, 4096), np.float32)
+addresses = np.full(40_000, rows.ctypes.data, np.uint64)
+store.pack(_native.Stored.F32, _native.Format.U4, 4096, addresses, rows, [])
+def end(number, frame):
+    raise KeyboardInterrupt
+signal.signal(signal.SIGALRM, end)
+signal.setitimer(signal.ITIMER_REAL, 0.05)
+try:
+    store.finish(team)
+except KeyboardInterrupt:
+    print("broken off")
+"""
+    assert "broken off" in run_alone(script)

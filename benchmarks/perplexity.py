@@ -1,0 +1,278 @@
+"""What each format of weights and KV costs in perplexity, on a fixed text, against fp32.
+
+    python benchmarks/perplexity.py                                 formats made at load, and KV
+    python benchmarks/perplexity.py --llama build/peers/llama.cpp   GGUF types too (llama-quantize)
+
+Two comparisons for each format: with fp32 and the weights as they were (what the format costs), and
+with fp32 and the weights that the format has kept (what products of int8 or bf16 cost). The text is
+benchmarks/prose.txt, in windows that know nothing of each other. `±` is one standard error of the
+mean over the text's tokens, paired: the same tokens under both. docs/performance.md has a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # so that the program can be called by its path
+
+from benchmarks.peers import models  # noqa: E402
+from octavo.backends.base import HostBatch, StoredRows  # noqa: E402
+from octavo.backends.native import _native  # noqa: E402
+from octavo.backends.native.backend import NativeBackend, NativeOptions  # noqa: E402
+from octavo.backends.native.matrices import CpuWeights, Matrix, Packer  # noqa: E402
+from octavo.frontend.text_model import load_tokenizer  # noqa: E402
+from octavo.layers import Embedding, Linear, Module  # noqa: E402
+from octavo.loader import resolve  # noqa: E402
+from octavo.models.build import bind  # noqa: E402
+from octavo.models.kv_layout import place_layers  # noqa: E402
+from octavo.models.load import open_model  # noqa: E402
+
+Losses = NDArray[np.float64]  # of each token but a window's first: minus its log-probability
+
+MADE: tuple[CpuWeights, ...] = (
+    "bf16", "int8", "int8-64", "int8-128", "int4", "int4-64", "int4-128",
+)  # fmt: skip
+GGUF = ("F16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4")
+OWN = "the file itself"  # whose weights are the original ones: no other fp32 is compared with
+TEXT = Path(__file__).with_name("prose.txt")
+BLOCK = 16
+EXACT = NativeOptions(weights="float32", kv_dtype="float32")
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """How much larger a perplexity is than another, as a part of it; and how sure that is."""
+
+    part: float
+    error: float
+
+    @classmethod
+    def of(cls, losses: Losses, base: Losses) -> Cost:
+        differences = losses - base
+        error = float(differences.std(ddof=1)) / math.sqrt(len(differences))
+        part = math.expm1(float(differences.mean()))
+        return cls(part, (1 + part) * error)
+
+    def __str__(self) -> str:
+        return f"{100 * self.part:+.2f} ± {100 * self.error:.2f} %"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One line of the table."""
+
+    name: str
+    holds: str
+    bits_in_file: float | None
+    bits_in_memory: float | None
+    perplexity: float
+    from_original: Cost
+    from_kept: Cost | None
+
+
+def main() -> None:
+    """Measure and print."""
+    asked = arguments()
+    quantize = asked.llama / "llama-quantize" if asked.llama else None
+    asked.models.mkdir(parents=True, exist_ok=True)
+    plain = models.smollm2_bf16(asked.models, quantize)
+    windows = cut(read_text(asked.text), asked.window)
+    measure = Measure(plain, quantize, windows)
+    results = []
+    print(f"{sum(map(len, windows))} tokens, fp32: {perplexity(measure.original):.3f}", flush=True)
+    for result in measure.all(asked.formats):
+        results.append(result)
+        print(line(result), flush=True)
+    told: dict[str, object] = {
+        "tokens": sum(map(len, windows)),
+        "fp32": perplexity(measure.original),
+    }
+    told["formats"] = [asdict(result) for result in results]
+    asked.out.write_text(json.dumps(told, indent=1) + "\n")
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--llama", type=Path, help="the directory of llama.cpp's programs")
+    parser.add_argument("--models", type=Path, default=ROOT / "build" / "models")
+    parser.add_argument("--text", type=Path, default=TEXT)
+    parser.add_argument("--window", type=int, default=512, help="tokens of a window")
+    parser.add_argument("--formats", nargs="*", help="only these, by the table's first column")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "perplexity.json")
+    return parser.parse_args()
+
+
+def read_text(path: Path) -> list[int]:
+    """Its tokens."""
+    return load_tokenizer(resolve("smollm2")).encode(path.read_text(), add_special_tokens=False)
+
+
+def cut(tokens: Sequence[int], size: int) -> list[list[int]]:
+    """Windows of one size; what is left over is left out."""
+    return [list(tokens[at : at + size]) for at in range(0, len(tokens) - size + 1, size)]
+
+
+class Rounded(NativeBackend):
+    """fp32 throughout, over weights that went through a format and back."""
+
+    def __init__(self, weights: CpuWeights) -> None:
+        super().__init__(EXACT)
+        self._through = Packer(_native.Team(1, False), weights)
+
+    def matrix(self, parts: Sequence[StoredRows], module: Module) -> Matrix:
+        rounded = [StoredRows.of(self._rounded(part, module)) for part in parts]
+        return super().matrix(rounded, module)
+
+    def _rounded(self, part: StoredRows, module: Module) -> NDArray[np.float32]:
+        # Rows are rounded each for itself, so it does not matter what they stand beside.
+        plain = module if isinstance(module, Embedding) else Linear(part.inputs, len(part))
+        (piece,) = self._through.matrix([part], plain).pieces
+        return np.stack([piece.native.row(row) for row in range(len(part))])
+
+
+class Measure:
+    """Runs every format over the same windows."""
+
+    def __init__(
+        self, plain: models.Weights, quantize: Path | None, windows: list[list[int]]
+    ) -> None:
+        self._plain = plain
+        self._quantize = quantize
+        self._windows = windows
+        self._directory = str(plain.directory)
+        self.original = self._losses(self._directory, NativeBackend(EXACT))
+
+    def all(self, wanted: Sequence[str] | None) -> Iterator[Result]:
+        """Format by format."""
+        if not wanted or OWN in wanted:
+            path = str(models.smollm2().gguf)
+            backend = NativeBackend(NativeOptions(kv_dtype="float32"))
+            losses = self._losses(path, backend)
+            kept = self._losses(path, NativeBackend(EXACT))
+            yield self._result(OWN, path, backend, losses, kept, original=kept)
+        for weights in MADE:
+            if not wanted or weights in wanted:
+                yield self._made(weights)
+        for name in GGUF if self._quantize is not None else ():
+            if not wanted or name in wanted:
+                yield self._stored(name)
+        kinds: tuple[Literal["bfloat16", "int8"], ...] = ("bfloat16", "int8")
+        for dtype in kinds:
+            name = f"KV {dtype}"
+            if not wanted or name in wanted:
+                options = NativeOptions(weights="float32", kv_dtype=dtype)
+                losses = self._losses(self._directory, NativeBackend(options))
+                cost = Cost.of(losses, self.original)
+                yield Result(name, "", None, None, perplexity(losses), cost, None)
+
+    def _made(self, weights: CpuWeights) -> Result:
+        backend = NativeBackend(NativeOptions(weights=weights, kv_dtype="float32"))
+        losses = self._losses(self._directory, backend)
+        kept = self._losses(self._directory, Rounded(weights))
+        return self._result(weights, self._directory, backend, losses, kept)
+
+    def _stored(self, name: str) -> Result:
+        assert self._quantize is not None
+        path = self._plain.gguf.with_name(f"smollm2-{name}.gguf")
+        if not path.exists():
+            make(self._quantize, self._plain.gguf, path, name)
+        backend = NativeBackend(NativeOptions(kv_dtype="float32"))
+        losses = self._losses(str(path), backend)
+        kept = self._losses(str(path), NativeBackend(EXACT))
+        return self._result(name, str(path), backend, losses, kept)
+
+    def _result(
+        self,
+        name: str,
+        model: str,
+        backend: NativeBackend,
+        losses: Losses,
+        kept: Losses,
+        *,
+        original: Losses | None = None,
+    ) -> Result:
+        tensors = [each for each in resolve(model).open().tensors.values() if len(each.shape) > 1]
+        counts: Counter[str] = Counter()
+        for each in tensors:
+            counts[each.type.name] += math.prod(each.shape)
+        total = counts.total()
+        shares = (f"{kind} {100 * count / total:.0f} %" for kind, count in counts.most_common())
+        return Result(
+            name,
+            ", ".join(shares),
+            8 * sum(each.num_bytes for each in tensors) / total,
+            8 * backend.weight_bytes / total,
+            perplexity(losses),
+            Cost.of(losses, self.original if original is None else original),
+            Cost.of(losses, kept),
+        )
+
+    def _losses(self, model: str, backend: NativeBackend) -> Losses:
+        opened = open_model(resolve(model))
+        layout = place_layers(opened.model)
+        bind(opened.model, backend, opened.weights)
+        blocks = -(-max(map(len, self._windows)) // BLOCK)
+        backend.prepare(opened.model, layout, 1 + blocks, BLOCK)
+        table = np.arange(1, 1 + blocks, dtype=np.int32)[None]
+        return np.concatenate([losses_of(backend, table, window) for window in self._windows])
+
+
+def losses_of(backend: NativeBackend, table: NDArray[np.int32], tokens: list[int]) -> Losses:
+    """Of one window."""
+    rows = np.arange(len(tokens), dtype=np.int32)
+    ends = np.array([0, len(tokens)], np.int32)
+    batch = HostBatch(np.array(tokens, np.int32), rows, ends, (table,), rows)
+    scores = backend.forward(batch).logits[:-1]
+    most = scores.max(-1, keepdims=True)
+    totals = np.log(np.exp(scores - most).sum(-1, dtype=np.float64)) + most[:, 0]
+    return totals - scores[np.arange(len(tokens) - 1), tokens[1:]]
+
+
+def make(quantize: Path, source: Path, path: Path, name: str) -> None:
+    """A GGUF file of one type, as far as the shapes of its tensors allow it."""
+    command = [str(quantize), "--pure"]
+    if name == "MXFP4":  # the tool has it for experts alone, unless it is told so of every tensor
+        command += ["--tensor-type", ".*=mxfp4", "--token-embedding-type", "mxfp4"]
+    base = "Q4_0" if name == "MXFP4" else name
+    subprocess.run([*command, str(source), str(path), base], check=True, capture_output=True)
+
+
+def perplexity(losses: Losses) -> float:
+    """e to the mean of the losses."""
+    return math.exp(float(losses.mean()))
+
+
+def line(result: Result) -> str:
+    """A row of the table."""
+
+    def bits(value: float | None) -> str:
+        return "" if value is None else f"{value:.2f}"
+
+    cells: Iterable[object] = (
+        result.name,
+        result.holds,
+        bits(result.bits_in_file),
+        bits(result.bits_in_memory),
+        f"{result.perplexity:.2f}",
+        result.from_original,
+        result.from_kept or "",
+    )
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""Measure what Python costs in a step of the native engine: all of a step but the native calls.
+
+    python benchmarks/python_step.py                 a table by number of streams
+    python benchmarks/python_step.py --json          one JSON object
+    python benchmarks/python_step.py --profile 32    where it goes at 32 streams
+
+A step is `EngineCore.step`: schedule, plan, batch, forward, draw, apply, and the events. Its
+thread's processor time is taken, less that of the calls into the extension, so other processes
+disturb it little. The model is tiny, its vocabulary SmolLM2's: Python's part depends on the streams
+alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import json
+import pstats
+import statistics
+import sys
+import time
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # so that the program can be called by its path
+
+from octavo.backends.native import _native, sampling  # noqa: E402
+from octavo.backends.native.backend import NativeBackend, NativeOptions  # noqa: E402
+from octavo.core.config import CoreConfig  # noqa: E402
+from octavo.core.engine import EngineCore  # noqa: E402
+from octavo.core.request import Request  # noqa: E402
+from octavo.core.sampling_params import SamplingParams  # noqa: E402
+from octavo.exec.inline import InlineExecutor  # noqa: E402
+from octavo.layers.rope import Rope, plain  # noqa: E402
+from octavo.models.build import bind  # noqa: E402
+from octavo.models.kv_layout import place_layers  # noqa: E402
+from octavo.models.llama import Llama  # noqa: E402
+from octavo.models.spec import ModelSpec  # noqa: E402
+from octavo.runner.kv_cache import groups_of  # noqa: E402
+from octavo.runner.model_runner import ModelRunner  # noqa: E402
+
+VOCABULARY = 49_152
+HIDDEN, HEAD = 32, 8
+STREAMS = (1, 2, 8, 32, 128)
+WAYS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "warm": {"temperature": 0.8},
+    "top-p": {"temperature": 0.8, "top_p": 0.9, "top_k": 40},
+}
+PROMPT_TOKENS = 20
+WARM_UP_STEPS = 50
+AIM_FIRST, AIM_FURTHER = 150.0, 5.0  # microseconds; docs/performance.md
+
+
+class _Weights:
+    """Small random numbers for everything."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[str, tuple[int, ...]] = {}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return self._shapes
+
+    def check(self, expected: Any, extra: Any) -> None:
+        self._shapes = dict(expected)
+
+    def read(self, name: str) -> NDArray[np.float32]:
+        generator = np.random.default_rng([*name.encode()])
+        return generator.standard_normal(self._shapes[name], np.float32) * np.float32(0.2)
+
+    def stored(self, name: str) -> None:
+        """Nothing is stored: there are only values."""
+
+
+class Clock:
+    """The thread's time inside native calls, added up."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The call, and its time counted."""
+
+        def run(*arguments: Any) -> Any:
+            began = time.thread_time()
+            answer = call(*arguments)
+            self.seconds += time.thread_time() - began
+            return answer
+
+        return run
+
+
+class _Module:
+    """The extension, with some calls replaced."""
+
+    def __init__(self, **calls: Callable[..., Any]) -> None:
+        self.__dict__.update(calls)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_native, name)
+
+
+class _Program:
+    """A program whose runs are timed."""
+
+    def __init__(self, program: Any, clock: Clock) -> None:
+        self._program = program
+        self.run = clock.timed(program.run)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._program, name)
+
+
+def make_core(num_streams: int, num_tokens: int, clock: Clock) -> EngineCore:
+    """An engine over a tiny model, whose native calls are timed."""
+    spec = ModelSpec(
+        vocabulary=VOCABULARY,
+        hidden=HIDDEN,
+        layers=1,
+        heads=HIDDEN // HEAD,
+        kv_heads=1,
+        head_dim=HEAD,
+        ffn=HIDDEN,
+        eps=1e-6,
+        activation="silu",
+        max_len=2048,
+        attention_scale=HEAD**-0.5,
+        ropes=(Rope(plain(HEAD, 100.0)),),
+        windows=(None,),
+    )
+    model = Llama(spec)
+    layout = place_layers(model)
+    backend = NativeBackend(NativeOptions(num_threads=1))
+    bind(model, backend, _Weights())
+    blocks = 1 + num_streams * -(-(PROMPT_TOKENS + num_tokens + 16) // 16)
+    backend.prepare(model, layout, blocks, 16)
+    backend._program = _Program(backend._program, clock)  # type: ignore[assignment]
+    config = CoreConfig(
+        num_blocks=blocks,
+        max_model_len=spec.max_len,
+        groups=groups_of(layout),
+        max_num_seqs=max(num_streams, 256),
+    )
+    runner = ModelRunner(backend, VOCABULARY, config)
+    return EngineCore(config, InlineExecutor(runner), time.monotonic, b"key")
+
+
+def begin(core: EngineCore, num_streams: int, num_tokens: int, way: str) -> None:
+    """Requests of different prompts, until all of them decode."""
+    generator = np.random.default_rng(1)
+    for number in range(num_streams):
+        prompt = array("i", generator.integers(0, VOCABULARY, PROMPT_TOKENS).tolist())
+        sampling = SamplingParams(max_tokens=num_tokens, ignore_eos=True, seed=number, **WAYS[way])
+        core.on_event(Request(str(number), prompt, sampling, 0.0, eos_token_ids=(2,)))
+    for _ in range(WARM_UP_STEPS):
+        core.step()
+
+
+def measure(num_streams: int, way: str, num_steps: int) -> float:
+    """Microseconds of Python in a step, the median."""
+    clock = Clock()
+    num_tokens = num_steps + WARM_UP_STEPS + 10
+    core = make_core(num_streams, num_tokens, clock)
+    # The clock's own two readings a call are no part of the step.
+    empty = clock.timed(lambda: None)
+    began = time.thread_time()
+    for _ in range(1000):
+        empty()
+    reading = (time.thread_time() - began - clock.seconds) / 1000
+    original = sampling._native
+    calls = {name: clock.timed(getattr(_native, name)) for name in ("draw_tokens", "tell_of_rows")}
+    sampling._native = _Module(**calls)  # type: ignore[assignment]
+    try:
+        begin(core, num_streams, num_tokens, way)
+        times = []
+        for _ in range(num_steps):
+            clock.seconds = 0.0
+            began = time.thread_time()
+            core.step()
+            times.append(time.thread_time() - began - clock.seconds - 2 * reading)
+    finally:
+        sampling._native = original
+    return statistics.median(times) * 1e6
+
+
+def profile(num_streams: int, way: str, num_steps: int) -> None:
+    """Print what Python's time goes to."""
+    num_tokens = num_steps + WARM_UP_STEPS + 10
+    core = make_core(num_streams, num_tokens, Clock())
+    begin(core, num_streams, num_tokens, way)
+    profiler = cProfile.Profile()
+    profiler.enable()
+    for _ in range(num_steps):
+        core.step()
+    profiler.disable()
+    pstats.Stats(profiler).sort_stats("tottime").print_stats(30)
+
+
+def main() -> None:
+    """Measure, and print a table or JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON object, no table")
+    parser.add_argument("--steps", type=int, default=500, help="steps of every case (default 500)")
+    parser.add_argument("--profile", type=int, metavar="STREAMS", help="profile instead")
+    parser.add_argument("--way", choices=WAYS, default="warm", help="what to profile")
+    asked = parser.parse_args()
+    if not 1 <= asked.steps <= 1900:
+        parser.error(f"--steps {asked.steps}: from 1 to 1900, which the model's length allows")
+    if asked.profile:
+        profile(asked.profile, asked.way, asked.steps)
+        return
+    figures = {way: {n: measure(n, way, asked.steps) for n in STREAMS} for way in WAYS}
+    if asked.json:
+        print(json.dumps(figures))
+        return
+    aim = f"the aim: {AIM_FIRST:g}, and {AIM_FURTHER:g} for each further one"
+    print(f"microseconds of Python in a step, by streams; {aim}")
+    print(f"{'':8}", *(f"{n:>8}" for n in STREAMS), " a further one")
+    for way, row in figures.items():
+        further = (row[STREAMS[-1]] - row[1]) / (STREAMS[-1] - 1)
+        print(f"{way:8}", *(f"{each:8.0f}" for each in row.values()), f"{further:10.2f}")
+
+
+if __name__ == "__main__":
+    main()

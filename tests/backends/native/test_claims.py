@@ -1,0 +1,351 @@
+"""What runs where: the format of every matrix and the instructions of every family, pinned.
+
+A type that is suddenly kept larger, a matrix that falls apart, an addition that is no longer a part
+of a product: nothing would be wrong, only slow. Here it fails.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.backends.native import _native
+from octavo.backends.native.backend import NativeBackend, NativeOptions
+from octavo.backends.native.fusion import take_into_attention
+from octavo.backends.native.listing import Listing, RecordingError, Value
+from octavo.backends.native.recorder import Ids, Recorder
+from octavo.layers import Linear, PagedAttention, Rope, Routing
+from octavo.loader import resolve
+from octavo.loader.dequantize import is_readable
+from octavo.loader.gguf_types import TENSOR_TYPES
+from octavo.models.build import bind
+from octavo.models.kv_layout import place_layers
+from octavo.models.load import open_model
+from octavo.models.registry import FAMILIES
+from tests.backends.native.test_gemm_quantized import CODES, random_blocks
+from tests.loader.make_files import F32, STRING, U32, GGUFTensor, f32_tensor, write_gguf
+from tests.models.made_up import CONFIGS, EXPERTS, SIZES, MadeUpWeights, make_model
+
+# A Llama such as SmolLM2, tied, of whole blocks of 256 and whole panels of 32.
+LAYERS, HIDDEN, FFN, HEADS, KV_HEADS, HEAD_DIM, VOCABULARY = 2, 256, 512, 4, 2, 64, 320
+KV = KV_HEADS * HEAD_DIM
+MATRICES = {
+    "attn_q": (HIDDEN, HIDDEN),
+    "attn_k": (KV, HIDDEN),
+    "attn_v": (KV, HIDDEN),
+    "attn_output": (HIDDEN, HIDDEN),
+    "ffn_gate": (FFN, HIDDEN),
+    "ffn_up": (FFN, HIDDEN),
+    "ffn_down": (HIDDEN, FFN),
+}
+METADATA: list[tuple[str, int, Any]] = [
+    ("general.architecture", STRING, "llama"),
+    ("llama.context_length", U32, 64),
+    ("llama.embedding_length", U32, HIDDEN),
+    ("llama.block_count", U32, LAYERS),
+    ("llama.feed_forward_length", U32, FFN),
+    ("llama.attention.head_count", U32, HEADS),
+    ("llama.attention.head_count_kv", U32, KV_HEADS),
+    ("llama.attention.layer_norm_rms_epsilon", F32, 1e-5),
+    ("llama.rope.freq_base", F32, 10_000.0),
+    ("llama.rope.dimension_count", U32, HEAD_DIM),
+]
+# What each type that a file may hold is kept as, at its own size; and the nearest of others.
+KEPT = {
+    "F32": "F32",
+    "F16": "F16",
+    "BF16": "BF16",
+    "Q4_0": "U4",
+    "Q4_1": "U4Min",
+    "Q5_0": "U5",
+    "Q5_1": "U5Min",
+    "Q8_0": "U8",
+    "Q4_K": "U4K",
+    "Q5_K": "U5K",
+    "Q6_K": "U6",
+    "IQ4_NL": "Table4",
+    "MXFP4": "Mx4",
+}
+BLOCKS = [kind.name for kind in TENSOR_TYPES.values() if kind.is_quantized and is_readable(kind)]
+CONVERTED = {"IQ4_XS": "Table4", "Q2_K": "U8", "Q3_K": "U6", "Q8_1": "U8", "Q8_K": "U8"}
+
+LAYER = """\
+│
+prepare norm+ [512×256 {0}]
+gemm [512×256 {0}]
+│
+attention 4/2×64 +rope
+│
+prepare [256×256 {0}]
+gemm [256×256 {0}] +residual
+│
+prepare norm+ [1024×256 {0}]
+gemm [1024×256 {0}] +Silu +gate
+│
+prepare [256×512 {0}]
+gemm [256×512 {0}] +residual
+"""
+
+
+def program(layer: str, table: str) -> str:
+    """All of it: embedding, layers, head; the head's rows are normed on their way to it."""
+    head = "│\nselect\n│\nprepare norm+ [320×256 {0}]\ngemm [320×256 {0}]\nselect\nnorm"
+    return f"ropetables\nembed [320×256 {table}]\n" + LAYERS * layer + head.format(table)
+
+
+def matrix(name: str, kind: str, shape: tuple[int, int]) -> GGUFTensor:
+    """Random weights of this type."""
+    outputs, inputs = shape
+    if kind in ("F32", "F16", "BF16"):
+        values = np.random.default_rng(0).standard_normal(shape, np.float32) * np.float32(0.05)
+        data = values.astype(np.float16 if kind == "F16" else np.float32)
+        stored = (data.view(np.uint32) >> 16).astype(np.uint16) if kind == "BF16" else data
+    else:
+        stored = random_blocks(kind, outputs, inputs, 1e-3)
+    return GGUFTensor(name, (inputs, outputs), CODES[kind], stored.tobytes())
+
+
+def write_model(path: Path, kind: str, **others: str) -> Path:
+    """A file whose matrices are of one type, but for those that are named."""
+    table = others.pop("token_embd", kind)
+    tensors = [matrix("token_embd.weight", table, (VOCABULARY, HIDDEN))]
+    for layer in range(LAYERS):
+        of = f"blk.{layer}."
+        tensors += [
+            matrix(f"{of}{name}.weight", others.get(name, kind), shape)
+            for name, shape in MATRICES.items()
+        ]
+        for name in ("attn_norm", "ffn_norm"):
+            tensors += [f32_tensor(f"{of}{name}.weight", np.ones(HIDDEN, np.float32))]
+    tensors.append(f32_tensor("output_norm.weight", np.ones(HIDDEN, np.float32)))
+    return write_gguf(path / f"{kind}.gguf", METADATA, tensors)
+
+
+def recorded(path: Path, **options: Any) -> NativeBackend:
+    opened = open_model(resolve(str(path)))
+    layout = place_layers(opened.model)
+    backend = NativeBackend(NativeOptions(num_threads=1, **options))
+    bind(opened.model, backend, opened.weights)
+    backend.prepare(opened.model, layout, 4, 16)
+    return backend
+
+
+# ---- formats ----
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_every_type_runs_as_it_is_stored(kind: str, tmp_path: Path) -> None:
+    """The whole program: five phases a layer, QKV one matrix, nothing done by itself."""
+    path = write_model(tmp_path, kind)
+    backend = recorded(path)
+    assert backend.describe() == program(LAYER.format(KEPT[kind]), KEPT[kind])
+    tensors = resolve(str(path)).open().tensors.values()
+    # Norms are fp32 in both.
+    assert backend.weight_bytes == sum(tensor.num_bytes for tensor in tensors)
+
+
+def test_what_is_converted_is_known() -> None:
+    assert set(BLOCKS) == (KEPT.keys() | CONVERTED.keys()) - {"F32", "F16", "BF16"}
+
+
+@pytest.mark.parametrize("kind", CONVERTED)
+def test_other_types_become_the_nearest_and_the_log_says_so(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "octavo.backends.native")
+    backend = recorded(write_model(tmp_path, kind))
+    kept = CONVERTED[kind]
+    assert backend.describe() == program(LAYER.format(kept), kept)
+    assert caplog.messages == [f"weights stored as {kind} are kept as {kept}"]
+
+
+@pytest.mark.parametrize(
+    ("wish", "kept", "table"),
+    [
+        ("auto", "BF16", "BF16"),
+        ("bf16", "BF16", "BF16"),
+        ("int8", "U8", "U8"),
+        ("int8-64", "U8By64", "U8By64"),
+        ("int8-128", "U8By128", "U8By128"),
+        ("int4", "U4", "U8"),
+        ("int4-64", "U4By64", "U8By64"),
+        ("int4-128", "U4By128", "U8By128"),
+        ("float32", "F32", "F32"),
+    ],
+)
+def test_a_wish_is_fulfilled_everywhere(wish: str, kept: str, table: str, tmp_path: Path) -> None:
+    backend = recorded(write_model(tmp_path, "BF16"), weights=wish)
+    assert backend.describe() == program(LAYER.format(kept), table)
+
+
+def test_a_files_mixture_stays_one_product(tmp_path: Path) -> None:
+    """As llama.cpp's Q4_K_M has it: values, and what comes out of the layer, in six bits."""
+    path = write_model(tmp_path, "Q4_K", attn_v="Q6_K", ffn_down="Q6_K", token_embd="Q8_0")
+    layer = LAYER.format("U4K").replace("[512×256 U4K]", "[512×256 U4K+U6]")
+    layer = layer.replace("[256×512 U4K]", "[256×512 U6]")
+    assert recorded(path).describe() == program(layer, "U8")
+
+
+def test_pieces_that_read_different_rows_are_two_products(tmp_path: Path) -> None:
+    """The norm is then done once, by itself."""
+    text = recorded(write_model(tmp_path, "Q8_0", attn_v="BF16")).describe()
+    assert text.count("gemm [512×256 U8]") == LAYERS
+    assert text.count("gemm [512×256 BF16]") == LAYERS
+    assert text.count("\nnorm\n") == LAYERS
+
+
+@pytest.mark.parametrize("tier", _native.tiers())
+def test_the_kernels_are_those_that_were_asked_for(tier: str) -> None:
+    assert NativeBackend(NativeOptions(instruction_set=tier, num_threads=1)).tier == tier
+
+
+def test_by_default_they_are_the_best() -> None:
+    order = ("scalar", "avx2", "avx512vnni", "avx512bf16")
+    assert tuple(_native.tiers()) == order[: len(_native.tiers())]
+    assert NativeBackend().tier == _native.tiers()[-1]
+
+
+# ---- families ----
+
+FUSED = {"RopeTables", "Embed", "Prepare", "Gemm", "Attention", "Select", "Norm"}
+MORE: dict[str, Any] = {
+    **EXPERTS,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "query_pre_attn_scalar": 8,
+    "sliding_window": 5,
+    "logit_scale": 0.5,
+    "embedding_multiplier": 2.0,
+    "residual_multiplier": 0.5,
+    "logits_scaling": 2.0,
+    "attention_multiplier": 0.3,
+}
+MIXTURE = "Route SortPairs ExpertsIn ExpertsOut Add"
+# How often all threads meet in a layer, and what in it is an instruction of its own.
+PLAIN = (5, "")
+BOTH_SUMS = (6, "Add")  # attention and feed-forward beside each other
+NORMED_SUMS = (8, "Norm Add Norm Add")  # what is added to the residual is normed first
+LAYERS_OF = {
+    **dict.fromkeys(FAMILIES, PLAIN),
+    **dict.fromkeys(("Gemma2ForCausalLM", "Gemma3ForCausalLM"), NORMED_SUMS),
+    "Gemma3ForConditionalGeneration": NORMED_SUMS,
+    **dict.fromkeys(("Glm4ForCausalLM", "Olmo2ForCausalLM", "Olmo3ForCausalLM"), NORMED_SUMS),
+    **dict.fromkeys(("CohereForCausalLM", "Cohere2ForCausalLM"), BOTH_SUMS),
+    **dict.fromkeys(("GPTNeoXForCausalLM", "FalconForCausalLM"), BOTH_SUMS),
+    # The norm is read by the router and by the experts.
+    **dict.fromkeys(("MixtralForCausalLM", "Qwen3MoeForCausalLM"), (10, f"Norm {MIXTURE}")),
+    **dict.fromkeys(("OlmoeForCausalLM", "GptOssForCausalLM"), (10, f"Norm {MIXTURE}")),
+    "Qwen2MoeForCausalLM": (12, f"Norm {MIXTURE} Multiply Add"),  # and a shared expert
+}
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_a_familys_layer_is_so_many_phases_and_nothing_else_is_done(architecture: str) -> None:
+    more: dict[str, Any] = dict(MORE)
+    if architecture == "Gemma3ForConditionalGeneration":
+        more = {"text_config": {**SIZES, **MORE}}
+    elif architecture in CONFIGS:
+        more = {}
+    model = make_model(architecture, **more)
+    layout = place_layers(model)
+    backend = NativeBackend(NativeOptions(num_threads=1))
+    bind(model, backend, MadeUpWeights(model))
+    backend.prepare(model, layout, 8, 16)
+    meetings, alone = LAYERS_OF[architecture]
+    instructions = backend.instructions
+    assert sum(i.barrier for i in instructions) == SIZES["num_hidden_layers"] * meetings + 2
+    found = Counter(i.op for i in instructions if i.op not in FUSED - {"Norm"})
+    expected = Counter(alone.split() * SIZES["num_hidden_layers"])
+    expected["Norm"] += 1  # of the hidden states that somebody wants
+    if architecture == "GPT2LMHeadModel":
+        expected["Add"] += 1  # of positions' embeddings
+    assert found == expected
+    gemms = [i for i in instructions if i.op == "Gemm" and i.matrix is not None]
+    attends = [i for i in instructions if i.attend is not None]
+    widths = {
+        (i.attend.heads + 2 * i.attend.kv_heads) * i.attend.head_dim for i in attends if i.attend
+    }
+    # Queries, keys and values are one matrix, and so one product.
+    for width in widths:
+        assert sum(i.matrix.outputs == width for i in gemms if i.matrix) >= len(attends)
+
+
+# ---- what there is no instruction for ----
+
+
+class Symbols:
+    """A recorder, some values, and what layers are made of."""
+
+    def __init__(self) -> None:
+        self.recorder = Recorder()
+        self.backend = NativeBackend(NativeOptions(weights="float32", num_threads=1))
+        self.x = self.value(32)
+
+    def value(self, width: int) -> Value:
+        return self.recorder._new("Tokens", width)
+
+
+def attention(head_dim: int) -> PagedAttention:
+    return PagedAttention(2, 1, head_dim, scale=1.0)
+
+
+REFUSED: dict[str, Any] = {
+    "activation 'mish'": lambda s: s.recorder.activation(s.x, "mish"),
+    "gated activation 'mish'": lambda s: s.recorder.gated_activation(s.x, "mish"),
+    "a sum of 32 and 16 columns": lambda s: s.x + s.value(16),
+    "a product of 32 and 16 columns": lambda s: s.x * s.value(16),
+    "heads of 12 numbers: it takes multiples of 8": lambda s: s.recorder.attention(
+        s.x, s.x, s.x, attention(12), None
+    ),
+    "heads of 520 numbers: it takes multiples of 8 up to 512": lambda s: s.recorder.attention(
+        s.x, s.x, s.x, attention(520), None
+    ),
+    "a norm of the kind Linear": lambda s: s.recorder.head_norm(s.x, Linear(32, 32), 2),
+    "routing with a bias": lambda s: s.recorder.route(
+        s.x, Routing(top_k=1), s.backend.parameter(np.ones(32, np.float32))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_recorded_is_refused_by_name(name: str) -> None:
+    with pytest.raises(RecordingError) as refused:
+        REFUSED[name](Symbols())
+    assert f"which needs {name}" in str(refused.value)
+    assert "use backend='torch'" in str(refused.value)
+
+
+def test_attention_over_what_is_no_one_projection_is_refused() -> None:
+    """Not copied together at every step."""
+
+    def refusal(build: Any) -> str:
+        symbols = Symbols()
+        recorder = symbols.recorder
+        q, k, v = recorder.split(symbols.value(32), (16, 8, 8))
+        build(symbols, recorder, q, k, v)
+        with pytest.raises(RecordingError) as refused:
+            take_into_attention(Listing(recorder.instructions))
+        return str(refused.value)
+
+    layer = attention(8)
+    layer.place = (0, 0)
+    positions = Ids(by_position=True)
+
+    def apart(s: Symbols, r: Recorder, q: Value, k: Value, v: Value) -> None:
+        r.attention(q, k, s.value(8), layer, None)  # type: ignore[arg-type]
+
+    def turned(s: Symbols, r: Recorder, q: Value, k: Value, v: Value) -> None:
+        one, other = (r.rope(x, positions, Rope((f,) * 4), 8) for x, f in ((q, 1.0), (k, 2.0)))
+        r.attention(one, other, v, layer, None)  # type: ignore[arg-type]
+
+    def read(s: Symbols, r: Recorder, q: Value, k: Value, v: Value) -> None:
+        r.attention(q, k, v, layer, None)  # type: ignore[arg-type]
+        r.activation(q, "silu")
+
+    assert "not parts of one projection" in refusal(apart)
+    assert "queries and keys that turn differently" in refusal(turned)
+    assert "something else reads as well" in refusal(read)
