@@ -170,6 +170,8 @@ class LlamaEngine:
         del seed  # they make their own prompts
         match case.figure:
             case "start":
+                if not self.version:  # as in WorkerEngine
+                    self._bench("-p", 0, "-n", 1, "--no-warmup")
                 began = time.perf_counter()
                 self._bench("-p", 0, "-n", 1, "--no-warmup")
                 return {"seconds": time.perf_counter() - began}

@@ -7,7 +7,8 @@
 
 The first line out says that the model is loaded; then each line in is
 {"prompts": [[id, …], …], "output_tokens": n} and each line out {"seconds": s, "tokens": n}. With
-"gaps": true, Octavo alone adds "gap_s": the median time between two runs of the native program.
+"gaps": true, Octavo alone adds "gap_s": the median processor time between two runs of
+the native program.
 Octavo's and vLLM's offline interfaces are the same one, which is why they share this file.
 """
 
@@ -93,28 +94,34 @@ def openvino(model: str, options: dict[str, Any]) -> Run:
 
 
 class Gaps:
-    """The time between two runs of the native program: what Python does for a step."""
+    """Processor time between two runs of the native program: what Python does for a step.
+
+    Drawing tokens is native, too, and is taken off.
+    """
 
     def __init__(self) -> None:
-        from octavo.backends.native import _native
-
-        self._owner: Any = _native.Program
-        self._run = self._owner.run
-        self._ended = 0.0
+        self._native: Any = importlib.import_module("octavo.backends.native._native")
+        self._run, self._draw = self._native.Program.run, self._native.draw_tokens
+        self._ended = self._drawn = 0.0
         self._found: list[float] = []
 
     def __enter__(self) -> Gaps:
         def run(program: Any, *arrays: Any) -> None:
             if self._ended:
-                self._found.append(time.perf_counter() - self._ended)
+                self._found.append(time.thread_time() - self._ended - self._drawn)
             self._run(program, *arrays)
-            self._ended = time.perf_counter()
+            self._ended, self._drawn = time.thread_time(), 0.0
 
-        self._owner.run = run
+        def draw(*arrays: Any) -> None:
+            began = time.thread_time()
+            self._draw(*arrays)
+            self._drawn += time.thread_time() - began
+
+        self._native.Program.run, self._native.draw_tokens = run, draw
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._owner.run = self._run
+        self._native.Program.run, self._native.draw_tokens = self._run, self._draw
 
     @property
     def median_s(self) -> float:
