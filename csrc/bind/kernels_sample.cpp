@@ -65,8 +65,8 @@ void check_rows(const Logits& logits, const Longs& rows) {
   }
 }
 
-// Calls work(i, scratch) for each of `count` rows, whoever is free. One that is alone is done in less
-// than waking the others takes.
+// Calls work(i, scratch) for each of `count` rows, whoever is free. One that is alone is done in
+// less than waking the others takes.
 template <typename Scratch, typename Work>
 void share_out(Team& team, size_t count, Work work) {
   static Scratches<Scratch> scratches;

@@ -51,7 +51,7 @@ def test_a_prompt(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
     """All its rows pass through the layers but the last one's end; one passes that and the head."""
     one, many = (told_of(capsys, tiny, "--prompt", str(rows), "--context", "0") for rows in (1, 40))
     assert many["rows"] == 40
-    times = {}
+    times: dict[float, int] = {}
     for before, after in zip(one["lines"], many["lines"], strict=True):
         assert before["text"] == after["text"]
         if before["kernel"] == "Gemm":
