@@ -23,6 +23,7 @@ from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +74,9 @@ class _Weights:
     def read(self, name: str) -> NDArray[np.float32]:
         generator = np.random.default_rng([*name.encode()])
         return generator.standard_normal(self._shapes[name], np.float32) * np.float32(0.2)
+
+    def stored_type(self, name: str) -> None:
+        """They are in no file."""
 
     def stored(self, name: str) -> None:
         """Nothing is stored: there are only values."""
@@ -173,10 +177,8 @@ def measure(num_streams: int, way: str, num_steps: int) -> float:
     for _ in range(1000):
         empty()
     reading = (time.thread_time() - began - clock.seconds) / 1000
-    original = sampling._native
     calls = {name: clock.timed(getattr(_native, name)) for name in ("draw_tokens", "tell_of_rows")}
-    sampling._native = _Module(**calls)  # type: ignore[assignment]
-    try:
+    with mock.patch.object(sampling, "_native", _Module(**calls)):
         begin(core, num_streams, num_tokens, way)
         times = []
         for _ in range(num_steps):
@@ -184,8 +186,6 @@ def measure(num_streams: int, way: str, num_steps: int) -> float:
             began = time.thread_time()
             core.step()
             times.append(time.thread_time() - began - clock.seconds - 2 * reading)
-    finally:
-        sampling._native = original
     return statistics.median(times) * 1e6
 
 

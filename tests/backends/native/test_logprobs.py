@@ -92,7 +92,7 @@ def test_huge_logits_do_not_overflow() -> None:
     logits = np.array([[3e38, -3e38, 0]], np.float32)
     for tier in TIERS:
         logprobs = told(tier, logits, 3).logprobs[0, 1:]
-        assert logprobs.tolist() == [0.0, *np.float32([-3e38, np.finfo(np.float32).min]).tolist()]
+        assert logprobs.tolist() == [0.0, float(np.float32(-3e38)), np.finfo(np.float32).min]
 
 
 def test_each_row_has_the_count_it_asked_for() -> None:
@@ -124,7 +124,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("wrong", WRONG)
 def test_what_does_not_fit_is_refused(wrong: str) -> None:
     fields, message = WRONG[wrong]
-    arguments = {"logits": np.zeros((2, 10), np.float32), "rows": np.array([1])}
+    arguments: dict[str, Any] = {"logits": np.zeros((2, 10), np.float32), "rows": np.array([1])}
     arguments |= {"tokens": np.array([3]), "count": 2, **fields}
     with pytest.raises(ValueError, match=message):
         sampling.NativeSampling(TIERS[0], TEAMS[1]).tell(**arguments)

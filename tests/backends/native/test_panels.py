@@ -34,7 +34,7 @@ def nibbles(blocks: Bytes, at: int) -> Bytes:
 
 def fifth(blocks: Bytes, at: int) -> Bytes:
     bits = np.unpackbits(blocks[..., at : at + 4], axis=-1, bitorder="little")
-    return bits << 4
+    return (bits << 4).astype(np.uint8)
 
 
 def read_q4_0(blocks: Bytes) -> Codes:
@@ -54,7 +54,7 @@ def read_q5_1(blocks: Bytes) -> Codes:
 
 
 def read_q8_0(blocks: Bytes) -> Codes:
-    return Codes(blocks[..., 2:] ^ 0x80, words(blocks, 0))
+    return Codes(blocks[..., 2:] ^ np.uint8(0x80), words(blocks, 0))
 
 
 # The type, its number in GGUF, the bytes of a block, how a block is read, the format it is kept in.
@@ -79,7 +79,9 @@ def code_rows(codes: Bytes, format_name: str) -> list[bytes]:
         bits = (steps >> 4 & 1) << np.arange(8, dtype=np.uint8)[:, None]
         rows.append(np.bitwise_or.reduce(bits, 1).tobytes())
     elif format_name == "U6":
-        two = (steps.reshape(PANEL, 2, 4, 4) >> 4 & 3) << np.arange(0, 8, 2, np.uint8)[:, None]
+        two = (steps.reshape(PANEL, 2, 4, 4) >> 4 & 3) << np.arange(0, 8, 2, dtype=np.uint8)[
+            :, None
+        ]
         upper = np.bitwise_or.reduce(two, 2)
         rows += [upper[:, part].tobytes() for part in range(2)]
     return rows
@@ -131,7 +133,7 @@ def read_q4_k(blocks: Bytes) -> Block:
 
 def read_q5_k(blocks: Bytes) -> Block:
     fifth_bits = blocks[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None] & 1
-    return read_k(blocks, nibbles_of_64(blocks[:, 48:]) | fifth_bits << 4)
+    return read_k(blocks, nibbles_of_64(blocks[:, 48:]) | (fifth_bits << 4).astype(np.uint8))
 
 
 def nibbles_of_64(low: Bytes) -> Bytes:
@@ -157,7 +159,7 @@ def read_k(blocks: Bytes, codes: Bytes) -> Block:
 def read_q6_k(blocks: Bytes) -> Block:
     low = blocks[:, :128].reshape(-1, 2, 1, 2, 32)
     fours = np.concatenate((low & 15, low >> 4), 2).reshape(-1, 2, 4, 32)
-    shifts = np.arange(0, 8, 2, np.uint8)[:, None]
+    shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
     twos = blocks[:, 128:192].reshape(-1, 2, 1, 32) >> shifts & 3
     header = [words(blocks, 208).tobytes(), *(blocks[:, 192 + i].tobytes() for i in range(16))]
     return Block((fours | twos << 4).reshape(-1, 8, 32), header)

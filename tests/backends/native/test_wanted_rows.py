@@ -23,8 +23,8 @@ NUM_ROWS = 89
 
 def wanting(batch: HostBatch, logits: list[int], hidden: list[int]) -> HostBatch:
     """The batch, of which these rows alone are wanted, in this order."""
-    rows = (np.array(wanted, np.int32) for wanted in (logits, hidden))
-    return replace(batch, **dict(zip(("logits_rows", "hidden_rows"), rows, strict=True)))
+    rows, told = np.array(logits, np.int32), np.array(hidden, np.int32)
+    return replace(batch, logits_rows=rows, hidden_rows=told)
 
 
 def kept(result: ForwardResult) -> ForwardResult:
