@@ -55,7 +55,7 @@ class Lifecycle:
         self._ending = asyncio.Event()
         self._hurry = asyncio.Event()
         self._listeners: list[_Listener] = []
-        self._connections = Connections(self.config)
+        self._connections = Connections(self.config, server.metrics.slow_readers.add)
         self._loop: asyncio.AbstractEventLoop | None = None
         self.port = 0
 
@@ -68,7 +68,8 @@ class Lifecycle:
         if self.config.admin_socket is not None:
             admin = Application(self.server, ADMIN_ROUTES, guards=False)
             listening = bind_admin(self.config.admin_socket)
-            tasks.append(self._listen(admin, listening, Connections(self.config)))
+            operators = Connections(self.config, self.server.metrics.slow_readers.add)
+            tasks.append(self._listen(admin, listening, operators))
         for number in self._signals:
             loop.add_signal_handler(number, self.end)
         try:

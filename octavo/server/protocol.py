@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -30,8 +31,9 @@ READ_BYTES = 256 << 10  # as much as a transport hands over at once
 class Connections:
     """How many there are, and from where."""
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: ServerConfig, tell_of_stall: Callable[[], None]) -> None:
         self.config = config
+        self.tell_of_stall = tell_of_stall
         self.by_client: Counter[str] = Counter()
         self.num_open = 0
 
@@ -71,6 +73,7 @@ class _Bounded(HttpToolsProtocol):
         self._num_headers = 0
         self._is_in_head = False
         self._head_timer: asyncio.TimerHandle | None = None
+        self._rest_timer: asyncio.TimerHandle | None = None
         self._client_name: str | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -86,6 +89,8 @@ class _Bounded(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._stop_timer()
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
         if self._client_name is not None:
             self.shared.leave(self._client_name)
             self._client_name = None
@@ -129,6 +134,26 @@ class _Bounded(HttpToolsProtocol):
         if self._is_free:  # the rest of a body was read over, for nobody
             self._stop_timer()
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        rest = self.transport.get_write_buffer_size()
+        super().on_response_complete()
+        if rest and self._rest_timer is None:
+            self._await_taking(rest)
+
+    def _await_taking(self, rest: int) -> None:
+        """Nobody waits behind an answer's last write: what is left of it is looked at from here."""
+        seconds = self.shared.config.stall_seconds
+        self._rest_timer = self.loop.call_later(seconds, self._look_at_rest, rest)
+
+    def _look_at_rest(self, before: int) -> None:
+        self._rest_timer = None
+        rest = self.transport.get_write_buffer_size()
+        if self._is_free and rest >= before:
+            self.shared.tell_of_stall()
+            self.transport.abort()
+        elif rest:
+            self._await_taking(rest)
 
     def send_400_response(self, msg: str) -> None:
         if not self.transport.is_closing():

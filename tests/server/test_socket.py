@@ -194,11 +194,13 @@ def test_a_client_that_leaves_frees_its_blocks(directory: Path, stream: bool) ->
         assert life.server.metrics.disconnects.value() == 1
 
 
-def test_a_reader_that_reads_nothing_is_dropped(directory: Path) -> None:
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_reader_that_reads_nothing_is_dropped(directory: Path, stream: bool) -> None:
+    """In the middle of its stream, or when all was written and lies there."""
     engine = FakeEngine(directory, max_model_len=12_000, num_blocks=4000)
     with listening(directory, engine, stall_seconds=0.3) as life:
         body = json.dumps(
-            {"prompt": "x", "max_tokens": 11_000, "stream": True, "logprobs": 20}
+            {"prompt": "x", "max_tokens": 11_000, "stream": stream, "logprobs": 20}
         ).encode()
         connection = socket.socket()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
