@@ -22,8 +22,9 @@ from octavo.runner.kv_cache import groups_of, num_blocks_in, readable
 
 log = logging.getLogger(__name__)
 
-# Logits of prompts that are told of, in one step; and tokens that are worth a step all the same.
-_TOLD_BYTES = 32 << 20
+# Logits of prompts that are told of, in one step: with an id for each, all of them still fit into
+# one message of the engine's (exec/messages.py). And tokens that are worth a step all the same.
+_TOLD_BYTES = 30 << 20
 _LEAST_TOLD_TOKENS = 16
 
 # The most that the KV cache takes of the memory that is free when nobody says how much.

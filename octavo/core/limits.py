@@ -98,6 +98,8 @@ class ToldPrompts(Limiter):
     Each of them takes a row of logits, as long as the vocabulary, where others take none.
     """
 
+    # One that waits for its turn to be told of keeps nobody from the budget that it cannot use.
+    particular = True
     of_prompts = True
 
     def __init__(self, most: int) -> None:

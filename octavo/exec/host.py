@@ -85,7 +85,7 @@ def main(argv: list[str]) -> int:
     channel.start_pulse()
     try:
         if options.factory is None:  # while the front end has to do with its own imports
-            with contextlib.suppress(ImportError):  # it comes again where it is told
+            with contextlib.suppress(Exception):  # it comes again where it is told
                 importlib.import_module(_LOCAL)
         channel.send(Hello())
         start = channel.receive(wait=True)

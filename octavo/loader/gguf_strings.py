@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 _ZEROS = 7  # of a length below 256
 _LENGTH_BYTES = 8
 _LIKELY_BYTES = 16  # of a string with its length: what is looked at first
+_MOST_BYTES = 8 + 255  # a string and its length, of those that are found so; no more is looked at
 _LEAST = 64  # strings for which this is worth while
 
 
@@ -25,7 +26,7 @@ def find_lengths(buffer: mmap | bytes, position: int, count: int) -> NDArray[np.
     """
     if count < _LEAST:
         return None
-    room = len(buffer) - position
+    room = min(len(buffer) - position, count * _MOST_BYTES)
     size = min(room, count * _LIKELY_BYTES)
     while True:
         stored = np.frombuffer(buffer, np.uint8, size, position)

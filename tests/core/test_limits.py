@@ -75,7 +75,7 @@ def test_prompts_that_are_told_of_share_a_budget_of_their_own() -> None:
     limiter.commit(told, 1)
     assert limiter.clip(told, 12) == 0
     assert [limiter.admits(each) for each in (told, plain)] == [False, True]
-    assert not limiter.particular  # it keeps its turn: nobody passes it
+    assert limiter.particular
     told.num_planned = 19
     assert limiter.clip(told, 1) == 1  # its row foretells no token of the prompt
     limiter.begin()

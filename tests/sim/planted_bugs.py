@@ -324,8 +324,10 @@ BUGS = (
     Bug(
         "the budget is never used up",
         "limits.py",
+        "        return count if count < remaining else remaining\n\n"
+        "    def commit(self, sequence: Sequence, count: int) -> None:\n"
         "        self.remaining -= count\n",
-        "        pass\n",
+        "        return count if count < remaining else remaining\n",
     ),
     Bug(
         "the budget is never renewed",

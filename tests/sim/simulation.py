@@ -406,8 +406,10 @@ class Simulation:
             require(whole, f"{new.request_id}: its prompt was cut")
             place = self._place(new.request_id)
             for waiting in scheduler.queue:
-                # Only he who waits for an adapter may be passed.
-                passed = self._place(waiting.request_id) < place and not waiting.request.lora
+                # Only he may be passed who waits for an adapter, or for his turn to be told of.
+                told = waiting.request.sampling.prompt_logprobs is not None
+                alone = waiting.request.lora or (told and config.told_prompt_tokens)
+                passed = self._place(waiting.request_id) < place and not alone
                 require(not passed, f"{new.request_id} overtook {waiting.request_id}")
 
     def _place(self, name: str) -> tuple[float, ...]:

@@ -131,20 +131,20 @@ from octavo.backends.native.sampling import NativeSampling
 team = _native.Team(2, False)
 rows = 4
 logits = np.zeros((rows, 4 << 20), np.float32)
-whole = {name: np.zeros(rows, np.int64) for name in ("seeds", "positions")}
-draws = Draws(np.arange(rows), np.ones(rows), np.zeros(rows), np.ones(rows),
-              np.full(rows, 1 << 21), **whole)
+whole = {name: np.zeros(rows, np.int64) for name in ("seeds", "num_prompt", "num_known")}
+draws = Draws(np.ones(rows), np.zeros(rows), np.ones(rows), np.full(rows, 1 << 21), **whole)
+each = np.arange(rows)
 sampling = NativeSampling(_native.tiers()[-1], team)
 with open("/proc/self/statm") as file:
     taken = int(file.read().split()[0]) * resource.getpagesize()
 limits = resource.getrlimit(resource.RLIMIT_AS)
 resource.setrlimit(resource.RLIMIT_AS, (taken + (8 << 20), limits[1]))
 try:
-    sampling.draw(logits, draws)
+    sampling.draw(logits, each, each, draws)
 except MemoryError as error:
     print("told:", error)
 resource.setrlimit(resource.RLIMIT_AS, limits)
-print(len(sampling.draw(logits, draws)), "tokens")
+print(len(sampling.draw(logits, each, each, draws)), "tokens")
 """
     told = run_alone(script)
     assert "told: the system gives the native engine no more memory" in told
