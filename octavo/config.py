@@ -94,6 +94,7 @@ _LEAST: dict[str, int | None] = {
     "max_num_queued_reqs": 1,
     "max_logprobs": -1,
     "seed": None,
+    "num_threads": 0,
 }
 
 # vLLM's options that change nothing here, whatever their value, and why.
@@ -107,8 +108,8 @@ INERT = {
     "max_seq_len_to_capture": "there are no CUDA graphs",
     "disable_custom_all_reduce": "there is one process",
     "disable_log_stats": "statistics are not logged",
-    "disable_log_requests": "requests are not logged",
-    "enable_log_requests": "requests are not logged",
+    "disable_log_requests": "a request is one line without its text, which log_level leaves out",
+    "enable_log_requests": "a request is one line of the log; log_prompts adds its text",
 }
 # … and those that may be given as what is the case anyhow; what else they could say is refused.
 FIXED: dict[str, tuple[Any, str]] = {

@@ -48,7 +48,7 @@ def cpu_threads() -> int:
     if not text:
         return 0
     if not text.isdecimal():
-        raise ValueError(f"OCTAVO_CPU_THREADS={text!r} must be a whole number")
+        raise ValueError(f"OCTAVO_CPU_THREADS={text!r} must be a whole number, 0 or more")
     return int(text)
 
 

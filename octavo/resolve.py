@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from octavo import env
 from octavo.backends.base import ELEMENT_BYTES, KVLayout, StepSize, TensorSize
 from octavo.backends.select import Choice, Name, select
 from octavo.config import EngineArguments
@@ -16,7 +17,7 @@ from octavo.core.config import ConfigError, CoreConfig
 from octavo.models.footprint import stored, tensor_sizes
 from octavo.models.load import OpenedModel
 from octavo.models.spec import ModelSpec
-from octavo.observe.machine import memory
+from octavo.observe.machine import memory, num_cores
 from octavo.observe.memory_bill import HEADROOM_BYTES, MemoryBill
 from octavo.runner.kv_cache import groups_of, num_blocks_in, readable
 
@@ -26,6 +27,9 @@ log = logging.getLogger(__name__)
 # one message of the engine's (exec/messages.py). And tokens that are worth a step all the same.
 _TOLD_BYTES = 30 << 20
 _LEAST_TOLD_TOKENS = 16
+
+# Some more than processors are of use to try things out; many more are a slip.
+_MOST_THREADS_A_CORE = 4
 
 # The most that the KV cache takes of the memory that is free when nobody says how much.
 MOST_KV_BYTES = 4 << 30
@@ -133,6 +137,8 @@ def make_bill(
             "computes here, which takes its number from OMP_NUM_THREADS; set that, or leave this "
             "out"
         )
+    if choice.name == "native":
+        _check_native(arguments)
     weights_bytes, step_bytes = _held(arguments, choice.name, dtype, tensor_sizes(opened), size)
     return MemoryBill(
         stored=stored(opened),
@@ -143,6 +149,28 @@ def make_bill(
         windows=layout.windows,
         chunk_tokens=rows,
     )
+
+
+def _check_native(arguments: EngineArguments) -> None:
+    """Refuse what the engine could not be made of, or what would only keep it waiting."""
+    from octavo.backends.native import _native
+
+    try:
+        threads = arguments.num_threads or env.cpu_threads()
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    cores, _ = num_cores()
+    if threads > _MOST_THREADS_A_CORE * cores:
+        raise ConfigError(
+            f"num_threads={threads} is far more than the {cores} processors that this process may "
+            "use: threads would wait for each other in every step; leave it out, or ask for "
+            f"{cores} at most"
+        )
+    tier, tiers = env.cpu_instruction_set(), _native.tiers()
+    if tier and tier not in tiers:
+        raise ConfigError(
+            f"OCTAVO_CPU_ISA={tier!r} is not one that this processor runs: {', '.join(tiers)}"
+        )
 
 
 def _block_bytes(arguments: EngineArguments, backend: Name, layout: KVLayout, dtype: str) -> int:

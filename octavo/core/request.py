@@ -84,4 +84,4 @@ class TokenEvent(NamedTuple):
     stop_token: int | None = None  # the stop token id that ended it, unless it was an EOS
     message: str | None = None  # why it was refused or failed
     payload: object | None = None  # what the sampler reports besides: log-probabilities
-    stats: RequestStats | None = None  # with the finish
+    stats: RequestStats | None = None  # with the first token, so far, and with the finish

@@ -421,15 +421,19 @@ class Scheduler(Roster):
             chunk = PrefillChunk(plan.starts[index], end, flight.planned_at, now)
             sequence.stats.add_chunk(chunk)
             self._lead_on(sequence, now)
+        stats = None
         if outcome.tokens and sequence.stats.first_token_at is None:
-            sequence.stats.first_token_at = now
+            stats = sequence.stats  # told already: its text may end before the core knows
+            stats.first_token_at = now
         payload = answer.payloads.get(slot)
         if outcome.reason is not None:
             return self._end(sequence, outcome, now, position=position, payload=payload)
         self._take_drafts(sequence, answer.drafts.get(slot, ()))
         if not outcome.tokens and payload is None:
             return None
-        return TokenEvent(sequence.request_id, position, outcome.tokens, payload=payload)
+        return TokenEvent(
+            sequence.request_id, position, outcome.tokens, payload=payload, stats=stats
+        )
 
     def _take_drafts(self, sequence: Sequence, drafts: tuple[int, ...]) -> None:
         """Keep guesses at what follows the newest token, for the next plan.

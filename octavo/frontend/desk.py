@@ -227,6 +227,7 @@ class Desk:
             del self._owners[event.request_id]
             if must_stop and stream.whole.index == 0:
                 self._unaccounted[event.request_id] = entry
+                _account_so_far(entry.output, len(stream.whole.token_ids))
             done = entry.is_done
         if done:
             del self._entries[request_id]
@@ -300,6 +301,17 @@ class Desk:
         if done:
             entry.output = told  # the first continuation's account may still come
         return told
+
+
+def _account_so_far(output: RequestOutput, num_tokens: int) -> None:
+    """What the first token's account lacks when a stop string ends the text.
+
+    It is put right once the core's own account comes, for those who wait for it.
+    """
+    if output.metrics is not None:
+        output.metrics = replace(
+            output.metrics, num_output_tokens=num_tokens, num_decode_steps=num_tokens - 1
+        )
 
 
 class FailedRequestError(RequestError):

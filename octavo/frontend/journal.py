@@ -127,10 +127,10 @@ class Journal:
             entry.first_token_at = now
         if event.finish_reason is not None:
             self.close(entry)
-            if event.stats is not None and entry.lost_seconds:
-                event.stats.first_token_at = entry.first_token_at
-                event.stats.num_output_tokens = len(entry.emitted)
-                event.stats.held_seconds[RESTART] = entry.lost_seconds
+        if event.stats is not None and entry.lost_seconds:
+            event.stats.first_token_at = entry.first_token_at
+            event.stats.num_output_tokens = len(entry.emitted)
+            event.stats.held_seconds[RESTART] = entry.lost_seconds
         return event
 
     def lose_engine(self, now: float) -> None:

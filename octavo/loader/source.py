@@ -70,7 +70,8 @@ def resolve(name: str) -> Source:
     if exists:
         return _from_path(name, path)
     hub_name = hub.parse(name)
-    if hub_name is not None and path.suffix not in (".gguf", ".safetensors", *PICKLE_SUFFIXES):
+    is_file = path.suffix in (".gguf", ".safetensors", *PICKLE_SUFFIXES)
+    if hub_name is not None and (hub_name.select is not None or not is_file):
         return _from_hub(name, hub_name)
     raise _unknown(name)
 

@@ -123,7 +123,11 @@ class Lifecycle:
 
     async def _drain(self) -> None:
         """Until nobody is served any more, the time is over, or a second signal comes."""
-        log.info("draining: %d requests run", self.server.admission.num_open)
+        log.info(
+            "draining: %d running; what has not ended in %g s, or at a second signal, is ended",
+            self.server.admission.num_open,
+            self.config.drain_seconds,
+        )
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.config.drain_seconds):
                 await self._first_of(self._idle(), self._hurry.wait())

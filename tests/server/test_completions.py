@@ -199,6 +199,11 @@ def test_a_prefix_that_is_known_is_told(directory: Path) -> None:
             await client.complete(**fields)
             usage = (await client.complete(**fields))["usage"]
             assert usage["prompt_tokens_details"] == {"cached_tokens": 36}
+            stopped = await client.complete(
+                **{**fields, "max_tokens": 9}, stop=[" ", "a", "e", "t"]
+            )
+            assert stopped["choices"][0]["finish_reason"] == "stop"  # before the core knew
+            assert stopped["usage"]["prompt_tokens_details"] == {"cached_tokens": 36}
             salted = (await client.complete(cache_salt="mine", **fields))["usage"]
             assert salted["prompt_tokens_details"] == {"cached_tokens": 0}
 

@@ -362,7 +362,7 @@ class Simulation:
                 require(bool(event.message) and full, f"{name}: turned away: {event.message}")
             case _:
                 require(False, f"{name}: ended as {event.finish_reason}")
-        if event.stats is not None and not journal.restarted:
+        if event.finish_reason is not None and event.stats and not journal.restarted:
             self._check_stats(journal, event.stats)
 
     def _could_refuse(self, request: Request) -> bool:

@@ -48,6 +48,8 @@ def sampling_of(
         asked = getattr(sampling, name)
         most = facts.max_logprobs
         if asked is not None and most != -1 and (asked == -1 or asked > most):
+            if name == "logprobs" and hasattr(request, "top_logprobs"):
+                name = "top_logprobs"  # as a chat has it
             raise invalid(f"{name}={asked}: this server tells at most {most}", name)
     return sampling
 

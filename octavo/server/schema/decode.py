@@ -146,12 +146,25 @@ def _is_shallow(value: Any) -> bool:
     return False
 
 
+# What other dialects, or other routes, call a field; by letters another one would be nearer.
+_OTHER_NAMES = {
+    "max_completion_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "n_predict": "max_tokens",
+    "max_length": "max_tokens",
+    "repeat_penalty": "repetition_penalty",
+}
+
+
 def refuse_unknown(unknown: tuple[str, ...], kind: type[msgspec.Struct]) -> None:
     """In strict mode an unknown field is an error, with the likeliest that was meant."""
     if not unknown:
         return
     name = unknown[0]
-    near = difflib.get_close_matches(name[:64], kind.__struct_fields__, n=1)
+    fields = kind.__struct_fields__
+    near = [field for field in (_OTHER_NAMES.get(name),) if field in fields]
+    near = near or difflib.get_close_matches(name[:64], fields, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise invalid(f"unknown field {name[:64]!r}{hint}", name[:64], "unknown_parameter")
 
