@@ -53,9 +53,7 @@ class TestCache {
       : kernels_(choose_tier(tier)) {
     const size_t cells = size_t(num_blocks) * block_size * kv_heads;
     cache_.format = format_named(format);
-    bytes_ = cells * head_dim * (cache_.format == CacheFormat::F32    ? 4
-                                 : cache_.format == CacheFormat::BF16 ? 2
-                                                                      : 1);
+    bytes_ = cells * cell_bytes(cache_.format, head_dim);
     num_scales_ = cache_.format == CacheFormat::Int8 ? cells : 0;
     keys_ = aligned<uint8_t>(bytes_);
     values_ = aligned<uint8_t>(bytes_);

@@ -22,6 +22,12 @@
 
 namespace octavo {
 
+// What a token's key, or value, of one head takes in a cache, without its scale.
+inline size_t cell_bytes(CacheFormat format, int head_dim) {
+  const size_t element = format == CacheFormat::F32 ? 4 : format == CacheFormat::BF16 ? 2 : 1;
+  return head_dim * element;
+}
+
 // Rows of a sequence, with one KV head, over some of the splits they see.
 struct AttentionItem {
   int32_t sequence;

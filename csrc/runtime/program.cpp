@@ -90,24 +90,23 @@ void Program::set_scratch(Space space, int64_t row_bytes, int64_t prepared_row_b
 // has them, though every layer looks into every block.
 void Program::make_caches(CacheFormat format, int layers, int64_t blocks, int block_size,
                           int kv_heads, int head_dim) {
-  const size_t element = format == CacheFormat::F32 ? 4 : format == CacheFormat::BF16 ? 2 : 1;
   const int64_t array_cells = int64_t{kv_heads} * block_size;  // of a block's keys, of a layer
   const int64_t block_cells = 2 * layers * array_cells;
-  const size_t cell_bytes = head_dim * element;
-  const size_t bytes = (blocks * block_cells * cell_bytes + kAlign - 1) / kAlign * kAlign;
+  const size_t cell = cell_bytes(format, head_dim);
+  const size_t bytes = (blocks * block_cells * cell + kAlign - 1) / kAlign * kAlign;
   const size_t scale_bytes =
       format == CacheFormat::Int8 ? blocks * block_cells * sizeof(float) : 0;
   cache_blocks_ = blocks;
   cache_pages_ = Pages(bytes + scale_bytes, true);
-  block_bytes_ = block_cells * cell_bytes;
+  block_bytes_ = block_cells * cell;
   block_scales_ = scale_bytes ? block_cells : 0;
   cache_scales_ = reinterpret_cast<float*>(cache_pages_.data() + bytes);
   caches_.clear();
   for (int layer = 0; layer < layers; ++layer) {
     const int64_t keys = 2 * layer * array_cells, values = keys + array_cells;
     Cache cache{};
-    cache.keys = cache_pages_.data() + keys * cell_bytes;
-    cache.values = cache_pages_.data() + values * cell_bytes;
+    cache.keys = cache_pages_.data() + keys * cell;
+    cache.values = cache_pages_.data() + values * cell;
     if (scale_bytes) {
       cache.key_scales = cache_scales_ + keys;
       cache.value_scales = cache_scales_ + values;

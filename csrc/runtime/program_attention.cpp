@@ -112,10 +112,9 @@ NormShape heads_of(NormShape norm, int first, int count, int head_dim) {
 // A KV head's cells, as a cache that has no other.
 Cache one_head(Cache cache, int kv_head) {
   const int64_t first = int64_t{kv_head} * cache.block_size;
-  const int64_t element =
-      cache.format == CacheFormat::F32 ? 4 : cache.format == CacheFormat::BF16 ? 2 : 1;
-  cache.keys = static_cast<uint8_t*>(cache.keys) + first * cache.head_dim * element;
-  cache.values = static_cast<uint8_t*>(cache.values) + first * cache.head_dim * element;
+  const int64_t bytes = first * static_cast<int64_t>(cell_bytes(cache.format, cache.head_dim));
+  cache.keys = static_cast<uint8_t*>(cache.keys) + bytes;
+  cache.values = static_cast<uint8_t*>(cache.values) + bytes;
   if (cache.key_scales) cache.key_scales += first;
   if (cache.value_scales) cache.value_scales += first;
   cache.kv_heads = 1;
