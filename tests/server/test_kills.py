@@ -13,6 +13,7 @@ import os
 import random
 import signal
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -55,9 +56,11 @@ class Streams:
         self.port = port
         self.num_open = 0
         self.num_bytes = 0  # heard by all together
+        self.heard: set[int] = set()  # of this run, who has been told anything
 
     async def run(self) -> list[Any]:
         """What each is told, to its end."""
+        self.heard.clear()
         return await asyncio.gather(*map(self._one, range(NUM_STREAMS)))
 
     async def _one(self, index: int) -> Any:
@@ -72,7 +75,7 @@ class Streams:
             "stream": True,
         }
         self.num_open += 1
-        answer = await ask(self.port, body, hear=self._hear)
+        answer = await ask(self.port, body, hear=partial(self._hear, index))
         self.num_open -= 1
         assert answer.status == 200
         assert answer.is_ended
@@ -81,8 +84,15 @@ class Streams:
         assert len(told[0]) == 400
         return told
 
-    def _hear(self, num_bytes: int) -> None:
+    def _hear(self, index: int, num_bytes: int) -> None:
+        self.heard.add(index)
         self.num_bytes += num_bytes
+
+    async def all_on(self) -> None:
+        """Wait until every one has been told something: one that comes while no engine is ready
+        is refused, as it should be, and is no business of this test."""
+        while len(self.heard) < NUM_STREAMS:
+            await asyncio.sleep(0.002)
 
     async def go_on(self) -> None:
         """Wait until something more is heard, or nobody is left to hear it."""
@@ -91,13 +101,17 @@ class Streams:
             await asyncio.sleep(0.002)
 
 
+async def ready(served: Served) -> None:
+    while not await metric(served.port, "ready"):
+        await asyncio.sleep(0.005)
+
+
 async def killed(served: Served, streams: Streams, chance: random.Random, early: bool) -> bool:
     """One engine, at some moment of its life; False if the streams ended before."""
     while (number := served.engine()) is None:
         await asyncio.sleep(0.002)
     if not early:
-        while not await metric(served.port, "ready"):
-            await asyncio.sleep(0.005)
+        await ready(served)
         await streams.go_on()
     await asyncio.sleep(chance.random() * 0.1)
     if not streams.num_open:
@@ -119,8 +133,9 @@ def test_ten_kills_under_fifty_streams_change_no_byte(served: Served) -> None:
         assert len({str(told) for told in undisturbed}) == NUM_STREAMS
         num_kills = 0
         while num_kills < NUM_KILLS:
+            await ready(served)
             run = asyncio.ensure_future(streams.run())
-            await streams.go_on()
+            await streams.all_on()
             while num_kills < NUM_KILLS and not run.done():
                 num_kills += await killed(served, streams, chance, num_kills in early)
             assert await run == undisturbed
