@@ -101,17 +101,23 @@ class Streams:
             await asyncio.sleep(0.002)
 
 
-async def ready(served: Served) -> None:
+async def ready(served: Served) -> int:
+    """Wait until an engine is; its process. A server that has a living one has seen the last
+    one's death, so that what it says of its readiness is of this one."""
+    while (number := served.engine()) is None:
+        await asyncio.sleep(0.002)
     while not await metric(served.port, "ready"):
         await asyncio.sleep(0.005)
+    return number
 
 
 async def killed(served: Served, streams: Streams, chance: random.Random, early: bool) -> bool:
     """One engine, at some moment of its life; False if the streams ended before."""
-    while (number := served.engine()) is None:
-        await asyncio.sleep(0.002)
-    if not early:
-        await ready(served)
+    if early:
+        while (number := served.engine()) is None:
+            await asyncio.sleep(0.002)
+    else:
+        number = await ready(served)
         await streams.go_on()
     await asyncio.sleep(chance.random() * 0.1)
     if not streams.num_open:
