@@ -4,6 +4,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -29,6 +30,7 @@ using Logits = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;
 using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Longs = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Tokens = nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Drawn = nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using TokenRows = nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using FloatRows = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
@@ -81,9 +83,10 @@ void share_out(Team& team, size_t count, Work work) {
 }
 
 // Token i is drawn from row rows[i], as slot slots[i] wants it: all other arrays are by slot.
-void draw_tokens(const std::string& tier, Team& team, Logits logits, Longs rows, Longs slots,
+// Returns whether there is one for each: a row that is not finite has none, but -1.
+bool draw_tokens(const std::string& tier, Team& team, Logits logits, Longs rows, Longs slots,
                  Doubles temperatures, Doubles min_p, Doubles top_p, Longs top_k, Longs seeds,
-                 Longs num_prompt, Longs num_known, Tokens tokens) {
+                 Longs num_prompt, Longs num_known, Drawn tokens) {
   const KernelTable& kernels = choose_tier(tier);
   const size_t count = rows.shape(0), all = seeds.shape(0);
   if (slots.shape(0) != count || tokens.shape(0) != count)
@@ -108,11 +111,35 @@ void draw_tokens(const std::string& tier, Team& team, Logits logits, Longs rows,
                     top_k.data()[slot],
                     seeds.data()[slot],
                     num_known.data()[slot] - num_prompt.data()[slot]};
-    tokens.data()[i] = draw_token(kernels, vocabulary, draw, scratch);
+    tokens.data()[i] = static_cast<int32_t>(draw_token(kernels, vocabulary, draw, scratch));
   });
+  const int32_t* begin = tokens.data();
+  return std::all_of(begin, begin + count, [](int32_t token) { return token >= 0; });
 }
 
-void tell_of_rows(const std::string& tier, Team& team, Logits logits, Longs rows, Longs tokens,
+// Each of these slots, which differ, knows one more token: it stands in the slot's row behind those
+// that are known.
+void append_tokens(Longs slots, Drawn tokens, TokenRows known, Tokens num_known) {
+  const size_t count = slots.shape(0);
+  if (tokens.shape(0) != count) throw std::invalid_argument("every slot needs a token");
+  if (known.shape(0) != num_known.shape(0))
+    throw std::invalid_argument("every slot needs a row of tokens");
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t slot = slots.data()[i];
+    if (slot < 0 || slot >= static_cast<int64_t>(num_known.shape(0)))
+      throw std::invalid_argument("there is no slot " + std::to_string(slot));
+    const int64_t at = num_known.data()[slot];
+    if (at < 0 || at >= static_cast<int64_t>(known.shape(1)))
+      throw std::invalid_argument("slot " + std::to_string(slot) + " has no room for a token");
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t slot = slots.data()[i];
+    const size_t at = static_cast<size_t>(num_known.data()[slot]++);
+    known.data()[static_cast<size_t>(slot) * known.shape(1) + at] = tokens.data()[i];
+  }
+}
+
+void tell_of_rows(const std::string& tier, Team& team, Logits logits, Longs rows, Drawn tokens,
                   TokenRows ids, FloatRows logprobs, Tokens ranks) {
   const KernelTable& kernels = choose_tier(tier);
   const size_t count = rows.shape(0), width = ids.shape(1);
@@ -130,7 +157,7 @@ void tell_of_rows(const std::string& tier, Team& team, Logits logits, Longs rows
   nb::gil_scoped_release released;
   share_out<LogprobsScratch>(team, count, [&](size_t i, LogprobsScratch& scratch) {
     ranks.data()[i] = tell_of_row(kernels, logits.data() + rows.data()[i] * logits.stride(0),
-                                  vocabulary, static_cast<int32_t>(tokens.data()[i]),
+                                  vocabulary, tokens.data()[i],
                                   static_cast<int>(width) - 1, ids.data() + i * width,
                                   logprobs.data() + i * width, scratch);
   });
@@ -142,6 +169,7 @@ void bind_sampling(nb::module_& m) {
   m.def("draw_tokens", &draw_tokens, "tier"_a, "team"_a, "logits"_a, "rows"_a, "slots"_a,
         "temperatures"_a, "min_p"_a, "top_p"_a, "top_k"_a, "seeds"_a, "num_prompt"_a,
         "num_known"_a, "tokens"_a);
+  m.def("append_tokens", &append_tokens, "slots"_a, "tokens"_a, "known"_a, "num_known"_a);
   m.def("tell_of_rows", &tell_of_rows, "tier"_a, "team"_a, "logits"_a, "rows"_a, "tokens"_a,
         "ids"_a, "logprobs"_a, "ranks"_a);
 }

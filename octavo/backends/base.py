@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -15,6 +15,7 @@ Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
 
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}  # by the names of dtypes
+NO_ROWS = np.zeros(0, np.int32)
 Longs = NDArray[np.int64]
 Doubles = NDArray[np.float64]
 
@@ -53,9 +54,11 @@ class StepSize:
     vocabulary: int
 
 
-@dataclass(frozen=True, slots=True)
-class HostBatch:
-    """One forward pass, in arrays on the host; sequence s has rows row_starts[s:s+2]."""
+class HostBatch(NamedTuple):
+    """One forward pass, in arrays on the host; sequence s has rows row_starts[s:s+2].
+
+    The arrays are the runner's: it changes them for the next pass.
+    """
 
     token_ids: Ints  # [rows]
     positions: Ints  # [rows]
@@ -63,7 +66,7 @@ class HostBatch:
     tables: tuple[Ints, ...]  # a group: [sequences, blocks], padded with the null block
     logits_rows: Ints  # rows whose logits are wanted
     # Rows whose last hidden state is wanted.
-    hidden_rows: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
+    hidden_rows: Ints = NO_ROWS
 
 
 class ForwardResult(NamedTuple):
@@ -154,10 +157,16 @@ class SamplingKernel(Protocol):
     And tells what octavo/runner/logprobs.py tells, but for the last bit of a float.
     """
 
-    def draw(self, logits: Floats, rows: Longs, slots: Longs, draws: Draws) -> Longs:
-        """A token for each slot from the row beside it; -1 where a logit is not finite."""
+    def draw(self, logits: Floats, rows: Longs, slots: Longs, draws: Draws) -> tuple[Ints, bool]:
+        """A token for each slot from the row beside it, and whether there is one for each.
 
-    def tell(self, logits: Floats, rows: Longs, tokens: Longs, count: int) -> Told:
+        It is -1 where a logit is not finite.
+        """
+
+    def append(self, slots: Longs, tokens: Ints, known: Ints, num_known: Longs) -> None:
+        """Write a token behind those that each of these slots knows, and count it."""
+
+    def tell(self, logits: Floats, rows: Longs, tokens: Ints, count: int) -> Told:
         """Of these rows: a token of each, and the `count` likeliest; ties go by token id."""
 
 

@@ -42,8 +42,7 @@ class NewSlot:
     stop_ids: tuple[int, ...] = ()  # all that end it; min_tokens keeps them from being sampled
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlan:
+class StepPlan(NamedTuple):
     """One step's work for every worker. Chunks are parallel tuples: they become arrays there."""
 
     step: int
@@ -95,8 +94,7 @@ class HiddenPayload:
     values: array[float]
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(NamedTuple):
     """What a step gave. `tokens` answers the plan's chunks one for one; the rest is sparse."""
 
     step: int

@@ -9,20 +9,16 @@ from __future__ import annotations
 from array import array
 
 import numpy as np
-from numpy.typing import NDArray
 
-from octavo.backends.base import SamplingKernel
+from octavo.backends.base import Floats, Ints, Longs, SamplingKernel
 from octavo.core.plan import TokenLogprobs
 from octavo.core.sampling_params import ALL
-
-Floats = NDArray[np.float32]
-Longs = NDArray[np.int64]
 
 LEAST = float(np.finfo(np.float32).min)  # finite, since a JSON number must be
 
 
 def tell(
-    kernel: SamplingKernel | None, logits: Floats, rows: Longs, tokens: Longs, counts: Longs
+    kernel: SamplingKernel | None, logits: Floats, rows: Longs, tokens: Ints, counts: Longs
 ) -> list[TokenLogprobs | None]:
     """Of these rows of the logits: a token of each and its likeliest; None if one is not finite."""
     told: list[TokenLogprobs | None] = [None] * len(rows)
@@ -60,7 +56,7 @@ def describe(logits: Floats, token: int, count: int) -> TokenLogprobs:
     )
 
 
-def _likeliest(logits: Floats, count: int) -> NDArray[np.int32]:
+def _likeliest(logits: Floats, count: int) -> Ints:
     size = len(logits)
     count = size if count == ALL else min(count, size)
     if count == 0:

@@ -30,10 +30,11 @@ from octavo.core.plan import (
     TokenLogprobs,
 )
 from octavo.core.sampling_params import LogitsProcessor
-from octavo.runner.batch import Wanted, build
+from octavo.runner.batch import Wanted
 from octavo.runner.logprobs import tell
 from octavo.runner.sampler import NOT_FINITE, Sampler
 from octavo.runner.slots import UNASKED, SlotState
+from octavo.runner.steady import Batches
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -75,6 +76,7 @@ class ModelRunner:
         self._drafter = drafter
         self.state = SlotState(config, vocabulary, processors or {})
         self._sampler = Sampler(self.state, backend.sampling)
+        self._batches = Batches(self.state)
 
     def run(self, plan: StepPlan) -> StepResult:
         """Do a step, in the order plan.py promises."""
@@ -89,11 +91,13 @@ class ModelRunner:
             state.grow(slot, blocks)
         if not plan.slots:
             return StepResult(plan.step, ())
-        batch, wanted = build(plan, state)
+        batch, wanted = self._batches.make(plan)
         logits, hidden = self._backend.forward(batch)
         answer = _Answer([NO_TOKEN] * len(plan.slots))
-        self._tell_of_prompts(logits, wanted, answer)
-        self._pool(hidden, wanted, answer)
+        if wanted.prompts:
+            self._tell_of_prompts(logits, wanted, answer)
+        if wanted.hidden:
+            self._pool(hidden, wanted, answer)
         self._sample(logits, wanted, answer)
         return self._result(plan, wanted, answer)
 
@@ -106,6 +110,8 @@ class ModelRunner:
         tokens = self._draw(logits, wanted.first_rows, wanted.slots, answer)
         if len(tokens) == len(answer.tokens) and not wanted.drafts:
             answer.tokens = tokens.tolist()
+            if not (wanted.prompts or wanted.hidden):
+                self._batches.drawn = tokens
             return
         drawn = dict(zip(wanted.slots.tolist(), tokens.tolist(), strict=True))
         rows = dict(zip(wanted.slots.tolist(), wanted.first_rows.tolist(), strict=True))
@@ -130,19 +136,19 @@ class ModelRunner:
         right = index < len(drafts) and drafts[index] == drawn[slot]
         return right and slot not in self.state.failures
 
-    def _draw(self, logits: Floats, rows: Longs, slots: Longs, answer: _Answer) -> Longs:
+    def _draw(self, logits: Floats, rows: Longs, slots: Longs, answer: _Answer) -> Ints:
         """Sample these slots from these rows, and let them know what came of it."""
         state = self.state
         tokens, failures = self._sampler.draw(logits, slots, rows)
-        for slot, message in failures.items():
-            state.failures.setdefault(slot, message)
+        if failures:
+            state.failures = failures | state.failures  # the first counts
         if state.asking:
             self._tell_of_samples(logits, rows, slots, tokens, answer)
-        state.append(slots, tokens)
+        self._sampler.append(slots, tokens)
         return tokens
 
     def _tell_of_samples(
-        self, logits: Floats, rows: Longs, slots: Longs, tokens: Longs, answer: _Answer
+        self, logits: Floats, rows: Longs, slots: Longs, tokens: Ints, answer: _Answer
     ) -> None:
         state, kernel = self.state, self._backend.sampling
         counts = state.num_logprobs[slots]
@@ -158,7 +164,7 @@ class ModelRunner:
             rows = np.arange(part.first_row, part.first_row + part.count)
             counts = np.full(part.count, state.num_prompt_logprobs[part.slot])
             first = part.first_position
-            tokens = state.tokens[part.slot, first : first + part.count].astype(np.int64)
+            tokens = state.tokens[part.slot, first : first + part.count]
             told = tell(self._backend.sampling, logits, rows, tokens, counts)
             finite = tuple([entry for entry in told if entry is not None])
             if len(finite) == part.count:

@@ -10,16 +10,12 @@ draws the same tokens sooner; it then does all slots without rules.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from octavo.backends.base import Draws, SamplingKernel
+from octavo.backends.base import Draws, Floats, Ints, Longs, SamplingKernel
 from octavo.runner import noise
 from octavo.runner.filters import survivors
 from octavo.runner.rules import SamplingError
 from octavo.runner.slots import GREEDY, SPECIAL, WARM, SlotState
-
-Floats = NDArray[np.float32]
-Longs = NDArray[np.int64]
 
 NOT_FINITE = (
     "the model gave logits that are not finite (NaN or infinity) for this sequence; "
@@ -49,7 +45,7 @@ class Sampler:
 
     def draw(
         self, logits: Floats, slots: Longs, rows: Longs | None = None
-    ) -> tuple[Longs, dict[int, str]]:
+    ) -> tuple[Ints, dict[int, str]]:
         """One token for each slot, from its row of the logits; and who failed, why.
 
         Without `rows` the i-th slot has the i-th row.
@@ -61,7 +57,7 @@ class Sampler:
         if not self._state.rules:
             return self._draw_by_kernel(self._kernel, logits, slots, rows)
         ruled = np.array([slot in self._state.rules for slot in slots.tolist()])
-        tokens = np.zeros(len(slots), np.int64)
+        tokens = np.zeros(len(slots), np.int32)
         plain, others = ~ruled, np.flatnonzero(ruled)
         tokens[plain], failures = self._draw_by_kernel(
             self._kernel, logits, slots[plain], rows[plain]
@@ -69,16 +65,24 @@ class Sampler:
         tokens[others], more = self._draw_here(logits[rows[others]], slots[others])
         return tokens, failures | more
 
+    def append(self, slots: Longs, tokens: Ints) -> None:
+        """Let these (different) slots know the tokens that they were drawn."""
+        state = self._state
+        if self._kernel is None or state.rules:
+            state.append(slots, tokens)
+        else:
+            self._kernel.append(slots, tokens, state.tokens, state.num_known)
+
     def _draw_by_kernel(
         self, kernel: SamplingKernel, logits: Floats, slots: Longs, rows: Longs
-    ) -> tuple[Longs, dict[int, str]]:
-        tokens = kernel.draw(logits, rows, slots, self._draws)
-        if not len(tokens) or tokens.min() >= 0:
+    ) -> tuple[Ints, dict[int, str]]:
+        tokens, is_whole = kernel.draw(logits, rows, slots, self._draws)
+        if is_whole:
             return tokens, {}
         failures = dict.fromkeys(slots[tokens < 0].tolist(), NOT_FINITE)
         return np.maximum(tokens, 0), failures
 
-    def _draw_here(self, logits: Floats, slots: Longs) -> tuple[Longs, dict[int, str]]:
+    def _draw_here(self, logits: Floats, slots: Longs) -> tuple[Ints, dict[int, str]]:
         failures: dict[int, str] = {}
         finite = np.asarray(np.isfinite(logits).all(axis=1))
         if not finite.all():
@@ -86,8 +90,8 @@ class Sampler:
             failures = dict.fromkeys(slots[~finite].tolist(), NOT_FINITE)
         kinds = self._state.kind[slots]
         if not kinds.any():
-            return logits.argmax(axis=1), failures
-        tokens = np.zeros(len(slots), np.int64)
+            return logits.argmax(axis=1).astype(np.int32), failures
+        tokens = np.zeros(len(slots), np.int32)
         greedy = np.flatnonzero(kinds == GREEDY)
         if len(greedy):
             tokens[greedy] = logits[greedy].argmax(axis=1)

@@ -146,7 +146,7 @@ class SlotState:
 
     # a sequence's growth
 
-    def append(self, slots: Longs, tokens: Longs) -> None:
+    def append(self, slots: Longs, tokens: Ints) -> None:
         """Each of these (different) slots knows one more token."""
         self.tokens[slots, self.num_known[slots]] = tokens
         self.num_known[slots] += 1

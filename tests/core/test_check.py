@@ -83,7 +83,7 @@ def planning(**values: Any) -> Callable[[Scheduler], None]:
 
     def sabotage(scheduler: Scheduler) -> None:
         flight = scheduler.flights[0]
-        flight.plan = replace(flight.plan, **values)
+        flight.plan = flight.plan._replace(**values)
 
     return sabotage
 

@@ -1,7 +1,6 @@
 """Drafts: guesses that are verified many at a time, and change nothing but the speed."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -102,7 +101,7 @@ def test_more_guesses_than_were_asked_for_are_a_defect_of_the_worker() -> None:
     rig.add("a", 6)
     rig.plan()
     result = rig.results.popleft()
-    rig.results.append(replace(result, drafts=((0, (1, 2)),)))
+    rig.results.append(result._replace(drafts=((0, (1, 2)),)))
     with pytest.raises(AssertionError, match="2 drafts are too many"):
         rig.land()
 
@@ -125,6 +124,6 @@ def test_guesses_that_come_before_the_first_token_are_a_defect() -> None:
     rig.add("a", 12, max_tokens=4)
     rig.plan()
     result = rig.results.popleft()
-    rig.results.append(replace(result, drafts=((0, (1, 2)),)))
+    rig.results.append(result._replace(drafts=((0, (1, 2)),)))
     with pytest.raises(AssertionError, match="drafts behind an unknown token"):
         rig.land()

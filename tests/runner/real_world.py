@@ -22,8 +22,10 @@ from octavo.core.plan import HiddenPayload, LogprobsPayload, StepPlan, StepResul
 from octavo.core.request import FinishReason, Request, TokenEvent
 from octavo.core.sampling_params import POOLINGS, SamplingParams
 from octavo.exec.inline import InlineExecutor
+from octavo.runner.batch import Wanted, build
 from octavo.runner.kv_cache import groups_of
 from octavo.runner.model_runner import ModelRunner
+from octavo.runner.steady import Batches
 from tests.runner import reference
 from tests.runner.tiny import VOCABULARY, Windows, make_backend, make_model
 from tests.sim.executor import Faults, WorkerDiedError, require
@@ -149,6 +151,31 @@ class Draft:
         return tuple(tokens[earlier[-1] + 1 :][:most].tolist())
 
 
+class CheckedBatches(Batches):
+    """Each batch is what it would be if it were made anew."""
+
+    def make(self, plan: StepPlan) -> tuple[HostBatch, Wanted]:
+        made, wanted = super().make(plan)
+        anew, anew_wanted = build(plan, self._state)
+        width = anew.tables[0].shape[1]
+        made_tables = [table[:, :width] for table in made.tables]
+        arrays = (*made[:3], *made_tables, *made[4:], *_arrays(wanted))
+        expected = (*anew[:3], *anew.tables, *anew[4:], *_arrays(anew_wanted))
+        for mine, theirs in zip(arrays, expected, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+            assert mine.dtype == theirs.dtype
+        assert (wanted.drafts, wanted.prompts, wanted.hidden) == (
+            anew_wanted.drafts,
+            anew_wanted.prompts,
+            anew_wanted.hidden,
+        )
+        return made, wanted
+
+
+def _arrays(wanted: Wanted) -> tuple[Any, ...]:
+    return wanted.chunks, wanted.slots, wanted.first_rows
+
+
 class RealExecutor(InlineExecutor):
     """The inline executor, in a world that may be slow and may kill it."""
 
@@ -165,6 +192,7 @@ class RealExecutor(InlineExecutor):
         self._backend = PoisonedBackend(make(windows, config.num_blocks, config.block_size))
         poisoned = cast(Backend, self._backend)
         self._model = ModelRunner(poisoned, VOCABULARY, config, drafter=Draft(truth))
+        self._model._batches = CheckedBatches(self._model.state)
         super().__init__(self._model)
         self._is_slow = is_slow
         self._faults = faults

@@ -83,6 +83,8 @@ class NativeBackend:
         self._logits = np.empty((0, 0), np.float32)
         self._hidden = np.empty((0, 0), np.float32)
         self._widths = (0, 0)
+        self._counts = (0, 0)  # rows of the two
+        self._result = ForwardResult(self._logits, self._hidden)
 
     @property
     def threads(self) -> int:
@@ -131,6 +133,7 @@ class NativeBackend:
         self._logits, self._hidden = (
             np.empty((0, stride(width)), np.float32) for width in self._widths
         )
+        self._make_room(0, 0)
 
     @property
     def _ready(self) -> _native.Program:
@@ -144,12 +147,9 @@ class NativeBackend:
     def forward(self, batch: HostBatch) -> ForwardResult:
         if not self._is_settled:
             self.settle()
-        num_logits, num_hidden = len(batch.logits_rows), len(batch.hidden_rows)
-        # The last step's arrays are taken again, unless somebody still has them.
-        if len(self._logits) < num_logits or sys.getrefcount(self._logits) > 2:
-            self._logits = np.empty((num_logits, self._logits.shape[1]), np.float32)
-        if len(self._hidden) < num_hidden or sys.getrefcount(self._hidden) > 2:
-            self._hidden = np.empty((num_hidden, self._hidden.shape[1]), np.float32)
+        counts = len(batch.logits_rows), len(batch.hidden_rows)
+        if counts != self._counts or self._is_held():
+            self._make_room(*counts)
         self._ready.run(
             batch.token_ids,
             batch.positions,
@@ -160,9 +160,32 @@ class NativeBackend:
             self._logits,
             self._hidden,
         )
+        return self._result
+
+    def _is_held(self) -> bool:
+        """Whether somebody still has the last step's result, or a part of it."""
+        result, count = self._result, sys.getrefcount
+        # Of the result know this object, `result` and the call; of a view the result and the call;
+        # of a whole array this object, its view (or views of that) and the call.
+        return (
+            count(result) > 3
+            or count(result.logits) > 2
+            or count(result.hidden) > 2
+            or count(self._logits) > 3
+            or count(self._hidden) > 3
+        )
+
+    def _make_room(self, num_logits: int, num_hidden: int) -> None:
+        """Take the last step's arrays again, unless they are too small or somebody has them."""
+        del self._result
+        if len(self._logits) < num_logits or sys.getrefcount(self._logits) > 2:
+            self._logits = np.empty((num_logits, self._logits.shape[1]), np.float32)
+        if len(self._hidden) < num_hidden or sys.getrefcount(self._hidden) > 2:
+            self._hidden = np.empty((num_hidden, self._hidden.shape[1]), np.float32)
+        self._counts = num_logits, num_hidden
         logits: Floats = self._logits[:num_logits, : self._widths[0]]
         hidden: Floats = self._hidden[:num_hidden, : self._widths[1]]
-        return ForwardResult(logits, hidden)
+        self._result = ForwardResult(logits, hidden)
 
     # for people and tests
 

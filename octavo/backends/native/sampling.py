@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.backends.base import Draws, Floats, Longs, Told
+from octavo.backends.base import Draws, Floats, Ints, Longs, Told
 from octavo.backends.native import _native
 
 
@@ -15,9 +15,9 @@ class NativeSampling:
         self._tier = tier
         self._team = team
 
-    def draw(self, logits: Floats, rows: Longs, slots: Longs, draws: Draws) -> Longs:
-        tokens = np.empty(len(rows), np.int64)
-        _native.draw_tokens(
+    def draw(self, logits: Floats, rows: Longs, slots: Longs, draws: Draws) -> tuple[Ints, bool]:
+        tokens = np.empty(len(rows), np.int32)
+        is_whole = _native.draw_tokens(
             self._tier,
             self._team,
             logits,
@@ -32,9 +32,12 @@ class NativeSampling:
             draws.num_known,
             tokens,
         )
-        return tokens
+        return tokens, is_whole
 
-    def tell(self, logits: Floats, rows: Longs, tokens: Longs, count: int) -> Told:
+    def append(self, slots: Longs, tokens: Ints, known: Ints, num_known: Longs) -> None:
+        _native.append_tokens(slots, tokens, known, num_known)
+
+    def tell(self, logits: Floats, rows: Longs, tokens: Ints, count: int) -> Told:
         shape = (len(rows), 1 + count)
         told = Told(np.empty(shape, np.int32), np.empty(shape, np.float32), np.empty_like(rows))
         _native.tell_of_rows(self._tier, self._team, logits, rows, tokens, *told)

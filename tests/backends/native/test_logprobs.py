@@ -99,7 +99,7 @@ def test_each_row_has_the_count_it_asked_for() -> None:
     """All, more than there are, some, none: as without the kernel."""
     logits = make_logits("plain", 6, 40, 6)
     logits[4, 7] = np.nan
-    rows, tokens = np.array([5, 0, 1, 2, 4, 3]), np.arange(6)
+    rows, tokens = np.array([5, 0, 1, 2, 4, 3]), np.arange(6, dtype=np.int32)
     counts = np.array([ALL, 99, 5, 0, 5, 5])
     kernel = sampling.NativeSampling(TIERS[-1], TEAMS[2])
     ours, expected = (tell(each, logits, rows, tokens, counts) for each in (kernel, None))

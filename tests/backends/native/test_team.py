@@ -144,7 +144,7 @@ try:
 except MemoryError as error:
     print("told:", error)
 resource.setrlimit(resource.RLIMIT_AS, limits)
-print(len(sampling.draw(logits, each, each, draws)), "tokens")
+print(len(sampling.draw(logits, each, each, draws)[0]), "tokens")
 """
     told = run_alone(script)
     assert "told: the system gives the native engine no more memory" in told

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -24,7 +22,7 @@ NUM_ROWS = 89
 def wanting(batch: HostBatch, logits: list[int], hidden: list[int]) -> HostBatch:
     """The batch, of which these rows alone are wanted, in this order."""
     rows, told = np.array(logits, np.int32), np.array(hidden, np.int32)
-    return replace(batch, logits_rows=rows, hidden_rows=told)
+    return batch._replace(logits_rows=rows, hidden_rows=told)
 
 
 def kept(result: ForwardResult) -> ForwardResult:
@@ -98,7 +96,7 @@ def test_blocks_of_every_shape_leave_the_same_rows_out(tier: str, architecture: 
         backends.append((backend, len(layout.windows), model.embed.vocabulary))
     (whole, groups, vocabulary), (backend, _, _) = backends
     everything = make_batch((0, 0, 30), (1, 0, 9), groups=groups)
-    everything = replace(everything, token_ids=everything.token_ids % vocabulary)
+    everything = everything._replace(token_ids=everything.token_ids % vocabulary)
     expected = kept(whole.forward(everything))
     for rows in ([29, 38], [7, 8, 30], []):
         step = wanting(everything, rows, rows[1:])
