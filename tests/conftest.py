@@ -3,11 +3,17 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Hypothesis draws from the test's own name instead of from the clock, keeps no database between
 # runs, and does not time anything: the same commit gives the same answer on a slow machine.
-settings.register_profile("octavo", derandomize=True, database=None, deadline=None)
+settings.register_profile(
+    "octavo",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("octavo")
 
 TESTS = Path(__file__).parent

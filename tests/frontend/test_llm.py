@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -406,14 +407,26 @@ def test_a_request_id_is_in_use_until_its_caller_has_seen_the_end(engine: AsyncL
 
 
 def test_closing_wakes_whoever_waits(engine: AsyncLLM) -> None:
+    gate = threading.Event()
+
+    def wait_at_three(prompt: Any, output: Any, logits: Any) -> Any:
+        assert len(output) < 3 or gate.wait(60)
+        return logits
+
     async def close() -> None:
-        long = SamplingParams(max_tokens=100, ignore_eos=True, seed=1)
+        held = (wait_at_three,)
+        long = SamplingParams(max_tokens=100, ignore_eos=True, seed=1, logits_processors=held)
         stream = engine.generate("x", long)
         await anext(stream)
-        engine.close()
+        closing = asyncio.create_task(asyncio.to_thread(engine.close))
+        client: Any = engine._client
+        while not client._is_closing:
+            await asyncio.sleep(0)
+        gate.set()
         with pytest.raises(EngineDeadError, match="the engine is closed"):
             async for _ in stream:
                 pass
+        await closing
 
     asyncio.run(asyncio.wait_for(close(), 60))
     assert not engine._callers
