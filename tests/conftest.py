@@ -16,8 +16,20 @@ settings.register_profile(
 )
 settings.load_profile("octavo")
 
+# Engines and references compute in one thread, unless a test asks for more. Models this small are
+# slower shared out; and several workers with several threads each, on as many cores as there are
+# workers, wait for each other at every barrier: a hundred times slower on a busy machine.
+ONE_THREAD = ("OCTAVO_CPU_THREADS", "OMP_NUM_THREADS")
+
 TESTS = Path(__file__).parent
 FIRST = ("tidy", "core")
+
+
+def pytest_configure() -> None:
+    """Before anything imports a library that looks at them once."""
+    environment = pytest.MonkeyPatch()
+    for name in ONE_THREAD:
+        environment.setenv(name, "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 import octavo
 from octavo import LLM, AsyncLLM, BeamSearchParams, RequestError, RequestOutputKind, SamplingParams
+from octavo.core.sampling_params import LogitsProcessor
 from octavo.frontend.outputs import EngineDeadError, RequestOutput
 from tests.frontend.tiny import TEMPLATE, core_of, make_model
 
@@ -31,6 +32,17 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def llm(directory: Path) -> LLM:
     return LLM(str(directory), block_size=4, num_gpu_blocks_override=200, max_num_batched_tokens=32)
+
+
+def at_three() -> tuple[threading.Event, LogitsProcessor]:
+    """A gate, and what waits for it before the fourth token."""
+    gate = threading.Event()
+
+    def held(prompt: Any, output: Any, logits: Any) -> Any:
+        assert len(output) < 3 or gate.wait(300)
+        return logits
+
+    return gate, held
 
 
 def only(outputs: list[RequestOutput]) -> Any:
@@ -389,13 +401,16 @@ def test_a_request_id_may_be_used_again_while_news_of_the_first_are_on_their_way
             await stream.aclose()  # type: ignore[attr-defined]
         assert len((await other)[-1].outputs[0].token_ids) == 60
 
-    asyncio.run(asyncio.wait_for(again(), 60))
+    asyncio.run(asyncio.wait_for(again(), 300))
 
 
 def test_a_request_id_is_in_use_until_its_caller_has_seen_the_end(engine: AsyncLLM) -> None:
+    gate, held = at_three()
+
     async def twice() -> int:
-        stream = engine.generate("x", GREEDY, "same")
+        stream = engine.generate("x", replace(GREEDY, logits_processors=(held,)), "same")
         first = await anext(stream)
+        gate.set()
         while len(engine._model.desk):  # it goes on to its end, unread
             await asyncio.sleep(0)
         assert not first.finished
@@ -403,19 +418,14 @@ def test_a_request_id_is_in_use_until_its_caller_has_seen_the_end(engine: AsyncL
             await anext(engine.generate("x", GREEDY, "same"))
         return [output.finished async for output in stream].count(True)
 
-    assert asyncio.run(asyncio.wait_for(twice(), 60)) == 1
+    assert asyncio.run(asyncio.wait_for(twice(), 300)) == 1
 
 
 def test_closing_wakes_whoever_waits(engine: AsyncLLM) -> None:
-    gate = threading.Event()
-
-    def wait_at_three(prompt: Any, output: Any, logits: Any) -> Any:
-        assert len(output) < 3 or gate.wait(60)
-        return logits
+    gate, held = at_three()
 
     async def close() -> None:
-        held = (wait_at_three,)
-        long = SamplingParams(max_tokens=100, ignore_eos=True, seed=1, logits_processors=held)
+        long = SamplingParams(max_tokens=100, ignore_eos=True, seed=1, logits_processors=(held,))
         stream = engine.generate("x", long)
         await anext(stream)
         closing = asyncio.create_task(asyncio.to_thread(engine.close))
@@ -428,5 +438,5 @@ def test_closing_wakes_whoever_waits(engine: AsyncLLM) -> None:
                 pass
         await closing
 
-    asyncio.run(asyncio.wait_for(close(), 60))
+    asyncio.run(asyncio.wait_for(close(), 300))
     assert not engine._callers

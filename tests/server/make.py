@@ -21,7 +21,7 @@ from octavo.server.routes import ROUTES
 from octavo.server.state import Server
 from tests.server.engine import FakeEngine
 
-LIMIT = 120.0  # seconds for whatever a test waits for; never part of a verdict
+LIMIT = 300.0  # seconds for whatever a test waits for; never part of a verdict
 
 
 class Client(httpx.AsyncClient):

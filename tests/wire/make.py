@@ -18,7 +18,7 @@ from octavo.frontend.process_client import ProcessClient
 from octavo.frontend.restarts import Timing
 
 FACTORY = "tests.wire.fake:make"
-LIMIT = 120.0  # seconds for whatever a test waits for; never part of a verdict
+LIMIT = 300.0  # seconds for whatever a test waits for; never part of a verdict
 
 
 def start(settings: str = "", timing: Timing | None = None) -> ProcessClient:

@@ -17,10 +17,10 @@ pytest.importorskip("octavo.backends.native._native")
 from octavo import LLM, AsyncLLM, SamplingParams
 from octavo.backends.native.backend import NativeBackend
 from octavo.config import EngineArguments
+from octavo.frontend.desk import FailedRequestError
 from octavo.frontend.launcher import ProcessLauncher
 from octavo.frontend.outputs import EngineDeadError
 from octavo.frontend.process_client import ProcessClient
-from octavo.frontend.desk import FailedRequestError
 from tests.frontend.tiny import make_model
 from tests.wire import short
 from tests.wire.make import LIMIT
