@@ -354,7 +354,8 @@ def test_who_leaves_early_leaves_nothing_behind(engine: AsyncLLM) -> None:
 
 
 def test_an_abort_from_elsewhere_ends_the_stream_with_what_it_has(engine: AsyncLLM) -> None:
-    long = SamplingParams(max_tokens=100, ignore_eos=True, seed=1)
+    gate, held = at_three()
+    long = SamplingParams(max_tokens=100, ignore_eos=True, seed=1, logits_processors=(held,))
 
     async def aborted() -> list[RequestOutput]:
         outputs = []
@@ -362,6 +363,7 @@ def test_an_abort_from_elsewhere_ends_the_stream_with_what_it_has(engine: AsyncL
             outputs.append(output)
             await engine.abort("mine")
             await engine.abort("nobody")
+            gate.set()
         return outputs
 
     last = asyncio.run(aborted())[-1]
