@@ -3,15 +3,33 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Hypothesis draws from the test's own name instead of from the clock, keeps no database between
 # runs, and does not time anything: the same commit gives the same answer on a slow machine.
-settings.register_profile("octavo", derandomize=True, database=None, deadline=None)
+settings.register_profile(
+    "octavo",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("octavo")
+
+# Engines and references compute in one thread, unless a test asks for more. Models this small are
+# slower shared out; and several workers with several threads each, on as many cores as there are
+# workers, wait for each other at every barrier: a hundred times slower on a busy machine.
+ONE_THREAD = ("OCTAVO_CPU_THREADS", "OMP_NUM_THREADS")
 
 TESTS = Path(__file__).parent
 FIRST = ("tidy", "core")
+
+
+def pytest_configure() -> None:
+    """Before anything imports a library that looks at them once."""
+    environment = pytest.MonkeyPatch()
+    for name in ONE_THREAD:
+        environment.setenv(name, "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

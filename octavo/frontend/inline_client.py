@@ -86,7 +86,9 @@ class InlineClient:
             self._work(core)
         except BaseException as error:  # the thread's boundary: callers must hear of it
             log.exception("the engine's thread has ended")
-            dead = EngineDeadError("the engine has stopped after an error")
+            dead = EngineDeadError(
+                f"the engine has stopped after an error: {type(error).__name__}: {error}"
+            )
             dead.__cause__ = error
             with self._wake:
                 self._is_closing = True

@@ -47,8 +47,12 @@ class Vigil:
         self._heard_at = self._moved_at = self._looked_at = now
 
     def is_fresh(self, now: float) -> bool:
-        """Whether a sign of life came just now."""
-        return self._is_ready and now - self._heard_at < 4 * TICK_SECONDS
+        """Whether it is not half as silent yet as it is ended for.
+
+        Later than a tick after the last look it is we who sleep, and signs of life lie unread.
+        """
+        silence = min(now, self._looked_at + TICK_SECONDS) - self._heard_at
+        return self._is_ready and silence <= self._timing.silence_seconds / 2
 
     def look(self, now: float) -> None:
         """Look regularly. If we slept, that says nothing of the engine, which may have too."""

@@ -54,7 +54,7 @@ def read_until(process: subprocess.Popen[str], wanted: str) -> str:
 def ask(url: str, body: dict[str, object]) -> dict[str, object]:
     data = json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as response:
+    with urllib.request.urlopen(request, timeout=300) as response:
         told: dict[str, object] = json.load(response)
     return told
 
@@ -76,7 +76,7 @@ def test_it_serves(tiny: str, engine: str) -> None:
         assert told["model"] == "it"
         assert told["usage"]["completion_tokens"] == 4  # type: ignore[index]
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=300)
         assert process.returncode == OK
         assert "predicted" in errors
         assert "Traceback" not in errors
@@ -113,7 +113,7 @@ def test_ctrl_c_while_it_starts(tiny: str) -> None:
         assert process.stderr is not None
         process.stderr.readline()  # the engine's first line: it is at it
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=300)
         assert process.returncode in (INTERRUPTED, OK)
         assert "Traceback" not in errors
 

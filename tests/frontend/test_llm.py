@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 import octavo
 from octavo import LLM, AsyncLLM, BeamSearchParams, RequestError, RequestOutputKind, SamplingParams
+from octavo.core.sampling_params import LogitsProcessor
 from octavo.frontend.outputs import EngineDeadError, RequestOutput
 from tests.frontend.tiny import TEMPLATE, core_of, make_model
 
@@ -30,6 +32,17 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def llm(directory: Path) -> LLM:
     return LLM(str(directory), block_size=4, num_gpu_blocks_override=200, max_num_batched_tokens=32)
+
+
+def at_three() -> tuple[threading.Event, LogitsProcessor]:
+    """A gate, and what waits for it before the fourth token."""
+    gate = threading.Event()
+
+    def held(prompt: Any, output: Any, logits: Any) -> Any:
+        assert len(output) < 3 or gate.wait(300)
+        return logits
+
+    return gate, held
 
 
 def only(outputs: list[RequestOutput]) -> Any:
@@ -341,7 +354,8 @@ def test_who_leaves_early_leaves_nothing_behind(engine: AsyncLLM) -> None:
 
 
 def test_an_abort_from_elsewhere_ends_the_stream_with_what_it_has(engine: AsyncLLM) -> None:
-    long = SamplingParams(max_tokens=100, ignore_eos=True, seed=1)
+    gate, held = at_three()
+    long = SamplingParams(max_tokens=100, ignore_eos=True, seed=1, logits_processors=(held,))
 
     async def aborted() -> list[RequestOutput]:
         outputs = []
@@ -349,6 +363,7 @@ def test_an_abort_from_elsewhere_ends_the_stream_with_what_it_has(engine: AsyncL
             outputs.append(output)
             await engine.abort("mine")
             await engine.abort("nobody")
+            gate.set()
         return outputs
 
     last = asyncio.run(aborted())[-1]
@@ -388,13 +403,16 @@ def test_a_request_id_may_be_used_again_while_news_of_the_first_are_on_their_way
             await stream.aclose()  # type: ignore[attr-defined]
         assert len((await other)[-1].outputs[0].token_ids) == 60
 
-    asyncio.run(asyncio.wait_for(again(), 60))
+    asyncio.run(asyncio.wait_for(again(), 300))
 
 
 def test_a_request_id_is_in_use_until_its_caller_has_seen_the_end(engine: AsyncLLM) -> None:
+    gate, held = at_three()
+
     async def twice() -> int:
-        stream = engine.generate("x", GREEDY, "same")
+        stream = engine.generate("x", replace(GREEDY, logits_processors=(held,)), "same")
         first = await anext(stream)
+        gate.set()
         while len(engine._model.desk):  # it goes on to its end, unread
             await asyncio.sleep(0)
         assert not first.finished
@@ -402,18 +420,25 @@ def test_a_request_id_is_in_use_until_its_caller_has_seen_the_end(engine: AsyncL
             await anext(engine.generate("x", GREEDY, "same"))
         return [output.finished async for output in stream].count(True)
 
-    assert asyncio.run(asyncio.wait_for(twice(), 60)) == 1
+    assert asyncio.run(asyncio.wait_for(twice(), 300)) == 1
 
 
 def test_closing_wakes_whoever_waits(engine: AsyncLLM) -> None:
+    gate, held = at_three()
+
     async def close() -> None:
-        long = SamplingParams(max_tokens=100, ignore_eos=True, seed=1)
+        long = SamplingParams(max_tokens=100, ignore_eos=True, seed=1, logits_processors=(held,))
         stream = engine.generate("x", long)
         await anext(stream)
-        engine.close()
+        closing = asyncio.create_task(asyncio.to_thread(engine.close))
+        client: Any = engine._client
+        while not client._is_closing:
+            await asyncio.sleep(0)
+        gate.set()
         with pytest.raises(EngineDeadError, match="the engine is closed"):
             async for _ in stream:
                 pass
+        await closing
 
-    asyncio.run(asyncio.wait_for(close(), 60))
+    asyncio.run(asyncio.wait_for(close(), 300))
     assert not engine._callers

@@ -314,8 +314,8 @@ def test_processes_wait_for_each_other() -> None:
     with start_fetcher() as first, start_fetcher_after(first) as second:
         assert second.stderr
         assert "another process is fetching tiny-model; waiting" in second.stderr.readline()
-        fetched, _ = first.communicate("go\n", timeout=60)
-        taken, _ = second.communicate(timeout=60)
+        fetched, _ = first.communicate("go\n", timeout=300)
+        taken, _ = second.communicate(timeout=300)
     assert (first.returncode, second.returncode) == (0, 0)
     assert fetched == taken
 

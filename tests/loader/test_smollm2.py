@@ -64,7 +64,7 @@ def test_values_are_those_of_the_reference(source: Source, checkpoint: Checkpoin
         assert np.array_equal(ours.view(np.uint32), expected.view(np.uint32))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.floats(0, 1), st.booleans(), st.integers(0, 300), st.integers(0, (1 << 64) - 1)
 )  # fmt: skip

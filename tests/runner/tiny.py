@@ -5,13 +5,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.backends.base import Backend, ForwardResult, HostBatch
-from octavo.backends.torch.backend import TorchBackend
 from octavo.core.config import CoreConfig
 from octavo.core.engine import EngineCore
 from octavo.core.plan import StepPlan
@@ -25,6 +24,9 @@ from octavo.models.llama import Llama
 from octavo.models.spec import ModelSpec
 from octavo.runner.kv_cache import groups_of
 from octavo.runner.model_runner import ModelRunner
+
+if TYPE_CHECKING:
+    from octavo.backends.torch.backend import TorchBackend
 
 VOCABULARY = 61
 FULL: tuple[int | None, ...] = (None, None)
@@ -81,6 +83,8 @@ def make_spec(windows: Windows) -> ModelSpec:
 @lru_cache(maxsize=64)
 def make_model(windows: Windows) -> tuple[Llama, Any]:
     """A bound model and its layout; it keeps no state, so all engines of a test may share it."""
+    from octavo.backends.torch.backend import TorchBackend  # a second, which not all need
+
     model = Llama(make_spec(windows))
     layout = place_layers(model)
     bind(model, TorchBackend(), RandomWeights())
@@ -89,6 +93,8 @@ def make_model(windows: Windows) -> tuple[Llama, Any]:
 
 def make_backend(windows: Windows, num_blocks: int, block_size: int) -> TorchBackend:
     """A backend with an empty cache."""
+    from octavo.backends.torch.backend import TorchBackend
+
     model, layout = make_model(windows)
     backend = TorchBackend()
     backend.prepare(model, layout, num_blocks, block_size)

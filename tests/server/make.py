@@ -7,7 +7,7 @@ import contextlib
 import json
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from octavo.server.route import Route
 from octavo.server.routes import ROUTES
 from octavo.server.state import Server
 from tests.server.engine import FakeEngine
+
+LIMIT = 300.0  # seconds for whatever a test waits for; never part of a verdict
 
 
 class Client(httpx.AsyncClient):
@@ -87,17 +89,24 @@ def listening(
     sys.setswitchinterval(1e-4)
     thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()
-    assert ready.wait(20)
+    assert ready.wait(LIMIT)
     try:
         yield life[0]
     finally:
         with contextlib.suppress(RuntimeError):  # it may have ended already
             for _ in range(2):
                 life[0].end_from_outside()
-        thread.join(20)
+        thread.join(LIMIT)
         engine.close()
         sys.setswitchinterval(interval)
         assert not thread.is_alive()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let others go on until it is so."""
+    async with asyncio.timeout(LIMIT):
+        while not condition():
+            await asyncio.sleep(0.002)
 
 
 def all_routes() -> list[Route]:

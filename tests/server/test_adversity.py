@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,8 +19,8 @@ import pytest
 import octavo
 from tests.frontend.tiny import make_model
 from tests.server.engine import ChainRunner, FakeEngine
-from tests.server.make import Client, events, serving
-from tests.server.test_socket import Gate, url, wait_until
+from tests.server.make import LIMIT, Client, events, serving
+from tests.server.test_socket import Gate, get, post, wait_until
 
 WALL_CLOCKS = ("time.time", "time.time_ns", "datetime.now", "datetime.utcnow")
 ROOT = Path(__file__).parents[2]
@@ -34,7 +33,7 @@ from octavo.frontend.launcher import ProcessLauncher
 from octavo.frontend.process_client import ProcessClient
 from octavo.server.adapter import LLMEngine
 from octavo.server.config import ServerConfig
-from octavo.server.lifecycle import run
+from octavo.server.lifecycle import _say_ready, run
 
 arguments = EngineArguments(model="fake?step=0.01", tokenizer=sys.argv[1])
 client = ProcessClient(arguments, ProcessLauncher("tests.wire.fake:make"))
@@ -44,25 +43,20 @@ llm = AsyncLLM.over(client, arguments)
 async def start():
     return await LLMEngine.over(llm)
 
-code = run(ServerConfig(port=int(sys.argv[2])), start)
+def tell(life):
+    with open(sys.argv[2], "w") as file:
+        print(life.port, file=file)
+    _say_ready(life)
+
+code = run(ServerConfig(port=0), start, tell)
 llm.close()
 sys.exit(code)
 """
 
 
-def free_port() -> int:
-    """One that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def is_live(port: int) -> bool:
-    """Whether the server answers."""
-    try:
-        return httpx.get(url(port, "/health/ready")).status_code == 200
-    except httpx.TransportError:
-        return False
+def is_ready(port: int) -> bool:
+    """Whether the server takes requests."""
+    return get(port, "/health/ready").status_code == 200
 
 
 def engine_of(number: int) -> int:
@@ -79,27 +73,29 @@ def engine_of(number: int) -> int:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
 def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
     """Every write of the log fails; the engine dies too; the stream is whole, the exit code 0."""
-    port = free_port()
+    told_port = tmp_path / "port"
     with Path("/dev/full").open("w") as full:
         process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(make_model(tmp_path)), str(port)],
+            [sys.executable, "-c", PROGRAM, str(make_model(tmp_path)), str(told_port)],
             cwd=ROOT,
             stdout=full,
             stderr=full,
         )
     try:
-        wait_until(lambda: is_live(port))
+        wait_until(lambda: told_port.exists() and told_port.read_text().endswith("\n"))
+        port = int(told_port.read_text())
+        wait_until(lambda: is_ready(port))
         body = {"prompt": [5, 6], "max_tokens": 60, "ignore_eos": True, "return_token_ids": True}
-        whole = httpx.post(url(port, "/v1/completions"), json=body).json()
+        whole = post(port, "/v1/completions", body).json()
         os.kill(first := engine_of(process.pid), signal.SIGKILL)
         wait_until(lambda: engine_of(process.pid) not in (0, first))
-        wait_until(lambda: is_live(port))
-        streamed = httpx.post(url(port, "/v1/completions"), json={**body, "stream": True})
+        wait_until(lambda: is_ready(port))
+        streamed = post(port, "/v1/completions", {**body, "stream": True})
         parts = [choice for event in events(streamed.text) for choice in event["choices"]]
         told = [token for part in parts for token in part["token_ids"] or ()]
         assert told == whole["choices"][0]["token_ids"]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(LIMIT) == 0
     finally:
         process.kill()
         process.wait()

@@ -17,7 +17,7 @@ from octavo.server.openapi import document
 from octavo.server.routes import ROUTES
 from octavo.server.schema.sampling import CommonRequest
 from tests.server.engine import ChainRunner, FakeEngine
-from tests.server.make import Client, serving
+from tests.server.make import LIMIT, Client, serving, until
 
 SAMPLE = re.compile(r"^([a-z0-9_:]+)(?:\{([^}]*)\})? ([0-9.e+-]+|\+Inf)$")
 
@@ -106,14 +106,23 @@ def test_a_request_explains_itself(directory: Path) -> None:
 
 def test_what_waits_for_the_queue_says_so(directory: Path) -> None:
     """The one behind a full engine names the seats, and the setting that adds some."""
-    gate = threading.Event()
-    engine = FakeEngine(directory, max_num_seqs=1, runner=ChainRunner(lambda: gate.wait(0.02)))
+    never, is_there = threading.Event(), threading.Event()
+
+    def step() -> None:
+        is_there.wait(LIMIT)
+        never.wait(0.02)  # so that the wait is of some length
+
+    engine = FakeEngine(directory, max_num_seqs=1, runner=ChainRunner(step))
+    inline: Any = engine.llm._client
 
     async def main() -> None:
         async with serving(directory, engine, max_running_sequences=8) as client:
             first = asyncio.ensure_future(client.complete(max_tokens=30))
-            await asyncio.sleep(0.05)
-            second = await client.complete(max_tokens=1, explain=True)
+            await until(lambda: bool(engine.core.scheduler.running))
+            asked = asyncio.ensure_future(client.complete(max_tokens=1, explain=True))
+            await until(lambda: bool(inline._inbox))
+            is_there.set()
+            second = await asked
             assert "max_num_seqs" in second["explain"]["cause"]
             (queue,) = [p for p in second["explain"]["timeline"] if p["what"] == "queue"]
             assert queue["reasons_ms"]["seats"] > 0
@@ -124,7 +133,7 @@ def test_what_waits_for_the_queue_says_so(directory: Path) -> None:
 
 def test_operators_have_a_socket_of_their_own(directory: Path) -> None:
     gate = threading.Event()
-    engine = FakeEngine(directory, runner=ChainRunner(lambda: gate.wait(30)))
+    engine = FakeEngine(directory, runner=ChainRunner(lambda: gate.wait(LIMIT)))
 
     async def main() -> None:
         async with serving(directory, engine) as client:
@@ -134,10 +143,7 @@ def test_operators_have_a_socket_of_their_own(directory: Path) -> None:
             asked = asyncio.ensure_future(
                 client.post("/v1/completions", json=body, headers=headers)
             )
-            for _ in range(500):
-                await asyncio.sleep(0.005)
-                if engine.core.scheduler.running:
-                    break
+            await until(lambda: bool(engine.core.scheduler.running))
             (flight,) = (await admin.get("/in-flight")).json()["in_flight"]
             assert flight["request_id"] == "long"
             assert flight["is_waiting"] is False

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from octavo.server.openapi import document
 from octavo.server.routes import ROUTES
-from tests.server.make import Client, events, serving
+from tests.server.make import LIMIT, Client, events, serving
 
 JSON = {"content-type": "application/json"}
 PATHS = ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize")
@@ -150,7 +150,7 @@ def test_ten_megabytes_of_text(directory: Path) -> None:
     """More than a body may have; and as much as one may have, prepared elsewhere."""
 
     async def main() -> None:
-        async with serving(directory) as client:
+        async with serving(directory, tokenize_seconds=LIMIT) as client:
             response = await client.post("/tokenize", json={"prompt": "x" * 10_000_000})
             assert response.status_code == 413
             response = await client.post("/v1/completions", json={"prompt": "x " * 1_500_000})
@@ -181,7 +181,7 @@ BOMBS = (
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_template_bombs_stop_and_slow_nobody(directory: Path, bomb: str) -> None:
     """While one goes off the loop turns, and others are served."""
-    options: Any = {"trust_request_chat_template": True, "template_seconds": 1.0}
+    options: Any = {"trust_request_chat_template": True, "template_seconds": 0.3}
 
     async def main() -> None:
         async with serving(directory, **options) as client:
@@ -205,7 +205,7 @@ def test_a_clumsy_template_of_the_model_is_rendered_elsewhere(directory: Path) -
     """What does not fit the small budget gets the large one, in a process apart."""
 
     async def main() -> None:
-        async with serving(directory) as client:
+        async with serving(directory, template_seconds=LIMIT) as client:
             turns = "{% for i in range(90) %}{% for j in range(900) %}{% endfor %}{% endfor %}"
             tokenizer = client.server.engine.facts.tokenizer
             tokenizer.chat_templates["default"] = turns + "{{ messages[0].content }}"
@@ -284,7 +284,7 @@ def test_no_body_whatever_makes_the_server_fail(directory: Path, path: str, sche
         @settings(max_examples=150, suppress_health_check=list(HealthCheck))
         @given(bodies(schema))
         def tried(body: dict[str, Any]) -> None:
-            loop.run_until_complete(asyncio.wait_for(send(client, body), 30))
+            loop.run_until_complete(asyncio.wait_for(send(client, body), LIMIT))
 
         tried()
     finally:

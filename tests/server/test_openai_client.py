@@ -14,7 +14,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from tests.server.make import listening
+from tests.server.make import LIMIT, listening
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
 OLD = Path(__file__).parents[2] / "build" / "openai-1"
@@ -26,7 +26,7 @@ def client_of(port: int, key: str = "none") -> Any:
         base_url=f"http://127.0.0.1:{port}/v1",
         api_key=key,
         max_retries=0,
-        timeout=30,
+        timeout=LIMIT,
         _strict_response_validation=True,
     )
 
@@ -113,4 +113,4 @@ def test_the_client_of_before(directory: Path) -> None:
     )
     with listening(directory) as life:
         command = [sys.executable, "-c", program, str(life.port)]
-        subprocess.run(command, check=True, cwd=root, timeout=120)
+        subprocess.run(command, check=True, cwd=root, timeout=LIMIT)

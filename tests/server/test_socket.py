@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,7 +21,7 @@ import pytest
 
 from octavo.server.config import ServerConfig
 from tests.server.engine import ChainRunner, FakeEngine
-from tests.server.make import events, listening
+from tests.server.make import LIMIT, events, listening
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
 
@@ -34,21 +35,28 @@ class Gate:
 
     def __call__(self) -> None:
         self.num_steps += 1
-        self.is_open.wait(30)
+        assert self.is_open.wait(LIMIT), "nobody has opened it"
 
 
 def wait_until(condition: Any) -> None:
     """Poll, for what happens in another thread; a failure is told by the assertion."""
-    for _ in range(2000):
-        if condition():
-            return
+    until = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < until, "it has not happened"
         time.sleep(0.005)
-    raise AssertionError("it has not happened within 10 s")
+
+
+def get(port: int, path: str) -> httpx.Response:
+    return httpx.get(url(port, path), timeout=LIMIT)
+
+
+def post(port: int, path: str, body: Any) -> httpx.Response:
+    return httpx.post(url(port, path), json=body, timeout=LIMIT)
 
 
 def talk(port: int, sent: bytes, *, wait: bool = True) -> bytes:
     """Raw bytes there and back, until the server closes the connection."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=LIMIT) as connection:
         connection.sendall(sent)
         received = b""
         while wait and (part := connection.recv(65536)):
@@ -123,11 +131,12 @@ def test_a_trickle_is_not_an_arrival(directory: Path) -> None:
         begun = b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: "
         head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\n"
         for start in (begun, head):
-            with socket.create_connection(("127.0.0.1", life.port), timeout=20) as connection:
+            with socket.create_connection(("127.0.0.1", life.port)) as connection:
                 connection.sendall(start)
                 connection.settimeout(0.02)
                 answer = b""
-                for _ in range(500):
+                until = time.monotonic() + LIMIT
+                while time.monotonic() < until:
                     with contextlib.suppress(TimeoutError):
                         answer = connection.recv(4096)
                         break
@@ -166,7 +175,7 @@ def test_connections_are_bounded(directory: Path) -> None:
         for connection in held:
             connection.close()
         wait_until(lambda: life.num_connections == 0)
-        assert httpx.get(url(life.port, "/health")).status_code == 200
+        assert get(life.port, "/health").status_code == 200
     with listening(directory, max_connections=1) as life:
         connection = socket.create_connection(("127.0.0.1", life.port))
         wait_until(lambda: life.num_connections == 1)
@@ -208,7 +217,7 @@ def test_a_reader_that_reads_nothing_is_dropped(directory: Path, stream: bool) -
         connection.sendall(HEAD % len(body) + body)
         wait_until(lambda: life.server.metrics.slow_readers.value() == 1)
         wait_until(lambda: not engine.core.scheduler.sequences)
-        assert httpx.get(url(life.port, "/health")).status_code == 200
+        assert get(life.port, "/health").status_code == 200
         connection.close()
 
 
@@ -247,21 +256,21 @@ def test_draining_ends_every_stream_with_an_end(directory: Path) -> None:
         told: list[Any] = []
 
         def ask() -> None:
-            response = httpx.post(url(life.port, "/v1/completions"), json=body, timeout=30)
+            response = post(life.port, "/v1/completions", body)
             told.append(events(response.text))
 
         thread = threading.Thread(target=ask)
         thread.start()
         wait_until(lambda: gate.num_steps == 1)
         life.server.is_draining = True  # what the first signal does at once
-        assert httpx.get(url(life.port, "/health/ready")).status_code == 503
-        assert httpx.get(url(life.port, "/health/live")).status_code == 200
-        refused = httpx.post(url(life.port, "/v1/completions"), json=body)
+        assert get(life.port, "/health/ready").status_code == 503
+        assert get(life.port, "/health/live").status_code == 200
+        refused = post(life.port, "/v1/completions", body)
         assert refused.status_code == 503
         assert refused.json()["error"]["code"] == "server_shutdown"
         assert "retry-after" in refused.headers
         life.end_from_outside()
-        thread.join(20)
+        thread.join(LIMIT)
         assert told[0][-1]["error"]["code"] == "server_shutdown"
         gate.is_open.set()
 
@@ -269,12 +278,12 @@ def test_draining_ends_every_stream_with_an_end(directory: Path) -> None:
 def test_what_runs_may_finish_while_draining(directory: Path) -> None:
     gate = Gate()
     engine = FakeEngine(directory, runner=ChainRunner(gate))
-    with listening(directory, engine, drain_seconds=20) as life:
+    with listening(directory, engine, drain_seconds=LIMIT) as life:
         body = {"prompt": "x", "max_tokens": 5, "temperature": 0}
         told: list[Any] = []
 
         def ask() -> None:
-            told.append(httpx.post(url(life.port, "/v1/completions"), json=body, timeout=30))
+            told.append(post(life.port, "/v1/completions", body))
 
         thread = threading.Thread(target=ask)
         thread.start()
@@ -282,7 +291,7 @@ def test_what_runs_may_finish_while_draining(directory: Path) -> None:
         life.end_from_outside()
         wait_until(lambda: life.server.is_draining)
         gate.is_open.set()
-        thread.join(20)
+        thread.join(LIMIT)
         assert told[0].status_code == 200
         assert told[0].json()["usage"]["completion_tokens"] == 5
 
@@ -322,23 +331,26 @@ def test_signals_end_the_process_with_0(directory: Path, tmp_path: Path, num_sig
         ready = process.stdout.readline()
         port = int(ready.rpartition(":")[2])
         assert "Octavo serves tiny at http://127.0.0.1:" in ready
-        assert httpx.get(url(port, "/health")).status_code == 200
+        assert get(port, "/health").status_code == 200
         assert oct(os.stat(admin).st_mode)[-3:] == "600"
         assert oct(os.stat(admin.parent).st_mode)[-3:] == "700"
         transport = httpx.HTTPTransport(uds=str(admin))
-        with httpx.Client(transport=transport, base_url="http://localhost") as client:
+        base = "http://localhost"
+        with httpx.Client(transport=transport, base_url=base, timeout=LIMIT) as client:
             assert client.get("/in-flight").json() == {"in_flight": []}
         if num_signals == 2:  # somebody is being served, who would hold the drain
             body = json.dumps({"prompt": "x"}).encode()[:-1]
             head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n"
             held = socket.create_connection(("127.0.0.1", port))
             held.sendall(head + body)
-            time.sleep(0.1)
+            wait_until(
+                lambda: re.search(r"octavo:queue_requests{.*} 1", get(port, "/metrics").text)
+            )
         process.send_signal(signal.SIGTERM)
         if num_signals == 2:
-            wait_until(lambda: httpx.get(url(port, "/health")).status_code == 503)
+            wait_until(lambda: get(port, "/health").status_code == 503)
             process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(LIMIT) == 0
         assert not admin.exists()
     finally:
         if held is not None:

@@ -6,6 +6,7 @@ The model's name says what else it shall do: `fake?step=0.01&poison=7&how=abort`
     step      seconds a step takes
     poison    a request with this priority ends the engine, when it has given two tokens …
     how       … by `abort`, `raise`, `exit`, `hang` (holding Python's lock) or `stop` (SIGSTOP)
+    gate      a file: while it is there, no step that gives a third token ends
     fail      the engine's start fails with this text
     slots     sequences at once
 """
@@ -18,6 +19,7 @@ import secrets
 import signal
 import time
 from array import array
+from pathlib import Path
 from urllib.parse import parse_qsl
 
 from octavo.config import EngineArguments
@@ -38,7 +40,7 @@ from octavo.exec.inline import InlineExecutor
 from tests.sim.truth import VOCABULARY, extend, hash_of, next_token
 
 POISON_TOKEN = 60  # in a prompt, where `poison` is asked for
-HARMLESS = 2  # tokens that a poisoned request gives before it kills
+HARMLESS = 2  # tokens that a poisoned request gives before it kills, any before the gate
 
 
 class _Slot:
@@ -58,6 +60,7 @@ class FakeRunner:
         self._seconds = float(settings.get("step", "0"))
         self._poison = "poison" in settings
         self._how = settings.get("how", "abort")
+        self._gate = Path(settings["gate"]) if "gate" in settings else None
         self._slots: dict[int, _Slot] = {}
 
     def run(self, plan: StepPlan) -> StepResult:
@@ -76,18 +79,20 @@ class FakeRunner:
             if samples:
                 slot.tokens.append(token)
                 slot.state = extend(slot.state, token)
-                if self._poison:
-                    self._perhaps_die(slot)
+                if len(slot.tokens) - slot.num_prompt > HARMLESS:
+                    self._come_to(slot)
             tokens.append(token)
             payload = _payload(slot, start, start + count, samples)
             if payload is not None:
                 payloads.append((number, payload))
         return StepResult(plan.step, tuple(tokens), payloads=tuple(payloads))
 
-    def _perhaps_die(self, slot: _Slot) -> None:
-        is_poison = POISON_TOKEN in slot.tokens[: slot.num_prompt]
-        if is_poison and len(slot.tokens) - slot.num_prompt > HARMLESS:
+    def _come_to(self, slot: _Slot) -> None:
+        """What a test has put behind the first tokens."""
+        if self._poison and POISON_TOKEN in slot.tokens[: slot.num_prompt]:
             die(self._how)
+        while self._gate is not None and self._gate.exists():
+            time.sleep(0.001)
 
 
 def die(how: str) -> None:

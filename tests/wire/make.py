@@ -18,7 +18,7 @@ from octavo.frontend.process_client import ProcessClient
 from octavo.frontend.restarts import Timing
 
 FACTORY = "tests.wire.fake:make"
-LIMIT = 60.0  # seconds for whatever a test waits for; never part of a verdict
+LIMIT = 300.0  # seconds for whatever a test waits for; never part of a verdict
 
 
 def start(settings: str = "", timing: Timing | None = None) -> ProcessClient:
@@ -93,8 +93,11 @@ class Caller:
                 self._news.clear()
                 await self._news.wait()
 
+    def is_done(self) -> bool:
+        return len(self.ends) == len(self.tokens)
+
     async def all_ended(self) -> None:
-        await self.until(lambda: len(self.ends) == len(self.tokens))
+        await self.until(self.is_done)
 
     async def some_tokens(self, name: str, count: int = 1) -> None:
         await self.until(lambda: len(self.tokens[name]) >= count)

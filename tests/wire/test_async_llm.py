@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tests.frontend.tiny import make_model
 from tests.wire.make import FACTORY, LIMIT
 
 LONG = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True)
+ENDLESS = replace(LONG, max_tokens=4000)  # seconds: long enough for whatever ends it before
 SEEDED = SamplingParams(
     n=2, seed=3, max_tokens=40, ignore_eos=True, output_kind=RequestOutputKind.DELTA
 )
@@ -36,8 +38,14 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def fake(directory: Path) -> Iterator[AsyncLLM]:
-    engine = over_fake(directory)
+def gate(tmp_path: Path) -> Path:
+    """Open; `fake` gives each request two tokens while the file is there."""
+    return tmp_path / "gate"
+
+
+@pytest.fixture
+def fake(directory: Path, gate: Path) -> Iterator[AsyncLLM]:
+    engine = over_fake(directory, f"step=0.002&gate={gate}")
     yield engine
     engine.close()
 
@@ -105,11 +113,13 @@ def test_a_real_model_says_the_same_in_either_process_and_after_its_engine_was_k
         outside.close()
 
 
-def test_texts_and_usage_are_whole_after_a_death(fake: AsyncLLM) -> None:
+def test_texts_and_usage_are_whole_after_a_death(fake: AsyncLLM, gate: Path) -> None:
     async def world() -> None:
+        gate.touch()
         stream = fake.generate([1, 2, 3], LONG)
         await anext(stream)
         process_of(fake).kill()
+        gate.unlink()
         outputs = [output async for output in stream]
         last = outputs[-1]
         assert len(last.outputs[0].token_ids) == 60
@@ -125,14 +135,16 @@ def test_texts_and_usage_are_whole_after_a_death(fake: AsyncLLM) -> None:
     run(world())
 
 
-def test_leaving_aborting_pausing_and_resetting(fake: AsyncLLM) -> None:
+def test_leaving_aborting_pausing_and_resetting(fake: AsyncLLM, gate: Path) -> None:
     async def world() -> None:
         stream = fake.generate([1, 2], LONG, "left")
         await anext(stream)
         await stream.aclose()  # type: ignore[attr-defined]
+        gate.touch()
         stream = fake.generate([1, 2], LONG, "mine")
         await anext(stream)
         await fake.abort("mine")
+        gate.unlink()
         last = [output async for output in stream][-1]
         assert last.outputs[0].finish_reason == "abort"
         await fake.pause()
@@ -169,7 +181,7 @@ def test_closing_wakes_whoever_waits(directory: Path) -> None:
     process = process_of(engine)
 
     async def world() -> None:
-        stream = engine.generate([1], LONG)
+        stream = engine.generate([1], ENDLESS)
         await anext(stream)
         engine.close()
         with pytest.raises(EngineDeadError, match="the engine is closed"):
@@ -187,7 +199,7 @@ def test_when_no_engine_can_be_had_every_caller_is_told(directory: Path) -> None
     client: Any = engine._client
 
     async def world() -> None:
-        streams = [engine.generate([index], LONG) for index in range(3)]
+        streams = [engine.generate([index], ENDLESS) for index in range(3)]
         for stream in streams:
             await anext(stream)
         client._arguments = EngineArguments(model="fake?fail=the disk is gone")

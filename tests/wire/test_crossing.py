@@ -6,6 +6,7 @@ from array import array
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -19,8 +20,14 @@ from tests.wire.make import Caller, eventually, process_of, request, run, runnin
 
 
 @pytest.fixture(scope="module")
-def client() -> ProcessClient:  # type: ignore[misc]
-    with running("step=0.001") as client:
+def gate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Open; the client's engine gives each request two tokens while the file is there."""
+    return tmp_path_factory.mktemp("gate") / "gate"
+
+
+@pytest.fixture(scope="module")
+def client(gate: Path) -> ProcessClient:  # type: ignore[misc]
+    with running(f"step=0.001&gate={gate}") as client:
         yield client
 
 
@@ -80,15 +87,18 @@ def test_log_probabilities_of_tokens_and_prompts_and_hidden_states(client: Proce
     run(world)
 
 
-def test_log_probabilities_go_on_over_a_death() -> None:
+def test_log_probabilities_go_on_over_a_death(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
     asked = request("r", list(range(50)), logprobs=1, prompt_logprobs=0, max_tokens=60)
-    with running("step=0.005") as client:
+    with running(f"gate={gate}") as client:
 
         async def world() -> None:
             caller = Caller(client)
             caller.send(asked)
-            await caller.some_tokens("r", 5)
+            await caller.some_tokens("r", 2)
             process_of(client).kill()
+            gate.unlink()
             await caller.all_ended()
             parts = [event.payload for event in caller.events]
             sampled = [
@@ -118,14 +128,16 @@ def test_forks_share_what_their_parent_has_computed(client: ProcessClient) -> No
     run(world)
 
 
-def test_abort_pause_resume_and_reset(client: ProcessClient) -> None:
+def test_abort_pause_resume_and_reset(client: ProcessClient, gate: Path) -> None:
     prompt = [7] * 41
 
     async def world() -> None:
         caller = Caller(client)
+        gate.touch()
         caller.send(request("long", prompt, max_tokens=4000))
-        await caller.some_tokens("long", 3)
+        await caller.some_tokens("long", 2)
         caller.send(Abort("long"), Abort("nobody"))
+        gate.unlink()
         await caller.all_ended()
         assert caller.ends["long"].finish_reason == "abort"
         assert caller.ends["long"].stats is not None

@@ -9,7 +9,9 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,18 @@ from tests.wire import make
 from tests.wire.fake import POISON_TOKEN
 from tests.wire.make import Caller, eventually, process_of, request, run, running
 
-BRISK = Timing(watchdog_seconds=1.0, silence_seconds=1.5, rest_seconds=0.01)
+# One limit each: an engine that has to wait for a busy machine must not come near the other.
+SHORT_SILENCE = Timing(silence_seconds=1.5, rest_seconds=0.01)
+SHORT_STEPS = Timing(watchdog_seconds=0.3, rest_seconds=0.01)
+NUM_KILLS = 10
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """Closed: an engine with it gives each request two tokens, and goes on when it is removed."""
+    path = tmp_path / "gate"
+    path.touch()
+    return path
 
 
 def check(caller: Caller, *requests: Request) -> None:
@@ -41,27 +54,39 @@ def check(caller: Caller, *requests: Request) -> None:
 
 
 def test_ten_kills_under_fifty_streams_lose_no_token_and_repeat_none() -> None:
+    """Streams that all end before the tenth are followed by others."""
     seed = random.Random(4)
-    requests = [
-        request(f"r{index}", [index, 1, *range(index % 7)], max_tokens=500) for index in range(50)
-    ]
     with running("step=0.002") as client:
+
+        async def kill(caller: Caller, waits: bool) -> None:
+            await eventually(lambda: client._state is State.READY)
+            num_heard = len(caller.events)
+            if waits:  # or engine after engine may be killed before it has given a token
+                await caller.until(lambda: len(caller.events) > num_heard or caller.is_done())
+            await asyncio.sleep(seed.random() * 0.12)
+            process_of(client).kill()
+            await eventually(lambda: client._state is not State.READY)
 
         async def world() -> None:
             caller = Caller(client)
-            caller.send(*requests)
-            for _ in range(10):
-                await caller.until(lambda: client._state is State.READY or bool(caller.ends))
-                await asyncio.sleep(seed.random() * 0.12)
-                process_of(client).kill()
-                await eventually(lambda: client._state is not State.READY)
-            await caller.all_ended()
-            check(caller, *requests)
-            assert client.restarts.num_restarts == 10
-            stats = caller.ends["r0"].stats
-            assert stats is not None
-            assert stats.held_seconds[RESTART] > 0
-            assert stats.num_output_tokens == 500
+            num_kills = 0
+            while num_kills < NUM_KILLS:
+                run = len(caller.ends) // 50
+                requests = [
+                    request(f"r{run}-{index}", [index, 1, *range(index % 7)], max_tokens=500)
+                    for index in range(50)
+                ]
+                caller.send(*requests)
+                while num_kills < NUM_KILLS and not caller.is_done():
+                    await kill(caller, waits=bool(num_kills % 2))
+                    num_kills += 1
+                await caller.all_ended()
+                check(caller, *requests)
+            assert client.restarts.num_restarts == NUM_KILLS
+            told = [end.stats for end in caller.ends.values() if end.stats is not None]
+            assert len(told) == len(caller.ends)
+            assert max(stats.held_seconds.get(RESTART, 0.0) for stats in told) > 0
+            assert {stats.num_output_tokens for stats in told} == {500}
 
         run(world)
 
@@ -70,7 +95,8 @@ def test_ten_kills_under_fifty_streams_lose_no_token_and_repeat_none() -> None:
 def test_a_poisoned_request_fails_alone_and_others_go_on(how: str) -> None:
     poison = request("poison", [1, POISON_TOKEN], max_tokens=50)
     others = [request(f"r{index}", [index], max_tokens=60) for index in range(6)]
-    with running(f"step=0.002&poison=1&how={how}", BRISK) as client:
+    timing = SHORT_SILENCE if how == "hang" else Timing(rest_seconds=0.01)
+    with running(f"step=0.002&poison=1&how={how}", timing) as client:
 
         async def world() -> None:
             caller = Caller(client)
@@ -82,7 +108,10 @@ def test_a_poisoned_request_fails_alone_and_others_go_on(how: str) -> None:
             assert end.message is not None
             assert "this request ended the engine" in end.message
             assert len(caller.tokens["poison"]) == 2
-            assert client.restarts.num_restarts == 3  # two more tries, and one engine for the rest
+            # Two more tries, and one engine for the rest. What is only slow may be taken for one
+            # that hangs, and replaced as well.
+            num_restarts = client.restarts.num_restarts
+            assert num_restarts == 3 or (how == "hang" and num_restarts > 3)
             late = request("late")
             caller.send(late)
             await caller.all_ended()
@@ -91,9 +120,9 @@ def test_a_poisoned_request_fails_alone_and_others_go_on(how: str) -> None:
         run(world)
 
 
-def test_a_stopped_engine_is_silent_and_replaced() -> None:
+def test_a_stopped_engine_is_silent_and_replaced(gate: Path) -> None:
     one = request("r", max_tokens=300)
-    with running("step=0.002", BRISK) as client:
+    with running(f"gate={gate}", SHORT_SILENCE) as client:
 
         async def world() -> None:
             caller = Caller(client)
@@ -101,6 +130,7 @@ def test_a_stopped_engine_is_silent_and_replaced() -> None:
             await caller.some_tokens("r")
             process_of(client).send_signal(signal.SIGSTOP)
             await eventually(lambda: not client.is_well())
+            gate.unlink()
             await caller.all_ended()
             check(caller, one)
             assert client.restarts.num_restarts == 1
@@ -113,7 +143,7 @@ def test_a_step_without_end_is_ended_by_the_watchdog_with_its_stacks_in_the_log(
 ) -> None:
     """The pulse goes on, since this step holds no lock; the facts it tells are what counts."""
     poison = request("poison", [POISON_TOKEN])
-    with running("poison=1&how=sleep", BRISK) as client:
+    with running("poison=1&how=sleep", SHORT_STEPS) as client:
 
         async def world() -> None:
             caller = Caller(client)
@@ -202,8 +232,16 @@ sys.stdin.read()
 """
 
 
+@pytest.fixture
+def sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where they are: whoever starts an engine elsewhere just then does not tidy up here."""
+    with tempfile.TemporaryDirectory() as name:  # pytest's own can be too long for a socket
+        monkeypatch.setenv("XDG_RUNTIME_DIR", name)
+        yield Path(name)
+
+
 @pytest.mark.parametrize("in_thread", [False, True])
-def test_a_front_end_that_is_killed_takes_its_engine_along(in_thread: bool) -> None:
+def test_a_front_end_that_is_killed_takes_its_engine_along(sockets: Path, in_thread: bool) -> None:
     program = PARENT
     if in_thread:  # the kernel's signal would come too early there: the pulse looks after it
         program = PARENT.replace(
@@ -227,7 +265,8 @@ def test_a_front_end_that_is_killed_takes_its_engine_along(in_thread: bool) -> N
         parent.wait()
     asyncio.run(eventually(lambda: not _is_alive(int(pid))))
     assert Path(path).exists()  # nobody was there to tidy up
-    remove_abandoned(Path(path).parents[1])
+    assert Path(path).parents[1] == sockets
+    remove_abandoned(sockets)
     assert not Path(path).parent.exists()
 
 
@@ -276,9 +315,9 @@ def test_closing_from_another_thread() -> None:
     run(world)
 
 
-def test_an_engine_that_speaks_nonsense_is_replaced() -> None:
+def test_an_engine_that_speaks_nonsense_is_replaced(gate: Path) -> None:
     one = request("r", max_tokens=100)
-    with running("step=0.005") as client:
+    with running(f"gate={gate}") as client:
 
         async def world() -> None:
             caller = Caller(client)
@@ -286,6 +325,7 @@ def test_an_engine_that_speaks_nonsense_is_replaced() -> None:
             await caller.some_tokens("r")
             assert client._up is not None
             client._up._num_received += 1  # as if a frame had been lost
+            gate.unlink()
             await caller.all_ended()
             check(caller, one)
             assert client.restarts.num_restarts == 1

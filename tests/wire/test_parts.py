@@ -112,8 +112,6 @@ def test_silence_and_steps_without_end_are_charged() -> None:
     vigil = Vigil(TIMING, 0.0)
     vigil.ready(5.0)
     vigil.hear(5.0, None)
-    assert vigil.is_fresh(5.5)
-    assert not vigil.is_fresh(6.5)
     assert vigil.charge(7.0, has_work=True) is None
     assert "no sign of life for 2.5 s" in str(vigil.charge(7.5, has_work=True))
     vigil.hear(20.0, Pulse(0, 15.0, 4))
@@ -122,6 +120,31 @@ def test_silence_and_steps_without_end_are_charged() -> None:
     assert vigil.charge(20.0, has_work=False) is None
     vigil.hear(40.0, Pulse(1, 1.0, 4))  # it was done
     assert vigil.charge(41.0, has_work=True) is None
+
+
+def test_an_engine_is_fresh_until_half_of_the_silence_it_may_keep_is_over() -> None:
+    vigil = Vigil(TIMING, 0.0)
+    vigil.ready(0.0)
+    vigil.hear(0.0, None)
+    for tick in range(1, 5):
+        vigil.look(tick * TICK_SECONDS)
+        assert vigil.is_fresh(tick * TICK_SECONDS)
+    vigil.look(5 * TICK_SECONDS)
+    assert not vigil.is_fresh(5 * TICK_SECONDS)
+
+
+def test_who_has_not_looked_for_long_does_not_call_the_engine_stale() -> None:
+    """Its signs of life may lie there unread: nobody is turned away for our own sleep."""
+    vigil = Vigil(TIMING, 0.0)
+    vigil.ready(0.0)
+    vigil.hear(0.0, None)
+    vigil.look(TICK_SECONDS)
+    assert vigil.is_fresh(60.0)
+    vigil.look(60.0)
+    assert vigil.is_fresh(60.0)
+    for tick in range(1, 6):
+        vigil.look(60.0 + tick * TICK_SECONDS)
+    assert not vigil.is_fresh(60.0 + 5 * TICK_SECONDS)
 
 
 def test_a_step_that_was_too_long_has_longer_in_the_next_engine() -> None:

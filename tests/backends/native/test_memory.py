@@ -1,0 +1,45 @@
+"""A step for which there is no memory fails with words, and harms no later one."""
+
+from __future__ import annotations
+
+from tests.backends.native.test_team import run_alone
+
+# The address space is bounded to what is there, so that the system itself refuses the scratch.
+SCRIPT = """
+import resource
+import numpy as np
+from pathlib import Path
+from tests.backends.native.tiny import make_batch, make_native
+from tests.runner.tiny import FULL
+
+def allow(num_bytes):
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (num_bytes, hard))
+
+backend = make_native(FULL, 160, 16, num_threads=1)
+small, large = make_batch((1, 0, 8)), make_batch((2, 0, 600))
+expected = backend.forward(small).logits.copy()
+for array in ("_logits", "_hidden"):  # what is asked of numpy is not what is to be refused
+    width = getattr(backend, array).shape[1]
+    setattr(backend, array, np.empty((600, width), np.float32))
+allow(int(Path("/proc/self/statm").read_text().split()[0]) * 4096)
+for _ in range(2):
+    try:
+        backend.forward(large)
+        print("not refused")
+    except MemoryError as error:
+        print(error)
+allow(resource.RLIM_INFINITY)
+print("again:", np.array_equal(backend.forward(small).logits, expected))
+whole = backend.forward(large).logits.copy()
+other = make_native(FULL, 160, 16, num_threads=1)
+print("larger:", np.array_equal(whole, other.forward(large).logits))
+"""
+
+
+def test_a_step_without_memory_fails_and_the_next_are_exact() -> None:
+    told = run_alone(SCRIPT).splitlines()
+    assert told[0] == told[1]
+    assert told[0].startswith("the system gives the native engine no more memory: free some")
+    assert "max_num_batched_tokens" in told[0]
+    assert told[2:] == ["again: True", "larger: True"]
