@@ -340,3 +340,28 @@ def test_unknown_fields_are_told_or_refused(directory: Path) -> None:
             assert "did you mean 'temperature'?" in error["message"]
 
     asyncio.run(main())
+
+
+def test_unknown_fields_inside_of_others_are_told_by_their_path(directory: Path) -> None:
+    async def main() -> None:
+        body = {
+            "prompt": "x",
+            "max_tokens": 1,
+            "stream": True,
+            "stream_options": {"include_usage": True, "includ_obfuscation": 1, "a b": []},
+            "response_format": {"type": "text", "json_schema": None, "strictly": True},
+        }
+        async with serving(directory) as client:
+            response = await client.post("/v1/completions", json=body)
+            assert events(response.text)[-1]["usage"]["completion_tokens"] == 1
+            told = response.headers["x-octavo-unknown-fields"].split(",")
+            assert set(told) == {"stream_options.includ_obfuscation", "response_format.strictly"}
+            assert client.server.metrics.unknown_fields.value() == 3
+        async with serving(directory, strict=True) as client:
+            del body["response_format"]
+            error = (await client.post("/v1/completions", json=body)).json()["error"]
+            assert error["code"] == "unknown_parameter"
+            assert error["param"] == "stream_options.includ_obfuscation"
+            assert "did you mean 'include_obfuscation'?" in error["message"]
+
+    asyncio.run(main())
