@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
@@ -37,6 +38,16 @@ class Parser(argparse.ArgumentParser):
     def flags(self) -> list[str]:
         """Every flag, those that are not shown included."""
         return [flag for action in self._actions for flag in action.option_strings]
+
+    def spellings(self, words: Sequence[str]) -> dict[str, str]:
+        """Each setting's flag, as it is typed in `words` or, where it is not, by its first name."""
+        typed = {word.partition("=")[0] for word in words}
+        found = {}
+        for action in self._actions:
+            named = [flag for flag in action.option_strings if not flag.startswith("--no-")]
+            if named:
+                found[action.dest] = next((flag for flag in named if flag in typed), named[0])
+        return found
 
     def visible_actions(self) -> list[argparse.Action]:
         """The arguments that `--help` shows."""

@@ -322,6 +322,16 @@ def test_an_unknown_model_is_404(directory: Path) -> None:
             assert response.status_code == 404
             assert response.json()["error"]["code"] == "model_not_found"
             assert response.json()["error"]["param"] == "model"
+        async with serving(directory, served_model_name=("a", "b")) as client:
+            for name in ("a", "b"):
+                response = await client.complete(model=name, max_tokens=1)
+                assert response["model"] == "a"
+                assert (await client.get(f"/v1/models/{name}")).json()["id"] == name
+            listed = (await client.get("/v1/models")).json()["data"]
+            assert [card["id"] for card in listed] == ["a", "b"]
+            error = (await client.complete(model="c"))["error"]
+            assert error["message"].endswith("does not exist; this server has 'a' or 'b'")
+            assert 'model_name="a"' in (await client.get("/metrics")).text
 
     asyncio.run(main())
 
