@@ -247,7 +247,7 @@ def test_echo_prepends_the_assistants_own_words(directory: Path) -> None:
         ({"modalities": ["audio"]}, "modalities"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"reasoning_effort": "enormous"}, "reasoning_effort"),
-        ({"chat_template_kwargs": {"messages": []}}, "messages"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": "x" * 2000}]}, "messages"),
     ],

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from octavo.server.route import Route
+from octavo.server.routes import ROUTES
 from tests.server.make import Client, events, serving
 
 PROMPT = "The quick"
@@ -252,7 +255,7 @@ def test_min_tokens_goes_beyond_no_limit(directory: Path) -> None:
     ("fields", "param", "words"),
     [
         ({"temperature": 3}, "temperature", "2.0"),
-        ({"temperature": "hot"}, "temperature", "expected float"),
+        ({"temperature": "hot"}, "temperature", "expected number or null, got string"),
         ({"top_p": 0}, "top_p", "> 0.0"),
         ({"n": 0}, "n", ">= 1"),
         ({"n": 2, "temperature": 0}, "n", "the same text"),
@@ -265,7 +268,11 @@ def test_min_tokens_goes_beyond_no_limit(directory: Path) -> None:
         ({"stop": ["x"] * 17}, "stop", "<= 16"),
         ({"stop": ""}, "stop", ">= 1"),
         ({"logit_bias": {"900": 1}}, "logit_bias", "vocabulary has 300"),
-        ({"logit_bias": {"x": 1}}, "logit_bias", "whole number"),
+        ({"logit_bias": {"x": 1}}, "logit_bias", "the key 'x', which is no token id"),
+        ({"logit_bias": {"1": 2, "7": "x"}}, "logit_bias", "number, got string under '7'"),
+        ({"logit_bias": {"7": None}}, "logit_bias", "got null under '7'"),
+        ({"truncation_side": "mid"}, "truncation_side", "one of 'left', 'right', got 'mid'"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "leaves nothing"),
         ({"allowed_token_ids": []}, "allowed_token_ids", "no token could be chosen"),
         ({"prompt": []}, "prompt", "empty list"),
         ({"prompt": ""}, "prompt", "no tokens"),
@@ -278,7 +285,8 @@ def test_min_tokens_goes_beyond_no_limit(directory: Path) -> None:
         ({"stream_options": {"include_usage": True}}, "stream_options", "stream=true"),
         ({"stream": True, "prompt_logprobs": 1}, "prompt_logprobs", "not streamed"),
         ({"suffix": "end"}, "suffix", "suffix"),
-        ({"best_of": 2}, "best_of", "use n"),
+        ({"best_of": 2}, "best_of", "best_of: answers are not chosen among; use n"),
+        ({"stream_options": 5}, "stream_options", "stream_options: expected object"),
         ({"use_beam_search": True}, "use_beam_search", "beam search"),
         ({"guided_json": {"type": "object"}}, "guided_json", "structured output"),
         ({"structured_outputs": {"regex": "a"}}, "structured_outputs", "structured output"),
@@ -293,6 +301,40 @@ def test_what_is_wrong_is_named(directory: Path, fields: Any, param: str, words:
     assert error["param"] == param, error
     assert words in error["message"]
     assert error["type"] == "invalid_request_error"
+    assert error["message"].count(f"{param}:") <= 1
+    assert "`" not in error["message"]
+
+
+@pytest.mark.parametrize("route", [each for each in ROUTES if each.request is not None])
+def test_every_field_that_is_wrong_is_named_once(directory: Path, route: Route) -> None:
+    """In words of JSON, whatever the field; what takes anything is left alone."""
+
+    messages = [{"role": "user", "content": "x"}]
+    least: dict[str, dict[str, Any]] = {
+        "/v1/completions": {"prompt": "x", "max_tokens": 1},
+        "/v1/chat/completions": {"messages": messages, "max_tokens": 1},
+        "/tokenize": {},
+        "/detokenize": {"tokens": []},
+    }
+
+    async def main() -> None:
+        assert route.request is not None
+        async with serving(directory) as client:
+            for name in route.request.__struct_fields__:
+                for wrong in ({"a": [1]}, [[{}]], "wrong", -7.5):
+                    body = {**least[route.path], name: wrong}
+                    response = await client.post(route.path, json=body)
+                    if response.status_code == 200:
+                        continue
+                    error = response.json()["error"]
+                    message = error["message"]
+                    if "give either" in message:  # a conversation, or a text?
+                        continue
+                    assert re.split(r"[.\[]", error["param"])[0] == name, (wrong, error)
+                    assert len(re.findall(rf"\b{name}\b", message)) == 1, message
+                    assert not re.search(r"\b(str|int|float|bool|enum)\b|\.\.\.|`", message)
+
+    asyncio.run(main())
 
 
 def test_whole_numbers_may_be_written_with_a_point(directory: Path) -> None:

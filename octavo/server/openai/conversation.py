@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from octavo.frontend.messages import OWN_VARIABLES
 from octavo.frontend.preparer import Conversation, Job
 from octavo.server.config import ServerConfig
 from octavo.server.errors import invalid, not_yet
@@ -19,7 +20,7 @@ def conversation_job(request: ChatRequest | TokenizeRequest, config: ServerConfi
     """What is to be rendered and tokenised; raises ApiError for what no template could take."""
     if request.chat_template is not None and not config.trust_request_chat_template:
         raise invalid(
-            "templates of requests are not trusted here; start the server with "
+            "chat_template: those of requests are not trusted here; start the server with "
             "--trust-request-chat-template if they should be",
             "chat_template",
         )
@@ -35,6 +36,9 @@ def conversation_job(request: ChatRequest | TokenizeRequest, config: ServerConfi
         opens = not continues
     assert request.messages is not None
     variables = dict(request.chat_template_kwargs or {})
+    if taken := OWN_VARIABLES & variables.keys():
+        name = f"chat_template_kwargs.{min(taken)}"
+        raise invalid(f"{name} cannot be given so; it is a field of its own", name)
     documents = None
     if isinstance(request, ChatRequest):
         documents = request.documents

@@ -111,6 +111,9 @@ def _cut(
         return prompt
     if keep == -1:
         keep = max(1, most - max(1, wanted or 1))
+    if keep == 0:
+        name = "truncate_prompt_tokens"
+        raise invalid(f"{name}=0 leaves nothing of the prompt; give 1 at least, or -1", name)
     ids = prompt.token_ids
     if len(ids) <= keep:
         return prompt

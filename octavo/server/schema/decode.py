@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -28,6 +28,10 @@ _MANY_WORDS = object()  # equal to nothing that asks for nothing
 _CUT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _SAFE = re.compile(r"^[A-Za-z0-9._:\-\[\]]{1,192}$")
 _MOST_IN_HEADER = 16
+# msgspec's names for what JSON calls otherwise.
+_WORDS = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
+_WORD = re.compile(rf"\b({'|'.join(_WORDS)})\b")
+_MISSING = re.compile(r"required field (\w+)")
 _WHERE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>.*)`)?$", re.DOTALL)
 
 
@@ -61,6 +65,7 @@ class _Field:
 
     name: str
     type: Any
+    choices: tuple[str, ...]  # of a literal; else empty
     decoder: msgspec.json.Decoder[Any]
     is_required: bool
     is_integer: bool
@@ -83,7 +88,7 @@ class _Field:
         except msgspec.ValidationError as error:
             whole = _whole(part) if self.is_integer else None
             if whole is None:
-                raise _explained(str(error), self.name) from None
+                raise self._explained(str(error), part) from None
             return self.read(msgspec.Raw(b"%d" % whole), unknown)
         except UnicodeDecodeError:
             raise invalid(f"{self.name} is not valid JSON: it is not UTF-8", self.name) from None
@@ -95,6 +100,28 @@ class _Field:
             raise _too_deep(self.name)
         return value
 
+    def _explained(self, text: str, part: msgspec.Raw) -> ApiError:
+        """msgspec's words as a client's, with the field in front."""
+        found = _WHERE.match(text)
+        assert found is not None  # the pattern matches anything
+        what, path = found["what"], found["path"] or ""
+        if self.choices and what.startswith("Invalid enum value"):
+            given = what.removeprefix("Invalid enum value ")
+            among = ", ".join(map(repr, self.choices))
+            return invalid(f"{self.name}: expected one of {among}, got {given}", self.name)
+        what = _WORD.sub(lambda match: _WORDS[match[1]], _lower(what.replace("`", "")))
+        what = what.replace("object | null", "object").replace(" | ", " or ")
+        if path.startswith("[...]"):  # the value of a key, which msgspec does not name
+            what += f" under {_first_bad_key(part)!r}"
+            path = ""
+        path = self.name + path
+        if missing := _MISSING.search(what):
+            path = f"{path}.{missing[1]}"
+            return invalid(f"{path} is missing", path)
+        if found["key"]:
+            what += ", as a key"
+        return invalid(f"{path}: {what}", path)
+
 
 @lru_cache(maxsize=64)
 def _fields(kind: type[msgspec.Struct]) -> Mapping[str, _Field]:
@@ -103,6 +130,7 @@ def _fields(kind: type[msgspec.Struct]) -> Mapping[str, _Field]:
         field.name: _Field(
             field.name,
             field.type,
+            _choices(bare[field.name]),
             msgspec.json.Decoder(field.type),
             field.required,
             _is_integer(bare[field.name]),
@@ -196,19 +224,22 @@ def _is_integer(hint: Any) -> bool:
     return hint is int or (type(None) in arguments and int in arguments)
 
 
-def _explained(text: str, name: str) -> ApiError:
-    """msgspec's words, with the field in front; they speak of the schema and hold no data."""
-    found = _WHERE.match(text)
-    assert found is not None  # the pattern matches anything
-    path = name + (found["path"] or "")
-    what = _lower(found["what"].replace("`", "").replace("object | null", "object"))
-    missing = re.search(r"required field (\w+)", what)
-    if missing:
-        path = f"{path}.{missing[1]}"
-        return invalid(f"{path} is missing", path)
-    if found["key"]:
-        path += " (a key)"
-    return invalid(f"{path}: {what}", path)
+def _choices(hint: Any) -> tuple[str, ...]:
+    """Of a literal, which may be one of several types."""
+    for each in (hint, *get_args(hint)):
+        if get_origin(each) is Literal:
+            return get_args(each)
+    return ()
+
+
+def _first_bad_key(part: msgspec.Raw) -> str:
+    """Of an object whose values must be numbers."""
+    for key, value in _CUT.decode(part).items():
+        try:
+            msgspec.json.decode(value, type=float)
+        except msgspec.ValidationError:
+            return key[:64]
+    return ""
 
 
 def _why(error: msgspec.DecodeError) -> str:

@@ -56,7 +56,9 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "guided_regex": Unsupported(_empty, _STRUCTURED, '""'),
     "guided_choice": Unsupported(_empty, _STRUCTURED, "[]"),
     "guided_grammar": Unsupported(_empty, _STRUCTURED, '""'),
-    "best_of": Unsupported(_one_of(1), "best_of is not supported; use n", "1"),
+    "best_of": Unsupported(
+        _one_of(1), "answers are not chosen among; use n, which gives them all", "1"
+    ),
     "suffix": Unsupported(_empty, "text cannot be filled in before a suffix; leave it out", '""'),
     "prompt_embeds": Unsupported(_empty, "prompts are texts or token ids", "[]"),
     "use_beam_search": Unsupported(_one_of(False), _BEAMS, "false"),
