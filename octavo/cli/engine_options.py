@@ -9,7 +9,7 @@ import argparse
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, get_args
 
-from octavo.cli.parsing import Parser, byte_count, token_count
+from octavo.cli.parsing import Parser, byte_count, sequence_length, token_count
 from octavo.config import FIXED, INERT, CpuWeights, EngineArguments
 from octavo.loader import DEFAULT_MODEL
 
@@ -107,7 +107,7 @@ def _add_model_options(group: argparse._ArgumentGroup) -> None:
         "max_model_len",
         "tokens a sequence may have, as in 4096 or 32k; by default as many as the model can and "
         "the memory holds",
-        type=token_count,
+        type=sequence_length,
         metavar="TOKENS",
         default_text="",
     )

@@ -94,6 +94,7 @@ _INERT = {
     "max-log-len": "prompts are not logged unless --log-prompts",
     "device": "the backend knows",
     "chat-template-content-format": "it is seen from the template",
+    "guided-decoding-backend": "structured output is not there yet",
     "structured-outputs-config": "structured output is not there yet",
     "enable-force-include-usage!": "clients that want it send stream_options",
 }
@@ -102,6 +103,9 @@ _REFUSED = {
     "ssl-keyfile": "there is no TLS; put a reverse proxy in front",
     "ssl-certfile": "there is no TLS; put a reverse proxy in front",
     "ssl-ca-certs": "there is no TLS; put a reverse proxy in front",
+    "shutdown-timeout": "--drain-seconds says how long running requests may finish",
+    "otlp-traces-endpoint": "traces are not sent; /metrics and explain tell where time went",
+    "hf-token": "other users could see it in the list of processes; set HF_TOKEN",
     "uds": "it listens on TCP; --admin-socket is a unix socket for operators",
     "config": "options are given on the command line",
     "default-chat-template-kwargs": "send chat_template_kwargs with the request",

@@ -89,6 +89,19 @@ def test_a_template_may_stand_on_the_command_line() -> None:
     assert server("--chat-template", "{{ messages }}").chat_template == "{{ messages }}"
 
 
+def test_underscores_are_dashes_and_auto_is_what_fits() -> None:
+    for words in (("--max_model_len", "4096"), ("--max_model_len=4096",)):
+        assert engine("m", *words).max_model_len == 4096
+    for text in ("auto", "-1"):
+        assert engine("m", "--max-model-len", text).max_model_len is None
+    with pytest.raises(
+        UsageError, match=r"no option --max_modl_len; did you mean --max-model-len\? "
+    ):
+        engine("m", "--max_modl_len", "5")
+    with pytest.raises(UsageError, match="no option --mystery; see"):
+        engine("m", "--mystery", "5")
+
+
 def test_short_flags_are_vllms() -> None:
     words = ("-tp", "1", "-pp=1", "-dp", "1", "-dcp", "1", "-q", "None", "-O3", "-O", "0")
     assert engine("m", *words, "-cc", '{"mode": 3}') == EngineArguments(model="m")

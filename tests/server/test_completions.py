@@ -378,6 +378,41 @@ def test_an_unknown_model_is_404(directory: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/completions", "/v1/completions"),
+        ("/v1/v1/completions", "/v1/completions"),
+        ("//v1/completions", "/v1/completions"),
+        ("/v1/tokenize", "/tokenize"),
+        ("/v1/nothing", None),
+    ],
+)
+def test_a_path_that_is_nearly_one_is_told(directory: Path, path: str, meant: str | None) -> None:
+    async def main() -> None:
+        async with serving(directory) as client:
+            response = await client.post(f"http://localhost{path}", json={"prompt": "x"})
+            message = response.json()["error"]["message"]
+            advice = f"did you mean {meant}? " if meant else "GET /docs lists"
+            assert response.status_code == 404
+            assert f"there is no such route; {advice}" in message
+
+    asyncio.run(main())
+
+
+def test_a_seed_of_minus_one_is_none(directory: Path) -> None:
+    """Two are drawn, and differ; a seed gives the same text twice."""
+
+    async def main() -> None:
+        async with serving(directory) as client:
+            fields = {"max_tokens": 20, "temperature": 1.0, "ignore_eos": True}
+            for seed, num_texts in ((7, 1), (-1, 2)):
+                answers = [await client.complete(**fields, seed=seed) for _ in range(2)]
+                assert len({answer["choices"][0]["text"] for answer in answers}) == num_texts
+
+    asyncio.run(main())
+
+
 def test_unknown_fields_are_told_or_refused(directory: Path) -> None:
     async def main() -> None:
         body = {"prompt": "x", "max_tokens": 1, "temprature": 1, "zzz\r\nx: y": 2}

@@ -14,6 +14,7 @@ from octavo.server.engine import ModelFacts
 from octavo.server.errors import invalid
 from octavo.server.schema.sampling import CommonRequest
 
+NO_SEED = -1  # as vLLM has it: drawn for the request
 _FROM_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _AS_GIVEN = (
     *("min_tokens", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens"),
@@ -36,6 +37,8 @@ def sampling_of(
     for name in _IF_GIVEN:
         if (value := getattr(request, name)) is not None:
             given[name] = value
+    if request.seed == NO_SEED:
+        del given["seed"]
     kind = RequestOutputKind.DELTA if request.stream else RequestOutputKind.FINAL_ONLY
     try:
         sampling = SamplingParams(
