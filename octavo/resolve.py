@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from octavo import env
-from octavo.backends.base import ELEMENT_BYTES, KVLayout, StepSize, TensorSize
+from octavo.backends.base import ELEMENT_BYTES, FLOAT_TYPES, KVLayout, StepSize, TensorSize
 from octavo.backends.select import Choice, Name, select
 from octavo.config import EngineArguments
 from octavo.core.config import ConfigError, CoreConfig
@@ -60,6 +60,7 @@ def resolve(
     level = logging.WARNING if is_fallback else logging.INFO  # it is slower, and takes more memory
     log.log(level, "backend=%s: %s", choice.name, choice.reason)
     bill = make_bill(arguments, opened, layout, choice)
+    _warn_if_quantised(arguments, opened)
     dtype = choose_dtype(arguments, choice.name)
     max_len = arguments.max_model_len or spec.max_len
     if max_len > spec.max_len:
@@ -153,10 +154,11 @@ def make_bill(
 
 def _check_native(arguments: EngineArguments) -> None:
     """Refuse what the engine could not be made of, or what would only keep it waiting."""
-    from octavo.backends.native import _native
+    from octavo.backends.native.tiers import choose_tier
 
     try:
         threads = arguments.num_threads or env.cpu_threads()
+        choose_tier(env.cpu_instruction_set())
     except ValueError as error:
         raise ConfigError(str(error)) from None
     cores, _ = num_cores()
@@ -166,10 +168,19 @@ def _check_native(arguments: EngineArguments) -> None:
             "use: threads would wait for each other in every step; leave it out, or ask for "
             f"{cores} at most"
         )
-    tier, tiers = env.cpu_instruction_set(), _native.tiers()
-    if tier and tier not in tiers:
-        raise ConfigError(
-            f"OCTAVO_CPU_ISA={tier!r} is not one that this processor runs: {', '.join(tiers)}"
+
+
+def _warn_if_quantised(arguments: EngineArguments, opened: OpenedModel) -> None:
+    """What is quantised already is kept as it is, whatever was asked for."""
+    if arguments.cpu_weights == "auto":
+        return
+    types = {tensor.type for tensor in tensor_sizes(opened) if tensor.is_matrix}
+    if types.isdisjoint(FLOAT_TYPES):
+        log.warning(
+            "cpu_weights=%s changes nothing: the file's weights are quantised already (%s), and "
+            "are kept so; leave it out, or take the model's bf16 files",
+            arguments.cpu_weights,
+            ", ".join(sorted(types)),
         )
 
 
@@ -212,8 +223,16 @@ def _cache_size(
     arguments: EngineArguments, layout: KVLayout, bill: MemoryBill, max_len: int, free_bytes: int
 ) -> tuple[int, int]:
     """How many blocks, and the longest sequence that then fits."""
-    if arguments.num_gpu_blocks_override is not None:
-        return arguments.num_gpu_blocks_override, max_len
+    asked = arguments.num_gpu_blocks_override
+    if asked is not None:
+        least = len(layout.windows) + 1
+        if asked < least:
+            raise ConfigError(
+                f"num_gpu_blocks_override={asked} leaves no sequence room for a token: this model "
+                f"keeps KV in {len(layout.windows)} groups of layers, each with blocks of its own, "
+                f"and one block is nobody's; give {least} at least, or leave it out"
+            )
+        return asked, max_len
     budget = arguments.kv_cache_memory_bytes
     if budget is None:
         budget = default_kv_bytes(bill, free_bytes)

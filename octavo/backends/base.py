@@ -14,6 +14,7 @@ from octavo.layers import CausalLM, Module, Ops, Value
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
 
+FLOAT_TYPES = ("F32", "F16", "BF16")  # stored as they are: what is not quantised
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}  # by the names of dtypes
 NO_ROWS = np.zeros(0, np.int32)
 Longs = NDArray[np.int64]

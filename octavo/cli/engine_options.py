@@ -9,7 +9,7 @@ import argparse
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, get_args
 
-from octavo.cli.parsing import Parser, byte_count, token_count
+from octavo.cli.parsing import Parser, byte_count, sequence_length, token_count
 from octavo.config import FIXED, INERT, CpuWeights, EngineArguments
 from octavo.loader import DEFAULT_MODEL
 
@@ -26,8 +26,20 @@ _ALONE = frozenset(
         "disable_log_requests",
         "enable_log_requests",
         "enable_lora",
+        "enable_expert_parallel",
+        "async_scheduling",
     }
 )
+_SHORT = {  # as vLLM has them
+    "tensor_parallel_size": "-tp",
+    "pipeline_parallel_size": "-pp",
+    "data_parallel_size": "-dp",
+    "decode_context_parallel_size": "-dcp",
+    "enable_expert_parallel": "-ep",
+    "quantization": "-q",
+    "compilation_config": "-cc",
+    "optimization_level": "-O",
+}
 _DEFAULTS = {field.name: field.default for field in fields(EngineArguments)}
 
 
@@ -49,6 +61,14 @@ def model_of(arguments: argparse.Namespace) -> str:
         from octavo.cli.parsing import UsageError
 
         raise UsageError(f"two models are named, {word!r} and --model {flag!r}; name one")
+    served: list[str] = getattr(arguments, "served_model_name", None) or []
+    if word is None and flag is None and len(served) > 1:
+        from octavo.cli.parsing import UsageError
+
+        raise UsageError(
+            f"is {served[-1]!r} the model, or a name to serve it by? Put the model first: "
+            f"octavo serve MODEL --served-model-name {' '.join(served[:2])}"
+        )
     name: str = word if word is not None else flag if flag is not None else DEFAULT_MODEL
     return name
 
@@ -60,17 +80,17 @@ def add_engine_options(parser: Parser) -> None:
     _add_memory_options(group)
     _add_scheduling_options(group)
     for name in (*INERT, *FIXED):
-        flag = _flag(name)
+        flags = (_flag(name), *([_SHORT[name]] if name in _SHORT else ()))
         if name in _ALONE:
             group.add_argument(
-                flag,
+                *flags,
                 action=argparse.BooleanOptionalAction,
                 default=argparse.SUPPRESS,
                 help=argparse.SUPPRESS,
             )
         else:
             group.add_argument(
-                flag, type=_literal, default=argparse.SUPPRESS, help=argparse.SUPPRESS
+                *flags, type=_literal, default=argparse.SUPPRESS, help=argparse.SUPPRESS
             )
 
 
@@ -87,7 +107,7 @@ def _add_model_options(group: argparse._ArgumentGroup) -> None:
         "max_model_len",
         "tokens a sequence may have, as in 4096 or 32k; by default as many as the model can and "
         "the memory holds",
-        type=token_count,
+        type=sequence_length,
         metavar="TOKENS",
         default_text="",
     )

@@ -7,11 +7,12 @@ import logging
 import os
 import sys
 import traceback
+from functools import partial
 from typing import TextIO
 
 from octavo.cli.commands import FAILED, INTERRUPTED, OK, USAGE, Command
 from octavo.cli.parsing import Parser, UsageError
-from octavo.cli.trouble import explain
+from octavo.cli.trouble import as_flags, explain
 from octavo.observe.log import set_up_log
 
 
@@ -34,10 +35,13 @@ def make_parser(command: Command) -> Parser:
 def execute(command: Command, words: list[str]) -> int:
     """Run it; the exit code."""
     is_debugging = "--debug" in words
+    spellings: dict[str, str] = {}
     try:
-        arguments = make_parser(command).parse_args(words)
+        parser = make_parser(command)
+        spellings = parser.spellings(words)
+        arguments = parser.parse_args(words)
         level = getattr(arguments, "log_level", logging.WARNING)
-        set_up_log(logging.DEBUG if is_debugging else level)
+        set_up_log(logging.DEBUG if is_debugging else level, partial(as_flags, spellings=spellings))
         code: int = importlib.import_module(command.module).run(arguments)
         sys.stdout.flush()
     except UsageError as error:
@@ -54,7 +58,7 @@ def execute(command: Command, words: list[str]) -> int:
     except Exception as error:
         if is_debugging:
             traceback.print_exc()
-        sys.stderr.write(f"octavo {command.name}: {explain(error)}\n")
+        sys.stderr.write(f"octavo {command.name}: {explain(error, spellings)}\n")
         return FAILED
     return code
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import math
 import re
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[kmgt]?)(?P<binary>i?)b?", re.IGNORECASE)
 _UNITS = " kmgt"
+_LIKENESS = 0.7  # of what is typed to the flag that may be meant
 
 
 class UsageError(Exception):
@@ -25,28 +27,49 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does, with options allowed between positional arguments."""
+        """As argparse does, with options allowed between positional arguments.
+
+        `--max_model_len` is `--max-model-len`, as vLLM has it.
+        """
+        if args is not None:
+            args = [self._dashed(word) for word in args]
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:
             self.error(self._about_unknown(unknown))
         return found
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; see `{self.prog} --help`")
+        end = " See" if message.endswith("?") else "; see"
+        raise UsageError(f"{message}{end} `{self.prog} --help`")
 
     def flags(self) -> list[str]:
         """Every flag, those that are not shown included."""
         return [flag for action in self._actions for flag in action.option_strings]
 
+    def spellings(self, words: Sequence[str]) -> dict[str, str]:
+        """Each setting's flag, as it is typed in `words` or, where it is not, by its first name."""
+        typed = {self._dashed(word).partition("=")[0] for word in words}
+        found = {}
+        for action in self._actions:
+            named = [flag for flag in action.option_strings if not flag.startswith("--no-")]
+            if named:
+                found[action.dest] = next((flag for flag in named if flag in typed), named[0])
+        return found
+
     def visible_actions(self) -> list[argparse.Action]:
         """The arguments that `--help` shows."""
         return [action for action in self._actions if action.help != argparse.SUPPRESS]
+
+    def _dashed(self, word: str) -> str:
+        name, equals, value = word.partition("=")
+        dashed = name.replace("_", "-")
+        return dashed + equals + value if dashed in self._option_string_actions else word
 
     def _about_unknown(self, words: list[str]) -> str:
         name = words[0].partition("=")[0]
         if not name.startswith("-"):
             return f"there is no place for {words[0]!r}"
-        near = get_close_matches(name, self.flags(), n=1)
+        near = get_close_matches(name, self.flags(), n=1, cutoff=_LIKENESS)
         hint = f"; did you mean {near[0]}?" if near else ""
         return f"there is no option {name}{hint}"
 
@@ -85,3 +108,8 @@ def token_count(text: str) -> int:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a number of tokens: write it as in 4096 or 32k"
         ) from None
+
+
+def sequence_length(text: str) -> int | None:
+    """A number of tokens; `auto` and -1, as vLLM has them, are None: as many as there can be."""
+    return None if text in ("auto", "-1") else token_count(text)

@@ -58,14 +58,14 @@ def run(arguments: argparse.Namespace) -> int:
     start = StartUp(time.monotonic() - (process_age() or 0.0))
     from octavo.config import read_arguments
     from octavo.loader.source import resolve
-    from octavo.server.listening import bind
+    from octavo.server.listening import check_addresses
 
     config = server_config(arguments)
     asked = read_arguments(model_of(arguments), engine_options(arguments))
-    bind(config).close()  # an address that is taken is not to be found out after a minute
+    check_addresses(config)
     source = resolve(asked.model)  # here, where progress is seen and errors are the user's to read
     if asked.tokenizer is not None:
-        source = resolve(asked.tokenizer)
+        source = _tokenizer_source(asked.tokenizer)
     start.lap("start Python, find the model")
     llm = _load(asked, arguments.engine, source, engine_options(arguments))
     try:
@@ -73,6 +73,16 @@ def run(arguments: argparse.Namespace) -> int:
         return _serve(config, llm, asked, source, start)
     finally:
         llm.close()
+
+
+def _tokenizer_source(name: str) -> Source:
+    from octavo.loader.errors import SourceError
+    from octavo.loader.source import resolve
+
+    try:
+        return resolve(name)
+    except SourceError as error:
+        raise SourceError(f"tokenizer={name!r}: {error}") from error
 
 
 def _load(

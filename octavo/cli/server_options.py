@@ -37,7 +37,6 @@ _ACCESS: tuple[_Row, ...] = (
     ("log_prompts", _ON, "", "write prompts to the log"),
 )
 _DIALECT: tuple[_Row, ...] = (
-    ("served_model_name", str, "NAME", "what the model is called; by default as it is named here"),
     ("strict", _ON, "", "refuse fields that are not known"),
     ("metrics_names", str, "NAMES", "octavo or vllm, for dashboards made for it"),
 )
@@ -94,12 +93,22 @@ _INERT = {
     "enable-server-load-tracking!": "/metrics always tells the load",
     "max-log-len": "prompts are not logged unless --log-prompts",
     "device": "the backend knows",
+    "chat-template-content-format": "it is seen from the template",
+    "guided-decoding-backend": "structured output is not there yet",
+    "structured-outputs-config": "structured output is not there yet",
+    "enable-force-include-usage!": "clients that want it send stream_options",
 }
 # … and those that ask for what there is not.
 _REFUSED = {
     "ssl-keyfile": "there is no TLS; put a reverse proxy in front",
     "ssl-certfile": "there is no TLS; put a reverse proxy in front",
     "ssl-ca-certs": "there is no TLS; put a reverse proxy in front",
+    "shutdown-timeout": "--drain-seconds says how long running requests may finish",
+    "otlp-traces-endpoint": "traces are not sent; /metrics and explain tell where time went",
+    "hf-token": "other users could see it in the list of processes; set HF_TOKEN",
+    "uds": "it listens on TCP; --admin-socket is a unix socket for operators",
+    "config": "options are given on the command line",
+    "default-chat-template-kwargs": "send chat_template_kwargs with the request",
     "root-path": "routes begin at /; let the reverse proxy take the prefix away",
     "middleware": "no code is loaded by name",
     "lora-modules": "there are no adapters yet",
@@ -160,13 +169,23 @@ def _add_special(title: str, group: argparse._ArgumentGroup) -> None:
                 )
         case "dialect":
             group.add_argument(
+                "--served-model-name",
+                nargs="+",
+                action="extend",
+                metavar="NAME",
+                help="what the model is called; of several names, all of which are taken, answers "
+                "tell the first; by default as it is named here",
+            )
+            group.add_argument(
                 "--no-explain",
                 dest="enable_explain",
                 action="store_false",
                 help="do not keep where requests' time went",
             )
             group.add_argument(
-                "--chat-template", metavar="FILE", help="a Jinja template instead of the model's"
+                "--chat-template",
+                metavar="FILE",
+                help="a Jinja template instead of the model's: a file, or the template itself",
             )
 
 
@@ -197,7 +216,9 @@ def server_config(arguments: argparse.Namespace) -> ServerConfig:
             flag = "--" + name.replace("_", "-")
             raise UsageError(f"{flag} {asked[name]!r} must be one of {', '.join(choices)}")
     if arguments.chat_template is not None:
-        asked["chat_template"] = Path(arguments.chat_template).read_text("utf-8")
+        asked["chat_template"] = _template(arguments.chat_template)
+    if arguments.served_model_name is not None:
+        asked["served_model_name"] = tuple(arguments.served_model_name)
     return ServerConfig(
         api_keys=tuple(dict.fromkeys((*typed, *keys))),
         allowed_hosts=_words(arguments.allowed_hosts),
@@ -205,6 +226,31 @@ def server_config(arguments: argparse.Namespace) -> ServerConfig:
         enable_explain=arguments.enable_explain,
         **asked,
     )
+
+
+def _template(given: str) -> str:
+    """The text of a template, whose file or self was given; it is compiled to see that it can be.
+
+    A mistake in it is then found out before the model is loaded, and not by the first client.
+    """
+    from octavo.frontend.chat_template import ChatTemplate
+    from octavo.frontend.template_meter import ChatTemplateError
+    from octavo.server.config import ServerConfigError, reason
+
+    text = given
+    if not any(mark in given for mark in ("{{", "{%")):
+        try:
+            text = Path(given).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ServerConfigError(
+                f"chat_template={given!r} cannot be read: {reason(error)}; give a file with a "
+                "Jinja template, or leave it out for the model's own"
+            ) from error
+    try:
+        ChatTemplate(text)
+    except ChatTemplateError as error:
+        raise ServerConfigError(f"chat_template={given[:200]!r}: {error}") from error
+    return text
 
 
 def _settle_foreign(arguments: argparse.Namespace) -> None:

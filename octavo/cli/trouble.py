@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 _MISSING = {
     "torch": "the reference backend needs PyTorch, which is not installed; "
@@ -13,8 +14,8 @@ _MISSING = {
 _THEIRS = ("ServerConfigError", "EngineStartError", "TokenizerError")
 
 
-def explain(error: Exception) -> str:
-    """One line or a few for the person at the terminal."""
+def explain(error: Exception, spellings: Mapping[str, str] | None = None) -> str:
+    """One line or a few for the person at the terminal; `spellings`: see `as_flags`."""
     match error:
         case ModuleNotFoundError(name=str(name)) if not name.startswith("octavo"):
             package = name.partition(".")[0]
@@ -26,10 +27,21 @@ def explain(error: Exception) -> str:
                 "there is not enough memory; `octavo fit MODEL` tells how much it takes, and "
                 "--max-model-len or --kv-cache-memory-bytes make it less"
             )
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror.lower()}"
     if is_theirs(error):
-        return as_flags(str(error))
+        return as_flags(str(error), _of_request(error, spellings or {}))
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return f"{what}\nThis is a defect of Octavo's. --debug shows where it is; please report it."
+
+
+def _of_request(error: Exception, spellings: Mapping[str, str]) -> Mapping[str, str]:
+    """An engine has a seed, too, and its flag is not the one that a request's is typed by."""
+    from octavo.core.sampling_params import RequestError
+
+    if isinstance(error, RequestError) and "sampling_seed" in spellings:
+        return {**spellings, "seed": spellings["sampling_seed"]}
+    return spellings
 
 
 def is_theirs(error: Exception) -> bool:
@@ -45,13 +57,30 @@ def is_theirs(error: Exception) -> bool:
     return type(error).__module__.startswith("octavo.") and name in _THEIRS
 
 
-def as_flags(message: str) -> str:
-    """The message with options' names as they are typed: `max_model_len` → `--max-model-len`."""
+def as_flags(message: str, spellings: Mapping[str, str] | None = None) -> str:
+    """The message with settings' names as they are typed: `max_model_len` → `--max-model-len`.
+
+    `spellings` has the command's own; a setting that it does not have is a flag of another. What
+    is a word of the language too, as `seed`, is a setting's name only before its value.
+    """
+    if spellings is None:
+        spellings = {}
+    flags = {name: "--" + name.replace("_", "-") for name in _settings()} | dict(spellings)
+    names = "|".join(sorted((name for name in flags if name.isidentifier()), key=len, reverse=True))
+    pattern = re.compile(rf"(?<![\w-])({names})(?![\w-])(=?)")
+
+    def flag(match: re.Match[str]) -> str:
+        name, equals = match[1], match[2]
+        return flags[name] + equals if "_" in name or equals else name
+
+    return pattern.sub(flag, message)
+
+
+def _settings() -> list[str]:
     from dataclasses import fields
 
     from octavo.config import FIXED, INERT, EngineArguments
+    from octavo.server.config import ServerConfig
 
-    names = [*(field.name for field in fields(EngineArguments)), *INERT, *FIXED]
-    spelled = [name for name in names if "_" in name]
-    pattern = re.compile(rf"(?<![\w-])({'|'.join(sorted(spelled, key=len, reverse=True))})(?!\w)")
-    return pattern.sub(lambda match: "--" + match[0].replace("_", "-"), message)
+    own = [field.name for kind in (EngineArguments, ServerConfig) for field in fields(kind)]
+    return [name for name in (*own, *INERT, *FIXED) if name != "model"]

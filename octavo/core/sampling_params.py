@@ -303,6 +303,11 @@ def _bias(pair: Any) -> tuple[int, float]:
     token, value = pair
     if isinstance(token, str) and token.isascii() and token.isdigit():
         token = int(token[:20])
+    if isinstance(token, str):
+        raise RequestError(
+            f"logit_bias has the key {token[:64]!r}, which is no token id; those are whole "
+            "numbers, as in '42'"
+        )
     token = _require_int("a token id in logit_bias", token, 0, NO_LIMIT)
     value = _require_number(f"logit_bias of token {token}", value, -math.inf, math.inf)
     if not math.isfinite(value):

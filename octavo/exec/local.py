@@ -90,6 +90,7 @@ def start_local_engine(
     if wrap is not None:
         executor = wrap(executor)
     core = EngineCore(config.core, executor, clock, secrets.token_bytes(32))
+    _warn_if_short(core.longest_tokens, config.core.max_model_len)
     watch.lap("set up the KV cache and the runner")
     if meanwhile is not None:
         meanwhile(opened, source)
@@ -105,6 +106,18 @@ def start_local_engine(
     }
     facts = _facts(source, opened, config, core.longest_tokens, memory, watch.laps)
     return LocalEngine(core, config, source, opened.generation, facts)
+
+
+def _warn_if_short(longest_tokens: int, max_model_len: int) -> None:
+    """A cache whose number of blocks was given may be as small as one likes, but not silently."""
+    if longest_tokens < max_model_len:
+        log.warning(
+            "a sequence can have %d tokens, its prompt among them, and not the %d of "
+            "max_model_len: the KV cache holds no more; raise num_gpu_blocks_override, or leave it "
+            "out",
+            longest_tokens,
+            max_model_len,
+        )
 
 
 def make_backend(config: EngineConfig) -> Backend:

@@ -6,7 +6,7 @@ from typing import Any
 
 from jinja2 import TemplateError, TemplateSyntaxError
 
-from octavo.frontend.messages import REASONING_FIELDS, Message, plain, read_messages
+from octavo.frontend.messages import OWN_VARIABLES, REASONING_FIELDS, Message, plain, read_messages
 from octavo.frontend.template_contents import reads_parts
 from octavo.frontend.template_meter import (
     Budget,
@@ -18,7 +18,6 @@ from octavo.frontend.template_meter import (
 from octavo.frontend.template_sandbox import TemplateSandbox
 from octavo.loader.errors import quote
 
-OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 # Stands at the end of a message that is to be continued until the prompt is cut there. The space
 # shows whether the template keeps the one that a message ends with.
 MARK = "<<the message goes on here>>"

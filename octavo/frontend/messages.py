@@ -20,6 +20,8 @@ TEXT_FIELDS = {
     "refusal": "refusal",
 }
 DEEPEST_NESTING = 100
+# What every template is given, and no conversation may give by another way.
+OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 
 
 class ChatTemplateError(RequestError):

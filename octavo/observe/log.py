@@ -5,19 +5,25 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Callable
+
+# Loggers whose lines speak of settings by their names, and hold nobody else's words.
+SETTLERS = frozenset({"octavo.config", "octavo.resolve", "octavo.exec.local"})
 
 
 class LogHandler(logging.Handler):
     """A record as a line, to whatever standard error is just then."""
 
-    def __init__(self) -> None:
+    def __init__(self, spell: Callable[[str], str] = str) -> None:
         super().__init__()
+        self._spell = spell
         self.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             # In one piece: the engine's process writes to the same place.
-            sys.stderr.write(self.format(record) + "\n")
+            line = self.format(record)
+            sys.stderr.write((self._spell(line) if record.name in SETTLERS else line) + "\n")
             sys.stderr.flush()
         except Exception:
             self.handleError(record)
@@ -33,10 +39,13 @@ class LogFormatter(logging.Formatter):
         return f"{seconds}.{int(record.msecs):03d}Z"
 
 
-def set_up_log(level: int | str) -> None:
-    """Octavo's own log goes to standard error from `level` up, others' from warnings up."""
+def set_up_log(level: int | str, spell: Callable[[str], str] = str) -> None:
+    """Octavo's own log goes to standard error from `level` up, others' from warnings up.
+
+    `spell` turns the names of settings into what a user would type.
+    """
     root = logging.getLogger()
     for old in [each for each in root.handlers if isinstance(each, LogHandler)]:
         root.removeHandler(old)
-    root.addHandler(LogHandler())
+    root.addHandler(LogHandler(spell))
     logging.getLogger("octavo").setLevel(level)

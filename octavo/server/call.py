@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from octavo.server.errors import ApiError, ClientGoneError
-from octavo.server.schema.decode import decode, refuse_unknown
+from octavo.server.schema.decode import decode, named_in_header, refuse_unknown
 
 if TYPE_CHECKING:
     from octavo.server.state import Server
@@ -96,11 +96,9 @@ class Call:
         request, unknown = decode(await self.body(), kind)
         if unknown:
             if self.server.config.strict:
-                refuse_unknown(unknown, kind)
+                refuse_unknown(unknown)
             self.server.metrics.unknown_fields.add(len(unknown))
-            # Names are a client's own words: only what is safe in a header is repeated.
-            safe = [name for name in unknown if _ID.match(name)][:16]
-            self.extra_headers.append((b"x-octavo-unknown-fields", ",".join(safe).encode()))
+            self.extra_headers.append((b"x-octavo-unknown-fields", named_in_header(unknown)))
         return request
 
     async def gone(self) -> None:

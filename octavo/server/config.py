@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
+MAX_NAME_CHARACTERS = 512  # of a model
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -20,7 +21,8 @@ class ServerConfig:
 
     host: str = "127.0.0.1"
     port: int = 8000  # 0: any that is free
-    served_model_name: str | None = None  # default: the model as it was named
+    # Default: the model as it was named. Of several names the first is told in answers.
+    served_model_name: str | tuple[str, ...] | None = None
     api_keys: tuple[str, ...] = ()
     insecure_no_auth: bool = False  # serve the network without a key
     allowed_hosts: tuple[str, ...] = ()  # names beside the bound one; "*": any
@@ -61,7 +63,21 @@ class ServerConfig:
     num_explained: int = 512  # recent requests that can be explained
     admin_socket: Path | None = None
 
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """What the model may be called, each name once; empty: as it was named."""
+        names = self.served_model_name
+        if names is None:
+            return ()
+        return tuple(dict.fromkeys((names,) if isinstance(names, str) else names))
+
     def __post_init__(self) -> None:
+        for name in self.served_names:
+            if not 0 < len(name) <= MAX_NAME_CHARACTERS:
+                raise ServerConfigError(
+                    f"served_model_name={name[:64]!r} must have 1 to {MAX_NAME_CHARACTERS} "
+                    "characters: requests name it"
+                )
         if not 0 <= self.port <= 65535:
             raise ServerConfigError(f"port={self.port} must be between 0 and 65535")
         for field in fields(self):
@@ -77,7 +93,7 @@ class ServerConfig:
             raise ServerConfigError("an API key has fewer than 8 characters; choose a longer one")
         if not (self.api_keys or self.insecure_no_auth or is_loopback(self.host)):
             raise ServerConfigError(
-                f"host={self.host} can be reached from other machines, and there is no API key: "
+                f"host={self.host!r} can be reached from other machines, and there is no API key: "
                 "give one (--api-key-file, OCTAVO_API_KEY), bind 127.0.0.1, or, if everyone who "
                 "reaches this address may use the model, type --insecure-no-auth"
             )
@@ -100,9 +116,18 @@ def read_keys(file: Path | None, from_environment: str) -> tuple[str, ...]:
         try:
             lines = file.read_text("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise ServerConfigError(f"the key file {file} cannot be read: {error}") from error
+            raise ServerConfigError(
+                f"the key file {file} cannot be read: {reason(error)}; it is text with a key a line"
+            ) from error
     stripped = (line.strip() for line in [*lines, *from_environment.split(",")])
     keys = tuple(dict.fromkeys(key for key in stripped if key and not key.startswith("#")))
     if file is not None and not keys:
-        raise ServerConfigError(f"the key file {file} holds no key")
+        raise ServerConfigError(f"the key file {file} holds no key; write one a line")
     return keys
+
+
+def reason(error: OSError | UnicodeDecodeError) -> str:
+    """Why a file could not be had, without its name, which is told beside."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8"
+    return (error.strerror or str(error)).lower()

@@ -129,13 +129,13 @@ class Metrics:
 
     def text(self) -> bytes:
         """The exposition of this moment."""
-        config, facts = self._server.config, self._server.engine.facts
+        config = self._server.config
         snapshot = self._server.engine.snapshot()
         if snapshot is not None:
             self.preemptions.raise_to(snapshot.num_preemptions)
             self.hits.raise_to(snapshot.num_cached_tokens)
             self.queries.raise_to(snapshot.num_cached_tokens + snapshot.num_prefill_tokens)
-        base: Labels = (("model_name", config.served_model_name or facts.name), ("engine", "0"))
+        base: Labels = (("model_name", self._server.model_name), ("engine", "0"))
         prefix = config.metrics_names
         named = [(f"{prefix}:{metric.name}", metric) for metric in self._shared]
         named += [(f"octavo:{metric.name}", metric) for metric in self._own]

@@ -50,6 +50,8 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
     """The whole of it."""
     kinds = list(dict.fromkeys(kind for route in routes for kind in _structs(route)))
     _, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
+    for component in components.values():  # what is unknown is told, and refused if `strict` says
+        component.pop("additionalProperties", None)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)

@@ -58,4 +58,15 @@ def find(routes: Sequence[Route], call: Call) -> Handler:
             code="method_not_allowed",
             headers=((b"allow", allowed.encode()),),
         )
-    raise ApiError(404, "there is no such route; GET /docs lists those there are", code="not_found")
+    raise ApiError(404, f"there is no such route; {_advice(routes, call.path)}", code="not_found")
+
+
+def _advice(routes: Sequence[Route], path: str) -> str:
+    """A client's base URL often lacks the version, or has it twice."""
+    bare = path.replace("//", "/")
+    while bare.startswith("/v1/"):
+        bare = bare.removeprefix("/v1")
+    for meant in ("/v1" + bare, bare):
+        if any(route.path == meant for route in routes):
+            return f"did you mean {meant}? A client's base URL ends in /v1 and no slash"
+    return "GET /docs lists those there are"

@@ -71,9 +71,14 @@ class Server:
         self.num_flights = 0  # since the start: keeps apart requests that name themselves alike
 
     @property
+    def model_names(self) -> tuple[str, ...]:
+        """What the model may be called here."""
+        return self.config.served_names or (self.engine.facts.name,)
+
+    @property
     def model_name(self) -> str:
-        """What the model is called here."""
-        return self.config.served_model_name or self.engine.facts.name
+        """What answers call it."""
+        return self.model_names[0]
 
     @property
     def fingerprint(self) -> str:
@@ -99,10 +104,12 @@ class Server:
 
     def check_model(self, name: str | None) -> None:
         """Raise 404 unless `name` is the model served, or nothing."""
-        if name is not None and name != self.model_name:
+        names = self.model_names
+        if name is not None and name not in names:
+            there = " or ".join(map(repr, names[:8]))
             raise ApiError(
                 404,
-                f"the model {name[:200]!r} does not exist; this server has {self.model_name!r}",
+                f"the model {name[:200]!r} does not exist; this server has {there}",
                 param="model",
                 code="model_not_found",
             )

@@ -74,6 +74,41 @@ def test_the_model_may_be_named_in_two_ways_but_once() -> None:
         model_of(arguments)
 
 
+def test_a_model_may_be_served_by_several_names() -> None:
+    config = server("m", "--served-model-name", "a", "b", "a", "--strict")
+    assert config.served_names == ("a", "b")
+    assert ServerConfig(served_model_name="a").served_names == ("a",)
+    for words in (["--served-model-name", "a", "m"], ["--served-model-name", "a", "b"]):
+        with pytest.raises(UsageError, match=f"is '{words[-1]}' the model, or a name"):
+            engine(*words)
+    assert engine("--served-model-name", "a").model == engine().model
+    assert engine("--served-model-name", "a", "--model", "m").model == "m"
+
+
+def test_a_template_may_stand_on_the_command_line() -> None:
+    assert server("--chat-template", "{{ messages }}").chat_template == "{{ messages }}"
+
+
+def test_underscores_are_dashes_and_auto_is_what_fits() -> None:
+    for words in (("--max_model_len", "4096"), ("--max_model_len=4096",)):
+        assert engine("m", *words).max_model_len == 4096
+    for text in ("auto", "-1"):
+        assert engine("m", "--max-model-len", text).max_model_len is None
+    with pytest.raises(
+        UsageError, match=r"no option --max_modl_len; did you mean --max-model-len\? "
+    ):
+        engine("m", "--max_modl_len", "5")
+    with pytest.raises(UsageError, match="no option --mystery; see"):
+        engine("m", "--mystery", "5")
+
+
+def test_short_flags_are_vllms() -> None:
+    words = ("-tp", "1", "-pp=1", "-dp", "1", "-dcp", "1", "-q", "None", "-O3", "-O", "0")
+    assert engine("m", *words, "-cc", '{"mode": 3}') == EngineArguments(model="m")
+    with pytest.raises(ConfigError, match="tensor_parallel_size=2 is not possible"):
+        engine("-tp", "2")
+
+
 def test_flags_without_effect_are_taken(caplog: pytest.LogCaptureFixture) -> None:
     alone = ("--trust-remote-code", "--enforce-eager", "--disable-log-requests")
     assert engine(*alone, "--gpu-memory-utilization", "0.9", "m").model == "m"
@@ -119,7 +154,7 @@ def test_a_server_as_asked_for(tmp_path: Path) -> None:
         host="0.0.0.0",
         port=0,
         api_keys=(KEY,),
-        served_model_name="it",
+        served_model_name=("it",),
         allowed_origins=("https://a.example", "https://b.example"),
         allowed_hosts=("one", "two"),
         enable_explain=False,
@@ -147,7 +182,15 @@ def test_keys_come_from_three_places(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (["--allowed-origins", "[x"], UsageError, "is not a JSON list of names"),
         (["--host", "0.0.0.0"], ServerConfigError, "there is no API key"),
         (["--api-key", "short"], ServerConfigError, "fewer than 8 characters"),
-        (["--chat-template", "/no/such"], FileNotFoundError, "/no/such"),
+        (
+            ["--chat-template", "/no/such"],
+            ServerConfigError,
+            "chat_template='/no/such' cannot be read: no such file or directory; give a file",
+        ),
+        (["--chat-template", "/"], ServerConfigError, "cannot be read: is a directory"),
+        (["--chat-template", "{% if %}"], ServerConfigError, "is not valid in line 1"),
+        (["--served-model-name", ""], ServerConfigError, "must have 1 to 512 characters"),
+        (["--api-key-file", "/"], ServerConfigError, "key file / cannot be read: is a directory"),
     ],
 )
 def test_a_server_that_cannot_be(words: list[str], kind: type[Exception], message: str) -> None:

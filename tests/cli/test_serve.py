@@ -11,12 +11,14 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from octavo.cli import main
 from octavo.cli.commands import FAILED, INTERRUPTED, OK
 from octavo.env import child_environment
+from octavo.server.listening import bind_admin
 
 SMALL = ("--num-gpu-blocks-override", "20")
 
@@ -123,7 +125,12 @@ def test_ctrl_c_while_it_starts(tiny: str) -> None:
     [
         (["nosuch"], "there is no model 'nosuch'"),
         (["--host", "0.0.0.0"], "--insecure-no-auth"),
-        (["--port", "70000"], "port=70000 must be between"),
+        (["--port", "70000"], "--port=70000 must be between"),
+        (["--host", "192.0.2.1", "--insecure-no-auth"], "choose another --host"),
+        (["--tokenizer", "/no/such"], "--tokenizer='/no/such': there is no model"),
+        (["--admin-socket", "/proc/no/x"], "the admin socket /proc/no/x cannot be made: no such"),
+        (["--admin-socket", "/tmp"], "the admin socket /tmp cannot be made: something else is"),
+        (["--admin-socket", f"/tmp/{'x' * 120}"], "cannot be made: af_unix path too long; choose"),
         (["--host", "no.such.host.invalid"], "no.such.host.invalid"),
         (["--max-num-seqs", "0"], "--max-num-seqs=0 must be at least 1"),
         (["--api-key-file", "/no/such"], "/no/such cannot be read"),
@@ -153,6 +160,20 @@ def test_an_address_that_is_taken_is_found_out_at_once(
         port = str(taken.getsockname()[1])
         assert main(["serve", tiny, "--port", port]) == FAILED
     assert "choose another --port" in capsys.readouterr().err
+
+
+def test_a_server_that_lives_keeps_its_admin_socket(
+    tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "admin.sock"
+    with socket.socket(socket.AF_UNIX) as taken:
+        taken.bind(str(path))
+        taken.listen()
+        words = ["--port", "0", "--admin-socket", str(path)]
+        assert main(["serve", tiny, *words]) == FAILED
+        assert "another server answers at the admin socket" in capsys.readouterr().err
+        assert path.exists()
+    bind_admin(path).close()  # of a server that is no more
 
 
 @pytest.mark.slow

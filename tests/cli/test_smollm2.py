@@ -32,6 +32,7 @@ watcher.start()
 llm = LLM("smollm2", max_model_len=256, max_num_seqs=3, max_num_batched_tokens=256)
 prompts = [{"prompt_token_ids": list(range(k, k + 244))} for k in (1000, 2000, 3000)]
 llm.generate(prompts, SamplingParams(max_tokens=12, ignore_eos=True), use_tqdm=False)
+llm.embed(prompts, pooling="mean", use_tqdm=False)  # all rows are wanted: the largest step
 done.set()
 watcher.join()
 config = llm._model.engine.config

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from octavo import RequestError
+from octavo.cli import main
+from octavo.cli.commands import FAILED
 from octavo.cli.trouble import as_flags, explain
 from octavo.core.config import ConfigError
 from octavo.frontend.client import EngineStartError
@@ -22,7 +24,8 @@ from octavo.server.config import ServerConfigError
         (SourceError("is gone", path=Path("/x")), "/x: is gone"),
         (ServerConfigError("no key"), "no key"),
         (EngineStartError("set max_model_len"), "set --max-model-len"),
-        (FileNotFoundError(2, "No such file", "/x"), "[Errno 2] No such file: '/x'"),
+        (FileNotFoundError(2, "No such file", "/x"), "/x: no such file"),
+        (ServerConfigError("port=-1 must"), "--port=-1 must"),
     ],
 )
 def test_users_mistakes(error: Exception, text: str) -> None:
@@ -56,9 +59,45 @@ def test_defects(error: Exception) -> None:
     [
         ("max_model_len=5, lower block_size", "--max-model-len=5, lower --block-size"),
         ("the seed and the model", "the seed and the model"),  # words, not options
+        ("seed=x and port=1", "--seed=x and --port=1"),  # with their values, they are
+        ("served_model_name='' must", "--served-model-name='' must"),
         ("my_max_model_len max_model_lens", "my_max_model_len max_model_lens"),
         ("--max-model-len", "--max-model-len"),
     ],
 )
 def test_options_are_named_as_they_are_typed(text: str, told: str) -> None:
     assert as_flags(text) == told
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["serve", "-tp", "2"], "-tp=2 is not possible: there is one process"),
+        (["serve", "--tensor-parallel-size=2"], "--tensor-parallel-size=2 is not possible"),
+        (["serve", "-q", "awq"], "-q='awq' is not possible: it is seen from the files"),
+        (["serve", "-ep"], "-ep=True is not possible"),
+        (["serve", "--kv-cache-memory", "0"], "--kv-cache-memory=0 must be at least 1"),
+        (["serve", "--port", "-1"], "--port=-1 must be between"),
+    ],
+)
+def test_a_flag_is_named_as_it_was_typed(
+    tiny: str, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([words[0], "--model", tiny, *words[1:]]) == FAILED
+    assert told in capsys.readouterr().err
+
+
+def test_the_log_names_flags_where_it_speaks_of_settings(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["--gpu-memory-utilization", "0.9", "-O3", "--port", "0"]
+    assert main(["serve", "nosuch", *words]) == FAILED
+    logged = capsys.readouterr().err.splitlines()[0]
+    assert "--gpu-memory-utilization (--kv-cache-memory-bytes sets" in logged
+    assert "--optimization-level (models are not compiled)" in logged
+
+
+def test_the_seed_of_a_request_is_not_the_engines() -> None:
+    spellings = {"seed": "--seed", "sampling_seed": "--sampling-seed"}
+    assert explain(RequestError("seed=x is"), spellings) == "--sampling-seed=x is"
+    assert explain(ConfigError("seed=x is"), spellings) == "--seed=x is"

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from octavo import resolve as resolving
+from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.torch import attention, footprint
 from octavo.config import EngineArguments
 from octavo.core.config import ConfigError
@@ -171,3 +173,68 @@ def test_the_slow_backend_is_not_taken_quietly(
     assert not caplog.text
     resolve(EngineArguments(str(directory), block_size=4), opened, layout)
     assert "block_size=4 is not a multiple of 16" in caplog.text
+
+
+def test_a_cache_too_small_for_a_token_is_refused_and_a_small_one_told(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened = opened_model(directory)
+    layout = place_layers(opened.model)
+    few = EngineArguments(str(directory), num_gpu_blocks_override=2)
+    engine = start_local_engine(few)
+    assert engine.facts.longest_tokens == 17  # the last token's KV is never needed
+    assert "a sequence can have 17 tokens, its prompt among them, and not the 128" in caplog.text
+    caplog.clear()
+    start_local_engine(replace(few, max_model_len=17))
+    assert not caplog.text
+    windowed = replace(layout, windows=(None, 32))
+    with pytest.raises(ConfigError, match=r"override=2 leaves no .* token: .*; give 3 at least"):
+        resolve(few, opened, windowed)
+
+
+def test_weights_that_are_quantised_already_are_kept_so_and_told(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened = opened_model(directory)
+    layout = place_layers(opened.model)
+    asked = EngineArguments(str(directory), backend="native", cpu_weights="int8")
+    resolve(asked, opened, layout)
+    assert not caplog.text
+    sizes = [replace(size, type="Q4_1", inputs=64) for size in resolving.tensor_sizes(opened)]
+    monkeypatch.setattr(resolving, "tensor_sizes", lambda _: sizes)
+    resolve(replace(asked, cpu_weights="auto"), opened, layout)
+    assert not caplog.text
+    resolve(asked, opened, layout)
+    assert "cpu_weights=int8 changes nothing: the file's weights are quantised" in caplog.text
+    assert len(caplog.records) == 1
+
+
+def test_an_instruction_set_that_is_not_there_is_refused_in_the_same_words(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the model is loaded, and by the backend where nobody has looked before."""
+    opened = opened_model(directory)
+    words = "the instruction set 'sse9' is not one .* choose one of .*scalar.*OCTAVO_CPU_ISA"
+    monkeypatch.setenv("OCTAVO_CPU_ISA", "sse9")
+    with pytest.raises(ConfigError, match=words):
+        resolve(EngineArguments(str(directory)), opened, place_layers(opened.model))
+    with pytest.raises(ValueError, match=words):
+        NativeBackend(NativeOptions(instruction_set="sse9"))
+
+
+def test_embeddings_that_are_means_have_rooms_for_all_rows(directory: Path) -> None:
+    opened = opened_model(directory)
+    layout = place_layers(opened.model)
+
+    def step_bytes(rows: int, sequences: int) -> int:
+        asked = EngineArguments(
+            str(directory),
+            backend="native",
+            max_num_batched_tokens=rows,
+            max_num_seqs=sequences,
+        )
+        return make_bill(asked, opened, layout).step_bytes
+
+    a_row = step_bytes(65, 8) - step_bytes(64, 8)
+    a_wanted_row = step_bytes(64, 9) - step_bytes(64, 8) - 4 * opened.spec.vocabulary
+    assert a_row == 2 * a_wanted_row + 4 * opened.spec.hidden

@@ -128,10 +128,75 @@ def test_content_parts_are_put_together(directory: Path) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     messages = [{"role": "user", "content": parts}]
     assert prompt_of(directory, messages=messages).startswith("<s>user: a\nb\n")
-    image = [{"type": "image_url", "image_url": {"url": "http://x"}}]
-    error = run(directory, image)["error"]
+    image: dict[str, Any] = {"type": "image_url", "image_url": {"url": "http://x"}}
+    error = run(directory, [image], options={"strict": True})["error"]
     assert error["param"] == "messages[0].content[0].type"
     assert "'image_url' is not supported" in error["message"]
+    error = run(directory, [{**image, "type": "text", "text": "a"}])["error"]
+    assert error["param"] == "messages[0].content[0].image_url"
+
+
+def test_what_nobody_knows_in_a_message_is_told(directory: Path) -> None:
+    async def main() -> None:
+        part = {"type": "text", "text": "b", "txt": [[1]]}
+        messages = [
+            {"role": "user", "content": "a"},
+            {"role": "user", "content": [part, "c"], "contnt": {}, "role ": 1},
+        ]
+        body: dict[str, Any] = {"messages": messages, "max_tokens": 1, "return_token_ids": True}
+        async with serving(directory) as client:
+            response = await client.post("/v1/chat/completions", json=body)
+            told = response.headers["x-octavo-unknown-fields"].split(",")
+            assert told == ["messages[1].content[0].txt", "messages[1].contnt"]
+            assert client.server.metrics.unknown_fields.value() == 3
+            ids = response.json()["prompt_token_ids"]
+            prompt = (await client.post("/detokenize", json={"tokens": ids})).json()["prompt"]
+            assert prompt == "<s>user: a\n<s>user: b\nc\n<s>assistant: "
+            many = {"messages": [{"role": "user", "content": "a", "x": 1}] * 4097}
+            response = await client.post("/v1/chat/completions", json=many)
+            assert response.json()["error"]["message"] == (
+                "messages: expected array of length <= 4096"
+            )
+            wrong = {"messages": [{"role": 1, "x": 1}]}
+            response = await client.post("/v1/chat/completions", json=wrong)
+            assert response.json()["error"]["param"] == "messages[0].role"
+        async with serving(directory, strict=True) as client:
+            for route in ("/v1/chat/completions", "/tokenize"):
+                error = (await client.post(route, json={"messages": messages})).json()["error"]
+                assert error["param"] == "messages[1].content[0].txt"
+                assert "did you mean 'text'?" in error["message"]
+
+    asyncio.run(main())
+
+
+def test_messages_may_be_as_answers_are(directory: Path) -> None:
+    """Clients send back what they were sent: fields that are empty, or of no effect."""
+    empty = {"refusal": None, "annotations": [], "audio": None, "function_call": None}
+    answer = {"role": "assistant", "content": "A", "tool_calls": None, "name": None, **empty}
+    marked = {"type": "text", "text": "b", "cache_control": {"type": "ephemeral"}}
+    refused = {"role": "assistant", "content": None, "refusal": "No.", "tool_calls": []}
+    messages = [answer, {"role": "user", "content": [marked]}, refused]
+    prompt = prompt_of(directory, messages=messages, options={"strict": True})
+    assert prompt == "<s>assistant: A\n<s>user: b\n<s>assistant: No.\n<s>assistant: "
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "advice"),
+    [
+        ("function_call", {"name": "f", "arguments": "{}"}, "into the messages' content"),
+        ("tool_calls", [{"id": "1"}], "into the messages' content"),
+        ("audio", {"id": "audio_1"}, "reads text"),
+        ("prefix", True, "continue_final_message=true"),
+        ("partial", True, "continue_final_message=true"),
+    ],
+)
+def test_what_a_message_asks_for_in_earnest_is_refused(
+    directory: Path, field: str, value: Any, advice: str
+) -> None:
+    messages = [{"role": "assistant", "content": "A", field: value}]
+    error = run(directory, messages=messages, options={"strict": True})["error"]
+    assert (error["param"], error["code"]) == (f"messages[0].{field}", "unsupported_parameter")
+    assert advice in error["message"]
 
 
 def test_a_template_of_the_request_must_be_trusted(directory: Path) -> None:
@@ -182,7 +247,7 @@ def test_echo_prepends_the_assistants_own_words(directory: Path) -> None:
         ({"modalities": ["audio"]}, "modalities"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"reasoning_effort": "enormous"}, "reasoning_effort"),
-        ({"chat_template_kwargs": {"messages": []}}, "messages"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": "x" * 2000}]}, "messages"),
     ],

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from octavo.server.route import Route
+from octavo.server.routes import ROUTES
 from tests.server.make import Client, events, serving
 
 PROMPT = "The quick"
@@ -252,7 +255,7 @@ def test_min_tokens_goes_beyond_no_limit(directory: Path) -> None:
     ("fields", "param", "words"),
     [
         ({"temperature": 3}, "temperature", "2.0"),
-        ({"temperature": "hot"}, "temperature", "expected float"),
+        ({"temperature": "hot"}, "temperature", "expected number or null, got string"),
         ({"top_p": 0}, "top_p", "> 0.0"),
         ({"n": 0}, "n", ">= 1"),
         ({"n": 2, "temperature": 0}, "n", "the same text"),
@@ -265,7 +268,11 @@ def test_min_tokens_goes_beyond_no_limit(directory: Path) -> None:
         ({"stop": ["x"] * 17}, "stop", "<= 16"),
         ({"stop": ""}, "stop", ">= 1"),
         ({"logit_bias": {"900": 1}}, "logit_bias", "vocabulary has 300"),
-        ({"logit_bias": {"x": 1}}, "logit_bias", "whole number"),
+        ({"logit_bias": {"x": 1}}, "logit_bias", "the key 'x', which is no token id"),
+        ({"logit_bias": {"1": 2, "7": "x"}}, "logit_bias", "number, got string under '7'"),
+        ({"logit_bias": {"7": None}}, "logit_bias", "got null under '7'"),
+        ({"truncation_side": "mid"}, "truncation_side", "one of 'left', 'right', got 'mid'"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "leaves nothing"),
         ({"allowed_token_ids": []}, "allowed_token_ids", "no token could be chosen"),
         ({"prompt": []}, "prompt", "empty list"),
         ({"prompt": ""}, "prompt", "no tokens"),
@@ -278,7 +285,8 @@ def test_min_tokens_goes_beyond_no_limit(directory: Path) -> None:
         ({"stream_options": {"include_usage": True}}, "stream_options", "stream=true"),
         ({"stream": True, "prompt_logprobs": 1}, "prompt_logprobs", "not streamed"),
         ({"suffix": "end"}, "suffix", "suffix"),
-        ({"best_of": 2}, "best_of", "use n"),
+        ({"best_of": 2}, "best_of", "best_of: answers are not chosen among; use n"),
+        ({"stream_options": 5}, "stream_options", "stream_options: expected object"),
         ({"use_beam_search": True}, "use_beam_search", "beam search"),
         ({"guided_json": {"type": "object"}}, "guided_json", "structured output"),
         ({"structured_outputs": {"regex": "a"}}, "structured_outputs", "structured output"),
@@ -293,6 +301,40 @@ def test_what_is_wrong_is_named(directory: Path, fields: Any, param: str, words:
     assert error["param"] == param, error
     assert words in error["message"]
     assert error["type"] == "invalid_request_error"
+    assert error["message"].count(f"{param}:") <= 1
+    assert "`" not in error["message"]
+
+
+@pytest.mark.parametrize("route", [each for each in ROUTES if each.request is not None])
+def test_every_field_that_is_wrong_is_named_once(directory: Path, route: Route) -> None:
+    """In words of JSON, whatever the field; what takes anything is left alone."""
+
+    messages = [{"role": "user", "content": "x"}]
+    least: dict[str, dict[str, Any]] = {
+        "/v1/completions": {"prompt": "x", "max_tokens": 1},
+        "/v1/chat/completions": {"messages": messages, "max_tokens": 1},
+        "/tokenize": {},
+        "/detokenize": {"tokens": []},
+    }
+
+    async def main() -> None:
+        assert route.request is not None
+        async with serving(directory) as client:
+            for name in route.request.__struct_fields__:
+                for wrong in ({"a": [1]}, [[{}]], "wrong", -7.5):
+                    body = {**least[route.path], name: wrong}
+                    response = await client.post(route.path, json=body)
+                    if response.status_code == 200:
+                        continue
+                    error = response.json()["error"]
+                    message = error["message"]
+                    if "give either" in message:  # a conversation, or a text?
+                        continue
+                    assert re.split(r"[.\[]", error["param"])[0] == name, (wrong, error)
+                    assert len(re.findall(rf"\b{name}\b", message)) == 1, message
+                    assert not re.search(r"\b(str|int|float|bool|enum)\b|\.\.\.|`", message)
+
+    asyncio.run(main())
 
 
 def test_whole_numbers_may_be_written_with_a_point(directory: Path) -> None:
@@ -322,6 +364,51 @@ def test_an_unknown_model_is_404(directory: Path) -> None:
             assert response.status_code == 404
             assert response.json()["error"]["code"] == "model_not_found"
             assert response.json()["error"]["param"] == "model"
+        async with serving(directory, served_model_name=("a", "b")) as client:
+            for name in ("a", "b"):
+                response = await client.complete(model=name, max_tokens=1)
+                assert response["model"] == "a"
+                assert (await client.get(f"/v1/models/{name}")).json()["id"] == name
+            listed = (await client.get("/v1/models")).json()["data"]
+            assert [card["id"] for card in listed] == ["a", "b"]
+            error = (await client.complete(model="c"))["error"]
+            assert error["message"].endswith("does not exist; this server has 'a' or 'b'")
+            assert 'model_name="a"' in (await client.get("/metrics")).text
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/completions", "/v1/completions"),
+        ("/v1/v1/completions", "/v1/completions"),
+        ("//v1/completions", "/v1/completions"),
+        ("/v1/tokenize", "/tokenize"),
+        ("/v1/nothing", None),
+    ],
+)
+def test_a_path_that_is_nearly_one_is_told(directory: Path, path: str, meant: str | None) -> None:
+    async def main() -> None:
+        async with serving(directory) as client:
+            response = await client.post(f"http://localhost{path}", json={"prompt": "x"})
+            message = response.json()["error"]["message"]
+            advice = f"did you mean {meant}? " if meant else "GET /docs lists"
+            assert response.status_code == 404
+            assert f"there is no such route; {advice}" in message
+
+    asyncio.run(main())
+
+
+def test_a_seed_of_minus_one_is_none(directory: Path) -> None:
+    """Two are drawn, and differ; a seed gives the same text twice."""
+
+    async def main() -> None:
+        async with serving(directory) as client:
+            fields = {"max_tokens": 20, "temperature": 1.0, "ignore_eos": True}
+            for seed, num_texts in ((7, 1), (-1, 2)):
+                answers = [await client.complete(**fields, seed=seed) for _ in range(2)]
+                assert len({answer["choices"][0]["text"] for answer in answers}) == num_texts
 
     asyncio.run(main())
 
@@ -338,5 +425,30 @@ def test_unknown_fields_are_told_or_refused(directory: Path) -> None:
             error = (await client.post("/v1/completions", json=body)).json()["error"]
             assert error["param"] == "temprature"
             assert "did you mean 'temperature'?" in error["message"]
+
+    asyncio.run(main())
+
+
+def test_unknown_fields_inside_of_others_are_told_by_their_path(directory: Path) -> None:
+    async def main() -> None:
+        body = {
+            "prompt": "x",
+            "max_tokens": 1,
+            "stream": True,
+            "stream_options": {"include_usage": True, "includ_obfuscation": 1, "a b": []},
+            "response_format": {"type": "text", "json_schema": None, "strictly": True},
+        }
+        async with serving(directory) as client:
+            response = await client.post("/v1/completions", json=body)
+            assert events(response.text)[-1]["usage"]["completion_tokens"] == 1
+            told = response.headers["x-octavo-unknown-fields"].split(",")
+            assert set(told) == {"stream_options.includ_obfuscation", "response_format.strictly"}
+            assert client.server.metrics.unknown_fields.value() == 3
+        async with serving(directory, strict=True) as client:
+            del body["response_format"]
+            error = (await client.post("/v1/completions", json=body)).json()["error"]
+            assert error["code"] == "unknown_parameter"
+            assert error["param"] == "stream_options.includ_obfuscation"
+            assert "did you mean 'include_obfuscation'?" in error["message"]
 
     asyncio.run(main())

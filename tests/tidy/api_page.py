@@ -14,6 +14,7 @@ from tests.tidy.source import ROOT
 
 PAGE = ROOT / "docs" / "api.md"
 BEGIN, END = "<!-- begin generated -->", "<!-- end generated -->"
+_INNER = ("Message", "ContentPart", "StreamOptions")
 _BOUNDS = {
     "minimum": "≥",
     "exclusiveMinimum": ">",
@@ -50,16 +51,9 @@ def _lines() -> Iterator[str]:
     for route in ROUTES:
         if route.request is None:
             continue
-        yield ""
-        yield f"## Fields of `{route.path}`"
-        yield ""
-        yield "| field | type and bounds | default |"
-        yield "| --- | --- | --- |"
-        schema = schemas[route.request.__name__]
-        for name, kind in schema["properties"].items():
-            required = name in schema.get("required", ())
-            default = "required" if required else f"`{_json(kind.get('default'))}`"
-            yield f"| `{name}` | {_kind(kind)} | {default} |"
+        yield from _fields(f"`{route.path}`", schemas[route.request.__name__])
+    for name in _INNER:
+        yield from _fields(f"a `{name}`", schemas[name])
     yield ""
     yield "## Refused by name, unless they ask for nothing"
     yield ""
@@ -74,6 +68,18 @@ def _lines() -> Iterator[str]:
     yield "| --- | --- |"
     for name, reason in IGNORED.items():
         yield f"| `{name}` | {reason} |"
+
+
+def _fields(what: str, schema: dict[str, Any]) -> Iterator[str]:
+    yield ""
+    yield f"## Fields of {what}"
+    yield ""
+    yield "| field | type and bounds | default |"
+    yield "| --- | --- | --- |"
+    for name, kind in schema["properties"].items():
+        required = name in schema.get("required", ())
+        default = "required" if required else f"`{_json(kind.get('default'))}`"
+        yield f"| `{name}` | {_kind(kind)} | {default} |"
 
 
 def _kind(schema: dict[str, Any]) -> str:

@@ -21,6 +21,7 @@ from octavo.backends.native.matrices import CpuWeights, Experts, Matrix, Packer,
 from octavo.backends.native.plan import stride
 from octavo.backends.native.recorder import Recorder
 from octavo.backends.native.sampling import NativeSampling
+from octavo.backends.native.tiers import choose_tier
 from octavo.layers import CausalLM, Module, Ops
 from octavo.observe.machine import ROOT, num_cores
 
@@ -67,12 +68,7 @@ class NativeBackend:
         options = options or NativeOptions()
         self._options = options
         self._team = _native.Team(options.num_threads or default_threads(), options.pinned)
-        self.tier = options.instruction_set or _native.tiers()[-1]
-        if self.tier not in _native.tiers():
-            raise ValueError(
-                f"instruction set {self.tier!r} is not one that this processor runs: "
-                f"{', '.join(_native.tiers())}"
-            )
+        self.tier = choose_tier(options.instruction_set)
         self.sampling = NativeSampling(self.tier, self._team)
         self._packer = Packer(self._team, options.weights)
         self._recorder = Recorder()

@@ -30,5 +30,7 @@ def step_bytes(size: StepSize) -> int:
     row = 4 * (_HIDDEN_ROWS * size.hidden + inner)
     prepared = _PREPARED_BYTES * max(size.hidden, width, size.ffn)
     logits = size.wanted_rows * size.vocabulary * 4
-    # Wanted rows have rooms of their own in the last layer.
-    return (size.rows + size.wanted_rows) * (row + prepared) + logits + _LIBRARY_BYTES
+    # Wanted rows have rooms of their own in the last layer. An embedding that is a mean wants all
+    # of a step's rows, beside those that are sampled from, and is given their states.
+    rooms = (size.rows + size.rows + size.wanted_rows) * (row + prepared)
+    return rooms + size.rows * size.hidden * 4 + logits + _LIBRARY_BYTES

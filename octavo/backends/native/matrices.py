@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.backends.base import StoredRows
+from octavo.backends.base import FLOAT_TYPES, StoredRows
 from octavo.backends.native import _native
 from octavo.layers import Embedding, GateUpLinear, Module
 
@@ -26,7 +26,6 @@ GROUP = 32  # inputs whose products are summed as integers: codes come in whole 
 # Outputs of a panel; where gates and ups are side by side, the first half are gates.
 PANEL = 32
 _HALF = PANEL // 2
-_FLOATS = ("F32", "F16", "BF16")
 _WANTED = {
     "float32": "F32",
     "bf16": "BF16",
@@ -199,7 +198,7 @@ def choose_format(
 ) -> _native.Format:
     """What a matrix stored as this is kept as: what was asked for, its own, or the nearest."""
     wanted = None
-    if weights == "float32" or type_ in _FLOATS:
+    if weights == "float32" or type_ in FLOAT_TYPES:
         wanted = _WANTED.get(weights)
     if wanted is not None and is_embedding:
         wanted = wanted.replace("U4", "U8")  # where every token passes twice, 4 bits are too few

@@ -36,4 +36,5 @@ def step_bytes(size: StepSize, dtype: str) -> int:
     stream = size.rows * size.hidden * element_bytes * _HIDDEN_COPIES
     logits = size.wanted_rows * size.vocabulary * 4 * _LOGIT_COPIES
     kept = min(MOST_KEPT_CELLS, items * size.positions) * _CELL_BYTES
-    return max(attention, mlp, logits) + stream + kept + _LIBRARY_BYTES
+    told = size.rows * size.hidden * (element_bytes + 4)  # an embedding that is a mean wants all
+    return max(attention, mlp, logits) + stream + told + kept + _LIBRARY_BYTES

@@ -52,11 +52,11 @@ async def chat(call: Call) -> None:
 async def _serve(call: Call, ticket: Ticket, request: ChatRequest, supervisor: Supervisor) -> None:
     server = call.server
     prepared = await server.preparation.prepare(conversation_job(request, server.config))
-    wanted = request.max_completion_tokens
+    wanted, named = request.max_completion_tokens, "max_completion_tokens"
     if wanted is None:
-        wanted = request.max_tokens
+        wanted, named = request.max_tokens, "max_tokens"
     if wanted == 0:
-        raise invalid("max_tokens=0 leaves nothing to be answered", "max_tokens")
+        raise invalid(f"{named}=0 leaves nothing to be answered; leave it out", named)
     prompts, max_tokens = fit(request, [prepared], wanted, call)
     sampling = sampling_of(
         request, server.engine.facts, max_tokens=max_tokens, logprobs=_num_logprobs(request)

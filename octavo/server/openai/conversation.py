@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from octavo.frontend.messages import OWN_VARIABLES
 from octavo.frontend.preparer import Conversation, Job
 from octavo.server.config import ServerConfig
 from octavo.server.errors import invalid, not_yet
@@ -11,13 +12,15 @@ from octavo.server.schema.chat import ChatRequest, ContentPart, Message
 from octavo.server.schema.tokens import TokenizeRequest
 
 _TEXT_TYPES = ("text", "input_text", "output_text")
+_NOT_TEXT = ("image_url", "input_audio", "audio_url", "video_url", "file")
+_TOOLS = "tools are not supported yet; write calls and results into the messages' content"
 
 
 def conversation_job(request: ChatRequest | TokenizeRequest, config: ServerConfig) -> Job:
     """What is to be rendered and tokenised; raises ApiError for what no template could take."""
     if request.chat_template is not None and not config.trust_request_chat_template:
         raise invalid(
-            "templates of requests are not trusted here; start the server with "
+            "chat_template: those of requests are not trusted here; start the server with "
             "--trust-request-chat-template if they should be",
             "chat_template",
         )
@@ -33,6 +36,9 @@ def conversation_job(request: ChatRequest | TokenizeRequest, config: ServerConfi
         opens = not continues
     assert request.messages is not None
     variables = dict(request.chat_template_kwargs or {})
+    if taken := OWN_VARIABLES & variables.keys():
+        name = f"chat_template_kwargs.{min(taken)}"
+        raise invalid(f"{name} cannot be given so; it is a field of its own", name)
     documents = None
     if isinstance(request, ChatRequest):
         documents = request.documents
@@ -52,15 +58,29 @@ def conversation_job(request: ChatRequest | TokenizeRequest, config: ServerConfi
 
 def _plain(index: int, message: Message) -> dict[str, Any]:
     where = f"messages[{index}]"
-    if message.tool_calls or message.role in ("tool", "function"):
-        field = "tool_calls" if message.tool_calls else "role"
-        raise not_yet(f"{where}.{field}", "tools are not supported yet")
-    plain: dict[str, Any] = {"role": message.role, "content": _content(where, message.content)}
+    _check_supported(where, message)
+    content = _content(where, message.content) or message.refusal or ""
+    plain: dict[str, Any] = {"role": message.role, "content": content}
     for name in ("name", "reasoning_content", "reasoning", "thinking"):
         value = getattr(message, name)
         if value is not None:
             plain[name] = value
     return plain
+
+
+def _check_supported(where: str, message: Message) -> None:
+    """Raise for what the model would have to be told and cannot be."""
+    for field in ("tool_calls", "function_call"):
+        if getattr(message, field):
+            raise not_yet(f"{where}.{field}", _TOOLS)
+    if message.role in ("tool", "function"):
+        raise not_yet(f"{where}.role", _TOOLS)
+    if message.audio:
+        raise not_yet(f"{where}.audio", "this model reads text; send what was said as content")
+    for field in ("prefix", "partial"):
+        if getattr(message, field):
+            what = "send continue_final_message=true beside messages, to go on with the last one"
+            raise not_yet(f"{where}.{field}", what)
 
 
 def _content(where: str, content: str | list[ContentPart | str] | None) -> str:
@@ -69,17 +89,21 @@ def _content(where: str, content: str | list[ContentPart | str] | None) -> str:
         return ""
     if isinstance(content, str):
         return content
-    texts = []
-    for index, part in enumerate(content):
-        if isinstance(part, str):
-            texts.append(part)
-        elif part.type in _TEXT_TYPES and part.text is not None:
-            texts.append(part.text)
-        elif part.type == "refusal" and part.refusal is not None:
-            texts.append(part.refusal)
-        elif part.type in (*_TEXT_TYPES, "refusal"):
-            raise invalid(f"{where}.content[{index}] has no text", f"{where}.content[{index}]")
-        else:
-            what = f"content of type {part.type[:64]!r} is not supported; this model reads text"
-            raise not_yet(f"{where}.content[{index}].type", what)
-    return "\n".join(texts)
+    return "\n".join(
+        part if isinstance(part, str) else _text_of(f"{where}.content[{index}]", part)
+        for index, part in enumerate(content)
+    )
+
+
+def _text_of(where: str, part: ContentPart) -> str:
+    if part.type not in (*_TEXT_TYPES, "refusal"):
+        what = f"content of type {part.type[:64]!r} is not supported; this model reads text"
+        raise not_yet(f"{where}.type", what)
+    for field in _NOT_TEXT:
+        if getattr(part, field):
+            raise not_yet(f"{where}.{field}", "this model reads text; leave it out")
+    text = part.refusal if part.type == "refusal" else part.text
+    if text is None:
+        field = "refusal" if part.type == "refusal" else "text"
+        raise invalid(f"{where}.{field} is missing", f"{where}.{field}")
+    return text

@@ -7,10 +7,10 @@ from typing import Any
 from octavo.server.call import Call
 
 
-def _card(call: Call) -> dict[str, Any]:
+def _card(call: Call, name: str) -> dict[str, Any]:
     server = call.server
     return {
-        "id": server.model_name,
+        "id": name,
         "object": "model",
         "created": server.started_at,
         "owned_by": "octavo",
@@ -23,10 +23,12 @@ def _card(call: Call) -> dict[str, Any]:
 
 async def models(call: Call) -> None:
     """All of them."""
-    await call.respond_json({"object": "list", "data": [_card(call)]})
+    await call.respond_json(
+        {"object": "list", "data": [_card(call, name) for name in call.server.model_names]}
+    )
 
 
 async def model(call: Call) -> None:
     """One of them."""
     call.server.check_model(call.parameter)
-    await call.respond_json(_card(call))
+    await call.respond_json(_card(call, call.parameter))

@@ -14,6 +14,7 @@ from octavo.server.engine import ModelFacts
 from octavo.server.errors import invalid
 from octavo.server.schema.sampling import CommonRequest
 
+NO_SEED = -1  # as vLLM has it: drawn for the request
 _FROM_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _AS_GIVEN = (
     *("min_tokens", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens"),
@@ -36,6 +37,8 @@ def sampling_of(
     for name in _IF_GIVEN:
         if (value := getattr(request, name)) is not None:
             given[name] = value
+    if request.seed == NO_SEED:
+        del given["seed"]
     kind = RequestOutputKind.DELTA if request.stream else RequestOutputKind.FINAL_ONLY
     try:
         sampling = SamplingParams(
@@ -111,6 +114,9 @@ def _cut(
         return prompt
     if keep == -1:
         keep = max(1, most - max(1, wanted or 1))
+    if keep == 0:
+        name = "truncate_prompt_tokens"
+        raise invalid(f"{name}=0 leaves nothing of the prompt; give 1 at least, or -1", name)
     ids = prompt.token_ids
     if len(ids) <= keep:
         return prompt

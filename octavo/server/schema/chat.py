@@ -16,15 +16,24 @@ MAX_TEMPLATE_CHARACTERS = 1 << 18
 Role = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
-class ContentPart(Struct, kw_only=True, gc=False):
+class ContentPart(Struct, kw_only=True, gc=False, forbid_unknown_fields=True):
     """A piece of a message; this server reads text."""
 
     type: Role
     text: str | None = None
     refusal: str | None = None
+    annotations: Any = None  # taken and ignored: where an earlier answer's text is from
+    cache_control: Any = None  # taken and ignored: prefixes are found by their content
+    # Of pieces that are no text: known, for the refusal to speak of their type.
+    image_url: Any = None
+    input_audio: Any = None
+    audio_url: Any = None
+    video_url: Any = None
+    file: Any = None
+    uuid: Any = None
 
 
-class Message(Struct, kw_only=True):
+class Message(Struct, kw_only=True, forbid_unknown_fields=True):
     """One turn of the conversation."""
 
     role: Role
@@ -35,6 +44,14 @@ class Message(Struct, kw_only=True):
     thinking: str | None = None
     tool_calls: Annotated[list[Any], Meta(max_length=MAX_PARTS)] | None = None
     tool_call_id: Name | None = None
+    refusal: str | None = None  # stands for the content where there is none
+    annotations: Any = None  # taken and ignored: where an earlier answer's text is from
+    cache_control: Any = None  # taken and ignored: prefixes are found by their content
+    # What asks for something is refused, with what to do.
+    audio: Any = None
+    function_call: Any = None
+    prefix: bool | None = None
+    partial: bool | None = None
 
 
 class ChatRequest(CommonRequest, kw_only=True):

@@ -7,12 +7,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from octavo.server.errors import ApiError, invalid
-from octavo.server.schema.unsupported import IGNORED, UNSUPPORTED, check_unsupported
+from octavo.server.schema.nested import Unknown, known_part, names_unknown_fields
+from octavo.server.schema.unsupported import IGNORED, UNSUPPORTED, check_unsupported, read_over
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -25,26 +26,37 @@ _FEW_WORDS_BYTES = 4096
 _NUMBER_BYTES = 64
 _MANY_WORDS = object()  # equal to nothing that asks for nothing
 _CUT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_SAFE = re.compile(r"^[A-Za-z0-9._:\-\[\]]{1,192}$")
+_MOST_IN_HEADER = 16
+# msgspec's names for what JSON calls otherwise.
+_WORDS = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
+_WORD = re.compile(rf"\b({'|'.join(_WORDS)})\b")
+_MISSING = re.compile(r"required field (\w+)")
 _WHERE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>.*)`)?$", re.DOTALL)
 
 
-def decode(body: bytes, kind: type[T]) -> tuple[T, tuple[str, ...]]:
-    """The request, and the names of fields that nobody knows.
+def decode(body: bytes, kind: type[T]) -> tuple[T, tuple[Unknown, ...]]:
+    """The request, and the fields that nobody knows, those inside of others included.
 
     The body is cut into its fields first, and each that is known is read by its own type. What
     nobody knows is never built, so that a body full of it costs no more than reading it over.
     """
     parts = _parts(body)
-    check_unsupported({name: _glance(parts[name]) for name in parts.keys() & UNSUPPORTED.keys()})
+    asked = {name: _glance(parts[name]) for name in parts.keys() & UNSUPPORTED.keys()}
+    check_unsupported(asked)
     fields = _fields(kind)
     values: dict[str, Any] = {}
+    nested = [
+        Unknown(f"{outer}.{name[:64]}", name, known) for outer, name, known in read_over(asked)
+    ]
     for name, field in fields.items():
         if name in parts:
-            values[name] = field.read(parts[name])
+            values[name] = field.read(parts[name], nested)
         elif field.is_required:
             raise invalid(f"{name} is missing", name)
     unknown = parts.keys() - fields.keys() - UNSUPPORTED.keys() - IGNORED.keys()
-    return kind(**values), tuple(sorted(unknown))
+    known = kind.__struct_fields__
+    return kind(**values), (*(Unknown(name, name, known) for name in sorted(unknown)), *nested)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +64,32 @@ class _Field:
     """One field of a request."""
 
     name: str
+    type: Any
+    choices: tuple[str, ...]  # of a literal; else empty
     decoder: msgspec.json.Decoder[Any]
     is_required: bool
     is_integer: bool
     is_open: bool  # holds what its type says nothing of
 
-    def read(self, part: msgspec.Raw) -> Any:
-        """Its value; raises ApiError for what it cannot be."""
+    def read(self, part: msgspec.Raw, unknown: list[Unknown]) -> Any:
+        """Its value; raises ApiError for what it cannot be. What is unknown inside is added."""
         if _LISTS.match(part) and bytes(part).count(b"[") > MAX_LISTS + 1:
             # Told before a million of them are built: nothing else here takes lists of lists.
             raise invalid(f"{self.name} has more than {MAX_LISTS} lists", self.name)
         try:
-            value = self.decoder.decode(part)
+            try:
+                value = self.decoder.decode(part)
+            except msgspec.ValidationError as error:
+                if not names_unknown_fields(error):
+                    raise
+                part, found = known_part(part, msgspec.inspect.type_info(self.type), self.name)
+                unknown += found
+                value = self.decoder.decode(part)
         except msgspec.ValidationError as error:
             whole = _whole(part) if self.is_integer else None
             if whole is None:
-                raise _explained(str(error), self.name) from None
-            return self.read(msgspec.Raw(b"%d" % whole))
+                raise self._explained(str(error), part) from None
+            return self.read(msgspec.Raw(b"%d" % whole), unknown)
         except UnicodeDecodeError:
             raise invalid(f"{self.name} is not valid JSON: it is not UTF-8", self.name) from None
         except msgspec.DecodeError as error:  # what can be read over, and yet is no text
@@ -79,6 +100,28 @@ class _Field:
             raise _too_deep(self.name)
         return value
 
+    def _explained(self, text: str, part: msgspec.Raw) -> ApiError:
+        """msgspec's words as a client's, with the field in front."""
+        found = _WHERE.match(text)
+        assert found is not None  # the pattern matches anything
+        what, path = found["what"], found["path"] or ""
+        if self.choices and what.startswith("Invalid enum value"):
+            given = what.removeprefix("Invalid enum value ")
+            among = ", ".join(map(repr, self.choices))
+            return invalid(f"{self.name}: expected one of {among}, got {given}", self.name)
+        what = _WORD.sub(lambda match: _WORDS[match[1]], _lower(what.replace("`", "")))
+        what = what.replace("object | null", "object").replace(" | ", " or ")
+        if path.startswith("[...]"):  # the value of a key, which msgspec does not name
+            what += f" under {_first_bad_key(part)!r}"
+            path = ""
+        path = self.name + path
+        if missing := _MISSING.search(what):
+            path = f"{path}.{missing[1]}"
+            return invalid(f"{path} is missing", path)
+        if found["key"]:
+            what += ", as a key"
+        return invalid(f"{path}: {what}", path)
+
 
 @lru_cache(maxsize=64)
 def _fields(kind: type[msgspec.Struct]) -> Mapping[str, _Field]:
@@ -86,6 +129,8 @@ def _fields(kind: type[msgspec.Struct]) -> Mapping[str, _Field]:
     return {
         field.name: _Field(
             field.name,
+            field.type,
+            _choices(bare[field.name]),
             msgspec.json.Decoder(field.type),
             field.required,
             _is_integer(bare[field.name]),
@@ -157,16 +202,21 @@ _OTHER_NAMES = {
 }
 
 
-def refuse_unknown(unknown: tuple[str, ...], kind: type[msgspec.Struct]) -> None:
+def refuse_unknown(unknown: tuple[Unknown, ...]) -> None:
     """In strict mode an unknown field is an error, with the likeliest that was meant."""
     if not unknown:
         return
-    name = unknown[0]
-    fields = kind.__struct_fields__
-    near = [field for field in (_OTHER_NAMES.get(name),) if field in fields]
-    near = near or difflib.get_close_matches(name[:64], fields, n=1)
+    path, name, known = unknown[0]
+    near = [field for field in (_OTHER_NAMES.get(name),) if field in known]
+    near = near or difflib.get_close_matches(name[:64], known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise invalid(f"unknown field {name[:64]!r}{hint}", name[:64], "unknown_parameter")
+    raise invalid(f"unknown field {path[:192]!r}{hint}", path[:192], "unknown_parameter")
+
+
+def named_in_header(unknown: tuple[Unknown, ...]) -> bytes:
+    """Names are a client's own words: only what is safe in a header is repeated, and not all."""
+    safe = [each.path for each in unknown if _SAFE.match(each.path)]
+    return ",".join(safe[:_MOST_IN_HEADER]).encode()
 
 
 def _is_integer(hint: Any) -> bool:
@@ -174,19 +224,22 @@ def _is_integer(hint: Any) -> bool:
     return hint is int or (type(None) in arguments and int in arguments)
 
 
-def _explained(text: str, name: str) -> ApiError:
-    """msgspec's words, with the field in front; they speak of the schema and hold no data."""
-    found = _WHERE.match(text)
-    assert found is not None  # the pattern matches anything
-    path = name + (found["path"] or "")
-    what = _lower(found["what"].replace("`", "").replace("object | null", "object"))
-    missing = re.search(r"required field (\w+)", what)
-    if missing:
-        path = f"{path}.{missing[1]}"
-        return invalid(f"{path} is missing", path)
-    if found["key"]:
-        path += " (a key)"
-    return invalid(f"{path}: {what}", path)
+def _choices(hint: Any) -> tuple[str, ...]:
+    """Of a literal, which may be one of several types."""
+    for each in (hint, *get_args(hint)):
+        if get_origin(each) is Literal:
+            return get_args(each)
+    return ()
+
+
+def _first_bad_key(part: msgspec.Raw) -> str:
+    """Of an object whose values must be numbers."""
+    for key, value in _CUT.decode(part).items():
+        try:
+            msgspec.json.decode(value, type=float)
+        except msgspec.ValidationError:
+            return key[:64]
+    return ""
 
 
 def _why(error: msgspec.DecodeError) -> str:

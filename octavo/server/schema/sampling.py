@@ -25,7 +25,7 @@ StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 Name = Annotated[str, Meta(max_length=256)]
 
 
-class StreamOptions(Struct, kw_only=True):
+class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
     """What a stream tells besides text."""
 
     include_usage: bool | None = None  # one more chunk with the usage, at the end

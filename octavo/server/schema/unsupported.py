@@ -6,7 +6,7 @@ for something in earnest is refused by name, for a client that believes it was h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +56,9 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "guided_regex": Unsupported(_empty, _STRUCTURED, '""'),
     "guided_choice": Unsupported(_empty, _STRUCTURED, "[]"),
     "guided_grammar": Unsupported(_empty, _STRUCTURED, '""'),
-    "best_of": Unsupported(_one_of(1), "best_of is not supported; use n", "1"),
+    "best_of": Unsupported(
+        _one_of(1), "answers are not chosen among; use n, which gives them all", "1"
+    ),
     "suffix": Unsupported(_empty, "text cannot be filled in before a suffix; leave it out", '""'),
     "prompt_embeds": Unsupported(_empty, "prompts are texts or token ids", "[]"),
     "use_beam_search": Unsupported(_one_of(False), _BEAMS, "false"),
@@ -107,3 +109,12 @@ def check_unsupported(given: Mapping[str, Any]) -> None:
         rule = UNSUPPORTED.get(name)
         if rule is not None and not rule.is_harmless(value):
             raise not_yet(name, rule.refusal)
+
+
+def read_over(given: Mapping[str, Any]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """What asks for something inside of what asks for nothing: field, name, and who is known."""
+    text_format = given.get("response_format")
+    if isinstance(text_format, dict):
+        for name, value in text_format.items():
+            if name != "type" and value is not None:
+                yield "response_format", name, ("type",)
