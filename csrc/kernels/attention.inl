@@ -39,6 +39,7 @@ constexpr int kScoreBlocks = kScoreVectors * kLanes / kBlockTokens;
 constexpr int kSplitBlocks = kSplit / kBlockTokens;
 constexpr int kScoreStride = kSplit + kBlockTokens;  // not 2 KiB; room behind an odd end
 constexpr int kRecordHead = 16;  // maximum and sum stand before a record's values
+constexpr int kMostHeadDim = 512;  // of a row that is converted on the stack
 constexpr float kInfinity = __builtin_inff();
 
 inline int padded(int head_dim) { return (head_dim + 15) / 16 * 16; }
@@ -155,12 +156,16 @@ inline __attribute__((always_inline)) void add_products(
   }
 }
 
-// Asks for a block's cells some time before they are needed.
+// Asks for memory some time before it is needed.
+template <bool kToWrite = false>
+inline void ask_for_bytes(const void* from, size_t bytes) {
+  const char* line = static_cast<const char*>(from);
+  for (size_t at = 0; at < bytes; at += kAlign) __builtin_prefetch(line + at, kToWrite, 2);
+}
+
 template <typename Element>
 inline void ask_for(const Element* cells, int head_dim) {
-  const char* line = reinterpret_cast<const char*>(cells);
-  const size_t bytes = sizeof(Element) * kBlockTokens * head_dim;
-  for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(line + at, 0, 2);
+  ask_for_bytes(cells, sizeof(Element) * kBlockTokens * head_dim);
 }
 
 // q · k for the group's queries and all blocks, to scores[query][position].
@@ -372,10 +377,13 @@ void copy_queries(const Item& item, int first, int count, uint32_t* to) {
     const int head = item.kv_head * item.group + (first + m) % item.group;
     const float* q = item.q + static_cast<size_t>(row) * item.q_stride + head * head_dim;
     uint32_t* words = to + m * (kPairs ? 1 : 2);
-    for (int d = 0; d < head_dim / 2; ++d) {
-      if constexpr (kPairs) {
-        words[d * count] = bf16_bits(q[2 * d]) | bf16_bits(q[2 * d + 1]) << 16;
-      } else {
+    if constexpr (kPairs) {
+      uint16_t rounded[kMostHeadDim];
+      for (int d = 0; d < head_dim; ++d) rounded[d] = static_cast<uint16_t>(bf16_bits(q[d]));
+      for (int d = 0; d < head_dim / 2; ++d)
+        __builtin_memcpy(words + d * count, rounded + 2 * d, sizeof *words);
+    } else {
+      for (int d = 0; d < head_dim / 2; ++d) {
         words[d * count * 2] = float_bits(q[2 * d]);
         words[d * count * 2 + 1] = float_bits(q[2 * d + 1]);
       }
@@ -521,6 +529,12 @@ void attention(const Cache& cache, const AttentionShape& shape, const SequenceRo
   const int group = shape.heads / shape.kv_heads, record = record_floats(shape.head_dim);
   Item item{cache, shape, part, kv_head, group, q, q_stride, {}};
   scratch_parts(shape, scratch, &item.scratch);
+  const size_t column = size_t(kv_head) * group * shape.head_dim;
+  const size_t width = sizeof(float) * group * shape.head_dim;
+  for (int row = part.first_row; row < part.first_row + rows; ++row) {
+    ask_for_bytes(q + row * q_stride + column, width);
+    if (!partials) ask_for_bytes<true>(out + row * out_stride + column, width);
+  }
   if (!partials) {
     for (int query = 0; query < rows * group; ++query) {
       const float* sink = shape.sinks ? shape.sinks + kv_head * group + query % group : nullptr;
@@ -574,18 +588,31 @@ inline float stored<float>(float value) { return value; }
 template <>
 inline uint16_t stored<uint16_t>(float value) { return static_cast<uint16_t>(bf16_bits(value)); }
 
-// One head's key or value of a token among its block's.
+// One head's key or value of a token among its block's. Where cells are in pairs, a key's two
+// dimensions are moved at once.
 template <CacheFormat kFormat, typename Element>
 inline void put_key(Element* block, int token, const Element* x, int head_dim) {
-  for (int d = 0; d < head_dim; ++d) {
-    const int at = kFormat == CacheFormat::F32 ? d * kBlockTokens + token
-                                               : (d / 2 * kBlockTokens + token) * 2 + d % 2;
-    block[at] = x[d];
+  if constexpr (kFormat == CacheFormat::F32) {
+    for (int d = 0; d < head_dim; ++d) block[d * kBlockTokens + token] = x[d];
+  } else {
+    for (int d = 0; d < head_dim; d += 2)
+      __builtin_memcpy(block + d * kBlockTokens + 2 * token, x + d, 2 * sizeof(Element));
   }
 }
 template <CacheFormat kFormat, typename Element>
 inline void put_value(Element* block, int token, const Element* x, int head_dim) {
   for (int d = 0; d < head_dim; ++d) block[value_at<kFormat>(token, d, head_dim)] = x[d];
+}
+// The values of two tokens that are a pair, whole words at a time. Of one alone nothing may be
+// written but its own half: another thread may be writing the other.
+template <CacheFormat kFormat, typename Element>
+inline void put_values(Element* block, int token, const Element* x, const Element* next,
+                       int head_dim) {
+  Element* pairs = block + static_cast<size_t>(token) * head_dim;
+  for (int d = 0; d < head_dim; ++d) {
+    const Element pair[2] = {x[d], next[d]};
+    __builtin_memcpy(pairs + 2 * d, pair, sizeof pair);
+  }
 }
 
 // Codes of one row in [-127, 127] and their scale. What is not finite makes the scale NaN, so that
@@ -607,34 +634,55 @@ inline float quantise(const float* x, int size, int8_t* codes) {
   return scale;
 }
 
-constexpr int kMostHeadDim = 512;  // of a row that is converted on the stack
+// A head's row as its cells keep it; returns their scale, where they have one.
+template <CacheFormat kFormat, typename Element>
+inline float convert(const float* x, int head_dim, Element* row) {
+  if constexpr (kFormat == CacheFormat::Int8) {
+    return quantise(x, head_dim, row);
+  } else {
+    for (int d = 0; d < head_dim; ++d) row[d] = stored<Element>(x[d]);
+    return 1.0f;
+  }
+}
+
+// The rows of `count` tokens, two that are a pair or one, of which the first is at `inside`.
+template <CacheFormat kFormat>
+void write_tokens(const Cache& cache, const float* k, const float* v, size_t stride, size_t block,
+                  int inside, int count) {
+  using Element = typename Cells<kFormat>::Element;
+  const int head_dim = cache.head_dim, token = inside % kBlockTokens;
+  Element rows[2][kMostHeadDim];
+  for (int h = 0; h < cache.kv_heads; ++h) {
+    const size_t cell = block * cache.block_cells + h * cache.block_size + inside;
+    Element* keys = static_cast<Element*>(cache.keys) + (cell - token) * head_dim;
+    Element* values = static_cast<Element*>(cache.values) + (cell - token) * head_dim;
+    for (int i = 0; i < count; ++i) {
+      const size_t from = i * stride + size_t(h) * head_dim;
+      [[maybe_unused]] const float scale = convert<kFormat>(k + from, head_dim, rows[i]);
+      if constexpr (kFormat == CacheFormat::Int8) cache.key_scales[cell + i] = scale;
+      put_key<kFormat>(keys, token + i, rows[i], head_dim);
+    }
+    for (int i = 0; i < count; ++i) {
+      const size_t from = i * stride + size_t(h) * head_dim;
+      [[maybe_unused]] const float scale = convert<kFormat>(v + from, head_dim, rows[i]);
+      if constexpr (kFormat == CacheFormat::Int8) cache.value_scales[cell + i] = scale;
+    }
+    if (count == 2) put_values<kFormat>(values, token, rows[0], rows[1], head_dim);
+    else put_value<kFormat>(values, token, rows[0], head_dim);
+  }
+}
 
 template <CacheFormat kFormat>
 void write_rows(const Cache& cache, const float* k, const float* v, size_t stride,
                 const SequenceRows& sequence) {
-  using Element = typename Cells<kFormat>::Element;
-  const int head_dim = cache.head_dim;
-  Element row[kMostHeadDim];
-  for (int r = 0; r < sequence.rows; ++r) {
+  for (int r = 0; r < sequence.rows;) {
     const int position = sequence.first_position + r;
     const size_t block = static_cast<size_t>(sequence.table[position / cache.block_size]);
-    const int inside = position % cache.block_size, token = inside % kBlockTokens;
-    for (int h = 0; h < cache.kv_heads; ++h) {
-      const size_t cell = block * cache.block_cells + h * cache.block_size + inside;
-      const size_t from = size_t(sequence.first_row + r) * stride + size_t(h) * head_dim;
-      const size_t to = (cell - token) * head_dim;
-      for (int is_value = 0; is_value < 2; ++is_value) {
-        const float* x = (is_value ? v : k) + from;
-        Element* cells = static_cast<Element*>(is_value ? cache.values : cache.keys) + to;
-        if constexpr (kFormat == CacheFormat::Int8) {
-          (is_value ? cache.value_scales : cache.key_scales)[cell] = quantise(x, head_dim, row);
-        } else {
-          for (int d = 0; d < head_dim; ++d) row[d] = stored<Element>(x[d]);
-        }
-        if (is_value) put_value<kFormat>(cells, token, row, head_dim);
-        else put_key<kFormat>(cells, token, row, head_dim);
-      }
-    }
+    const size_t from = size_t(sequence.first_row + r) * stride;
+    const bool pair = kFormat != CacheFormat::F32 && position % 2 == 0 && r + 1 < sequence.rows;
+    write_tokens<kFormat>(cache, k + from, v + from, stride, block, position % cache.block_size,
+                          pair ? 2 : 1);
+    r += pair ? 2 : 1;
   }
 }
 

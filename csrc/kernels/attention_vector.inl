@@ -69,7 +69,13 @@ inline Floats fused(Floats a, Floats b, Floats c) {
 }
 
 // The larger; where x is NaN, the other.
-inline Floats larger(Floats x, Floats other) { return x > other ? x : other; }
+inline Floats larger(Floats x, Floats other) {
+#if defined(__AVX512F__)
+  return _mm512_max_ps(x, other);
+#else
+  return x > other ? x : other;
+#endif
+}
 
 // The sum and the largest of all lanes, halves first.
 inline float sum_of(Floats x) {

@@ -65,6 +65,17 @@ void layer_norm(const float* x, size_t x_stride, int rows, int size, const float
   }
 }
 
+// Turns a head's pairs, which are as far apart as half of them.
+inline void turn_halves(float* x, int half, const float* cosines, const float* sines) {
+  for (int at = 0; at < half; at += kLanes) {
+    const int n = half - at < kLanes ? half - at : kLanes;
+    const Floats a = load_first(x + at, n), b = load_first(x + half + at, n);
+    const Floats cosine = load_first(cosines + at, n), sine = load_first(sines + at, n);
+    store_first(x + at, a * cosine - b * sine, n);
+    store_first(x + half + at, b * cosine + a * sine, n);
+  }
+}
+
 // Row r of `tables` holds the cosines of its angles, then the sines, magnitude included.
 void rope(float* x, size_t x_stride, int rows, int heads, int head_dim, const int32_t*,
           const RopeShape& shape, const float* tables) {
@@ -74,12 +85,14 @@ void rope(float* x, size_t x_stride, int rows, int heads, int head_dim, const in
     const float* sines = cosines + half;
     for (int head = 0; head < heads; ++head) {
       float* one = x + row * x_stride + static_cast<size_t>(head) * head_dim;
-      const int apart = shape.interleaved ? 1 : half, step = shape.interleaved ? 2 : 1;
-      float* other = one + apart;
-      for (int pair = 0; pair < half; ++pair, one += step, other += step) {
-        const float a = *one, b = *other;
-        *one = a * cosines[pair] - b * sines[pair];
-        *other = b * cosines[pair] + a * sines[pair];
+      if (!shape.interleaved) {
+        turn_halves(one, half, cosines, sines);
+        continue;
+      }
+      for (int pair = 0; pair < half; ++pair, one += 2) {
+        const float a = one[0], b = one[1];
+        one[0] = a * cosines[pair] - b * sines[pair];
+        one[1] = b * cosines[pair] + a * sines[pair];
       }
     }
   }

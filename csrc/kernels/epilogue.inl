@@ -65,10 +65,60 @@ inline void finish_row(const Epilogue& epilogue, int row, int panel, int columns
   }
 }
 
+// Whether a tile's rows are sums in whole vectors that nothing is done to but `finish_plainly`.
+inline bool is_plain(const Epilogue& epilogue, int columns) {
+  const bool as_summed = !epilogue.bias && epilogue.scale == 1.0f && epilogue.cap == 0.0f;
+  const Activation activation = epilogue.gated ? Activation::Silu : Activation::None;
+  return as_summed && epilogue.activation == activation && !epilogue.row_weights &&
+         !epilogue.out_rows && columns % kLanes == 0;
+}
+
+// What `finish_row` comes to for plain tiles, which most are: the same operations and no choices.
+inline void finish_plainly(const Epilogue& epilogue, int first_row, int rows, int first,
+                           int columns, const float* sums) {
+  float* out = epilogue.out + static_cast<size_t>(first_row) * epilogue.out_stride + first;
+  const float* residual = epilogue.residual;
+  if (residual) residual += static_cast<size_t>(first_row) * epilogue.residual_stride + first;
+  for (int r = 0; r < rows; ++r, sums += kPanel, out += epilogue.out_stride) {
+    for (int c = 0; c < columns; c += kLanes) {
+      Floats y = load(sums + c);
+      if (epilogue.gated) {
+        y = y * logistic(y) * load(sums + kGates + c);
+      } else if (residual) {
+        y = y + load(residual + c);
+      }
+      store(out + c, y);
+    }
+    if (residual) residual += epilogue.residual_stride;
+  }
+}
+
+// Asks for what finishing these rows will touch: other threads may have written it last, and it
+// comes while the products run.
+inline void ask_for_tile(const Matrix& matrix, const Epilogue& epilogue, int first_row, int rows,
+                         int panel) {
+  if (epilogue.out_rows) return;
+  const int columns = panel_columns(matrix, epilogue, panel);
+  const int first = epilogue.first_output + panel * (epilogue.gated ? kGates : kPanel);
+  constexpr int kLine = 16;  // floats
+  for (int row = first_row; row < first_row + rows; ++row) {
+    const float* out = epilogue.out + static_cast<size_t>(row) * epilogue.out_stride + first;
+    for (int c = 0; c < columns; c += kLine) prefetch_to_write(out + c);
+    if (!epilogue.residual || epilogue.residual == epilogue.out) continue;
+    const float* residual =
+        epilogue.residual + static_cast<size_t>(row) * epilogue.residual_stride + first;
+    for (int c = 0; c < columns; c += kLine) prefetch(residual + c);
+  }
+}
+
 // Rows first_row … first_row + rows - 1 of panel `panel`: sums[r · 32 + o].
 inline void finish_tile(const Matrix& matrix, const Epilogue& epilogue, int first_row, int rows,
                         int panel, const float* sums) {
   const int columns = panel_columns(matrix, epilogue, panel);
+  if (is_plain(epilogue, columns)) {
+    const int first = epilogue.first_output + panel * (epilogue.gated ? kGates : kPanel);
+    return finish_plainly(epilogue, first_row, rows, first, columns, sums);
+  }
   for (int r = 0; r < rows; ++r) {
     finish_row(epilogue, first_row + r, panel, columns, sums + r * kPanel);
   }

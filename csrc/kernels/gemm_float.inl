@@ -232,9 +232,10 @@ inline int part_begin(int rows, int parts, int i) {
 // One panel for up to kRowBlock rows, summed into `sums`. What is asked for ahead is this panel
 // further on if it is read but once; otherwise the panel behind it, a share in each reading. With
 // few rows, read once, it is one line over and over, which costs nothing.
-template <class Step>
+// `ask(first, count)` is called for the rows that come next, once for each.
+template <class Step, class Ask>
 void multiply_panel(const uint8_t* panel, size_t panel_bytes, const uint8_t* x, size_t x_bytes,
-                    int rows, int steps, float* sums) {
+                    int rows, int steps, float* sums, Ask ask) {
   constexpr int kChunk = kChunkBytes / Step::kWeightBytes;
   const int groups = (rows + Step::kMostRows - 1) / Step::kMostRows;
   for (int step = 0; step < steps; step += kChunk) {
@@ -242,6 +243,7 @@ void multiply_panel(const uint8_t* panel, size_t panel_bytes, const uint8_t* x, 
     const int count = steps - step < kChunk ? steps - step : kChunk;
     for (int g = 0; g < groups; ++g) {
       const int begin = part_begin(rows, groups, g);
+      if (step == 0) ask(begin, part_begin(rows, groups, g + 1) - begin);
       Piece piece;
       piece.panel = weights;
       piece.x = x + begin * x_bytes + static_cast<size_t>(step) * Step::kInputBytes;
@@ -280,8 +282,11 @@ void multiply(const Matrix& matrix, const uint8_t* prepared, int rows, int first
     const int begin = part_begin(rows, blocks, b);
     const int count = part_begin(rows, blocks, b + 1) - begin;
     for (int panel = first_panel; panel < end_panel; ++panel) {
-      multiply_panel<Step>(matrix.data + panel * matrix.panel_bytes, matrix.panel_bytes,
-                           prepared + begin * x_bytes, x_bytes, count, steps, sums);
+      multiply_panel<Step>(
+          matrix.data + panel * matrix.panel_bytes, matrix.panel_bytes, prepared + begin * x_bytes,
+          x_bytes, count, steps, sums, [&](int first, int some) {
+            ask_for_tile(matrix, epilogue, begin + first, some, panel);
+          });
       finish_tile(matrix, epilogue, begin, count, panel, sums);
     }
   }

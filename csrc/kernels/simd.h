@@ -150,6 +150,8 @@ constexpr int kPanelVectors = kPanel / kLanes;
 // Brings the line that holds p to L2 (not to L1, which what is in use now would have to leave).
 // p may lie behind the end of a buffer: nothing is read.
 inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
+// The same of what will be written.
+inline void prefetch_to_write(const void* p) { __builtin_prefetch(p, 1, 2); }
 
 }  // namespace
 }  // namespace OCTAVO_TIER

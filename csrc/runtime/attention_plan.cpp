@@ -2,6 +2,7 @@
 #include "runtime/attention_plan.h"
 
 #include <algorithm>
+#include <tuple>
 
 namespace octavo {
 
@@ -17,6 +18,15 @@ int first_seen(const AttentionShape& shape, int position) {
   return shape.window > 0 ? std::max(0, position - shape.window + 1) : 0;
 }
 
+// In which order items are taken: those that read the same cells one after the other, so that they
+// find them in their caches, and else the longest first, so that all end at about the same time.
+bool comes_before(const AttentionItem& one, const AttentionItem& other) {
+  const auto key = [](const AttentionItem& item) {
+    return std::tuple(-item.together, item.sequence, item.kv_head, -item.cost);
+  };
+  return key(one) < key(other);
+}
+
 }  // namespace
 
 void AttentionPlan::make(const KernelTable& kernels, const AttentionShape& shape,
@@ -29,16 +39,21 @@ void AttentionPlan::make(const KernelTable& kernels, const AttentionShape& shape
   int64_t total = 0;
   for (int s = 0; s < count; ++s) {
     const SequenceRows& sequence = sequences[s];
+    const size_t begin = units.size();
+    int64_t together = 0;
     for (int first = 0; first < sequence.rows; first += kAttentionRows) {
       const int rows = std::min(kAttentionRows, sequence.rows - first);
       const int low = first_seen(shape, sequence.first_position + first);
       const int high = sequence.first_position + first + rows;
       const int64_t cost = int64_t{high - low} * (kReadCost + int64_t{rows} * group);
       for (int head = 0; head < shape.kv_heads; ++head) {
-        units.push_back({s, first, rows, head, low / kSplit, (high - 1) / kSplit + 1, -1, 0, cost});
+        units.push_back({s, first, rows, head, low / kSplit, (high - 1) / kSplit + 1, -1, 0, cost,
+                         0});
         total += cost;
       }
+      together += cost;
     }
+    for (size_t unit = begin; unit < units.size(); ++unit) units[unit].together = together;
   }
   const int64_t most = std::max<int64_t>(1, total / (threads * kPiecesPerThread));
   for (const AttentionItem& unit : units) {
@@ -46,8 +61,7 @@ void AttentionPlan::make(const KernelTable& kernels, const AttentionShape& shape
     const int64_t pieces = threads > 1 ? std::min(splits, (unit.cost + most - 1) / most) : 1;
     cut(unit, static_cast<int>(pieces), kernels.attention_partial_floats(shape, unit.rows));
   }
-  std::stable_sort(items_.begin(), items_.end(),
-                   [](const auto& one, const auto& other) { return one.cost > other.cost; });
+  std::stable_sort(items_.begin(), items_.end(), comes_before);
   if (num_done_ < merges_.size()) {
     num_done_ = merges_.size();
     done_ = std::make_unique<std::atomic<int32_t>[]>(num_done_);

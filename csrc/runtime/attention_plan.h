@@ -39,6 +39,7 @@ struct AttentionItem {
   int32_t merge;    // which merge it is a part of; -1: none, it writes the result itself
   size_t partials;  // where its partial sums go, in floats
   int64_t cost;     // about: positions × what one costs
+  int64_t together;  // what all items cost that read the same cells
 };
 
 // What the last finisher of several items puts together.
@@ -70,7 +71,7 @@ class AttentionPlan {
   void make(const KernelTable& kernels, const AttentionShape& shape,
             const SequenceRows* sequences, int count, int threads);
 
-  const std::vector<AttentionItem>& items() const { return items_; }  // the longest first
+  const std::vector<AttentionItem>& items() const { return items_; }
   size_t partial_floats() const { return partial_floats_; }
 
   void run_item(size_t index, const AttentionCall& call, uint8_t* scratch);

@@ -14,6 +14,13 @@ void share_of(int index, int threads, int count, int& first, int& end) {
   end = static_cast<int>(static_cast<int64_t>(count) * (index + 1) / threads);
 }
 
+// How many rows before it is read a row is asked for, much of which another thread wrote last.
+constexpr int kRowsAhead = 2;
+
+void ask_for(const float* row, int width) {
+  for (int column = 0; column < width; column += kAlign / 4) __builtin_prefetch(row + column, 0, 2);
+}
+
 }  // namespace
 
 float* Program::at(const Ref& ref, int row) const {
@@ -169,6 +176,7 @@ void Program::prepare(const Instruction& i, int index, Worker& worker) {
                        to + first * bytes);
   } else {
     for (int row = first; row < end; ++row) {
+      if (row + kRowsAhead < end) ask_for(at(i.x, row + kRowsAhead), i.x.width);
       normalise(i.norm, at(i.x, row), i.x.stride, 1, i.x.width, worker.row, i.x.width);
       kernels_.prepare(p.format, worker.row, i.x.width, 1, p.inputs, to + row * bytes);
     }
