@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -53,12 +53,16 @@ class _Caller:
     """Where one request's outputs wait for whoever asked."""
 
     kind: RequestOutputKind
+    take: Callable[[RequestOutput], bool] | None = None  # for who need not be woken
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     output: RequestOutput | None = None
     error: Exception | None = None
 
     def put(self, output: RequestOutput) -> None:
-        if self.output is not None and self.kind is RequestOutputKind.DELTA:
+        if self.output is None:
+            if self.take is not None and self.take(output):
+                return
+        elif self.kind is RequestOutputKind.DELTA:
             output = _joined(self.output, output)
         self.output = output
         self.ready.set()
@@ -140,10 +144,15 @@ class AsyncLLM:
         request_id: str | None = None,
         *,
         options: Options = PLAIN,
+        take: Callable[[RequestOutput], bool] | None = None,
     ) -> AsyncIterator[RequestOutput]:
         """Outputs as they come. Leaving the loop early, or being cancelled, aborts the request.
 
         A request that is turned away or fails raises a RequestError here, and nowhere else.
+
+        `take` spares most outputs the way through the event loop. It is offered each at the moment
+        it comes, unless one before it still waits here, and says whether that was all; what it
+        declines comes here, and it must decline the last one.
         """
         self._begin()
         model = self._model.desk.model
@@ -154,7 +163,7 @@ class AsyncLLM:
             raise RequestError(f"request id {name!r} is in use")
         read = read_prompt(prompt, model.tokenizer, model.vocabulary)
         requests = self._model.desk.open(name, read, sampling, self._model.now(), options)
-        caller = self._callers[name] = _Caller(sampling.output_kind)
+        caller = self._callers[name] = _Caller(sampling.output_kind, take)
         try:
             self._send(*requests)
             while True:
