@@ -287,8 +287,9 @@ class AsyncLLM:
 
     def _deliver(self, events: Sequence[TokenEvent]) -> None:
         """In the event loop: hand events on to those who wait for them."""
+        owner = self._model.desk.owner
         for event in events:
-            name = self._model.desk.owner(event.request_id)
+            name = owner(event.request_id)  # before it may be at its end
             try:
                 self._hand_on(event)
             except Exception as error:  # it must not keep the others from those who wait for them
@@ -297,18 +298,18 @@ class AsyncLLM:
                     self._fail(name, "error", f"{type(error).__name__}: {error}")
 
     def _hand_on(self, event: TokenEvent) -> None:
-        desk = self._model.desk
-        output, aborts = desk.receive(event)
-        self._send(*aborts)
+        output, aborts = self._model.desk.receive(event)
+        if aborts:
+            self._send(*aborts)
         caller = None if output is None else self._callers.get(output.request_id)
         if output is None or caller is None:
             return
-        messages = [each.error for each in output.outputs if each.error is not None]
-        if not messages:
-            caller.put(output)
-            return
-        reason = event.finish_reason if event.finish_reason in FAILURES else "error"
-        self._fail(output.request_id, str(reason), messages[0])
+        for each in output.outputs:
+            if each.error is not None:
+                reason = event.finish_reason if event.finish_reason in FAILURES else "error"
+                self._fail(output.request_id, str(reason), each.error)
+                return
+        caller.put(output)
 
     def _fail(self, name: str, reason: str, message: str) -> None:
         """End a request, with all its continuations."""

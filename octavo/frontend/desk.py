@@ -72,6 +72,10 @@ class _Entry:
     has_told_of_prompt: bool = False  # as a delta, which repeats nothing
 
     @property
+    def first(self) -> Stream:
+        return next(iter(self.streams.values()))
+
+    @property
     def is_done(self) -> bool:
         return all(stream.whole.finish_reason is not None for stream in self.streams.values())
 
@@ -278,8 +282,7 @@ class Desk:
             return None
         if entry.kind is RequestOutputKind.FINAL_ONLY and not (done or has_failed):
             return None
-        streams = list(entry.streams.values())
-        first, output = streams[0], entry.output
+        first, output = entry.first, entry.output
         told = RequestOutput(  # once a token: dataclasses.replace takes several times as long
             output.request_id,
             output.prompt,
@@ -297,9 +300,9 @@ class Desk:
                 told.prompt_logprobs = told.hidden_state = None
             entry.has_told_of_prompt |= stream is first
         elif done:
-            told.outputs = [stream.everything() for stream in streams]
+            told.outputs = [stream.everything() for stream in entry.streams.values()]
         else:
-            told.outputs = [stream.snapshot() for stream in streams]
+            told.outputs = [stream.snapshot() for stream in entry.streams.values()]
         if done:
             entry.output = told  # the first continuation's account may still come
         return told

@@ -206,11 +206,12 @@ class Generation:
         It is where anything before it still is, or the reader must be waited for.
         """
         stream = self._outlet
-        if stream is None or self._num_held or output.finished or stream.must_wait:
+        if stream is None or self._num_held or output.finished or self._call.must_wait():
             self._num_held += 1
             return False
         self._note(index, output)
-        stream.events_now(self._plan.shape.payloads(index, output, self._count.usage))
+        payloads = self._plan.shape.payloads(index, output, self._count.usage)
+        stream.events_now(payloads, self._last_at)
         return True
 
     # the engine's side

@@ -41,16 +41,11 @@ class EventStream:
         if self._ping_seconds:
             self._pinger = asyncio.get_running_loop().create_task(self._ping())
 
-    @property
-    def must_wait(self) -> bool:
-        """Whether only `events` will do, which waits for the reader."""
-        return self._call.must_wait()
-
-    def events_now(self, payloads: Iterable[bytes]) -> None:
-        """What `events` does, where nothing has to wait."""
+    def events_now(self, payloads: Iterable[bytes], now: float) -> None:
+        """What `events` does, where the call need not wait for the reader."""
         for payload in payloads:
             self._call.write_now(b"data: %b\n\n" % payload)
-            self._last = self._clock()
+            self._last = now
 
     async def events(self, payloads: Iterable[bytes]) -> None:
         """One frame for each payload, in one write."""
