@@ -127,18 +127,22 @@ class Desk:
             stream = Stream(index, prompt.token_ids, sampling, self.model.tokenizer)
             entry.streams[name] = stream
             self._streams[name] = entry, stream
-            # The first tells of the prompt; the others need not compute it again for that.
-            about_prompt = None if index else sampling.prompt_logprobs
-            pooling = None if index else sampling.pooling
-            assert sampling.seed is not None
-            seed = (sampling.seed + index + 2**63) % 2**64 - 2**63
+            own = sampling  # making one checks all of it, which takes a while
+            if sampling.n > 1:
+                assert sampling.seed is not None
+                own = replace(
+                    sampling,
+                    n=1,
+                    seed=(sampling.seed + index + 2**63) % 2**64 - 2**63,
+                    # The first tells of the prompt; the others need not compute it for that.
+                    prompt_logprobs=None if index else sampling.prompt_logprobs,
+                    pooling=None if index else sampling.pooling,
+                )
             requests.append(
                 Request(
                     request_id=name,
                     prompt=prompt.token_ids,  # one for all: nobody writes to it
-                    sampling=replace(
-                        sampling, n=1, seed=seed, prompt_logprobs=about_prompt, pooling=pooling
-                    ),
+                    sampling=own,
                     arrival=arrival,
                     eos_token_ids=self.model.end_ids,
                     priority=options.priority,

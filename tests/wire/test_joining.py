@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 
 from octavo.core.plan import HiddenPayload, LogprobsPayload
 from octavo.core.request import TokenEvent
@@ -10,7 +11,7 @@ from octavo.core.stats import RequestStats
 from octavo.frontend.joining import joined
 
 STATS = RequestStats(arrival=0.0, num_prompt_tokens=1, added_at=0.0)
-PAYLOAD = LogprobsPayload((), 1)
+PAYLOAD, HIDDEN = LogprobsPayload((), 1), HiddenPayload(array("f", [0.5]))
 
 
 def test_tokens_of_several_steps_become_one_event() -> None:
@@ -46,7 +47,7 @@ def test_any_events_say_the_same_joined() -> None:
         for _ in range(chance.randrange(20)):
             name = chance.choice("abc")
             tokens = tuple(chance.randrange(9) for _ in range(chance.randrange(3)))
-            payload = chance.choice([None, None, PAYLOAD, HiddenPayload(())])  # type: ignore[arg-type]
+            payload = chance.choice([None, None, PAYLOAD, HIDDEN])
             stats = chance.choice([None, None, STATS])
             events.append(TokenEvent(name, positions[name], tokens, payload=payload, stats=stats))
             positions[name] += len(tokens)
