@@ -72,10 +72,6 @@ class _Entry:
     has_told_of_prompt: bool = False  # as a delta, which repeats nothing
 
     @property
-    def first(self) -> Stream:
-        return next(iter(self.streams.values()))
-
-    @property
     def is_done(self) -> bool:
         return all(stream.whole.finish_reason is not None for stream in self.streams.values())
 
@@ -286,7 +282,8 @@ class Desk:
             return None
         if entry.kind is RequestOutputKind.FINAL_ONLY and not (done or has_failed):
             return None
-        first, output = entry.first, entry.output
+        first = next(iter(entry.streams.values()))
+        output = entry.output
         told = RequestOutput(  # once a token: dataclasses.replace takes several times as long
             output.request_id,
             output.prompt,
