@@ -12,6 +12,10 @@ import json
 from collections.abc import MutableMapping
 from typing import Any
 
+# From a reader's making room until whoever waited for it has a turn: a busy loop's time, in which
+# others do things.
+TURN_SECONDS = 0.005
+
 
 class ProtocolError(AssertionError):
     """The application broke the rules of ASGI."""
@@ -84,6 +88,7 @@ class Connection:
         while self.must_wait():
             self._room.clear()
             await self._room.wait()
+            await asyncio.sleep(TURN_SECONDS)
         self.write(message.get("body", b""))
         if not (message.get("more_body", False) or self.is_closed):
             self.is_whole = True
