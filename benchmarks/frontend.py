@@ -1,8 +1,9 @@
 """What the HTTP front end alone can carry: streamed chunks a second, the first byte's way, memory.
 
-The engine is a stand-in that puts tokens straight into the real desk (detokeniser, stop strings,
-deltas), so that what is measured is the front end: desk, JSON, events, sockets. Clients are a
-process of their own, pinned to another core.
+The engine is a process of its own, as always, but has no model: each step gives every sequence one
+token, and sleeps. So what is measured is the front end, all of it: frames, journal, desk,
+detokeniser, JSON, events, sockets. Clients are another process, pinned with the engine to another
+core.
 
     python benchmarks/frontend.py --json
 """
@@ -14,141 +15,127 @@ import asyncio
 import json
 import os
 import resource
+import secrets
 import subprocess
 import sys
 import tempfile
 import time
-from array import array
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from octavo.core.request import TokenEvent
-from octavo.core.sampling_params import SamplingParams
-from octavo.frontend.desk import PLAIN, Desk, Model, Options
-from octavo.frontend.inputs import Input
-from octavo.frontend.outputs import RequestOutput
+from octavo import AsyncLLM
+from octavo.config import EngineArguments
+from octavo.core.config import CoreConfig
+from octavo.core.engine import EngineCore
+from octavo.core.plan import NO_TOKEN, StepPlan, StepResult
+from octavo.exec.facts import EngineFacts
+from octavo.exec.host import HostedEngine, Wrap
+from octavo.exec.inline import InlineExecutor
+from octavo.frontend.launcher import ProcessLauncher
 from octavo.frontend.preparer import load_tokenizer_at
+from octavo.frontend.process_client import ProcessClient
+from octavo.server.adapter import LLMEngine
 from octavo.server.config import ServerConfig
-from octavo.server.engine import Command, Health, ModelFacts
-from octavo.server.lifecycle import Lifecycle
+from octavo.server.lifecycle import Lifecycle, settle_memory
 from octavo.server.state import Server
 from tests.frontend.tiny import make_tokenizer_files
 
+MAX_STREAMS = 4096
 VOCABULARY = 300
 
 
 class Metronome:
-    """An engine that gives every open request a token at each tick, and computes nothing."""
+    """A runner without a model."""
 
-    def __init__(self, directory: Path, tick_seconds: float) -> None:
-        tokenizer = load_tokenizer_at(directory)
-        self.facts = ModelFacts(
-            *("metronome", str(directory), tokenizer, VOCABULARY, 1 << 20, SamplingParams()),
-            max_num_seqs=4096,
+    def __init__(self, step_seconds: float) -> None:
+        self._step_seconds = step_seconds
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """A letter for whoever is to be given a token."""
+        if self._step_seconds:
+            time.sleep(self._step_seconds)
+        token = 40 + plan.step % 50
+        return StepResult(
+            plan.step, tuple(token if samples else NO_TOKEN for samples in plan.samples)
         )
-        self._desk = Desk(Model(tokenizer, VOCABULARY, 1 << 20, 1 << 20, (1,), 20), seed=0)
-        self._tick_seconds = tick_seconds
-        self._waiting: dict[str, asyncio.Queue[RequestOutput]] = {}
-        self._open: dict[str, tuple[str, int, int]] = {}  # the core's name, given, wanted
-        self._task: asyncio.Task[None] | None = None
-        self.first_given: dict[str, float] = {}
-
-    async def generate(
-        self,
-        prompt: Any,
-        sampling_params: SamplingParams | None = None,
-        request_id: str | None = None,
-        *,
-        options: Options = PLAIN,
-    ) -> AsyncIterator[RequestOutput]:
-        """One token a tick."""
-        assert sampling_params is not None
-        assert request_id is not None
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
-        ids = array("i", prompt["prompt_token_ids"])
-        (request,) = self._desk.open(request_id, Input("", ids), sampling_params, 0.0, options)
-        queue = self._waiting[request_id] = asyncio.Queue(1024)
-        self._open[request_id] = (request.request_id, 0, sampling_params.max_tokens)
-        try:
-            while True:
-                output = await queue.get()
-                yield output
-                if output.finished:
-                    return
-        finally:
-            self._open.pop(request_id, None)
-            del self._waiting[request_id]
-            self._desk.close(request_id)
-
-    async def _run(self) -> None:
-        while True:
-            began = time.monotonic()
-            token = 40 + int(began * 1e6) % 50
-            for request_id, (name, given, wanted) in list(self._open.items()):
-                queue = self._waiting[request_id]
-                if queue.full():
-                    continue
-                is_last = given + 1 == wanted
-                event = TokenEvent(name, given, (token,), "length" if is_last else None)
-                output, _ = self._desk.receive(event)
-                assert output is not None
-                self._open[request_id] = (name, given + 1, wanted)
-                if is_last:
-                    del self._open[request_id]
-                if not given:
-                    self.first_given[request_id.rpartition("-")[0]] = time.monotonic()
-                queue.put_nowait(output)
-            await asyncio.sleep(max(0.0, self._tick_seconds - (time.monotonic() - began)))
-
-    async def abort(self, request_id: str) -> None:
-        """Nothing computes."""
-
-    async def command(self, command: Command) -> None:
-        """Nothing computes."""
-
-    def health(self) -> Health:
-        """Always."""
-        return Health(True)
-
-    def snapshot(self) -> None:
-        """Nothing computes."""
 
 
-async def serve(tick_seconds: float) -> None:
+def make(arguments: EngineArguments, wrap: Wrap) -> HostedEngine:
+    """The factory of that engine; the model's name is a step's seconds."""
+    config = CoreConfig(
+        num_blocks=1 << 17,
+        max_model_len=1 << 14,
+        max_num_batched_tokens=1 << 14,
+        max_num_seqs=MAX_STREAMS,
+    )
+    executor = wrap(InlineExecutor(Metronome(float(arguments.model))))
+    core = EngineCore(config, executor, time.monotonic, secrets.token_bytes(32))
+    facts = EngineFacts(
+        name="metronome",
+        architecture="Metronome",
+        directory=arguments.tokenizer or "",
+        weights=("none.safetensors",),
+        vocabulary=VOCABULARY,
+        max_model_len=config.max_model_len,
+        longest_tokens=core.longest_tokens,
+        block_size=config.block_size,
+        num_blocks=config.num_blocks,
+        max_num_seqs=config.max_num_seqs,
+        max_num_waiting=config.max_num_waiting,
+        dtype="none",
+    )
+    return HostedEngine(core, facts)
+
+
+async def serve(client: ProcessClient, arguments: EngineArguments) -> None:
     """The process that is measured."""
+    assert arguments.tokenizer is not None
+    path = Path(arguments.tokenizer)
+    llm = AsyncLLM.over(client, arguments, load_tokenizer_at(path))
+    engine = await LLMEngine.over(llm, tokenizer=path)
+    server = Server(engine, ServerConfig(port=0, max_connections_per_client=MAX_STREAMS))
+    settle_memory()
+
+    def ready(life: Lifecycle) -> None:
+        print(life.port, resident_mib(), engine_process(client), flush=True)
+
+    await Lifecycle(server).run(ready)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    told = {"resident_mib": resident_mib(), "peak_mib": peak}
+    print(json.dumps({**told, "first_byte_ms": first_byte_ms(server)}), flush=True)
+
+
+def start(step_seconds: float) -> None:
+    """The same, with its engine."""
+    import uvloop
+
     with tempfile.TemporaryDirectory() as name:
-        engine = Metronome(make_tokenizer_files(Path(name)), tick_seconds)
-        server = Server(engine, ServerConfig(port=0, max_connections_per_client=4096))
-
-        def ready(life: Lifecycle) -> None:
-            print(life.port, resident_mib(), flush=True)
-
-        await Lifecycle(server).run(ready)
-        print(
-            json.dumps(
-                {
-                    "resident_mib": resident_mib(),
-                    "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-                    "cpu_seconds": time.process_time(),
-                    "chunks": server.metrics.generated_tokens.value(),
-                    "first_byte_ms": first_byte_ms(server, engine.first_given),
-                }
-            ),
-            flush=True,
-        )
+        directory = str(make_tokenizer_files(Path(name)))
+        arguments = EngineArguments(model=str(step_seconds), tokenizer=directory)
+        client = ProcessClient(arguments, ProcessLauncher("benchmarks.frontend:make"))
+        client.start()
+        try:
+            uvloop.run(serve(client, arguments))
+        finally:
+            client.close()
 
 
-def first_byte_ms(server: Server, given: dict[str, float]) -> float:
+def engine_process(client: ProcessClient) -> int:
+    """Its number."""
+    process: Any = client._engine
+    return int(process.process.pid)
+
+
+def first_byte_ms(server: Server) -> float:
     """Median, from the engine's first token to the first chunk written to the socket."""
-    times = []
-    for request_id, then in given.items():
-        record = server.recent.find(request_id, "")
-        if record is not None and record.first_byte_at is not None:
-            times.append(record.first_byte_at - then)
+    records = server.recent._records.values()
+    times = [
+        record.first_byte_at - record.stats.first_token_at
+        for record in records
+        if record.first_byte_at is not None and record.stats is not None
+    ]
     return 1000 * sorted(times)[len(times) // 2]
 
 
@@ -156,6 +143,12 @@ def resident_mib() -> float:
     """Of this process, now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def processor_seconds(number: int) -> float:
+    """What all threads of a process that live have taken so far, to the nanosecond."""
+    tasks = Path(f"/proc/{number}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 async def load(port: int, num_streams: int, num_tokens: int) -> dict[str, float]:
@@ -176,27 +169,43 @@ async def load(port: int, num_streams: int, num_tokens: int) -> dict[str, float]
     began = time.monotonic()
     await asyncio.gather(*(one() for _ in range(num_streams)))
     seconds = time.monotonic() - began
-    return {"seconds": seconds, "chunks": counts, "chunks_a_second": counts / seconds}
+    return {
+        "seconds": seconds,
+        "chunks": counts,
+        "chunks_a_second": counts / seconds,
+        "tokens_a_second": num_streams * num_tokens / seconds,
+    }
 
 
-def measure(num_streams: int, num_tokens: int, tick_seconds: float) -> dict[str, Any]:
+def measure(num_streams: int, num_tokens: int, step_seconds: float) -> dict[str, Any]:
     """Start a server, load it, end it."""
-    command = [sys.executable, __file__, "--serve", str(tick_seconds)]
+    command = [sys.executable, __file__, "--serve", str(step_seconds)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
+    port, resident, engine = process.stdout.readline().split()
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) > 1:
-        os.sched_setaffinity(process.pid, {cores[0]})
+        pin(process.pid, {cores[0]})
+        pin(int(engine), set(cores[1:]))
         os.sched_setaffinity(0, set(cores[1:]))
-    port, resident = process.stdout.readline().split()
     asyncio.run(load(int(port), 8, 50))  # warm
+    numbers = {"front_end": process.pid, "engine": int(engine)}
+    before = {name: processor_seconds(number) for name, number in numbers.items()}
     loaded = asyncio.run(load(int(port), num_streams, num_tokens))
+    for name, number in numbers.items():
+        taken = processor_seconds(number) - before[name]
+        loaded[f"{name}_microseconds"] = 1e6 * taken / (num_streams * num_tokens)  # a token
     process.terminate()
     told = json.loads(process.stdout.readlines()[-1])
     process.wait()
     os.sched_setaffinity(0, set(cores))
-    told["chunks_a_cpu_second"] = told["chunks"] / told["cpu_seconds"]
     return {**loaded, "resident_at_start_mib": float(resident), **told}
+
+
+def pin(number: int, cores: set[int]) -> None:
+    """All threads of a process."""
+    for task in Path(f"/proc/{number}/task").iterdir():
+        os.sched_setaffinity(int(task.name), cores)
 
 
 def main() -> None:
@@ -208,21 +217,24 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.serve is not None:
-        import uvloop
-
-        uvloop.run(serve(options.serve))
+        start(options.serve)
         return
     results = {
-        "saturated": measure(options.streams, options.tokens, 0.0),
-        "unhurried": measure(8, 100, 0.02),
+        "32 streams": measure(32, options.tokens, 0.02),
+        "256 streams": measure(256, options.tokens, 0.03),
+        f"{options.streams} streams without a pause": measure(options.streams, options.tokens, 0.0),
     }
     if options.json:
         print(json.dumps(results, indent=2))
         return
-    full, calm = results["saturated"], results["unhurried"]
-    print(f"{full['chunks_a_second']:.0f} chunks/s with {options.streams} streams on one core")
-    print(f"first byte {calm['first_byte_ms']:.2f} ms after the engine's token, with 8 streams")
-    print(f"{full['resident_at_start_mib']:.0f} MiB at start, {full['peak_mib']:.0f} at the peak")
+    for name, told in results.items():
+        print(
+            f"{name}: {told['chunks_a_second']:.0f} chunks, {told['tokens_a_second']:.0f} tokens "
+            f"a second; processor time a token: front end {told['front_end_microseconds']:.1f} µs, "
+            f"engine {told['engine_microseconds']:.1f} µs; first byte after "
+            f"{told['first_byte_ms']:.2f} ms; resident {told['resident_at_start_mib']:.0f} MiB at "
+            f"the start, {told['peak_mib']:.0f} at the peak"
+        )
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -53,12 +53,16 @@ class _Caller:
     """Where one request's outputs wait for whoever asked."""
 
     kind: RequestOutputKind
+    take: Callable[[RequestOutput], bool] | None = None  # for who need not be woken
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     output: RequestOutput | None = None
     error: Exception | None = None
 
     def put(self, output: RequestOutput) -> None:
-        if self.output is not None and self.kind is RequestOutputKind.DELTA:
+        if self.output is None:
+            if self.take is not None and self.take(output):
+                return
+        elif self.kind is RequestOutputKind.DELTA:
             output = _joined(self.output, output)
         self.output = output
         self.ready.set()
@@ -140,10 +144,15 @@ class AsyncLLM:
         request_id: str | None = None,
         *,
         options: Options = PLAIN,
+        take: Callable[[RequestOutput], bool] | None = None,
     ) -> AsyncIterator[RequestOutput]:
         """Outputs as they come. Leaving the loop early, or being cancelled, aborts the request.
 
         A request that is turned away or fails raises a RequestError here, and nowhere else.
+
+        `take` spares most outputs the way through the event loop. It is offered each at the moment
+        it comes, unless one before it still waits here, and says whether that was all; what it
+        declines comes here, and it must decline the last one.
         """
         self._begin()
         model = self._model.desk.model
@@ -154,7 +163,7 @@ class AsyncLLM:
             raise RequestError(f"request id {name!r} is in use")
         read = read_prompt(prompt, model.tokenizer, model.vocabulary)
         requests = self._model.desk.open(name, read, sampling, self._model.now(), options)
-        caller = self._callers[name] = _Caller(sampling.output_kind)
+        caller = self._callers[name] = _Caller(sampling.output_kind, take)
         try:
             self._send(*requests)
             while True:
@@ -278,8 +287,9 @@ class AsyncLLM:
 
     def _deliver(self, events: Sequence[TokenEvent]) -> None:
         """In the event loop: hand events on to those who wait for them."""
+        owner = self._model.desk.owner
         for event in events:
-            name = self._model.desk.owner(event.request_id)
+            name = owner(event.request_id)  # before it may be at its end
             try:
                 self._hand_on(event)
             except Exception as error:  # it must not keep the others from those who wait for them
@@ -288,18 +298,18 @@ class AsyncLLM:
                     self._fail(name, "error", f"{type(error).__name__}: {error}")
 
     def _hand_on(self, event: TokenEvent) -> None:
-        desk = self._model.desk
-        output, aborts = desk.receive(event)
-        self._send(*aborts)
+        output, aborts = self._model.desk.receive(event)
+        if aborts:
+            self._send(*aborts)
         caller = None if output is None else self._callers.get(output.request_id)
         if output is None or caller is None:
             return
-        messages = [each.error for each in output.outputs if each.error is not None]
-        if not messages:
-            caller.put(output)
-            return
-        reason = event.finish_reason if event.finish_reason in FAILURES else "error"
-        self._fail(output.request_id, str(reason), messages[0])
+        for each in output.outputs:
+            if each.error is not None:
+                reason = event.finish_reason if event.finish_reason in FAILURES else "error"
+                self._fail(output.request_id, str(reason), each.error)
+                return
+        caller.put(output)
 
     def _fail(self, name: str, reason: str, message: str) -> None:
         """End a request, with all its continuations."""

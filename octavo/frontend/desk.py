@@ -73,7 +73,7 @@ class _Entry:
 
     @property
     def is_done(self) -> bool:
-        return all(stream.whole.finished() for stream in self.streams.values())
+        return all(stream.whole.finish_reason is not None for stream in self.streams.values())
 
 
 PLAIN = Options()
@@ -87,7 +87,8 @@ class Desk:
         self._seed = seed  # what unseeded requests draw theirs from
         self._num_opened = 0
         self._entries: dict[str, _Entry] = {}
-        self._owners: dict[str, str] = {}  # the core's request id → ours
+        # By the core's request id: whose it is, as long as it has not ended.
+        self._streams: dict[str, tuple[_Entry, Stream]] = {}
         # Ended here, by a stop string; the core's own account of them is still to come.
         self._unaccounted: dict[str, _Entry] = {}
 
@@ -121,19 +122,23 @@ class Desk:
             name = f"{request_id}#{self._num_opened}.{index}"
             stream = Stream(index, prompt.token_ids, sampling, self.model.tokenizer)
             entry.streams[name] = stream
-            self._owners[name] = request_id
-            # The first tells of the prompt; the others need not compute it again for that.
-            about_prompt = None if index else sampling.prompt_logprobs
-            pooling = None if index else sampling.pooling
-            assert sampling.seed is not None
-            seed = (sampling.seed + index + 2**63) % 2**64 - 2**63
+            self._streams[name] = entry, stream
+            own = sampling  # making one checks all of it, which takes a while
+            if sampling.n > 1:
+                assert sampling.seed is not None
+                own = replace(
+                    sampling,
+                    n=1,
+                    seed=(sampling.seed + index + 2**63) % 2**64 - 2**63,
+                    # The first tells of the prompt; the others need not compute it for that.
+                    prompt_logprobs=None if index else sampling.prompt_logprobs,
+                    pooling=None if index else sampling.pooling,
+                )
             requests.append(
                 Request(
                     request_id=name,
                     prompt=prompt.token_ids,  # one for all: nobody writes to it
-                    sampling=replace(
-                        sampling, n=1, seed=seed, prompt_logprobs=about_prompt, pooling=pooling
-                    ),
+                    sampling=own,
                     arrival=arrival,
                     eos_token_ids=self.model.end_ids,
                     priority=options.priority,
@@ -212,25 +217,25 @@ class Desk:
         A continuation that was turned away or failed ends as an "error" with the message, and so
         does one whose text cannot be made: whatever is wrong with it is wrong with it alone.
         """
-        request_id = self._owners.get(event.request_id)
-        if request_id is None:  # it ended here, by a stop string, before the core knew
+        found = self._streams.get(event.request_id)
+        if found is None:  # it ended here, by a stop string, before the core knew
             if event.finish_reason is not None:  # other tokens may have been on their way
                 self._account(self._unaccounted.pop(event.request_id, None), event.stats)
             return None, []
-        entry = self._entries[request_id]
-        stream = entry.streams[event.request_id]
+        entry, stream = found
         must_stop = self._push(stream, event)
-        if stream.whole.index == 0:
+        whole = stream.whole
+        if event.stats is not None and whole.index == 0:
             self._account(entry, event.stats)
         done = False
-        if stream.whole.finished():
-            del self._owners[event.request_id]
-            if must_stop and stream.whole.index == 0:
+        if whole.finish_reason is not None:
+            del self._streams[event.request_id]
+            if must_stop and whole.index == 0:
                 self._unaccounted[event.request_id] = entry
-                _account_so_far(entry.output, len(stream.whole.token_ids))
+                _account_so_far(entry.output, len(whole.token_ids))
             done = entry.is_done
         if done:
-            del self._entries[request_id]
+            del self._entries[entry.output.request_id]
         aborts = [Abort(event.request_id)] if must_stop else []
         return self._output(entry, stream, event, done), aborts
 
@@ -254,30 +259,31 @@ class Desk:
 
     def owner(self, name: str) -> str | None:
         """The open request that one of the core's belongs to."""
-        return self._owners.get(name)
+        found = self._streams.get(name)
+        return None if found is None else found[0].output.request_id
 
     def names(self, request_id: str) -> list[str]:
         """What the core calls a request's continuations that have not ended."""
         entry = self._entries.get(request_id)
-        return [] if entry is None else [name for name in entry.streams if name in self._owners]
+        return [] if entry is None else [name for name in entry.streams if name in self._streams]
 
     def close(self, request_id: str) -> list[Abort]:
         """Forget a request: what the core must drop."""
         entry = self._entries.pop(request_id, None)
         names = [] if entry is None else entry.streams
-        return [Abort(name) for name in names if self._owners.pop(name, None) is not None]
+        return [Abort(name) for name in names if self._streams.pop(name, None) is not None]
 
     def _output(
         self, entry: _Entry, stream: Stream, event: TokenEvent, done: bool
     ) -> RequestOutput | None:
         """What is to be seen after an event of one of the streams."""
         has_failed = stream.whole.error is not None
+        if not (event.tokens or stream.whole.finish_reason):  # it told of the prompt only
+            return None
         if entry.kind is RequestOutputKind.FINAL_ONLY and not (done or has_failed):
             return None
-        if not (event.tokens or stream.whole.finished()):  # it told of the prompt only
-            return None
-        streams = list(entry.streams.values())
-        first, output = streams[0], entry.output
+        first = next(iter(entry.streams.values()))
+        output = entry.output
         told = RequestOutput(  # once a token: dataclasses.replace takes several times as long
             output.request_id,
             output.prompt,
@@ -295,9 +301,9 @@ class Desk:
                 told.prompt_logprobs = told.hidden_state = None
             entry.has_told_of_prompt |= stream is first
         elif done:
-            told.outputs = [stream.whole for stream in streams]
+            told.outputs = [stream.everything() for stream in entry.streams.values()]
         else:
-            told.outputs = [stream.snapshot() for stream in streams]
+            told.outputs = [stream.snapshot() for stream in entry.streams.values()]
         if done:
             entry.output = told  # the first continuation's account may still come
         return told

@@ -1,7 +1,7 @@
 """Text from tokens as they come: the deltas of a stream add up to the text of the whole."""
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from octavo.frontend.pieces import Pieces
 
@@ -36,7 +36,8 @@ class Detokenizer:
         self._skipped = pieces.special if skip_special_tokens else frozenset[int]()
         self._separates_added = spaces_between_special_tokens
         self._separator = pieces.spelling.separator.encode("utf-8")
-        self._utf8 = codecs.getincrementaldecoder("utf-8")(pieces.spelling.errors)
+        self._errors = pieces.spelling.errors
+        self._rest = b""  # of a character that is not whole yet
         self._num_to_strip = pieces.spelling.num_stripped
         self._is_first = True
         self._was_added = False
@@ -45,11 +46,23 @@ class Detokenizer:
 
     def push(self, token_id: int) -> str:
         """The text that `token_id` completes; empty while a character is not whole."""
-        return self._strip(self._utf8.decode(self._piece(token_id)))
+        return self._decode(self._piece(token_id))
+
+    def push_all(self, token_ids: Iterable[int]) -> str:
+        """The text that these complete, as pushing one after the other would give it."""
+        return self._decode(b"".join(map(self._piece, token_ids)))
 
     def finish(self) -> str:
         """What is left when the stream ends: U+FFFD for a character that never became whole."""
-        return self._strip(self._utf8.decode(b"", final=True))
+        return self._decode(b"", is_end=True)
+
+    def _decode(self, piece: bytes, is_end: bool = False) -> str:
+        """The characters that are whole with these bytes; what is not waits."""
+        if self._rest:
+            piece = self._rest + piece
+        text, num_used = codecs.utf_8_decode(piece, self._errors, is_end)
+        self._rest = piece[num_used:]
+        return self._strip(text) if self._num_to_strip else text
 
     def _piece(self, token_id: int) -> bytes:
         """The bytes that `token_id` adds, given what came before it."""
@@ -91,8 +104,8 @@ class Detokenizer:
             if token_id not in self._skipped:
                 tail = (self._pieces.bytes_of(token_id) or b"") + tail
         self._was_added = bool(context) and self._last_is_added(context)
-        self._utf8.reset()
-        self._utf8.decode(tail)
+        _, num_used = codecs.utf_8_decode(tail, self._errors, False)
+        self._rest = tail[num_used:]
 
     def _last_is_added(self, context: Sequence[int]) -> bool:
         """Whether the last visible token of `context` is an added one."""

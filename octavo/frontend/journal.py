@@ -111,17 +111,14 @@ class Journal:
             entry.lost_at = None
         return wire
 
-    def advance(self, wire: WireEvent, now: float) -> TokenEvent | None:
-        """Write an event down; the event for the front end, None if it concerns nobody."""
-        entry = self._by_number.get(wire.number)
-        if entry is None:
-            return None
+    def advance(self, entry: Entry, wire: WireEvent, now: float) -> TokenEvent:
+        """Write an event of an entry down; the event for the front end."""
         if wire.position != len(entry.emitted):
             raise JournalError(
                 f"the engine gave token {wire.position} of a request that has "
                 f"{len(entry.emitted)} tokens"
             )
-        event = event_from_wire(wire, entry.name)
+        event = event_from_wire(wire, entry.request.request_id)
         entry.emitted.extend(wire.tokens)
         if wire.tokens and entry.first_token_at is None:
             entry.first_token_at = now

@@ -47,6 +47,7 @@ from octavo.exec.messages import (
 )
 from octavo.frontend.client import Deliver, Died, EngineStartError
 from octavo.frontend.downlink import Downlink, in_batches
+from octavo.frontend.joining import joined
 from octavo.frontend.journal import Entry, Journal, JournalError
 from octavo.frontend.launcher import Engine, Incoming, Launcher
 from octavo.frontend.outputs import EngineDeadError
@@ -102,6 +103,7 @@ class ProcessClient:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._deliver: Deliver = lambda events: None
         self._died: Died = lambda error: None
+        self._news: list[TokenEvent] = []  # written down, and not handed on yet
         self._is_reading = False
         self._is_closed = False
         self._over = "the engine is closed"
@@ -298,21 +300,26 @@ class ProcessClient:
         self._is_reading = False
         if self._state is State.OVER:
             return
-        for _ in range(FRAMES_AT_ONCE):
-            incoming = self._launcher.receive()
-            if incoming is None:
-                break
-            self._take(incoming)
-            if self._is_closed:
-                return
-        else:
+        if self._read(FRAMES_AT_ONCE):
             self._read_soon()
-        self._flush()
 
     def _read_all(self) -> None:
-        while not self._is_closed and (incoming := self._launcher.receive()) is not None:
+        while self._read(FRAMES_AT_ONCE):
+            pass
+
+    def _read(self, most: int) -> bool:
+        """Take the frames that are there, and hand on their news; whether there may be more."""
+        num_read = 0
+        while num_read < most and (incoming := self._launcher.receive()) is not None:
+            num_read += 1
             self._take(incoming)
+            if self._is_closed:
+                return False
+        events, self._news = self._news, []
+        if events:
+            self._deliver(joined(events) if num_read > 1 else events)
         self._flush()
+        return num_read == most and not self._is_closed
 
     def _take(self, incoming: Incoming) -> None:
         if incoming.epoch != self._epoch or self._engine is None or self._is_condemned:
@@ -343,14 +350,13 @@ class ProcessClient:
                 assert_never(message)
 
     def _take_news(self, news: News) -> None:
-        now, events = self._clock(), []
-        is_trial_over = False
+        now, is_trial_over = self._clock(), False
         for wire in news.events:
             entry = self._journal.at(wire.number)
-            event = self._journal.advance(wire, now)
-            if entry is None or event is None:
+            if entry is None:  # late news, which concern nobody
                 continue
-            events.append(event)
+            event = self._journal.advance(entry, wire, now)
+            self._news.append(event)
             if event.tokens:
                 self.restarts.bear()
             if (event.tokens or event.finish_reason) and self._suspicion.acquit(entry):
@@ -364,8 +370,6 @@ class ProcessClient:
             self._snapshot = news.snapshot.after(self._earlier)
         if is_trial_over:
             self._after_trial()
-        if events:
-            self._deliver(events)
 
     def _after_trial(self) -> None:
         """The engine is empty now: the next trial, or everybody who waits."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,9 @@ class LLMEngine:
         request_id: str | None = None,
         *,
         options: Options = PLAIN,
+        take: Callable[[RequestOutput], bool] | None = None,
     ) -> AsyncIterator[RequestOutput]:
-        return self._llm.generate(prompt, sampling_params, request_id, options=options)
+        return self._llm.generate(prompt, sampling_params, request_id, options=options, take=take)
 
     async def abort(self, request_id: str) -> None:
         await self._llm.abort(request_id)

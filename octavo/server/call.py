@@ -30,6 +30,7 @@ _JSON_TYPES = ("application/json", "")
 # What our own protocol tells of a connection, where somebody else's does not.
 _NOTHING: dict[str, Any] = {"call": lambda: None}
 _ALWAYS: dict[str, Any] = {"call": lambda: True}
+_NEVER: dict[str, Any] = {"call": None}
 encode = msgspec.json.Encoder().encode
 
 
@@ -57,7 +58,10 @@ class Call:
         self._body_is_read = False
         extensions = scope.get("extensions") or {}
         self._cut: Callable[[], object] = extensions.get("octavo.cut", _NOTHING)["call"]
-        self._must_wait: Callable[[], bool] = extensions.get("octavo.must_wait", _ALWAYS)["call"]
+        # Whether the next write has to wait for the reader; if not, `write_now` takes a part of a
+        # body that has begun, and is not yet at its end, without a turn of the event loop.
+        self.must_wait: Callable[[], bool] = extensions.get("octavo.must_wait", _ALWAYS)["call"]
+        self.write_now: Callable[[bytes], None] = extensions.get("octavo.write", _NEVER)["call"]
 
     async def body(self) -> bytes:
         """The whole body, refused as soon as it is too long or too slow."""
@@ -115,18 +119,18 @@ class Call:
 
     async def write(self, body: bytes, *, more: bool = False) -> None:
         """A piece of the response's body; a reader that takes nothing for too long is dropped."""
-        self.is_finished = not more
         message = {"type": "http.response.body", "body": body, "more_body": more}
-        if not self._must_wait():  # as nearly always; a timer for each token would be dear
+        if not self.must_wait():  # as nearly always; a timer for each token would be dear
             await self._send(message)
-            return
-        try:
-            async with asyncio.timeout(self.server.config.stall_seconds):
-                await self._send(message)
-        except TimeoutError:
-            self.server.metrics.slow_readers.add()
-            self.cut()
-            raise ClientGoneError from None
+        else:
+            try:
+                async with asyncio.timeout(self.server.config.stall_seconds):
+                    await self._send(message)
+            except TimeoutError:
+                self.server.metrics.slow_readers.add()
+                self.cut()
+                raise ClientGoneError from None
+        self.is_finished = not more  # not before: whoever is stopped while it waits has not ended
 
     async def respond(
         self,

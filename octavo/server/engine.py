@@ -5,7 +5,7 @@ An `AsyncLLM` fulfils it through `octavo.server.adapter`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -87,8 +87,12 @@ class Engine(Protocol):
         request_id: str | None = None,
         *,
         options: Options = ...,
+        take: Callable[[RequestOutput], bool] | None = ...,
     ) -> AsyncIterator[RequestOutput]:
-        """Outputs as they come; leaving the loop, or being cancelled, aborts the request."""
+        """Outputs as they come; leaving the loop, or being cancelled, aborts the request.
+
+        `take` is offered each at once, as of `AsyncLLM.generate`.
+        """
 
     async def abort(self, request_id: str) -> None:
         """End a request; its stream ends with what it has."""

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from octavo.core.sampling_params import SamplingParams
@@ -33,10 +34,10 @@ class Shape(Protocol):
     def opening(self) -> Iterable[Any]:
         """Chunks before the first token."""
 
-    def chunks(
+    def payloads(
         self, prompt_index: int, output: RequestOutput, usage: Callable[[], Usage]
-    ) -> Iterable[Any]:
-        """Chunks for what is new; `usage` is seldom asked for at each."""
+    ) -> Iterable[bytes]:
+        """Chunks for what is new, as they are written; `usage` is seldom asked for at each."""
 
     def closing(self, usage: Usage, explanation: dict[str, Any] | None) -> Iterable[Any]:
         """Chunks behind the last token."""
@@ -100,6 +101,8 @@ class Generation:
             plan.sampling, priority=plan.options.priority, stream=plan.is_stream
         )
         self._flight = Flight(record, self._ids, plan.is_stream, supervisor.stop)
+        self._outlet: EventStream | None = None  # where outputs are written as they come
+        self._num_held = 0  # outputs that came, and are the task's to write
 
     async def run(self) -> None:
         """Admit, generate, answer."""
@@ -171,31 +174,45 @@ class Generation:
             await asyncio.wait({first}, timeout=self._server.config.status_seconds)
             if not first.done():
                 await stream.open()
-                await self._send(stream, shape.opening())
+                await stream.events(map(encode, shape.opening()))
             index, output = await first
         except BaseException:
             first.cancel()
             await asyncio.wait({first})
             raise
-        chunks: list[Any] = []
+        payloads: list[bytes] = []
         if not stream.is_open:
             await stream.open()
-            chunks.extend(shape.opening())
+            payloads.extend(map(encode, shape.opening()))
         self._note(index, output)
-        await self._send(stream, [*chunks, *shape.chunks(index, output, self._count.usage)])
+        payloads.extend(shape.payloads(index, output, self._count.usage))
+        await stream.events(payloads)
         self.record.first_byte_at = self._server.clock()
         self._server.metrics.first_token.observe(self.record.first_byte_at - self.record.began)
+        self._outlet = stream
+        self._num_held -= 1
         async for index, output in outputs:
             self._note(index, output)
-            await self._send(stream, shape.chunks(index, output, self._count.usage))
+            await stream.events(shape.payloads(index, output, self._count.usage))
+            self._num_held -= 1
         self.record.client_seconds = stream.waited_seconds
-        await self._send(stream, shape.closing(self._count.usage(), self._explanation()))
+        closing = shape.closing(self._count.usage(), self._explanation())
+        await stream.events(map(encode, closing))
         await stream.close()
 
-    async def _send(self, stream: EventStream, chunks: Iterable[Any]) -> None:
-        payloads = [encode(chunk) for chunk in chunks]
-        if payloads:
-            await stream.events(payloads)
+    def _take(self, index: int, output: RequestOutput) -> bool:
+        """Write what has come, without waking the task; False: it is the task's.
+
+        It is where anything before it still is, or the reader must be waited for.
+        """
+        stream = self._outlet
+        if stream is None or self._num_held or output.finished or self._call.must_wait():
+            self._num_held += 1
+            return False
+        self._note(index, output)
+        payloads = self._plan.shape.payloads(index, output, self._count.usage)
+        stream.events_now(payloads, self._last_at)
+        return True
 
     # the engine's side
 
@@ -224,6 +241,7 @@ class Generation:
             self._plan.sampling,
             self._ids[index],
             options=self._plan.options,
+            take=partial(self._take, index) if self._plan.is_stream else None,
         )
 
     async def _merged(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:

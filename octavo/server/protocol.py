@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -129,6 +130,9 @@ class _Bounded(HttpToolsProtocol):
         self._stop_timer()
         self._is_in_head = False
         super().on_headers_complete()
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and cycle.scope is self.scope:
+            self.scope["extensions"]["octavo.write"] = {"call": partial(self._write, cycle)}
 
     def on_message_complete(self) -> None:
         if self._is_free:  # the rest of a body was read over, for nobody
@@ -173,6 +177,13 @@ class _Bounded(HttpToolsProtocol):
     def _must_wait(self) -> bool:
         """Whether the next write waits until the client has taken some of those before."""
         return self.flow.write_paused
+
+    def _write(self, cycle: RequestResponseCycle, body: bytes) -> None:
+        """A part of a streamed body, as the cycle's `send` writes it, for who need not wait."""
+        assert cycle.chunked_encoding, "a response without a length has begun"
+        assert not cycle.response_complete, "it has not ended"
+        if not cycle.disconnected:
+            self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
 
     @property
     def _is_free(self) -> bool:

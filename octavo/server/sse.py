@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 from octavo.server.call import Call, encode
 from octavo.server.errors import ApiError, ClientGoneError
@@ -40,9 +41,16 @@ class EventStream:
         if self._ping_seconds:
             self._pinger = asyncio.get_running_loop().create_task(self._ping())
 
-    async def events(self, payloads: list[bytes]) -> None:
+    def events_now(self, payloads: Iterable[bytes], now: float) -> None:
+        """What `events` does, where the call need not wait for the reader."""
+        for payload in payloads:
+            self._call.write_now(b"data: %b\n\n" % payload)
+            self._last = now
+
+    async def events(self, payloads: Iterable[bytes]) -> None:
         """One frame for each payload, in one write."""
-        await self._write(b"".join([b"data: %b\n\n" % payload for payload in payloads]))
+        if frames := [b"data: %b\n\n" % payload for payload in payloads]:
+            await self._write(b"".join(frames))
 
     async def close(self) -> None:
         """The mark of the end."""

@@ -12,6 +12,10 @@ import json
 from collections.abc import MutableMapping
 from typing import Any
 
+# From a reader's making room until whoever waited for it has a turn: a busy loop's time, in which
+# others do things.
+TURN_SECONDS = 0.005
+
 
 class ProtocolError(AssertionError):
     """The application broke the rules of ASGI."""
@@ -46,7 +50,11 @@ class Connection:
             "path": path,
             "query_string": b"",
             "headers": headers,
-            "extensions": {"octavo.cut": {"call": self.cut}},
+            "extensions": {
+                "octavo.cut": {"call": self.cut},
+                "octavo.must_wait": {"call": self.must_wait},
+                "octavo.write": {"call": self.write},
+            },
         }
 
     # the application's side
@@ -77,18 +85,31 @@ class Connection:
             self.status = message["status"]
             self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
             return
-        if self.status is None:
-            raise ProtocolError("a body without a status line")
-        self._unread += message.get("body", b"")
-        self.largest_write = max(self.largest_write, len(message.get("body", b"")))
-        self.most_unread = max(self.most_unread, len(self._unread))
-        self._news.set()
-        if not message.get("more_body", False):
-            self.is_whole = True
-            self._over.set()
-        while len(self._unread) > self.high_water and not self.is_closed:
+        while self.must_wait():
             self._room.clear()
             await self._room.wait()
+            await asyncio.sleep(TURN_SECONDS)
+        self.write(message.get("body", b""))
+        if not (message.get("more_body", False) or self.is_closed):
+            self.is_whole = True
+            self._over.set()
+
+    def must_wait(self) -> bool:
+        """Whether `send` would."""
+        return len(self._unread) > self.high_water and not self.is_closed
+
+    def write(self, body: bytes) -> None:
+        """What `send` does with a part of the body, when it need not wait."""
+        if self.is_closed:
+            return
+        if self.is_whole:
+            raise ProtocolError("something was written behind the end")
+        if self.status is None:
+            raise ProtocolError("a body without a status line")
+        self._unread += body
+        self.largest_write = max(self.largest_write, len(body))
+        self.most_unread = max(self.most_unread, len(self._unread))
+        self._news.set()
 
     def cut(self) -> None:
         """The server closes it."""

@@ -152,6 +152,32 @@ def _waits_for_no_reader(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Call, "write", hasty)
 
 
+def _overtakes_what_waits(patch: pytest.MonkeyPatch) -> None:
+    """What comes is written at once, though something before it is the task's to write."""
+    take = generation.Generation._take
+
+    def hasty(self: generation.Generation, index: int, output: Any) -> bool:
+        held, self._num_held = self._num_held, 0
+        is_taken = take(self, index, output)
+        self._num_held += held
+        return is_taken
+
+    patch.setattr(generation.Generation, "_take", hasty)
+
+
+def _writes_without_asking(patch: pytest.MonkeyPatch) -> None:
+    """What comes is written at once, though the reader must be waited for."""
+    take = generation.Generation._take
+
+    def hasty(self: generation.Generation, index: int, output: Any) -> bool:
+        asks, self._call.must_wait = self._call.must_wait, lambda: False
+        is_taken = take(self, index, output)
+        self._call.must_wait = asks
+        return is_taken
+
+    patch.setattr(generation.Generation, "_take", hasty)
+
+
 def _pings_forever(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EventStream, "stop_pinging", lambda self: None)
 
@@ -184,6 +210,8 @@ def _forgets_flights(patch: pytest.MonkeyPatch) -> None:
         _shows_slow_readers_the_newest_only,
         _waits_for_readers_forever,
         _waits_for_no_reader,
+        _overtakes_what_waits,
+        _writes_without_asking,
         _pings_forever,
         _forgets_flights,
     ],

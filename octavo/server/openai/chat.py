@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from octavo.core.sampling_params import SamplingParams
 from octavo.frontend.outputs import CompletionOutput, RequestOutput
 from octavo.frontend.preparer import Prepared
 from octavo.server.admission import Ticket
-from octavo.server.call import Call
+from octavo.server.call import Call, encode
 from octavo.server.errors import invalid
 from octavo.server.generation import Generation, Plan
 from octavo.server.openai.conversation import conversation_job
@@ -21,7 +21,7 @@ from octavo.server.openai.parameters import (
     sampling_of,
     seconds_of,
 )
-from octavo.server.openai.serve import admitted, closing
+from octavo.server.openai.serve import TEXT, Template, admitted, closing
 from octavo.server.schema.chat import (
     AnswerMessage,
     ChatChoice,
@@ -106,6 +106,10 @@ class ChatShape:
         options = request.stream_options
         self._tells_usage = bool(options and options.include_usage)
         self._tells_usage_always = bool(options and options.continuous_usage_stats)
+        self._tells_text_alone = not (
+            self._tells_usage_always or request.return_token_ids or self._most is not None
+        )
+        self._templates: dict[int, Template] = {}  # by answer
 
     def opening(self) -> Iterable[ChatChunk]:
         """Who speaks, once for each answer."""
@@ -119,12 +123,15 @@ class ChatShape:
                 delta = Delta(content=self._echoed)
                 yield self._chunk([ChunkChoice(index=index, delta=delta)])
 
-    def chunks(
+    def payloads(
         self, prompt_index: int, output: RequestOutput, usage: Callable[[], Usage]
-    ) -> Iterable[ChatChunk]:
+    ) -> Iterator[bytes]:
         """One chunk for each answer that has news."""
         for one in output.outputs:
             if not (one.token_ids or one.text or one.finished()):
+                continue
+            if self._tells_text_alone and one.text and one.finish_reason is None:
+                yield self._template(one.index).filled(one.text)
                 continue
             choice = ChunkChoice(index=one.index, delta=Delta())
             if one.text:
@@ -140,7 +147,7 @@ class ChatShape:
             chunk = self._chunk([choice])
             if self._tells_usage_always:
                 chunk.usage = usage()
-            yield chunk
+            yield encode(chunk)
 
     def closing(self, usage: Usage, explanation: dict[str, Any] | None) -> Iterable[ChatChunk]:
         """The usage, in a chunk of its own."""
@@ -184,6 +191,13 @@ class ChatShape:
     def _logprobs(self, one: CompletionOutput) -> ChatLogprobs:
         assert self._most is not None
         return chat_logprobs(one.logprobs or (), self._most, self._texts)
+
+    def _template(self, index: int) -> Template:
+        template = self._templates.get(index)
+        if template is None:
+            choice = ChunkChoice(index=index, delta=Delta(content=TEXT))
+            template = self._templates[index] = Template(self._chunk([choice]))
+        return template
 
     def _chunk(self, choices: list[ChunkChoice]) -> ChatChunk:
         return ChatChunk(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.frontend.outputs import CompletionOutput, RequestOutput
 from octavo.frontend.preparer import Job, Prepared
 from octavo.server.admission import Ticket
-from octavo.server.call import Call
+from octavo.server.call import Call, encode
 from octavo.server.errors import invalid
 from octavo.server.generation import Generation, Plan
 from octavo.server.openai.logprobs import (
@@ -26,7 +26,7 @@ from octavo.server.openai.parameters import (
     sampling_of,
     seconds_of,
 )
-from octavo.server.openai.serve import admitted, closing
+from octavo.server.openai.serve import TEXT, Template, admitted, closing
 from octavo.server.schema.completion import (
     MAX_PROMPTS,
     CompletionChoice,
@@ -148,24 +148,39 @@ class CompletionShape:
         options = request.stream_options
         self._tells_usage = bool(options and options.include_usage)
         self._tells_usage_always = bool(options and options.continuous_usage_stats)
+        self._tells_text_alone = not (
+            self._tells_usage_always
+            or request.return_token_ids
+            or request.logprobs is not None
+            or drops_output
+        )
+        self._templates: dict[int, Template] = {}  # by choice
 
     def opening(self) -> Iterable[CompletionResponse]:
         """Completions begin with text."""
         return ()
 
-    def chunks(
+    def payloads(
         self, prompt_index: int, output: RequestOutput, usage: Callable[[], Usage]
-    ) -> Iterable[CompletionResponse]:
+    ) -> Iterator[bytes]:
         """One chunk for each continuation that has news."""
         for one in output.outputs:
             if not (one.token_ids or one.text or one.finished()):
                 continue
+            index = prompt_index * self._sampling.n + one.index
+            if self._tells_text_alone and one.text and one.finish_reason is None:
+                template = self._templates.get(index)
+                if template is not None:  # the first may tell more
+                    yield template.filled(one.text)
+                    continue
+                choice = CompletionChoice(index=index, text=TEXT)
+                self._templates[index] = Template(self._response([choice]))
             choice = self._choice(prompt_index, output, one)
             if choice.text or choice.finish_reason or choice.logprobs or choice.token_ids:
                 chunk = self._response([choice])
                 if self._tells_usage_always:
                     chunk.usage = usage()
-                yield chunk
+                yield encode(chunk)
 
     def closing(
         self, usage: Usage, explanation: dict[str, Any] | None

@@ -7,12 +7,26 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from octavo.server.admission import Ticket
-from octavo.server.call import Call
+from octavo.server.call import Call, encode
 from octavo.server.schema.chat import ChatChunk
 from octavo.server.schema.completion import CompletionResponse
 from octavo.server.schema.usage import Usage
 
 Chunk = TypeVar("Chunk", ChatChunk, CompletionResponse)
+
+
+TEXT = "\0"  # what stands in a template for the text; nothing behind a choice holds it
+
+
+class Template:
+    """A chunk of a stream, of which the text alone changes from one to the next."""
+
+    def __init__(self, chunk: ChatChunk | CompletionResponse) -> None:
+        self._before, _, self._after = encode(chunk).rpartition(encode(TEXT))
+
+    def filled(self, text: str) -> bytes:
+        """The chunk as it is written with this text."""
+        return b"%b%b%b" % (self._before, encode(text), self._after)
 
 
 @asynccontextmanager
