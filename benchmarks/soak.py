@@ -77,7 +77,7 @@ class Soak:
         self.memory: list[tuple[float, float]] = []
         self.restart_seconds: list[float] = []
         self.truth: list[Any] = []
-        self.is_over = False
+        self._over = asyncio.Event()  # the clients have ended
 
     async def run(self) -> dict[str, Any]:
         """All of it; the report."""
@@ -95,7 +95,7 @@ class Soak:
             self._client(random.Random(f"{index}")) for index in range(self.load.num_clients)
         ]
         await asyncio.gather(*clients)
-        self.is_over = True
+        self._over.set()
         await asyncio.gather(*others)
         await self._settle()
         after = {**served.held(), **served.outside()}
@@ -140,10 +140,10 @@ class Soak:
 
     async def _kill(self) -> None:
         """kill -9, and how long until there is an engine again."""
-        while not self.is_over:
-            await asyncio.sleep(self.random.uniform(0.5, self.load.kill_seconds))
+        while not self._over.is_set():
+            await self._pause(self.random.uniform(0.5, self.load.kill_seconds))
             number = self.served.engine()
-            if number is None or self.is_over:
+            if number is None or self._over.is_set():
                 continue
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
@@ -156,9 +156,15 @@ class Soak:
             self.restart_seconds.append(time.monotonic() - began)
 
     async def _weigh(self) -> None:
-        while not self.is_over:
+        while not self._over.is_set():
             self.memory.append((time.monotonic(), self.served.resident_mib()))
-            await asyncio.sleep(0.5)
+            await self._pause(0.5)
+
+    async def _pause(self, seconds: float) -> None:
+        """So long, or until the clients have ended."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._over.wait()
 
     async def _settle(self) -> None:
         """Until nothing runs; what cannot be waited out is found by whoever compares."""

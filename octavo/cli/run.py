@@ -33,7 +33,9 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--system", metavar="TEXT", help="what the model is told of its task")
     parser.add_argument(
-        "--chat-template", metavar="FILE", help="a Jinja template instead of the model's own"
+        "--chat-template",
+        metavar="FILE",
+        help="a Jinja template instead of the model's: a file, or the template itself",
     )
     parser.add_argument(
         "--stats", action="store_true", help="tell tokens and speed after each answer"
@@ -67,8 +69,9 @@ def _open(arguments: argparse.Namespace) -> Conversation:
     from octavo.frontend.async_llm import AsyncLLM
 
     if arguments.chat_template is not None:
-        with open(arguments.chat_template, encoding="utf-8") as file:
-            arguments.chat_template = file.read()
+        from octavo.cli.template import read_template
+
+        arguments.chat_template = read_template(arguments.chat_template)
     logging.getLogger("octavo").debug("loading %s", arguments.model)
     options = engine_options(arguments)
     options.setdefault("max_num_seqs", 1)

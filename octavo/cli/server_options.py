@@ -216,7 +216,9 @@ def server_config(arguments: argparse.Namespace) -> ServerConfig:
             flag = "--" + name.replace("_", "-")
             raise UsageError(f"{flag} {asked[name]!r} must be one of {', '.join(choices)}")
     if arguments.chat_template is not None:
-        asked["chat_template"] = _template(arguments.chat_template)
+        from octavo.cli.template import read_template
+
+        asked["chat_template"] = read_template(arguments.chat_template)
     if arguments.served_model_name is not None:
         asked["served_model_name"] = tuple(arguments.served_model_name)
     return ServerConfig(
@@ -226,31 +228,6 @@ def server_config(arguments: argparse.Namespace) -> ServerConfig:
         enable_explain=arguments.enable_explain,
         **asked,
     )
-
-
-def _template(given: str) -> str:
-    """The text of a template, whose file or self was given; it is compiled to see that it can be.
-
-    A mistake in it is then found out before the model is loaded, and not by the first client.
-    """
-    from octavo.frontend.chat_template import ChatTemplate
-    from octavo.frontend.template_meter import ChatTemplateError
-    from octavo.server.config import ServerConfigError, reason
-
-    text = given
-    if not any(mark in given for mark in ("{{", "{%")):
-        try:
-            text = Path(given).read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ServerConfigError(
-                f"chat_template={given!r} cannot be read: {reason(error)}; give a file with a "
-                "Jinja template, or leave it out for the model's own"
-            ) from error
-    try:
-        ChatTemplate(text)
-    except ChatTemplateError as error:
-        raise ServerConfigError(f"chat_template={given[:200]!r}: {error}") from error
-    return text
 
 
 def _settle_foreign(arguments: argparse.Namespace) -> None:

@@ -80,9 +80,14 @@ def test_a_system_message_and_a_template(
         ([], b"", USAGE, "there is no prompt"),
         (["--raw", "--system", "x", "y"], b"", USAGE, "--raw takes no chat template"),
         ([], b"\xff\xfe", USAGE, "not UTF-8 text (at byte 0)"),
-        (["x", "--top-p", "7"], b"", FAILED, "top_p=7.0"),
+        (["x", "--top-p", "7"], b"", FAILED, "--top-p=7.0"),
         (["x", "--max-num-seqs", "0"], b"", FAILED, "--max-num-seqs=0 must be at least 1"),
-        (["x", "--chat-template", "/no/such"], b"", FAILED, "/no/such"),
+        (
+            ["x", "--chat-template", "/no/such"],
+            b"",
+            FAILED,
+            "--chat-template='/no/such' cannot be read",
+        ),
         (["x " * 300], b"", FAILED, "leaves no room for an answer"),
     ],
 )

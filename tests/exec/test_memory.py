@@ -178,6 +178,7 @@ def test_the_slow_backend_is_not_taken_quietly(
 def test_a_cache_too_small_for_a_token_is_refused_and_a_small_one_told(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.WARNING, "octavo")
     opened = opened_model(directory)
     layout = place_layers(opened.model)
     few = EngineArguments(str(directory), num_gpu_blocks_override=2)
@@ -195,6 +196,7 @@ def test_a_cache_too_small_for_a_token_is_refused_and_a_small_one_told(
 def test_weights_that_are_quantised_already_are_kept_so_and_told(
     directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.WARNING, "octavo")
     opened = opened_model(directory)
     layout = place_layers(opened.model)
     asked = EngineArguments(str(directory), backend="native", cpu_weights="int8")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -64,7 +64,7 @@ class _Field:
     """One field of a request."""
 
     name: str
-    type: Any
+    type: Callable[[], msgspec.inspect.Type]  # worked out when it is first asked for
     choices: tuple[str, ...]  # of a literal; else empty
     decoder: msgspec.json.Decoder[Any]
     is_required: bool
@@ -82,7 +82,7 @@ class _Field:
             except msgspec.ValidationError as error:
                 if not names_unknown_fields(error):
                     raise
-                part, found = known_part(part, msgspec.inspect.type_info(self.type), self.name)
+                part, found = known_part(part, self.type(), self.name)
                 unknown += found
                 value = self.decoder.decode(part)
         except msgspec.ValidationError as error:
@@ -129,7 +129,7 @@ def _fields(kind: type[msgspec.Struct]) -> Mapping[str, _Field]:
     return {
         field.name: _Field(
             field.name,
-            field.type,
+            cache(partial(msgspec.inspect.type_info, field.type)),
             _choices(bare[field.name]),
             msgspec.json.Decoder(field.type),
             field.required,

@@ -1,0 +1,33 @@
+"""Reads a chat template that the command line names, or holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from octavo.core.config import ConfigError
+from octavo.frontend.chat_template import ChatTemplate
+from octavo.frontend.messages import ChatTemplateError
+
+
+def read_template(given: str) -> str:
+    """The text of a template, whose file or self was given; it is compiled to see that it can be.
+
+    A mistake in it is then found out before the model is loaded, and not by the first client.
+    """
+    text = given
+    if not any(mark in given for mark in ("{{", "{%")):
+        try:
+            text = Path(given).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = "it is not UTF-8"
+            if isinstance(error, OSError):
+                why = (error.strerror or str(error)).lower()
+            raise ConfigError(
+                f"chat_template={given!r} cannot be read: {why}; give a file with a Jinja "
+                "template, or leave it out for the model's own"
+            ) from error
+    try:
+        ChatTemplate(text)
+    except ChatTemplateError as error:
+        raise ConfigError(f"chat_template={given[:200]!r}: {error}") from error
+    return text
