@@ -134,7 +134,9 @@ def first_byte_ms(server: Server) -> float:
     times = [
         record.first_byte_at - record.stats.first_token_at
         for record in records
-        if record.first_byte_at is not None and record.stats is not None
+        if record.first_byte_at is not None
+        and record.stats is not None
+        and record.stats.first_token_at is not None
     ]
     return 1000 * sorted(times)[len(times) // 2]
 

@@ -16,6 +16,7 @@ from octavo.config import EngineArguments
 from octavo.core.config import ConfigError
 from octavo.exec.local import start_local_engine
 from octavo.loader.source import resolve as resolve_source
+from octavo.models.footprint import tensor_sizes
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import OpenedModel, open_model
 from octavo.observe.memory_bill import HEADROOM_BYTES
@@ -202,7 +203,7 @@ def test_weights_that_are_quantised_already_are_kept_so_and_told(
     asked = EngineArguments(str(directory), backend="native", cpu_weights="int8")
     resolve(asked, opened, layout)
     assert not caplog.text
-    sizes = [replace(size, type="Q4_1", inputs=64) for size in resolving.tensor_sizes(opened)]
+    sizes = [replace(size, type="Q4_1", inputs=64) for size in tensor_sizes(opened)]
     monkeypatch.setattr(resolving, "tensor_sizes", lambda _: sizes)
     resolve(replace(asked, cpu_weights="auto"), opened, layout)
     assert not caplog.text

@@ -171,10 +171,20 @@ def test_what_nobody_knows_in_a_message_is_told(directory: Path) -> None:
 
 def test_messages_may_be_as_answers_are(directory: Path) -> None:
     """Clients send back what they were sent: fields that are empty, or of no effect."""
-    empty = {"refusal": None, "annotations": [], "audio": None, "function_call": None}
+    empty: dict[str, Any] = {
+        "refusal": None,
+        "annotations": [],
+        "audio": None,
+        "function_call": None,
+    }
     answer = {"role": "assistant", "content": "A", "tool_calls": None, "name": None, **empty}
     marked = {"type": "text", "text": "b", "cache_control": {"type": "ephemeral"}}
-    refused = {"role": "assistant", "content": None, "refusal": "No.", "tool_calls": []}
+    refused: dict[str, Any] = {
+        "role": "assistant",
+        "content": None,
+        "refusal": "No.",
+        "tool_calls": [],
+    }
     messages = [answer, {"role": "user", "content": [marked]}, refused]
     prompt = prompt_of(directory, messages=messages, options={"strict": True})
     assert prompt == "<s>assistant: A\n<s>user: b\n<s>assistant: No.\n<s>assistant: "

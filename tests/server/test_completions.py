@@ -317,11 +317,13 @@ def test_every_field_that_is_wrong_is_named_once(directory: Path, route: Route) 
         "/detokenize": {"tokens": []},
     }
 
+    values: tuple[Any, ...] = ({"a": [1]}, [[{}]], "wrong", -7.5)
+
     async def main() -> None:
         assert route.request is not None
         async with serving(directory) as client:
             for name in route.request.__struct_fields__:
-                for wrong in ({"a": [1]}, [[{}]], "wrong", -7.5):
+                for wrong in values:
                     body = {**least[route.path], name: wrong}
                     response = await client.post(route.path, json=body)
                     if response.status_code == 200:
