@@ -177,7 +177,7 @@ def test_messages_may_be_as_answers_are(directory: Path) -> None:
         "audio": None,
         "function_call": None,
     }
-    answer = {"role": "assistant", "content": "A", "tool_calls": None, "name": None, **empty}
+    answer = {"role": "assistant", "content": "A", **empty}
     marked = {"type": "text", "text": "b", "cache_control": {"type": "ephemeral"}}
     refused: dict[str, Any] = {
         "role": "assistant",
