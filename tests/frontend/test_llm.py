@@ -383,8 +383,17 @@ def test_a_bad_request_hurts_nobody_else(engine: AsyncLLM) -> None:
 
 
 def test_what_was_handed_out_does_not_change(engine: AsyncLLM) -> None:
-    stream = asyncio.run(_collect(engine, "x", GREEDY))
-    lengths = [len(output.outputs[0].token_ids) for output in stream]
+    gate, held = at_three()
+    outputs = []
+
+    async def read() -> None:
+        sampling = replace(GREEDY, logits_processors=(held,))
+        async for output in engine.generate("x", sampling):
+            outputs.append(output)
+            gate.set()
+
+    asyncio.run(read())
+    lengths = [len(output.outputs[0].token_ids) for output in outputs]
     assert lengths == sorted(set(lengths))
     assert len(lengths) > 1
 

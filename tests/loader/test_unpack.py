@@ -3,6 +3,7 @@
 import shutil
 import stat
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -143,13 +144,24 @@ PIECES = st.binary(min_size=1, max_size=1) | st.sampled_from([b"\xff", b"\0"]).f
 )
 
 
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Iterator[bytes]:
+    """A wheel to be damaged; a busy disk takes half a second to let each copy's fsync return."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda descriptor: None)
+        yield build_wheel(tmp_path_factory.mktemp("sound")).read_bytes()
+
+
 @given(st.lists(st.tuples(st.floats(0, 1), PIECES), max_size=4), st.floats(0.5, 2))
 def test_damaged_wheels(
-    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[float, bytes]], kept: float
+    tmp_path_factory: pytest.TempPathFactory,
+    sound: bytes,
+    changes: list[tuple[float, bytes]],
+    kept: float,
 ) -> None:
     tmp_path = tmp_path_factory.mktemp("damaged")
-    wheel = build_wheel(tmp_path / "wheels")
-    data = bytearray(wheel.read_bytes())
+    wheel = tmp_path / "w.whl"
+    data = bytearray(sound)
     for place, piece in changes:
         at = int(place * (len(data) - len(piece)))
         data[at : at + len(piece)] = piece
