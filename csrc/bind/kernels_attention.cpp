@@ -119,7 +119,8 @@ std::pair<size_t, size_t> attend(TestCache& cache, Rows q, Rows out, int heads, 
   for (size_t i = 0; i < rows.size(); ++i)
     sequences.push_back({first_rows[i], rows[i], first_positions[i], tables[i].data()});
   AttentionPlan plan;
-  plan.make(cache.kernels_, shape, sequences.data(), static_cast<int>(sequences.size()), planned);
+  plan.make(cache.kernels_, shape, {sequences.data()}, static_cast<int>(sequences.size()),
+            cache.cache_.block_size, planned);
   auto partials = aligned<float>(plan.partial_floats());
   const AttentionCall call{&cache.kernels_, cache.cache_, shape,      sequences.data(),
                            q.data(),        q.shape(1),   out.data(), out.shape(1),

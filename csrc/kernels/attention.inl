@@ -97,8 +97,7 @@ struct Item {
   const SequenceRows& sequence;
   int kv_head;
   int group;  // query heads of the KV head
-  const float* q;
-  size_t q_stride;
+  const float* const* q;  // of each row, its first query head's of this KV head
   Scratch scratch;
 };
 
@@ -373,9 +372,8 @@ template <bool kPairs>
 void copy_queries(const Item& item, int first, int count, uint32_t* to) {
   const int head_dim = item.cache.head_dim;
   for (int m = 0; m < count; ++m) {
-    const int row = item.sequence.first_row + (first + m) / item.group;
-    const int head = item.kv_head * item.group + (first + m) % item.group;
-    const float* q = item.q + static_cast<size_t>(row) * item.q_stride + head * head_dim;
+    const int head = (first + m) % item.group;
+    const float* q = item.q[(first + m) / item.group] + head * head_dim;
     uint32_t* words = to + m * (kPairs ? 1 : 2);
     if constexpr (kPairs) {
       uint16_t rounded[kMostHeadDim];
@@ -495,8 +493,10 @@ size_t attention_scratch(const AttentionShape& shape) {
   return scratch_parts(shape, nullptr, nullptr);
 }
 
+// `partials` are each row's place for the first split; those of further ones are `split_floats` on.
 template <CacheFormat kFormat>
-void attend_item(const Item& item, int rows, int first_split, int end_split, float* partials) {
+void attend_item(const Item& item, int rows, int first_split, int end_split,
+                 float* const* partials, size_t split_floats) {
   const int record = record_floats(item.cache.head_dim), queries = rows * item.group;
   const int groups = (queries + kQueries - 1) / kQueries;
   const auto begins = [&](int g) { return queries * g / groups; };  // even: 13 queries are 6 and 7
@@ -511,13 +511,28 @@ void attend_item(const Item& item, int rows, int first_split, int end_split, flo
         const float* part = item.scratch.records + m * record;
         const size_t query = first + m;
         if (partials) {
-          float* to = partials + (size_t(split - first_split) * queries + query) * record;
-          __builtin_memcpy(to, part, record * sizeof(float));
+          float* to = partials[query / item.group] + (split - first_split) * split_floats;
+          __builtin_memcpy(to + query % item.group * record, part, record * sizeof(float));
         } else {
           fold(item.scratch.states + query * record, part, item.cache.head_dim);
         }
       }
     }
+  }
+}
+
+void attend_rows(const Item& item, int rows, int first_split, int end_split,
+                 float* const* partials, size_t split_floats) {
+  switch (item.cache.format) {
+    case CacheFormat::F32:
+      return attend_item<CacheFormat::F32>(item, rows, first_split, end_split, partials,
+                                           split_floats);
+    case CacheFormat::BF16:
+      return attend_item<CacheFormat::BF16>(item, rows, first_split, end_split, partials,
+                                            split_floats);
+    case CacheFormat::Int8:
+      return attend_item<CacheFormat::Int8>(item, rows, first_split, end_split, partials,
+                                            split_floats);
   }
 }
 
@@ -527,13 +542,18 @@ void attention(const Cache& cache, const AttentionShape& shape, const SequenceRo
   const SequenceRows part{sequence.first_row + first, rows, sequence.first_position + first,
                           sequence.table};
   const int group = shape.heads / shape.kv_heads, record = record_floats(shape.head_dim);
-  Item item{cache, shape, part, kv_head, group, q, q_stride, {}};
+  const float* queries[kAttentionRows];
+  float* parts[kAttentionRows];
+  Item item{cache, shape, part, kv_head, group, queries, {}};
   scratch_parts(shape, scratch, &item.scratch);
   const size_t column = size_t(kv_head) * group * shape.head_dim;
   const size_t width = sizeof(float) * group * shape.head_dim;
-  for (int row = part.first_row; row < part.first_row + rows; ++row) {
-    ask_for_bytes(q + row * q_stride + column, width);
-    if (!partials) ask_for_bytes<true>(out + row * out_stride + column, width);
+  for (int i = 0; i < rows; ++i) {
+    const size_t row = part.first_row + i;
+    queries[i] = q + row * q_stride + column;
+    ask_for_bytes(queries[i], width);
+    if (partials) parts[i] = partials + size_t(i) * group * record;
+    else ask_for_bytes<true>(out + row * out_stride + column, width);
   }
   if (!partials) {
     for (int query = 0; query < rows * group; ++query) {
@@ -541,23 +561,30 @@ void attention(const Cache& cache, const AttentionShape& shape, const SequenceRo
       begin(item.scratch.states + size_t(query) * record, shape.head_dim, sink);
     }
   }
-  switch (cache.format) {
-    case CacheFormat::F32:
-      attend_item<CacheFormat::F32>(item, rows, first_split, end_split, partials);
-      break;
-    case CacheFormat::BF16:
-      attend_item<CacheFormat::BF16>(item, rows, first_split, end_split, partials);
-      break;
-    case CacheFormat::Int8:
-      attend_item<CacheFormat::Int8>(item, rows, first_split, end_split, partials);
-      break;
-  }
+  attend_rows(item, rows, first_split, end_split, partials ? parts : nullptr,
+              size_t(rows) * group * record);
   if (partials) return;
   for (int query = 0; query < rows * group; ++query) {
     const int head = kv_head * group + query % group;
     float* to = out + size_t(part.first_row + query / group) * out_stride + head * shape.head_dim;
     finish(item.scratch.states + size_t(query) * record, shape.head_dim, to);
   }
+}
+
+void attention_together(const Cache& cache, const AttentionShape& shape, const TogetherRow* rows,
+                        int count, int kv_head, int split, const int32_t* table,
+                        uint8_t* scratch) {
+  // Behind the split, so that all of it is seen.
+  const SequenceRows behind{0, count, (split + 1) * kSplit, table};
+  const float* queries[kAttentionRows];
+  float* parts[kAttentionRows];
+  for (int i = 0; i < count; ++i) {
+    queries[i] = rows[i].q;
+    parts[i] = rows[i].partials;
+  }
+  Item item{cache, shape, behind, kv_head, shape.heads / shape.kv_heads, queries, {}};
+  scratch_parts(shape, scratch, &item.scratch);
+  attend_rows(item, count, split, split + 1, parts, 0);
 }
 
 size_t attention_partial_floats(const AttentionShape& shape, int rows) {
@@ -702,6 +729,7 @@ void add_attention(KernelTable& table) {
   table.attention_scratch = attend::attention_scratch;
   table.attention_partial_floats = attend::attention_partial_floats;
   table.attention = attend::attention;
+  table.attention_together = attend::attention_together;
   table.merge_attention = attend::merge_attention;
 }
 

@@ -125,6 +125,12 @@ struct SequenceRows {
   const int32_t* table;
 };
 
+// A row of some sequence, where several attend to the same cells.
+struct TogetherRow {
+  const float* q;   // of the KV head's first query head
+  float* partials;  // of the split: attention_partial_floats(shape, 1)
+};
+
 // ---- rotary embedding, norms ----
 
 struct RopeShape {
@@ -183,6 +189,11 @@ struct KernelTable {
                     int first, int rows, int kv_head, int first_split, int end_split,
                     const float* q, size_t q_stride, float* out, size_t out_stride,
                     float* partials, uint8_t* scratch);
+  // One split for rows of several sequences, at most kAttentionRows, all of which see all of it:
+  // the same sums. `table` is any of theirs, for in that split all name the same blocks.
+  void (*attention_together)(const Cache& cache, const AttentionShape& shape,
+                             const TogetherRow* rows, int count, int kv_head, int split,
+                             const int32_t* table, uint8_t* scratch);
   // The rows that begin at row first_row of the step, from the partial sums of all splits that
   // they see, in order.
   void (*merge_attention)(const AttentionShape& shape, int first_row, int rows, int kv_head,

@@ -9,7 +9,11 @@
 //     plan.run(call, next, scratch);              // by every thread: takes items while there are
 //   and a barrier before `out` is read. Whoever finishes the last part of a row merges it.
 //
-// Which thread does what, and into how many parts the splits of a row fall, changes no bit.
+// Sequences whose tables begin with the same blocks (a prefix that they share) have these read once
+// for rows of several of them, as long as they bring few rows each.
+//
+// Which thread does what, into how many parts the splits of a row fall, and which rows are read for
+// together, changes no bit.
 #pragma once
 
 #include <atomic>
@@ -28,7 +32,8 @@ inline size_t cell_bytes(CacheFormat format, int head_dim) {
   return head_dim * element;
 }
 
-// Rows of a sequence, with one KV head, over some of the splits they see.
+// Rows of a sequence, with one KV head, over some of the splits they see; or one split for rows of
+// several sequences, the first of which is named here.
 struct AttentionItem {
   int32_t sequence;
   int32_t first;  // row of the sequence's
@@ -40,6 +45,17 @@ struct AttentionItem {
   size_t partials;  // where its partial sums go, in floats
   int64_t cost;     // about: positions × what one costs
   int64_t together;  // what all items cost that read the same cells
+  int32_t first_member = -1;  // of those that read together; -1: the sequence is alone
+  int32_t end_member = -1;
+};
+
+// Rows of a sequence among those that read a split together.
+struct AttentionMember {
+  int32_t sequence;
+  int32_t first;
+  int32_t rows;
+  int32_t merge;
+  size_t partials;
 };
 
 // What the last finisher of several items puts together.
@@ -51,6 +67,7 @@ struct AttentionMerge {
   int32_t splits;
   int32_t items;
   size_t partials;
+  size_t floats_of_a_split;
 };
 
 // One layer's operands.
@@ -68,19 +85,34 @@ struct AttentionCall {
 
 class AttentionPlan {
  public:
+  // `groups` are the same sequences with the tables of each group of layers that the plan is for.
   void make(const KernelTable& kernels, const AttentionShape& shape,
-            const SequenceRows* sequences, int count, int threads);
+            const std::vector<const SequenceRows*>& groups, int count, int block_size, int threads);
 
   const std::vector<AttentionItem>& items() const { return items_; }
+  const std::vector<AttentionMember>& members() const { return members_; }
   size_t partial_floats() const { return partial_floats_; }
 
   void run_item(size_t index, const AttentionCall& call, uint8_t* scratch);
+  // The same of an item of several sequences; queries[i] are of its i-th row, from the first of the
+  // KV head's query heads on.
+  void run_together(const AttentionItem& item, const AttentionCall& call,
+                    const float* const* queries, uint8_t* scratch);
   void run(const AttentionCall& call, std::atomic<size_t>& next, uint8_t* scratch);
 
  private:
-  void cut(AttentionItem unit, int pieces, size_t floats_of_a_split);
+  void find_shared(const AttentionShape& shape, const std::vector<const SequenceRows*>& groups,
+                   int count, int block_size);
+  void cut(const KernelTable& kernels, const AttentionShape& shape, AttentionItem unit,
+           int num_shared, int pieces);
+  void put_together(const AttentionShape& shape, int count);
+  void finish(int merge, const AttentionCall& call, uint8_t* scratch);
 
   std::vector<AttentionItem> items_;
+  std::vector<AttentionMember> members_;
+  // A sequence: whose prefix it shares (-1: nobody's), and how many whole splits of it.
+  std::vector<int32_t> leaders_, num_shared_;
+  std::vector<std::vector<AttentionMember>> parts_;  // [leader][units that share with it]
   std::vector<AttentionMerge> merges_;
   // How many items of each merge are done; back at zero when it has been made.
   std::unique_ptr<std::atomic<int32_t>[]> done_;

@@ -55,6 +55,8 @@ void Program::append(Instruction i) {
     if (plan == plans_.size()) plans_.push_back({i.attention, of_wanted, AttentionPlan(), {}});
     i.plan = static_cast<int32_t>(plan);
     groups_ = std::max(groups_, i.group + 1);
+    const int group = i.attention.heads / i.attention.kv_heads;
+    widest_ = std::max<size_t>(widest_, size_t{kAttentionRows} * group * i.attention.head_dim);
   }
   if (i.op == Op::Route) {
     if (top_k_ != 0 && top_k_ != i.route.top_k)

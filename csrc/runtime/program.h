@@ -175,6 +175,10 @@ class Program {
   void attention(const Instruction& i, Shares& shares, int index, Worker& worker);
   void finish_rows(const Instruction& i, int first, int end);
   const float* turn_alone(const Instruction& i, const AttentionItem& item, Worker& worker);
+  void attend_together(const Instruction& i, const AttentionItem& item, bool alone,
+                       const AttentionCall& call, Worker& worker);
+  void turn_heads(const Instruction& i, const NormShape& norm, int row, int first, int heads,
+                  float* x) const;
   void plan_attention();
   void turn(int rope, float* x, size_t stride, int first, int rows, int width, int head_dim) const;
 
@@ -208,7 +212,7 @@ class Program {
   int64_t row_bytes_[kSpaces] = {};
   int64_t prepared_row_bytes_[kSpaces] = {};
   size_t kernel_scratch_ = 0;
-  size_t widest_ = 0;  // floats of the widest row anybody normalises or turns on its own
+  size_t widest_ = 0;  // floats of the widest row, or rows, that a thread turns in its own memory
 
   // ---- of the running step ----
   std::mutex turn_;

@@ -10,6 +10,32 @@
 
 namespace octavo {
 
+namespace {
+
+// A norm over each head, as it is for `count` heads from `first` on.
+NormShape heads_of(NormShape norm, int first, int count, int head_dim) {
+  if (norm.weight_a_head) {
+    norm.weight += static_cast<size_t>(first) * head_dim;
+    if (norm.bias) norm.bias += static_cast<size_t>(first) * head_dim;
+  }
+  norm.heads = count;
+  return norm;
+}
+
+// A KV head's cells, as a cache that has no other.
+Cache one_head(Cache cache, int kv_head) {
+  const int64_t first = int64_t{kv_head} * cache.block_size;
+  const int64_t bytes = first * static_cast<int64_t>(cell_bytes(cache.format, cache.head_dim));
+  cache.keys = static_cast<uint8_t*>(cache.keys) + bytes;
+  cache.values = static_cast<uint8_t*>(cache.values) + bytes;
+  if (cache.key_scales) cache.key_scales += first;
+  if (cache.value_scales) cache.value_scales += first;
+  cache.kv_heads = 1;
+  return cache;
+}
+
+}  // namespace
+
 void Program::plan_attention() {
   sequences_.resize(groups_);
   wanted_sequences_.resize(groups_);
@@ -29,10 +55,11 @@ void Program::plan_attention() {
     }
   }
   for (Attending& attending : plans_) {
-    // How rows are cut depends on lengths alone, which all groups share.
-    const auto& sequences = attending.of_wanted ? wanted_sequences_[0] : sequences_[0];
-    attending.plan.make(kernels_, attending.shape, sequences.data(),
-                        static_cast<int>(sequences.size()), team_->size());
+    const auto& groups = attending.of_wanted ? wanted_sequences_ : sequences_;
+    std::vector<const SequenceRows*> sequences;
+    for (const std::vector<SequenceRows>& each : groups) sequences.push_back(each.data());
+    attending.plan.make(kernels_, attending.shape, sequences, static_cast<int>(groups[0].size()),
+                        caches_[0].block_size, team_->size());
     if (attending.partials.size() < attending.plan.partial_floats())
       attending.partials.resize(attending.plan.partial_floats());
   }
@@ -84,44 +111,60 @@ void Program::attention(const Instruction& i, Shares& shares, int index, Worker&
   AttentionCall call{&kernels_,    caches_[i.layer], i.attention,
                      sequences.data(), at(i.x), static_cast<size_t>(i.x.stride),
                      at(i.out),    static_cast<size_t>(i.out.stride), attending.partials.data()};
-  shares.take_next(static_cast<int>(attending.plan.items().size()), epoch_, [&](int item) {
+  shares.take_next(static_cast<int>(attending.plan.items().size()), epoch_, [&](int index) {
+    const AttentionItem& item = attending.plan.items()[index];
+    if (item.first_member >= 0) return attend_together(i, item, alone, call, worker);
     if (alone) {
-      call.q = turn_alone(i, attending.plan.items()[item], worker);
+      call.q = turn_alone(i, item, worker);
       call.q_stride = 0;  // it is the item's only row, whatever its number
     } else if (of_wanted) {
       // Queries are where their rows are among all of the step's, results among the wanted ones.
-      const int place = sequences[attending.plan.items()[item].sequence].first_row;
+      const int place = sequences[item.sequence].first_row;
       call.q = at(i.x, wanted_rows_[place] - place);
     }
-    attending.plan.run_item(item, call, worker.kernel_scratch);
+    attending.plan.run_item(index, call, worker.kernel_scratch);
   });
 }
 
-namespace {
-
-// A norm over each head, as it is for `count` heads from `first` on.
-NormShape heads_of(NormShape norm, int first, int count, int head_dim) {
-  if (norm.weight_a_head) {
-    norm.weight += static_cast<size_t>(first) * head_dim;
-    if (norm.bias) norm.bias += static_cast<size_t>(first) * head_dim;
+// An item of several sequences. Where each has one row, its queries are normed and turned here, as
+// whoever reads the rest of what the row sees does it once more.
+void Program::attend_together(const Instruction& i, const AttentionItem& item, bool alone,
+                              const AttentionCall& call, Worker& worker) {
+  Attending& attending = plans_[i.plan];
+  const int group = i.attention.heads / i.attention.kv_heads;
+  const int width = group * i.attention.head_dim;
+  const float* queries[kAttentionRows];
+  float* turned = worker.row;
+  int count = 0;
+  for (int at_member = item.first_member; at_member < item.end_member; ++at_member) {
+    const AttentionMember& member = attending.plan.members()[at_member];
+    const int place = call.sequences[member.sequence].first_row + member.first;
+    for (int r = 0; r < member.rows; ++r, ++count) {
+      const int row = i.out.space == Space::Wanted ? wanted_rows_[place + r] : place + r;
+      const float* q = at(i.x, row) + item.kv_head * width;
+      if (alone) {
+        std::memcpy(turned, q, sizeof(float) * width);
+        turn_heads(i, i.norm, row, item.kv_head * group, group, turned);
+        q = turned;
+        turned += width;
+      }
+      queries[count] = q;
+    }
   }
-  norm.heads = count;
-  return norm;
+  attending.plan.run_together(item, call, queries, worker.kernel_scratch);
 }
 
-// A KV head's cells, as a cache that has no other.
-Cache one_head(Cache cache, int kv_head) {
-  const int64_t first = int64_t{kv_head} * cache.block_size;
-  const int64_t bytes = first * static_cast<int64_t>(cell_bytes(cache.format, cache.head_dim));
-  cache.keys = static_cast<uint8_t*>(cache.keys) + bytes;
-  cache.values = static_cast<uint8_t*>(cache.values) + bytes;
-  if (cache.key_scales) cache.key_scales += first;
-  if (cache.value_scales) cache.value_scales += first;
-  cache.kv_heads = 1;
-  return cache;
+// Norms and turns `heads` heads of a row, which are its heads from `first` on.
+void Program::turn_heads(const Instruction& i, const NormShape& norm, int row, int first, int heads,
+                         float* x) const {
+  const int dim = i.attention.head_dim;
+  if (norm.heads) {
+    // a norm of one head looks like one over the whole row, which comes to the same
+    const NormShape mine = heads_of(norm, first, heads, dim);
+    normalise(mine, x, heads * dim, 1, heads * dim, x, heads * dim);
+  }
+  turn(i.rope, x, heads * dim, row, 1, heads * dim, dim);
 }
-
-}  // namespace
 
 // The item's only row: its queries normed and turned in the thread's own memory, its key and value
 // written by whoever has the row's own position. What it gives stands for the row of all heads.
@@ -131,20 +174,12 @@ const float* Program::turn_alone(const Instruction& i, const AttentionItem& item
   const int first = item.kv_head * group;
   float* q = worker.row;
   std::memcpy(q + first * dim, at(i.x, row) + first * dim, sizeof(float) * group * dim);
-  const auto finish = [&](const NormShape& norm, float* x, int heads, int from) {
-    if (norm.heads) {
-      // a norm of one head looks like one over the whole row, which comes to the same
-      const NormShape mine = heads_of(norm, from, heads, dim);
-      normalise(mine, x, heads * dim, 1, heads * dim, x, heads * dim);
-    }
-    turn(i.rope, x, heads * dim, row, 1, heads * dim, dim);
-  };
-  finish(i.norm, q + first * dim, group, first);
+  turn_heads(i, i.norm, row, first, group, q + first * dim);
   if (item.end_split != position / kSplit + 1) return q;
   const Cache& whole = caches_[i.layer];
   float* k = worker.row + i.x.width;
   std::memcpy(k, at(i.y, row) + item.kv_head * dim, sizeof(float) * dim);
-  finish(i.k_norm, k, 1, item.kv_head);
+  turn_heads(i, i.k_norm, row, item.kv_head, 1, k);
   kernels_.write_kv(one_head(whole, item.kv_head), k, at(i.values, row) + item.kv_head * dim, dim,
                     {0, 1, position, sequences_[i.group][item.sequence].table});
   return q;

@@ -1,7 +1,6 @@
 """The messages between the core and the workers."""
 
 from array import array
-from dataclasses import FrozenInstanceError
 
 import pytest
 
@@ -15,7 +14,7 @@ def test_a_plan_counts_its_tokens() -> None:
 
 
 def test_a_message_never_changes() -> None:
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         StepResult(1, ()).step = 2  # type: ignore[misc]
 
 

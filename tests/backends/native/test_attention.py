@@ -5,7 +5,7 @@ Every tier the processor runs, against attention in float64 over what the cache 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -80,7 +80,8 @@ class World:
     seed: int = 0
     planned: int = 1
     threads: int = 1
-    free: list[int] = field(default_factory=list)
+    num_shared: int = 0  # leading blocks that the sequences have in common, as far as they go
+    num_items: int = 0  # of the last plan
 
     def run(self, sequences: list[Sequence]) -> list[Floats]:
         """Each sequence's output of the rows that are not cached, all in one step."""
@@ -97,13 +98,16 @@ class World:
         order = np.random.default_rng(self.seed).permutation(num_blocks).astype(np.int32)
         edges = np.cumsum([0, *needed])
         tables = [order[a:b].copy() for a, b in pairwise(edges)]
+        longest = max(tables, key=len)
+        for table in tables:
+            table[: self.num_shared] = longest[: min(self.num_shared, len(table))]
         for sequence, table in zip(sequences, tables, strict=True):
             cache.write(sequence.k, sequence.v, 0, len(sequence), 0, table)
         rows = [len(sequence) - sequence.cached for sequence in sequences]
         starts = np.cumsum([0, *rows]).tolist()
         q = np.concatenate([sequence.q[sequence.cached :] for sequence in sequences])
         out = np.full_like(q, np.nan)
-        native.attend(
+        self.num_items, _ = native.attend(
             cache, q, out, shape.heads, shape.scale, shape.softcap, shape.window,
             self.sinks(), starts[:-1], rows, [sequence.cached for sequence in sequences], tables,
             self.planned, self.threads,
@@ -289,6 +293,51 @@ def test_a_plan_for_many_threads_cuts_long_sequences(tier: str, kind: str) -> No
         outs = replace(world, planned=planned, threads=threads).run(sequences)
         for out, expected in zip(outs, alone, strict=True):
             assert np.array_equal(out.view(np.uint32), expected.view(np.uint32))
+
+
+def with_a_prefix(
+    shape: Shape, num_shared: int, lengths: list[int], rows: list[int]
+) -> list[Sequence]:
+    """Sequences that begin with the same keys and values; of each the last rows are asked for."""
+    longest = make_sequence(shape, max(lengths), 11)
+    sequences = []
+    for seed, (length, count) in enumerate(zip(lengths, rows, strict=True)):
+        sequence = make_sequence(shape, length, 20 + seed, cached=length - count)
+        sequence.k[:num_shared] = longest.k[: min(num_shared, length)]
+        sequence.v[:num_shared] = longest.v[: min(num_shared, length)]
+        sequences.append(sequence)
+    return sequences
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_prefix_is_read_together_to_the_same_bits(tier: str, kind: str, feature: str) -> None:
+    """One row each, a few, and as many as are never read together; one shares less than others."""
+    shape = FEATURES[feature]
+    num_shared = SPLIT + 64 if tier == "scalar" else 2 * SPLIT + 64
+    lengths = [num_shared + extra for extra in (1, 40, 3, 2, 700, 20, 9)]
+    lengths[3] = SPLIT + 9
+    sequences = with_a_prefix(shape, num_shared, lengths, [1, 1, 3, 1, 2, 19, 4])
+    alone = [World(tier, kind, shape).run([sequence])[0] for sequence in sequences]
+    for planned, threads in ((1, 1), (2, 2), (5, 3)):
+        world = World(tier, kind, shape, planned=planned, threads=threads)
+        apart = replace(world, num_shared=0)
+        apart.run(sequences)
+        world.num_shared = num_shared // shape.block_size
+        for out, expected in zip(world.run(sequences), alone, strict=True):
+            assert np.array_equal(out.view(np.uint32), expected.view(np.uint32))
+        is_cut = shape.window == 0 and shape.block_size <= SPLIT
+        assert (world.num_items != apart.num_items) == is_cut
+
+
+def test_rows_that_share_a_prefix_are_few_items() -> None:
+    """Of 20 sequences two kernels' worth of rows read each split of what they share."""
+    shape = Shape(heads=6, kv_heads=2)
+    sequences = with_a_prefix(shape, 1024, [1030] * 20, [1] * 20)
+    world = World(native.tiers()[-1], "bf16", shape, num_shared=64)
+    world.run(sequences)
+    own, together = 20 * 2, 2 * 2 * 2
+    assert world.num_items == own + together
 
 
 @pytest.mark.parametrize("tier_name", native.tiers())
