@@ -168,10 +168,12 @@ void tell_of_rows(const std::string& tier, Team& team, Logits logits, Longs rows
 void bind_sampling(nb::module_& m) {
   m.def("draw_tokens", &draw_tokens, "tier"_a, "team"_a, "logits"_a, "rows"_a, "slots"_a,
         "temperatures"_a, "min_p"_a, "top_p"_a, "top_k"_a, "seeds"_a, "num_prompt"_a,
-        "num_known"_a, "tokens"_a);
-  m.def("append_tokens", &append_tokens, "slots"_a, "tokens"_a, "known"_a, "num_known"_a);
+        "num_known"_a, "tokens"_a.noconvert());
+  // What is written to is never converted: a copy would be written to instead.
+  m.def("append_tokens", &append_tokens, "slots"_a, "tokens"_a, "known"_a.noconvert(),
+        "num_known"_a.noconvert());
   m.def("tell_of_rows", &tell_of_rows, "tier"_a, "team"_a, "logits"_a, "rows"_a, "tokens"_a,
-        "ids"_a, "logprobs"_a, "ranks"_a);
+        "ids"_a.noconvert(), "logprobs"_a.noconvert(), "ranks"_a.noconvert());
 }
 
 }  // namespace octavo

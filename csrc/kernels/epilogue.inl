@@ -69,7 +69,8 @@ inline void finish_row(const Epilogue& epilogue, int row, int panel, int columns
 inline bool is_plain(const Epilogue& epilogue, int columns) {
   const bool as_summed = !epilogue.bias && epilogue.scale == 1.0f && epilogue.cap == 0.0f;
   const Activation activation = epilogue.gated ? Activation::Silu : Activation::None;
-  return as_summed && epilogue.activation == activation && !epilogue.row_weights &&
+  const bool adds_once = !(epilogue.gated && epilogue.residual);
+  return as_summed && adds_once && epilogue.activation == activation && !epilogue.row_weights &&
          !epilogue.out_rows && columns % kLanes == 0;
 }
 

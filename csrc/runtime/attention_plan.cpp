@@ -14,6 +14,9 @@ namespace {
 constexpr int64_t kReadCost = 4;
 // Pieces a thread should get at least, so that the last ones to finish are short.
 constexpr int64_t kPiecesPerThread = 4;
+// Most floats of sums for sequences that read together; octavo/backends/native/footprint.py counts
+// with as many. Those that find no room read alone.
+constexpr size_t kMostSharedFloats = size_t{16} << 20;
 // Most rows of a sequence that still gains by reading together with others: its queries alone fill
 // few of the groups that kernels multiply at once.
 constexpr int kFewRows = kAttentionRows / 4;
@@ -31,39 +34,64 @@ bool comes_before(const AttentionItem& one, const AttentionItem& other) {
   return key(one) < key(other);
 }
 
-// How many leading splits of two sequences are the same blocks in every group of layers.
-int splits_alike(const std::vector<const SequenceRows*>& groups, int one, int other, int most,
-                 int block_size) {
-  int alike = most * kSplit / block_size;  // blocks
-  for (const SequenceRows* sequences : groups) {
-    const int32_t *first = sequences[one].table, *second = sequences[other].table;
-    alike = static_cast<int>(std::mismatch(first, first + alike, second).first - first);
-  }
-  return alike * block_size / kSplit;
+// Whether two sequences have a split in the same blocks, in every group of layers.
+bool is_alike(const std::vector<const SequenceRows*>& groups, int one, int other, int split,
+              int block_size) {
+  const int first = split * kSplit / block_size, end = first + kSplit / block_size;
+  return std::all_of(groups.begin(), groups.end(), [&](const SequenceRows* sequences) {
+    const int32_t *mine = sequences[one].table, *theirs = sequences[other].table;
+    return std::equal(mine + first, mine + end, theirs + first);
+  });
 }
 
 }  // namespace
 
-// Finds for each sequence the first that begins with the same block, and how much of it they share:
-// splits that lie whole before the rows of both, so that nobody writes to them in this step.
-void AttentionPlan::find_shared(const AttentionShape& shape,
+// Finds who has which splits in common, as the branches of a tree: those alike in one split are
+// compared in the next. Only splits that lie whole before a sequence's rows, so that nobody writes
+// to them in this step, and only as many sequences as there is room for sums.
+void AttentionPlan::find_shared(const KernelTable& kernels, const AttentionShape& shape,
                                 const std::vector<const SequenceRows*>& groups, int count,
                                 int block_size) {
-  leaders_.assign(count, -1);
   num_shared_.assign(count, 0);
+  shared_.clear();
   if (shape.window > 0 || kSplit % block_size != 0) return;
-  std::unordered_map<int32_t, int32_t> first_with;
-  for (int s = 0; s < count; ++s) {
-    const SequenceRows& sequence = groups[0][s];
-    const int whole = sequence.first_position / kSplit;
-    if (sequence.rows > kFewRows || whole == 0) continue;
-    const auto [found, is_new] = first_with.try_emplace(sequence.table[0], s);
-    const int leader = found->second;
-    leaders_[s] = leader;
-    if (is_new) continue;
-    const int most = std::min(whole, groups[0][leader].first_position / kSplit);
-    num_shared_[s] = splits_alike(groups, leader, s, most, block_size);
-    num_shared_[leader] = std::max(num_shared_[leader], num_shared_[s]);
+  size_t room = kMostSharedFloats;
+  std::vector<std::vector<int32_t>> branches(1), next;
+  for (int s = 0; s < count; ++s)
+    if (groups[0][s].rows <= kFewRows) branches[0].push_back(s);
+  for (int split = 0; !branches.empty(); ++split) {
+    next.clear();
+    for (const std::vector<int32_t>& branch : branches) {
+      const size_t begin = next.size();
+      std::unordered_map<int32_t, size_t> with_block;
+      for (const int32_t s : branch) {
+        const SequenceRows& sequence = groups[0][s];
+        if (sequence.first_position < (split + 1) * kSplit) continue;
+        const int32_t block = sequence.table[split * (kSplit / block_size)];
+        const auto [found, is_new] = with_block.try_emplace(block, next.size());
+        if (is_new) next.emplace_back();
+        std::vector<int32_t>& alike = next[found->second];
+        if (!is_new && !is_alike(groups, alike[0], s, split, block_size)) continue;
+        if (split == 0 && !is_new) {
+          const size_t splits = (sequence.first_position + sequence.rows - 1) / kSplit + 1;
+          const size_t floats =
+              splits * shape.kv_heads * kernels.attention_partial_floats(shape, sequence.rows);
+          // The first of them was let in for nothing, while it was alone.
+          const size_t asked = alike.size() == 1 ? 2 * floats : floats;
+          if (asked > room) continue;
+          room -= asked;
+        }
+        alike.push_back(s);
+      }
+      next.erase(std::remove_if(next.begin() + begin, next.end(),
+                                [](const auto& alike) { return alike.size() < 2; }),
+                 next.end());
+    }
+    for (const std::vector<int32_t>& alike : next) {
+      for (const int32_t s : alike) num_shared_[s] = split + 1;
+      shared_.push_back({split, alike});
+    }
+    std::swap(branches, next);
   }
 }
 
@@ -74,8 +102,8 @@ void AttentionPlan::make(const KernelTable& kernels, const AttentionShape& shape
   merges_.clear();
   members_.clear();
   partial_floats_ = 0;
-  find_shared(shape, groups, count, block_size);
-  parts_.assign(count, {});
+  find_shared(kernels, shape, groups, count, block_size);
+  merge_of_.assign(static_cast<size_t>(count) * shape.kv_heads, -1);
   const SequenceRows* sequences = groups[0];
   const int group = shape.heads / shape.kv_heads;
   std::vector<AttentionItem> units;
@@ -105,7 +133,7 @@ void AttentionPlan::make(const KernelTable& kernels, const AttentionShape& shape
     const int64_t pieces = threads > 1 ? std::min(splits, (unit.cost + most - 1) / most) : 1;
     cut(kernels, shape, unit, num_shared_[unit.sequence], static_cast<int>(pieces));
   }
-  put_together(shape, count);
+  put_together(shape, sequences);
   std::stable_sort(items_.begin(), items_.end(), comes_before);
   if (num_done_ < merges_.size()) {
     num_done_ = merges_.size();
@@ -134,45 +162,45 @@ void AttentionPlan::cut(const KernelTable& kernels, const AttentionShape& shape,
     item.cost = unit.cost * (end - begin) / splits;
     items_.push_back(item);
   }
-  if (num_shared > 0) {
-    // Of all heads and splits; put_together looks up where each one's sums go.
-    parts_[leaders_[unit.sequence]].push_back(
-        {unit.sequence, unit.first, unit.rows, merge, partial_floats_});
-  }
+  if (num_shared > 0) merge_of_[unit.sequence * shape.kv_heads + unit.kv_head] = merge;
   merges_.push_back({unit.sequence, unit.first, unit.rows, unit.kv_head, num_shared + splits,
                      num_shared + pieces, partial_floats_, floats_of_a_split});
   partial_floats_ += (num_shared + splits) * floats_of_a_split;
 }
 
 // Makes items of what sequences share: one for each split and KV head, for as many rows as a kernel
-// takes. The items of one leader read the longest prefix first.
-void AttentionPlan::put_together(const AttentionShape& shape, int count) {
+// takes. They are taken first, being the longest.
+void AttentionPlan::put_together(const AttentionShape& shape, const SequenceRows* sequences) {
   const int group = shape.heads / shape.kv_heads;
-  for (int leader = 0; leader < count; ++leader) {
-    const size_t begin = items_.size();
-    int64_t together = 0;
-    for (int split = 0; split < num_shared_[leader] && !parts_[leader].empty(); ++split) {
-      for (int head = 0; head < shape.kv_heads; ++head) {
-        AttentionItem* item = nullptr;
-        for (const AttentionMember& part : parts_[leader]) {
-          if (merges_[part.merge].kv_head != head || num_shared_[part.sequence] <= split) continue;
-          if (!item || item->rows + part.rows > kAttentionRows) {
-            const int32_t next = static_cast<int32_t>(members_.size());
-            items_.push_back({part.sequence, part.first, 0, head, split, split + 1, -1, 0, 0, 0,
-                              next, next});
-            item = &items_.back();
-          }
-          members_.push_back(part);
-          members_.back().partials += split * merges_[part.merge].floats_of_a_split;
-          ++item->end_member;
-          item->rows += part.rows;
-          item->cost = int64_t{kSplit} * (kReadCost + int64_t{item->rows} * group);
+  const size_t begin = items_.size();
+  int64_t together = 0;
+  for (const SharedSplit& shared : shared_) {
+    for (int head = 0; head < shape.kv_heads; ++head) {
+      size_t open = 0;  // the item that takes more rows, behind `begin`
+      for (const int32_t s : shared.sequences) {
+        const int rows = sequences[s].rows;
+        if (open == 0 || items_[open].rows + rows > kAttentionRows) {
+          open = items_.size();
+          const int32_t next = static_cast<int32_t>(members_.size());
+          items_.push_back({s, 0, 0, head, shared.split, shared.split + 1, -1, 0, 0, 0, next,
+                            next});
         }
+        const int32_t merge = merge_of_[s * shape.kv_heads + head];
+        members_.push_back({s, rows, merge,
+                            merges_[merge].partials +
+                                shared.split * merges_[merge].floats_of_a_split});
+        AttentionItem& item = items_[open];
+        ++item.end_member;
+        item.rows += rows;
+        item.cost += int64_t{kSplit} * rows * group;
       }
     }
-    for (size_t i = begin; i < items_.size(); ++i) together += items_[i].cost;
-    for (size_t i = begin; i < items_.size(); ++i) items_[i].together = together;
   }
+  for (size_t i = begin; i < items_.size(); ++i) {
+    items_[i].cost += int64_t{kSplit} * kReadCost;
+    together += items_[i].cost;
+  }
+  for (size_t i = begin; i < items_.size(); ++i) items_[i].together = together;
 }
 
 // One more of a merge's items is done; whoever does the last one puts their sums together.
@@ -211,7 +239,7 @@ void AttentionPlan::run_item(size_t index, const AttentionCall& call, uint8_t* s
     int count = 0;
     for (int i = item.first_member; i < item.end_member; ++i) {
       const AttentionMember& member = members_[i];
-      const size_t first = call.sequences[member.sequence].first_row + member.first;
+      const size_t first = call.sequences[member.sequence].first_row;
       for (int row = 0; row < member.rows; ++row)
         queries[count++] = call.q + (first + row) * call.q_stride + column * call.shape.head_dim;
     }

@@ -49,10 +49,9 @@ struct AttentionItem {
   int32_t end_member = -1;
 };
 
-// Rows of a sequence among those that read a split together.
+// A sequence among those that read a split together, with all its rows.
 struct AttentionMember {
   int32_t sequence;
-  int32_t first;
   int32_t rows;
   int32_t merge;
   size_t partials;
@@ -101,18 +100,22 @@ class AttentionPlan {
   void run(const AttentionCall& call, std::atomic<size_t>& next, uint8_t* scratch);
 
  private:
-  void find_shared(const AttentionShape& shape, const std::vector<const SequenceRows*>& groups,
-                   int count, int block_size);
+  void find_shared(const KernelTable& kernels, const AttentionShape& shape,
+                   const std::vector<const SequenceRows*>& groups, int count, int block_size);
   void cut(const KernelTable& kernels, const AttentionShape& shape, AttentionItem unit,
            int num_shared, int pieces);
-  void put_together(const AttentionShape& shape, int count);
+  void put_together(const AttentionShape& shape, const SequenceRows* sequences);
   void finish(int merge, const AttentionCall& call, uint8_t* scratch);
 
   std::vector<AttentionItem> items_;
   std::vector<AttentionMember> members_;
-  // A sequence: whose prefix it shares (-1: nobody's), and how many whole splits of it.
-  std::vector<int32_t> leaders_, num_shared_;
-  std::vector<std::vector<AttentionMember>> parts_;  // [leader][units that share with it]
+  struct SharedSplit {
+    int32_t split;
+    std::vector<int32_t> sequences;  // two or more
+  };
+  std::vector<SharedSplit> shared_;
+  std::vector<int32_t> num_shared_;  // leading splits of each sequence that it reads with others
+  std::vector<int32_t> merge_of_;    // [sequence][KV head] of those
   std::vector<AttentionMerge> merges_;
   // How many items of each merge are done; back at zero when it has been made.
   std::unique_ptr<std::atomic<int32_t>[]> done_;

@@ -52,7 +52,9 @@ void Program::append(Instruction i) {
     while (plan < plans_.size() && !(plans_[plan].of_wanted == of_wanted &&
                                      is_cut_alike(plans_[plan].shape, i.attention)))
       ++plan;
-    if (plan == plans_.size()) plans_.push_back({i.attention, of_wanted, AttentionPlan(), {}});
+    if (plan == plans_.size()) plans_.push_back({i.attention, of_wanted, {}, AttentionPlan()});
+    std::vector<int32_t>& groups = plans_[plan].groups;
+    if (std::find(groups.begin(), groups.end(), i.group) == groups.end()) groups.push_back(i.group);
     i.plan = static_cast<int32_t>(plan);
     groups_ = std::max(groups_, i.group + 1);
     const int group = i.attention.heads / i.attention.kv_heads;

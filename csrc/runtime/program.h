@@ -109,8 +109,8 @@ struct Rope {
 struct Attending {
   AttentionShape shape;
   bool of_wanted;
+  std::vector<int32_t> groups;  // of layers, of which each has its tables of blocks
   AttentionPlan plan;
-  std::vector<float> partials;
 };
 
 // What a step brings, in the caller's memory.
@@ -198,6 +198,7 @@ class Program {
   std::vector<std::unique_ptr<Shares>> shares_;  // an instruction
   std::vector<Rope> ropes_;
   std::vector<Attending> plans_;
+  std::vector<float> partials_;  // of whichever plan is at work: all meet between two attentions
   std::vector<Cache> caches_;
   Pages cache_pages_;
   float* cache_scales_ = nullptr;

@@ -55,13 +55,15 @@ void Program::plan_attention() {
     }
   }
   for (Attending& attending : plans_) {
-    const auto& groups = attending.of_wanted ? wanted_sequences_ : sequences_;
+    const auto& all = attending.of_wanted ? wanted_sequences_ : sequences_;
     std::vector<const SequenceRows*> sequences;
-    for (const std::vector<SequenceRows>& each : groups) sequences.push_back(each.data());
-    attending.plan.make(kernels_, attending.shape, sequences, static_cast<int>(groups[0].size()),
+    for (const int32_t group : attending.groups) sequences.push_back(all[group].data());
+    attending.plan.make(kernels_, attending.shape, sequences, static_cast<int>(all[0].size()),
                         caches_[0].block_size, team_->size());
-    if (attending.partials.size() < attending.plan.partial_floats())
-      attending.partials.resize(attending.plan.partial_floats());
+    if (partials_.size() < attending.plan.partial_floats()) {
+      std::vector<float>().swap(partials_);  // not both at once
+      partials_.resize(attending.plan.partial_floats());
+    }
   }
 }
 
@@ -110,7 +112,7 @@ void Program::attention(const Instruction& i, Shares& shares, int index, Worker&
   const auto& sequences = (of_wanted ? wanted_sequences_ : sequences_)[i.group];
   AttentionCall call{&kernels_,    caches_[i.layer], i.attention,
                      sequences.data(), at(i.x), static_cast<size_t>(i.x.stride),
-                     at(i.out),    static_cast<size_t>(i.out.stride), attending.partials.data()};
+                     at(i.out),    static_cast<size_t>(i.out.stride), partials_.data()};
   shares.take_next(static_cast<int>(attending.plan.items().size()), epoch_, [&](int index) {
     const AttentionItem& item = attending.plan.items()[index];
     if (item.first_member >= 0) return attend_together(i, item, alone, call, worker);
@@ -138,7 +140,7 @@ void Program::attend_together(const Instruction& i, const AttentionItem& item, b
   int count = 0;
   for (int at_member = item.first_member; at_member < item.end_member; ++at_member) {
     const AttentionMember& member = attending.plan.members()[at_member];
-    const int place = call.sequences[member.sequence].first_row + member.first;
+    const int place = call.sequences[member.sequence].first_row;
     for (int r = 0; r < member.rows; ++r, ++count) {
       const int row = i.out.space == Space::Wanted ? wanted_rows_[place + r] : place + r;
       const float* q = at(i.x, row) + item.kv_head * width;

@@ -80,7 +80,7 @@ class NativeBackend:
         self._hidden = np.empty((0, 0), np.float32)
         self._widths = (0, 0)
         self._counts = (0, 0)  # rows of the two
-        self._result = ForwardResult(self._logits, self._hidden)
+        self._result: ForwardResult | None = None  # the last step's: views of the two
 
     @property
     def threads(self) -> int:
@@ -129,7 +129,7 @@ class NativeBackend:
         self._logits, self._hidden = (
             np.empty((0, stride(width)), np.float32) for width in self._widths
         )
-        self._make_room(0, 0)
+        self._result = None
 
     @property
     def _ready(self) -> _native.Program:
@@ -145,7 +145,8 @@ class NativeBackend:
             self.settle()
         counts = len(batch.logits_rows), len(batch.hidden_rows)
         if counts != self._counts or self._is_held():
-            self._make_room(*counts)
+            self._result = self._make_room(*counts)
+        assert self._result is not None
         self._ready.run(
             batch.token_ids,
             batch.positions,
@@ -160,20 +161,19 @@ class NativeBackend:
 
     def _is_held(self) -> bool:
         """Whether somebody still has the last step's result, or a part of it."""
-        result, count = self._result, sys.getrefcount
-        # Of the result know this object, `result` and the call; of a view the result and the call;
-        # of a whole array this object, its view (or views of that) and the call.
-        return (
-            count(result) > 3
-            or count(result.logits) > 2
-            or count(result.hidden) > 2
-            or count(self._logits) > 3
-            or count(self._hidden) > 3
-        )
+        count, result = sys.getrefcount, self._result
+        if result is None:
+            return True
+        # Of a view know the result and the call; of a whole array this object, its view (or views
+        # of that) and the call.
+        parts = count(result.logits) > 2 or count(result.hidden) > 2
+        wholes = count(self._logits) > 3 or count(self._hidden) > 3
+        del result
+        return parts or wholes or count(self._result) > 2
 
-    def _make_room(self, num_logits: int, num_hidden: int) -> None:
+    def _make_room(self, num_logits: int, num_hidden: int) -> ForwardResult:
         """Take the last step's arrays again, unless they are too small or somebody has them."""
-        del self._result
+        self._result = None  # and stays so if there is no memory
         if len(self._logits) < num_logits or sys.getrefcount(self._logits) > 2:
             self._logits = np.empty((num_logits, self._logits.shape[1]), np.float32)
         if len(self._hidden) < num_hidden or sys.getrefcount(self._hidden) > 2:
@@ -181,7 +181,7 @@ class NativeBackend:
         self._counts = num_logits, num_hidden
         logits: Floats = self._logits[:num_logits, : self._widths[0]]
         hidden: Floats = self._hidden[:num_hidden, : self._widths[1]]
-        self._result = ForwardResult(logits, hidden)
+        return ForwardResult(logits, hidden)
 
     # for people and tests
 

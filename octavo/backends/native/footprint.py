@@ -11,6 +11,10 @@ _HIDDEN_ROWS = 3
 # A row made ready for products, beside its numbers: int8 with scales takes two bytes for each, and
 # bf16 does too.
 _PREPARED_BYTES = 2
+# Sums of sequences that read a shared prefix together: what csrc/runtime/attention_plan.cpp allows,
+# and of each head its values with a head of their own.
+_MOST_SHARED_BYTES = 64 << 20
+_SPLIT_TOKENS, _RECORD_FLOATS = 512, 16
 _LIBRARY_BYTES = 24 << 20  # modules, and arrays of batches, that come with the first step
 
 
@@ -33,4 +37,7 @@ def step_bytes(size: StepSize) -> int:
     # Wanted rows have rooms of their own in the last layer. An embedding that is a mean wants all
     # of a step's rows, beside those that are sampled from, and is given their states.
     rooms = (size.rows + size.rows + size.wanted_rows) * (row + prepared)
-    return rooms + size.rows * size.hidden * 4 + logits + _LIBRARY_BYTES
+    splits = size.positions // _SPLIT_TOKENS
+    sums = size.sequences * splits * size.heads * (size.head_dim + _RECORD_FLOATS) * 4
+    shared = min(sums, _MOST_SHARED_BYTES)
+    return rooms + size.rows * size.hidden * 4 + logits + shared + _LIBRARY_BYTES

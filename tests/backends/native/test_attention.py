@@ -81,6 +81,7 @@ class World:
     planned: int = 1
     threads: int = 1
     num_shared: int = 0  # leading blocks that the sequences have in common, as far as they go
+    strays: tuple[int, ...] = ()  # those that have only the first 512 positions in common
     num_items: int = 0  # of the last plan
 
     def run(self, sequences: list[Sequence]) -> list[Floats]:
@@ -99,8 +100,9 @@ class World:
         edges = np.cumsum([0, *needed])
         tables = [order[a:b].copy() for a, b in pairwise(edges)]
         longest = max(tables, key=len)
-        for table in tables:
-            table[: self.num_shared] = longest[: min(self.num_shared, len(table))]
+        for index, table in enumerate(tables):
+            count = SPLIT // shape.block_size if index in self.strays else self.num_shared
+            table[:count] = longest[: min(count, len(table))]
         for sequence, table in zip(sequences, tables, strict=True):
             cache.write(sequence.k, sequence.v, 0, len(sequence), 0, table)
         rows = [len(sequence) - sequence.cached for sequence in sequences]
@@ -338,6 +340,20 @@ def test_rows_that_share_a_prefix_are_few_items() -> None:
     world.run(sequences)
     own, together = 20 * 2, 2 * 2 * 2
     assert world.num_items == own + together
+
+
+def test_one_who_shares_less_keeps_nobody_from_sharing_more() -> None:
+    """He is the first, and reads the first split with the others, who read on together."""
+    shape = Shape()
+    sequences = with_a_prefix(shape, 1024, [1030, *[1050] * 5], [1] * 6)
+    generator = np.random.default_rng(5)
+    for each in (sequences[0].k, sequences[0].v):
+        each[SPLIT:] = generator.normal(0, 1, each[SPLIT:].shape)
+    world = World(native.tiers()[-1], "bf16", shape, num_shared=64, strays=(0,))
+    alone = [replace(world, num_shared=0, strays=()).run([each])[0] for each in sequences]
+    for out, expected in zip(world.run(sequences), alone, strict=True):
+        assert np.array_equal(out.view(np.uint32), expected.view(np.uint32))
+    assert world.num_items == 6 + 2
 
 
 @pytest.mark.parametrize("tier_name", native.tiers())

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
+import numpy as np
+import pytest
+
 from tests.backends.native.test_team import run_alone
+from tests.backends.native.tiny import make_batch, make_native
+from tests.runner.tiny import FULL
 
 # The address space is bounded to what is there, so that the system itself refuses the scratch.
 SCRIPT = """
@@ -43,3 +50,43 @@ def test_a_step_without_memory_fails_and_the_next_are_exact() -> None:
     assert told[0].startswith("the system gives the native engine no more memory: free some")
     assert "max_num_batched_tokens" in told[0]
     assert told[2:] == ["again: True", "larger: True"]
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_results_without_memory_fail_one_step(failing: int) -> None:
+    """Those of the logits, or of the hidden states behind them."""
+    backend = make_native(FULL, 160, 16, num_threads=1)
+    batch = make_batch((1, 0, 8))
+    calls = 0
+
+    def empty(*arguments: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == failing:
+            raise MemoryError
+        return np.zeros(*arguments)  # type: ignore[call-overload]
+
+    with mock.patch.object(np, "empty", empty), pytest.raises(MemoryError):
+        backend.forward(batch)
+    expected = make_native(FULL, 160, 16, num_threads=1).forward(batch)
+    for _ in range(2):
+        assert np.array_equal(backend.forward(batch).logits, expected.logits)
+
+
+def test_results_that_somebody_has_are_left_alone() -> None:
+    """All of a step's, one of the two, or a part of one."""
+    backend = make_native(FULL, 160, 16, num_threads=1)
+    first, second = make_batch((1, 0, 8)), make_batch((2, 0, 8))
+    result = backend.forward(first)
+    logits, hidden = result.logits.copy(), result.hidden.copy()
+    backend.forward(second)
+    assert np.array_equal(result.logits, logits)
+    part = backend.forward(first).hidden[2:4]
+    del result
+    backend.forward(second)
+    assert np.array_equal(part, hidden[2:4])
+    one = backend.forward(first).logits
+    backend.forward(second)
+    assert np.array_equal(one, logits)
+    address = backend.forward(first).logits.ctypes.data
+    assert backend.forward(second).logits.ctypes.data == address  # nobody has it

@@ -19,6 +19,7 @@ TEAMS = {threads: native.Team(threads, False) for threads in (1, 2, 5)}
 
 Floats = NDArray[np.float32]
 Longs = NDArray[np.int64]
+Ints = NDArray[np.int32]
 
 
 @pytest.fixture(params=native.tiers())
@@ -35,10 +36,10 @@ def draw(
     cuts: tuple[float, float, int] = (0.0, 1.0, 0),
     threads: int = 1,
     rows: Longs | None = None,
-) -> Longs:
+) -> Ints:
     rows = np.arange(len(logits)) if rows is None else rows
     count = len(rows)
-    tokens = np.full(count, -7, np.int64)
+    tokens = np.full(count, -7, np.int32)
     min_p, top_p, top_k = cuts
     prompts = np.arange(count) % 3
     native.draw_tokens(
@@ -200,3 +201,34 @@ def test_a_sampler_without_rules_hands_all_its_rows_over(tier: str) -> None:
     tokens, failures = sampler.draw(logits, np.arange(9))
     assert not failures
     assert np.array_equal(tokens, Sampler(state).draw(logits, np.arange(9))[0])
+
+
+def test_tokens_are_written_behind_those_that_are_known() -> None:
+    known = np.arange(20, dtype=np.int32).reshape(4, 5)
+    num_known = np.array([1, 4, 0, 5])
+    native.append_tokens(np.array([2, 1]), np.array([70, 71], np.int32), known, num_known)
+    assert known[2].tolist() == [70, 11, 12, 13, 14]
+    assert known[1].tolist() == [5, 6, 7, 8, 71]
+    assert num_known.tolist() == [1, 5, 1, 5]
+
+
+@pytest.mark.parametrize(
+    ("slots", "tokens", "message"),
+    [([4], [1], "no slot 4"), ([-1], [1], "no slot -1"), ([0, 3], [1, 1], "slot 3 has no room")],
+)
+def test_a_token_for_which_there_is_no_place_changes_nothing(
+    slots: list[int], tokens: list[int], message: str
+) -> None:
+    known, num_known = np.zeros((4, 5), np.int32), np.array([1, 4, 0, 5])
+    with pytest.raises(ValueError, match=message):
+        native.append_tokens(np.array(slots), np.array(tokens, np.int32), known, num_known)
+    assert not known.any()
+    assert num_known.tolist() == [1, 4, 0, 5]
+
+
+def test_what_is_written_to_is_never_a_copy() -> None:
+    """Of another type it would be one, and what is drawn would be lost."""
+    with pytest.raises(TypeError):
+        native.append_tokens(
+            np.array([0]), np.array([1], np.int32), np.zeros((1, 5)), np.array([0])
+        )
