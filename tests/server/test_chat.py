@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from octavo.server.schema import nested
+from octavo.server.schema.chat import ChatRequest, Message
+from octavo.server.schema.decode import decode
 from tests.server.engine import FakeEngine
 from tests.server.make import events, serving
 
@@ -167,6 +173,34 @@ def test_what_nobody_knows_in_a_message_is_told(directory: Path) -> None:
                 assert "did you mean 'text'?" in error["message"]
 
     asyncio.run(main())
+
+
+def decoded(messages: list[dict[str, Any]]) -> tuple[ChatRequest, list[str]]:
+    request, unknown = decode(json.dumps({"messages": messages}).encode(), ChatRequest)
+    return request, [each.path for each in unknown]
+
+
+def test_what_nobody_knows_costs_no_more_than_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a large conversation nothing is looked through; of a small one, no more than is named."""
+    looked_at: list[msgspec.Raw] = []
+    names = nested._names
+
+    def counted(part: msgspec.Raw, *others: Any) -> Iterator[nested.Unknown]:
+        looked_at.append(part)
+        return names(part, *others)
+
+    monkeypatch.setattr(nested, "_names", counted)
+    parts = [{"type": "text", "text": "a"}] * 4000
+    messages: list[dict[str, Any]] = [{"role": "user", "content": parts} for _ in range(75)]
+    messages[1] = {"role": "user", "content": [*parts, {"type": "text", "text": "b", "x`y": 1}]}
+    request, told = decoded(messages)
+    assert told == ["messages[1].content[4000].x`y"]
+    assert not looked_at
+    assert [len(each.content or "") for each in request.messages] == [4000, 4001, *[4000] * 73]
+    assert all(isinstance(each, Message) for each in request.messages)
+    _, told = decoded([{"role": "user", "content": "a", "x": 1}] * 1000)
+    assert told == [f"messages[{index}].x" for index in range(nested.MOST_TOLD)]
+    assert len(looked_at) < 5 * nested.MOST_TOLD
 
 
 def test_messages_may_be_as_answers_are(directory: Path) -> None:
