@@ -285,6 +285,9 @@ def test_echo_prepends_the_assistants_own_words(directory: Path) -> None:
     [
         ({"messages": []}, "messages"),
         ({"messages": [{"content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "system", "content": None}]}, "messages[0].content"),
+        ({"messages": [{"role": "developer", "content": []}]}, "messages[0].content"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
@@ -330,5 +333,17 @@ def test_tokenize_writes_conversations_too(directory: Path) -> None:
             assert said["max_model_len"] == 256
             both = {**body, "prompt": "x"}
             assert (await client.post("/tokenize", json=both)).status_code == 400
+
+    asyncio.run(main())
+
+
+def test_the_longest_that_a_sequence_can_be_is_told(directory: Path) -> None:
+    """A small KV cache may hold less than the model's context."""
+
+    async def main() -> None:
+        async with serving(directory, FakeEngine(directory, longest_tokens=48)) as client:
+            said = (await client.post("/tokenize", json={"prompt": "x"})).json()
+            (card,) = (await client.get("/v1/models")).json()["data"]
+            assert said["max_model_len"] == card["max_model_len"] == 48
 
     asyncio.run(main())

@@ -295,6 +295,9 @@ def test_min_tokens_goes_beyond_no_limit(directory: Path) -> None:
         ({"priority": 2_000_000}, "priority", "<= 1000000"),
         ({"cache_salt": ""}, "cache_salt", ">= 1"),
         ({"prompt": [5] * 256}, "prompt", "context is 256"),
+        ({"prompt": [[1], [5] * 256]}, "prompt[1]", "prompt[1] has 256 tokens"),
+        ({"prompt": [[1], [2], [1, 300]]}, "prompt[2]", "prompt[2] holds the token id 300"),
+        ({"prompt": ["x", ""]}, "prompt[1]", "prompt[1] has no tokens"),
     ],
 )
 def test_what_is_wrong_is_named(directory: Path, fields: Any, param: str, words: str) -> None:
