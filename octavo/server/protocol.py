@@ -133,7 +133,7 @@ class _Bounded(HttpToolsProtocol):
         super().on_headers_complete()
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and cycle.scope is self.scope:
-            # The scope is the cycle's own: held by more than a weak reference, it stays
+            # The scope is the cycle's own: held by more than a weak reference, it would stay
             # until the collector came. Who writes is the application, which the cycle runs.
             self.scope["extensions"]["octavo.write"] = {
                 "call": partial(self._write, weakref.ref(cycle))
