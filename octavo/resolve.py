@@ -69,7 +69,7 @@ def resolve(
             "made for; lower it"
         )
     free = memory().available if free_bytes is None else free_bytes
-    num_blocks, max_len = _cache_size(arguments, layout, bill, max_len, free)
+    num_blocks, max_len = _cache_size(arguments, layout, bill, max_len, free, dtype)
     _warn_if_short(bill, num_blocks, free)
     budget = arguments.max_num_batched_tokens
     if not arguments.enable_chunked_prefill and budget < max_len:
@@ -220,7 +220,12 @@ def _held(
 
 
 def _cache_size(
-    arguments: EngineArguments, layout: KVLayout, bill: MemoryBill, max_len: int, free_bytes: int
+    arguments: EngineArguments,
+    layout: KVLayout,
+    bill: MemoryBill,
+    max_len: int,
+    free_bytes: int,
+    dtype: str,
 ) -> tuple[int, int]:
     """How many blocks, and the longest sequence that then fits."""
     asked = arguments.num_gpu_blocks_override
@@ -235,7 +240,7 @@ def _cache_size(
         return asked, max_len
     budget = arguments.kv_cache_memory_bytes
     if budget is None:
-        budget = default_kv_bytes(bill, free_bytes)
+        budget = default_kv_bytes(bill, free_bytes, dtype)
         log.info("kv_cache_memory_bytes=%d: free beside weights and steps", budget)
     size = arguments.block_size
     fitting = budget // bill.block_bytes
@@ -255,21 +260,25 @@ def _cache_size(
     return num_blocks, max_len
 
 
-def default_kv_bytes(bill: MemoryBill, free_bytes: int) -> int:
+def default_kv_bytes(bill: MemoryBill, free_bytes: int, dtype: str) -> int:
     """The KV cache's memory where nobody says: what is free beside all else, up to a bound."""
     room = bill.room_for_kv(free_bytes)
-    if room < bill.block_bytes * (len(bill.windows) + 1):
+    least = bill.block_bytes * (len(bill.windows) + 1)
+    if room < least:
+        needed = bill.fixed_bytes + least + HEADROOM_BYTES
+        smaller = "a smaller model" + (" or dtype=bfloat16" if dtype == "float32" else "")
         raise ConfigError(
-            f"there is not enough memory: the weights take {readable(bill.weights_bytes)}, a step "
-            f"{readable(bill.step_bytes)}, and {readable(free_bytes)} are free, of which "
-            f"{readable(HEADROOM_BYTES)} are left alone; free some, take a smaller model or "
-            "dtype=bfloat16, or, if you know better, set kv_cache_memory_bytes"
+            f"there is not enough memory: {readable(needed)} are needed (the weights "
+            f"{readable(bill.weights_bytes)}, a step {readable(bill.step_bytes)}, the smallest KV "
+            f"cache {readable(least)}, and {readable(HEADROOM_BYTES)} that are kept free for "
+            f"others), and {readable(free_bytes)} are free; free some, take {smaller}, or, if you "
+            "know better, set kv_cache_memory_bytes"
         )
     return min(room, MOST_KV_BYTES)
 
 
 def _warn_if_short(bill: MemoryBill, num_blocks: int, free_bytes: int) -> None:
-    needed = bill.fixed_bytes + num_blocks * bill.block_bytes
+    needed = bill.with_blocks(num_blocks)
     if needed > free_bytes:
         log.warning(
             "weights, steps and KV cache come to %s, and %s are free: the machine may swap, or "

@@ -53,6 +53,11 @@ class Profile:
     lines: tuple[Line, ...]
 
     @property
+    def waited_seconds(self) -> float:
+        """What of it passed in waiting for other threads."""
+        return sum(line.waits for line in self.lines)
+
+    @property
     def native_seconds(self) -> float:
         """What the lines come to."""
         return sum(line.seconds + line.waits for line in self.lines)

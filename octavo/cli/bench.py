@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from octavo.backends.native.backend import Limits
     from octavo.bench.profile import Line, Profile
 
+_MUCH_WAITING = 1 / 3  # of a step
 _HEAD = (
     "PHASE", "INSTRUCTION", "CALLS", "WAIT", "MS", "SHARE", "MB", "GB/S", "", "GOP/S", "",
 )  # fmt: skip
@@ -92,7 +93,29 @@ def as_text(model: str, found: Profile) -> str:
         number = "" if line.phase == last else str(line.phase)
         rows.append((number, *_cells(line, limits, total)))
         last = line.phase
-    return head + table(rows, right=tuple(range(2, len(_HEAD))))
+    work = total - found.waited_seconds
+    share = f"{work / total:.0%}" if total else ""
+    sums = (f"{1e3 * found.waited_seconds:.3f}", f"{1e3 * work:.3f}", share)
+    rows.append(("", "in all", "", *sums, *[""] * (len(_HEAD) - 3 - len(sums))))
+    return head + table(rows, right=tuple(range(2, len(_HEAD)))) + _summary(found)
+
+
+def _summary(found: Profile) -> str:
+    """What the shares are of, and what is in no line."""
+    total, step = found.native_seconds, found.step_seconds
+    waited = found.waited_seconds / total if total else 0.0
+    outside = max(0.0, step - total)
+    text = (
+        f"\nShares are of the {1e3 * total:.3f} ms of all phases, waiting included, which is "
+        f"{waited:.0%} of them. {1e3 * outside:.3f} ms of the step are outside of any phase: "
+        "Python's, and to hand the step over.\n"
+    )
+    if found.waited_seconds > step * _MUCH_WAITING:
+        text += (
+            "Warning: more than a third of the step is waiting for other threads; something else "
+            "may be running, and these times are not the engine's alone.\n"
+        )
+    return text
 
 
 def _cells(line: Line, limits: Limits, total: float) -> tuple[str, ...]:

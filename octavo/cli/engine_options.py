@@ -6,6 +6,7 @@ vLLM's flags that mean nothing here are taken, too; `octavo.config` says why eac
 from __future__ import annotations
 
 import argparse
+import shlex
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -65,9 +66,9 @@ def model_of(arguments: argparse.Namespace) -> str:
     if word is None and flag is None and len(served) > 1:
         from octavo.cli.parsing import UsageError
 
+        command = shlex.join(["octavo", "serve", served[-1], "--served-model-name", *served[:-1]])
         raise UsageError(
-            f"is {served[-1]!r} the model, or a name to serve it by? Put the model first: "
-            f"octavo serve MODEL --served-model-name {' '.join(served[:2])}"
+            f"is {served[-1]!r} the model, or a name to serve it by? Put the model first: {command}"
         )
     name: str = word if word is not None else flag if flag is not None else DEFAULT_MODEL
     return name

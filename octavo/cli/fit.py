@@ -14,6 +14,7 @@ from octavo.cli.output import size, table
 from octavo.cli.parsing import Parser, byte_count
 
 if TYPE_CHECKING:
+    from octavo.config import EngineArguments
     from octavo.models.load import OpenedModel
     from octavo.observe.memory_bill import MemoryBill
     from octavo.resolve import EngineConfig
@@ -55,6 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
         from octavo.cli.trouble import as_flags
 
         problem = as_flags(str(error))
+    else:
+        problem = _shortage(asked, bill, config, free)
     if arguments.json:
         import json
 
@@ -63,6 +66,19 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         sys.stdout.write(_as_text(asked.model, opened, bill, config, free, problem))
     return 1 if problem else 0
+
+
+def _shortage(asked: EngineArguments, bill: MemoryBill, config: EngineConfig, free: int) -> str:
+    """What is said of a KV cache that was asked for and is too large; "" if there is room."""
+    needed = bill.with_blocks(config.core.num_blocks)
+    if needed <= free:
+        return ""
+    is_in_blocks = asked.num_gpu_blocks_override is not None
+    flag = "--num-gpu-blocks-override" if is_in_blocks else "--kv-cache-memory-bytes"
+    return (
+        f"{size(needed)} are needed, and {size(free)} are free: there are {size(needed - free)} "
+        f"too few; lower {flag}, or leave it out for as much as there is room for"
+    )
 
 
 def _as_text(
@@ -89,11 +105,12 @@ def _as_text(
         table(_memory_rows(bill, config, free), indent="  ", right=(1,)),
     ]
     if config is not None:
-        kv_bytes = config.core.num_blocks * bill.block_bytes
         parts += ["\nSequences at once\n", table(_length_rows(bill, config), indent="  ")]
-        parts.append(f"\nIt fits, with {size(free - bill.fixed_bytes - kv_bytes)} to spare.\n")
-    else:
+    if config is None or problem:
         parts.append(f"\nIt does not fit: {problem}\n")
+    else:
+        to_spare = free - bill.with_blocks(config.core.num_blocks)
+        parts.append(f"\nIt fits, with {size(to_spare)} to spare.\n")
     return "".join(parts)
 
 
@@ -107,8 +124,7 @@ def _memory_rows(bill: MemoryBill, config: EngineConfig | None, free: int) -> li
         num_blocks = config.core.num_blocks
         told = f"{num_blocks:,} blocks; {block}, {size(int(bill.token_bytes))} a token"
         rows.append(("KV cache", size(num_blocks * bill.block_bytes), told))
-        total = bill.fixed_bytes + num_blocks * bill.block_bytes
-        rows.append(("in all", size(total), ""))
+        rows.append(("in all", size(bill.with_blocks(num_blocks)), ""))
     else:
         rows.append(("KV", size(int(bill.token_bytes)), f"a token; {block}"))
     return [*rows, ("free", size(free), "")]
@@ -140,10 +156,12 @@ def _as_json(
         "block_size": bill.block_size,
         "kv_token": bill.token_bytes,
         "free": free,
-        "fits": config is not None,
+        "fits": not problem,
     }
+    if problem:
+        told["problem"] = problem
     if config is None:
-        return {**told, "problem": problem}
+        return told
     kv_bytes = config.core.num_blocks * bill.block_bytes
     longest = config.core.max_model_len
     return {

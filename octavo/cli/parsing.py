@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
         `--max_model_len` is `--max-model-len`, as vLLM has it.
         """
         if args is not None:
-            args = [self._dashed(word) for word in args]
+            args = self._dashed(args)
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:
             self.error(self._about_unknown(unknown))
@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
 
     def spellings(self, words: Sequence[str]) -> dict[str, str]:
         """Each setting's flag, as it is typed in `words` or, where it is not, by its first name."""
-        typed = {self._dashed(word).partition("=")[0] for word in words}
+        typed = {word.partition("=")[0] for word in self._dashed(words)}
         found = {}
         for action in self._actions:
             named = [flag for flag in action.option_strings if not flag.startswith("--no-")]
@@ -60,10 +60,16 @@ class Parser(argparse.ArgumentParser):
         """The arguments that `--help` shows."""
         return [action for action in self._actions if action.help != argparse.SUPPRESS]
 
-    def _dashed(self, word: str) -> str:
+    def _dashed(self, words: Sequence[str]) -> list[str]:
+        """The words with long options as they are called here; behind `--` all words are values."""
+        end = words.index("--") if "--" in words else len(words)
+        return [*map(self._dashed_option, words[:end]), *words[end:]]
+
+    def _dashed_option(self, word: str) -> str:
         name, equals, value = word.partition("=")
         dashed = name.replace("_", "-")
-        return dashed + equals + value if dashed in self._option_string_actions else word
+        is_known = word.startswith("--") and dashed in self._option_string_actions
+        return dashed + equals + value if is_known else word
 
     def _about_unknown(self, words: list[str]) -> str:
         name = words[0].partition("=")[0]

@@ -53,7 +53,10 @@ class Vocabulary:
         self._metadata = metadata
         tokens = self.items("tokens", str)
         if not tokens:
-            raise TokenizerError(f"the file has no vocabulary: {PREFIX}tokens is missing or empty")
+            raise TokenizerError(
+                f"the file has no vocabulary: {PREFIX}tokens is missing or empty; name the original"
+                " model, for its tokenizer: tokenizer=MODEL"
+            )
         if "" in tokens:
             # It cannot be looked up, but keeps its id under a name that no text has.
             tokens = [token or f"[EMPTY_{index}]" for index, token in enumerate(tokens)]

@@ -46,7 +46,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
     if build is None:
         raise TokenizerError(
             f"{PREFIX}model is {model!r}; supported are {', '.join(sorted(BUILDERS))}."
-            " Give the directory of the original model with its tokenizer.json instead"
+            " Name the original model, for its tokenizer.json: tokenizer=MODEL"
         )
     try:
         built = build(vocabulary)
@@ -158,8 +158,8 @@ def _pre_tokenizer(name: str | None) -> PreTokenizer:
         # Another rule would seem to work, and quietly make the model worse.
         raise TokenizerError(
             f"{PREFIX}pre is {name!r}, a rule for cutting text that is not known; known are"
-            f" {', '.join(sorted(PRE_TOKENIZERS))}. Give the directory of the original model with"
-            " its tokenizer.json instead"
+            f" {', '.join(sorted(PRE_TOKENIZERS))}. Name the original model, for its"
+            " tokenizer.json: tokenizer=MODEL"
         )
     return rule
 

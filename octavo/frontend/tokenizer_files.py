@@ -60,7 +60,8 @@ def _backend(directory: Path) -> Backend:
     if not path.is_file():
         raise TokenizerError(
             f"{directory} has no tokenizer.json; if it has a tokenizer.model, save the tokenizer"
-            " once with save_pretrained of a fast tokenizer and put the tokenizer.json here"
+            " once with save_pretrained of a fast tokenizer and put the tokenizer.json here, or"
+            " name a model that has the same one: tokenizer=MODEL"
         )
     try:
         return Backend.from_file(str(path))

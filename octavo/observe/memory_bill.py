@@ -35,6 +35,10 @@ class MemoryBill:
         """What it takes before any sequence runs."""
         return self.weights_bytes + self.step_bytes
 
+    def with_blocks(self, num_blocks: int) -> int:
+        """What it takes with a KV cache of so many blocks."""
+        return self.fixed_bytes + num_blocks * self.block_bytes
+
     @property
     def stored_bytes(self) -> int:
         """The tensors in the files."""

@@ -35,6 +35,11 @@ class ModelFacts:
     longest_tokens: int | None = None  # of one sequence, where the KV cache holds less
     max_new_tokens: int | None = None  # of the model's generation_config
 
+    @property
+    def longest(self) -> int:
+        """The tokens that a sequence can have, prompt and answer: what clients are told."""
+        return self.longest_tokens or self.max_model_len
+
 
 @dataclass(frozen=True, slots=True)
 class Health:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -132,7 +133,11 @@ class _Bounded(HttpToolsProtocol):
         super().on_headers_complete()
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and cycle.scope is self.scope:
-            self.scope["extensions"]["octavo.write"] = {"call": partial(self._write, cycle)}
+            # The scope is the cycle's own: held by more than a weak reference, it would stay
+            # until the collector came. Who writes is the application, which the cycle runs.
+            self.scope["extensions"]["octavo.write"] = {
+                "call": partial(self._write, weakref.ref(cycle))
+            }
 
     def on_message_complete(self) -> None:
         if self._is_free:  # the rest of a body was read over, for nobody
@@ -178,8 +183,10 @@ class _Bounded(HttpToolsProtocol):
         """Whether the next write waits until the client has taken some of those before."""
         return self.flow.write_paused
 
-    def _write(self, cycle: RequestResponseCycle, body: bytes) -> None:
+    def _write(self, of: weakref.ref[RequestResponseCycle], body: bytes) -> None:
         """A part of a streamed body, as the cycle's `send` writes it, for who need not wait."""
+        cycle = of()
+        assert cycle is not None, "who writes has ended"
         assert cycle.chunked_encoding, "a response without a length has begun"
         assert not cycle.response_complete, "it has not ended"
         if not cycle.disconnected:

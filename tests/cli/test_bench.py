@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from octavo.backends.native.backend import Limits
+from octavo.bench.profile import Line, Profile
 from octavo.cli import main
+from octavo.cli.bench import as_text
 from octavo.cli.commands import FAILED, OK, USAGE
 
 SHORT = ("--steps", "3", "--limits-seconds", "0", "--num-threads", "2")
@@ -28,6 +31,22 @@ def test_the_phases_of_a_step(tiny: str, capsys: pytest.CaptureFixture[str]) -> 
     head = next(line for line in lines if line[:1] == ["PHASE"])
     assert head == ["PHASE", "INSTRUCTION", "CALLS", "WAIT", "MS", "SHARE", "MB", "GB/S", "GOP/S"]
     assert [line[0] for line in lines if line[:1] and line[0].isdigit()] == [*"123456789"]
+
+
+@pytest.mark.parametrize(("waits", "warns"), [(0.001, False), (0.004, True)])
+def test_what_the_shares_are_of(waits: float, warns: bool) -> None:
+    lines = tuple(
+        Line(phase, "multiply", "Gemm", "U8", "int8", 1, 0.002, wait, 1000, 1000)
+        for phase, wait in ((1, 0.0), (2, waits))
+    )
+    step = 0.0045 + waits
+    text = as_text("m", Profile("avx2", 2, 1, step, Limits(1e9, 1e9, 1e9, 1e9), lines))
+    total = 0.004 + waits
+    sums = ["in", "all", f"{1e3 * waits:.3f}", "4.000", f"{0.004 / total:.0%}"]
+    assert sums in [line.split() for line in text.splitlines()]
+    assert f"Shares are of the {1e3 * total:.3f} ms of all phases" in text
+    assert f"which is {waits / total:.0%} of them. 0.500 ms of the step are outside" in text
+    assert ("something else may be running" in text) is warns
 
 
 def test_alike_phases_are_one_and_nothing_is_left_out(

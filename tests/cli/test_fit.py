@@ -46,9 +46,31 @@ def test_what_does_not_fit(tiny: str, capsys: pytest.CaptureFixture[str]) -> Non
     told = capsys.readouterr().out
     assert "It does not fit: there is not enough memory" in told
     assert "set --kv-cache-memory-bytes" in told
+    assert "512 MiB that are kept free" in told
+    assert "--dtype" not in told
+    assert main(["fit", tiny, "--memory", "100MB", "--backend", "torch"]) == FAILED
+    assert "a smaller model or --dtype=bfloat16" in capsys.readouterr().out
     refused = told_of(capsys, tiny, "--memory", "1GiB", "--max-model-len", "99999")
     assert refused["fits"] is False
     assert "--max-model-len=99999 is more than the 128 positions" in str(refused["problem"])
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [("--kv-cache-memory-bytes", "2GiB"), ("--num-gpu-blocks-override", "2000000")],
+)
+def test_a_cache_that_is_asked_for_must_fit_too(
+    tiny: str, capsys: pytest.CaptureFixture[str], flag: str, value: str
+) -> None:
+    words = (tiny, "--memory", "1GiB", "--max-num-seqs", "1000000", flag, value)
+    assert main(["fit", *words]) == FAILED
+    told = capsys.readouterr().out
+    assert f"lower {flag}, or leave it out" in told
+    assert "It fits" not in told
+    refused = told_of(capsys, *words)
+    assert refused["fits"] is False
+    assert refused["kv_cache"] > refused["free"]
+    assert "1 GiB are free" in refused["problem"]
 
 
 def test_it_needs_no_torch(tiny: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from dataclasses import fields
 from pathlib import Path
 
@@ -78,9 +79,11 @@ def test_a_model_may_be_served_by_several_names() -> None:
     config = server("m", "--served-model-name", "a", "b", "a", "--strict")
     assert config.served_names == ("a", "b")
     assert ServerConfig(served_model_name="a").served_names == ("a",)
-    for words in (["--served-model-name", "a", "m"], ["--served-model-name", "a", "b"]):
-        with pytest.raises(UsageError, match=f"is '{words[-1]}' the model, or a name"):
-            engine(*words)
+    for words in (["a", "m"], ["a", "b", "c d"]):
+        with pytest.raises(UsageError, match=f"is '{words[-1]}' the model, or a name") as caught:
+            engine("--served-model-name", *words)
+        command = shlex.join(["octavo", "serve", words[-1], "--served-model-name", *words[:-1]])
+        assert str(caught.value).endswith(f"Put the model first: {command}")
     assert engine("--served-model-name", "a").model == engine().model
     assert engine("--served-model-name", "a", "--model", "m").model == "m"
 

@@ -81,6 +81,17 @@ def test_mistakes(words: list[str], message: str) -> None:
     assert "see `octavo test --help`" in str(caught.value).replace("See", "see")
 
 
+def test_only_options_are_respelled() -> None:
+    parser = make_parser()
+    parser.add_argument("-n", type=int)
+    assert parser.parse_args(["--max_model_len", "3"]).max_model_len == 3
+    assert parser.parse_args(["--size=1", "__size"]).word == "__size"
+    assert parser.parse_args(["_n"]).word == "_n"
+    found = parser.parse_args(["--max_model_len=3", "--", "--max_model_len"])
+    assert (found.word, found.max_model_len) == ("--max_model_len", 3)
+    assert parser.spellings(["--", "--max_model_len"])["max_model_len"] == "--max-model-len"
+
+
 def test_a_table_is_as_wide_as_it_must_be() -> None:
     rows = [("a", "1"), ("long", "100")]
     assert table(rows, indent="  ", right=(1,)) == "  a       1\n  long  100\n"

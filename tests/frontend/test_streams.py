@@ -19,6 +19,7 @@ from octavo.core.stats import RequestStats
 from octavo.frontend.async_llm import _joined
 from octavo.frontend.desk import Desk, FailedRequestError, Model, Options
 from octavo.frontend.inputs import read_prompt
+from octavo.frontend.joining import joined
 from octavo.frontend.outputs import CompletionOutput, EngineDeadError, RequestOutput
 from octavo.frontend.stream import Stream
 from tests.frontend.tiny import core_of, make_model
@@ -258,19 +259,34 @@ def test_a_finished_continuation_is_not_told_again(desk: Desk) -> None:
     assert seen == [[(0, None)], [(1, "length")], [(0, None)], [(0, "length")]]
 
 
+def test_tokens_that_come_at_once_with_a_failure_are_kept(desk: Desk) -> None:
+    (request,) = opened(desk, SamplingParams())
+    name = request.request_id
+    events = [
+        TokenEvent(name, 0, (70,)),
+        TokenEvent(name, 1, (71,)),
+        TokenEvent(name, 2, (), "error", message="it broke"),
+    ]
+    for event in joined(events):
+        output, _ = desk.receive(event)
+    assert output is not None
+    (sample,) = output.outputs
+    assert (sample.token_ids, sample.finish_reason, sample.error) == ([70, 71], "error", "it broke")
+
+
 def test_two_deltas_of_different_continuations_make_one() -> None:
     def delta(index: int, text: str, **fields: Any) -> RequestOutput:
         return RequestOutput("a", "x", [1], [CompletionOutput(index, text, [7])], **fields)
 
     told: Any = [None, {}]
-    joined = _joined(delta(1, "a", prompt_logprobs=told), delta(0, "b"))
-    joined = _joined(joined, delta(1, "c", finished=True))
-    assert [(each.index, each.text, each.token_ids) for each in joined.outputs] == [
+    both = _joined(delta(1, "a", prompt_logprobs=told), delta(0, "b"))
+    both = _joined(both, delta(1, "c", finished=True))
+    assert [(each.index, each.text, each.token_ids) for each in both.outputs] == [
         (0, "b", [7]),
         (1, "ac", [7, 7]),
     ]
-    assert joined.prompt_logprobs is told
-    assert joined.finished
+    assert both.prompt_logprobs is told
+    assert both.finished
 
 
 def test_the_first_continuation_s_account_is_the_request_s(desk: Desk) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from octavo.cli.trouble import as_flags
 from octavo.frontend.pieces import TokenizerError
 from octavo.frontend.tokenizer import frame
 from octavo.frontend.tokenizer_files import tokenizer_from_directory
@@ -200,3 +201,11 @@ def test_the_reference_implementation_agrees(
         for skip in (False, True):
             decoded = reference.decode(ids, skip_special_tokens=skip)
             assert ours.decode(ids, skip_special_tokens=skip) == decoded
+
+
+def test_without_any_it_is_told_how_to_name_one(tmp_path: Path) -> None:
+    with pytest.raises(
+        TokenizerError, match=r"has no tokenizer\.json; .*: tokenizer=MODEL"
+    ) as caught:
+        tokenizer_from_directory(tmp_path)
+    assert "--tokenizer=MODEL" in as_flags(str(caught.value))

@@ -129,6 +129,7 @@ class FakeEngine(LLMEngine):
         max_num_batched_tokens: int = 128,
         defaults: SamplingParams | None = None,
         max_new_tokens: int | None = None,
+        longest_tokens: int | None = None,
         runner: ChainRunner | None = None,
         told_health: Health | None = None,
     ) -> None:
@@ -168,6 +169,7 @@ class FakeEngine(LLMEngine):
             num_blocks=num_blocks,
             block_size=4,
             max_new_tokens=max_new_tokens,
+            longest_tokens=longest_tokens,
         )
         super().__init__(self.llm, facts)
 

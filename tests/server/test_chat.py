@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from octavo.server.schema import nested
+from octavo.server.schema.chat import ChatRequest, Message
+from octavo.server.schema.decode import decode
 from tests.server.engine import FakeEngine
 from tests.server.make import events, serving
 
@@ -169,6 +175,34 @@ def test_what_nobody_knows_in_a_message_is_told(directory: Path) -> None:
     asyncio.run(main())
 
 
+def decoded(messages: list[dict[str, Any]]) -> tuple[ChatRequest, list[str]]:
+    request, unknown = decode(json.dumps({"messages": messages}).encode(), ChatRequest)
+    return request, [each.path for each in unknown]
+
+
+def test_what_nobody_knows_costs_no_more_than_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a large conversation nothing is looked through; of a small one, no more than is named."""
+    looked_at: list[msgspec.Raw] = []
+    names = nested._names
+
+    def counted(part: msgspec.Raw, *others: Any) -> Iterator[nested.Unknown]:
+        looked_at.append(part)
+        return names(part, *others)
+
+    monkeypatch.setattr(nested, "_names", counted)
+    parts = [{"type": "text", "text": "a"}] * 4000
+    messages: list[dict[str, Any]] = [{"role": "user", "content": parts} for _ in range(75)]
+    messages[1] = {"role": "user", "content": [*parts, {"type": "text", "text": "b", "x`y": 1}]}
+    request, told = decoded(messages)
+    assert told == ["messages[1].content[4000].x`y"]
+    assert not looked_at
+    assert [len(each.content or "") for each in request.messages] == [4000, 4001, *[4000] * 73]
+    assert all(isinstance(each, Message) for each in request.messages)
+    _, told = decoded([{"role": "user", "content": "a", "x": 1}] * 1000)
+    assert told == [f"messages[{index}].x" for index in range(nested.MOST_TOLD)]
+    assert len(looked_at) < 5 * nested.MOST_TOLD
+
+
 def test_messages_may_be_as_answers_are(directory: Path) -> None:
     """Clients send back what they were sent: fields that are empty, or of no effect."""
     empty: dict[str, Any] = {
@@ -251,6 +285,9 @@ def test_echo_prepends_the_assistants_own_words(directory: Path) -> None:
     [
         ({"messages": []}, "messages"),
         ({"messages": [{"content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "system", "content": None}]}, "messages[0].content"),
+        ({"messages": [{"role": "developer", "content": []}]}, "messages[0].content"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
@@ -296,5 +333,17 @@ def test_tokenize_writes_conversations_too(directory: Path) -> None:
             assert said["max_model_len"] == 256
             both = {**body, "prompt": "x"}
             assert (await client.post("/tokenize", json=both)).status_code == 400
+
+    asyncio.run(main())
+
+
+def test_the_longest_that_a_sequence_can_be_is_told(directory: Path) -> None:
+    """A small KV cache may hold less than the model's context."""
+
+    async def main() -> None:
+        async with serving(directory, FakeEngine(directory, longest_tokens=48)) as client:
+            said = (await client.post("/tokenize", json={"prompt": "x"})).json()
+            (card,) = (await client.get("/v1/models")).json()["data"]
+            assert said["max_model_len"] == card["max_model_len"] == 48
 
     asyncio.run(main())

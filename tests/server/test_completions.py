@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -294,6 +295,9 @@ def test_min_tokens_goes_beyond_no_limit(directory: Path) -> None:
         ({"priority": 2_000_000}, "priority", "<= 1000000"),
         ({"cache_salt": ""}, "cache_salt", ">= 1"),
         ({"prompt": [5] * 256}, "prompt", "context is 256"),
+        ({"prompt": [[1], [5] * 256]}, "prompt[1]", "prompt[1] has 256 tokens"),
+        ({"prompt": [[1], [2], [1, 300]]}, "prompt[2]", "prompt[2] holds the token id 300"),
+        ({"prompt": ["x", ""]}, "prompt[1]", "prompt[1] has no tokens"),
     ],
 )
 def test_what_is_wrong_is_named(directory: Path, fields: Any, param: str, words: str) -> None:
@@ -317,15 +321,25 @@ def test_every_field_that_is_wrong_is_named_once(directory: Path, route: Route) 
         "/detokenize": {"tokens": []},
     }
 
-    values: tuple[Any, ...] = ({"a": [1]}, [[{}]], "wrong", -7.5)
+    values = (
+        b'{"a": [1]}',
+        b"[[{}]]",
+        b'"wrong"',
+        b"-7.5",
+        b"1e400",
+        b'"\xff"',
+        b"[" * 30 + b"]" * 30,
+    )
 
     async def main() -> None:
         assert route.request is not None
         async with serving(directory) as client:
             for name in route.request.__struct_fields__:
                 for wrong in values:
-                    body = {**least[route.path], name: wrong}
-                    response = await client.post(route.path, json=body)
+                    rest = {key: each for key, each in least[route.path].items() if key != name}
+                    text = json.dumps(rest).replace("{", ", " if rest else "", 1).encode()
+                    body = b'{"%b": %b%b' % (name.encode(), wrong, text)
+                    response = await client.post(route.path, content=body)
                     if response.status_code == 200:
                         continue
                     error = response.json()["error"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import httpx
 import pytest
 
 from octavo.server.config import ServerConfig
+from octavo.server.protocol import _Bounded
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.make import LIMIT, events, listening
 
@@ -300,6 +303,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from octavo.server.config import ServerConfig
+from octavo.server.protocol import _Bounded
 from octavo.server.lifecycle import run
 from tests.server.engine import FakeEngine
 
@@ -358,3 +362,27 @@ def test_signals_end_the_process_with_0(directory: Path, tmp_path: Path, num_sig
         process.stdout.close()
         process.kill()
         process.wait()
+
+
+def test_a_request_is_gone_with_its_answer(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a connection that goes on: by counting references, which needs no collector."""
+    cycles: list[weakref.ref[Any]] = []
+    begin = _Bounded.on_headers_complete
+
+    def noted(self: _Bounded) -> None:
+        begin(self)
+        cycles.append(weakref.ref(self.cycle))
+
+    monkeypatch.setattr(_Bounded, "on_headers_complete", noted)
+    body = {"prompt": "x", "max_tokens": 3, "stream": True}
+    gc.disable()
+    try:
+        with listening(directory) as life, httpx.Client(timeout=LIMIT) as client:
+            for _ in range(3):
+                assert events(client.post(url(life.port, "/v1/completions"), json=body).text)
+            wait_until(lambda: [each() for each in cycles[:2]] == [None, None])
+            assert len(cycles) == 3
+    finally:
+        gc.enable()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ from octavo.frontend.outputs import CompletionOutput, RequestOutput
 from octavo.frontend.preparer import Job, Prepared
 from octavo.server.admission import Ticket
 from octavo.server.call import Call, encode
-from octavo.server.errors import invalid
+from octavo.server.errors import ApiError, invalid
 from octavo.server.generation import Generation, Plan
 from octavo.server.openai.logprobs import (
     TokenTexts,
@@ -39,6 +40,7 @@ from octavo.server.schema.usage import Usage
 from octavo.server.supervision import Supervisor
 
 DEFAULT_MAX_TOKENS = 16
+_SUBJECT = re.compile(r"^(the )?prompt\b")
 
 
 async def completions(call: Call) -> None:
@@ -63,7 +65,12 @@ async def _serve(
         raise invalid(
             f"{len(asked)} prompts with n={num_samples} are more than {MAX_N} texts", "prompt"
         )
-    prepared = [await _prepare(call, each, request.add_special_tokens) for each in asked]
+    prepared = []
+    for index, each in enumerate(asked):
+        try:
+            prepared.append(await _prepare(call, each, request.add_special_tokens))
+        except ApiError as error:
+            raise _of_one(error, index, len(asked)) from None
     wanted = request.max_tokens
     if wanted is None:
         wanted = max(DEFAULT_MAX_TOKENS, request.min_tokens)
@@ -100,6 +107,15 @@ def _prompts(prompt: str | list[Any]) -> list[str | list[int]]:
     if len(prompt) > MAX_PROMPTS:
         raise invalid(f"{len(prompt)} prompts; at most {MAX_PROMPTS} are taken", "prompt")
     return prompt
+
+
+def _of_one(error: ApiError, index: int, num_prompts: int) -> ApiError:
+    """The error with the prompt's index, where there are several."""
+    if num_prompts == 1 or error.param != "prompt":
+        return error
+    name = f"prompt[{index}]"
+    message, is_subject = _SUBJECT.subn(name, error.message)
+    return invalid(message if is_subject else f"{name}: {message}", name, error.code)
 
 
 async def _prepare(call: Call, prompt: str | list[int], add_special_tokens: bool) -> Prepared:

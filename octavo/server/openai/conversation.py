@@ -12,6 +12,7 @@ from octavo.server.schema.chat import ChatRequest, ContentPart, Message
 from octavo.server.schema.tokens import TokenizeRequest
 
 _TEXT_TYPES = ("text", "input_text", "output_text")
+_MAY_SAY_NOTHING = ("assistant",)  # as an answer of calls alone, or a refusal
 _NOT_TEXT = ("image_url", "input_audio", "audio_url", "video_url", "file")
 _TOOLS = "tools are not supported yet; write calls and results into the messages' content"
 
@@ -60,6 +61,9 @@ def _plain(index: int, message: Message) -> dict[str, Any]:
     where = f"messages[{index}]"
     _check_supported(where, message)
     content = _content(where, message.content) or message.refusal or ""
+    if message.content in (None, []) and message.role not in _MAY_SAY_NOTHING:
+        name = f"{where}.content"
+        raise invalid(f"{name} is missing: it is the message's text, which may be empty", name)
     plain: dict[str, Any] = {"role": message.role, "content": content}
     for name in ("name", "reasoning_content", "reasoning", "thinking"):
         value = getattr(message, name)

@@ -16,7 +16,7 @@ def _card(call: Call, name: str) -> dict[str, Any]:
         "owned_by": "octavo",
         "root": server.engine.facts.name,
         "parent": None,
-        "max_model_len": server.engine.facts.max_model_len,
+        "max_model_len": server.engine.facts.longest,
         "permission": [],
     }
 

@@ -76,20 +76,23 @@ def fit(
 ) -> tuple[list[Prepared], int]:
     """The prompts, cut if that was asked for, and `max_tokens` as far as there is room."""
     facts, config = call.server.engine.facts, call.server.config
-    most = facts.longest_tokens or facts.max_model_len
+    most = facts.longest
     cut = [_cut(request, prompt, wanted, most, facts) for prompt in prompts]
-    longest = max(len(prompt.token_ids) for prompt in cut)
+    lengths = [len(prompt.token_ids) for prompt in cut]
+    longest = max(lengths)
     room = most - longest
     if room < 1:
         what = "model's context" if most == facts.max_model_len else "room in the KV cache"
+        name, param = _whose(request, lengths, longest)
         raise invalid(
-            f"the prompt has {longest} tokens, and the {what} is {most}, "
+            f"{name} has {longest} tokens, and the {what} is {most}, "
             "which leaves no room for an answer: shorten it, or set truncate_prompt_tokens",
-            "messages" if "messages" in request.__struct_fields__ else "prompt",
+            param,
             "context_length_exceeded",
         )
-    if not min(len(prompt.token_ids) for prompt in cut):
-        raise invalid("the prompt has no tokens; at least one is needed to begin from", "prompt")
+    if not min(lengths):
+        name, param = _whose(request, lengths, 0)
+        raise invalid(f"{name} has no tokens; at least one is needed to begin from", param)
     if wanted is None:
         wanted = max(facts.max_new_tokens or NO_LIMIT, request.min_tokens)
     limits = {
@@ -104,6 +107,16 @@ def fit(
     if request.min_tokens > max_tokens:
         raise invalid(f"min_tokens={request.min_tokens} is more than {limit}", "min_tokens")
     return cut, max_tokens
+
+
+def _whose(request: CommonRequest, lengths: list[int], length: int) -> tuple[str, str]:
+    """What the first prompt of that length is called, and the field that it is from."""
+    if "messages" in request.__struct_fields__:
+        return "the prompt", "messages"
+    if len(lengths) == 1:
+        return "the prompt", "prompt"
+    name = f"prompt[{lengths.index(length)}]"
+    return name, name
 
 
 def _cut(

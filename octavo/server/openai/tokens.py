@@ -36,7 +36,7 @@ async def tokenize(call: Call) -> None:
         await call.respond_json(
             TokenizeResponse(
                 count=len(prepared.token_ids),
-                max_model_len=facts.max_model_len,
+                max_model_len=facts.longest,
                 tokens=prepared.token_ids,
                 token_strs=strings,
             )

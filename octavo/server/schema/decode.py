@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 
 from octavo.server.errors import ApiError, invalid
-from octavo.server.schema.nested import Unknown, known_part, names_unknown_fields
+from octavo.server.schema.nested import Unknown, lenient_decoder, refused_name, unknown_names
 from octavo.server.schema.unsupported import IGNORED, UNSUPPORTED, check_unsupported, read_over
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -67,6 +67,7 @@ class _Field:
     type: Callable[[], msgspec.inspect.Type]  # worked out when it is first asked for
     choices: tuple[str, ...]  # of a literal; else empty
     decoder: msgspec.json.Decoder[Any]
+    lenient: Callable[[], msgspec.json.Decoder[Any]]  # reads over what nobody knows; likewise
     is_required: bool
     is_integer: bool
     is_open: bool  # holds what its type says nothing of
@@ -77,19 +78,7 @@ class _Field:
             # Told before a million of them are built: nothing else here takes lists of lists.
             raise invalid(f"{self.name} has more than {MAX_LISTS} lists", self.name)
         try:
-            try:
-                value = self.decoder.decode(part)
-            except msgspec.ValidationError as error:
-                if not names_unknown_fields(error):
-                    raise
-                part, found = known_part(part, self.type(), self.name)
-                unknown += found
-                value = self.decoder.decode(part)
-        except msgspec.ValidationError as error:
-            whole = _whole(part) if self.is_integer else None
-            if whole is None:
-                raise self._explained(str(error), part) from None
-            return self.read(msgspec.Raw(b"%d" % whole), unknown)
+            value = self._value(part, unknown)
         except UnicodeDecodeError:
             raise invalid(f"{self.name} is not valid JSON: it is not UTF-8", self.name) from None
         except msgspec.DecodeError as error:  # what can be read over, and yet is no text
@@ -99,6 +88,23 @@ class _Field:
         if self.is_open and not _is_shallow(value):
             raise _too_deep(self.name)
         return value
+
+    def _value(self, part: msgspec.Raw, unknown: list[Unknown]) -> Any:
+        try:
+            try:
+                return self.decoder.decode(part)
+            except msgspec.ValidationError as error:
+                refused = refused_name(error, self.name)
+                if refused is None:
+                    raise
+            value = self.lenient().decode(part)
+            unknown += unknown_names(part, self.type, refused, self.name)
+            return value
+        except msgspec.ValidationError as error:
+            whole = _whole(part) if self.is_integer else None
+            if whole is None:
+                raise self._explained(str(error), part) from None
+        return self.read(msgspec.Raw(b"%d" % whole), unknown)
 
     def _explained(self, text: str, part: msgspec.Raw) -> ApiError:
         """msgspec's words as a client's, with the field in front."""
@@ -132,6 +138,7 @@ def _fields(kind: type[msgspec.Struct]) -> Mapping[str, _Field]:
             cache(partial(msgspec.inspect.type_info, field.type)),
             _choices(bare[field.name]),
             msgspec.json.Decoder(field.type),
+            cache(partial(lenient_decoder, field.type)),
             field.required,
             _is_integer(bare[field.name]),
             field.name in OPEN,
@@ -168,7 +175,10 @@ def _whole(part: msgspec.Raw) -> int | None:
     """1.0 is a whole number, whoever wrote it."""
     if len(memoryview(part)) > _NUMBER_BYTES:
         return None
-    value = msgspec.json.decode(part)
+    try:
+        value = msgspec.json.decode(part)
+    except msgspec.ValidationError:  # no number that there is, as 1e400
+        return None
     return int(value) if isinstance(value, float) and value.is_integer() else None
 
 

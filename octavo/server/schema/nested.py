@@ -1,24 +1,33 @@
-"""What nobody knows inside a field: found by the field's type, named by its path, left out.
+"""What nobody knows inside a field: found by the field's type, named by its path, read over.
 
-A field is read by a type that refuses what it does not know. Only when that has happened is it cut
-up here, level by level, each value still as it was written: ordinary requests pay nothing.
+A field is read by a type that refuses what it does not know. Only when that has happened is it read
+again, by its like that knows no refusing, and looked through for the names: ordinary requests pay
+nothing, and others no more than reading twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
+from itertools import islice
+from operator import or_
+from types import UnionType as TypeUnion
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec.inspect import Field, ListType, StructType, Type, UnionType
 
-from octavo.server.errors import invalid
-
 MOST_TOLD = 64  # names of one field; the others are left out all the same
+MOST_LOOKED_THROUGH_BYTES = (
+    64 << 10
+)  # of a larger field the first name is told, which costs nothing
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
-_encode = msgspec.json.Encoder().encode
+_REFUSED = re.compile(
+    r"^Object contains unknown field `(?P<name>.*?)`(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL
+)
 
 
 class Unknown(NamedTuple):
@@ -29,59 +38,71 @@ class Unknown(NamedTuple):
     known: tuple[str, ...]
 
 
-Tell = Callable[[Unknown], None]
+def lenient_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    """What reads the type's values, and over what its structs do not know."""
+    return msgspec.json.Decoder(_lenient(kind))
 
 
-def known_part(part: msgspec.Raw, kind: Type, path: str) -> tuple[msgspec.Raw, list[Unknown]]:
-    """The field's value without what `kind` does not know, and that by name.
-
-    Raises what msgspec does for what is no JSON, and ApiError for too long a list.
-    """
-    found: list[Unknown] = []
-
-    def tell(unknown: Unknown) -> None:
-        if len(found) < MOST_TOLD:
-            found.append(unknown)
-
-    return _known(part, kind, path, tell), found
+def refused_name(error: msgspec.ValidationError, field: str) -> Unknown | None:
+    """The name that a value of the field was refused for, if it was one."""
+    found = _REFUSED.match(str(error))
+    if found is None:
+        return None
+    return Unknown(f"{field}{found['path'] or ''}.{found['name'][:64]}", found["name"], ())
 
 
-def names_unknown_fields(error: msgspec.ValidationError) -> bool:
-    """Whether it is such a name that a value was refused for."""
-    return "contains unknown field" in str(error)
+def unknown_names(
+    part: msgspec.Raw, kind: Callable[[], Type], refused: Unknown, path: str
+) -> list[Unknown]:
+    """What `kind` does not know in a value that is otherwise one; `refused` is the first of it."""
+    if len(memoryview(part)) > MOST_LOOKED_THROUGH_BYTES:
+        return [refused]
+    return list(islice(_names(part, kind(), path), MOST_TOLD))
 
 
-def _known(part: msgspec.Raw, kind: Type, path: str, tell: Tell) -> msgspec.Raw:
+def _lenient(kind: Any) -> Any:
+    """The type without what refuses; structs become structs of their own kind."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return Annotated[(_lenient(inner[0]), *inner[1:])]
+    if origin in (Union, TypeUnion):
+        return reduce(or_, map(_lenient, inner))
+    if origin is list:
+        return list[_lenient(inner[0])]  # type: ignore[misc]
+    if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+        return kind
+    hints = get_type_hints(kind, include_extras=True)
+    changed = []
+    for field in msgspec.structs.fields(kind):
+        inside = _lenient(hints[field.name])
+        if inside != hints[field.name]:
+            default: Any = msgspec.field()
+            if not field.required:
+                default = field.default
+            changed.append((field.name, inside, default))
+    return msgspec.defstruct(
+        kind.__name__, changed, bases=(kind,), kw_only=True, forbid_unknown_fields=False
+    )
+
+
+def _names(part: msgspec.Raw, kind: Type, path: str) -> Iterator[Unknown]:
+    """Level by level, each value still as it was written; no further than somebody asks."""
     begin = bytes(memoryview(part)[:1])  # msgspec cuts off the white space before a value
     for each in kind.types if isinstance(kind, UnionType) else (kind,):
         if isinstance(each, StructType) and begin == b"{":
-            return _known_object(part, each.fields, path, tell)
-        if isinstance(each, ListType) and begin == b"[" and _has_structs(each):
-            return _known_array(part, each, path, tell)
-    return part
+            yield from _names_of_object(part, each.fields, path)
+        elif isinstance(each, ListType) and begin == b"[" and _has_structs(each):
+            for index, item in enumerate(_ARRAY.decode(part)):
+                yield from _names(item, each.item_type, f"{path}[{index}]")
 
 
-def _known_object(
-    part: msgspec.Raw, fields: tuple[Field, ...], path: str, tell: Tell
-) -> msgspec.Raw:
+def _names_of_object(part: msgspec.Raw, fields: tuple[Field, ...], path: str) -> Iterator[Unknown]:
     kinds: Mapping[str, Type] = {field.encode_name: field.type for field in fields}
-    kept: dict[str, msgspec.Raw] = {}
     for name, value in _OBJECT.decode(part).items():
         if name in kinds:
-            kept[name] = _known(value, kinds[name], f"{path}.{name}", tell)
+            yield from _names(value, kinds[name], f"{path}.{name}")
         else:
-            tell(Unknown(f"{path}.{name[:64]}", name, tuple(kinds)))
-    return msgspec.Raw(_encode(kept))
-
-
-def _known_array(part: msgspec.Raw, kind: ListType, path: str, tell: Tell) -> msgspec.Raw:
-    items = _ARRAY.decode(part)
-    if kind.max_length is not None and len(items) > kind.max_length:
-        raise invalid(f"{path}: expected array of length <= {kind.max_length}", path)
-    kept = [
-        _known(item, kind.item_type, f"{path}[{index}]", tell) for index, item in enumerate(items)
-    ]
-    return msgspec.Raw(_encode(kept))
+            yield Unknown(f"{path}.{name[:64]}", name, tuple(kinds))
 
 
 def _has_structs(kind: Any) -> bool:
