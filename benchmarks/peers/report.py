@@ -50,6 +50,8 @@ class Results:
         self.rounds.update(other.rounds)
         self.about["failures"] += other.about["failures"]
         self.about["versions"].update(other.about["versions"])
+        if other.about["commit"] not in self.about["commit"]:
+            self.about["commit"] += f", {other.about['commit']}"
         self.about["runs"] = min(self.about["runs"], other.about["runs"])
         self.about["quick"] = self.about["quick"] or other.about["quick"]
 
@@ -188,8 +190,11 @@ def write_docs(results: Results, page: Path, directory: Path) -> Path:
     if not begin or not end:
         raise SystemExit(f"{page} lacks the marks {BEGIN} and {END}")
     versions = dict.fromkeys(results.about["versions"].values())
+    lengths = [len(told) for told in results.rounds.values()]
+    rounds = dict.fromkeys(map(str, (min(lengths), max(lengths))))
     told = (
-        f"Rounds: {results.about['runs']}, on {results.about['date']}, commit "
+        f"Rounds: {' to '.join(rounds)}, several where there are brackets; "
+        f"{results.about['date']}, commit "
         f"{results.about['commit']}: {machine['processor']} "
         f"({', '.join(machine['instruction_sets'])}), {machine['cores']} cores, "
         f"{machine['memory_gib']} GiB, Linux {machine['kernel']}, Python {machine['python']}, "
