@@ -15,7 +15,6 @@ import asyncio
 import json
 import os
 import resource
-import secrets
 import subprocess
 import sys
 import tempfile
@@ -28,11 +27,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from octavo import AsyncLLM
 from octavo.config import EngineArguments
 from octavo.core.config import CoreConfig
-from octavo.core.engine import EngineCore
 from octavo.core.plan import NO_TOKEN, StepPlan, StepResult
-from octavo.exec.facts import EngineFacts
 from octavo.exec.host import HostedEngine, Wrap
-from octavo.exec.inline import InlineExecutor
 from octavo.frontend.launcher import ProcessLauncher
 from octavo.frontend.preparer import load_tokenizer_at
 from octavo.frontend.process_client import ProcessClient
@@ -41,6 +37,7 @@ from octavo.server.config import ServerConfig
 from octavo.server.lifecycle import Lifecycle, settle_memory
 from octavo.server.state import Server
 from tests.frontend.tiny import make_tokenizer_files
+from tests.wire.hosted import hosted
 
 MAX_STREAMS = 4096
 VOCABULARY = 300
@@ -70,23 +67,8 @@ def make(arguments: EngineArguments, wrap: Wrap) -> HostedEngine:
         max_num_batched_tokens=1 << 14,
         max_num_seqs=MAX_STREAMS,
     )
-    executor = wrap(InlineExecutor(Metronome(float(arguments.model))))
-    core = EngineCore(config, executor, time.monotonic, secrets.token_bytes(32))
-    facts = EngineFacts(
-        name="metronome",
-        architecture="Metronome",
-        directory=arguments.tokenizer or "",
-        weights=("none.safetensors",),
-        vocabulary=VOCABULARY,
-        max_model_len=config.max_model_len,
-        longest_tokens=core.longest_tokens,
-        block_size=config.block_size,
-        num_blocks=config.num_blocks,
-        max_num_seqs=config.max_num_seqs,
-        max_num_waiting=config.max_num_waiting,
-        dtype="none",
-    )
-    return HostedEngine(core, facts)
+    runner = Metronome(float(arguments.model))
+    return hosted("metronome", arguments, wrap, runner, config, VOCABULARY)
 
 
 async def serve(client: ProcessClient, arguments: EngineArguments) -> None:

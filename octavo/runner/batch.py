@@ -13,13 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from octavo.backends.base import HostBatch
+from octavo.backends.base import HostBatch, Longs
 from octavo.core.plan import StepPlan
 from octavo.runner.slots import SlotState
 
-Longs = NDArray[np.int64]
 _NO_ROWS = np.zeros(0, np.int64)
 
 

@@ -11,7 +11,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-Doubles = NDArray[np.float64]
+from octavo.backends.base import Doubles
+
 Integers = NDArray[np.int64]
 
 # For top-p tokens are put into bins by score, and only the bin in which the sum is reached is

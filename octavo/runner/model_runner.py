@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from octavo.backends.base import Backend
+from octavo.backends.base import Backend, Floats, Ints, Longs
 from octavo.core.config import CoreConfig
 from octavo.core.plan import (
     NO_TOKEN,
@@ -35,10 +34,6 @@ from octavo.runner.logprobs import tell
 from octavo.runner.sampler import NOT_FINITE, Sampler
 from octavo.runner.slots import UNASKED, SlotState
 from octavo.runner.steady import Batches
-
-Floats = NDArray[np.float32]
-Ints = NDArray[np.int32]
-Longs = NDArray[np.int64]
 
 
 class Drafter(Protocol):

@@ -26,9 +26,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.backends.base import Doubles
+
 Integers = NDArray[np.int64]
 Unsigned = NDArray[np.uint64]
-Doubles = NDArray[np.float64]
 
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15

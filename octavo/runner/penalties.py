@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from octavo.backends.base import Floats, Ints
 from octavo.core.sampling_params import SamplingParams
-
-Ints = NDArray[np.int32]
-Floats = NDArray[np.float32]
 
 
 class Penalties:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.backends.base import Floats
 from octavo.core.sampling_params import Pooling
-
-Floats = NDArray[np.float32]
 
 
 class Pool:

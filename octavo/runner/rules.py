@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
+from octavo.backends.base import Floats, Ints
 from octavo.core.plan import NewSlot
 from octavo.core.sampling_params import LogitsProcessor, SamplingParams
 from octavo.runner.penalties import Penalties
-
-Ints = NDArray[np.int32]
-Floats = NDArray[np.float32]
 
 
 class SamplingError(ValueError):

@@ -10,16 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
+from octavo.backends.base import Ints, Longs
 from octavo.core.config import CoreConfig
 from octavo.core.plan import NewSlot
 from octavo.core.sampling_params import LEAST_TEMPERATURE, LogitsProcessor
 from octavo.runner.pooling import Pool
 from octavo.runner.rules import Rules, SamplingError
-
-Ints = NDArray[np.int32]
-Longs = NDArray[np.int64]
 
 # How a slot is sampled. Rows of the first two kinds are done all together.
 GREEDY, WARM, SPECIAL = 0, 1, 2

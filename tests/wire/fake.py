@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import secrets
 import signal
 import time
 from array import array
@@ -24,7 +23,6 @@ from urllib.parse import parse_qsl
 
 from octavo.config import EngineArguments
 from octavo.core.config import CoreConfig
-from octavo.core.engine import EngineCore
 from octavo.core.plan import (
     NO_TOKEN,
     HiddenPayload,
@@ -34,10 +32,9 @@ from octavo.core.plan import (
     StepResult,
     TokenLogprobs,
 )
-from octavo.exec.facts import EngineFacts
 from octavo.exec.host import HostedEngine, Wrap
-from octavo.exec.inline import InlineExecutor
 from tests.sim.truth import VOCABULARY, extend, hash_of, next_token
+from tests.wire.hosted import hosted
 
 POISON_TOKEN = 60  # in a prompt, where `poison` is asked for
 HARMLESS = 2  # tokens that a poisoned request gives before it kills, any before the gate
@@ -151,20 +148,4 @@ def make(arguments: EngineArguments, wrap: Wrap) -> HostedEngine:
         max_num_batched_tokens=512,
         max_num_seqs=int(settings.get("slots", "64")),
     )
-    executor = wrap(InlineExecutor(FakeRunner(settings)))
-    core = EngineCore(config, executor, time.monotonic, secrets.token_bytes(32))
-    facts = EngineFacts(
-        name=arguments.model,
-        architecture="FakeForCausalLM",
-        directory=arguments.tokenizer or "",
-        weights=("model.safetensors",),
-        vocabulary=VOCABULARY,
-        max_model_len=config.max_model_len,
-        longest_tokens=core.longest_tokens,
-        block_size=config.block_size,
-        num_blocks=config.num_blocks,
-        max_num_seqs=config.max_num_seqs,
-        max_num_waiting=config.max_num_waiting,
-        dtype="float32",
-    )
-    return HostedEngine(core, facts)
+    return hosted(arguments.model, arguments, wrap, FakeRunner(settings), config, VOCABULARY)

@@ -19,9 +19,8 @@ import msgspec
 from msgspec.inspect import Field, ListType, StructType, Type, UnionType
 
 MOST_TOLD = 64  # names of one field; the others are left out all the same
-MOST_LOOKED_THROUGH_BYTES = (
-    64 << 10
-)  # of a larger field the first name is told, which costs nothing
+# Of a larger field the first name is told, which costs nothing.
+MOST_LOOKED_THROUGH_BYTES = 64 << 10
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
