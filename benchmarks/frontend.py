@@ -25,19 +25,19 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from octavo import AsyncLLM
-from octavo.config import EngineArguments
+from octavo.client.launcher import ProcessLauncher
+from octavo.client.process import ProcessClient
 from octavo.core.config import CoreConfig
 from octavo.core.plan import NO_TOKEN, StepPlan, StepResult
-from octavo.exec.host import HostedEngine, Wrap
-from octavo.frontend.launcher import ProcessLauncher
-from octavo.frontend.preparer import load_tokenizer_at
-from octavo.frontend.process_client import ProcessClient
+from octavo.engine.process import HostedEngine, Wrap
+from octavo.engine_arguments import EngineArguments
 from octavo.server.adapter import LLMEngine
-from octavo.server.config import ServerConfig
 from octavo.server.lifecycle import Lifecycle, settle_memory
-from octavo.server.state import Server
-from tests.frontend.tiny import make_tokenizer_files
-from tests.wire.hosted import hosted
+from octavo.server.server import Server
+from octavo.server.settings import ServerConfig
+from octavo.text.prompt_worker import load_tokenizer_at
+from tests.api.tiny import make_tokenizer_files
+from tests.engine.hosted import hosted
 
 MAX_STREAMS = 4096
 VOCABULARY = 300

@@ -26,10 +26,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from octavo import AsyncLLM, RequestOutputKind, SamplingParams
-from octavo.config import EngineArguments
-from octavo.frontend.launcher import ProcessEngine, ProcessLauncher
-from octavo.frontend.process_client import ProcessClient
-from tests.frontend.tiny import make_model
+from octavo.client.launcher import ProcessEngine, ProcessLauncher
+from octavo.client.process import ProcessClient
+from octavo.engine_arguments import EngineArguments
+from tests.api.tiny import make_model
 
 POLL_SECONDS = 0.001
 Texts = dict[int, list[int]]
@@ -159,7 +159,7 @@ def start(model: str | None, options: dict[str, Any], directory: Path) -> AsyncL
         return AsyncLLM(model, engine="process", **options)
     tokenizer = str(make_model(directory))
     arguments = EngineArguments(model="fake?step=0.02", tokenizer=tokenizer)
-    client = ProcessClient(arguments, ProcessLauncher("tests.wire.fake:make"))
+    client = ProcessClient(arguments, ProcessLauncher("tests.client.fake_engine:make"))
     client.start()
     return AsyncLLM.over(client, arguments)
 

@@ -175,7 +175,7 @@ def children(number: int) -> list[int]:
     return [
         each
         for each in started
-        if b"octavo.exec.host" in Path(f"/proc/{each}/cmdline").read_bytes()
+        if b"octavo.engine.process" in Path(f"/proc/{each}/cmdline").read_bytes()
     ]
 
 

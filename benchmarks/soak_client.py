@@ -186,7 +186,7 @@ class Served:
         """The engine's process, if there is one."""
         for number in self.children():
             with contextlib.suppress(OSError):  # it has just ended
-                if b"octavo.exec.host" in Path(f"/proc/{number}/cmdline").read_bytes():
+                if b"octavo.engine.process" in Path(f"/proc/{number}/cmdline").read_bytes():
                     return number
         return None
 

@@ -21,15 +21,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import uvloop
 
-from octavo.config import EngineArguments
-from octavo.frontend.async_llm import AsyncLLM
-from octavo.frontend.launcher import ProcessLauncher
-from octavo.frontend.process_client import ProcessClient
+from octavo.api.async_llm import AsyncLLM
+from octavo.client.launcher import ProcessLauncher
+from octavo.client.process import ProcessClient
+from octavo.engine_arguments import EngineArguments
 from octavo.server.adapter import LLMEngine
-from octavo.server.config import ServerConfig
 from octavo.server.lifecycle import Lifecycle, settle_memory
-from octavo.server.state import Server
-from tests.frontend.tiny import make_model
+from octavo.server.server import Server
+from octavo.server.settings import ServerConfig
+from tests.api.tiny import make_model
 
 
 def start(settings: dict[str, Any], directory: Path) -> AsyncLLM:
@@ -37,7 +37,7 @@ def start(settings: dict[str, Any], directory: Path) -> AsyncLLM:
     if settings["model"]:
         return AsyncLLM(settings["model"], engine="process", **settings["options"])
     arguments = EngineArguments(model=settings["engine"], tokenizer=str(make_model(directory)))
-    client = ProcessClient(arguments, ProcessLauncher("tests.wire.fake:make"))
+    client = ProcessClient(arguments, ProcessLauncher("tests.client.fake_engine:make"))
     client.start()
     return AsyncLLM.over(client, arguments)
 

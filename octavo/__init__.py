@@ -6,31 +6,31 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from octavo.core.config import ConfigError
-    from octavo.core.sampling_params import RequestError, RequestOutputKind, SamplingParams
-    from octavo.frontend.async_llm import AsyncLLM
-    from octavo.frontend.beam_search import BeamSearchParams
-    from octavo.frontend.llm import LLM
-    from octavo.frontend.outputs import (
+    from octavo.api.async_llm import AsyncLLM
+    from octavo.api.beam_search import BeamSearchParams
+    from octavo.api.llm import LLM
+    from octavo.api.outputs import (
         CompletionOutput,
         EmbeddingRequestOutput,
         EngineDeadError,
         PoolingRequestOutput,
         RequestOutput,
     )
+    from octavo.core.config import ConfigError
+    from octavo.core.sampling_params import RequestError, RequestOutputKind, SamplingParams
 
 # Public names and where they are; none is imported before it is asked for.
 _PLACES = {
-    "LLM": "octavo.frontend.llm",
-    "AsyncLLM": "octavo.frontend.async_llm",
-    "BeamSearchParams": "octavo.frontend.beam_search",
-    "CompletionOutput": "octavo.frontend.outputs",
+    "LLM": "octavo.api.llm",
+    "AsyncLLM": "octavo.api.async_llm",
+    "BeamSearchParams": "octavo.api.beam_search",
+    "CompletionOutput": "octavo.api.outputs",
     "ConfigError": "octavo.core.config",
-    "EmbeddingRequestOutput": "octavo.frontend.outputs",
-    "EngineDeadError": "octavo.frontend.outputs",
-    "PoolingRequestOutput": "octavo.frontend.outputs",
+    "EmbeddingRequestOutput": "octavo.api.outputs",
+    "EngineDeadError": "octavo.api.outputs",
+    "PoolingRequestOutput": "octavo.api.outputs",
     "RequestError": "octavo.core.sampling_params",
-    "RequestOutput": "octavo.frontend.outputs",
+    "RequestOutput": "octavo.api.outputs",
     "RequestOutputKind": "octavo.core.sampling_params",
     "SamplingParams": "octavo.core.sampling_params",
 }

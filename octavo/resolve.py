@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from octavo import env
 from octavo.backends.base import ELEMENT_BYTES, FLOAT_TYPES, KVLayout, StepSize, TensorSize
 from octavo.backends.select import Choice, Name, select
-from octavo.config import EngineArguments
 from octavo.core.config import ConfigError, CoreConfig
+from octavo.engine_arguments import EngineArguments
 from octavo.models.footprint import stored, tensor_sizes
 from octavo.models.load import OpenedModel
 from octavo.models.spec import ModelSpec

@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.frontend.text_model import load_tokenizer
+from octavo.api.text_model import load_tokenizer
 from octavo.loader import Source, resolve
 from octavo.models.load import open_model
 

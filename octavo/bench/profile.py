@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from octavo.backends.base import HostBatch
-from octavo.backends.native.account import SequenceSize, work_of
 from octavo.backends.native.backend import Limits, NativeBackend
-from octavo.backends.native.describe import describe_one
-from octavo.backends.native.listing import Instruction
-from octavo.config import EngineArguments
+from octavo.backends.native.work import SequenceSize, work_of
 from octavo.core.config import ConfigError
-from octavo.exec.local import make_backend
+from octavo.engine.build import make_backend
+from octavo.engine_arguments import EngineArguments
 from octavo.loader import resolve as resolve_source
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import open_model
+from octavo.program.describe import describe_one
+from octavo.program.listing import Instruction
 from octavo.resolve import resolve
 
 FILL_ROWS = 256  # of a chunk, while the cache is filled

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         value = getattr(arguments, name)
         if value is not None and value < smallest:
             raise UsageError(f"--{name} {value} must be at least {smallest}")
-    from octavo.backends.native.account import SequenceSize
+    from octavo.backends.native.work import SequenceSize
     from octavo.bench.profile import profile
 
     if arguments.prompt is None:

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from octavo.api.async_llm import AsyncLLM
+from octavo.api.prompts import Prompt
 from octavo.core.sampling_params import RequestError, SamplingParams
-from octavo.frontend.async_llm import AsyncLLM
-from octavo.frontend.chat_template import ChatTemplate, choose_template
-from octavo.frontend.inputs import Prompt
-from octavo.frontend.tokenizer import Tokenizer
+from octavo.text.chat.template import ChatTemplate, choose_template
+from octavo.text.tokenizer import Tokenizer
 
 
 class Conversation:

@@ -1,6 +1,7 @@
 """The flags of an engine: a flag for every field of EngineArguments, under vLLM's names.
 
-vLLM's flags that mean nothing here are taken, too; `octavo.config` says why each is without effect.
+vLLM's flags that mean nothing here are accepted; `octavo.engine_arguments` says why each has no
+effect.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, get_args
 
 from octavo.cli.parsing import Parser, byte_count, sequence_length, token_count
-from octavo.config import FIXED, INERT, CpuWeights, EngineArguments
+from octavo.engine_arguments import FIXED, INERT, CpuWeights, EngineArguments
 from octavo.loader import DEFAULT_MODEL
 
 if TYPE_CHECKING:
-    from octavo.config import EngineArguments as Arguments
+    from octavo.engine_arguments import EngineArguments as Arguments
 
 # Of vLLM's flags without effect, those that stand alone; all others take a value.
 _ALONE = frozenset(
@@ -215,7 +216,7 @@ def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def engine_arguments(arguments: argparse.Namespace) -> Arguments:
     """The same, checked."""
-    from octavo.config import read_arguments
+    from octavo.engine_arguments import read_arguments
 
     return read_arguments(model_of(arguments), engine_options(arguments))
 

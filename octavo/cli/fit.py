@@ -14,7 +14,7 @@ from octavo.cli.output import size, table
 from octavo.cli.parsing import Parser, byte_count
 
 if TYPE_CHECKING:
-    from octavo.config import EngineArguments
+    from octavo.engine_arguments import EngineArguments
     from octavo.models.load import OpenedModel
     from octavo.observe.memory_bill import MemoryBill
     from octavo.resolve import EngineConfig

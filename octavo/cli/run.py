@@ -65,8 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _open(arguments: argparse.Namespace) -> Conversation:
     """Load the model."""
+    from octavo.api.async_llm import AsyncLLM
     from octavo.cli.conversation import Conversation
-    from octavo.frontend.async_llm import AsyncLLM
 
     if arguments.chat_template is not None:
         from octavo.cli.template import read_template

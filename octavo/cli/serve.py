@@ -19,12 +19,12 @@ from octavo.cli.parsing import Parser
 from octavo.cli.server_options import add_server_options, server_config
 
 if TYPE_CHECKING:
-    from octavo.config import EngineArguments
-    from octavo.exec.facts import EngineFacts
-    from octavo.frontend.async_llm import AsyncLLM
+    from octavo.api.async_llm import AsyncLLM
+    from octavo.engine_arguments import EngineArguments
     from octavo.loader import Source
-    from octavo.server.config import ServerConfig
     from octavo.server.lifecycle import Lifecycle
+    from octavo.server.settings import ServerConfig
+    from octavo.wire.facts import EngineFacts
 
 _LEVELS = {"trace": "DEBUG", "critical": "CRITICAL", "error": "ERROR", "warning": "WARNING"}
 _LEVELS |= {"info": "INFO", "debug": "DEBUG"}
@@ -56,9 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
     from octavo.observe.machine import process_age
 
     start = StartUp(time.monotonic() - (process_age() or 0.0))
-    from octavo.config import read_arguments
+    from octavo.engine_arguments import read_arguments
     from octavo.loader.source import resolve
-    from octavo.server.listening import check_addresses
+    from octavo.server.http.sockets import check_addresses
 
     config = server_config(arguments)
     asked = read_arguments(model_of(arguments), engine_options(arguments))
@@ -90,16 +90,16 @@ def _load(
 ) -> AsyncLLM:
     """The model; what the front end alone needs is imported and read while an engine starts."""
     if engine == "inline":
-        from octavo.frontend.async_llm import AsyncLLM
+        from octavo.api.async_llm import AsyncLLM
 
         return AsyncLLM(asked.model, engine="inline", **options)
-    from octavo.frontend.launch import launch_engine
+    from octavo.client.launch import launch_engine
 
     client = launch_engine(asked)
     try:
         importlib.import_module("octavo.server.lifecycle")
-        from octavo.frontend.async_llm import AsyncLLM
-        from octavo.frontend.text_model import load_tokenizer
+        from octavo.api.async_llm import AsyncLLM
+        from octavo.api.text_model import load_tokenizer
 
         with ThreadPoolExecutor(1) as pool:
             reading = pool.submit(load_tokenizer, tokenizer)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from octavo.cli.parsing import Parser, UsageError, byte_count, seconds, token_count
 
 if TYPE_CHECKING:
-    from octavo.server.config import ServerConfig
+    from octavo.server.settings import ServerConfig
 
 log = logging.getLogger("octavo.cli")
 
@@ -121,7 +121,7 @@ _REFUSED = {
 
 def add_server_options(parser: Parser) -> None:
     """Flags by what they are about."""
-    from octavo.server.config import ServerConfig
+    from octavo.server.settings import ServerConfig
 
     defaults = {field.name: field.default for field in fields(ServerConfig)}
     for title, rows in _GROUPS.items():
@@ -198,7 +198,7 @@ def _add_foreign(parser: Parser, name: str) -> None:
 def server_config(arguments: argparse.Namespace) -> ServerConfig:
     """What was asked for, checked."""
     from octavo import env
-    from octavo.server.config import ServerConfig, read_keys
+    from octavo.server.settings import ServerConfig, read_keys
 
     _settle_foreign(arguments)
     given = {name: getattr(arguments, name) for name, *_ in _ROWS}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from octavo.core.config import ConfigError
-from octavo.frontend.chat_template import ChatTemplate
-from octavo.frontend.messages import ChatTemplateError
+from octavo.text.chat.messages import ChatTemplateError
+from octavo.text.chat.template import ChatTemplate
 
 
 def read_template(given: str) -> str:

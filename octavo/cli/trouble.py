@@ -79,8 +79,8 @@ def as_flags(message: str, spellings: Mapping[str, str] | None = None) -> str:
 def _settings() -> list[str]:
     from dataclasses import fields
 
-    from octavo.config import FIXED, INERT, EngineArguments
-    from octavo.server.config import ServerConfig
+    from octavo.engine_arguments import FIXED, INERT, EngineArguments
+    from octavo.server.settings import ServerConfig
 
     own = [field.name for kind in (EngineArguments, ServerConfig) for field in fields(kind)]
     return [name for name in (*own, *INERT, *FIXED) if name != "model"]

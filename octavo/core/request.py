@@ -11,6 +11,7 @@ from octavo.core.stats import RequestStats
 
 # "refused" could never run, whenever it came; "overloaded" came when the queue was full.
 FinishReason = Literal["stop", "length", "abort", "error", "refused", "overloaded"]
+FAILURES = ("refused", "overloaded", "error")  # finish reasons of requests without an answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,16 +21,16 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from octavo.core import stats as why
+from octavo.core.admit import Door
 from octavo.core.block_pool import BlockPool
 from octavo.core.config import CoreConfig
-from octavo.core.door import Door
-from octavo.core.flight import Flight, PlanDraft
+from octavo.core.lifecycle import Roster, order_of
 from octavo.core.limits import Limiter
 from octavo.core.outcome import Answer, Outcome, gain
 from octavo.core.plan import StepPlan, StepResult
+from octavo.core.plan_draft import Flight, PlanDraft
 from octavo.core.queue import Policy
 from octavo.core.request import FinishReason, Request, TokenEvent
-from octavo.core.roster import Roster, order_of
 from octavo.core.sequence import Sequence, Status
 from octavo.core.stats import PrefillChunk, StepStats
 

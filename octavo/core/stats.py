@@ -20,6 +20,7 @@ ADAPTERS = "adapters"  # max_loras other adapters run
 PREFIX = "prefix"  # a running sequence is computing its prefix just now
 PAUSED = "paused"  # an operator paused the engine
 TURN = "turn"  # it came between two steps
+RESTART = "restart"  # its engine died; added by the front end, never by the core
 REASONS = (SEATS, BUDGET, BLOCKS, ADAPTERS, PREFIX, PAUSED, TURN)
 
 # Chunks a timeline lists one by one; what follows is merged into the last. 2 million tokens of

@@ -1,1 +1,1 @@
-"""Carries plans to workers and results back."""
+"""Executors: how plans reach the runner and results come back."""

@@ -15,7 +15,7 @@ from octavo.layers.module import Batch, Module, Ops, Part, TensorDeclaration, Va
 from octavo.layers.moe import Routing, SparseMLP
 from octavo.layers.norm import LayerNorm, RMSNorm
 from octavo.layers.rope import Rope
-from octavo.layers.weights import AnyOf, From, Pieces, grouped_rows
+from octavo.layers.weight_names import AnyOf, From, Pieces, grouped_rows
 
 __all__ = [
     "MLP",

@@ -10,7 +10,7 @@ from octavo.layers.embedding import Embedding
 from octavo.layers.linear import Linear
 from octavo.layers.module import Batch, Module, Value
 from octavo.layers.norm import LayerNorm, RMSNorm
-from octavo.layers.weights import WeightSource
+from octavo.layers.weight_names import WeightSource
 
 
 class CausalLM(Module):

@@ -46,7 +46,7 @@ class Source:
     def open(self) -> "Checkpoint":
         """Map the weights and check every file's structure; no tensor is read yet."""
         if self.is_gguf:
-            from octavo.loader.gguf import open_gguf
+            from octavo.loader.gguf.reader import open_gguf
 
             return open_gguf(self.weights[0])
         from octavo.loader.safetensors_shards import open_shards, open_with_index

@@ -30,9 +30,9 @@ from octavo.layers import (
     Value,
 )
 from octavo.layers.moe import ExpertMatrices
-from octavo.layers.weights import WeightSource
-from octavo.models.config import ConfigurationError
-from octavo.models.weights import RenamedWeights, Weights
+from octavo.layers.weight_names import WeightSource
+from octavo.models.checkpoint_weights import RenamedWeights, Weights
+from octavo.models.config_reader import ConfigurationError
 from octavo.quant.compose import ShardError, part_run, row_runs, shard, split_parts
 from octavo.quant.scheme import PLAIN
 

@@ -18,8 +18,8 @@ from octavo.layers import (
     SelfAttention,
     grouped_rows,
 )
-from octavo.layers.weights import WeightSource
-from octavo.models.config import Config, ConfigurationError
+from octavo.layers.weight_names import WeightSource
+from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.spec import ModelSpec
 
 

@@ -13,8 +13,8 @@ from octavo.backends.base import TensorSize
 from octavo.layers import Embedding, PositionEmbedding
 from octavo.layers.moe import ExpertMatrices
 from octavo.models.build import Need, find_needs
+from octavo.models.checkpoint_weights import RenamedWeights, Weights
 from octavo.models.load import OpenedModel
-from octavo.models.weights import RenamedWeights, Weights
 from octavo.observe.memory_bill import Stored, by_type
 
 

@@ -15,8 +15,8 @@ from octavo.layers import (
     SandwichBlock,
     SelfAttention,
 )
-from octavo.layers.weights import WeightSource
-from octavo.models.config import FULL, SLIDING, Config, refuse_encoder
+from octavo.layers.weight_names import WeightSource
+from octavo.models.config_reader import FULL, SLIDING, Config, refuse_encoder
 from octavo.models.spec import ModelSpec
 
 # The text half of a Gemma 3 that also sees says only where it differs from these.

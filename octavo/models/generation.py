@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.loader.metadata import Metadata
-from octavo.models.config import Config, ConfigurationError
+from octavo.models.config_reader import Config, ConfigurationError
 
 _SAMPLING = ("temperature", "top_p", "min_p", "repetition_penalty")
 

@@ -18,8 +18,8 @@ from octavo.layers import (
     SandwichBlock,
     SelfAttention,
 )
-from octavo.layers.weights import WeightSource
-from octavo.models.config import Config
+from octavo.layers.weight_names import WeightSource
+from octavo.models.config_reader import Config
 from octavo.models.spec import ModelSpec
 
 

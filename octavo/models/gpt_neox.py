@@ -19,8 +19,8 @@ from octavo.layers import (
     SequentialBlock,
     grouped_rows,
 )
-from octavo.layers.weights import WeightSource
-from octavo.models.config import Config
+from octavo.layers.weight_names import WeightSource
+from octavo.models.config_reader import Config
 from octavo.models.spec import ModelSpec
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from octavo.backends.base import KVLayout
 from octavo.layers import CausalLM, PagedAttention
-from octavo.models.config import ConfigurationError
+from octavo.models.config_reader import ConfigurationError
 
 
 def place_layers(model: CausalLM) -> KVLayout:

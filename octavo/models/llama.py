@@ -22,8 +22,8 @@ from octavo.layers import (
     SelfAttention,
     Value,
 )
-from octavo.layers.weights import WeightSource
-from octavo.models.config import Config, ConfigurationError, refuse_encoder
+from octavo.layers.weight_names import WeightSource
+from octavo.models.config_reader import Config, ConfigurationError, refuse_encoder
 from octavo.models.spec import ModelSpec
 
 # Who sees through the window that the file states, and whether it does so unless told otherwise;

@@ -12,13 +12,13 @@ from octavo.layers import CausalLM
 from octavo.loader import Checkpoint, CheckpointError, Source
 from octavo.loader.errors import SourceError, UnsupportedFormatError, quote
 from octavo.loader.strict_json import parse_object
-from octavo.models.config import Config
+from octavo.models.checkpoint_weights import CheckpointWeights, Weights
+from octavo.models.config_reader import Config
 from octavo.models.generation import GenerationDefaults, of_configuration, of_gguf
-from octavo.models.gguf.config import read_config
-from octavo.models.gguf.weights import GgufWeights
+from octavo.models.gguf.gguf_weights import GgufWeights
+from octavo.models.gguf.to_config import read_config
 from octavo.models.registry import family_of
 from octavo.models.spec import ModelSpec
-from octavo.models.weights import CheckpointWeights, Weights
 
 QUANTISATIONS = ("mxfp4",)
 

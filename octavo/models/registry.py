@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import ClassVar, Protocol
 
 from octavo.layers import CausalLM
-from octavo.models.config import Config, ConfigurationError
+from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.spec import ModelSpec
 
 

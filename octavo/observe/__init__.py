@@ -1,1 +1,1 @@
-"""What the machine and the engine can tell of themselves: memory, cores, bills, where time went."""
+"""Observation: memory, logs, metrics, where a request's time went, what limits the server."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 # Loggers whose lines speak of settings by their names, and hold nobody else's words.
-SETTLERS = frozenset({"octavo.config", "octavo.resolve", "octavo.exec.local"})
+SETTLERS = frozenset({"octavo.engine_arguments", "octavo.resolve", "octavo.engine.build"})
 
 
 class LogHandler(logging.Handler):

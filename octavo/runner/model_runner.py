@@ -30,10 +30,10 @@ from octavo.core.plan import (
 )
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.runner.batch import Wanted
+from octavo.runner.batch_reuse import Batches
 from octavo.runner.logprobs import tell
 from octavo.runner.sampler import NOT_FINITE, Sampler
 from octavo.runner.slots import UNASKED, SlotState
-from octavo.runner.steady import Batches
 
 
 class Drafter(Protocol):

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+from octavo.api.async_llm import AsyncLLM
+from octavo.api.outputs import RequestOutput
+from octavo.api.requests import PLAIN, Options
+from octavo.api.text_model import recommended
 from octavo.core.sampling_params import SamplingParams
-from octavo.exec.facts import EngineSnapshot
-from octavo.frontend.async_llm import AsyncLLM
-from octavo.frontend.desk import PLAIN, Options
-from octavo.frontend.outputs import RequestOutput
-from octavo.frontend.text_model import recommended
+from octavo.core.snapshot import EngineSnapshot
 from octavo.server.engine import Command, Health, ModelFacts
 
 

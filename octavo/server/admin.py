@@ -10,11 +10,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from octavo.server.call import Call
-from octavo.server.diagnosis import diagnose
+from octavo.observe.diagnosis import diagnose
 from octavo.server.engine import Command
-from octavo.server.errors import ApiError
-from octavo.server.route import Handler, Route
+from octavo.server.http.errors import ApiError
+from octavo.server.http.exchange import Call
+from octavo.server.http.route import Handler, Route
 
 LEVELS = Literal["debug", "info", "warning", "error"]
 
@@ -88,7 +88,14 @@ async def log_level(call: Call) -> None:
 
 async def diagnosis(call: Call) -> None:
     """What holds the server."""
-    await call.respond_json(diagnose(call.server))
+    gates = call.server.admission
+    admission = {
+        "waiting_requests": gates.num_waiting,
+        "waiting_tokens": gates.waiting_tokens,
+        "sequences_inside": gates.num_inside,
+        "expected_wait_seconds": round(gates.seconds_to_wait(), 3),
+    }
+    await call.respond_json(diagnose(call.server.engine.snapshot(), admission))
 
 
 def _commanding(command: Command) -> Handler:

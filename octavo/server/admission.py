@@ -19,8 +19,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from octavo.server.config import ServerConfig
-from octavo.server.errors import ApiError, too_many
+from octavo.server.http.errors import ApiError, too_many
+from octavo.server.settings import ServerConfig
 
 OUTPUT_WEIGHT = 2  # a generated token costs about this many of a prompt
 RATE_SECONDS = 30.0  # over which the rate of ends is taken

@@ -5,15 +5,15 @@ An `AsyncLLM` fulfils it through `octavo.server.adapter`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from octavo.api.outputs import RequestOutput
+from octavo.api.requests import Options
 from octavo.core.sampling_params import SamplingParams
-from octavo.core.stats import StepStats
-from octavo.frontend.desk import Options
-from octavo.frontend.outputs import RequestOutput
-from octavo.frontend.tokenizer import Tokenizer
+from octavo.core.snapshot import EngineSnapshot
+from octavo.text.tokenizer import Tokenizer
 
 Command = Literal["pause", "resume", "reset_prefix_cache"]
 
@@ -49,35 +49,6 @@ class Health:
     reason: str = ""
 
 
-class Snapshot(Protocol):
-    """An engine's totals since its start, how full it is, and its newest steps."""
-
-    @property
-    def num_steps(self) -> int: ...
-    @property
-    def num_tokens(self) -> int: ...
-    @property
-    def num_prefill_tokens(self) -> int: ...
-    @property
-    def num_cached_tokens(self) -> int: ...
-    @property
-    def num_preemptions(self) -> int: ...
-    @property
-    def num_finished(self) -> Mapping[str, int]: ...
-    @property
-    def num_running(self) -> int: ...
-    @property
-    def num_waiting(self) -> int: ...
-    @property
-    def num_free_blocks(self) -> int: ...
-    @property
-    def num_blocks(self) -> int: ...
-    @property
-    def is_paused(self) -> bool: ...
-    @property
-    def recent(self) -> Sequence[StepStats]: ...
-
-
 class Engine(Protocol):
     """What generates. All of it is called from the server's event loop."""
 
@@ -108,5 +79,5 @@ class Engine(Protocol):
     def health(self) -> Health:
         """The truth: ready means that a step was completed recently, or that none is due."""
 
-    def snapshot(self) -> Snapshot | None:
+    def snapshot(self) -> EngineSnapshot | None:
         """The newest statistics; None as long as there are none."""

@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+from octavo.api.outputs import EngineDeadError, RequestError, RequestOutput
+from octavo.api.requests import FailedRequestError, Options
 from octavo.core.sampling_params import SamplingParams
-from octavo.frontend.desk import FailedRequestError, Options
-from octavo.frontend.outputs import EngineDeadError, RequestError, RequestOutput
-from octavo.frontend.preparer import Prepared
+from octavo.observe.explain import Record, parameters_told
 from octavo.server.admission import Ticket
-from octavo.server.call import Call, encode
-from octavo.server.errors import ApiError, ClientGoneError, internal, invalid, unavailable
-from octavo.server.explain import Record, parameters_told
+from octavo.server.http.deadline import Supervisor
+from octavo.server.http.errors import ApiError, ClientGoneError, internal, invalid, unavailable
+from octavo.server.http.exchange import Call, encode
+from octavo.server.http.sse import EventStream
 from octavo.server.schema.usage import PromptTokensDetails, Usage
-from octavo.server.sse import EventStream
-from octavo.server.state import Flight
-from octavo.server.supervision import Supervisor
+from octavo.server.server import Flight
+from octavo.text.prompt_worker import Prepared
 
 log = logging.getLogger(__name__)
 

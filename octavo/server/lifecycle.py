@@ -20,13 +20,13 @@ from collections.abc import Awaitable, Callable, Iterator
 import uvicorn
 
 from octavo.server.admin import ADMIN_ROUTES
-from octavo.server.app import Application
-from octavo.server.config import ServerConfig
 from octavo.server.engine import Engine
-from octavo.server.errors import unavailable
-from octavo.server.listening import bind, bind_admin
-from octavo.server.protocol import Connections, bounded_protocol
-from octavo.server.state import Server
+from octavo.server.http.app import Application
+from octavo.server.http.connection import Connections, bounded_protocol
+from octavo.server.http.errors import unavailable
+from octavo.server.http.sockets import bind, bind_admin
+from octavo.server.server import Server
+from octavo.server.settings import ServerConfig
 
 log = logging.getLogger(__name__)
 

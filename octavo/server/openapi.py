@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from octavo.server.auth import PUBLIC
-from octavo.server.route import Route
-from octavo.server.state import VERSION
+from octavo.server.http.auth import PUBLIC
+from octavo.server.http.route import Route
+from octavo.server.server import VERSION
 
 _REFERENCE = "#/components/schemas/{name}"
 _ERRORS = {

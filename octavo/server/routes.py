@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from octavo.server import explaining, health
-from octavo.server.call import Call, encode
+from octavo.server import status_routes
 from octavo.server.docs_page import page
+from octavo.server.http.exchange import Call, encode
+from octavo.server.http.route import Route
 from octavo.server.openai.chat import chat
 from octavo.server.openai.completions import completions
 from octavo.server.openai.models import model, models
 from octavo.server.openai.tokens import detokenize, tokenize
 from octavo.server.openapi import document
-from octavo.server.route import Route
 from octavo.server.schema.chat import ChatChunk, ChatRequest, ChatResponse
 from octavo.server.schema.completion import CompletionRequest, CompletionResponse
 from octavo.server.schema.tokens import (
@@ -50,7 +50,9 @@ ROUTES: Sequence[Route] = (
         *(ChatRequest, ChatResponse, ChatChunk),
     ),
     Route("GET", "/v1/models", models, "The models served."),
-    Route("GET", "/v1/requests/{id}/explain", explaining.explain, "Where a request's time went."),
+    Route(
+        "GET", "/v1/requests/{id}/explain", status_routes.explain, "Where a request spent its time."
+    ),
     Route("GET", "/v1/models/{id}", model, "One model."),
     Route(
         *("POST", "/tokenize", tokenize, "The token ids of a text or a conversation."),
@@ -60,11 +62,11 @@ ROUTES: Sequence[Route] = (
         *("POST", "/detokenize", detokenize, "The text of token ids."),
         *(DetokenizeRequest, DetokenizeResponse),
     ),
-    Route("GET", "/version", health.version, "The server's version."),
-    Route("GET", "/health/live", health.live, "Whether the server answers at all."),
-    Route("GET", "/health/ready", health.ready, "Whether requests are served now."),
-    Route("GET", "/health", health.ready, "The same as /health/ready."),
-    Route("GET", "/metrics", health.metrics, "For Prometheus.", kind="text/plain"),
+    Route("GET", "/version", status_routes.version, "The server's version."),
+    Route("GET", "/health/live", status_routes.live, "Whether the server answers at all."),
+    Route("GET", "/health/ready", status_routes.ready, "Whether requests are served now."),
+    Route("GET", "/health", status_routes.ready, "The same as /health/ready."),
+    Route("GET", "/metrics", status_routes.metrics, "For Prometheus.", kind="text/plain"),
     Route("GET", "/openapi.json", openapi, "This interface, as OpenAPI."),
     Route("GET", "/docs", documentation, "This interface, for people.", kind="text/html"),
 )

@@ -50,7 +50,7 @@ def test_the_native_road_imports_no_torch() -> None:
     code = """
 import sys
 sys.modules["torch"] = None
-import octavo, octavo.exec.local, octavo.backends.native.backend
+import octavo, octavo.engine.build, octavo.backends.native.backend
 from octavo.backends.native.backend import NativeBackend
 print(len(NativeBackend().tier) > 0)
 """

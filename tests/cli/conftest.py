@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.frontend.tiny import make_model
+from tests.api.tiny import make_model
 
 
 @pytest.fixture(scope="session")

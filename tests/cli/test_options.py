@@ -15,9 +15,9 @@ from octavo.cli.engine_options import engine_arguments, model_of
 from octavo.cli.execute import make_parser
 from octavo.cli.parsing import UsageError
 from octavo.cli.server_options import server_config
-from octavo.config import FIXED, INERT, EngineArguments
 from octavo.core.config import ConfigError
-from octavo.server.config import ServerConfig, ServerConfigError
+from octavo.engine_arguments import FIXED, INERT, EngineArguments
+from octavo.server.settings import ServerConfig, ServerConfigError
 
 KEY = "a-long-enough-key"
 

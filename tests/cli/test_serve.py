@@ -18,7 +18,7 @@ import pytest
 from octavo.cli import main
 from octavo.cli.commands import FAILED, INTERRUPTED, OK
 from octavo.env import child_environment
-from octavo.server.listening import bind_admin
+from octavo.server.http.sockets import bind_admin
 
 SMALL = ("--num-gpu-blocks-override", "20")
 
@@ -86,7 +86,7 @@ def test_it_serves(tiny: str, engine: str) -> None:
 
 IMPORTED_AT_LAUNCH = """
 import sys
-import octavo.frontend.launch as launch
+import octavo.client.launch as launch
 
 def stop(*_):
     server = ("uvicorn", "jinja2", "tokenizers", "numpy", "octavo.server.lifecycle")

@@ -10,10 +10,10 @@ from octavo import RequestError
 from octavo.cli import main
 from octavo.cli.commands import FAILED
 from octavo.cli.trouble import as_flags, explain
+from octavo.client.client import EngineStartError
 from octavo.core.config import ConfigError
-from octavo.frontend.client import EngineStartError
 from octavo.loader.errors import SourceError
-from octavo.server.config import ServerConfigError
+from octavo.server.settings import ServerConfigError
 
 
 @pytest.mark.parametrize(

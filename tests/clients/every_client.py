@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.frontend.tiny import make_tokenizer_files
+from tests.api.tiny import make_tokenizer_files
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent

@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from octavo.frontend.async_llm import AsyncLLM
+from octavo.api.async_llm import AsyncLLM
 from octavo.server.adapter import LLMEngine
-from octavo.server.config import ServerConfig
 from octavo.server.lifecycle import run
-from tests.frontend.tiny import make_model
+from octavo.server.settings import ServerConfig
+from tests.api.tiny import make_model
 
 ENGINE: dict[str, Any] = {"block_size": 4, "num_gpu_blocks_override": 400, "max_num_seqs": 8}
 

@@ -13,9 +13,9 @@ from octavo.core import check
 from octavo.core.block_pool import NULL_BLOCK
 from octavo.core.check import IntegrityError, check_integrity
 from octavo.core.config import KVGroup
-from octavo.core.flight import Flight
 from octavo.core.limits import AdapterSlots
 from octavo.core.plan import StepPlan
+from octavo.core.plan_draft import Flight
 from octavo.core.scheduler import Scheduler
 from octavo.core.sequence import Sequence, Status
 from tests.core.make import Rig, tokens

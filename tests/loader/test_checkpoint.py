@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from octavo.loader.checkpoint import Checkpoint, check_tensors
 from octavo.loader.errors import CorruptFileError, TensorMismatchError
-from octavo.loader.gguf import open_gguf
+from octavo.loader.gguf.reader import open_gguf
 from octavo.loader.metadata import Metadata
 from octavo.loader.safetensors import open_safetensors
 from tests.loader.make_files import write_safetensors

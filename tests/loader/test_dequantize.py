@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from octavo.loader import gguf_types, tensor_type
+from octavo.loader import tensor_type
 from octavo.loader.dequantize import DECODERS, LAYOUTS, dequantize, is_readable
 from octavo.loader.errors import UnsupportedFormatError
-from octavo.loader.gguf_types import TENSOR_TYPES
+from octavo.loader.gguf import types as gguf_types
+from octavo.loader.gguf.types import TENSOR_TYPES
 from octavo.loader.tensor_type import TensorType
 from tests.loader.reference_blocks import ELEMENTS
 

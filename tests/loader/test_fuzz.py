@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.dequantize import is_readable
 from octavo.loader.errors import CheckpointError
-from octavo.loader.gguf import open_gguf
+from octavo.loader.gguf.reader import open_gguf
 from octavo.loader.safetensors import open_safetensors
 from octavo.loader.safetensors_shards import read_index
 from tests.loader.conftest import PAIRS, gguf_tensors

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.errors import CheckpointError, DownloadError
-from octavo.loader.gguf import open_gguf
+from octavo.loader.gguf.reader import open_gguf
 from octavo.loader.source import Source, resolve
 
 pytestmark = pytest.mark.slow

@@ -13,16 +13,16 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from octavo.backends.base import Backend, Floats, HostBatch, KVLayout
 from octavo.backends.native.backend import NativeBackend, NativeOptions
-from octavo.backends.native.listing import RecordingError
-from octavo.backends.native.recorder import HEAD_MULTIPLE
 from octavo.backends.torch.backend import TorchBackend
 from octavo.layers import CausalLM
 from octavo.loader import resolve
 from octavo.models.build import bind
-from octavo.models.config import Config
+from octavo.models.checkpoint_weights import CheckpointWeights
+from octavo.models.config_reader import Config
 from octavo.models.kv_layout import place_layers
 from octavo.models.registry import family_of
-from octavo.models.weights import CheckpointWeights
+from octavo.program.listing import RecordingError
+from octavo.program.recorder import HEAD_MULTIPLE
 
 BLOCK_SIZE = 4
 NATIVE_BLOCK_SIZE = 16

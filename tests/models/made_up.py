@@ -10,7 +10,7 @@ import numpy as np
 from octavo.backends.base import Floats
 from octavo.layers import CausalLM
 from octavo.models.build import find_needs
-from octavo.models.config import Config
+from octavo.models.config_reader import Config
 from octavo.models.registry import family_of
 
 SIZES: dict[str, Any] = {

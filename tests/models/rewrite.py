@@ -9,7 +9,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from octavo.models.build import find_needs
-from octavo.models.gguf.config import read_config
+from octavo.models.gguf.to_config import read_config
 from octavo.models.load import OpenedModel
 
 

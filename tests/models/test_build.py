@@ -12,12 +12,12 @@ from safetensors.numpy import save_file
 
 from octavo.backends.torch.backend import TorchBackend
 from octavo.layers import CausalLM, Embedding, Linear, Module, TensorDeclaration
-from octavo.layers.weights import WeightSource
+from octavo.layers.weight_names import WeightSource
 from octavo.loader import resolve
 from octavo.loader.errors import TensorMismatchError
 from octavo.models.build import bind, find_needs
-from octavo.models.config import ConfigurationError
-from octavo.models.weights import CheckpointWeights
+from octavo.models.checkpoint_weights import CheckpointWeights
+from octavo.models.config_reader import ConfigurationError
 from tests.models.made_up import MadeUpWeights, make_model
 
 Tensors = dict[str, NDArray[np.float32]]

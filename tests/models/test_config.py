@@ -13,7 +13,7 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from octavo.backends.torch.ops import TorchOps
-from octavo.models.config import ACTIVATIONS, FULL, SLIDING, Config, ConfigurationError
+from octavo.models.config_reader import ACTIVATIONS, FULL, SLIDING, Config, ConfigurationError
 from octavo.models.registry import family_of
 
 Read = Callable[[Config], object]

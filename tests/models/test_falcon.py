@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from transformers import FalconConfig
 
-from octavo.models.config import Config, ConfigurationError
+from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.falcon import Falcon
 from tests.models.compare import compare
 

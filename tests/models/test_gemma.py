@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from octavo.loader import CheckpointError
-from octavo.models.config import Config, ConfigurationError
+from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.registry import family_of
 from tests.models.compare import compare, load
 

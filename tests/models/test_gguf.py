@@ -41,8 +41,8 @@ from transformers import (
 from octavo.backends.torch.backend import TorchBackend
 from octavo.loader import resolve
 from octavo.models.build import bind
-from octavo.models.gguf.config import read_config
-from octavo.models.gguf.weights import GgufWeights
+from octavo.models.gguf.gguf_weights import GgufWeights
+from octavo.models.gguf.to_config import read_config
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import open_model
 from octavo.models.registry import FAMILIES

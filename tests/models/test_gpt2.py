@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from transformers import GPT2Config
 
-from octavo.models.config import Config, ConfigurationError
+from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.gpt2 import GPT2
 from tests.models.compare import compare, load
 

@@ -14,10 +14,10 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.native.footprint import weight_bytes
-from octavo.backends.native.matrices import interleaved
+from octavo.backends.native.packing import interleaved
 from octavo.loader import resolve
 from octavo.loader.errors import TensorMismatchError
-from octavo.models.config import Config, ConfigurationError
+from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.footprint import tensor_sizes
 from octavo.models.gpt_oss import GptOss
 from octavo.models.load import open_model

@@ -14,9 +14,9 @@ from octavo.loader import CheckpointError, resolve
 from octavo.models.build import check, find_needs
 from octavo.models.generation import GenerationDefaults
 from octavo.models.gguf.architectures import ARCHITECTURES
-from octavo.models.gguf.config import read_config
-from octavo.models.gguf.facts import shortest
-from octavo.models.gguf.weights import GgufWeights
+from octavo.models.gguf.gguf_weights import GgufWeights
+from octavo.models.gguf.keys import shortest
+from octavo.models.gguf.to_config import read_config
 from octavo.models.load import OpenedModel, open_model
 from tests.loader.make_files import (
     ARRAY,

@@ -17,7 +17,7 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from octavo.models.config import Config, ConfigurationError
+from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.mixture import Mixture
 from tests.models.compare import compare, load
 

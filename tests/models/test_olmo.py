@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from transformers import Olmo2Config, Olmo3Config, PretrainedConfig
 
-from octavo.models.config import Config
+from octavo.models.config_reader import Config
 from octavo.models.registry import family_of
 from tests.models.compare import compare
 

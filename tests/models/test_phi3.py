@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from transformers import Phi3Config, PretrainedConfig
 
-from octavo.models.config import ConfigurationError
+from octavo.models.config_reader import ConfigurationError
 from tests.models.compare import compare, load
 
 SMALL: dict[str, Any] = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from transformers import StableLmConfig
 
-from octavo.models.config import Config, ConfigurationError
+from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.stablelm import StableLM
 from tests.models.compare import compare
 

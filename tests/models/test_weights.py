@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from octavo.loader.safetensors import open_safetensors
-from octavo.models.weights import stored_rows
+from octavo.models.checkpoint_weights import stored_rows
 
 
 def write_matrix(path: Path, values: np.ndarray, header_bytes: int) -> None:

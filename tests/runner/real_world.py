@@ -23,9 +23,9 @@ from octavo.core.request import FinishReason, Request, TokenEvent
 from octavo.core.sampling_params import POOLINGS, SamplingParams
 from octavo.exec.inline import InlineExecutor
 from octavo.runner.batch import Wanted, build
+from octavo.runner.batch_reuse import Batches
 from octavo.runner.kv_cache import groups_of
 from octavo.runner.model_runner import ModelRunner
-from octavo.runner.steady import Batches
 from tests.runner import reference
 from tests.runner.tiny import VOCABULARY, Windows, make_backend, make_model
 from tests.sim.executor import Faults, WorkerDiedError, require

@@ -10,19 +10,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from octavo.config import EngineArguments
+from octavo.api.async_llm import AsyncLLM
+from octavo.client.inline import InlineClient
 from octavo.core.config import CoreConfig
 from octavo.core.engine import EngineCore
 from octavo.core.plan import NO_TOKEN, LogprobsPayload, NewSlot, StepPlan, StepResult, TokenLogprobs
 from octavo.core.sampling_params import SamplingParams
-from octavo.exec.facts import EngineFacts, EngineSnapshot, take_snapshot
+from octavo.core.snapshot import EngineSnapshot, take_snapshot
+from octavo.engine_arguments import EngineArguments
 from octavo.exec.inline import InlineExecutor
-from octavo.frontend.async_llm import AsyncLLM
-from octavo.frontend.inline_client import InlineClient
-from octavo.frontend.preparer import load_tokenizer_at
 from octavo.server.adapter import LLMEngine
 from octavo.server.engine import Health, ModelFacts
-from tests.frontend.tiny import make_tokenizer_files
+from octavo.text.prompt_worker import load_tokenizer_at
+from octavo.wire.facts import EngineFacts
+from tests.api.tiny import make_tokenizer_files
 
 VOCABULARY = 300
 END = 1

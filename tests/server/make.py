@@ -13,12 +13,12 @@ from typing import Any
 
 import httpx
 
-from octavo.server.app import Application
-from octavo.server.config import ServerConfig
+from octavo.server.http.app import Application
+from octavo.server.http.route import Route
 from octavo.server.lifecycle import Lifecycle
-from octavo.server.route import Route
 from octavo.server.routes import ROUTES
-from octavo.server.state import Server
+from octavo.server.server import Server
+from octavo.server.settings import ServerConfig
 from tests.server.engine import FakeEngine
 
 LIMIT = 300.0  # seconds for whatever a test waits for; never part of a verdict

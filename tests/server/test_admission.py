@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from octavo.server.admission import Admission, Ticket
-from octavo.server.config import ServerConfig
 from octavo.server.engine import Health
-from octavo.server.errors import ApiError
+from octavo.server.http.errors import ApiError
+from octavo.server.settings import ServerConfig
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.make import LIMIT, events, serving, until
 

@@ -17,26 +17,26 @@ import httpx
 import pytest
 
 import octavo
-from tests.frontend.tiny import make_model
+from tests.api.tiny import make_model
 from tests.server.engine import ChainRunner, FakeEngine
+from tests.server.http.test_socket import Gate, get, post, wait_until
 from tests.server.make import LIMIT, Client, events, serving
-from tests.server.test_socket import Gate, get, post, wait_until
 
 WALL_CLOCKS = ("time.time", "time.time_ns", "datetime.now", "datetime.utcnow")
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import logging, sys
 logging.basicConfig(level="DEBUG", format="%(message)s")
-from octavo.config import EngineArguments
-from octavo.frontend.async_llm import AsyncLLM
-from octavo.frontend.launcher import ProcessLauncher
-from octavo.frontend.process_client import ProcessClient
+from octavo.engine_arguments import EngineArguments
+from octavo.api.async_llm import AsyncLLM
+from octavo.client.launcher import ProcessLauncher
+from octavo.client.process import ProcessClient
 from octavo.server.adapter import LLMEngine
-from octavo.server.config import ServerConfig
+from octavo.server.settings import ServerConfig
 from octavo.server.lifecycle import _say_ready, run
 
 arguments = EngineArguments(model="fake?step=0.01", tokenizer=sys.argv[1])
-client = ProcessClient(arguments, ProcessLauncher("tests.wire.fake:make"))
+client = ProcessClient(arguments, ProcessLauncher("tests.client.fake_engine:make"))
 client.start()
 llm = AsyncLLM.over(client, arguments)
 
@@ -64,7 +64,7 @@ def engine_of(number: int) -> int:
     for task in Path(f"/proc/{number}/task").iterdir():
         for child in map(int, (task / "children").read_text().split()):
             command = Path(f"/proc/{child}/cmdline")
-            if command.exists() and b"octavo.exec.host" in command.read_bytes():
+            if command.exists() and b"octavo.engine.process" in command.read_bytes():
                 return child
     return 0
 
@@ -138,7 +138,7 @@ def test_nothing_is_decided_by_the_wall_clock() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and ast.unparse(node) in WALL_CLOCKS:
                 readers.add(str(path.relative_to(home)))
-    assert readers == {"server/state.py", "frontend/chat_template.py"}
+    assert readers == {"server/server.py", "text/chat/template.py"}
 
 
 # overload

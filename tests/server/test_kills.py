@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from benchmarks.soak_client import Served, ask, metric
-from tests.frontend.tiny import make_model
+from tests.api.tiny import make_model
 
 pytest.importorskip("octavo.backends.native._native")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from octavo.frontend.async_llm import AsyncLLM
+from octavo.api.async_llm import AsyncLLM
 from octavo.server.adapter import LLMEngine
-from octavo.server.state import Server
-from tests.frontend.tiny import make_model
+from octavo.server.server import Server
+from tests.api.tiny import make_model
 from tests.server.make import Client, events
 
 pytest.importorskip("torch")

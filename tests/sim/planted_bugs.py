@@ -184,13 +184,13 @@ BUGS = (
     # scheduler, sequence, outcome, flight
     Bug(
         "workers take all that is known for the prompt",
-        "roster.py",
+        "lifecycle.py",
         "num_prompt=sequence.num_prompt,",
         "num_prompt=len(sequence.tokens),",
     ),
     Bug(
         "workers are told nobody's sampling parameters",
-        "roster.py",
+        "lifecycle.py",
         "sampling=sequence.request.sampling,",
         "sampling=type(sequence.request.sampling)(),",
     ),
@@ -202,7 +202,7 @@ BUGS = (
     ),
     Bug(
         "a freed slot is not announced",
-        "roster.py",
+        "lifecycle.py",
         "        self.freed_slots.append(sequence.slot)\n",
         "",
     ),
@@ -214,13 +214,13 @@ BUGS = (
     ),
     Bug(
         "a late result is counted",
-        "roster.py",
+        "lifecycle.py",
         "            flight.strike(sequence)\n",
         "            pass\n",
     ),
     Bug(
         "the newest flight is not struck",
-        "roster.py",
+        "lifecycle.py",
         "        for flight in self.flights:\n            flight.strike",
         "        for flight in list(self.flights)[:-1]:\n            flight.strike",
     ),
@@ -286,13 +286,13 @@ BUGS = (
     ),
     Bug(
         "a sample is not expected",
-        "flight.py",
+        "plan_draft.py",
         "            sequence.num_expected = expected + 1\n",
         "            pass\n",
     ),
     Bug(
         "followers are left behind when their leader goes",
-        "roster.py",
+        "lifecycle.py",
         "        sequence.catching_up = False  # leads nobody any further\n",
         "",
     ),
@@ -316,7 +316,7 @@ BUGS = (
     ),
     Bug(
         "the time in the queue is not explained",
-        "roster.py",
+        "lifecycle.py",
         "        self.hold_clock.since(sequence.hold_reading, stats.held_seconds)\n",
         "",
     ),
@@ -385,13 +385,13 @@ BUGS = (
     ),
     Bug(
         "the queue takes one too many",
-        "door.py",
+        "admit.py",
         "        if queue.num_waiting >= config.max_num_waiting:\n",
         "        if queue.num_waiting > config.max_num_waiting:\n",
     ),
     Bug(
         "what can never fit is let in",
-        "door.py",
+        "admit.py",
         "        if num_blocks > config.num_blocks - 1:\n",
         "        if num_blocks > config.num_blocks:\n",
     ),

@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from octavo.core.config import CoreConfig, KVGroup
-from octavo.core.flight import Flight
+from octavo.core.plan_draft import Flight
 from octavo.core.sequence import Sequence
 from tests.sim.simulation import Simulation
 from tests.sim.world import Arrival, Fault, World

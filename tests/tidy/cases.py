@@ -7,7 +7,7 @@ from tests.tidy import core_rules, safety_rules, set_rule, size_rules
 from tests.tidy.source import Rule, Source
 
 CORE = "octavo/core/plan.py"
-OUTSIDE = "octavo/frontend/client.py"
+OUTSIDE = "octavo/client/client.py"
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ CORE_CASES = (
             "import torch",
             "from numpy import array",
             "import octavo.corelike",
-            "from octavo.config import Config",
+            "from octavo.engine_arguments import Config",
             "from . import plan",
             "def f():\n    import secrets",
             "if TYPE_CHECKING:\n    from octavo.exec import Executor",

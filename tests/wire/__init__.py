@@ -1,1 +1,1 @@
-"""The wire, the engine's process, and what is done when it dies."""
+"""Tests of the messages between processes."""

@@ -13,15 +13,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.config import EngineArguments
 from octavo.core.plan import HiddenPayload, LogprobsPayload, TokenLogprobs
 from octavo.core.request import Request, TokenEvent
 from octavo.core.sampling_params import RequestOutputKind, SamplingParams
+from octavo.core.snapshot import EngineSnapshot
 from octavo.core.stats import PrefillChunk, RequestStats, StepStats
-from octavo.exec import messages
-from octavo.exec.channel import identity, read_identity
-from octavo.exec.facts import EngineFacts, EngineSnapshot
-from octavo.exec.messages import (
+from octavo.engine_arguments import EngineArguments
+from octavo.models.generation import GenerationDefaults
+from octavo.wire import message_types as messages
+from octavo.wire.channel import identity, read_identity
+from octavo.wire.codec import (
+    event_from_wire,
+    event_to_wire,
+    request_from_wire,
+    request_to_wire,
+)
+from octavo.wire.facts import EngineFacts
+from octavo.wire.message_types import (
     Add,
     Command,
     DownFrame,
@@ -39,13 +47,6 @@ from octavo.exec.messages import (
     decode_up,
     encode,
 )
-from octavo.exec.translate import (
-    event_from_wire,
-    event_to_wire,
-    request_from_wire,
-    request_to_wire,
-)
-from octavo.models.generation import GenerationDefaults
 
 TOKEN = st.integers(0, 2**31 - 1)
 NATURAL = st.integers(0, 2**63 - 1)

@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 
 from octavo.backends.base import Floats, ForwardResult, HostBatch, KVLayout, StoredRows
 from octavo.backends.native import _native
-from octavo.backends.native.describe import describe
 from octavo.backends.native.emit import Emitter
-from octavo.backends.native.fusion import fuse
-from octavo.backends.native.listing import Instruction, Listing
-from octavo.backends.native.matrices import CpuWeights, Experts, Matrix, Packer, Vector
-from octavo.backends.native.plan import stride
-from octavo.backends.native.recorder import Recorder
+from octavo.backends.native.layout import stride
+from octavo.backends.native.packing import CpuWeights, Experts, Matrix, Packer, Vector
 from octavo.backends.native.sampling import NativeSampling
 from octavo.backends.native.tiers import choose_tier
 from octavo.layers import CausalLM, Module, Ops
 from octavo.observe.machine import ROOT, num_cores
+from octavo.program.describe import describe
+from octavo.program.fusion import fuse
+from octavo.program.listing import Instruction, Listing
+from octavo.program.recorder import Recorder
 
 BLOCK_TOKENS = 16  # kernels take so many tokens of a block together
 _READ_BYTES = 128 << 20  # to see how fast memory is: more than caches hold

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.backends.native import _native
-from octavo.backends.native.listing import Instruction, Listing, Norm, Prepared, Value
-from octavo.backends.native.matrices import Matrix, Vector, interleaved
-from octavo.backends.native.plan import Plan, place_barriers, plan, stride
+from octavo.backends.native.layout import Plan, place_barriers, plan, stride
+from octavo.backends.native.packing import Matrix, Vector, interleaved
 from octavo.layers import Rope
+from octavo.program import operands
+from octavo.program.listing import Instruction, Listing, Norm, Prepared, Value
 
 _SCORES = {"softmax": "Softmax", "chosen": "Chosen", "sigmoid": "Sigmoid"}
 
@@ -97,7 +98,10 @@ class Emitter:
         offset = self._plan.room(prepared).offset
         return _native.Prepared(space, _format_of(i), prepared.inputs, offset)
 
-    def _pieces(self, matrix: Matrix, bias: Vector | None, gated: bool) -> list[_native.Piece]:
+    def _pieces(
+        self, matrix: operands.Matrix, bias: Vector | None, gated: bool
+    ) -> list[_native.Piece]:
+        assert isinstance(matrix, Matrix)
         if gated and bias is not None:
             bias = self._interleaved(bias.values)
         made = []
@@ -150,8 +154,9 @@ class Emitter:
 def _format_of(i: Instruction) -> _native.Format:
     """Any format of the kind that its matrices have: all read the same."""
     matrix = i.matrix if i.matrix is not None else i.experts.matrices[0] if i.experts else None
-    assert matrix is not None, i.op
-    return matrix.pieces[0].native.format
+    assert isinstance(matrix, Matrix), i.op
+    format_: _native.Format = matrix.pieces[0].native.format
+    return format_
 
 
 def _norm(norm: Norm) -> _native.NormShape:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from octavo.backends.base import StepSize, TensorSize
 from octavo.backends.native import _native
-from octavo.backends.native.matrices import PANEL, CpuWeights, choose_format
+from octavo.backends.native.packing import PANEL, CpuWeights, choose_format
 
 # Rows of the residual stream, of what was normalised and of what is added, that live at once.
 _HIDDEN_ROWS = 3

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo.models.gguf.facts import Facts
+from octavo.models.gguf.keys import Facts
 from octavo.models.gguf.rope import partial_rotation
 
 Values = dict[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.loader.errors import UnsupportedFormatError, quote
-from octavo.models.gguf.facts import Facts
+from octavo.models.gguf.keys import Facts
 
 FREQUENCY_DIVISORS = "rope_freqs.weight"
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from octavo.api.outputs import CompletionOutput, RequestOutput
 from octavo.core.sampling_params import SamplingParams
-from octavo.frontend.outputs import CompletionOutput, RequestOutput
-from octavo.frontend.preparer import Prepared
 from octavo.server.admission import Ticket
-from octavo.server.call import Call, encode
-from octavo.server.errors import invalid
 from octavo.server.generation import Generation, Plan
+from octavo.server.http.deadline import Supervisor
+from octavo.server.http.errors import invalid
+from octavo.server.http.exchange import Call, encode
+from octavo.server.openai.common import TEXT, Template, admitted, closing
 from octavo.server.openai.conversation import conversation_job
 from octavo.server.openai.logprobs import TokenTexts, chat_logprobs, prompt_logprobs
 from octavo.server.openai.parameters import (
@@ -21,7 +22,6 @@ from octavo.server.openai.parameters import (
     sampling_of,
     seconds_of,
 )
-from octavo.server.openai.serve import TEXT, Template, admitted, closing
 from octavo.server.schema.chat import (
     AnswerMessage,
     ChatChoice,
@@ -33,7 +33,7 @@ from octavo.server.schema.chat import (
     Delta,
 )
 from octavo.server.schema.usage import Usage
-from octavo.server.supervision import Supervisor
+from octavo.text.prompt_worker import Prepared
 
 ANSWERER = "assistant"
 

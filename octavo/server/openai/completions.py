@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from octavo.api.outputs import CompletionOutput, RequestOutput
 from octavo.core.sampling_params import SamplingParams
-from octavo.frontend.outputs import CompletionOutput, RequestOutput
-from octavo.frontend.preparer import Job, Prepared
 from octavo.server.admission import Ticket
-from octavo.server.call import Call, encode
-from octavo.server.errors import ApiError, invalid
 from octavo.server.generation import Generation, Plan
+from octavo.server.http.deadline import Supervisor
+from octavo.server.http.errors import ApiError, invalid
+from octavo.server.http.exchange import Call, encode
+from octavo.server.openai.common import TEXT, Template, admitted, closing
 from octavo.server.openai.logprobs import (
     TokenTexts,
     Told,
@@ -27,7 +28,6 @@ from octavo.server.openai.parameters import (
     sampling_of,
     seconds_of,
 )
-from octavo.server.openai.serve import TEXT, Template, admitted, closing
 from octavo.server.schema.completion import (
     MAX_PROMPTS,
     CompletionChoice,
@@ -37,7 +37,7 @@ from octavo.server.schema.completion import (
 )
 from octavo.server.schema.sampling import MAX_N
 from octavo.server.schema.usage import Usage
-from octavo.server.supervision import Supervisor
+from octavo.text.prompt_worker import Job, Prepared
 
 DEFAULT_MAX_TOKENS = 16
 _SUBJECT = re.compile(r"^(the )?prompt\b")

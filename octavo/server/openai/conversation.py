@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.frontend.messages import OWN_VARIABLES
-from octavo.frontend.preparer import Conversation, Job
-from octavo.server.config import ServerConfig
-from octavo.server.errors import invalid, not_yet
+from octavo.server.http.errors import invalid, not_yet
 from octavo.server.schema.chat import ChatRequest, ContentPart, Message
 from octavo.server.schema.tokens import TokenizeRequest
+from octavo.server.settings import ServerConfig
+from octavo.text.chat.messages import OWN_VARIABLES
+from octavo.text.prompt_worker import Conversation, Job
 
 _TEXT_TYPES = ("text", "input_text", "output_text")
 _MAY_SAY_NOTHING = ("assistant",)  # as an answer of calls alone, or a refusal

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from octavo.frontend.outputs import Logprob
-from octavo.frontend.tokenizer import Tokenizer
+from octavo.api.outputs import Logprob
 from octavo.server.schema.chat import ChatLogprobs, TokenLogprob, TopLogprob
 from octavo.server.schema.completion import CompletionLogprobs
+from octavo.text.tokenizer import Tokenizer
 
 NEVER = -9999.0  # JSON has no minus infinity
 Told = Mapping[int, Logprob] | None  # the token that stands there first

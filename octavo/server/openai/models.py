@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.server.call import Call
+from octavo.server.http.exchange import Call
 
 
 def _card(call: Call, name: str) -> dict[str, Any]:

@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
+from octavo.api.requests import Options
 from octavo.core.sampling_params import NO_LIMIT, RequestOutputKind, SamplingParams
-from octavo.frontend.desk import Options
-from octavo.frontend.preparer import Prepared
-from octavo.server.call import Call
 from octavo.server.engine import ModelFacts
-from octavo.server.errors import invalid
+from octavo.server.http.errors import invalid
+from octavo.server.http.exchange import Call
 from octavo.server.schema.sampling import CommonRequest
+from octavo.text.prompt_worker import Prepared
 
 NO_SEED = -1  # as vLLM has it: drawn for the request
 _FROM_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from octavo.frontend.preparer import Job
-from octavo.server.call import Call
-from octavo.server.errors import invalid
+from octavo.server.http.errors import invalid
+from octavo.server.http.exchange import Call
+from octavo.server.openai.common import admitted
 from octavo.server.openai.conversation import conversation_job
-from octavo.server.openai.serve import admitted
 from octavo.server.schema.tokens import (
     DetokenizeRequest,
     DetokenizeResponse,
     TokenizeRequest,
     TokenizeResponse,
 )
+from octavo.text.prompt_worker import Job
 
 
 async def tokenize(call: Call) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from octavo.server.errors import ApiError, invalid
+from octavo.server.http.errors import ApiError, invalid
 from octavo.server.schema.nested import Unknown, lenient_decoder, refused_name, unknown_names
 from octavo.server.schema.unsupported import IGNORED, UNSUPPORTED, check_unsupported, read_over
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.server.errors import not_yet
+from octavo.server.http.errors import not_yet
 
 
 @dataclass(frozen=True, slots=True)

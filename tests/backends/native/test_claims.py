@@ -16,17 +16,17 @@ import pytest
 
 from octavo.backends.native import _native
 from octavo.backends.native.backend import NativeBackend, NativeOptions
-from octavo.backends.native.fusion import take_into_attention
-from octavo.backends.native.listing import Listing, RecordingError, Value
-from octavo.backends.native.recorder import Ids, Recorder
 from octavo.layers import Linear, PagedAttention, Rope, Routing
 from octavo.loader import resolve
 from octavo.loader.dequantize import is_readable
-from octavo.loader.gguf_types import TENSOR_TYPES
+from octavo.loader.gguf.types import TENSOR_TYPES
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import open_model
 from octavo.models.registry import FAMILIES
+from octavo.program.fusion import take_into_attention
+from octavo.program.listing import Listing, RecordingError, Value
+from octavo.program.recorder import Ids, Recorder
 from tests.backends.native.test_gemm_quantized import CODES, random_blocks
 from tests.loader.make_files import F32, STRING, U32, GGUFTensor, f32_tensor, write_gguf
 from tests.models.made_up import CONFIGS, EXPERTS, SIZES, MadeUpWeights, make_model

@@ -7,7 +7,8 @@ import pytest
 from numpy.typing import NDArray
 
 from octavo.backends.native import _native
-from octavo.loader import dequantize, gguf_types
+from octavo.loader import dequantize
+from octavo.loader.gguf import types as gguf_types
 from octavo.loader.tensor_type import TensorType
 
 Bytes = NDArray[np.uint8]

@@ -11,7 +11,8 @@ import pytest
 
 from benchmarks.perplexity import EXACT, MADE, Cost, Rounded, cut, losses_of, perplexity
 from octavo.backends.native.backend import NativeBackend, NativeOptions
-from octavo.config import CpuWeights
+from octavo.backends.native.packing import Matrix
+from octavo.engine_arguments import CpuWeights
 from octavo.loader import resolve
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
@@ -65,8 +66,8 @@ def test_rounded_weights_are_those_that_the_format_keeps(
     matrices = [(one.matrix, other.matrix) for one, other in pairs if one.op == "Gemm"]
     assert matrices
     for one, other in matrices:
-        assert one is not None
-        assert other is not None
+        assert isinstance(one, Matrix)
+        assert isinstance(other, Matrix)
         for row in range(min(one.pieces[0].native.outputs, 40)):
             expected = one.pieces[0].native.row(row)
             np.testing.assert_array_equal(other.pieces[0].native.row(row), expected)

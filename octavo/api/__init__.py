@@ -1,0 +1,1 @@
+"""The Python API: `LLM` and `AsyncLLM`, their prompts, requests and outputs."""

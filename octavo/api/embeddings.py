@@ -1,0 +1,63 @@
+"""Prompts as vectors: how they are asked for, and what the user gets."""
+
+from __future__ import annotations
+
+import math
+
+from octavo.api.outputs import (
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    PoolingOutput,
+    PoolingRequestOutput,
+    RequestError,
+    RequestOutput,
+)
+from octavo.core.sampling_params import Pooling, RequestOutputKind, SamplingParams
+
+
+def asking_for(pooling: Pooling) -> SamplingParams:
+    """A request that is only about its prompt; a token comes with the prompt's last step."""
+    return SamplingParams(
+        max_tokens=1,
+        temperature=0.0,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+        pooling=pooling,
+    )
+
+
+def pooled(output: RequestOutput) -> PoolingRequestOutput:
+    """The vector as the model gives it."""
+    return PoolingRequestOutput(
+        output.request_id,
+        PoolingOutput(_vector(output)),
+        output.prompt_token_ids,
+        output.num_cached_tokens,
+        output.finished,
+    )
+
+
+def embedded(output: RequestOutput, normalize: bool) -> EmbeddingRequestOutput:
+    """The vector as an embedding, brought to length one if wanted."""
+    vector = _vector(output)
+    return EmbeddingRequestOutput(
+        output.request_id,
+        EmbeddingOutput(of_length_one(vector) if normalize else vector),
+        output.prompt_token_ids,
+        output.num_cached_tokens,
+        output.finished,
+    )
+
+
+def of_length_one(values: list[float]) -> list[float]:
+    """A vector's direction; nothing has none, and stays as it is."""
+    length = math.hypot(*values)
+    return [value / length for value in values] if length else values
+
+
+def _vector(output: RequestOutput) -> list[float]:
+    if output.hidden_state is None:
+        raise RequestError(
+            f"request {output.request_id} was aborted before the whole of its prompt was computed"
+        )
+    return output.hidden_state

@@ -1,0 +1,41 @@
+"""A model's name to an engine in this process and a desk in front of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from octavo.api.text_model import TextModel, load_tokenizer
+from octavo.client.processors import check_processors
+from octavo.core.sampling_params import LogitsProcessor
+from octavo.engine.build import LocalEngine, start_local_engine
+from octavo.engine_arguments import EngineArguments
+from octavo.loader import Source, resolve
+from octavo.models.load import OpenedModel
+from octavo.text.tokenizer import Tokenizer
+
+
+class LocalModel(TextModel):
+    """An engine, a desk, and the text side of one model."""
+
+    def __init__(
+        self, arguments: EngineArguments, processors: Mapping[str, LogitsProcessor] | None = None
+    ) -> None:
+        check_processors(processors)
+        tokenizers: list[Tokenizer] = []
+
+        def load(opened: OpenedModel, source: Source) -> None:
+            if arguments.tokenizer is None:
+                tokenizers.append(load_tokenizer(source, opened.checkpoint))
+            else:
+                tokenizers.append(load_tokenizer(resolve(arguments.tokenizer)))
+
+        self.engine: LocalEngine = start_local_engine(
+            arguments, processors=processors, meanwhile=load
+        )
+        self.core = self.engine.core
+        super().__init__(self.engine.facts, arguments, tuple(processors or ()), *tokenizers)
+
+    def release(self) -> None:
+        """Let go of the engine: the weights' and the cache's memory. The tokenizer stays."""
+        if hasattr(self, "engine"):
+            del self.engine, self.core

@@ -1,0 +1,103 @@
+"""What a user gets back: the text and tokens of a request, and how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from octavo.client.client import EngineDeadError
+from octavo.core.sampling_params import RequestError
+from octavo.core.stats import RequestStats
+
+__all__ = [
+    "CompletionOutput",
+    "EngineDeadError",
+    "Logprob",
+    "Logprobs",
+    "PoolingOutput",
+    "PromptLogprobs",
+    "RequestError",
+    "RequestOutput",
+]
+
+
+class Logprob(NamedTuple):
+    """One token's log-probability at one position."""
+
+    logprob: float
+    rank: int | None = None  # 1 is the most probable
+    decoded_token: str | None = None
+
+
+# At each position: the tokens that were asked for, the one that was chosen among them.
+Logprobs = list[dict[int, Logprob]]
+PromptLogprobs = list[dict[int, Logprob] | None]  # nothing comes before the first token
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One of the `n` continuations of a prompt."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    cumulative_logprob: float | None = None
+    logprobs: Logprobs | None = None
+    finish_reason: str | None = None  # "stop", "length", "abort" or "error"
+    stop_reason: int | str | None = None  # the stop string or stop token; None for an EOS
+    error: str | None = None  # what went wrong, where finish_reason is "error"
+
+    def finished(self) -> bool:
+        """Whether nothing more will come."""
+        return self.finish_reason is not None
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """A request: its prompt, and what has been generated so far (or since the last time)."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool = False
+    prompt_logprobs: PromptLogprobs | None = None
+    hidden_state: list[float] | None = None  # of the prompt, as `pooling` asks
+    num_cached_tokens: int | None = None  # of the prompt, for the first continuation
+    metrics: RequestStats | None = None  # of the first continuation: where the time went
+
+
+@dataclass(slots=True)
+class EmbeddingOutput:
+    """An embedding."""
+
+    embedding: list[float]
+
+
+@dataclass(slots=True)
+class EmbeddingRequestOutput:
+    """What `embed` gives for one prompt."""
+
+    request_id: str
+    outputs: EmbeddingOutput
+    prompt_token_ids: list[int]
+    num_cached_tokens: int | None = None
+    finished: bool = True
+
+
+@dataclass(slots=True)
+class PoolingOutput:
+    """A pooled hidden state as the model gives it."""
+
+    data: list[float]
+
+
+@dataclass(slots=True)
+class PoolingRequestOutput:
+    """What `encode` gives for one prompt."""
+
+    request_id: str
+    outputs: PoolingOutput
+    prompt_token_ids: list[int]
+    num_cached_tokens: int | None = None
+    finished: bool = True

@@ -1,0 +1,75 @@
+"""What each instruction of a step has to read and to compute, counted from its shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from octavo.program.listing import Instruction
+from octavo.program.operands import Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceSize:
+    """The rows of one sequence in a step, which stand at `first` and on; how many want logits."""
+
+    first: int
+    rows: int
+    logits: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Bytes of weights, or of keys and values; a multiplication and an addition are two."""
+
+    bytes_read: int = 0
+    operations: int = 0
+
+
+def work_of(i: Instruction, sequences: Sequence[SequenceSize], kv_bytes: float, top_k: int) -> Work:
+    """Of one instruction; `kv_bytes` is what a number of the cache takes, its scale included.
+
+    Of experts those are counted that so many independent choices would use; a sequence's keys and
+    values count once, however many of its rows see them.
+    """
+    wanted = sum(each.logits for each in sequences)
+    rows = {
+        "Tokens": sum(each.rows for each in sequences),
+        "Wanted": wanted,
+        "Logits": wanted,
+        "Hidden": 0,
+    }
+    if i.attend is not None:
+        return _attention(i, sequences, kv_bytes)
+    if i.experts is not None and i.op != "SortPairs":
+        count = len(i.experts.matrices)
+        used = count * (1 - (1 - top_k / count) ** rows[i.space])
+        one = _product(i.experts.matrices[0], rows[i.space] * top_k)
+        return Work(round(one.bytes_read * used), one.operations)
+    if i.op == "Gemm":
+        assert i.matrix is not None
+        assert i.prepared is not None
+        return _product(i.matrix, rows[i.prepared.space])
+    if i.op == "Embed":
+        assert i.matrix is not None
+        return Work(i.matrix.num_bytes * rows["Tokens"] // i.matrix.outputs)
+    return Work()
+
+
+def _product(matrix: Matrix, rows: int) -> Work:
+    return Work(matrix.num_bytes if rows else 0, 2 * rows * matrix.outputs * matrix.inputs)
+
+
+def _attention(i: Instruction, sequences: Sequence[SequenceSize], kv_bytes: float) -> Work:
+    attend = i.attend
+    assert attend is not None
+    read = products = 0
+    for each in sequences:
+        seen = [
+            min(position + 1, attend.window or position + 1)
+            for position in range(each.first, each.first + each.rows)
+        ]
+        read += each.first + each.rows - (each.first + 1 - seen[0])
+        products += sum(seen)
+    numbers = 2 * read * attend.kv_heads * attend.head_dim
+    return Work(round(numbers * kv_bytes), 4 * products * attend.heads * attend.head_dim)

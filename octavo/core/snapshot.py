@@ -1,0 +1,74 @@
+"""An engine's statistics at one moment, as they are sent to the front end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from octavo.core.engine import EngineCore
+from octavo.core.stats import StepStats
+
+MAX_STEPS_SENT = 64  # in one snapshot; the engine itself remembers more
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSnapshot:
+    """Totals since the engine's start, how full it is, and its newest steps."""
+
+    taken_at: float = 0.0  # on the monotonic clock
+    num_steps: int = 0
+    num_tokens: int = 0
+    num_prefill_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+    num_drafts: int = 0
+    num_accepted_drafts: int = 0
+    num_finished: dict[str, int] = field(default_factory=dict)
+    num_running: int = 0
+    num_waiting: int = 0
+    num_free_blocks: int = 0
+    num_blocks: int = 0
+    is_paused: bool = False
+    recent: tuple[StepStats, ...] = ()
+
+    def after(self, earlier: EngineSnapshot) -> EngineSnapshot:
+        """This one, with the totals of engines before it added: totals never fall."""
+        finished = dict(earlier.num_finished)
+        for reason, count in self.num_finished.items():
+            finished[reason] = finished.get(reason, 0) + count
+        totals = {name: getattr(self, name) + getattr(earlier, name) for name in _TOTALS}
+        return replace(self, num_finished=finished, **totals)
+
+
+_TOTALS = (
+    "num_steps",
+    "num_tokens",
+    "num_prefill_tokens",
+    "num_cached_tokens",
+    "num_preemptions",
+    "num_drafts",
+    "num_accepted_drafts",
+)
+
+
+def take_snapshot(core: EngineCore, now: float) -> EngineSnapshot:
+    """The engine's statistics as they are now."""
+    scheduler = core.scheduler
+    stats = scheduler.stats
+    num_recent = len(stats.recent)
+    return EngineSnapshot(
+        taken_at=now,
+        num_steps=stats.num_steps,
+        num_tokens=stats.num_tokens,
+        num_prefill_tokens=stats.num_prefill_tokens,
+        num_cached_tokens=stats.num_cached_tokens,
+        num_preemptions=stats.num_preemptions,
+        num_drafts=stats.num_drafts,
+        num_accepted_drafts=stats.num_accepted_drafts,
+        num_finished=dict(stats.num_finished),
+        num_running=len(scheduler.sequences) - scheduler.queue.num_waiting,
+        num_waiting=scheduler.queue.num_waiting,
+        num_free_blocks=scheduler.kv.pool.num_free,
+        num_blocks=scheduler.config.num_blocks,
+        is_paused=scheduler.paused,
+        recent=tuple(stats.recent[index] for index in range(-min(num_recent, MAX_STEPS_SENT), 0)),
+    )

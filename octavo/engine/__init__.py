@@ -1,0 +1,1 @@
+"""The engine's process: builds the core, the executor and the runner of a model, and runs them."""

@@ -1,0 +1,167 @@
+"""Builds a whole engine in this process: files, model, backend, runner, executor, core."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from octavo import env
+from octavo.backends.base import Backend
+from octavo.core.engine import EngineCore, Executor
+from octavo.core.sampling_params import LogitsProcessor
+from octavo.engine.memory_check import Scales
+from octavo.engine_arguments import EngineArguments
+from octavo.exec.inline import InlineExecutor
+from octavo.loader import Source
+from octavo.loader import resolve as resolve_source
+from octavo.models.build import bind
+from octavo.models.generation import GenerationDefaults
+from octavo.models.kv_layout import place_layers
+from octavo.models.load import OpenedModel, open_model
+from octavo.observe.collection import no_collection
+from octavo.resolve import EngineConfig, resolve
+from octavo.runner.model_runner import ModelRunner
+from octavo.wire.facts import EngineFacts
+
+log = logging.getLogger(__name__)
+
+_KV_DTYPES: dict[str, Literal["bfloat16", "int8"]] = {"auto": "bfloat16", "int8": "int8"}
+
+
+@dataclass(frozen=True, slots=True)
+class LocalEngine:
+    """An engine, and what the front end must know of its model."""
+
+    core: EngineCore
+    config: EngineConfig
+    source: Source
+    generation: GenerationDefaults
+    facts: EngineFacts
+
+
+class _Stopwatch:
+    """The parts of a start-up, one after the other."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._last = self.began = clock()
+        self.laps: list[tuple[str, float]] = []
+
+    def lap(self, what: str) -> None:
+        """All since the last lap was this."""
+        now = self._clock()
+        self.laps.append((what, round(now - self._last, 4)))
+        self._last = now
+
+
+@no_collection()
+def start_local_engine(
+    arguments: EngineArguments,
+    *,
+    processors: Mapping[str, LogitsProcessor] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    wrap: Callable[[Executor], Executor] | None = None,
+    meanwhile: Callable[[OpenedModel, Source], None] | None = None,
+) -> LocalEngine:
+    """Everything from a model's name to an engine that can be stepped.
+
+    `wrap` may put something of its own around the executor. `meanwhile` is called while the
+    weights are brought to their places, which leaves this thread free.
+    """
+    watch = _Stopwatch(clock)
+    source = resolve_source(arguments.model)
+    opened = open_model(source, arguments.max_model_len)
+    layout = place_layers(opened.model)
+    watch.lap("find and open the model's files")
+    config = resolve(arguments, opened, layout)
+    watch.lap("choose the settings")
+    backend = make_backend(config)
+    watch.lap("import the backend")
+    scales = Scales(config.bill)
+    bind(opened.model, backend, opened.weights)
+    watch.lap("begin to load the weights")
+    backend.prepare(opened.model, layout, config.core.num_blocks, config.core.block_size)
+    runner = ModelRunner(backend, opened.spec.vocabulary, config.core, processors=processors)
+    executor: Executor = InlineExecutor(runner)
+    if wrap is not None:
+        executor = wrap(executor)
+    core = EngineCore(config.core, executor, clock, secrets.token_bytes(32))
+    _warn_if_short(core.longest_tokens, config.core.max_model_len)
+    watch.lap("set up the KV cache and the runner")
+    if meanwhile is not None:
+        meanwhile(opened, source)
+        watch.lap("load the tokenizer meanwhile")
+    backend.settle()
+    scales.weigh(backend.weight_bytes)
+    watch.lap("load the weights to the end")
+    log.info("%s is ready after %.1f s", opened.architecture, clock() - watch.began)
+    memory = {
+        "weights": backend.weight_bytes,
+        "step": config.bill.step_bytes,
+        "KV cache": config.core.num_blocks * config.bill.block_bytes,
+    }
+    facts = _facts(source, opened, config, core.longest_tokens, memory, watch.laps)
+    return LocalEngine(core, config, source, opened.generation, facts)
+
+
+def _warn_if_short(longest_tokens: int, max_model_len: int) -> None:
+    """A cache whose number of blocks was given may be as small as one likes, but not silently."""
+    if longest_tokens < max_model_len:
+        log.warning(
+            "a sequence can have %d tokens, its prompt among them, and not the %d of "
+            "max_model_len: the KV cache holds no more; raise num_gpu_blocks_override, or leave it "
+            "out",
+            longest_tokens,
+            max_model_len,
+        )
+
+
+def make_backend(config: EngineConfig) -> Backend:
+    """What was chosen; nothing of the others is imported."""
+    if config.backend == "torch":
+        from octavo.backends.torch.backend import TorchBackend
+
+        return TorchBackend(config.dtype)
+    from octavo.backends.native.backend import NativeBackend, NativeOptions
+
+    asked = config.arguments
+    is_exact = asked.dtype == "float32"
+    return NativeBackend(
+        NativeOptions(
+            kv_dtype="float32" if is_exact else _KV_DTYPES[asked.kv_cache_dtype],
+            weights="float32" if is_exact else asked.cpu_weights,
+            num_threads=asked.num_threads or env.cpu_threads(),
+            instruction_set=env.cpu_instruction_set(),
+        )
+    )
+
+
+def _facts(
+    source: Source,
+    opened: OpenedModel,
+    config: EngineConfig,
+    longest_tokens: int,
+    memory: dict[str, int],
+    laps: list[tuple[str, float]],
+) -> EngineFacts:
+    return EngineFacts(
+        name=source.name,
+        architecture=opened.architecture,
+        directory=str(source.directory),
+        weights=tuple(map(str, source.weights)),
+        vocabulary=config.spec.vocabulary,
+        max_model_len=config.core.max_model_len,
+        longest_tokens=longest_tokens,
+        block_size=config.core.block_size,
+        num_blocks=config.core.num_blocks,
+        max_num_seqs=config.core.max_num_seqs,
+        max_num_waiting=config.core.max_num_waiting,
+        dtype=config.dtype,
+        generation=opened.generation,
+        memory_bytes=memory,
+        start_seconds=tuple(laps),
+    )

@@ -1,1 +1,0 @@
-"""Text on one side, tokens on the other: what stands between a client's words and the core."""

@@ -1,0 +1,1 @@
+"""GGUF files: a reader that checks every offset, size and string."""

@@ -1,0 +1,208 @@
+"""A GGUF file's tensors as the binder wants them: by Hugging Face names, as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.backends.base import StoredRows
+from octavo.loader import Checkpoint, CheckpointError, TensorInfo, check_tensors
+from octavo.loader.dequantize import dequantize
+from octavo.loader.errors import TensorMismatchError, quote
+from octavo.models.checkpoint_weights import stored_rows
+from octavo.models.gguf.names import ROPE_TENSORS, TABLES, Original, Table
+from octavo.models.gguf.undo import AS_STORED, Heads
+
+Floats = NDArray[np.float32]
+
+_MOST_EXPERTS = 1 << 16
+_SUFFIXES = (".weight", ".bias")
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where one original tensor is stored."""
+
+    stored: tuple[str, ...]
+    original: Original
+    index: int | None = None  # along the stored tensor's first axis; None: all of it
+
+    @property
+    def label(self) -> str:
+        """The stored name, as a person finds it in the file."""
+        return " + ".join(self.stored) + ("" if self.index is None else f"[{self.index}]")
+
+
+class GgufWeights:
+    """Implements `octavo.models.build.Weights`."""
+
+    def __init__(self, checkpoint: Checkpoint, config: Mapping[str, Any]) -> None:
+        self._checkpoint = checkpoint
+        heads = config["num_attention_heads"]
+        self._heads = Heads(heads, config.get("num_key_value_heads", heads))
+        self._table = _table(checkpoint)
+        self._sources: dict[str, _Source] = {}
+        self._unknown: list[str] = []
+        parts = {name for original in self._table.values() for name in original.also}
+        for name in checkpoint.tensors:
+            self._add(name, parts)
+        self._shapes = {name: self._shape(source) for name, source in self._sources.items()}
+        # The memory's bill asks for all of them before they are bound: their orders are found once.
+        self._stored: dict[str, StoredRows | None] = {}
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return self._shapes
+
+    def read(self, name: str) -> Floats:
+        source = self._sources.get(name)
+        if source is None:
+            raise TensorMismatchError(
+                f"there is no {self._label(name)} ({quote(name)})", path=self._checkpoint.path
+            )
+        arrays = [self._read(stored, source.index) for stored in source.stored]
+        try:
+            return source.original.undo.values(arrays, self._heads)
+        except CheckpointError as error:
+            raise error.at(self._checkpoint.path, source.label) from None
+
+    def stored(self, name: str) -> StoredRows | None:
+        if name in self._stored:
+            return self._stored[name]
+        rows = self._find_stored(name)
+        if rows is None or rows.is_file:  # a copy, of what was misaligned, is not kept
+            self._stored[name] = rows
+        return rows
+
+    def _find_stored(self, name: str) -> StoredRows | None:
+        source = self._sources[name]
+        undo = source.original.undo
+        if not undo.moves_rows or len(source.stored) > 1:
+            return None
+        rows = stored_rows(self._checkpoint, source.stored[0], source.index)
+        if rows is None or len(self._shapes[name]) > 2:
+            return rows if undo is AS_STORED else None
+        # How the rows of a matrix move is what becomes of their numbers.
+        numbers = np.arange(len(rows), dtype=np.float32)[:, None]
+        order = undo.values([numbers], self._heads)[:, 0].astype(np.int64)
+        return rows.reordered(order)
+
+    def stored_type(self, name: str) -> str | None:
+        rows = self.stored(name)
+        return None if rows is None else rows.type
+
+    def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
+        """The checkpoint's own check, in the file's own names."""
+        there = {source.label: self._info(name) for name, source in self._sources.items()}
+        there.update((name, self._checkpoint.info(name)) for name in self._unknown)
+        view = Checkpoint(self._checkpoint.path, there, self._checkpoint.metadata)
+        wanted = {self._label(name): shape for name, shape in expected.items()}
+        check_tensors(view, wanted, may_be_extra=[self._label(name) for name in extra])
+
+    def _add(self, name: str, parts: set[str]) -> None:
+        pattern, numbers = _pattern(name)
+        found = _look_up(self._table, pattern)
+        if found is None:
+            if pattern not in parts and name not in ROPE_TENSORS:
+                self._unknown.append(name)
+            return
+        original, suffix = found
+        stored = (name, *(_filled(part, numbers) for part in original.also))
+        if not all(part in self._checkpoint for part in stored):
+            return  # the check will say which original is missing
+        target = _filled(original.name, numbers) + suffix
+        if "@" not in target:
+            self._sources[target] = _Source(stored, original)
+            return
+        shape = self._checkpoint.info(name).shape
+        if len(shape) < 2 or shape[0] > _MOST_EXPERTS:
+            raise TensorMismatchError(
+                f"has shape {list(shape)}, and must have an axis of at most {_MOST_EXPERTS:,}"
+                " experts or heads before the others",
+                path=self._checkpoint.path,
+                tensor=name,
+            )
+        for index in range(shape[0]):
+            self._sources[target.replace("@", str(index))] = _Source(stored, original, index)
+
+    def _shape(self, source: _Source) -> tuple[int, ...]:
+        shapes = [self._checkpoint.info(name).shape for name in source.stored]
+        if source.index is not None:
+            shapes = [shape[1:] for shape in shapes]
+        try:
+            return source.original.undo.shape(shapes)
+        except CheckpointError as error:
+            raise error.at(self._checkpoint.path, source.label) from None
+
+    def _info(self, name: str) -> TensorInfo:
+        """The stored tensor, with the original's shape."""
+        source = self._sources[name]
+        infos = [self._checkpoint.info(stored) for stored in source.stored]
+        num_bytes = sum(info.num_bytes for info in infos)
+        if source.index is not None:
+            num_bytes //= infos[0].shape[0]
+        first = infos[0]
+        return TensorInfo(
+            source.label, self._shapes[name], first.type, first.file, first.offset, num_bytes
+        )
+
+    def _read(self, stored: str, index: int | None) -> Floats:
+        if index is None:
+            return self._checkpoint.read_float32(stored)
+        info = self._checkpoint.info(stored)
+        try:
+            return dequantize(self._checkpoint.read(stored)[index], info.type)
+        except CheckpointError as error:
+            raise error.at(info.path, stored) from None
+
+    def _label(self, name: str) -> str:
+        """What the file calls, or would call, an original tensor."""
+        if name in self._sources:
+            return self._sources[name].label
+        pattern, numbers = _pattern(name)
+        for stored, original in self._table.items():
+            for suffix in ("", *_SUFFIXES):
+                if original.name + suffix == pattern:
+                    index = f"[{numbers[1]}]" if len(numbers) > 1 and "@" not in stored else ""
+                    names = (stored + suffix, *original.also)
+                    return " + ".join(_filled(part, numbers) for part in names) + index
+        return name
+
+
+def _table(checkpoint: Checkpoint) -> Table:
+    architecture = checkpoint.metadata.string("general.architecture")
+    if architecture == "falcon" and "blk.0.attn_norm_2.weight" in checkpoint:
+        architecture = "falcon, two norms"
+    return TABLES[architecture]
+
+
+def _look_up(table: Table, pattern: str) -> tuple[Original, str] | None:
+    """The original, and the suffix that its name still lacks."""
+    if pattern in table:
+        return table[pattern], ""
+    for suffix in _SUFFIXES:
+        stem = pattern.removesuffix(suffix)
+        if stem != pattern and stem in table:
+            return table[stem], suffix
+    return None
+
+
+def _pattern(name: str) -> tuple[str, list[str]]:
+    """A name with its first number as `*` and its second as `@`, and the numbers."""
+    numbers: list[str] = []
+    words = name.split(".")
+    for place, word in enumerate(words):
+        if word.isdecimal() and word.isascii() and len(numbers) < 2:
+            words[place] = "*@"[len(numbers)]
+            numbers.append(word)
+    return ".".join(words), numbers
+
+
+def _filled(pattern: str, numbers: list[str]) -> str:
+    """The pattern with its numbers; an `@` that has none stays."""
+    for sign, number in zip("*@", numbers, strict=False):
+        pattern = pattern.replace(sign, number)
+    return pattern

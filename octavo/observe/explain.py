@@ -1,0 +1,205 @@
+"""Where a request's time went, in order, and the one sentence that says why and what moves it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo.core import stats as why
+from octavo.core.sampling_params import SamplingParams
+from octavo.core.stats import RequestStats
+
+MAX_PARTS = 128  # prefill chunks listed one by one
+_HELD = {
+    why.SEATS: "all seats were taken (max_num_seqs)",
+    why.BUDGET: "each step's tokens were spent (max_num_batched_tokens)",
+    why.BLOCKS: "too few KV blocks were free",
+    why.ADAPTERS: "other adapters were running (max_loras)",
+    why.PREFIX: "another request was computing the same prefix",
+    why.PAUSED: "an operator had paused the engine",
+    why.TURN: "a step had to end first",
+    why.RESTART: "the engine had died and was being started again",
+}
+_ADVICE = {
+    "template": "a shorter conversation or a simpler chat template moves it",
+    "tokenize": "a shorter prompt, or one sent as token ids, moves it",
+    "door": "more seats (max_num_seqs) or another replica move it",
+    why.SEATS: "max_num_seqs moves it",
+    why.BUDGET: "max_num_batched_tokens moves it",
+    why.BLOCKS: "more KV memory (kv_cache_memory_bytes) or a smaller max_tokens moves it",
+    why.ADAPTERS: "max_loras moves it",
+    why.PREFIX: "nothing need be moved: the prefix would have had to be computed anyhow",
+    why.PAUSED: "resuming sooner moves it",
+    why.TURN: "smaller steps (max_num_batched_tokens) move it",
+    why.RESTART: "the log says why the engine died",
+    "prefill": "a shorter prompt, a cached prefix or a larger max_num_batched_tokens moves it",
+    "decode": "a smaller max_tokens, or fewer requests at once (max_num_seqs), moves it",
+    "preempted": "more KV memory (kv_cache_memory_bytes) or a smaller max_num_seqs moves it",
+    "client": "a faster reader or a better connection moves it",
+}
+_NAMES = {
+    "template": "the chat template",
+    "tokenize": "tokenising the prompt",
+    "door": "waiting at the server's door for the engine to have room",
+    "prefill": "computing the prompt",
+    "decode": "generating tokens one after the other",
+    "preempted": "computing again what preemptions had dropped",
+    "client": "waiting for a slow client",
+}
+
+
+@dataclass(slots=True)
+class Record:
+    """What is noted of one request while it lives; times are of the monotonic clock."""
+
+    request_id: str
+    owner: str
+    began: float
+    template_seconds: float = 0.0
+    tokenize_seconds: float = 0.0
+    prepared_at: float | None = None
+    entered_at: float | None = None
+    first_byte_at: float | None = None
+    ended_at: float | None = None
+    client_seconds: float = 0.0
+    stats: RequestStats | None = None
+    parameters: dict[str, Any] = field(default_factory=dict)
+    num_prompt_tokens: int = 0
+    num_output_tokens: int = 0
+    outcome: str = "running"
+
+    def explain(self, now: float) -> dict[str, Any]:
+        """As it is told to whoever asks."""
+        shares = _shares(self, now)
+        end = self.ended_at or now
+        return {
+            "request_id": self.request_id,
+            "outcome": self.outcome,
+            "total_ms": _ms(end - self.began),
+            "time_to_first_byte_ms": _ms_since(self.began, self.first_byte_at),
+            "timeline": _timeline(self, end),
+            "prompt_tokens": self.num_prompt_tokens,
+            "cached_tokens": self.stats.num_cached_tokens if self.stats else None,
+            "completion_tokens": self.num_output_tokens,
+            "preemptions": self.stats.num_preemptions if self.stats else None,
+            "engine_restart_ms": _ms(self.stats.held_seconds.get(why.RESTART, 0.0))
+            if self.stats
+            else None,
+            "waited_for_client_ms": _ms(self.client_seconds),
+            "parameters": self.parameters,
+            "cause": _sentence(shares, end - self.began),
+        }
+
+
+class Recent:
+    """The last requests, oldest forgotten first."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        # Clients may choose ids, so one key's must not displace another's.
+        self._records: OrderedDict[tuple[str, str], Record] = OrderedDict()
+
+    def add(self, record: Record) -> None:
+        """Remember; one of the same key and id takes the earlier one's place."""
+        if self._size:
+            name = (record.owner, record.request_id)
+            self._records.pop(name, None)
+            self._records[name] = record
+            if len(self._records) > self._size:
+                self._records.popitem(last=False)
+
+    def find(self, name: str, owner: str) -> Record | None:
+        """By its request id or its response's id; another key's requests are not there."""
+        for prefix in ("chatcmpl-", "cmpl-"):
+            name = name.removeprefix(prefix)
+        return self._records.get((owner, name))
+
+
+def parameters_told(sampling: SamplingParams, **others: Any) -> dict[str, Any]:
+    """The effective parameters, without those that are what they always are."""
+    names = (
+        *("max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "n"),
+        *("presence_penalty", "frequency_penalty", "repetition_penalty", "ignore_eos"),
+        *("logprobs", "prompt_logprobs"),
+    )
+    told = {name: getattr(sampling, name) for name in names}
+    told["num_stop_strings"] = len(sampling.stop)
+    return {**told, **others}
+
+
+def _shares(record: Record, now: float) -> dict[str, float]:
+    """Seconds by cause."""
+    shares = {
+        "template": record.template_seconds,
+        "tokenize": record.tokenize_seconds,
+        "client": record.client_seconds,
+    }
+    if record.prepared_at is not None:
+        shares["door"] = (record.entered_at or now) - record.prepared_at
+    stats = record.stats
+    if stats is None:
+        return shares
+    shares.update(stats.held_seconds)
+    end = stats.finished_at or now
+    if stats.first_planned_at is not None:
+        first = stats.first_token_at or end
+        shares["prefill"] = first - stats.first_planned_at
+        again = sum(
+            chunk.applied_at - chunk.planned_at
+            for chunk in stats.chunks
+            if chunk.planned_at >= first
+        )
+        shares["preempted"] = again
+        shares["decode"] = max(0.0, end - first - again - record.client_seconds)
+    return shares
+
+
+def _sentence(shares: Mapping[str, float], total: float) -> str:
+    name, seconds = max(shares.items(), key=lambda each: each[1])
+    if total <= 0 or seconds <= 0:
+        return "Nothing took any time worth naming."
+    what = _NAMES.get(name) or f"waiting in the queue because {_HELD.get(name, name)}"
+    share = min(100.0, 100 * seconds / total)
+    told = f"{_ms(seconds)} of {_ms(total)} ms ({share:.0f} %) went into {what}"
+    return f"{told}; {_ADVICE[name]}." if name in _ADVICE else f"{told}."
+
+
+def _timeline(record: Record, end: float) -> list[dict[str, Any]]:
+    """What happened, in order, each with when it began and how long it took."""
+    parts: list[dict[str, Any]] = []
+
+    def add(what: str, begin: float, seconds: float, **more: Any) -> None:
+        begun = _ms(begin - record.began)
+        parts.append({"what": what, "at_ms": begun, "took_ms": _ms(seconds), **more})
+
+    if record.prepared_at is not None:
+        tokenised = record.prepared_at - record.tokenize_seconds
+        add("template", tokenised - record.template_seconds, record.template_seconds)
+        add("tokenize", tokenised, record.tokenize_seconds)
+        add("door", record.prepared_at, (record.entered_at or end) - record.prepared_at)
+    stats = record.stats
+    if stats is None:
+        return parts
+    planned = stats.first_planned_at or stats.finished_at or end
+    reasons = {reason: _ms(seconds) for reason, seconds in stats.held_seconds.items()}
+    add("queue", stats.added_at, planned - stats.added_at, reasons_ms=reasons)
+    for chunk in stats.chunks[:MAX_PARTS]:
+        took = chunk.applied_at - chunk.planned_at
+        add("prefill", chunk.planned_at, took, from_token=chunk.start, to_token=chunk.end)
+    if stats.num_preemptions:
+        add("preemptions", planned, 0.0, count=stats.num_preemptions, lost=stats.num_lost_tokens)
+    if stats.first_token_at is not None:
+        done = stats.finished_at or end
+        steps = stats.num_decode_steps
+        add("decode", stats.first_token_at, done - stats.first_token_at, steps=steps)
+    return parts
+
+
+def _ms(seconds: float) -> float:
+    return round(1000 * seconds, 3)
+
+
+def _ms_since(began: float, then: float | None) -> float | None:
+    return None if then is None else _ms(then - began)

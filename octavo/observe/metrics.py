@@ -1,0 +1,159 @@
+"""What is measured: `octavo:*`, or under vLLM's names for dashboards that know those.
+
+Where vLLM has a metric of the same meaning, name, type, labels and buckets are its own and only
+the prefix is ours; the others keep our prefix in either mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from octavo.core.snapshot import EngineSnapshot
+from octavo.core.stats import RequestStats
+from octavo.observe.exposition import Counter, Gauge, Histogram, Labels, Metric, expose
+
+_FIRST_TOKEN = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
+    *(10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+_BETWEEN = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    *(20.0, 40.0, 80.0),
+)
+_WHOLE = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0),
+    *(240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+_TOKENS = tuple(factor * 10**power for power in range(6) for factor in (1, 2, 5))
+_N = (1, 2, 5, 10, 20)
+
+
+class Queue(Protocol):
+    """The requests that wait in the server, before the engine has them."""
+
+    @property
+    def num_waiting(self) -> int: ...
+    @property
+    def waiting_tokens(self) -> int: ...
+    @property
+    def waiting_bytes(self) -> int: ...
+
+
+class Metrics:
+    """All metrics of one server."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        snapshot: Callable[[], EngineSnapshot | None],
+        readiness: Callable[[], float],
+    ) -> None:
+        self._queue = queue
+        self._snapshot = snapshot
+        self._readiness = readiness
+        self._shared: list[Metric] = []  # vLLM has them too
+        self._own: list[Metric] = []
+        self._add_engine()
+        self._add_requests()
+        self._add_latencies()
+        self._add_own()
+
+    def _add_engine(self) -> None:
+        add = self._shared.append
+        read = self._gauge
+        add(Gauge("num_requests_running", "Sequences running.", read(lambda s: s.num_running)))
+        add(Gauge("num_requests_waiting", "Requests waiting.", self._num_waiting))
+        add(Gauge("kv_cache_usage_perc", "KV blocks in use, 0 to 1.", read(_usage)))
+        self.preemptions = Counter("num_preemptions", "Preemptions.")
+        self.queries = Counter("prefix_cache_queries", "Prompt tokens looked up in the cache.")
+        self.hits = Counter("prefix_cache_hits", "Prompt tokens found in the cache.")
+        self._shared += [self.preemptions, self.queries, self.hits]
+
+    def _add_requests(self) -> None:
+        self.prompt_tokens = Counter("prompt_tokens", "Prompt tokens taken in.")
+        self.cached_tokens = Counter("prompt_tokens_cached", "Prompt tokens not computed again.")
+        self.generated_tokens = Counter("generation_tokens", "Tokens generated.")
+        self.success = Counter("request_success", "Requests ended.", ("finished_reason",))
+        self.prompt_length = Histogram("request_prompt_tokens", "Prompt tokens.", _TOKENS)
+        self.output_length = Histogram("request_generation_tokens", "Tokens generated.", _TOKENS)
+        self.most_tokens = Histogram(
+            "request_params_max_tokens", "max_tokens of the request.", _TOKENS
+        )
+        self.samples = Histogram("request_params_n", "n of the request.", _N)
+        self._shared += [self.prompt_tokens, self.cached_tokens, self.generated_tokens]
+        self._shared += [self.success, self.prompt_length, self.output_length]
+        self._shared += [self.most_tokens, self.samples]
+
+    def _add_latencies(self) -> None:
+        self.first_token = Histogram(
+            "time_to_first_token_seconds", "Request to first token.", _FIRST_TOKEN
+        )
+        self.between = Histogram("inter_token_latency_seconds", "Token to token.", _BETWEEN)
+        self.per_token = Histogram(
+            "request_time_per_output_token_seconds", "A request's mean, token to token.", _BETWEEN
+        )
+        self.whole = Histogram("e2e_request_latency_seconds", "Request to end.", _WHOLE)
+        self.queue = Histogram("request_queue_time_seconds", "Waiting for a slot.", _WHOLE)
+        self.inference = Histogram("request_inference_time_seconds", "Slot to end.", _WHOLE)
+        self.prefill = Histogram("request_prefill_time_seconds", "Slot to first token.", _WHOLE)
+        self.decode = Histogram("request_decode_time_seconds", "First token to end.", _WHOLE)
+        self._shared += [self.first_token, self.between, self.per_token, self.whole]
+        self._shared += [self.queue, self.inference, self.prefill, self.decode]
+
+    def _add_own(self) -> None:
+        self.responses = Counter("http_responses", "Responses.", ("route", "status"))
+        self.rejected = Counter("rejected", "Requests turned away at the door.", ("reason",))
+        self.unknown_fields = Counter("unknown_fields", "Fields of requests that nobody knows.")
+        self.disconnects = Counter("disconnects", "Clients that left before the end.")
+        self.slow_readers = Counter("slow_readers", "Clients dropped because they read nothing.")
+        self.escalations = Counter("prepared_elsewhere", "Prompts prepared in a process apart.")
+        self.killed = Counter("preparers_killed", "Preparing processes ended over a limit.")
+        self._own += [self.responses, self.rejected, self.unknown_fields, self.disconnects]
+        self._own += [self.slow_readers, self.escalations, self.killed]
+        queue = self._queue
+        self._own.append(Gauge("queue_requests", "At the door.", lambda: queue.num_waiting))
+        self._own.append(Gauge("queue_tokens", "… their tokens.", lambda: queue.waiting_tokens))
+        self._own.append(Gauge("queue_bytes", "… their bytes.", lambda: queue.waiting_bytes))
+        self._own.append(Gauge("ready", "Whether requests are served.", self._readiness))
+
+    def _gauge(self, read: Callable[[EngineSnapshot], float]) -> Callable[[], float]:
+        def value() -> float:
+            snapshot = self._snapshot()
+            return 0.0 if snapshot is None else read(snapshot)
+
+        return value
+
+    def _num_waiting(self) -> float:
+        """At the door and in the engine: both wait for the same thing."""
+        snapshot = self._snapshot()
+        inside = 0 if snapshot is None else snapshot.num_waiting
+        return self._queue.num_waiting + inside
+
+    def observe_stats(self, stats: RequestStats, now: float) -> None:
+        """Count what the engine tells of a sequence that has ended."""
+        planned, first = stats.first_planned_at, stats.first_token_at
+        end = stats.finished_at or now
+        if planned is not None:
+            self.queue.observe(max(0.0, planned - stats.arrival))
+            self.inference.observe(max(0.0, end - planned))
+            if first is not None:
+                self.prefill.observe(max(0.0, first - planned))
+                self.decode.observe(max(0.0, end - first))
+
+    def text(self, model_name: str, prefix: str) -> bytes:
+        """Return the exposition of this moment; `prefix` is that of the metrics vLLM has too."""
+        snapshot = self._snapshot()
+        if snapshot is not None:
+            self.preemptions.raise_to(snapshot.num_preemptions)
+            self.hits.raise_to(snapshot.num_cached_tokens)
+            self.queries.raise_to(snapshot.num_cached_tokens + snapshot.num_prefill_tokens)
+        base: Labels = (("model_name", model_name), ("engine", "0"))
+        named = [(f"{prefix}:{metric.name}", metric) for metric in self._shared]
+        named += [(f"octavo:{metric.name}", metric) for metric in self._own]
+        return expose(named, base)
+
+
+def _usage(snapshot: EngineSnapshot) -> float:
+    usable = snapshot.num_blocks - 1  # one is the null block
+    return 0.0 if usable < 1 else 1.0 - min(usable, snapshot.num_free_blocks) / usable

@@ -1,0 +1,1 @@
+"""A model's forward pass recorded as a listing, and the passes that rewrite it for a backend."""

@@ -1,0 +1,58 @@
+"""A program as text, for people and for tests: a line an instruction, a line between phases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from octavo.program.listing import Instruction, Listing
+
+MEETING = "│"
+
+
+def describe(listing: Listing) -> str:
+    """One line an instruction; MEETING where all threads meet."""
+    lines = []
+    for instruction in listing:
+        if instruction.barrier:
+            lines.append(MEETING)
+        lines.append(describe_one(instruction))
+    return "\n".join(lines)
+
+
+def describe_one(instruction: Instruction) -> str:
+    """One instruction."""
+    return " ".join(_words(instruction))
+
+
+def _words(i: Instruction) -> Iterable[str]:
+    yield i.op.lower()
+    if i.norm is not None and i.op != "Norm":
+        yield "norm+"
+    if i.matrix is not None:
+        yield f"[{i.matrix.outputs}×{i.matrix.inputs} {i.matrix.formats}]"
+    if i.experts is not None:
+        yield f"of {len(i.experts.matrices)} experts"
+        if i.op != "SortPairs":
+            matrix = i.experts.matrices[0]
+            yield f"[{matrix.outputs}×{matrix.inputs} {matrix.formats}]"
+    if i.attend is not None:
+        attend = i.attend
+        yield f"{attend.heads}/{attend.kv_heads}×{attend.head_dim}"
+        if attend.window:
+            yield f"window {attend.window}"
+        if attend.q_norm or attend.k_norm:
+            yield "+qk-norm"
+        if attend.rope:
+            yield "+rope"
+    if i.bias is not None:
+        yield "+bias"
+    if i.factor != 1.0:
+        yield f"×{i.factor:g}"
+    if i.cap:
+        yield f"cap {i.cap:g}"
+    if i.activation:
+        yield f"+{i.activation}"
+    if i.gated:
+        yield "+gate"
+    if i.op == "Gemm" and i.y is not None:
+        yield "+residual"

@@ -1,0 +1,232 @@
+"""A forward pass as it was recorded: values, instructions, and the list of them.
+
+A value is some columns of a buffer; how many rows there are is known only when a step comes.
+A backend finds memory for the buffers and turns the instructions into its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from octavo.layers import Rope, Routing
+from octavo.program.operands import Experts, Matrix, Vector
+
+# What rows stand for: the step's tokens; those of them that something is wanted of, and in the
+# order in which they are asked for those whose logits or hidden states are; pairs of a token and
+# one of its experts.
+Space = Literal["Tokens", "Wanted", "Logits", "Hidden", "Pairs"]
+Place = Literal["Scratch", "LogitsOut", "HiddenOut"]
+
+
+class RecordingError(NotImplementedError):
+    """A model does something that the native engine has no instruction for."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"the native engine cannot run this model, which needs {what}; use backend='torch'"
+        )
+
+
+@dataclass(eq=False, slots=True)
+class Buffer:
+    """Rows of `width` floats."""
+
+    space: Space
+    width: int
+    place: Place = "Scratch"
+
+
+class Arithmetic(Protocol):
+    """Records the operators of values as instructions, and makes new values."""
+
+    def add(self, x: Value, y: Value) -> Value: ...
+    def multiply(self, x: Value, y: Value | float) -> Value: ...
+    def new_like(self, x: Value) -> Value: ...
+
+
+@dataclass(eq=False, slots=True)
+class Value:
+    """Columns of a buffer: what layers hand on while a forward pass is recorded."""
+
+    buffer: Buffer
+    first: int
+    width: int
+    recorder: Arithmetic = field(repr=False)
+
+    @property
+    def is_whole(self) -> bool:
+        return self.width == self.buffer.width
+
+    def __add__(self, other: Value) -> Value:
+        return self.recorder.add(self, other)
+
+    def __mul__(self, other: Value | float) -> Value:
+        return self.recorder.multiply(self, other)
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """A normalisation of rows, or of each head's part of them."""
+
+    weight: Vector
+    bias: Vector | None
+    eps: float
+    offset: float
+    is_rms: bool
+    heads: int = 1
+    weight_a_head: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Attend:
+    """What an attention instruction is told besides its values."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    softcap: float
+    window: int
+    sinks: Vector | None
+    place: tuple[int, int]
+    rope: Rope | None = None
+    q_norm: Norm | None = None
+    k_norm: Norm | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Prepared:
+    """Rows in the form that a kind of matrix reads; see csrc/kernels/table.h."""
+
+    space: Space
+    inputs: int
+    kind: str
+
+
+@dataclass(eq=False, slots=True)
+class Instruction:
+    """One instruction; `op` says which fields mean something."""
+
+    op: str  # a name of _native.Op, or "Rope", which only attention can take in
+    x: Value | None = None
+    y: Value | None = None
+    out: Value | None = None
+    values: Value | None = None  # Attention
+    chosen: Value | None = None  # Route writes it, SortPairs reads it
+    norm: Norm | None = None
+    matrix: Matrix | None = None
+    experts: Experts | None = None
+    bias: Vector | None = None
+    activation: str | None = None
+    factor: float = 1.0
+    cap: float = 0.0
+    by_position: bool = False
+    gated: bool = False
+    attend: Attend | None = None
+    rope: Rope | None = None
+    head_dim: int = 0
+    routing: Routing | None = None
+    prepared: Prepared | None = None  # Prepare writes it, Gemm and experts read it
+    barrier: bool = False  # all threads meet before it
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        read = (self.x, self.y, self.values, self.chosen if self.op == "SortPairs" else None)
+        return tuple(value for value in read if value is not None)
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        written = (self.out, self.chosen if self.op == "Route" else None)
+        return tuple(value for value in written if value is not None)
+
+    @property
+    def space(self) -> Space:
+        """Whose rows it goes over."""
+        if self.op in ("RopeTables", "Attention"):  # every row has a key, whoever asks
+            return "Tokens"
+        if self.op in ("SortPairs", "ExpertsIn"):
+            assert self.x is not None
+            return self.x.buffer.space
+        if self.out is not None:
+            return self.out.buffer.space
+        assert self.prepared is not None, self.op
+        return self.prepared.space
+
+
+class Listing:
+    """Instructions in order, and who reads and who writes what.
+
+    That is known at once, however long the listing is, because every change of an instruction's
+    values goes through `change`.
+    """
+
+    def __init__(self, instructions: Iterable[Instruction]) -> None:
+        self.instructions: list[Instruction] = []
+        self._readers: dict[Buffer, list[Instruction]] = {}
+        self._makers: dict[Buffer, list[Instruction]] = {}
+        for instruction in instructions:
+            self.instructions.append(instruction)
+            self._note(instruction)
+
+    def __iter__(self) -> Iterator[Instruction]:
+        return iter(self.instructions)
+
+    def readers(self, buffer: Buffer) -> list[Instruction]:
+        """Every instruction that reads some of a buffer."""
+        return list(self._readers.get(buffer, ()))
+
+    def maker(self, value: Value) -> Instruction | None:
+        """The instruction that wrote a value, if it is just what that one wrote."""
+        for instruction in self._makers.get(value.buffer, ()):
+            for written in instruction.writes:
+                if written.buffer is value.buffer:
+                    return instruction if written.width == value.width else None
+        return None
+
+    def sole_reader(self, instruction: Instruction) -> Instruction | None:
+        """Who alone reads the whole of what an instruction writes."""
+        out = instruction.out
+        if out is None or out.buffer.place != "Scratch":
+            return None
+        readers = self._readers.get(out.buffer, ())
+        if len(readers) != 1 or sum(v.buffer is out.buffer for v in readers[0].reads) != 1:
+            return None
+        (value,) = (value for value in readers[0].reads if value.buffer is out.buffer)
+        return readers[0] if value.width == out.width else None
+
+    def index(self, instruction: Instruction) -> int:
+        return self.instructions.index(instruction)
+
+    def change(self, instruction: Instruction, **values: Value | None) -> None:
+        """Let an instruction read or write other values, named by its fields."""
+        self._forget(instruction)
+        for name, value in values.items():
+            setattr(instruction, name, value)
+        self._note(instruction)
+
+    def insert(self, index: int, instruction: Instruction) -> None:
+        self.instructions.insert(index, instruction)
+        self._note(instruction)
+
+    def remove(self, instruction: Instruction) -> None:
+        self.instructions.remove(instruction)
+        self._forget(instruction)
+
+    def _note(self, instruction: Instruction) -> None:
+        for buffer in _buffers(instruction.reads):
+            self._readers.setdefault(buffer, []).append(instruction)
+        for buffer in _buffers(instruction.writes):
+            self._makers.setdefault(buffer, []).append(instruction)
+
+    def _forget(self, instruction: Instruction) -> None:
+        for buffer in _buffers(instruction.reads):
+            self._readers[buffer].remove(instruction)
+        for buffer in _buffers(instruction.writes):
+            self._makers[buffer].remove(instruction)
+
+
+def _buffers(values: Iterable[Value]) -> Iterable[Buffer]:
+    """Each buffer once, in order."""
+    return dict.fromkeys(value.buffer for value in values)

@@ -1,0 +1,227 @@
+"""Records a model's forward pass: operations on symbols, each an instruction in a list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import cast
+
+from octavo.layers import CausalLM, LayerNorm, Module, PagedAttention, RMSNorm, Rope, Routing
+from octavo.layers.moe import ExpertMatrices
+from octavo.program.listing import (
+    Attend,
+    Buffer,
+    Instruction,
+    Listing,
+    Norm,
+    RecordingError,
+    Space,
+    Value,
+)
+from octavo.program.operands import Experts, Matrix, Vector
+
+ACTIVATIONS = {
+    "silu": "Silu",
+    "swish": "Silu",
+    "gelu": "GeluErf",
+    "gelu_pytorch_tanh": "GeluTanh",
+    "gelu_new": "GeluTanh",
+    "gelu_fast": "GeluTanh",
+    "relu": "Relu",
+    "relu2": "Relu2",
+}
+# What the attention kernels take of a head.
+HEAD_MULTIPLE = 8
+MOST_HEAD = 512
+GATES = {**ACTIVATIONS, "clamped_swiglu": "ClampedSwiglu"}
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """What a step brings of each token: its id or its position."""
+
+    by_position: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WantedRows:
+    """The rows whose logits or hidden states are wanted."""
+
+    space: Space
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedBatch:
+    """A batch of any size."""
+
+    token_ids: Ids = field(default=Ids(by_position=False))
+    positions: Ids = field(default=Ids(by_position=True))
+    logits_rows: WantedRows = field(default=WantedRows("Logits"))
+    hidden_rows: WantedRows = field(default=WantedRows("Hidden"))
+
+
+class Recorder:
+    """Implements `octavo.layers.Ops` by writing down what is asked for."""
+
+    def __init__(self) -> None:
+        self.instructions: list[Instruction] = []
+
+    def record(self, model: CausalLM) -> Listing:
+        """The whole pass, from token ids to logits and hidden states."""
+        self.instructions = [Instruction("RopeTables")]
+        logits, hidden = model(RecordedBatch())
+        for value, place in ((logits, "LogitsOut"), (hidden, "HiddenOut")):
+            if not value.is_whole:
+                raise RecordingError("the last value is a part of another one")
+            value.buffer.place = place
+        recorded, self.instructions = self.instructions, []
+        return Listing(recorded)
+
+    # values
+
+    def _new(self, space: Space, width: int) -> Value:
+        return Value(Buffer(space, width), 0, width, self)
+
+    def new_like(self, x: Value) -> Value:
+        """A new buffer for as many rows and columns."""
+        return self._new(x.buffer.space, x.width)
+
+    def _append(self, instruction: Instruction) -> Value:
+        self.instructions.append(instruction)
+        assert instruction.out is not None or instruction.op == "SortPairs"
+        return cast(Value, instruction.out)
+
+    def add(self, x: Value, y: Value) -> Value:
+        if x.width != y.width:
+            raise RecordingError(f"a sum of {x.width} and {y.width} columns")
+        return self._append(Instruction("Add", x, y, self.new_like(x)))
+
+    def multiply(self, x: Value, y: Value | float) -> Value:
+        if not isinstance(y, Value):
+            return self._append(Instruction("Scale", x, out=self.new_like(x), factor=float(y)))
+        if y.width not in (1, x.width):
+            raise RecordingError(f"a product of {x.width} and {y.width} columns")
+        return self._append(Instruction("Multiply", x, y, self.new_like(x)))
+
+    # octavo.layers.Ops
+
+    def embed(self, token_ids: Ids, table: Matrix) -> Value:
+        out = self._new("Tokens", table.inputs)
+        return self._append(
+            Instruction("Embed", out=out, matrix=table, by_position=token_ids.by_position)
+        )
+
+    def select_rows(self, x: Value, rows: WantedRows) -> Value:
+        return self._append(Instruction("Select", x, out=self._new(rows.space, x.width)))
+
+    def linear(self, x: Value, weight: Matrix, bias: Vector | None) -> Value:
+        if x.width != weight.inputs:
+            raise RecordingError(f"{x.width} columns for a matrix of {weight.inputs} inputs")
+        out = self._new(x.buffer.space, weight.outputs)
+        return self._append(Instruction("Gemm", x, out=out, matrix=weight, bias=bias))
+
+    def split(self, x: Value, sizes: tuple[int, ...]) -> tuple[Value, ...]:
+        parts, first = [], x.first
+        for size in sizes:
+            parts.append(Value(x.buffer, first, size, self))
+            first += size
+        return tuple(parts)
+
+    def rms_norm(self, x: Value, weight: Vector, eps: float, offset: float) -> Value:
+        norm = Norm(weight, None, eps, offset, is_rms=True)
+        return self._append(Instruction("Norm", x, out=self.new_like(x), norm=norm))
+
+    def layer_norm(self, x: Value, weight: Vector, bias: Vector | None, eps: float) -> Value:
+        norm = Norm(weight, bias, eps, 0.0, is_rms=False)
+        return self._append(Instruction("Norm", x, out=self.new_like(x), norm=norm))
+
+    def head_norm(self, x: Value, norm: Module, heads: int) -> Value:
+        if isinstance(norm, RMSNorm):
+            made = Norm(norm.weight, None, norm.eps, norm.offset, is_rms=True, heads=heads)
+        elif isinstance(norm, LayerNorm):
+            bias = norm.bias if norm.has_bias else None
+            a_head = len(norm.shape) == 2
+            made = Norm(norm.weight, bias, norm.eps, 0.0, False, heads, weight_a_head=a_head)
+        else:
+            raise RecordingError(f"a norm of the kind {type(norm).__name__}")
+        return self._append(Instruction("Norm", x, out=self.new_like(x), norm=made))
+
+    def rope(self, x: Value, positions: Ids, rope: Rope, head_dim: int) -> Value:
+        return self._append(
+            Instruction("Rope", x, out=self.new_like(x), rope=rope, head_dim=head_dim)
+        )
+
+    def attention(
+        self, q: Value, k: Value, v: Value, layer: PagedAttention, batch: RecordedBatch
+    ) -> Value:
+        if layer.head_dim % HEAD_MULTIPLE or layer.head_dim > MOST_HEAD:
+            raise RecordingError(
+                f"heads of {layer.head_dim} numbers: it takes multiples of {HEAD_MULTIPLE} up to "
+                f"{MOST_HEAD}"
+            )
+        attend = Attend(
+            layer.heads,
+            layer.kv_heads,
+            layer.head_dim,
+            layer.scale,
+            layer.softcap or 0.0,
+            layer.window or 0,
+            layer.sinks if layer.has_sinks else None,
+            layer.place,
+        )
+        return self._append(
+            Instruction("Attention", q, k, self._new("Tokens", q.width), v, attend=attend)
+        )
+
+    def activation(self, x: Value, name: str) -> Value:
+        if name not in ACTIVATIONS:
+            raise RecordingError(f"activation {name!r}")
+        return self._append(
+            Instruction("Activate", x, out=self.new_like(x), activation=ACTIVATIONS[name])
+        )
+
+    def sigmoid(self, x: Value) -> Value:
+        return self._append(Instruction("Activate", x, out=self.new_like(x), activation="Sigmoid"))
+
+    def gated_activation(self, gate_up: Value, name: str) -> Value:
+        if name not in GATES:
+            raise RecordingError(f"gated activation {name!r}")
+        half = gate_up.width // 2
+        gate, up = self.split(gate_up, (half, half))
+        out = self._new(gate_up.buffer.space, half)
+        return self._append(Instruction("Gate", gate, up, out, activation=GATES[name]))
+
+    def soft_cap(self, x: Value, cap: float) -> Value:
+        return self._append(Instruction("SoftCap", x, out=self.new_like(x), cap=cap))
+
+    def route(self, scores: Value, routing: Routing, bias: Vector | None) -> tuple[Value, Value]:
+        if bias is not None:
+            raise RecordingError("routing with a bias")
+        weights = self._new("Tokens", routing.top_k)
+        chosen = self._new("Tokens", routing.top_k)
+        self._append(Instruction("Route", scores, out=weights, chosen=chosen, routing=routing))
+        return weights, chosen
+
+    def experts(self, x: Value, weights: Value, chosen: Value, layer: ExpertMatrices) -> Value:
+        if layer.activation not in GATES:
+            raise RecordingError(f"gated activation {layer.activation!r}")
+        gate_up: Experts = layer.gate_up_weight
+        down: Experts = layer.down_weight
+        biases = (layer.gate_up_bias, layer.down_bias) if layer.has_bias else (None, None)
+        routing = Routing(top_k=weights.width)
+        self._append(
+            Instruction("SortPairs", weights, chosen=chosen, routing=routing, experts=gate_up)
+        )
+        inner = self._new("Pairs", layer.ffn)
+        self._append(
+            Instruction(
+                "ExpertsIn",
+                x,
+                out=inner,
+                experts=gate_up,
+                bias=biases[0],
+                activation=GATES[layer.activation],
+                gated=True,
+            )
+        )
+        out = self._new("Tokens", layer.hidden)
+        return self._append(Instruction("ExpertsOut", inner, out=out, experts=down, bias=biases[1]))

@@ -1,0 +1,1 @@
+"""HTTP: connections, routing, keys, limits, event streams and errors."""

@@ -1,0 +1,231 @@
+"""HTTP/1.1 over a connection with bounds: heads, time, connections in all and for each client.
+
+uvicorn's protocol parses; this one counts. A connection that breaks a bound is told why, in one
+line of JSON where it can still be told, and closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from octavo.server.settings import ServerConfig
+
+_REASONS = {
+    400: "Bad Request",
+    408: "Request Timeout",
+    429: "Too Many Requests",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
+
+
+READ_BYTES = 256 << 10  # as much as a transport hands over at once
+
+
+class Connections:
+    """How many there are, and from where."""
+
+    def __init__(self, config: ServerConfig, tell_of_stall: Callable[[], None]) -> None:
+        self.config = config
+        self.tell_of_stall = tell_of_stall
+        self.by_client: Counter[str] = Counter()
+        self.num_open = 0
+
+    def enter(self, client: str) -> int:
+        """The status to turn it away with; 0: welcome."""
+        if self.num_open >= self.config.max_connections:
+            return 503
+        if self.by_client[client] >= self.config.max_connections_per_client:
+            return 429
+        self.num_open += 1
+        self.by_client[client] += 1
+        return 0
+
+    def leave(self, client: str) -> None:
+        """One that was welcome is closed."""
+        self.num_open -= 1
+        self.by_client[client] -= 1
+        if not self.by_client[client]:
+            del self.by_client[client]
+
+
+def bounded_protocol(connections: Connections) -> type[HttpToolsProtocol]:
+    """The protocol's class, as uvicorn wants it, with these bounds."""
+
+    class BoundedProtocol(_Bounded):
+        shared = connections
+
+    return BoundedProtocol
+
+
+class _Bounded(HttpToolsProtocol):
+    shared: Connections
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._head_bytes = 0
+        self._num_headers = 0
+        self._is_in_head = False
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._rest_timer: asyncio.TimerHandle | None = None
+        self._client_name: str | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        name = self.client[0] if self.client else "local"
+        status = self.shared.enter(name)
+        if status:
+            self._refuse(status, "too many connections are open")
+            return
+        self._client_name = name
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop_timer()
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
+        if self._client_name is not None:
+            self.shared.leave(self._client_name)
+            self._client_name = None
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._is_free:
+            self._await_head()
+        super().data_received(data)
+        # The parser keeps an unfinished header to itself until it is whole.
+        self._head_bytes = self._head_bytes + len(data) if self._is_in_head else 0
+        if self._head_bytes > 2 * self.shared.config.max_header_bytes + READ_BYTES:
+            self._refuse(431, "the request's head is too large")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_in_head = True
+        self._num_headers = 0
+        self._size = 0
+        self.scope["extensions"] = {
+            "octavo.cut": {"call": self.transport.abort},
+            "octavo.must_wait": {"call": self._must_wait},
+        }
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._measure(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._num_headers += 1
+        self._measure(len(name) + len(value) + 4)
+
+    def on_headers_complete(self) -> None:
+        self._stop_timer()
+        self._is_in_head = False
+        super().on_headers_complete()
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and cycle.scope is self.scope:
+            # The scope is the cycle's own: held by more than a weak reference, it would stay
+            # until the collector came. Who writes is the application, which the cycle runs.
+            self.scope["extensions"]["octavo.write"] = {
+                "call": partial(self._write, weakref.ref(cycle))
+            }
+
+    def on_message_complete(self) -> None:
+        if self._is_free:  # the rest of a body was read over, for nobody
+            self._stop_timer()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        rest = self.transport.get_write_buffer_size()
+        super().on_response_complete()
+        if rest and self._rest_timer is None:
+            self._await_taking(rest)
+
+    def _await_taking(self, rest: int) -> None:
+        """Nobody waits behind an answer's last write: what is left of it is looked at from here."""
+        seconds = self.shared.config.stall_seconds
+        self._rest_timer = self.loop.call_later(seconds, self._look_at_rest, rest)
+
+    def _look_at_rest(self, before: int) -> None:
+        self._rest_timer = None
+        rest = self.transport.get_write_buffer_size()
+        if self._is_free and rest >= before:
+            self.shared.tell_of_stall()
+            self.transport.abort()
+        elif rest:
+            self._await_taking(rest)
+
+    def send_400_response(self, msg: str) -> None:
+        if not self.transport.is_closing():
+            self._refuse(400, "this is not a valid HTTP request")
+
+    def _measure(self, num_bytes: int) -> None:
+        self._size += num_bytes
+        config = self.shared.config
+        if self._size > config.max_header_bytes or self._num_headers > config.max_headers:
+            self._refuse(
+                431,
+                f"a request's head may have {config.max_header_bytes} bytes and "
+                f"{config.max_headers} headers",
+            )
+            raise ValueError("the head is too large")  # ends the parsing
+
+    def _must_wait(self) -> bool:
+        """Whether the next write waits until the client has taken some of those before."""
+        return self.flow.write_paused
+
+    def _write(self, of: weakref.ref[RequestResponseCycle], body: bytes) -> None:
+        """A part of a streamed body, as the cycle's `send` writes it, for who need not wait."""
+        cycle = of()
+        assert cycle is not None, "who writes has ended"
+        assert cycle.chunked_encoding, "a response without a length has begun"
+        assert not cycle.response_complete, "it has not ended"
+        if not cycle.disconnected:
+            self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+
+    @property
+    def _is_free(self) -> bool:
+        """Whether no response is being written."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is None or cycle.response_complete
+
+    def _await_head(self) -> None:
+        if self._head_timer is None:
+            seconds = self.shared.config.header_seconds
+            self._head_timer = self.loop.call_later(seconds, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        self._refuse(
+            408, f"the request's head did not arrive within {self.shared.config.header_seconds:g} s"
+        )
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _refuse(self, status: int, message: str) -> None:
+        """A whole answer and the end of the connection, from outside the application."""
+        if self.transport.is_closing():
+            return
+        self._stop_timer()
+        error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+        body = json.dumps({"error": error}).encode()
+        again = "retry-after: 1\r\n" if status in (429, 503) else ""
+        head = (
+            f"HTTP/1.1 {status} {_REASONS[status]}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\n{again}connection: close\r\n\r\n"
+        )
+        if self._is_free:  # nobody else is writing
+            self.transport.write(head.encode() + body)
+        self.transport.close()

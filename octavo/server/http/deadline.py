@@ -1,0 +1,58 @@
+"""Work that ends with whatever happens first: its result, the client's leaving, a time, a stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from octavo.server.http.errors import ApiError, ClientGoneError
+
+if TYPE_CHECKING:
+    from octavo.server.http.exchange import Call
+
+
+class Supervisor:
+    """Runs one request's work in a task of its own, beside a watch on the connection."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._task: asyncio.Task[None] | None = None
+        self._why: Exception | None = None
+
+    def stop(self, why: Exception) -> None:
+        """End the work now; `run` raises `why`."""
+        if self._why is None:
+            self._why = why
+            if self._task is not None:
+                self._task.cancel()
+
+    async def run(self, work: Coroutine[Any, Any, None], seconds: float) -> None:
+        """Until the work is done, or it is stopped; the body must have been read before."""
+        loop = asyncio.get_running_loop()
+        self._task = task = loop.create_task(work)
+        watch = loop.create_task(self._watch())
+        timer = loop.call_later(seconds, self.stop, _too_late(seconds))
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:  # the server itself ends
+            task.cancel()
+            await asyncio.wait({task})
+            raise
+        finally:
+            timer.cancel()
+            watch.cancel()
+        if task.cancelled():
+            raise self._why or ClientGoneError
+        error = task.exception()
+        if error is not None:
+            raise error
+
+    async def _watch(self) -> None:
+        await self._call.gone()
+        self.stop(ClientGoneError())
+
+
+def _too_late(seconds: float) -> ApiError:
+    told = f"{seconds:.0f} s" if seconds >= 10 else f"{seconds * 1000:.0f} ms"
+    return ApiError(504, f"the request was not done within {told}", code="deadline_exceeded")

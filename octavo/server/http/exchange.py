@@ -1,0 +1,197 @@
+"""One HTTP request and its answer: reading a body under limits, writing a response once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from octavo.server.http.errors import ApiError, ClientGoneError
+from octavo.server.schema.decode import decode, named_in_header, refuse_unknown
+
+if TYPE_CHECKING:
+    from octavo.server.server import Server
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+T = TypeVar("T", bound=msgspec.Struct)
+
+_ID = re.compile(r"^[A-Za-z0-9._:\-]{1,128}$")
+_DISCARD_BYTES = 1 << 20
+_DISCARD_SECONDS = 0.5
+_JSON_TYPES = ("application/json", "")
+# What our own protocol tells of a connection, where somebody else's does not.
+_NOTHING: dict[str, Any] = {"call": lambda: None}
+_ALWAYS: dict[str, Any] = {"call": lambda: True}
+_NEVER: dict[str, Any] = {"call": None}
+encode = msgspec.json.Encoder().encode
+
+
+class Call:
+    """What a handler works with."""
+
+    def __init__(self, server: Server, scope: Scope, receive: Receive, send: Send) -> None:
+        self.server = server
+        self.scope = scope
+        self.headers = _headers(scope)
+        self.method: str = scope["method"]
+        self.path: str = scope["path"].rstrip("/") or "/"
+        self.route = "other"  # the route's name, for metrics: never a client's own words
+        self.owner = ""
+        given = self.headers.get("x-request-id", "")
+        self.request_id = given if _ID.match(given) else secrets.token_hex(16)
+        self.extra_headers: Headers = []
+        self.parameter = ""  # what stands in the path where the route has a hole
+        self.status: int | None = None
+        self.began = server.clock()
+        self.is_finished = False
+        self.is_event_stream = False
+        self._receive = receive
+        self._send = send
+        self._body_is_read = False
+        extensions = scope.get("extensions") or {}
+        self._cut: Callable[[], object] = extensions.get("octavo.cut", _NOTHING)["call"]
+        # Whether the next write has to wait for the reader; if not, `write_now` takes a part of a
+        # body that has begun, and is not yet at its end, without a turn of the event loop.
+        self.must_wait: Callable[[], bool] = extensions.get("octavo.must_wait", _ALWAYS)["call"]
+        self.write_now: Callable[[bytes], None] = extensions.get("octavo.write", _NEVER)["call"]
+
+    async def body(self) -> bytes:
+        """The whole body, refused as soon as it is too long or too slow."""
+        limit = self.server.config.max_body_bytes
+        if self.headers.get("content-encoding", "identity").lower() != "identity":
+            raise ApiError(415, "compressed bodies are not taken; send it as it is")
+        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in _JSON_TYPES:
+            raise ApiError(415, "the body must be JSON: send 'Content-Type: application/json'")
+        announced = self.headers.get("content-length", "0")
+        if announced.isdigit() and int(announced[:20]) > limit:
+            raise _too_large(limit)
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self.server.config.body_seconds):
+                while True:
+                    message = await self._receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGoneError
+                    part = message.get("body", b"")
+                    size += len(part)
+                    if size > limit:
+                        raise _too_large(limit)
+                    parts.append(part)
+                    if not message.get("more_body", False):
+                        break
+        except TimeoutError:
+            seconds = self.server.config.body_seconds
+            raise ApiError(408, f"the body did not arrive within {seconds:g} s") from None
+        self._body_is_read = True
+        return b"".join(parts)
+
+    async def read(self, kind: type[T]) -> T:
+        """The body as a struct; unknown fields are refused or told, as the server is set up."""
+        request, unknown = decode(await self.body(), kind)
+        if unknown:
+            if self.server.config.strict:
+                refuse_unknown(unknown)
+            self.server.metrics.unknown_fields.add(len(unknown))
+            self.extra_headers.append((b"x-octavo-unknown-fields", named_in_header(unknown)))
+        return request
+
+    async def gone(self) -> None:
+        """Returns when the client has closed the connection; only once the body is read."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """The status line and the headers; once."""
+        assert self.status is None, "a response has one status"
+        self.status = status
+        named = [(b"x-request-id", self.request_id.encode()), *self.extra_headers, *headers]
+        await self._send({"type": "http.response.start", "status": status, "headers": named})
+
+    async def write(self, body: bytes, *, more: bool = False) -> None:
+        """A piece of the response's body; a reader that takes nothing for too long is dropped."""
+        message = {"type": "http.response.body", "body": body, "more_body": more}
+        if not self.must_wait():  # as nearly always; a timer for each token would be dear
+            await self._send(message)
+        else:
+            try:
+                async with asyncio.timeout(self.server.config.stall_seconds):
+                    await self._send(message)
+            except TimeoutError:
+                self.server.metrics.slow_readers.add()
+                self.cut()
+                raise ClientGoneError from None
+        self.is_finished = not more  # not before: whoever is stopped while it waits has not ended
+
+    async def respond(
+        self,
+        body: bytes,
+        *,
+        status: int = 200,
+        kind: bytes = b"application/json",
+        headers: Headers | tuple[tuple[bytes, bytes], ...] = (),
+    ) -> None:
+        """A whole response."""
+        length = str(len(body)).encode()
+        told = [(b"content-type", kind), (b"content-length", length), *headers]
+        if not self._body_is_read and (status == 408 or self._has_endless_body()):
+            if status != 408:
+                # A connection closed on bytes that nobody has read would take the answer with it.
+                await self._discard()
+            told.append((b"connection", b"close"))
+        await self.start(status, told)
+        await self.write(body)
+
+    async def respond_json(self, value: Any, *, status: int = 200) -> None:
+        """A whole response, of a struct or of plain data."""
+        await self.respond(encode(value), status=status)
+
+    async def fail(self, error: ApiError) -> None:
+        """An error as a whole response."""
+        await self.respond(encode(error.body()), status=error.status, headers=error.headers)
+
+    def cut(self) -> None:
+        """Close the connection without waiting for the client to take what is written."""
+        self._cut()
+
+    def _has_endless_body(self) -> bool:
+        """One that is worth no more reading; what is short is read over by the protocol."""
+        length = self.headers.get("content-length", "0")
+        is_short = length.isdigit() and int(length[:20]) <= self.server.config.max_body_bytes
+        return not is_short or "transfer-encoding" in self.headers
+
+    async def _discard(self) -> None:
+        """Read over a little more of the body, for a little while."""
+        size = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DISCARD_SECONDS):
+                while size < _DISCARD_BYTES:
+                    message = await self._receive()
+                    size += len(message.get("body", b""))
+                    if not message.get("more_body", False):
+                        return
+
+
+def _headers(scope: Scope) -> Mapping[str, str]:
+    """By lower-case name; of several with one name the first counts, and a Host must be one."""
+    found: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        key = name.decode("latin-1")
+        if key == "host" and key in found:
+            found[key] = ""  # two hosts are none
+        else:
+            found.setdefault(key, value.decode("latin-1"))
+    return found
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(413, f"the body is larger than {limit} bytes", code="body_too_large")

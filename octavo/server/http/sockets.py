@@ -1,0 +1,81 @@
+"""The sockets that a server listens on, and what is wrong with an address said in words."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from pathlib import Path
+
+from octavo.server.settings import ServerConfig, ServerConfigError, reason
+
+STREAM_BYTES = 256 << 10
+
+
+def bind(config: ServerConfig) -> socket.socket:
+    """The listening socket; what is wrong with the address is said in words."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Connections inherit it: what a reader has not taken is bounded, in the kernel too.
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, STREAM_BYTES)
+    try:
+        listening.bind((config.host.strip("[]"), config.port))
+    except OSError as error:
+        listening.close()
+        raise ServerConfigError(
+            f"{config.host}:{config.port} cannot be bound ({reason(error)}): {_advice(error)}"
+        ) from error
+    return listening
+
+
+def _advice(error: OSError) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return "choose another --port, or end what listens there"
+        case errno.EACCES:
+            return "choose a --port above 1023, for those below are the system's"
+    return "choose another --host, that is this machine's, or 0.0.0.0 for all that it has"
+
+
+def bind_admin(path: Path) -> socket.socket:
+    """A unix socket that only this user can open."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.is_socket():
+            _check_abandoned(path)
+            path.unlink()  # of a server that was killed
+        listening.bind(str(path))
+        path.chmod(0o600)
+    except OSError as error:
+        listening.close()
+        why = "something else is there" if error.errno == errno.EADDRINUSE else reason(error)
+        raise ServerConfigError(
+            f"the admin socket {path} cannot be made: {why}; choose another path for "
+            "--admin-socket, short and in a directory that you may write to"
+        ) from error
+    except ServerConfigError:
+        listening.close()
+        raise
+    return listening
+
+
+def _check_abandoned(path: Path) -> None:
+    """Raise if somebody answers there: taking the place would cut off that server's operators."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+        caller.settimeout(1.0)
+        with contextlib.suppress(ConnectionRefusedError):
+            caller.connect(str(path))
+            raise ServerConfigError(
+                f"another server answers at the admin socket {path}: choose another path for "
+                "--admin-socket, or end that server"
+            )
+
+
+def check_addresses(config: ServerConfig) -> None:
+    """Raise at once for what could not be listened at: a model takes long to load."""
+    bind(config).close()
+    if config.admin_socket is not None:
+        bind_admin(config.admin_socket).close()
+        config.admin_socket.unlink()

@@ -1,0 +1,115 @@
+"""What all requests of one server share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+
+from octavo.observe.explain import Recent, Record
+from octavo.observe.metrics import Metrics
+from octavo.server.admission import Admission
+from octavo.server.engine import Engine
+from octavo.server.http.auth import Guard
+from octavo.server.http.errors import ApiError, unavailable
+from octavo.server.prompt_pool import Preparation
+from octavo.server.settings import ServerConfig
+
+
+def _version() -> str:
+    try:
+        return metadata.version("octavo")
+    except metadata.PackageNotFoundError:  # run from a directory of sources
+        return "0"
+
+
+VERSION = _version()
+
+
+@dataclass(slots=True)
+class Flight:
+    """One request that is being answered."""
+
+    record: Record
+    engine_ids: tuple[str, ...]
+    is_stream: bool
+    stop: Callable[[Exception], None]  # end it now, with this to tell
+
+
+class Server:
+    """The engine, the doors and the books."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        config: ServerConfig | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config = config or ServerConfig()
+        self.engine = engine
+        self.clock = clock
+        self.started_at = int(time.time())  # told as `created`; decides nothing
+        self.guard = Guard(config)
+        self.admission = Admission(
+            config,
+            engine.facts.max_num_seqs,
+            clock,
+            lambda reason: self.metrics.rejected.add(1, reason),
+        )
+        self.metrics = Metrics(self.admission, engine.snapshot, self.readiness_as_number)
+        self.preparation = Preparation(
+            config,
+            engine.facts,
+            clock,
+            self.metrics.escalations.add,
+            self.metrics.killed.add,
+        )
+        self.recent = Recent(config.num_explained if config.enable_explain else 0)
+        self.flights: dict[str, Flight] = {}
+        self.is_draining = False
+        self.num_flights = 0  # since the start: keeps apart requests that name themselves alike
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """What the model may be called here."""
+        return self.config.served_names or (self.engine.facts.name,)
+
+    @property
+    def model_name(self) -> str:
+        """What answers call it."""
+        return self.model_names[0]
+
+    @property
+    def fingerprint(self) -> str:
+        """`system_fingerprint`: equal ones give equal answers to equal seeds."""
+        return f"octavo-{VERSION}"
+
+    def wall_time(self) -> int:
+        """What `created` tells; nothing is decided by it."""
+        return int(time.time())
+
+    def refusal(self) -> ApiError | None:
+        """Why nobody is served now; None if they are."""
+        if self.is_draining:
+            return unavailable("the server is shutting down", "server_shutdown")
+        health = self.engine.health()
+        if not health.is_ready:
+            return unavailable(f"the engine is not ready: {health.reason}", "engine_not_ready")
+        return None
+
+    def readiness_as_number(self) -> float:
+        """For the metric."""
+        return 0.0 if self.refusal() else 1.0
+
+    def check_model(self, name: str | None) -> None:
+        """Raise 404 unless `name` is the model served, or nothing."""
+        names = self.model_names
+        if name is not None and name not in names:
+            there = " or ".join(map(repr, names[:8]))
+            raise ApiError(
+                404,
+                f"the model {name[:200]!r} does not exist; this server has {there}",
+                param="model",
+                code="model_not_found",
+            )

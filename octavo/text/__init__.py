@@ -1,0 +1,1 @@
+"""Text to tokens and back: tokenizers, vocabularies, the detokenizer, stop strings."""

@@ -1,0 +1,1 @@
+"""Chat conversations as prompts: messages, and the templates that come with models."""

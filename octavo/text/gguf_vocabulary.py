@@ -1,0 +1,199 @@
+"""The tokenizer that the metadata of a GGUF file describes."""
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+
+from octavo.text.gguf_metadata import (
+    CONTROL,
+    NORMAL,
+    PREFIX,
+    UNKNOWN,
+    USER_DEFINED,
+    Vocabulary,
+)
+from octavo.text.gguf_pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
+from octavo.text.sentencepiece_merges import merges_from_scores
+from octavo.text.token_bytes import TokenizerError
+from octavo.text.tokenizer import Tokenizer, frame
+
+log = logging.getLogger(__name__)
+
+SPACE = "▁"  # how SentencePiece writes a space
+# What the numbers are in files that do not name them.
+SENTENCEPIECE_IDS = {"bos_token": 1, "eos_token": 2, "unk_token": 0}
+
+
+@dataclass(frozen=True)
+class Built:
+    """A tokenizer without its special tokens, and what its kind implies."""
+
+    backend: Backend
+    named: dict[str, str]
+    add_bos: bool
+    add_eos: bool = False
+
+
+def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
+    """Build the tokenizer from the `tokenizer.*` and `general.name` entries of a GGUF file."""
+    vocabulary = Vocabulary(metadata)
+    model = vocabulary.get("model", str)
+    build = BUILDERS.get(model or "")
+    if build is None:
+        raise TokenizerError(
+            f"{PREFIX}model is {model!r}; supported are {', '.join(sorted(BUILDERS))}."
+            " Name the original model, for its tokenizer.json: tokenizer=MODEL"
+        )
+    try:
+        built = build(vocabulary)
+    except (TypeError, ValueError):
+        raise
+    except Exception as error:  # the library raises nothing more precise
+        raise TokenizerError(f"the vocabulary contradicts itself: {error}") from error
+    _add_tokens(built.backend, vocabulary, str(metadata.get("general.name", "")))
+    add_bos, add_eos = vocabulary.get("add_bos_token", bool), vocabulary.get("add_eos_token", bool)
+    frame(
+        built.backend,
+        bos=built.named.get("bos_token") if _or(add_bos, built.add_bos) else None,
+        eos=built.named.get("eos_token") if _or(add_eos, built.add_eos) else None,
+    )
+    return Tokenizer(
+        built.backend,
+        special_tokens=built.named,
+        end_ids=vocabulary.end_ids(),
+        chat_templates=vocabulary.chat_templates(),
+    )
+
+
+def _byte_level(vocabulary: Vocabulary) -> Built:
+    """The kind called gpt2: bytes spelled as characters, explicit merges."""
+    rule = _pre_tokenizer(vocabulary.get("pre", str))
+    backend = Backend(
+        models.BPE(vocabulary.ids, vocabulary.merges(), ignore_merges=rule.ignore_merges)
+    )
+    if rule.nfc:
+        backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer = rule.build()
+    backend.decoder = decoders.ByteLevel()
+    return Built(backend, vocabulary.named_tokens({}), add_bos=rule.add_bos)
+
+
+def _sentencepiece(vocabulary: Vocabulary) -> Built:
+    """The kind called llama: pieces joined by score."""
+    scores = _scores(vocabulary)
+    merges = merges_from_scores(vocabulary.tokens, scores, vocabulary.with_kind(NORMAL))
+    named = vocabulary.named_tokens(SENTENCEPIECE_IDS)
+    add_prefix = _or(vocabulary.get("add_space_prefix", bool), True)
+    return Built(_pieces_backend(vocabulary, merges, named, add_prefix), named, add_bos=True)
+
+
+def _gemma4(vocabulary: Vocabulary) -> Built:
+    """The kind called gemma4: SentencePiece's spelling with explicit merges."""
+    named = vocabulary.named_tokens({})
+    merges = vocabulary.merges()
+    return Built(_pieces_backend(vocabulary, merges, named, False), named, add_bos=True)
+
+
+def _unigram(vocabulary: Vocabulary) -> Built:
+    """The kind called t5: the likeliest of all ways to cut a text."""
+    named = vocabulary.named_tokens({"eos_token": 1, "unk_token": 2})
+    scored = list(zip(vocabulary.tokens, _scores(vocabulary), strict=False))
+    unknown_id = vocabulary.ids[named["unk_token"]] if "unk_token" in named else None
+    backend = Backend(models.Unigram(scored, unknown_id))
+    steps: list[normalizers.Normalizer] = []
+    if (charsmap := vocabulary.items("precompiled_charsmap", int)) is not None:
+        steps.append(normalizers.Precompiled(bytes(byte & 0xFF for byte in charsmap)))
+    if _or(vocabulary.get("remove_extra_whitespaces", bool), False):
+        steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
+    backend.normalizer = normalizers.Sequence(steps)
+    add_prefix = _or(vocabulary.get("add_space_prefix", bool), True)
+    scheme = "always" if add_prefix else "never"
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, scheme)
+    backend.decoder = decoders.Metaspace(SPACE, scheme)
+    return Built(backend, named, add_bos=False, add_eos=True)
+
+
+BUILDERS: dict[str, Callable[[Vocabulary], Built]] = {
+    "gpt2": _byte_level,
+    "llama": _sentencepiece,
+    "gemma4": _gemma4,
+    "t5": _unigram,
+}
+
+
+def _pieces_backend(
+    vocabulary: Vocabulary, merges: list[tuple[str, str]], named: dict[str, str], add_prefix: bool
+) -> Backend:
+    """Merges over text in which spaces are `▁`, and a token for each byte that has no piece."""
+    unknown = named.get("unk_token")
+    backend = Backend(
+        models.BPE(vocabulary.ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
+    )
+    spaces = normalizers.Replace(" ", SPACE)
+    steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if add_prefix:
+        # Before each stretch of plain text, also after a special token, as the models have it.
+        backend.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), spaces])
+        steps.append(decoders.Strip(" ", 1, 0))
+    else:
+        backend.normalizer = spaces
+    backend.decoder = decoders.Sequence(steps)
+    return backend
+
+
+def _pre_tokenizer(name: str | None) -> PreTokenizer:
+    """The rule called `name`."""
+    if name is None:
+        log.warning(
+            "the GGUF file does not name its rule for cutting text (%spre); the oldest one is used,"
+            " which may not be the model's own: convert the model again to be sure",
+            PREFIX,
+        )
+    rule = PRE_TOKENIZERS.get(name or "default")
+    if rule is None:
+        # Another rule would seem to work, and quietly make the model worse.
+        raise TokenizerError(
+            f"{PREFIX}pre is {name!r}, a rule for cutting text that is not known; known are"
+            f" {', '.join(sorted(PRE_TOKENIZERS))}. Name the original model, for its"
+            " tokenizer.json: tokenizer=MODEL"
+        )
+    return rule
+
+
+def _add_tokens(backend: Backend, vocabulary: Vocabulary, model_name: str) -> None:
+    """Have control and user-defined tokens matched whole, and the control ones be special."""
+    # The spaces after Phi-3's markers belong to them; its files say so in no other way.
+    is_phi3 = "phi-3" in model_name.lower() or "phi3" in model_name.lower()
+    keeps_spaces = (
+        frozenset({"<unk>", "<s>", "<|endoftext|>"}) if is_phi3 else vocabulary.ids.keys()
+    )
+    added = []
+    for token_id in vocabulary.with_kind(UNKNOWN, CONTROL, USER_DEFINED):
+        token = vocabulary.tokens[token_id]
+        # Converters fill a vocabulary up with such names; no text means them.
+        if token == f"[PAD{token_id}]":
+            continue
+        is_special = vocabulary.kinds[token_id] != USER_DEFINED
+        takes_spaces = token not in keeps_spaces
+        added.append(AddedToken(token, rstrip=takes_spaces, normalized=False, special=is_special))
+    backend.add_tokens(added)
+
+
+def _scores(vocabulary: Vocabulary) -> list[float]:
+    """The score of each token."""
+    scores = []
+    for score in vocabulary.items("scores", object, len(vocabulary.tokens)) or []:
+        if not isinstance(score, int | float) or not math.isfinite(score):
+            raise TokenizerError(f"{PREFIX}scores holds {score!r}, which is no finite number")
+        scores.append(float(score))
+    if not scores:
+        raise TokenizerError(f"{PREFIX}scores is missing; this kind of vocabulary needs it")
+    return scores
+
+
+def _or(value: bool | None, default: bool) -> bool:
+    return default if value is None else value

@@ -1,0 +1,191 @@
+"""Embeddings: the reference's numbers, whatever chunks, caches and neighbours there are."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from transformers import LlamaModel
+
+from octavo import LLM, AsyncLLM, SamplingParams
+from octavo.api.embeddings import embedded, of_length_one
+from octavo.api.outputs import RequestError, RequestOutput
+from octavo.core.sampling_params import POOLINGS, Pooling
+from tests.api.tiny import TEXTS, make_model
+
+PROMPTS = [*TEXTS, "x", TEXTS[0] + TEXTS[1]]
+NUM_BLOCKS = 200
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("tiny"))
+
+
+def make_llm(directory: Path, tokens: int, num_blocks: int = NUM_BLOCKS) -> LLM:
+    return LLM(
+        str(directory),
+        block_size=4,
+        num_gpu_blocks_override=num_blocks,
+        max_num_batched_tokens=tokens,
+    )
+
+
+@pytest.fixture(scope="module")
+def llm(directory: Path) -> LLM:
+    return make_llm(directory, 256)
+
+
+@pytest.fixture(scope="module")
+def expected(directory: Path, llm: LLM) -> dict[str, list[Any]]:
+    """What the reference's states come to, for each prompt."""
+    reference = LlamaModel.from_pretrained(directory, dtype=torch.float32)
+    found: dict[str, list[Any]] = {name: [] for name in POOLINGS}
+    for prompt in PROMPTS:
+        ids = llm.get_tokenizer().encode(prompt)
+        with torch.no_grad():
+            states: Any = reference(torch.tensor([ids])).last_hidden_state[0].numpy()
+        found["last"].append(states[-1])
+        found["mean"].append(states.astype(np.float64).mean(0))
+        found["cls"].append(states[0])
+    return found
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_the_reference_agrees(llm: LLM, expected: dict[str, list[Any]], pooling: Pooling) -> None:
+    encoded = llm.encode(PROMPTS, pooling=pooling, use_tqdm=False)
+    embedded = llm.embed(PROMPTS, pooling=pooling, use_tqdm=False)
+    for raw, unit, states in zip(encoded, embedded, expected[pooling], strict=True):
+        scale = np.abs(states).max()
+        np.testing.assert_allclose(raw.outputs.data, states, rtol=0, atol=2e-5 * scale)
+        direction = states / np.linalg.norm(states)
+        np.testing.assert_allclose(unit.outputs.embedding, direction, rtol=0, atol=2e-5)
+        assert np.linalg.norm(unit.outputs.embedding) == pytest.approx(1.0)
+        assert raw.finished
+        assert raw.prompt_token_ids == unit.prompt_token_ids
+    (plain,) = llm.embed(PROMPTS[0], pooling=pooling, normalize=False)
+    assert plain.outputs.embedding == encoded[0].outputs.data
+    if pooling == "last":
+        assert llm.embed(PROMPTS)[0].outputs == embedded[0].outputs
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize(("tokens", "num_blocks"), [(7, NUM_BLOCKS), (16, 40)])
+def test_no_bit_depends_on_chunks_or_room(
+    directory: Path, llm: LLM, pooling: Pooling, tokens: int, num_blocks: int
+) -> None:
+    """The second engine has too few blocks for all prompts at once."""
+    whole = [output.outputs for output in llm.encode(PROMPTS, pooling=pooling)]
+    other = make_llm(directory, tokens, num_blocks)
+    assert [output.outputs for output in other.encode(PROMPTS, pooling=pooling)] == whole
+    alone = [other.encode(prompt, pooling=pooling)[0].outputs for prompt in PROMPTS]
+    assert alone == whole
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_only_a_last_state_reads_the_cache(directory: Path, pooling: Pooling) -> None:
+    llm = make_llm(directory, 256)
+    (first,) = llm.encode(PROMPTS[0], pooling=pooling)
+    (again,) = llm.encode(PROMPTS[0], pooling=pooling)
+    (other,) = llm.generate(PROMPTS[0], SamplingParams(max_tokens=1))
+    assert again.outputs == first.outputs
+    assert first.num_cached_tokens == 0
+    assert bool(again.num_cached_tokens) == (pooling == "last")
+    assert other.num_cached_tokens  # others read what it has computed
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_the_state_is_the_prompt_s_however_much_is_generated(llm: LLM, pooling: Pooling) -> None:
+    asked = SamplingParams(max_tokens=9, ignore_eos=True, temperature=0.0, pooling=pooling)
+    encoded = llm.encode(PROMPTS, pooling=pooling)
+    for output, expected in zip(llm.generate(PROMPTS, asked), encoded, strict=True):
+        assert len(output.outputs[0].token_ids) == 9
+        assert output.hidden_state == expected.outputs.data
+
+
+def test_of_several_continuations_one_tells_of_the_prompt(llm: LLM) -> None:
+    asked = SamplingParams(n=3, seed=5, max_tokens=2, pooling="mean")
+    requests = llm._model.desk.open("n", llm._read_all("A day in")[0], asked, 0.0)
+    llm._model.desk.close("n")
+    assert [request.reads_cache for request in requests] == [False, True, True]
+    (output,) = llm.generate("A day in", asked)
+    assert output.hidden_state == llm.encode("A day in", pooling="mean")[0].outputs.data
+
+
+def test_the_last_state_is_what_the_head_reads(llm: LLM, directory: Path) -> None:
+    """Its product with the head is the logits: the likeliest token is greedy's first."""
+    with safe_open(str(directory / "model.safetensors"), "numpy") as file:
+        head = file.get_tensor("lm_head.weight")
+    texts = llm.generate(PROMPTS, SamplingParams(max_tokens=1, temperature=0.0))
+    for text, output in zip(texts, llm.encode(PROMPTS), strict=True):
+        logits = head @ np.array(output.outputs.data, np.float32)
+        assert [int(logits.argmax())] == text.outputs[0].token_ids
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_a_prompt_as_long_as_the_model_can(directory: Path, pooling: Pooling) -> None:
+    """The token that comes with a vector is nobody's, so the last place is the prompt's."""
+    ids = [index % 50 + 3 for index in range(128)]
+    whole = make_llm(directory, 256).encode([ids, ids[:127]], pooling=pooling)
+    chunked = make_llm(directory, 7, num_blocks=33).encode([ids, ids[:127]], pooling=pooling)
+    assert [output.outputs for output in chunked] == [output.outputs for output in whole]
+    reference = LlamaModel.from_pretrained(directory, dtype=torch.float32)
+    with torch.no_grad():
+        states: Any = reference(torch.tensor([ids])).last_hidden_state[0].numpy()
+    expected = {"last": states[-1], "cls": states[0], "mean": states.astype(np.float64).mean(0)}
+    np.testing.assert_allclose(whole[0].outputs.data, expected[pooling], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("max_len", "num_blocks", "longest", "message"),
+    [
+        (128, NUM_BLOCKS, 128, "max_model_len=128 leaves no room for all of it: shorten it"),
+        (128, 11, 40, "the KV cache, which holds 41 tokens, leaves no room for all of it"),
+        (125, 32, 124, "need 32 KV blocks of 4 tokens; there are 31 in all"),
+    ],
+)
+def test_a_prompt_that_is_too_long(
+    directory: Path, max_len: int, num_blocks: int, longest: int, message: str
+) -> None:
+    llm = LLM(
+        str(directory), block_size=4, max_model_len=max_len, num_gpu_blocks_override=num_blocks
+    )
+    with pytest.raises(RequestError, match=message):
+        llm.embed([[5] * (longest + 1)])
+    assert llm.embed([[5] * longest])
+
+
+def test_nothing_has_no_direction() -> None:
+    assert of_length_one([0.0, 0.0]) == [0.0, 0.0]
+    assert of_length_one([3e300, 4e300]) == [0.6, 0.8]
+
+
+def test_an_aborted_request_has_no_vector() -> None:
+    output = RequestOutput("one", None, [1, 2], [], finished=True)
+    with pytest.raises(RequestError, match="request one was aborted before the whole of its"):
+        embedded(output, normalize=True)
+
+
+def test_a_pooling_that_does_not_exist(llm: LLM) -> None:
+    with pytest.raises(ValueError, match="pooling='max' must be one of last, mean, cls"):
+        llm.embed("x", pooling="max")  # type: ignore[arg-type]
+
+
+def test_concurrent_callers_get_the_same(directory: Path, llm: LLM) -> None:
+    async def ask() -> list[Any]:
+        engine = AsyncLLM(str(directory), block_size=4, num_gpu_blocks_override=NUM_BLOCKS)
+        try:
+            asked = [engine.embed(prompt, pooling="mean") for prompt in PROMPTS]
+            return list(await asyncio.gather(*asked))
+        finally:
+            engine.close()
+
+    expected = llm.embed(PROMPTS, pooling="mean")
+    found = asyncio.run(ask())
+    assert [one.outputs for one in found] == [one.outputs for one in expected]
+    assert all(one.finished for one in found)

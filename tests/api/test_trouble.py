@@ -1,0 +1,431 @@
+"""What goes wrong with `LLM`, and what of it works on: options, prompts, Ctrl-C, failures."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo import LLM, BeamSearchParams, RequestError, SamplingParams
+from octavo.api.continuation import Stream
+from octavo.api.interrupts import HeldInterrupts
+from octavo.api.outputs import EngineDeadError, RequestOutput
+from octavo.backends.base import ForwardResult
+from octavo.core.config import ConfigError, CoreConfig
+from octavo.core.request import TokenEvent
+from octavo.core.stats import RequestStats
+from octavo.engine_arguments import EngineArguments
+from octavo.text.chat.budget import ChatTemplateError
+from tests.api.tiny import make_model
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def llm(directory: Path) -> LLM:
+    return LLM(directory, block_size=4, num_gpu_blocks_override=200, max_num_batched_tokens=32)
+
+
+def only(outputs: list[RequestOutput]) -> Any:
+    (output,) = outputs
+    return output.outputs[0]
+
+
+# options of the engine
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"block_size": 0}, "block_size=0 must be at least 1"),
+        ({"block_size": 1.5}, "block_size=1.5 must be a whole number"),
+        ({"block_size": True}, "block_size=True must be a whole number"),
+        ({"dtype": "int3"}, "dtype='int3' must be one of auto, float32, bfloat16"),
+        ({"cpu_weights": "int4-16"}, "cpu_weights='int4-16' must be one of auto, bf16, int8,"),
+        ({"kv_cache_dtype": "int4"}, "kv_cache_dtype='int4' must be one of auto, int8"),
+        ({"max_model_len": 0}, "max_model_len=0 must be at least 2"),
+        ({"max_model_len": 129}, "max_model_len=129 is more than the 128 positions"),
+        ({"max_num_seqs": 0}, "max_num_seqs=0 must be at least 1"),
+        ({"seed": "a"}, "seed='a' must be a whole number"),
+        ({"enable_prefix_caching": "no"}, "must be True or False"),
+        ({"priority_ageing_seconds": -1}, "must be finite and not negative"),
+        ({"priority_ageing_seconds": "1"}, "must be a number of seconds"),
+        ({"max_num_seq": 3}, "there is no option 'max_num_seq'; did you mean max_num_seqs"),
+        ({"nonsense": 1}, "there is no option 'nonsense'; there are: tokenizer, backend"),
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size=2 is not possible: there is one"),
+        ({"quantization": "awq"}, "quantization='awq' is not possible: it is seen from the files"),
+        ({"logits_processors": ["a"]}, "logits_processors is a list; it must map names"),
+        ({"logits_processors": {"a": 1}}, "logits_processors has 'a': 1"),
+        ({"model": None}, "model=None must be a name or a path"),
+        ({"tokenizer": 3}, "tokenizer=3 must be a name or a path"),
+    ],
+)
+def test_a_wrong_option_is_named(directory: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LLM(**{"model": directory, **options})
+
+
+def test_what_has_no_effect_is_named_once_with_the_reason(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        llm = LLM(
+            directory,
+            dtype="torch.float32",
+            num_gpu_blocks_override=np.int64(50),
+            max_num_seqs=None,
+            trust_remote_code=True,
+            gpu_memory_utilization=0.9,
+            tensor_parallel_size=1,
+        )
+    assert llm._model.engine.config.dtype == "float32"
+    assert llm._model.engine.config.arguments.max_num_seqs == EngineArguments().max_num_seqs
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == (
+        "taken for compatibility, without effect: trust_remote_code (no code of a model is ever "
+        "run), gpu_memory_utilization (kv_cache_memory_bytes sets the size of the KV cache)"
+    )
+
+
+# arguments of a call
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sampling_params": {"temperature": 0}}, "must be SamplingParams, not dict"),
+        ({"sampling_params": [None]}, "must be SamplingParams, not NoneType"),
+        ({"sampling_params": []}, "0 sampling_params for 1 prompts"),
+        ({"priority": ["a"]}, "priority='a' must be a whole number"),
+        ({"priority": [1_000_001]}, "priority=1000001 must be within"),
+        ({"cache_salt": 3}, "cache_scope=3 must be a string"),
+    ],
+)
+def test_a_wrong_argument_is_named(llm: LLM, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        llm.generate(["x"], **arguments)
+    assert len(only(llm.generate("x", GREEDY)).token_ids) == 12
+
+
+def test_the_bad_one_of_a_batch_is_named_before_anything_runs(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step() -> None:
+        pytest.fail("a step was made")
+
+    monkeypatch.setattr(llm._model.core, "step", step)
+    empty = np.array([], np.int64)
+    bads: tuple[Any, ...] = ("", [], empty, [1, 300], [1, -1], None, [2] * 200, {"prompt": None})
+    for bad in bads:
+        batch: list[Any] = ["x", bad, "y"]
+        with pytest.raises(RequestError, match=r"^prompts\[1\]: "):
+            llm.generate(batch, GREEDY)
+    with pytest.raises(RequestError, match=r"^prompts\[1\]: bad_words_token_ids names token 300"):
+        llm.generate(["x", "y"], [GREEDY, SamplingParams(bad_words_token_ids=((300,),))])
+    unknown = SamplingParams(logits_processors=("mine",))
+    with pytest.raises(RequestError, match=r"^prompts\[1\]: logits processor 'mine' is unknown to"):
+        llm.generate(["x", "y"], [GREEDY, unknown])
+    assert len(llm._model.desk) == 0
+
+
+def test_every_error_of_a_user_is_of_one_class(llm: LLM) -> None:
+    messages = [{"role": "user", "content": "x"}]
+    with pytest.raises(RequestError):
+        SamplingParams(temperature=-1)
+    with pytest.raises(RequestError):
+        BeamSearchParams(beam_width=0, max_tokens=1)
+    with pytest.raises(RequestError, match="length_penalty=nan"):
+        BeamSearchParams(beam_width=1, max_tokens=1, length_penalty=float("nan"))
+    with pytest.raises(RequestError, match="params must be BeamSearchParams, not SamplingParams"):
+        llm.beam_search("x", GREEDY)  # type: ignore[arg-type]
+    with pytest.raises(RequestError) as raised:
+        llm.chat(messages, GREEDY, chat_template="{{ raise_exception('no') }}")
+    assert isinstance(raised.value, ChatTemplateError)
+    assert issubclass(RequestError, ValueError)
+
+
+def test_bad_words_are_counted_with_their_spellings(llm: LLM) -> None:
+    words: Any = [f"{number} x" for number in range(40)]
+    given: Any = [[number] for number in range(60)]
+    with pytest.raises(RequestError, match=r"40 bad_words come to 80 .* has 60; at most 128"):
+        llm.generate("x", SamplingParams(bad_words=words, bad_words_token_ids=given))
+
+
+def test_arrays_are_token_ids(llm: LLM) -> None:
+    ids = llm.get_tokenizer().encode("The quick")
+    expected = only(llm.generate("The quick", GREEDY)).token_ids
+    array = np.array(ids)
+    given: tuple[Any, ...] = (
+        array,
+        list(array),
+        {"prompt_token_ids": array.astype(np.uint16)},
+        {"prompt": "The quick", "prompt_token_ids": None},
+    )
+    for prompt in given:
+        assert only(llm.generate(prompt, GREEDY)).token_ids == expected
+    for several in (np.stack([array, array]), [array, array]):
+        outputs = llm.generate(several, GREEDY)  # type: ignore[arg-type]
+        assert [output.outputs[0].token_ids for output in outputs] == [expected, expected]
+    for texts in (np.array(["The quick", "The"]), np.array(["The quick", "The"], object)):
+        outputs = llm.generate(texts, GREEDY)  # type: ignore[arg-type]
+        assert [output.prompt for output in outputs] == ["The quick", "The"]
+        assert outputs[0].outputs[0].token_ids == expected
+    with pytest.raises(RequestError, match=r"prompt_token_ids\[0\] is 0.5"):
+        llm.generate([np.array([0.5])], GREEDY)  # type: ignore[arg-type]
+
+
+def test_no_limit_means_as_many_tokens_as_there_is_room_for(llm: LLM, directory: Path) -> None:
+    unlimited: Any = None
+    endless = SamplingParams(temperature=0.0, max_tokens=unlimited, ignore_eos=True)
+    assert len(only(llm.generate([[2] * 100], endless)).token_ids) == 28
+    small = LLM(directory, block_size=4, num_gpu_blocks_override=9)  # 32 positions, and one token
+    output = only(small.generate([[2] * 20], endless))
+    assert (len(output.token_ids), output.finish_reason) == (13, "length")
+    fitting = SamplingParams(temperature=0.0, max_tokens=13, ignore_eos=True)
+    assert only(small.generate([[2] * 20], fitting)).token_ids == output.token_ids
+    with pytest.raises(RequestError, match="max_tokens=14 make 34; the KV cache holds 33"):
+        small.generate([[2] * 20], SamplingParams(max_tokens=14))
+    with pytest.raises(RequestError, match="33 tokens; the KV cache, which holds 33 tokens,"):
+        small.generate([[2] * 33], endless)
+
+
+def test_hot_draws_are_drawn_from_everything(llm: LLM) -> None:
+    hot = SamplingParams(temperature=1e6, max_tokens=100, seed=1, ignore_eos=True)
+    assert len(set(only(llm.generate("x", hot)).token_ids)) > 60
+
+
+# failures of one request
+
+
+def _fail_at_two(prompt: Any, output: Any, logits: Any) -> Any:
+    if len(output) == 2:
+        raise LookupError("nothing here")
+    return logits
+
+
+def _not_finite(prompt: Any, output: Any, logits: Any) -> Any:
+    return np.full_like(logits, np.nan)
+
+
+def test_one_that_fails_takes_nobody_with_it(llm: LLM, caplog: pytest.LogCaptureFixture) -> None:
+    expected = only(llm.generate("x", GREEDY)).token_ids
+    each = [
+        GREEDY,
+        SamplingParams(temperature=0.0, logits_processors=(_fail_at_two,), ignore_eos=True),
+        GREEDY,
+        SamplingParams(n=2, logits_processors=(_not_finite,)),
+    ]
+    outputs = llm.generate(["x"] * 4, each)
+    for good in (outputs[0], outputs[2]):
+        assert good.outputs[0].token_ids == expected
+        assert good.outputs[0].error is None
+    failed = outputs[1].outputs[0]
+    assert (failed.finish_reason, failed.token_ids) == ("error", expected[:2])
+    assert failed.error == "logits processor _fail_at_two failed: LookupError: nothing here"
+    assert outputs[1].finished
+    assert [bool(each.error and "NaN" in each.error) for each in outputs[3].outputs] == [True, True]
+    assert "prompts[1]: logits processor _fail_at_two failed" in caplog.text
+    assert not llm._model.core.has_work
+
+
+def test_one_of_n_that_fails_leaves_the_others_whole(llm: LLM) -> None:
+    def fails_once(prompt: Any, output: Any, logits: Any) -> Any:
+        if len(output) == 3 and output[0] == first:
+            raise LookupError("that one")
+        return logits
+
+    several = SamplingParams(n=3, seed=5, max_tokens=6, ignore_eos=True)
+    whole = llm.generate("A day in", several)[0].outputs
+    first = whole[1].token_ids[0]
+    failing = SamplingParams(
+        n=3, seed=5, max_tokens=6, ignore_eos=True, logits_processors=(fails_once,)
+    )
+    (output,) = llm.generate("A day in", failing)
+    assert [sample.finish_reason for sample in output.outputs] == ["length", "error", "length"]
+    assert output.outputs[0].token_ids == whole[0].token_ids
+    assert output.outputs[1].token_ids == whole[1].token_ids[:3]
+    assert output.outputs[2].token_ids == whole[2].token_ids
+
+
+def test_a_text_that_cannot_be_made_is_its_request_s_own_failure(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push = Stream.push
+
+    def broken(stream: Stream, event: Any) -> bool:
+        if stream.whole.token_ids and stream._sampling.seed == 77:
+            raise UnicodeError("no such character")
+        return push(stream, event)
+
+    monkeypatch.setattr(Stream, "push", broken)
+    bad = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, seed=77)
+    one, other = llm.generate(["x", "x"], [bad, GREEDY])
+    assert one.outputs[0].finish_reason == "error"
+    assert "UnicodeError: no such character" in str(one.outputs[0].error)
+    assert len(other.outputs[0].token_ids) == 12
+
+
+def test_what_has_no_half_is_refused_as_a_whole(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor: Any = llm._model.core._executor
+    backend = executor.runner._backend
+    forward = backend.forward
+
+    def damaged(batch: Any) -> Any:
+        logits, hidden = forward(batch)
+        return ForwardResult(logits * np.float32(np.nan), hidden)
+
+    monkeypatch.setattr(backend, "forward", damaged)
+    with pytest.raises(RequestError, match=r"^prompts\[0\]: the model gave logits that are not"):
+        llm.embed(["x", "y"])
+    with pytest.raises(RequestError, match=r"^the model gave logits that are not finite"):
+        llm.beam_search("x", BeamSearchParams(beam_width=2, max_tokens=2))
+    assert only(llm.generate("x", GREEDY)).finish_reason == "error"
+
+
+# Ctrl-C, and the end of an engine
+
+
+class _CtrlC:
+    """A logits processor at whose call a Ctrl-C comes: in the middle of a step."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def __call__(self, prompt: Any, output: Any, logits: Any) -> Any:
+        for _ in range(self.times):
+            os.kill(os.getpid(), signal.SIGINT)
+        self.times = 0
+        return logits
+
+
+def test_ctrl_c_in_the_middle_of_a_step_leaves_an_llm_that_works(llm: LLM) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    sampling = SamplingParams(max_tokens=50, logits_processors=(_CtrlC(1),), ignore_eos=True)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(["x", "y"], sampling)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert not llm._model.core.has_work
+    assert len(llm._model.desk) == 0
+    assert len(only(llm.generate("x", GREEDY)).token_ids) == 12
+
+
+def test_a_second_ctrl_c_does_not_wait_and_is_the_engine_s_end(directory: Path) -> None:
+    llm = LLM(directory, num_gpu_blocks_override=50)
+    sampling = SamplingParams(max_tokens=50, logits_processors=(_CtrlC(2),), ignore_eos=True)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate("x", sampling)
+    with pytest.raises(EngineDeadError, match="make a new LLM"):
+        llm.generate("x", GREEDY)
+
+
+def test_an_error_does_not_swallow_a_ctrl_c() -> None:
+    def interrupted() -> None:
+        with HeldInterrupts():
+            os.kill(os.getpid(), signal.SIGINT)
+            raise RequestError("something else")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+
+
+def test_an_error_in_a_step_is_told_as_it_is(directory: Path) -> None:
+    llm = LLM(directory, num_gpu_blocks_override=50)
+
+    def leave(prompt: Any, output: Any, logits: Any) -> Any:
+        raise SystemExit("the processor's own")
+
+    with pytest.raises(SystemExit, match="own"):
+        llm.generate("x", SamplingParams(logits_processors=(leave,)))
+    with pytest.raises(EngineDeadError, match="make a new LLM") as raised:
+        llm.generate("x", GREEDY)
+    assert isinstance(raised.value.__cause__, SystemExit)
+
+
+def test_a_call_within_a_call_is_told_so(llm: LLM) -> None:
+    def again(prompt: Any, output: Any, logits: Any) -> Any:
+        llm.generate("y", GREEDY)
+
+    failed = only(llm.generate("x", SamplingParams(logits_processors=(again,))))
+    assert "RuntimeError: this LLM is at work in another call" in failed.error
+    assert len(only(llm.generate("x", GREEDY)).token_ids) == 12
+
+
+def test_a_closed_llm_lets_go_of_the_model_and_says_so(directory: Path) -> None:
+    with LLM(directory, num_gpu_blocks_override=50) as llm:
+        engine = weakref.ref(llm._model.core)
+        assert llm.generate("x", GREEDY)
+    gc.collect()
+    assert engine() is None
+    llm.close()
+    for call in (lambda: llm.generate("x", GREEDY), llm.reset_prefix_cache):
+        with pytest.raises(EngineDeadError, match="this LLM is closed"):
+            call()
+    assert llm.get_tokenizer().encode("x")
+
+
+def test_the_prefix_cache_can_be_forgotten(llm: LLM) -> None:
+    prompt = [[3] * 40]
+    llm.generate(prompt, GREEDY)
+    (warm,) = llm.generate(prompt, GREEDY)
+    assert llm.reset_prefix_cache()
+    (cold,) = llm.generate(prompt, GREEDY)
+    assert (warm.num_cached_tokens, cold.num_cached_tokens) == (36, 0)
+    assert warm.outputs == cold.outputs
+
+
+def test_a_stop_string_leaves_the_account_of_the_request(llm: LLM) -> None:
+    prompt = [[4] * 40]
+    text = only(llm.generate(prompt, GREEDY)).text
+    stopped = SamplingParams(temperature=0.0, max_tokens=12, stop=(text[2:4],), ignore_eos=True)
+    (output,) = llm.generate(prompt, stopped)
+    assert output.outputs[0].finish_reason == "stop"
+    assert output.num_cached_tokens == 36
+    assert output.metrics is not None
+    assert not llm._model.desk._unaccounted
+
+
+@pytest.mark.parametrize(
+    "bound", [{"max_waiting_tokens": 30}, {"max_num_waiting": 1}, {"max_waiting_tokens": 1}]
+)
+def test_a_batch_larger_than_the_queue_is_fed_as_the_queue_empties(
+    directory: Path, llm: LLM, monkeypatch: pytest.MonkeyPatch, bound: dict[str, int]
+) -> None:
+    prompts = [[token] * (token % 7 + 6) for token in range(4, 24)]
+    expected = [output.outputs for output in llm.generate(prompts, GREEDY)]
+
+    def small(**settings: Any) -> CoreConfig:
+        return CoreConfig(**{**settings, "max_num_seqs": 2, **bound})
+
+    monkeypatch.setattr("octavo.resolve.CoreConfig", small)
+    crowded = LLM(directory, block_size=4, num_gpu_blocks_override=200)
+    assert [output.outputs for output in crowded.generate(prompts, GREEDY)] == expected
+
+
+def test_the_account_may_come_behind_tokens_that_were_on_their_way(llm: LLM) -> None:
+    """An engine in a thread of its own steps on until it hears of the stop string."""
+    model = llm._model
+    token = model.tokenizer.encode("The quick")[-1]
+    stopped = SamplingParams(stop=(model.tokenizer.decode([token]),))
+    (request,) = model.desk.open("one", llm._read_all("x")[0], stopped, 0.0)
+    name = request.request_id
+    output, (abort,) = model.desk.receive(TokenEvent(name, 0, (token,)))
+    assert output is not None
+    assert output.finished
+    assert abort.request_id == name
+    assert model.desk.receive(TokenEvent(name, 1, (token,))) == (None, [])
+    stats = RequestStats(arrival=0.0, num_prompt_tokens=1, added_at=0.0, num_cached_tokens=7)
+    assert model.desk.receive(TokenEvent(name, 2, (), "abort", stats=stats)) == (None, [])
+    assert (output.metrics, output.num_cached_tokens) == (stats, 7)
+    assert not model.desk._unaccounted

@@ -1,0 +1,1 @@
+"""Tests of clients, of the journal, and of engines that die."""

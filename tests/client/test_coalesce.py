@@ -1,0 +1,61 @@
+"""Events that come at once, joined: every token once and in order, and nothing else lost."""
+
+from __future__ import annotations
+
+import random
+from array import array
+
+from octavo.client.coalesce import joined
+from octavo.core.plan import HiddenPayload, LogprobsPayload
+from octavo.core.request import TokenEvent
+from octavo.core.stats import RequestStats
+
+STATS = RequestStats(arrival=0.0, num_prompt_tokens=1, added_at=0.0)
+PAYLOAD, HIDDEN = LogprobsPayload((), 1), HiddenPayload(array("f", [0.5]))
+
+
+def test_tokens_of_several_steps_become_one_event() -> None:
+    events = [
+        TokenEvent("a", 0, (5,)),
+        TokenEvent("b", 7, (1,)),
+        TokenEvent("a", 1, (6, 7)),
+        TokenEvent("b", 8, (2,), "stop", 2, stats=STATS),
+        TokenEvent("a", 3, (8,), "length", stats=STATS),
+    ]
+    assert joined(events) == [
+        TokenEvent("a", 0, (5, 6, 7, 8), "length", stats=STATS),
+        TokenEvent("b", 7, (1, 2), "stop", 2, stats=STATS),
+    ]
+
+
+def test_what_tells_more_than_tokens_stays_by_itself() -> None:
+    first = TokenEvent("a", 0, (5,), stats=STATS)
+    told = TokenEvent("a", 1, (6,), payload=PAYLOAD)
+    last = TokenEvent("a", 3, (), "error", message="why")
+    news = [first, told, TokenEvent("a", 2, (7,)), last]
+    assert joined(news) == news
+
+
+def test_any_events_say_the_same_joined() -> None:
+    chance = random.Random(0)
+    for _ in range(300):
+        positions = dict.fromkeys("abc", 0)
+        events: list[TokenEvent] = []
+        for _ in range(chance.randrange(20)):
+            name = chance.choice("abc")
+            tokens = tuple(chance.randrange(9) for _ in range(chance.randrange(3)))
+            payload = chance.choice([None, None, PAYLOAD, HIDDEN])
+            stats = chance.choice([None, None, STATS])
+            events.append(TokenEvent(name, positions[name], tokens, payload=payload, stats=stats))
+            positions[name] += len(tokens)
+        told = joined(events)
+        for name in "abc":
+            mine, before = ([e for e in each if e.request_id == name] for each in (told, events))
+            assert [t for e in mine for t in e.tokens] == [t for e in before for t in e.tokens]
+            at = 0
+            for event in mine:
+                assert event.position == at
+                at += len(event.tokens)
+            for field in ("payload", "stats"):
+                kept = [getattr(e, field) for e in mine if getattr(e, field) is not None]
+                assert kept == [getattr(e, field) for e in before if getattr(e, field) is not None]

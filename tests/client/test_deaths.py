@@ -1,0 +1,366 @@
+"""Real engines that are killed, hang, or cannot start: no token lost, repeated or changed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.api.outputs import EngineDeadError
+from octavo.client.client import EngineStartError
+from octavo.client.launcher import ProcessLauncher
+from octavo.client.process import ProcessClient, State
+from octavo.client.restart_policy import Timing
+from octavo.client.socket_directory import remove_abandoned
+from octavo.core.request import Abort, Pause, Request, Resume
+from octavo.core.stats import RESTART
+from octavo.engine_arguments import EngineArguments
+from tests.client import make
+from tests.client.fake_engine import POISON_TOKEN
+from tests.client.make import Caller, eventually, process_of, request, run, running
+from tests.sim.truth import whole_output
+
+# One limit each: an engine that has to wait for a busy machine must not come near the other.
+SHORT_SILENCE = Timing(silence_seconds=1.5, rest_seconds=0.01)
+SHORT_STEPS = Timing(watchdog_seconds=0.3, rest_seconds=0.01)
+NUM_KILLS = 10
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """Closed: an engine with it gives each request two tokens, and goes on when it is removed."""
+    path = tmp_path / "gate"
+    path.touch()
+    return path
+
+
+def check(caller: Caller, *requests: Request) -> None:
+    """Each has been told just what an undisturbed engine says."""
+    for one in requests:
+        tokens, reason = whole_output(one, 4096)
+        assert caller.tokens[one.request_id] == tokens, one.request_id
+        assert caller.ends[one.request_id].finish_reason == reason
+
+
+def test_ten_kills_under_fifty_streams_lose_no_token_and_repeat_none() -> None:
+    """Streams that all end before the tenth are followed by others."""
+    seed = random.Random(4)
+    with running("step=0.002") as client:
+
+        async def kill(caller: Caller, waits: bool) -> None:
+            await eventually(lambda: client._state is State.READY)
+            num_heard = len(caller.events)
+            if waits:  # or engine after engine may be killed before it has given a token
+                await caller.until(lambda: len(caller.events) > num_heard or caller.is_done())
+            await asyncio.sleep(seed.random() * 0.12)
+            process_of(client).kill()
+            await eventually(lambda: client._state is not State.READY)
+
+        async def world() -> None:
+            caller = Caller(client)
+            num_kills = 0
+            while num_kills < NUM_KILLS:
+                run = len(caller.ends) // 50
+                requests = [
+                    request(f"r{run}-{index}", [index, 1, *range(index % 7)], max_tokens=500)
+                    for index in range(50)
+                ]
+                caller.send(*requests)
+                while num_kills < NUM_KILLS and not caller.is_done():
+                    await kill(caller, waits=bool(num_kills % 2))
+                    num_kills += 1
+                await caller.all_ended()
+                check(caller, *requests)
+            assert client.restarts.num_restarts == NUM_KILLS
+            told = [end.stats for end in caller.ends.values() if end.stats is not None]
+            assert len(told) == len(caller.ends)
+            assert max(stats.held_seconds.get(RESTART, 0.0) for stats in told) > 0
+            assert {stats.num_output_tokens for stats in told} == {500}
+
+        run(world)
+
+
+@pytest.mark.parametrize("how", ["abort", "raise", "exit", "hang"])
+def test_a_poisoned_request_fails_alone_and_others_go_on(how: str) -> None:
+    poison = request("poison", [1, POISON_TOKEN], max_tokens=50)
+    others = [request(f"r{index}", [index], max_tokens=60) for index in range(6)]
+    timing = SHORT_SILENCE if how == "hang" else Timing(rest_seconds=0.01)
+    with running(f"step=0.002&poison=1&how={how}", timing) as client:
+
+        async def world() -> None:
+            caller = Caller(client)
+            caller.send(*others[:3], poison, *others[3:])
+            await caller.all_ended()
+            check(caller, *others)
+            end = caller.ends["poison"]
+            assert end.finish_reason == "error"
+            assert end.message is not None
+            assert "this request ended the engine" in end.message
+            assert len(caller.tokens["poison"]) == 2
+            # Two more tries, and one engine for the rest. What is only slow may be taken for one
+            # that hangs, and replaced as well.
+            num_restarts = client.restarts.num_restarts
+            assert num_restarts == 3 or (how == "hang" and num_restarts > 3)
+            late = request("late")
+            caller.send(late)
+            await caller.all_ended()
+            check(caller, late)
+
+        run(world)
+
+
+def test_a_stopped_engine_is_silent_and_replaced(gate: Path) -> None:
+    one = request("r", max_tokens=300)
+    with running(f"gate={gate}", SHORT_SILENCE) as client:
+
+        async def world() -> None:
+            caller = Caller(client)
+            caller.send(one)
+            await caller.some_tokens("r")
+            process_of(client).send_signal(signal.SIGSTOP)
+            await eventually(lambda: not client.is_well())
+            gate.unlink()
+            await caller.all_ended()
+            check(caller, one)
+            assert client.restarts.num_restarts == 1
+
+        run(world)
+
+
+def test_a_step_without_end_is_ended_by_the_watchdog_with_its_stacks_in_the_log(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The pulse goes on, since this step holds no lock; the facts it tells are what counts."""
+    poison = request("poison", [POISON_TOKEN])
+    with running("poison=1&how=sleep", SHORT_STEPS) as client:
+
+        async def world() -> None:
+            caller = Caller(client)
+            caller.send(poison)
+            await caller.all_ended()
+            message = caller.ends["poison"].message
+            assert message is not None
+            assert "was not done after" in message
+
+        run(world)
+    log = capfd.readouterr().err
+    assert "most recent call first" in log
+    assert "in die" in log
+
+
+def test_an_engine_that_cannot_start_says_why() -> None:
+    with pytest.raises(EngineStartError, match=r"^no such model: look for another$"):
+        make.start("fail=no such model: look for another")
+    with pytest.raises(EngineStartError, match="did not start: its process ended with exit code 7"):
+        make.start("crash=exit")
+
+
+def test_a_crash_loop_ends_with_a_clear_error_for_everybody() -> None:
+    timing = Timing(max_barren=4, rest_seconds=0.01)
+    with running("step=0.05", timing) as client:
+
+        async def world() -> None:
+            caller = Caller(client)
+            caller.send(request("r", max_tokens=5))
+            client._arguments = EngineArguments(model="fake?crash=exit")
+            process_of(client).kill()
+            await caller.until(lambda: caller.death is not None)
+            assert "4 engines in a row ended" in str(caller.death)
+            assert "exit code 7" in str(caller.death)
+            with pytest.raises(EngineDeadError, match="4 engines in a row"):
+                client.send([request("late")])
+            client.send([Abort("r")])  # whoever cleans up is not disturbed
+
+        run(world)
+
+
+def test_requests_aborts_and_commands_while_there_is_no_engine() -> None:
+    old, gone, late = request("old", max_tokens=60), request("gone"), request("late")
+    with running("step=0.01") as client:
+
+        async def world() -> None:
+            caller = Caller(client)
+            caller.send(old)
+            await caller.some_tokens("old")
+            process_of(client).kill()
+            await eventually(lambda: client._state is not State.READY)
+            caller.send(gone, Pause(), Abort("gone"), late)
+            await caller.until(lambda: "gone" in caller.ends)
+            assert caller.ends["gone"].finish_reason == "abort"
+            await eventually(lambda: client.snapshot().is_paused)
+            assert not caller.tokens["late"]
+            caller.send(Resume())
+            await caller.all_ended()
+            check(caller, old, late)
+
+        run(world)
+
+
+def test_an_abort_that_its_engine_did_not_live_to_answer() -> None:
+    with running("step=0.01") as client:
+
+        async def world() -> None:
+            caller = Caller(client)
+            caller.send(request("r", max_tokens=1000))
+            await caller.some_tokens("r")
+            process_of(client).send_signal(signal.SIGSTOP)
+            caller.send(Abort("r"))
+            process_of(client).kill()
+            await caller.all_ended()
+            assert caller.ends["r"].finish_reason == "abort"
+
+        run(world)
+
+
+PARENT = """
+import sys
+from tests.client import make
+client = make.start("step=0.01")
+print(make.process_of(client).pid, client._launcher.path, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where they are: whoever starts an engine elsewhere just then does not tidy up here."""
+    with tempfile.TemporaryDirectory() as name:  # pytest's own can be too long for a socket
+        monkeypatch.setenv("XDG_RUNTIME_DIR", name)
+        yield Path(name)
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_a_front_end_that_is_killed_takes_its_engine_along(sockets: Path, in_thread: bool) -> None:
+    program = PARENT
+    if in_thread:  # the kernel's signal would come too early there: the pulse looks after it
+        program = PARENT.replace(
+            'client = make.start("step=0.01")',
+            "from concurrent.futures import ThreadPoolExecutor\n"
+            "with ThreadPoolExecutor() as pool:\n"
+            '    client = pool.submit(make.start, "step=0.01").result()',
+        )
+    root = Path(__file__).parent.parent.parent
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=root,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        assert parent.stdout is not None
+        pid, path = parent.stdout.readline().split()
+        assert _is_alive(int(pid))
+        parent.kill()
+        parent.wait()
+    asyncio.run(eventually(lambda: not _is_alive(int(pid))))
+    assert Path(path).exists()  # nobody was there to tidy up
+    assert Path(path).parents[1] == sockets
+    remove_abandoned(sockets)
+    assert not Path(path).parent.exists()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_the_socket_is_private_and_nothing_is_left_after_close() -> None:
+    threads, files = threading.active_count(), _open_files()
+    client = make.start()
+    launcher = client._launcher
+    assert isinstance(launcher, ProcessLauncher)
+    path, process = launcher.path, process_of(client)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+    async def world() -> None:
+        caller = Caller(client)
+        caller.send(request("r"))
+        await caller.all_ended()
+        client.close()
+        client.close()
+        loop = asyncio.get_running_loop()
+        timers: Any = loop._scheduled  # type: ignore[attr-defined]
+        assert not [timer for timer in timers if not timer.cancelled()]
+
+    run(world)
+    assert process.poll() is not None
+    assert not path.parent.exists()
+    assert threading.active_count() == threads
+    assert _open_files() == files
+
+
+def test_closing_from_another_thread() -> None:
+    client = make.start()
+
+    async def world() -> None:
+        Caller(client)
+        await asyncio.to_thread(client.close)
+        assert client._state is State.OVER
+
+    run(world)
+
+
+def test_an_engine_that_speaks_nonsense_is_replaced(gate: Path) -> None:
+    one = request("r", max_tokens=100)
+    with running(f"gate={gate}") as client:
+
+        async def world() -> None:
+            caller = Caller(client)
+            caller.send(one)
+            await caller.some_tokens("r")
+            assert client._up is not None
+            client._up._num_received += 1  # as if a frame had been lost
+            gate.unlink()
+            await caller.all_ended()
+            check(caller, one)
+            assert client.restarts.num_restarts == 1
+
+        run(world)
+
+
+def _open_files() -> set[str]:
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the listing's own
+            found.add(os.readlink(f"/proc/self/fd/{name}"))
+    return found
+
+
+def test_a_client_may_be_closed_before_it_was_attached() -> None:
+    client = make.start()
+    assert isinstance(client, ProcessClient)
+    process = process_of(client)
+    client.close()
+    assert process.poll() is not None
+
+
+def test_an_engine_that_was_launched_is_waited_for_later_or_ended() -> None:
+    arguments = EngineArguments(model="fake?")
+    client = ProcessClient(arguments, ProcessLauncher(make.FACTORY))
+    client.launch()
+    process = process_of(client)
+    client.start()
+    assert process_of(client) is process
+    assert client.is_well()
+    client.close()
+    other = ProcessClient(arguments, ProcessLauncher(make.FACTORY))
+    other.launch()
+    process, path = process_of(other), other._launcher.path  # type: ignore[attr-defined]
+    other.close()
+    assert process.poll() is not None
+    assert not path.parent.exists()

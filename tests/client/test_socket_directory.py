@@ -1,0 +1,111 @@
+"""Directories of sockets: private, removed at the end, and by the next process after a kill."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from octavo.client.socket_directory import PREFIX, PrivateDirectory, remove_abandoned
+
+
+@pytest.fixture
+def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where they are made; pytest's own directories can be too long for a socket."""
+    with tempfile.TemporaryDirectory() as name:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", name)
+        yield Path(name)
+
+
+HOLDER = """
+import sys
+from octavo.client.socket_directory import PrivateDirectory
+print(PrivateDirectory().path, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_one_in_use_stays_and_one_left_behind_goes(parent: Path) -> None:
+    own = PrivateDirectory()
+    assert own.path.stat().st_mode & 0o777 == 0o700
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        other = Path(holder.stdout.readline().strip())
+        (other / "engine.sock").touch()
+        assert other.parent == parent
+        remove_abandoned(parent)
+        assert own.path.exists()
+        assert other.exists()
+        holder.kill()
+        holder.wait()
+    third = PrivateDirectory()  # whoever starts next tidies up
+    assert not other.exists()
+    assert own.path.exists()
+    for each in (own, third, third):
+        each.close()
+    assert not list(parent.iterdir())
+
+
+def test_nothing_else_is_touched(parent: Path) -> None:
+    elsewhere = parent / "elsewhere"
+    elsewhere.mkdir()
+    (parent / f"{PREFIX}link").symlink_to(elsewhere)
+    (parent / f"{PREFIX}file").touch()
+    full = parent / f"{PREFIX}full"
+    full.mkdir()
+    (full / "precious").touch()
+    (parent / "octavo-other").mkdir()
+    (parent / f"{PREFIX}empty").mkdir()
+    before = {path.name for path in parent.iterdir()}
+    remove_abandoned(parent)
+    assert before - {path.name for path in parent.iterdir()} == {f"{PREFIX}empty"}
+    assert (full / "precious").exists()
+    remove_abandoned(parent / "not there")
+
+
+def test_another_users_is_left_alone(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (parent / f"{PREFIX}theirs").mkdir()
+    uid = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: uid + 1)
+    remove_abandoned(parent)
+    assert list(parent.iterdir())
+
+
+def test_one_that_was_swept_before_it_was_locked_is_made_again(
+    parent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the making and the locking somebody else takes it for abandoned."""
+    from octavo.client import socket_directory as private_directory
+
+    lock = private_directory._lock
+    swept: list[Path] = []
+
+    def late(path: Path) -> int:
+        if not swept:
+            swept.append(path)
+            path.rmdir()
+        return lock(path)
+
+    monkeypatch.setattr(private_directory, "_lock", late)
+    made = PrivateDirectory()
+    assert made.path.exists()
+    assert made.path != swept[0]
+    made.close()
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_told(
+    parent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = parent / ("x" * 90)
+    long.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
+    with pytest.raises(OSError, match="set XDG_RUNTIME_DIR or TMPDIR"):
+        PrivateDirectory()
+    assert not list(long.iterdir())

@@ -1,0 +1,1 @@
+"""Tests of the engine's process and its memory."""

@@ -1,0 +1,245 @@
+"""The memory that is predicted is the memory that is taken."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo import resolve as resolving
+from octavo.backends.native.backend import NativeBackend, NativeOptions
+from octavo.backends.torch import attention, footprint
+from octavo.core.config import ConfigError
+from octavo.engine.build import start_local_engine
+from octavo.engine_arguments import EngineArguments
+from octavo.loader.source import resolve as resolve_source
+from octavo.models.footprint import tensor_sizes
+from octavo.models.kv_layout import place_layers
+from octavo.models.load import OpenedModel, open_model
+from octavo.observe.memory_bill import HEADROOM_BYTES
+from octavo.resolve import MOST_KV_BYTES, make_bill, resolve
+from tests.api.tiny import make_model
+
+BLOCK = 2 * 2 * 16 * 2 * 8 * 4  # keys and values, layers, tokens, heads, their size, float32
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("tiny"))
+
+
+def opened_model(directory: Path) -> OpenedModel:
+    return open_model(resolve_source(str(directory)))
+
+
+def test_the_mirrored_numbers_are_the_backends() -> None:
+    assert footprint.QUERY_TILE == attention.QUERY_TILE
+    assert footprint.KEY_TILE == attention.KEY_TILE
+    assert footprint.MOST_KEPT_CELLS == attention.MOST_KEPT_CELLS
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype", "cpu_weights"),
+    [
+        ("torch", "float32", "auto"),
+        ("torch", "bfloat16", "auto"),
+        ("native", "float32", "auto"),
+        ("native", "bfloat16", "auto"),
+        ("native", "bfloat16", "bf16"),
+        ("native", "bfloat16", "int8"),
+        ("native", "bfloat16", "int4"),
+        ("native", "bfloat16", "int4-128"),
+    ],
+)
+def test_weights_take_what_was_predicted(
+    directory: Path,
+    backend: Any,
+    dtype: Any,
+    cpu_weights: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "octavo")
+    arguments = EngineArguments(
+        str(directory), backend=backend, dtype=dtype, cpu_weights=cpu_weights
+    )
+    engine = start_local_engine(arguments)
+    bill = engine.config.bill
+    assert bill.weights_bytes == engine.facts.memory_bytes["weights"]
+    assert "measured (+0.0 %)" in caplog.text
+    assert bill.block_bytes == BLOCK * (2 if dtype == "bfloat16" else 4) // 4
+    assert engine.facts.memory_bytes["KV cache"] == engine.config.core.num_blocks * bill.block_bytes
+    stored = sum(info.num_bytes for info in opened_model(directory).checkpoint.tensors.values())
+    assert bill.stored_bytes == stored
+
+
+def test_nothing_is_read_for_the_bill(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = opened_model(directory)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a weight was read")
+
+    # What is stored as rows is looked at where it lies in the file, and no page of it is read.
+    monkeypatch.setattr("octavo.models.checkpoint_weights.CheckpointWeights.read", refuse)
+    monkeypatch.setattr("octavo.loader.checkpoint.Checkpoint.read_float32", refuse)
+    make_bill(EngineArguments(str(directory), backend="torch"), opened, place_layers(opened.model))
+
+
+def test_the_cache_takes_what_is_free_up_to_a_bound(directory: Path) -> None:
+    opened = opened_model(directory)
+    layout = place_layers(opened.model)
+    asked = EngineArguments(str(directory), backend="torch", max_num_seqs=1_000_000)
+    bill = make_bill(asked, opened, layout)
+    base = bill.fixed_bytes + HEADROOM_BYTES
+    for free, kv_bytes in ((base + 20 * BLOCK, 20 * BLOCK), (1 << 50, MOST_KV_BYTES)):
+        config = resolve(asked, opened, layout, free)
+        assert config.core.num_blocks == kv_bytes // BLOCK
+    few = EngineArguments(str(directory), backend="torch", max_num_seqs=2)
+    assert resolve(few, opened, layout, 1 << 40).core.num_blocks == 2 * 128 // 16 + 1
+
+
+def test_a_short_memory_shortens_sequences(directory: Path) -> None:
+    opened = opened_model(directory)
+    layout = place_layers(opened.model)
+    asked = EngineArguments(str(directory), backend="torch")
+    free = make_bill(asked, opened, layout).fixed_bytes + HEADROOM_BYTES + 4 * BLOCK
+    assert resolve(asked, opened, layout, free).core.max_model_len == 3 * 16
+    with pytest.raises(ConfigError, match="set max_model_len to at most 48"):
+        resolve(
+            EngineArguments(str(directory), backend="torch", max_model_len=128),
+            opened,
+            layout,
+            free,
+        )
+
+
+def test_a_model_that_does_not_fit(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    opened = opened_model(directory)
+    layout = place_layers(opened.model)
+    with pytest.raises(
+        ConfigError, match=r"not enough memory: .* are needed .* 9\.766 KiB are free"
+    ):
+        resolve(EngineArguments(str(directory), backend="torch"), opened, layout, 10_000)
+    insisting = EngineArguments(str(directory), backend="torch", kv_cache_memory_bytes=40 * BLOCK)
+    config = resolve(insisting, opened, layout, 10_000)
+    assert config.core.num_blocks == 40
+    assert "the machine may swap" in caplog.text
+
+
+def test_int8_kv_takes_a_byte_a_number_and_a_scale_a_head(directory: Path) -> None:
+    opened = opened_model(directory)
+    layout = place_layers(opened.model)
+    asked = EngineArguments(str(directory), backend="native", kv_cache_dtype="int8")
+    cells = 2 * layout.num_buffers * 16 * layout.kv_heads
+    assert make_bill(asked, opened, layout).block_bytes == cells * (layout.head_dim + 4)
+    assert start_local_engine(asked).core.scheduler.config.num_blocks > 1
+    for refused in ({"backend": "torch"}, {"dtype": "float32", "backend": "native"}):
+        wrong: Any = refused
+        with pytest.raises(ConfigError, match="kv_cache_dtype='int8' is something"):
+            make_bill(replace(asked, **wrong), opened, layout)
+
+
+def test_other_weights_are_refused_where_they_could_not_be_kept(directory: Path) -> None:
+    opened = opened_model(directory)
+    layout = place_layers(opened.model)
+    asked = EngineArguments(str(directory), backend="native", cpu_weights="int8")
+    assert make_bill(asked, opened, layout).weights_bytes > 0
+    for refused in ({"backend": "torch"}, {"dtype": "float32", "backend": "native"}):
+        wrong: Any = refused
+        with pytest.raises(ConfigError, match="cpu_weights='int8' is something"):
+            make_bill(replace(asked, **wrong), opened, layout)
+
+
+def test_a_number_of_threads_is_not_passed_over_in_silence(directory: Path) -> None:
+    opened = opened_model(directory)
+    layout = place_layers(opened.model)
+    asked = EngineArguments(str(directory), backend="native", num_threads=2)
+    assert make_bill(asked, opened, layout).weights_bytes > 0
+    with pytest.raises(ConfigError, match=r"num_threads=2 .* OMP_NUM_THREADS"):
+        make_bill(replace(asked, backend="torch"), opened, layout)
+    free = make_bill(replace(asked, backend="torch", num_threads=0), opened, layout)
+    assert free.weights_bytes > 0
+
+
+def test_the_slow_backend_is_not_taken_quietly(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Told at the level that everybody sees; who asked for it knows."""
+    caplog.set_level(logging.WARNING, "octavo")
+    opened = opened_model(directory)
+    layout = place_layers(opened.model)
+    for backend in ("native", "torch"):
+        chosen: Any = backend
+        resolve(EngineArguments(str(directory), backend=chosen), opened, layout)
+    assert not caplog.text
+    resolve(EngineArguments(str(directory), block_size=4), opened, layout)
+    assert "block_size=4 is not a multiple of 16" in caplog.text
+
+
+def test_a_cache_too_small_for_a_token_is_refused_and_a_small_one_told(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "octavo")
+    opened = opened_model(directory)
+    layout = place_layers(opened.model)
+    few = EngineArguments(str(directory), num_gpu_blocks_override=2)
+    engine = start_local_engine(few)
+    assert engine.facts.longest_tokens == 17  # the last token's KV is never needed
+    assert "a sequence can have 17 tokens, its prompt among them, and not the 128" in caplog.text
+    caplog.clear()
+    start_local_engine(replace(few, max_model_len=17))
+    assert not caplog.text
+    windowed = replace(layout, windows=(None, 32))
+    with pytest.raises(ConfigError, match=r"override=2 leaves no .* token: .*; give 3 at least"):
+        resolve(few, opened, windowed)
+
+
+def test_weights_that_are_quantised_already_are_kept_so_and_told(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "octavo")
+    opened = opened_model(directory)
+    layout = place_layers(opened.model)
+    asked = EngineArguments(str(directory), backend="native", cpu_weights="int8")
+    resolve(asked, opened, layout)
+    assert not caplog.text
+    sizes = [replace(size, type="Q4_1", inputs=64) for size in tensor_sizes(opened)]
+    monkeypatch.setattr(resolving, "tensor_sizes", lambda _: sizes)
+    resolve(replace(asked, cpu_weights="auto"), opened, layout)
+    assert not caplog.text
+    resolve(asked, opened, layout)
+    assert "cpu_weights=int8 changes nothing: the file's weights are quantised" in caplog.text
+    assert len(caplog.records) == 1
+
+
+def test_an_instruction_set_that_is_not_there_is_refused_in_the_same_words(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the model is loaded, and by the backend where nobody has looked before."""
+    opened = opened_model(directory)
+    words = "the instruction set 'sse9' is not one .* choose one of .*scalar.*OCTAVO_CPU_ISA"
+    monkeypatch.setenv("OCTAVO_CPU_ISA", "sse9")
+    with pytest.raises(ConfigError, match=words):
+        resolve(EngineArguments(str(directory)), opened, place_layers(opened.model))
+    with pytest.raises(ValueError, match=words):
+        NativeBackend(NativeOptions(instruction_set="sse9"))
+
+
+def test_embeddings_that_are_means_have_rooms_for_all_rows(directory: Path) -> None:
+    opened = opened_model(directory)
+    layout = place_layers(opened.model)
+
+    def step_bytes(rows: int, sequences: int) -> int:
+        asked = EngineArguments(
+            str(directory),
+            backend="native",
+            max_num_batched_tokens=rows,
+            max_num_seqs=sequences,
+        )
+        return make_bill(asked, opened, layout).step_bytes
+
+    a_row = step_bytes(65, 8) - step_bytes(64, 8)
+    a_wanted_row = step_bytes(64, 9) - step_bytes(64, 8) - 4 * opened.spec.vocabulary
+    assert a_row == 2 * a_wanted_row + 4 * opened.spec.hidden

@@ -1,0 +1,119 @@
+"""A batch made out of the last one is what it would be if it were made anew.
+
+The worlds of test_worlds.py check that in each of their steps; here are the turns of a steady run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from octavo.backends.base import HostBatch
+from octavo.core.plan import StepPlan
+from octavo.runner import batch_reuse as steady
+from octavo.runner.batch import build as build_anew
+from tests.runner.real_world import CheckedBatches
+from tests.runner.test_model_runner import make_plan, make_runner, new_slot
+
+
+class Counted:
+    """How often a batch was made anew."""
+
+    def __init__(self, monkeypatch: Any) -> None:
+        self.count = 0
+        monkeypatch.setattr(steady, "build", self._build)
+
+    def _build(self, *arguments: Any) -> Any:
+        self.count += 1
+        return build_anew(*arguments)
+
+
+def two_run(monkeypatch: Any) -> tuple[Any, Counted]:
+    """A runner in which slots 3 and 1 decode, with 15 and 3 known tokens, and a chunk behind."""
+    runner, _ = make_runner()
+    runner._batches = CheckedBatches(runner.state)
+    counted = Counted(monkeypatch)
+    runner.run(
+        make_plan(
+            opened=(
+                new_slot(3, list(range(20, 33)), ((1, 2, 3, 4), (5, 6, 7, 8))),
+                new_slot(1, [7], ((9,), (10,))),
+            ),
+            chunks=((3, 0, 13, True), (1, 0, 1, True)),
+        )
+    )
+    runner.run(on(1, 13, 1))
+    assert counted.count == 2
+    return runner, counted
+
+
+def on(step: int, *starts: int, slots: tuple[int, ...] = (3, 1), **parts: Any) -> StepPlan:
+    chunks = tuple((slot, start, 1, True) for slot, start in zip(slots, starts, strict=True))
+    return make_plan(step=step, chunks=chunks, **parts)
+
+
+def test_a_run_goes_on_until_its_tables_are_full(monkeypatch: Any) -> None:
+    runner, counted = two_run(monkeypatch)
+    block = runner.state.block_size
+    for step in range(2, 30):
+        position = 12 + step
+        added: dict[str, Any] = {}
+        if position % block == 0 and position >= 4 * block:
+            added = {"new_blocks": ((3, ((20 + step,), (60 + step,))),)}
+        runner.run(on(step, position, step, **added))
+    # Anew only where the longer one's next block begins.
+    assert counted.count == 2 + sum(position % block == 0 for position in range(14, 42))
+
+
+def test_the_shorter_one_s_block_is_written_into_the_tables_that_are(monkeypatch: Any) -> None:
+    runner, counted = two_run(monkeypatch)
+    block = runner.state.block_size
+    assert block == 4
+    runner.run(on(2, 14, 2))
+    runner.run(on(3, 15, 3))
+    runner.run(on(4, 16, 4, new_blocks=((3, ((11,), (12,))), (1, ((13,), (14,))))))
+    runner.run(on(5, 17, 5))
+    assert counted.count == 3
+    runner.run(on(6, 18, 6))
+    assert [table.tolist()[1][:2] for table in runner._batches._last[0].tables] == [
+        [9, 13],
+        [10, 14],
+    ]
+
+
+def test_whoever_comes_or_goes_or_guesses_ends_a_run(monkeypatch: Any) -> None:
+    runner, counted = two_run(monkeypatch)
+    runner.run(on(2, 2, slots=(1,), freed=(3,)))
+    assert counted.count == 3
+    runner.run(on(3, 3, slots=(1,)))
+    assert counted.count == 3
+    runner.run(
+        on(4, 0, 4, opened=(new_slot(3, [5], ((11,), (12,))),), new_blocks=((1, ((13,), (14,))),))
+    )
+    assert counted.count == 4
+    # The same slot is another's.
+    again = new_slot(3, [6], ((15,), (16,)))
+    runner.run(on(5, 0, 5, freed=(3,), opened=(again,)))
+    assert counted.count == 5
+    runner.run(on(6, 1, 6))
+    assert counted.count == 5
+    runner.run(make_plan(step=7, chunks=((3, 2, 2, True), (1, 7, 1, True)), drafts=((3, (9,)),)))
+    assert counted.count == 6
+
+
+def test_a_step_that_broke_off_is_not_gone_on_from(monkeypatch: Any) -> None:
+    runner, counted = two_run(monkeypatch)
+    good = runner._backend.forward
+
+    def broken(batch: HostBatch) -> Any:
+        raise MemoryError
+
+    runner._backend.forward = broken
+    try:
+        runner.run(on(2, 14, 2))
+    except MemoryError:
+        runner._backend.forward = good
+    runner.run(on(2, 14, 2))
+    assert counted.count == 3
+    assert runner._batches._last[0].positions.dtype == np.int32

@@ -1,0 +1,245 @@
+"""Who may come in: keys, hosts, origins, on every route."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from octavo.server.http.auth import PUBLIC, Guard
+from octavo.server.http.errors import ApiError
+from octavo.server.settings import ServerConfig, ServerConfigError, read_keys
+from tests.server.make import all_routes, serving
+
+KEYS = ("first-secret", "second-secret")
+
+
+def request(directory: Path, method: str, path: str, options: Any, headers: Any) -> httpx.Response:
+    async def main() -> httpx.Response:
+        async with serving(directory, **options) as client:
+            return await client.request(method, path, headers=headers)
+
+    return asyncio.run(main())
+
+
+def test_every_route_without_a_key_is_401(directory: Path) -> None:
+    """Those that do not exist too, and every method, but for the table of public ones."""
+
+    async def main() -> None:
+        async with serving(directory, api_keys=KEYS) as client:
+            paths = [route.path.replace("{id}", "x") for route in all_routes()]
+            for path in [*paths, "/", "/nope", "/v1", "/admin", "/v1/completions/", "//health"]:
+                for method in ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"):
+                    for headers in ({}, {"authorization": "Bearer wrong-secret"}):
+                        response = await client.request(method, path, headers=headers)
+                        if path in PUBLIC:
+                            assert response.status_code in (200, 405)
+                            continue
+                        assert response.status_code == 401, (method, path)
+                        assert response.headers["www-authenticate"] == "Bearer"
+                        if method != "HEAD":
+                            error = response.json()["error"]
+                            assert error["code"] == "invalid_api_key"
+                            assert error["type"] == "authentication_error"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": "Bearer first-secret"},
+        {"authorization": "bearer second-secret"},
+        {"x-api-key": "second-secret"},
+    ],
+)
+def test_any_of_the_keys_opens(directory: Path, headers: dict[str, str]) -> None:
+    response = request(directory, "GET", "/v1/models", {"api_keys": KEYS}, headers)
+    assert response.status_code == 200
+
+
+def test_metrics_may_be_public(directory: Path) -> None:
+    options = {"api_keys": KEYS, "public_metrics": True}
+    assert request(directory, "GET", "/metrics", options, {}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("bound", "allowed", "host", "status"),
+    [
+        ("127.0.0.1", (), "localhost:8000", 200),
+        ("127.0.0.1", (), "127.0.0.1", 200),
+        ("127.0.0.1", (), "[::1]:8000", 200),
+        ("127.0.0.1", (), "LOCALHOST", 200),
+        ("127.0.0.1", (), "evil.example", 403),
+        ("127.0.0.1", (), "localhost.evil.example", 403),
+        ("127.0.0.1", (), "192.168.1.5", 403),
+        ("127.0.0.1", (), "", 403),
+        ("127.0.0.1", ("mine.example",), "mine.example:80", 200),
+        ("127.0.0.1", ("*",), "evil.example", 200),
+        ("0.0.0.0", (), "192.168.1.5:8000", 200),
+        ("0.0.0.0", (), "evil.example", 403),
+    ],
+)
+def test_hosts(directory: Path, bound: str, allowed: Any, host: str, status: int) -> None:
+    options = {"host": bound, "allowed_hosts": allowed, "insecure_no_auth": True}
+    response = request(directory, "GET", "/v1/models", options, {"host": host})
+    assert response.status_code == status
+    if status == 403:
+        assert response.json()["error"]["code"] == "host_not_allowed"
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://localhost", 200),  # the server's own page
+        ("https://app.example", 200),
+        ("https://APP.example", 200),
+        ("https://evil.example", 403),
+        ("http://app.example", 403),
+        ("null", 403),
+        ("http://localhost:9999", 403),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_origins(directory: Path, origin: str, status: int, method: str) -> None:
+    options = {"allowed_origins": ("https://app.example",)}
+    path = "/v1/models" if method == "GET" else "/tokenize"
+    response = request(directory, method, path, options, {"origin": origin})
+    assert (response.status_code == 403) == (status == 403)
+    shared = "access-control-allow-origin" in response.headers
+    assert shared == (origin.lower() == "https://app.example")
+
+
+def test_a_preflight_is_answered_for_listed_origins_alone(directory: Path) -> None:
+    options = {"allowed_origins": ("https://app.example",), "api_keys": KEYS}
+    asks = {"access-control-request-method": "POST", "origin": "https://app.example"}
+    response = request(directory, "OPTIONS", "/v1/completions", options, asks)
+    assert response.status_code == 204
+    assert "authorization" in response.headers["access-control-allow-headers"]
+    evil = {**asks, "origin": "https://evil.example"}
+    assert request(directory, "OPTIONS", "/v1/completions", options, evil).status_code == 403
+
+
+def test_the_network_is_not_served_without_a_key() -> None:
+    with pytest.raises(ServerConfigError, match="--insecure-no-auth"):
+        ServerConfig(host="0.0.0.0")
+    with pytest.raises(ServerConfigError, match="--insecure-no-auth"):
+        ServerConfig(host="::")
+    ServerConfig(host="0.0.0.0", insecure_no_auth=True)
+    ServerConfig(host="0.0.0.0", api_keys=KEYS)
+    ServerConfig(host="::1")
+
+
+def test_keys_come_from_a_file_and_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# ours\nfirst-secret\n\n  second-secret \nfirst-secret\n")
+    assert read_keys(file, "third-secret,") == (*KEYS, "third-secret")
+    with pytest.raises(ServerConfigError, match="cannot be read"):
+        read_keys(tmp_path / "none", "")
+    file.write_text("# nothing\n")
+    with pytest.raises(ServerConfigError, match="holds no key"):
+        read_keys(file, "")
+    with pytest.raises(ServerConfigError, match="fewer than 8"):
+        ServerConfig(api_keys=("short",))
+
+
+def test_who_asks_is_told_by_the_key_and_tells_nothing_of_it() -> None:
+    guard = Guard(ServerConfig(api_keys=KEYS))
+    names = {guard.check_key("/x", {"authorization": f"Bearer {key}"}) for key in KEYS}
+    assert len(names) == 2
+    assert not any("secret" in name for name in names)
+    with pytest.raises(ApiError):
+        guard.check_key("/x", {"authorization": "Bearer first-secre\udcff"})
+
+
+def test_every_key_is_compared_whatever_the_first_one_says(monkeypatch: Any) -> None:
+    """Otherwise time would tell how far down the list a key stands."""
+    compared = []
+
+    def compare(one: bytes, other: bytes) -> bool:
+        compared.append(other)
+        return one == other
+
+    monkeypatch.setattr("octavo.server.http.auth.hmac.compare_digest", compare)
+    Guard(ServerConfig(api_keys=KEYS)).check_key("/x", {"x-api-key": KEYS[0]})
+    assert len(compared) == 2
+
+
+def test_one_keys_requests_are_not_explained_to_another(directory: Path) -> None:
+    async def main() -> None:
+        async with serving(directory, api_keys=KEYS) as client:
+            first = {"authorization": f"Bearer {KEYS[0]}", "x-request-id": "mine"}
+            body = json.dumps({"prompt": "x", "max_tokens": 1})
+            made = await client.post(
+                "/v1/completions",
+                content=body,
+                headers={**first, "content-type": "application/json"},
+            )
+            assert made.headers["x-request-id"] == "mine"
+            path = "/v1/requests/mine/explain"
+            assert (await client.get(path, headers=first)).status_code == 200
+            second = {"authorization": f"Bearer {KEYS[1]}"}
+            assert (await client.get(path, headers=second)).status_code == 404
+
+    asyncio.run(main())
+
+
+def test_keys_that_choose_the_same_id_do_not_displace_each_other(directory: Path) -> None:
+    """And a key that uses one twice is told of the newer; both are answered."""
+
+    async def main() -> None:
+        async with serving(directory, api_keys=KEYS) as client:
+            path = "/v1/requests/same/explain"
+            for key, length in ((KEYS[0], 1), (KEYS[1], 2), (KEYS[1], 3)):
+                headers = {"authorization": f"Bearer {key}", "x-request-id": "same"}
+                body = {"prompt": "x", "max_tokens": length}
+                made = await client.post("/v1/completions", json=body, headers=headers)
+                assert made.json()["id"] == "cmpl-same"
+            told = []
+            for key in KEYS:
+                headers = {"authorization": f"Bearer {key}"}
+                told.append((await client.get(path, headers=headers)).json()["completion_tokens"])
+            assert told == [1, 3]
+
+    asyncio.run(main())
+
+
+def test_requests_of_one_id_run_beside_each_other(directory: Path) -> None:
+    async def main() -> None:
+        async with serving(directory) as client:
+            answers = await asyncio.gather(
+                *(
+                    client.post(
+                        "/v1/completions",
+                        json={"prompt": text, "max_tokens": 20, "temperature": 0},
+                        headers={"x-request-id": "same"},
+                    )
+                    for text in ("one", "two", "one")
+                )
+            )
+            texts = [answer.json()["choices"][0]["text"] for answer in answers]
+            assert texts[0] == texts[2] != texts[1]
+            twice = [("x-request-id", "first"), ("x-request-id", "second")]
+            answer = await client.get("/v1/models", headers=twice)
+            assert answer.headers["x-request-id"] == "first"
+
+    asyncio.run(main())
+
+
+def test_prefixes_are_shared_inside_one_key_alone(directory: Path) -> None:
+    async def cached(client: Any, key: str) -> int:
+        body = {"prompt": list(range(2, 40)), "max_tokens": 1}
+        headers = {"authorization": f"Bearer {key}"}
+        answer = (await client.post("/v1/completions", json=body, headers=headers)).json()
+        return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    async def main(scope: str) -> list[int]:
+        async with serving(directory, api_keys=KEYS, cache_scope=scope) as client:
+            return [await cached(client, key) for key in (KEYS[0], KEYS[0], KEYS[1])]
+
+    assert asyncio.run(main("key")) == [0, 36, 0]
+    assert asyncio.run(main("global")) == [0, 36, 36]

@@ -1,0 +1,85 @@
+"""Writing a response: a client that takes nothing is dropped, and only who has to wait is timed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.server.http.errors import ClientGoneError
+from octavo.server.http.exchange import Call
+from octavo.server.server import Server
+from octavo.server.settings import ServerConfig
+from tests.server.engine import FakeEngine
+
+
+@pytest.fixture
+def server(directory: Path) -> Iterator[Server]:
+    engine = FakeEngine(directory)
+    yield Server(engine, ServerConfig(stall_seconds=0.01))
+    engine.close()
+
+
+class Wire:
+    """A connection that takes a write now, or never."""
+
+    def __init__(self, extensions: dict[str, Any] | None) -> None:
+        self.takes = True
+        self.taken: list[bytes] = []
+        self.num_timers: list[int] = []  # at each write
+        self.scope: dict[str, Any] = {"method": "GET", "path": "/", "headers": []}
+        if extensions is not None:
+            self.scope["extensions"] = extensions
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        raise AssertionError("nobody reads")
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        timers: Any = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
+        self.num_timers.append(len([each for each in timers if not each.cancelled()]))
+        if not self.takes:
+            await asyncio.Event().wait()
+        self.taken.append(message["body"])
+
+
+def test_a_write_that_need_not_wait_sets_no_timer(server: Server) -> None:
+    wire = Wire({})
+    cuts: list[int] = []
+    wire.scope["extensions"] = {
+        "octavo.must_wait": {"call": lambda: not wire.takes},
+        "octavo.cut": {"call": lambda: cuts.append(1)},
+    }
+
+    async def main() -> None:
+        call = Call(server, wire.scope, wire.receive, wire.send)
+        await call.write(b"one", more=True)
+        assert wire.taken == [b"one"]
+        assert wire.num_timers == [0]
+        wire.takes = False
+        with pytest.raises(ClientGoneError):
+            await call.write(b"two", more=True)
+        assert wire.num_timers == [0, 1]
+        assert cuts == [1]
+        assert server.metrics.slow_readers.value() == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("extensions", [None, {}])
+def test_a_connection_that_tells_nothing_is_always_timed(
+    server: Server, extensions: dict[str, Any] | None
+) -> None:
+    wire = Wire(extensions)
+
+    async def main() -> None:
+        call = Call(server, wire.scope, wire.receive, wire.send)
+        await call.write(b"one", more=True)
+        assert wire.num_timers == [1]
+        wire.takes = False
+        with pytest.raises(ClientGoneError):
+            await call.write(b"two")
+
+    asyncio.run(main())

@@ -1,0 +1,31 @@
+"""Chunks of a stream from a template: to the byte what the struct would be."""
+
+from __future__ import annotations
+
+import pytest
+
+from octavo.server.http.exchange import encode
+from octavo.server.openai.common import TEXT, Template
+from octavo.server.schema.chat import ChatChunk, ChunkChoice, Delta
+from octavo.server.schema.completion import CompletionChoice, CompletionResponse
+
+TEXTS = [" plain", "", '"quoted" \\', "\n\t\r\x00\x1f\x7f", "é€𝄞\ufffd\u2028", "%b %s {}", "\0"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("model", ["m", 'a "b" \0\\', "{text}"])
+def test_a_chunk_from_a_template_is_the_struct(text: str, model: str) -> None:
+    def chat(content: str) -> ChatChunk:
+        choice = ChunkChoice(index=3, delta=Delta(content=content))
+        return ChatChunk(
+            id="chatcmpl-1", created=7, model=model, choices=[choice], system_fingerprint="o-1"
+        )
+
+    def completion(text: str) -> CompletionResponse:
+        choice = CompletionChoice(index=3, text=text)
+        return CompletionResponse(
+            id="cmpl-1", created=7, model=model, choices=[choice], system_fingerprint="o-1"
+        )
+
+    assert Template(chat(TEXT)).filled(text) == encode(chat(text))
+    assert Template(completion(TEXT)).filled(text) == encode(completion(text))

@@ -1,0 +1,241 @@
+"""What the server tells of itself: metrics, explanations, the admin socket, its documents."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.server.admin import ADMIN_ROUTES
+from octavo.server.http.auth import PUBLIC
+from octavo.server.lifecycle import ready_text
+from octavo.server.openapi import document
+from octavo.server.routes import ROUTES
+from octavo.server.schema.sampling import CommonRequest
+from tests.server.engine import ChainRunner, FakeEngine
+from tests.server.make import LIMIT, Client, serving, until
+
+SAMPLE = re.compile(r"^([a-z0-9_:]+)(?:\{([^}]*)\})? ([0-9.e+-]+|\+Inf)$")
+
+
+def samples(text: str) -> dict[str, float]:
+    """Every line of an exposition is a comment or a sample."""
+    found = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            match = SAMPLE.match(line)
+            assert match, line
+            found[f"{match[1]}{{{match[2] or ''}}}"] = float(match[3])
+    return found
+
+
+@pytest.mark.parametrize("names", ["octavo", "vllm"])
+def test_metrics_count_what_happened(directory: Path, names: str) -> None:
+    async def main() -> None:
+        async with serving(directory, metrics_names=names) as client:
+            await client.complete(max_tokens=4)
+            await client.chat(max_tokens=3, stream=False)
+            await client.complete(temperature=9)
+            body = {"prompt": "x", "max_tokens": 4, "stream": True}
+            await client.post("/v1/completions", json=body)
+            response = await client.get("/metrics")
+            assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+            found = samples(response.text)
+            base = 'model_name="tiny",engine="0"'
+            assert found[f"{names}:generation_tokens_total{{{base}}}"] == 11
+            assert found[f'{names}:request_success_total{{{base},finished_reason="length"}}'] == 3
+            assert found[f"{names}:time_to_first_token_seconds_count{{{base}}}"] == 3
+            assert found[f'{names}:e2e_request_latency_seconds_bucket{{{base},le="+Inf"}}'] == 3
+            assert found[f"{names}:num_requests_running{{{base}}}"] == 0
+            assert found[f"{names}:kv_cache_usage_perc{{{base}}}"] == 0
+            route = 'route="/v1/completions",status="400"'
+            assert found[f"octavo:http_responses_total{{{base},{route}}}"] == 1
+            assert "# TYPE octavo:http_responses_total counter" in response.text
+
+    asyncio.run(main())
+
+
+def test_paths_of_clients_are_no_labels(directory: Path) -> None:
+    async def main() -> None:
+        async with serving(directory) as client:
+            for index in range(20):
+                await client.get(f"/made/up/{index}")
+            text = (await client.get("/metrics")).text
+            assert "made" not in text
+            assert 'route="other",status="404"} 20.0' in text
+
+    asyncio.run(main())
+
+
+def test_a_request_explains_itself(directory: Path) -> None:
+    async def main() -> None:
+        async with serving(directory) as client:
+            answer = await client.complete(max_tokens=6, explain=True, prompt=[5] * 200)
+            told = answer["explain"]
+            parts = [part["what"] for part in told["timeline"]]
+            assert parts[:4] == ["template", "tokenize", "door", "queue"]
+            chunks = [part for part in told["timeline"] if part["what"] == "prefill"]
+            assert [(c["from_token"], c["to_token"]) for c in chunks] == [(0, 128), (128, 200)]
+            assert parts[-1] == "decode"
+            starts = [part["at_ms"] for part in told["timeline"]]
+            assert starts == sorted(starts)
+            assert told["parameters"]["max_tokens"] == 6
+            assert told["parameters"]["temperature"] == 1.0
+            assert told["completion_tokens"] == 6
+            assert re.match(r"^[\d.]+ of [\d.]+ ms \(\d+ %\) went into .+; .+\.$", told["cause"])
+            path = f"/v1/requests/{answer['id']}/explain"
+            later = (await client.get(path)).json()
+            assert later["outcome"] == "finished"
+            assert later["cause"]
+            body = {"prompt": "x", "max_tokens": 2, "stream": True, "explain": True}
+            streamed = await client.post("/v1/completions", json=body)
+            assert '"explain":{' in streamed.text
+            assert (await client.get("/v1/requests/none/explain")).status_code == 404
+        async with serving(directory, num_explained=1) as client:
+            first = await client.complete(max_tokens=1)
+            await client.complete(max_tokens=1)
+            gone = await client.get(f"/v1/requests/{first['id']}/explain")
+            assert gone.status_code == 404, "only the last is remembered"
+
+    asyncio.run(main())
+
+
+def test_what_waits_for_the_queue_says_so(directory: Path) -> None:
+    """The one behind a full engine names the seats, and the setting that adds some."""
+    never, is_there = threading.Event(), threading.Event()
+
+    def step() -> None:
+        is_there.wait(LIMIT)
+        never.wait(0.02)  # so that the wait is of some length
+
+    engine = FakeEngine(directory, max_num_seqs=1, runner=ChainRunner(step))
+    inline: Any = engine.llm._client
+
+    async def main() -> None:
+        async with serving(directory, engine, max_running_sequences=8) as client:
+            first = asyncio.ensure_future(client.complete(max_tokens=30))
+            await until(lambda: bool(engine.core.scheduler.running))
+            asked = asyncio.ensure_future(client.complete(max_tokens=1, explain=True))
+            await until(lambda: bool(inline._inbox))
+            is_there.set()
+            second = await asked
+            assert "max_num_seqs" in second["explain"]["cause"]
+            (queue,) = [p for p in second["explain"]["timeline"] if p["what"] == "queue"]
+            assert queue["reasons_ms"]["seats"] > 0
+            await first
+
+    asyncio.run(main())
+
+
+def test_operators_have_a_socket_of_their_own(directory: Path) -> None:
+    gate = threading.Event()
+    engine = FakeEngine(directory, runner=ChainRunner(lambda: gate.wait(LIMIT)))
+
+    async def main() -> None:
+        async with serving(directory, engine) as client:
+            admin = Client(client.server, ADMIN_ROUTES, guards=False)
+            body = {"prompt": "x", "max_tokens": 50}
+            headers = {"x-request-id": "long"}
+            asked = asyncio.ensure_future(
+                client.post("/v1/completions", json=body, headers=headers)
+            )
+            await until(lambda: bool(engine.core.scheduler.running))
+            (flight,) = (await admin.get("/in-flight")).json()["in_flight"]
+            assert flight["request_id"] == "long"
+            assert flight["is_waiting"] is False
+            unknown = await admin.post("/abort", json={"request_id": "other"})
+            assert unknown.status_code == 404
+            assert (await admin.post("/abort", json={"request_id": "long"})).json() == {
+                "aborted": 1
+            }
+            gate.set()
+            assert (await asked).json()["choices"][0]["finish_reason"] == "abort"
+            for path in ("/pause", "/resume", "/reset-prefix-cache"):
+                assert (await admin.post(path)).status_code == 200
+            assert (await admin.post("/drain")).json()["draining"] is True
+            assert (await client.get("/health")).status_code == 503
+            assert (await admin.post("/resume")).status_code == 200
+            assert (await client.get("/health")).status_code == 200
+            level = await admin.post("/log-level", json={"level": "loud"})
+            assert level.status_code == 400
+            assert (await admin.post("/log-level", json={"level": "info"})).status_code == 200
+            told = (await admin.get("/diagnosis")).json()
+            assert told["verdict"]
+            assert told["evidence"]["steps"] > 0
+            for route in ADMIN_ROUTES:  # none of it on the clients' port
+                assert (await client.request(route.method, route.path)).status_code == 404
+            await admin.aclose()
+
+    asyncio.run(main())
+
+
+def test_prompts_are_not_logged(directory: Path, caplog: Any) -> None:
+    caplog.set_level("DEBUG")
+
+    async def main() -> None:
+        async with serving(directory, api_keys=("the-very-secret",)) as client:
+            client.headers["authorization"] = "Bearer the-very-secret"
+            await client.complete(prompt="the words of a client", max_tokens=1)
+            await client.chat("the words of a client", max_tokens=1, temperature=9)
+            await client.get("/a%0d%0aforged: line")
+
+    asyncio.run(main())
+    ours = "\n".join(r.getMessage() for r in caplog.records if r.name.startswith("octavo"))
+    assert "/v1/completions" in ours
+    assert "words of a client" not in ours
+    assert "very-secret" not in ours
+    assert all("\r" not in record.getMessage() for record in caplog.records)
+
+
+def test_the_document_names_every_route_and_field(directory: Path) -> None:
+    whole = document(ROUTES)
+    assert whole["openapi"].startswith("3.1")
+    assert set(whole["paths"]) == {route.path for route in ROUTES}
+    fields = whole["components"]["schemas"]["ChatRequest"]["properties"]
+    assert set(CommonRequest.__struct_fields__) < set(fields)
+    numbers = [name for name, kind in fields.items() if "integer" in str(kind)]
+    for name in numbers:
+        assert "maximum" in str(fields[name]), f"{name} has no bound"
+
+    async def main() -> None:
+        async with serving(directory) as client:
+            assert (await client.get("/openapi.json")).json() == whole
+            page = await client.get("/docs")
+            assert "<script" not in page.text
+            assert "http" not in page.text.replace("/httptools", "")
+            assert page.headers["content-security-policy"].startswith("default-src 'none'")
+            assert all(route.path in page.text for route in ROUTES)
+            for path in ("/v1/models/", "/health/"):
+                assert (await client.get(path)).status_code == 200
+            assert (await client.head("/health")).status_code == 200
+            wrong = await client.put("/v1/completions")
+            assert wrong.status_code == 405
+            assert wrong.headers["allow"] == "POST"
+
+    asyncio.run(main())
+
+
+def test_the_ready_text_can_be_pasted(directory: Path) -> None:
+    async def main() -> str:
+        async with serving(directory) as client:
+            return ready_text(client.server.config, 8000, "tiny")
+
+    text = asyncio.run(main())
+    assert "curl http://127.0.0.1:8000/v1/chat/completions" in text
+    assert "base_url='http://127.0.0.1:8000/v1'" in text
+
+
+def test_the_document_tells_of_every_status_and_who_needs_a_key() -> None:
+    """What is answered and not told of would be a surprise to generated clients."""
+    paths = document(ROUTES)["paths"]
+    for path, methods in paths.items():
+        for operation in methods.values():
+            assert {"401", "405", "408", "431", "503", "504"} <= operation["responses"].keys()
+            assert ("security" in operation) == (path in PUBLIC)
+    stream = paths["/v1/chat/completions"]["post"]["responses"]["200"]["content"]
+    schema = stream["text/event-stream"]["schema"]["properties"]["data"]
+    assert {"const": "[DONE]"} in schema["anyOf"]

@@ -1,0 +1,1 @@
+"""Simulated worlds of the front end: a virtual event loop, ASGI, the server's shell."""

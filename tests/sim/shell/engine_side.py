@@ -1,0 +1,334 @@
+"""Simulated engine processes: the real host and core behind a simulated socket, and their deaths.
+
+Frames are encoded and decoded as on the wire; they arrive in order, later than they were sent,
+and those of an engine that has died may still arrive, or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from octavo.client.launcher import Incoming
+from octavo.core.config import CoreConfig
+from octavo.core.engine import EngineCore
+from octavo.engine.process import Host
+from octavo.exec.inline import InlineExecutor
+from octavo.wire.channel import PULSE_SECONDS, Progress
+from octavo.wire.crash_record import RecordingExecutor
+from octavo.wire.facts import EngineFacts
+from octavo.wire.message_types import (
+    Down,
+    Failed,
+    Hello,
+    Pulse,
+    Ready,
+    Start,
+    Up,
+    UpFrame,
+    WireError,
+    decode_down,
+    encode,
+)
+from tests.client.fake_engine import FakeRunner
+from tests.sim.shell.virtual_loop import VirtualLoop
+from tests.sim.truth import VOCABULARY
+
+STEP_SECONDS = 0.01
+
+
+class Box:
+    """The black box, as a list."""
+
+    def __init__(self) -> None:
+        self.numbers: tuple[int, ...] = ()
+
+    def write(self, numbers: Sequence[int]) -> None:
+        self.numbers = tuple(numbers)
+
+
+class SimEngine:
+    """Implements `octavo.client.launcher.Engine`: a process that is not there."""
+
+    def __init__(self, world: SimLauncher, epoch: int, config: CoreConfig) -> None:
+        self._world = world
+        self._loop = world.loop
+        self._random = world.random
+        self.epoch = epoch
+        self._config = config
+        self._inbox: deque[bytes] = deque()
+        self._last_arrival = 0.0
+        self._is_resting = False
+        self._num_taken = self._num_sent = self._num_pulses = 0
+        self._box = Box()
+        self._progress = Progress()
+        self._core: EngineCore | None = None
+        self._host: Host | None = None
+        self._ending: str | None = None
+        self._was_killed = False
+        self._on_end: Callable[[], None] | None = None
+        self.is_stopped = False  # as by SIGSTOP
+        self.is_hung = False  # in a step that never ends; its pulse goes on
+        self.is_mad = False  # it says what is no message
+        self.is_closed = False
+        self._loop.call_later(self._random.uniform(0, 0.1), self._begin)
+
+    # what the client does with it
+
+    def send(self, data: bytes) -> bool:
+        if self._ending is not None or self._random.random() < self._world.fullness:
+            return False
+        at = max(self._loop.time() + self._world.delay(), self._last_arrival + 1e-9)
+        self._last_arrival = at
+        self._loop.call_at(at, self._receive, data)
+        return True
+
+    def watch(self, on_end: Callable[[], None]) -> None:
+        self._on_end = on_end
+        if self._ending is not None:
+            self._loop.call_soon(on_end)
+
+    def dump(self) -> None:
+        self._world.num_dumps += 1
+
+    def kill(self) -> None:
+        if self._ending is None and not (self.is_stopped or self.is_hung or self.is_mad):
+            self._world.errors.append(AssertionError("an engine was killed that did no wrong"))
+        self.end("its process was ended by SIGKILL")
+
+    def ending(self) -> str | None:
+        return self._ending
+
+    def was_killed(self) -> bool:
+        return self._was_killed
+
+    def at_work(self) -> tuple[int, ...]:
+        return self._box.numbers
+
+    def close(self) -> None:
+        self.end("its process was ended by SIGKILL")
+        self._on_end = None
+        self.is_closed = True
+
+    # what the world does with it
+
+    @property
+    def is_ready(self) -> bool:
+        return self._host is not None and self._ending is None
+
+    def names(self) -> list[str]:
+        """Of the sequences in its core."""
+        return [] if self._core is None else list(self._core.scheduler.sequences)
+
+    def end(self, how: str, by_others: bool = False) -> None:
+        """The process is gone; what it had sent may arrive, arrive late, or not."""
+        if self._ending is not None:
+            return
+        self._ending, self._was_killed = how, by_others
+        match self._random.randrange(3):
+            case 0:
+                self._world.lose_frames(self.epoch)
+            case 1:
+                self._world.hold_frames(self.epoch, self._random.uniform(0, 3))
+        if self._on_end is not None:
+            self._loop.call_later(self._random.uniform(0, 0.05), self._tell_end)
+
+    def babble(self) -> None:
+        """Send what is no message."""
+        self.is_mad = True
+        self._world.carry(self.epoch, False, self._random.randbytes(20))
+
+    # its own life
+
+    def _tell_end(self) -> None:
+        if self._on_end is not None:
+            self._on_end()
+
+    def _begin(self) -> None:
+        if self._ending is None:
+            self._send(Hello())
+            self._beat()
+
+    def _receive(self, data: bytes) -> None:
+        self._inbox.append(data)
+        if self._host is None and self._ending is None:
+            message = self.take()
+            assert isinstance(message, Start)
+            self._loop.call_later(self._random.uniform(0.1, 2.0), self._load)
+
+    def _load(self) -> None:
+        if self._ending is not None:
+            return
+        if self._random.random() < self._world.start_failures:
+            self._send(Failed("no memory for the weights", True))
+            self.end("its process ended with exit code 3")
+            return
+        runner = FakeRunner({"poison": "1", "how": "raise"})
+        executor = RecordingExecutor(InlineExecutor(runner), self._box, self._note_size)
+        clock = self._loop.time
+        self._core = EngineCore(self._config, executor, clock, b"k" * 32, check_interval=5)
+        self._host = Host(self._core, _Channel(self), self._box, self._progress, clock)
+        self._send(Ready(self._world.facts(self._core.longest_tokens)))
+        self._work()
+
+    def _note_size(self, num_tokens: int) -> None:
+        self._progress.num_tokens = num_tokens
+
+    def _work(self) -> None:
+        if self._ending is not None:
+            return
+        self._loop.call_later(STEP_SECONDS * self._random.uniform(0.5, 1.5), self._work)
+        if self.is_stopped or self.is_hung:
+            return
+        host = self._host
+        assert host is not None
+        try:
+            if self._inbox or not host.is_idle:
+                self._is_resting = False
+                host.turn()
+            elif not self._is_resting:
+                self._is_resting = True
+                host.rest()
+        except WireError as error:  # the front end said something wrong
+            self._world.errors.append(error)
+            self.end("its process ended with exit code 4")
+        except RuntimeError as error:  # a poisoned step
+            self._send(Failed(str(error), False))
+            self.end("its process ended with exit code 4")
+
+    def _beat(self) -> None:
+        if self._ending is not None:
+            return
+        self._loop.call_later(PULSE_SECONDS, self._beat)
+        if self.is_stopped:
+            return
+        progress = self._progress
+        since = progress.busy_since
+        busy = 0.0 if since is None else self._loop.time() - since
+        frame = UpFrame(self.epoch, self._num_pulses, Pulse(progress.step, busy, 0))
+        self._num_pulses += 1
+        self._world.carry(self.epoch, True, encode(frame))
+
+    def _send(self, message: Up) -> None:
+        self._world.carry(self.epoch, False, encode(UpFrame(self.epoch, self._num_sent, message)))
+        self._num_sent += 1
+
+    def take(self) -> Down | None:
+        """The next message from the front end."""
+        if not self._inbox:
+            return None
+        frame = decode_down(self._inbox.popleft())
+        if (frame.epoch, frame.number) != (self.epoch, self._num_taken):
+            raise WireError(f"frame {frame.number} of epoch {frame.epoch} out of order")
+        self._num_taken += 1
+        return frame.message
+
+
+class _Channel:
+    """An engine's end of the socket, for its host."""
+
+    def __init__(self, engine: SimEngine) -> None:
+        self._engine = engine
+
+    def receive(self, wait: bool) -> Down | None:
+        assert not wait, "nobody waits in here"
+        return self._engine.take()
+
+    def send(self, message: Up) -> None:
+        self._engine._send(message)
+
+
+class SimLauncher:
+    """Implements `octavo.client.launcher.Launcher`."""
+
+    def __init__(self, loop: VirtualLoop, seed: int, config: CoreConfig) -> None:
+        self.loop = loop
+        self.random = random.Random(seed)
+        self.config = config
+        self.fullness = 0.0  # how often the socket takes no frame
+        self.start_failures = 0.0
+        self.max_delay = self.random.choice([0.0, 0.001, 0.05])
+        self.engines: list[SimEngine] = []
+        self.errors: list[Exception] = []
+        self.num_dumps = 0
+        self.num_late = 0  # frames of engines that have a successor already
+        self.is_closed = False
+        self._arrived: deque[Incoming] = deque()
+        self._travelling: list[Incoming] = []
+        self._latest: dict[tuple[int, bool], float] = {}
+        self._on_frame: Callable[[], None] | None = None
+
+    def launch(self, epoch: int) -> SimEngine:
+        for engine in self.engines:
+            assert engine.is_closed, "two engines at once"
+        self.engines.append(SimEngine(self, epoch, self.config))
+        return self.engines[-1]
+
+    def receive(self) -> Incoming | None:
+        return self._arrived.popleft() if self._arrived else None
+
+    def wait(self, seconds: float) -> None:
+        self.loop.run_until_complete(asyncio.sleep(seconds))
+
+    def attach(self, on_frame: Callable[[], None]) -> None:
+        self._on_frame = on_frame
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._on_frame = None
+
+    def delay(self) -> float:
+        """How long a frame travels."""
+        return self.random.uniform(0, self.max_delay)
+
+    def carry(self, epoch: int, is_pulse: bool, data: bytes) -> None:
+        """A frame on its way up; those of one socket arrive in order."""
+        incoming = Incoming(epoch, is_pulse, data)
+        key = (epoch, is_pulse)
+        at = max(self.loop.time() + self.delay(), self._latest.get(key, 0.0) + 1e-9)
+        self._latest[key] = at
+        self._travelling.append(incoming)
+        self.loop.call_at(at, self._arrive, incoming)
+
+    def lose_frames(self, epoch: int) -> None:
+        """What is still travelling from this engine never arrives."""
+        self._travelling = [each for each in self._travelling if each.epoch != epoch]
+
+    def hold_frames(self, epoch: int, seconds: float) -> None:
+        """What is still travelling from this engine arrives so much later."""
+        held = [each for each in self._travelling if each.epoch == epoch]
+        self.lose_frames(epoch)
+        for incoming in held:
+            self.loop.call_later(seconds, self._hand_over, incoming)
+
+    def _arrive(self, incoming: Incoming) -> None:
+        if not any(each is incoming for each in self._travelling):
+            return
+        self._travelling = [each for each in self._travelling if each is not incoming]
+        self._hand_over(incoming)
+
+    def _hand_over(self, incoming: Incoming) -> None:
+        self.num_late += incoming.epoch < self.engines[-1].epoch and not incoming.is_pulse
+        self._arrived.append(incoming)
+        if self._on_frame is not None:
+            self.loop.call_soon(self._on_frame)
+
+    def facts(self, longest_tokens: int) -> EngineFacts:
+        """What an engine of this world tells."""
+        config = self.config
+        return EngineFacts(
+            name="simulated",
+            architecture="FakeForCausalLM",
+            directory="",
+            weights=("model.safetensors",),
+            vocabulary=VOCABULARY,
+            max_model_len=config.max_model_len,
+            longest_tokens=longest_tokens,
+            block_size=config.block_size,
+            num_blocks=config.num_blocks,
+            max_num_seqs=config.max_num_seqs,
+            max_num_waiting=config.max_num_waiting,
+            dtype="float32",
+        )

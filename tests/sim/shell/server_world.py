@@ -1,0 +1,406 @@
+"""A world around the whole front end: clients that speak HTTP over ASGI, and what befalls them.
+
+The application, admission, generation, `AsyncLLM` and the process client are the real ones; so
+is all that an engine consists of but its model. Connections, readers, processes, the clock and the
+order of tasks come from a seed. Every client knows what it must be told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo import AsyncLLM, SamplingParams
+from octavo.client.process import ProcessClient
+from octavo.core.request import Request
+from octavo.engine_arguments import EngineArguments
+from octavo.server.adapter import LLMEngine
+from octavo.server.admin import ADMIN_ROUTES
+from octavo.server.http.app import Application
+from octavo.server.lifecycle import Lifecycle
+from octavo.server.server import Server
+from octavo.server.settings import ServerConfig
+from tests.client.fake_engine import HARMLESS, POISON_TOKEN
+from tests.sim.shell.asgi import Connection
+from tests.sim.shell.engine_side import STEP_SECONDS
+from tests.sim.shell.shell_world import LIMIT_SECONDS, TIMING, World, require
+from tests.sim.truth import whole_output
+
+MAX_ATTEMPTS = 100
+STALL_SECONDS = 3.0
+END_SECONDS = 2.5  # behind the drain's own time: for the last frames to be written
+
+
+@dataclass
+class Wish:
+    """What one client asks for, how it behaves, and what it must be told."""
+
+    index: int
+    prompt: list[int]
+    n: int
+    max_tokens: int
+    stop: list[int]
+    is_stream: bool
+    deadline_ms: int | None
+    pace: float
+    stalls_after: int | None
+    hangs_up_after: float | None
+    aborts_after: float | None
+    body_delay: float
+    whole: list[int] = field(default_factory=list)
+    reason: str = ""
+
+    @property
+    def kills(self) -> bool:
+        """Whether it ends the engine that computes it."""
+        return POISON_TOKEN in self.prompt and len(self.whole) > HARMLESS
+
+    def body(self) -> bytes:
+        """The request's."""
+        fields: dict[str, Any] = {
+            "prompt": self.prompt,
+            "n": self.n,
+            "max_tokens": self.max_tokens,
+            "stop_token_ids": self.stop,
+            "stream": self.is_stream,
+            "seed": self.index + 1,
+            "ignore_eos": True,
+            "return_token_ids": True,
+        }
+        if self.is_stream:
+            fields["stream_options"] = {"include_usage": True}
+        if self.deadline_ms is not None:
+            fields["deadline_ms"] = self.deadline_ms
+        return json.dumps(fields).encode()
+
+
+@dataclass
+class Told:
+    """What a response said."""
+
+    tokens: list[list[int]]
+    text: list[str]
+    reasons: list[str | None]
+    error: dict[str, Any] | None = None
+    usage: dict[str, Any] | None = None
+
+
+class ServerWorld(World):
+    """One seed's."""
+
+    def _run(self) -> None:
+        arguments = EngineArguments(model="simulated", seed=self.seed)
+        client = ProcessClient(arguments, self.launcher, TIMING, self.loop.time)
+        client.start()
+        self.client = client
+        self.engine = AsyncLLM.over(client, arguments)
+        self.launcher.fullness = self.random.choice([0.0, 0.0, 0.3])
+        self.launcher.start_failures = self.random.choice([0.0, 0.0, 0.3])
+        self.num_calls = 0
+        self.is_drained = False
+        self.high_water = self.random.choice([20, 600])
+        self.slow: set[str] = set()  # requests whose client reads slowly
+        self.loop.run_until_complete(asyncio.wait_for(self._live(), LIMIT_SECONDS))
+        self._check_the_end()
+
+    async def _live(self) -> None:
+        choose = self.random.choice
+        config = ServerConfig(
+            max_waiting_requests=choose([2, 5, 1000]),
+            max_waiting_tokens=choose([40, 4_000_000]),
+            max_running_sequences=choose([None, 1, 3]),
+            stall_seconds=STALL_SECONDS,
+            status_seconds=choose([0.01, 1.0]),
+            ping_seconds=choose([0.0, 0.05, 1.0]),
+            drain_seconds=choose([0.01, 0.5, 30.0]),
+        )
+        engine = await LLMEngine.over(self.engine)
+        self.server = Server(engine, config, self.loop.time)
+        self.application = Application(self.server)
+        self.admin = Application(self.server, ADMIN_ROUTES, guards=False)
+        faults = asyncio.create_task(self._faults())
+        callers = [asyncio.create_task(self._call(i)) for i in range(self.random.randint(2, 8))]
+        end = self.random.random()
+        if end < 0.1:  # the engine is closed under all of them
+            await asyncio.sleep(self.random.uniform(0, 4))
+            self.is_over = True
+            self.engine.close()
+            self._count("closed")
+        elif end < 0.35:
+            await asyncio.sleep(self.random.uniform(0, 4))
+            await self._end_in_order()
+        elif end < 0.5:
+            await asyncio.sleep(self.random.uniform(0, 4))
+            await self._ask_admin("/drain")
+            self._count("drained")
+            await asyncio.sleep(self.random.uniform(0, 3))
+            await self._ask_admin("/resume")
+        await asyncio.gather(*callers)
+        faults.cancel()
+        await asyncio.gather(faults, return_exceptions=True)
+        if self.is_drained:  # what was given up is still to be dropped by an engine that can
+            await self._wait_for(lambda: not len(self.client._journal))
+        elif not self.is_over:
+            await self._heal()
+
+    async def _end_in_order(self) -> None:
+        """What SIGTERM does, and perhaps a second one."""
+        self._count("ended")
+        life = Lifecycle(self.server, handles_signals=False)
+        began, slept = self.loop.time(), self.num_events.get("asleep", 0)
+        self.is_drained = True
+        life.end()
+        if self.random.random() < 0.3:
+            self.loop.call_later(self.random.random(), life.end)
+        await life._drain()
+        if self.num_events.get("asleep", 0) == slept:
+            took = self.loop.time() - began
+            require(took <= self.server.config.drain_seconds + END_SECONDS, f"drained {took:.1f} s")
+        # Who reads slowly, or not at all, may still have something to read.
+        left = {flight.record.request_id for flight in self.server.flights.values()} - self.slow
+        require(not left, f"{left} were not told of the end")
+
+    async def _ask_admin(self, path: str, **fields: Any) -> int:
+        connection = Connection("admin", "POST", path, json.dumps(fields).encode())
+        reader = asyncio.ensure_future(connection.read(0.0))
+        self.num_calls += 1
+        await self.admin(connection.scope, connection.receive, connection.send)
+        await reader
+        assert connection.status is not None
+        return connection.status
+
+    # clients
+
+    def _wish(self, index: int, chance: random.Random) -> Wish:
+        prompt = [chance.randrange(POISON_TOKEN) for _ in range(chance.randint(1, 30))]
+        if chance.random() < 0.06:
+            prompt[chance.randrange(len(prompt))] = POISON_TOKEN
+            self.has_guilty = True
+        made = Wish(
+            index=index,
+            prompt=prompt,
+            n=chance.choice([1, 1, 1, 3]),
+            max_tokens=chance.randint(1, 25),
+            stop=[chance.randrange(60)] if chance.random() < 0.3 else [],
+            is_stream=chance.random() < 0.7,
+            deadline_ms=chance.randint(1, 3000) if chance.random() < 0.1 else None,
+            pace=chance.choice([0.0, 0.0, 0.3]),
+            stalls_after=chance.randint(0, 2) if chance.random() < 0.1 else None,
+            hangs_up_after=chance.uniform(0, 2) if chance.random() < 0.2 else None,
+            aborts_after=chance.uniform(0, 2) if chance.random() < 0.08 else None,
+            body_delay=chance.choice([0.0, 0.0, 0.5]),
+        )
+        sampling = SamplingParams(
+            max_tokens=made.max_tokens, stop_token_ids=tuple(made.stop), ignore_eos=True
+        )
+        request = Request("", array("i", prompt), sampling, 0.0)
+        whole, reason = whole_output(request, self.launcher.config.max_model_len)
+        made.whole, made.reason = whole, reason
+        return made
+
+    async def _call(self, index: int) -> None:
+        chance = random.Random(f"{self.seed}/{index}")
+        await asyncio.sleep(chance.uniform(0, 3))
+        wish = self._wish(index, chance)
+        for attempt in range(MAX_ATTEMPTS):
+            connection = await self._ask(wish, f"c{index}x{attempt}")
+            seconds = self._judge(wish, connection)
+            if seconds is None:
+                return
+            self._count("retried")
+            await asyncio.sleep(seconds)
+        raise AssertionError(f"client {index} was turned away {MAX_ATTEMPTS} times")
+
+    async def _ask(self, wish: Wish, name: str) -> Connection:
+        """Send it once; everything about it has come to an end when this returns."""
+        connection = Connection(name, "POST", "/v1/completions", wish.body(), self.high_water)
+        connection.pieces = [(wish.body_delay, piece) for _, piece in connection.pieces]
+        was_drained = self.is_drained
+        if wish.pace or wish.stalls_after is not None:
+            self.slow.add(name)
+        self.num_calls += 1
+        answering = asyncio.ensure_future(
+            self.application(connection.scope, connection.receive, connection.send)
+        )
+        reader = asyncio.ensure_future(connection.read(wish.pace, wish.stalls_after))
+        others = [asyncio.ensure_future(self._hang_up(wish, connection, name))]
+        if wish.aborts_after is not None:
+            others.append(asyncio.ensure_future(self._abort(wish.aborts_after, name)))
+        await answering
+        if wish.stalls_after is not None and not connection.is_closed:
+            connection.close()
+        await reader
+        if others[0].done():
+            await others[0]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        if was_drained:
+            require(connection.status in (503, None), f"{name} was let in after the end")
+        # The second is for a ping, which does not wait for its turn.
+        limit = connection.high_water + 2 * connection.largest_write
+        require(connection.most_unread <= limit, f"{connection.most_unread} bytes wait for {name}")
+        return connection
+
+    async def _hang_up(self, wish: Wish, connection: Connection, name: str) -> None:
+        """Break the connection; whoever has left is not computed any further."""
+        if wish.hangs_up_after is None:
+            return
+        await asyncio.sleep(wish.hangs_up_after)
+        entries = [each for each in self.client._journal if each.name.startswith(f"{name}-")]
+        numbers = {str(each.number) for each in entries if each.number is not None}
+        engine, launcher = self.launcher.engines[-1], self.launcher
+        connection.close()
+        self._count("hung up")
+        await asyncio.sleep(2 * launcher.max_delay + 3 * STEP_SECONDS)
+        names = [flight.record.request_id for flight in self.server.flights.values()]
+        require(name not in names, f"{name} has hung up, and the server goes on with it")
+        if not (engine.is_hung or engine.is_stopped or launcher.fullness) and engine.is_ready:
+            left = numbers & set(engine.names())
+            require(not left, f"{name} has hung up, and the engine goes on with it")
+
+    async def _abort(self, seconds: float, name: str) -> None:
+        await asyncio.sleep(seconds)
+        if await self._ask_admin("/abort", request_id=name) == 200:
+            self._count("aborted")
+
+    # what they must be told
+
+    def _judge(self, wish: Wish, connection: Connection) -> float | None:
+        """Seconds after which to ask again; None: the client is served, or has given up."""
+        name = f"client {wish.index}"
+        if connection.is_closed:
+            self._judge_closed(wish, connection)
+            return None
+        require(connection.is_whole, f"{name} never got an end")
+        told = self._parse(wish, connection)
+        for tokens in told.tokens:
+            require(tokens == wish.whole[: len(tokens)], f"{name}: {tokens}, not {wish.whole}")
+        if told.error is None:
+            self._judge_served(wish, told)
+            return None
+        return self._judge_error(wish, connection, told.error)
+
+    def _judge_closed(self, wish: Wish, connection: Connection) -> None:
+        """A connection without an end: the client's own doing, or that it did not read."""
+        if connection.was_cut:
+            self._count("cut")
+            is_slow = wish.stalls_after is not None or "asleep" in self.num_events
+            require(is_slow, f"client {wish.index} reads, and was cut off")
+        if wish.is_stream and connection.status == 200:
+            told = self._parse(wish, connection)
+            for tokens in told.tokens:
+                require(tokens == wish.whole[: len(tokens)], f"client {wish.index}: {tokens}")
+
+    def _parse(self, wish: Wish, connection: Connection) -> Told:
+        told = Told([[] for _ in range(wish.n)], [""] * wish.n, [None] * wish.n)
+        if connection.status != 200:
+            told.error = json.loads(connection.received)["error"]
+            return told
+        if not wish.is_stream:
+            parts = [json.loads(connection.received)]
+        else:
+            parts, is_ended = connection.frames()
+            require(is_ended or connection.is_closed, f"client {wish.index}: no mark of the end")
+        for part in parts:
+            require(told.error is None, "something came behind an error")
+            told.error = part.get("error")
+            told.usage = part.get("usage") or told.usage
+            for choice in part.get("choices", ()):
+                index = choice["index"]
+                require(told.reasons[index] is None, "something came behind a finish reason")
+                told.tokens[index] += choice.get("token_ids") or []
+                told.text[index] += choice["text"]
+                told.reasons[index] = choice["finish_reason"]
+        return told
+
+    def _judge_served(self, wish: Wish, told: Told) -> None:
+        name = f"client {wish.index}"
+        if "abort" in told.reasons:
+            require(wish.aborts_after is not None, f"{name} was aborted by nobody")
+            return
+        require(not wish.kills, f"{name} should have killed")
+        require(all(tokens == wish.whole for tokens in told.tokens), f"{name}: not all of it")
+        require(set(told.reasons) == {wish.reason}, f"{name}: {told.reasons}, not {wish.reason}")
+        shown = wish.whole[:-1] if wish.reason == "stop" else wish.whole
+        text = self.engine._model.tokenizer.decode(shown, skip_special_tokens=True)
+        require(all(each == text for each in told.text), f"{name}: {told.text}, not {text!r}")
+        assert told.usage is not None
+        counted = told.usage["prompt_tokens"], told.usage["completion_tokens"]
+        require(counted == (len(wish.prompt), wish.n * len(wish.whole)), f"{name}: {told.usage}")
+        self._count("served")
+
+    def _judge_error(
+        self, wish: Wish, connection: Connection, error: dict[str, Any]
+    ) -> float | None:
+        name, code = f"client {wish.index}", error["code"]
+        self._count(f"{code} in a stream" if connection.status == 200 else str(code))
+        again = float(connection.headers.get("retry-after", "1"))
+        is_late = wish.deadline_ms is not None or "asleep" in self.num_events
+        match code:
+            case "engine_error":
+                require(wish.kills, f"{name} has done nothing, and failed")
+                return None
+            case "deadline_exceeded" | "deadline":
+                require(is_late, f"{name} had time enough: {error}")
+                return None
+            case "server_shutdown":
+                was_told = "retry-after" in connection.headers or connection.status == 200
+                require(was_told, f"{name} is not told when to come again")
+                drained = self.is_drained or "drained" in self.num_events
+                require(drained, f"{name} was told of an end that is none")
+                return None if self.is_drained else again
+            case "engine_not_ready":
+                return None if self.is_over else again
+            case "aborted":
+                require(wish.aborts_after is not None, f"{name} was aborted by nobody")
+                return None
+            case "queue_full" | "tokens" | "bytes" | "engine_full":
+                require(connection.status == 429, f"{name} was turned away behind a 200")
+                return again
+            case None if connection.status == 408:
+                require("asleep" in self.num_events, f"{name}: {error}")
+                return None
+        raise AssertionError(f"{name}: {connection.status} {error}")
+
+    # the end
+
+    async def _heal(self) -> None:
+        self.launcher.fullness = self.launcher.start_failures = 0.0
+        await self._ask_admin("/resume")
+        wish = self._wish(99, random.Random(0))
+        for name in ("stalls_after", "hangs_up_after", "aborts_after", "deadline_ms"):
+            setattr(wish, name, None)
+        for attempt in range(MAX_ATTEMPTS):
+            seconds = self._judge(wish, await self._ask(wish, f"last{attempt}"))
+            if seconds is None:
+                break
+            await asyncio.sleep(seconds)
+        else:
+            raise AssertionError("healed, and nobody is served")
+        await self._wait_for(lambda: not self.launcher.engines[-1].names())
+        require(not self.launcher.engines[-1].names(), "the engine still has sequences")
+        self._count("restarts", self.client.restarts.num_restarts)
+
+    async def _wait_for(self, condition: Callable[[], bool]) -> None:
+        """A while, for what nobody tells of; whether it came is for others to judge."""
+        for _ in range(2000):
+            if condition():
+                return
+            await asyncio.sleep(0.05)
+
+    def _check_the_end(self) -> None:
+        door, server = self.server.admission, self.server
+        held = (door.num_open, door.num_waiting, door.waiting_tokens, door.waiting_bytes)
+        require(held == (0, 0, 0, 0), f"places at the door that nobody holds: {held}")
+        require(door.num_inside == 0, f"{door.num_inside} seats that nobody sits on")
+        require(all(not lane.num_inside for lane in door._lanes.values()), "seats of a key")
+        require(not server.flights, f"requests that nobody waits for: {list(server.flights)}")
+        answered = sum(server.metrics.responses._values.values())
+        require(answered == self.num_calls, f"{answered} of {self.num_calls} calls were counted")
+        super()._check_the_end()

@@ -1,0 +1,228 @@
+"""The whole front end through seeded worlds over ASGI, and bugs that these must find."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from octavo.api import async_llm
+from octavo.client.journal import Entry, Journal
+from octavo.server import generation
+from octavo.server.admission import Ticket
+from octavo.server.http.deadline import Supervisor
+from octavo.server.http.errors import ApiError, ClientGoneError
+from octavo.server.http.exchange import Call
+from octavo.server.http.sse import EventStream
+from octavo.server.lifecycle import Lifecycle
+from octavo.server.server import Server
+from tests.sim.shell.one_tokenizer import one_tokenizer
+from tests.sim.shell.server_world import ServerWorld
+
+NUM_WORLDS = 300
+NUM_FOR_PLANTED = 120
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with one_tokenizer(tmp_path_factory.mktemp("tiny")):
+        yield
+
+
+def world(seed: int) -> ServerWorld:
+    """One that has been lived through."""
+    made = ServerWorld(seed)
+    made.run()
+    return made
+
+
+@pytest.mark.slow
+def test_worlds() -> None:
+    happened: Counter[str] = Counter()
+    for seed in range(NUM_WORLDS):
+        try:
+            happened.update(world(seed).num_events)
+        except BaseException as error:
+            error.add_note(f"ServerWorld({seed})")
+            raise
+    # What never happens is not tested.
+    for what in ("killed", "crashed", "stopped", "hung", "paused", "asleep", "closed", "ended"):
+        assert happened[what] >= 5, happened
+    for what in ("hung up", "cut", "aborted", "drained", "retried", "engine_error"):
+        assert happened[what] >= 5, happened
+    for what in ("queue_full", "tokens", "server_shutdown", "server_shutdown in a stream"):
+        assert happened[what] >= 5, happened
+    assert happened["engine_not_ready"] >= 5, happened
+    assert happened["served"] > 2 * NUM_WORLDS, happened
+    assert happened["restarts"] > NUM_WORLDS / 2, happened
+
+
+def test_a_seed_is_a_world() -> None:
+    assert world(11).num_events == world(11).num_events
+    assert world(11).loop.now == world(11).loop.now
+
+
+# planted bugs
+
+
+def _goes_on_for_nobody(patch: pytest.MonkeyPatch) -> None:
+    """A disconnect does not abort."""
+
+    async def watch(self: Supervisor) -> None:
+        await self._call.gone()
+
+    patch.setattr(Supervisor, "_watch", watch)
+
+
+def _drops_streams_at_the_end(patch: pytest.MonkeyPatch) -> None:
+    """What is open when the drain's time is over is broken off."""
+    stop = Supervisor.stop
+
+    def drop(self: Supervisor, why: Exception) -> None:
+        is_end = isinstance(why, ApiError) and why.code == "server_shutdown"
+        stop(self, ClientGoneError() if is_end else why)
+
+    patch.setattr(Supervisor, "stop", drop)
+
+
+def _ends_without_waiting(patch: pytest.MonkeyPatch) -> None:
+    async def drain(self: Lifecycle) -> None:
+        """Nobody is told."""
+
+    patch.setattr(Lifecycle, "_drain", drain)
+
+
+def _lets_in_while_draining(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Server, "refusal", lambda self: None)
+
+
+def _keeps_seats(patch: pytest.MonkeyPatch) -> None:
+    """Whoever is turned away after he was let in keeps his seat."""
+    leave = Ticket.leave
+
+    def forget(self: Ticket) -> None:
+        if self._lane is None or not self._lane.waiting:
+            leave(self)
+
+    patch.setattr(Ticket, "leave", forget)
+
+
+def _keeps_bytes(patch: pytest.MonkeyPatch) -> None:
+    def stop_waiting(self: Ticket) -> None:
+        self._door.num_waiting -= 1
+        self._door.waiting_tokens -= self.num_tokens
+
+    patch.setattr(Ticket, "_stop_waiting", stop_waiting)
+
+
+def _loses_a_token_at_restarts(patch: pytest.MonkeyPatch) -> None:
+    submit = Journal.submit
+
+    def forgetful(self: Journal, entry: Entry, now: float) -> Any:
+        if entry.is_promised:
+            del entry.emitted[:1]
+        return submit(self, entry, now)
+
+    patch.setattr(Journal, "submit", forgetful)
+
+
+def _shows_slow_readers_the_newest_only(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(async_llm, "_joined", lambda one, other: other)
+
+
+def _waits_for_readers_forever(patch: pytest.MonkeyPatch) -> None:
+    async def write(self: Call, body: bytes, *, more: bool = False) -> None:
+        self.is_finished = not more
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+    patch.setattr(Call, "write", write)
+
+
+def _waits_for_no_reader(patch: pytest.MonkeyPatch) -> None:
+    """What is not read is kept, however much it is."""
+    write = Call.write
+
+    async def hasty(self: Call, body: bytes, *, more: bool = False) -> None:
+        task = asyncio.ensure_future(write(self, body, more=more))
+        await asyncio.wait([task], timeout=0.0)
+
+    patch.setattr(Call, "write", hasty)
+
+
+def _overtakes_what_waits(patch: pytest.MonkeyPatch) -> None:
+    """What comes is written at once, though something before it is the task's to write."""
+    take = generation.Generation._take
+
+    def hasty(self: generation.Generation, index: int, output: Any) -> bool:
+        held, self._num_held = self._num_held, 0
+        is_taken = take(self, index, output)
+        self._num_held += held
+        return is_taken
+
+    patch.setattr(generation.Generation, "_take", hasty)
+
+
+def _writes_without_asking(patch: pytest.MonkeyPatch) -> None:
+    """What comes is written at once, though the reader must be waited for."""
+    take = generation.Generation._take
+
+    def hasty(self: generation.Generation, index: int, output: Any) -> bool:
+        asks, self._call.must_wait = self._call.must_wait, lambda: False
+        is_taken = take(self, index, output)
+        self._call.must_wait = asks
+        return is_taken
+
+    patch.setattr(generation.Generation, "_take", hasty)
+
+
+def _pings_forever(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(EventStream, "stop_pinging", lambda self: None)
+
+
+def _forgets_flights(patch: pytest.MonkeyPatch) -> None:
+    """Failed requests stay in the books."""
+    run = generation.Generation.run
+
+    async def careless(self: generation.Generation) -> None:
+        try:
+            await run(self)
+        except ApiError:
+            self._server.flights[self._ids[0]] = self._flight
+            raise
+
+    patch.setattr(generation.Generation, "run", careless)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "plant",
+    [
+        _goes_on_for_nobody,
+        _drops_streams_at_the_end,
+        _ends_without_waiting,
+        _lets_in_while_draining,
+        _keeps_seats,
+        _keeps_bytes,
+        _loses_a_token_at_restarts,
+        _shows_slow_readers_the_newest_only,
+        _waits_for_readers_forever,
+        _waits_for_no_reader,
+        _overtakes_what_waits,
+        _writes_without_asking,
+        _pings_forever,
+        _forgets_flights,
+    ],
+)
+def test_planted_bugs_are_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    for seed in range(NUM_FOR_PLANTED):
+        try:
+            world(seed)
+        except (AssertionError, TimeoutError):
+            return
+    raise AssertionError(f"no world of {NUM_FOR_PLANTED} has noticed: {plant.__name__}")

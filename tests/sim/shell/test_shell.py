@@ -1,0 +1,153 @@
+"""The front end's asynchronous shell through seeded worlds, and bugs that these must find."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from octavo.client.journal import Entry, Journal
+from octavo.client.launcher import Incoming
+from octavo.client.liveness import Vigil
+from octavo.client.process import ProcessClient
+from octavo.client.quarantine import Suspicion
+from tests.sim.shell.one_tokenizer import one_tokenizer
+from tests.sim.shell.shell_world import World
+
+NUM_WORLDS = 300
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with one_tokenizer(tmp_path_factory.mktemp("tiny")):
+        yield
+
+
+def world(seed: int) -> World:
+    """One that has been lived through."""
+    made = World(seed)
+    made.run()
+    return made
+
+
+@pytest.mark.slow
+def test_worlds() -> None:
+    happened: Counter[str] = Counter()
+    for seed in range(NUM_WORLDS):
+        try:
+            happened.update(world(seed).num_events)
+        except BaseException as error:
+            error.add_note(f"World({seed})")
+            raise
+    # What never happens is not tested.
+    for what in ("killed", "crashed", "stopped", "hung", "babbled", "paused", "asleep"):
+        assert happened[what] >= 5, happened
+    for what in ("left", "cancelled", "aborted", "closed", "condemned", "late frames"):
+        assert happened[what] >= 5, happened
+    assert happened["restarts"] > NUM_WORLDS
+
+
+def test_a_seed_is_a_world() -> None:
+    assert world(11).num_events == world(11).num_events
+    assert world(11).loop.now == world(11).loop.now
+
+
+# planted bugs
+
+
+def _forgets_tokens(patch: pytest.MonkeyPatch) -> None:
+    """A new engine is not told of the tokens that came before."""
+    submit = Journal.submit
+
+    def forgetful(self: Journal, entry: Entry, now: float) -> Any:
+        if entry.is_promised:
+            del entry.emitted[:1]
+        return submit(self, entry, now)
+
+    patch.setattr(Journal, "submit", forgetful)
+
+
+def _heeds_late_frames(patch: pytest.MonkeyPatch) -> None:
+    """Frames of an engine that is gone are taken for its successor's."""
+    take = ProcessClient._take
+
+    def gullible(self: ProcessClient, incoming: Incoming) -> None:
+        take(self, replace(incoming, epoch=self._epoch))
+
+    patch.setattr(ProcessClient, "_take", gullible)
+
+
+def _leaves_some_behind(patch: pytest.MonkeyPatch) -> None:
+    """After a death the newest request is not given to the new engine."""
+
+    def after_trial(self: ProcessClient) -> None:
+        if self._suspicion.next_trial() is None:
+            self._add([entry for entry in self._journal if entry.number is None][:-1])
+
+    patch.setattr(ProcessClient, "_after_trial", after_trial)
+
+
+def _never_condemns(patch: pytest.MonkeyPatch) -> None:
+    death = Suspicion.death
+
+    def lenient(self: Suspicion, at_work: Any, was_killed: bool) -> None:
+        death(self, at_work, was_killed)
+
+    patch.setattr(Suspicion, "death", lenient)
+
+
+def _condemns_bystanders(patch: pytest.MonkeyPatch) -> None:
+    def harsh(self: Suspicion, at_work: Any, was_killed: bool) -> Any:
+        return next(iter(at_work), None)
+
+    patch.setattr(Suspicion, "death", harsh)
+
+
+def _drops_no_withdrawn(patch: pytest.MonkeyPatch) -> None:
+    """Aborts never reach the engine."""
+
+    def abort(self: ProcessClient, name: str) -> None:
+        entry = self._journal.find(name)
+        if entry is not None:
+            self._finish(entry, entry.last_event("abort"))
+
+    patch.setattr(ProcessClient, "_abort", abort)
+
+
+def _sees_no_silence(patch: pytest.MonkeyPatch) -> None:
+    def blind(self: Vigil, now: float, has_work: bool) -> None:
+        return None
+
+    patch.setattr(Vigil, "charge", blind)
+
+
+def _blames_the_engine_for_a_sleep(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Vigil, "look", lambda self, now: None)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        _forgets_tokens,
+        _heeds_late_frames,
+        _leaves_some_behind,
+        _never_condemns,
+        _condemns_bystanders,
+        _drops_no_withdrawn,
+        _sees_no_silence,
+        _blames_the_engine_for_a_sleep,
+    ],
+)
+def test_planted_bugs_are_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    for seed in range(80):
+        try:
+            world(seed)
+        except (AssertionError, TimeoutError):
+            return
+    raise AssertionError(f"no world of 80 has noticed: {plant.__name__}")

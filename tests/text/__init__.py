@@ -1,0 +1,1 @@
+"""Tests of tokenizers and templates, most of them against reference implementations."""

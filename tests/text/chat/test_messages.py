@@ -1,0 +1,190 @@
+"""What clients send as messages: read where it can be, refused with its place where it cannot."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from octavo.text.chat.budget import ChatTemplateError
+from octavo.text.chat.messages import read_messages
+from octavo.text.chat.template import ChatTemplate
+
+USER = {"role": "user", "content": "Hi"}
+PLAIN = ChatTemplate("{% for m in messages %}[{{ m.content }}]{% endfor %}")
+
+
+def read(*messages: Any, takes_parts: bool = False) -> list[dict[str, Any]]:
+    return read_messages(messages, takes_parts=takes_parts)
+
+
+def text(words: str, **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": words, **more}
+
+
+def call(arguments: Any, **more: Any) -> dict[str, Any]:
+    function = {"name": "f", "arguments": arguments}
+    return {"role": "assistant", "tool_calls": [{"type": "function", "function": function}], **more}
+
+
+def test_text_parts_are_joined_for_a_template_that_reads_texts() -> None:
+    parts = [text("one"), text("two"), "three", {"text": "four"}]
+    assert PLAIN.render([{"role": "user", "content": parts}, USER]) == "[one\ntwo\nthree\nfour][Hi]"
+    assert PLAIN.render([{"role": "user", "content": []}]) == "[]"
+    answers = [{"type": "output_text", "text": "a"}, {"type": "refusal", "refusal": "no"}]
+    assert PLAIN.render([{"role": "assistant", "content": answers}]) == "[a\nno]"
+
+
+def test_a_template_that_reads_parts_gets_them() -> None:
+    template = ChatTemplate(
+        "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+        "{% for part in m.content %}<{{ part.type }}:{{ part.text }}>{% endfor %}{% endif %}"
+        "{% endfor %}"
+    )
+    parts = [text("a", cache_control={"type": "ephemeral"}), {"type": "input_text", "text": "b"}]
+    assert template.render([USER, {"role": "user", "content": parts}]) == "Hi<text:a><text:b>"
+
+
+READS_PARTS = {
+    "{% for part in message.content %}{% endfor %}": True,
+    "{% for part in messages[0]['content'] | selectattr('text') %}{% endfor %}": True,
+    "{{ message['content'] | map(attribute='text') | join }}": True,
+    "{{ messages[0].content[0].text }}": True,
+    "{% for part in message.content[1:] %}{% endfor %}": True,
+    "{% set words = m.content if m.content else [] %}{% for w in words %}{% endfor %}": True,
+    "{% macro show(c) %}{% for p in c %}{% endfor %}{% endmacro %}{{ show(m.content) }}": True,
+    "{% macro show(c) %}{% for p in c %}{% endfor %}{% endmacro %}{{ show(c=m['content']) }}": True,
+    "{% macro a(x) %}{% for p in x %}{% endfor %}{% endmacro %}"
+    "{% macro b(y) %}{{ a(y) }}{% endmacro %}{{ b(m.content) }}": True,
+    "{% generation %}{% for p in m.content %}{% break %}{% endfor %}{% endgeneration %}": True,
+    "{{ message.content }}": False,
+    "{% for message in messages %}{{ message.content | trim }}{% endfor %}": False,
+    # SmolLM3's: a list would be dropped.
+    "{% set c = m.content if m.content is string else '' %}{{ c }}": False,
+    "{% set c = m.content %}{{ c.split('</think>')[-1] }}{{ c[:5] }}": False,
+    "{% for line in message.content.split('x') %}{% endfor %}": False,
+    "{% for call in message.tool_calls %}{{ message.content }}{% endfor %}": False,
+    "{% macro show(c) %}{{ c }}{% endmacro %}{{ show(m.content) }}": False,
+}
+
+
+@pytest.mark.parametrize("source", READS_PARTS)
+def test_whether_a_template_reads_parts_is_told_from_its_syntax(source: str) -> None:
+    assert ChatTemplate(source).takes_parts == READS_PARTS[source]
+
+
+def test_a_long_chain_of_variables_takes_no_long_time() -> None:
+    """Each pass over the template finds all that stand in its order."""
+    chain = "".join(f"{{% set v{n + 1} = v{n} %}}" for n in range(3000))
+    source = "{% set v0 = m.content %}" + chain + "{% for p in v3000 %}{% endfor %}"
+    assert ChatTemplate(source).takes_parts
+
+
+@pytest.mark.parametrize("takes_parts", [True, False])
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (
+            {"type": "image_url", "image_url": {"url": "x"}},
+            r"messages\[1\]\.content\[1\] is of type 'image_url', which this model cannot read",
+        ),
+        ({"type": "input_audio"}, r"messages\[1\]\.content\[1\] is of type 'input_audio'"),
+        ({"type": "text"}, r"messages\[1\]\.content\[1\] has no 'text' that is a string"),
+        ({"type": "text", "text": 5}, r"\.content\[1\] has no 'text' that is a string"),
+        ({"type": "refusal", "text": "x"}, r"\.content\[1\] has no 'refusal'"),
+        ({"type": 3, "text": "x"}, r"\.content\[1\] needs a 'type'"),
+        ({}, r"\.content\[1\] needs a 'type'; 'text' is"),
+        (7, r"\.content\[1\] must be an object, not int"),
+    ],
+)
+def test_a_part_that_is_no_text_is_refused(part: Any, message: str, takes_parts: bool) -> None:
+    with pytest.raises(ChatTemplateError, match=message):
+        read(USER, {"role": "user", "content": [text("a"), part]}, takes_parts=takes_parts)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("Hi", r"messages\[1\] must be an object, not str"),
+        (None, r"messages\[1\] must be an object, not NoneType"),
+        ({"content": "x"}, r"messages\[1\] has no 'role'"),
+        ({"role": None, "content": "x"}, r"messages\[1\] has no 'role'"),
+        ({"role": 1, "content": "x"}, r"messages\[1\]\.role must be a string"),
+        ({"role": "", "content": "x"}, r"messages\[1\]\.role must be a string that is not empty"),
+        ({"role": "user"}, r"messages\[1\] has no 'content': give its text"),
+        ({"role": "assistant", "content": None}, r"messages\[1\] has no 'content'"),
+        ({"role": "assistant", "tool_calls": []}, r"messages\[1\] has no 'content'"),
+        ({"role": "tool", "content": {"t": 1}}, r"\[1\]\.content must be a string or .* not dict"),
+        ({"role": "user", "content": 5}, r"messages\[1\]\.content must be a string .* not int"),
+    ],
+)
+def test_what_is_no_message_is_refused_with_its_index(wrong: Any, message: str) -> None:
+    with pytest.raises(ChatTemplateError, match=message):
+        read(USER, wrong)
+
+
+@pytest.mark.parametrize("wrong", ["Hi", {"role": "user"}, 5])
+def test_what_is_no_conversation_is_refused(wrong: Any) -> None:
+    with pytest.raises(ChatTemplateError, match="a conversation is a list of messages, not"):
+        read_messages(wrong, takes_parts=False)
+
+
+def test_content_may_be_absent_where_something_else_was_said() -> None:
+    assert "content" not in read(call({}))[0]
+    (thought,) = read({"role": "assistant", "reasoning": "hm"})
+    assert thought["reasoning_content"] == thought["thinking"] == "hm"
+    assert read({"role": "assistant", "content": "", "tool_calls": []}) == [
+        {"role": "assistant", "content": ""}
+    ]
+
+
+def test_arguments_in_a_string_are_the_object_for_the_template() -> None:
+    arguments = {"city": "Zürich", "days": 3, "deep": {"list": [1, None, True]}}
+    template = ChatTemplate("{{ messages[0].tool_calls[0].function.arguments | tojson }}")
+    as_object = template.render([call(arguments)])
+    assert as_object == template.render([call(json.dumps(arguments))])
+    assert json.loads(as_object) == arguments
+    items = ChatTemplate(
+        "{% for name, value in messages[0].tool_calls[0].function.arguments.items() %}"
+        "{{ name }}={{ value }};{% endfor %}"
+    )
+    assert items.render([call('{"a": 1, "b": "x"}')]) == "a=1;b=x;"
+    assert items.render([call("")]) == items.render([call(" {} ")]) == ""
+
+
+def test_arguments_of_a_call_without_wrapping() -> None:
+    message = {"role": "assistant", "tool_calls": [{"name": "f", "arguments": '{"a": 1}'}]}
+    assert read(message)[0]["tool_calls"] == [{"name": "f", "arguments": {"a": 1}}]
+    with pytest.raises(ChatTemplateError, match=r"tool_calls\[0\]\.arguments is not valid JSON"):
+        read({**message, "tool_calls": [{"name": "f", "arguments": "{"}]})
+
+
+def test_the_caller_s_messages_stay_as_they_are() -> None:
+    message = call('{"a": 1}', content=[text("x")])
+    before = json.dumps(message)
+    read(message)
+    assert json.dumps(message) == before
+
+
+@pytest.mark.parametrize(
+    ("calls", "message"),
+    [
+        ("f()", r"messages\[0\]\.tool_calls must be a list, not str"),
+        (["f()"], r"tool_calls\[0\] must be an object"),
+        ([{"function": "f"}], r"tool_calls\[0\]\.function must be an object"),
+        (
+            [{"function": {"name": "f", "arguments": "{}"}}, {"function": {"arguments": "{a: 1}"}}],
+            r"messages\[0\]\.tool_calls\[1\]\.function\.arguments is not valid JSON: Expecting",
+        ),
+        ([{"function": {"arguments": "[1]"}}], "must hold a JSON object, not list"),
+        ([{"function": {"arguments": "null"}}], "must hold a JSON object, not NoneType"),
+        ([{"function": {"arguments": '{"a": NaN}'}}], "NaN is not a JSON number"),
+        ([{"function": {"arguments": "[" * 100_000}}], "is not valid JSON"),
+        ([{"function": {"arguments": '{"a":' * 150 + "1" + "}" * 150}}], "deeper than 100 levels"),
+        ([{"function": {"arguments": '{"a": ' + "9" * 5000 + "}"}}], "is not valid JSON"),
+    ],
+)
+def test_calls_that_cannot_be_read_are_refused_with_their_place(calls: Any, message: str) -> None:
+    with pytest.raises(ChatTemplateError, match=message):
+        read({"role": "assistant", "tool_calls": calls})
