@@ -25,7 +25,7 @@ import uvloop
 
 from benchmarks.soak_client import Served, resident_mib
 
-SEATS, NUM_TOKENS, STEP_SECONDS = 16, 40, 0.02  # tokens of a request: the mean
+SLOTS, NUM_TOKENS, STEP_SECONDS = 16, 40, 0.02  # tokens of a request: the mean
 PROBES_A_SECOND = 50
 LIVE = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -187,8 +187,8 @@ def cpu_seconds(number: int) -> float:
 async def measure(served: Served, seconds: float, factor: float) -> dict[str, Any]:
     """Peak, then overload."""
     load = Load(served.port)
-    await load.closed(SEATS, 1.0)  # warm
-    peak = await load.closed(SEATS + 4, max(4.0, seconds / 4))
+    await load.closed(SLOTS, 1.0)  # warm
+    peak = await load.closed(SLOTS + 4, max(4.0, seconds / 4))
     load.statuses.clear()
     number = served.process.pid
     rate = factor * peak / NUM_TOKENS
@@ -222,7 +222,7 @@ def main() -> int:
     options = parser.parse_args()
     settings = {
         "model": None,
-        "engine": f"fake?step={STEP_SECONDS}&slots={SEATS}",
+        "engine": f"fake?step={STEP_SECONDS}&slots={SLOTS}",
         "server": {"max_waiting_requests": 32},
     }
     cores = sorted(os.sched_getaffinity(0))

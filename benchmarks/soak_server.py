@@ -48,7 +48,7 @@ def held(server: Server) -> dict[str, int]:
     gc.collect()
     return {
         "tasks": len(asyncio.all_tasks()),
-        "flights": len(server.flights),
+        "flights": len(server.active),
         "tickets": door.num_open,
         "inside": door.num_inside,
         "waiting_bytes": door.waiting_bytes,

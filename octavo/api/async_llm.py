@@ -156,14 +156,14 @@ class AsyncLLM:
         declines comes here, and it must decline the last one.
         """
         self._begin()
-        model = self._model.desk.model
+        model = self._model.table.model
         sampling = self._model.default_sampling() if sampling_params is None else sampling_params
         self._num_requests += 1
         name = request_id if request_id is not None else f"async-{self._num_requests}"
         if name in self._callers:  # it may have ended, and its caller not have seen it yet
             raise RequestError(f"request id {name!r} is in use")
         read = read_prompt(prompt, model.tokenizer, model.vocabulary)
-        requests = self._model.desk.open(name, read, sampling, self._model.now(), options)
+        requests = self._model.table.open(name, read, sampling, self._model.now(), options)
         caller = self._callers[name] = _Caller(sampling.output_kind, take)
         try:
             self._send(*requests)
@@ -180,7 +180,7 @@ class AsyncLLM:
         finally:
             if self._callers.get(name) is caller:  # its loop may have ended before it did
                 del self._callers[name]
-                self._send(*self._model.desk.close(name))
+                self._send(*self._model.table.close(name))
 
     async def embed(
         self,
@@ -198,7 +198,7 @@ class AsyncLLM:
 
     async def abort(self, request_id: str) -> None:
         """End a request; its stream ends with what it has."""
-        self._send(*(Abort(name) for name in self._model.desk.names(request_id)))
+        self._send(*(Abort(name) for name in self._model.table.names(request_id)))
 
     async def get_tokenizer(self) -> Any:
         """The model's tokenizer."""
@@ -265,7 +265,7 @@ class AsyncLLM:
 
     def _abandon(self) -> list[Abort]:
         """Forget the callers of a loop that has ended: what the engine must drop."""
-        aborts = [abort for name in self._callers for abort in self._model.desk.close(name)]
+        aborts = [abort for name in self._callers for abort in self._model.table.close(name)]
         self._callers.clear()
         return aborts
 
@@ -288,7 +288,7 @@ class AsyncLLM:
 
     def _deliver(self, events: Sequence[TokenEvent]) -> None:
         """In the event loop: hand events on to those who wait for them."""
-        owner = self._model.desk.owner
+        owner = self._model.table.owner
         for event in events:
             name = owner(event.request_id)  # before it may be at its end
             try:
@@ -299,7 +299,7 @@ class AsyncLLM:
                     self._fail(name, "error", f"{type(error).__name__}: {error}")
 
     def _hand_on(self, event: TokenEvent) -> None:
-        output, aborts = self._model.desk.receive(event)
+        output, aborts = self._model.table.receive(event)
         if aborts:
             self._send(*aborts)
         caller = None if output is None else self._callers.get(output.request_id)
@@ -314,7 +314,7 @@ class AsyncLLM:
 
     def _fail(self, name: str, reason: str, message: str) -> None:
         """End a request, with all its continuations."""
-        self._send(*self._model.desk.close(name))
+        self._send(*self._model.table.close(name))
         if name in self._callers:
             self._callers[name].fail(FailedRequestError(name, reason, message))
 

@@ -14,7 +14,7 @@ from octavo.text.stop_strings import StopStrings
 from octavo.text.tokenizer import Tokenizer
 
 
-class Stream:
+class Continuation:
     """What has come of one continuation, and what of it has not been handed on yet."""
 
     def __init__(

@@ -11,7 +11,7 @@ from typing import Any, Self
 from octavo.api.beam_search import BeamSearchParams, search
 from octavo.api.embeddings import asking_for, embedded, pooled
 from octavo.api.local_model import LocalModel
-from octavo.api.offline_runner import BatchRunner, Job, first_error, place
+from octavo.api.offline_runner import OfflineRequest, OfflineRunner, first_error, place
 from octavo.api.outputs import (
     EmbeddingRequestOutput,
     PoolingRequestOutput,
@@ -50,7 +50,7 @@ class LLM:
         **options: Any,
     ) -> None:
         self._model = LocalModel(read_arguments(model, options), logits_processors)
-        self._runner = BatchRunner(self._model)
+        self._runner = OfflineRunner(self._model)
 
     def close(self) -> None:
         """Give the model's memory back. Later calls are refused; closing twice is no error."""
@@ -166,7 +166,7 @@ class LLM:
                 f"params must be BeamSearchParams, not {type(params).__name__}; "
                 "for example BeamSearchParams(beam_width=4, max_tokens=32)"
             )
-        model, results = self._model.desk.model, []
+        model, results = self._model.table.model, []
 
         def run(inputs: Sequence[Input], sampling: SamplingParams) -> list[RequestOutput]:
             return self._run(inputs, sampling, False, None, "", is_trusted=True)
@@ -183,7 +183,7 @@ class LLM:
 
     def _read_all(self, prompts: Prompt | Sequence[Prompt]) -> list[Input]:
         many: Sequence[Any] = prompts if is_many(prompts) else [prompts]  # type: ignore[assignment]
-        model = self._model.desk.model
+        model = self._model.table.model
         inputs = []
         for index, prompt in enumerate(many):
             try:
@@ -209,7 +209,7 @@ class LLM:
         if priorities is not None or cache_scope:
             levels = _for_each(0 if priorities is None else priorities, len(inputs), "priority")
             options = [Options(level, cache_scope=cache_scope) for level in levels]
-        jobs = list(map(Job, inputs, each, options))
+        jobs = list(map(OfflineRequest, inputs, each, options))
         outputs = self._runner.run(jobs, shows_progress=shows_progress, is_trusted=is_trusted)
         failure = first_error(outputs)
         if failure is not None:

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class OfflineRequest:
     """One prompt and what is asked for it."""
 
     prompt: Input
@@ -29,7 +29,7 @@ class Job:
     options: Options
 
 
-class BatchRunner:
+class OfflineRunner:
     """An engine that works while it is called, for one call at a time."""
 
     def __init__(self, model: LocalModel) -> None:
@@ -45,7 +45,7 @@ class BatchRunner:
         return str(self._num_requests)
 
     def run(
-        self, jobs: Sequence[Job], *, shows_progress: bool, is_trusted: bool
+        self, jobs: Sequence[OfflineRequest], *, shows_progress: bool, is_trusted: bool
     ) -> list[RequestOutput]:
         """Everybody's whole output, in the order of the jobs.
 
@@ -108,10 +108,14 @@ class BatchRunner:
             ) from self._death
 
     def _open(
-        self, jobs: Sequence[Job], names: list[str], is_trusted: bool, held: HeldInterrupts
+        self,
+        jobs: Sequence[OfflineRequest],
+        names: list[str],
+        is_trusted: bool,
+        held: HeldInterrupts,
     ) -> deque[Request]:
         """Check all of them; what is to be handed to the core."""
-        desk, arrival = self._model.desk, self._model.now()
+        table, arrival = self._model.table, self._model.now()
         backlog = deque[Request]()
         for index, job in enumerate(jobs):
             held.check()
@@ -121,7 +125,7 @@ class BatchRunner:
                 # Nobody sees what comes before the end, so it need not be put together.
                 sampling = replace(sampling, output_kind=RequestOutputKind.FINAL_ONLY)
             try:
-                opened = desk.open(
+                opened = table.open(
                     names[-1], job.prompt, sampling, arrival, job.options, is_trusted
                 )
             except RequestError as error:
@@ -137,7 +141,7 @@ class BatchRunner:
         shows_progress: bool,
         held: HeldInterrupts,
     ) -> list[RequestOutput]:
-        core, desk = self._model.core, self._model.desk
+        core, table = self._model.core, self._model.table
         outputs: dict[str, RequestOutput] = {}
         progress = Progress(len(names), shows_progress)
         while len(outputs) < len(names):
@@ -146,7 +150,7 @@ class BatchRunner:
             events = self._step()
             held.check()
             for event in events:
-                output, aborts = desk.receive(event)
+                output, aborts = table.receive(event)
                 for abort in aborts:
                     core.on_event(abort)
                 if output is not None and output.finished:
@@ -174,14 +178,14 @@ class BatchRunner:
 
     def _clear(self, names: Sequence[str]) -> None:
         """Nothing must go on running when a call ends, however it does."""
-        desk = self._model.desk
-        aborts = [abort for name in names for abort in desk.close(name)]
+        table = self._model.table
+        aborts = [abort for name in names for abort in table.close(name)]
         if self._death is None:
             for abort in aborts:
                 self._model.core.on_event(abort)
         while self._death is None and self._model.core.has_work:
             for event in self._step():
-                desk.receive(event)  # the last account of what a stop string ended
+                table.receive(event)  # the last account of what a stop string ended
 
 
 def place(index: int, count: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from octavo.api.continuation import Stream
+from octavo.api.continuation import Continuation
 from octavo.api.outputs import RequestError, RequestOutput
 from octavo.api.prompts import Input
 from octavo.core.config import MAX_PRIORITY
@@ -65,7 +65,7 @@ class _Entry:
 
     output: RequestOutput
     kind: RequestOutputKind
-    streams: dict[str, Stream]
+    streams: dict[str, Continuation]
     has_told_of_prompt: bool = False  # as a delta, which repeats nothing
 
     @property
@@ -76,7 +76,7 @@ class _Entry:
 PLAIN = Options()
 
 
-class Desk:
+class RequestTable:
     """All open requests of one front end."""
 
     def __init__(self, model: Model, seed: int) -> None:
@@ -85,7 +85,7 @@ class Desk:
         self._num_opened = 0
         self._entries: dict[str, _Entry] = {}
         # By the core's request id: whose it is, as long as it has not ended.
-        self._streams: dict[str, tuple[_Entry, Stream]] = {}
+        self._streams: dict[str, tuple[_Entry, Continuation]] = {}
         # Ended here, by a stop string; the core's own account of them is still to come.
         self._unaccounted: dict[str, _Entry] = {}
 
@@ -117,7 +117,7 @@ class Desk:
         for index in range(sampling.n):
             # Numbered, so that late news of an earlier request of that id are nobody's.
             name = f"{request_id}#{self._num_opened}.{index}"
-            stream = Stream(index, prompt.token_ids, sampling, self.model.tokenizer)
+            stream = Continuation(index, prompt.token_ids, sampling, self.model.tokenizer)
             entry.streams[name] = stream
             self._streams[name] = entry, stream
             own = sampling  # making one checks all of it, which takes a while
@@ -236,7 +236,7 @@ class Desk:
         aborts = [Abort(event.request_id)] if must_stop else []
         return self._output(entry, stream, event, done), aborts
 
-    def _push(self, stream: Stream, event: TokenEvent) -> bool:
+    def _push(self, stream: Continuation, event: TokenEvent) -> bool:
         """Whether the core is to be told that the stream has ended."""
         if event.finish_reason in FAILURES:
             stream.fail(event.message or str(event.finish_reason))
@@ -271,7 +271,7 @@ class Desk:
         return [Abort(name) for name in names if self._streams.pop(name, None) is not None]
 
     def _output(
-        self, entry: _Entry, stream: Stream, event: TokenEvent, done: bool
+        self, entry: _Entry, stream: Continuation, event: TokenEvent, done: bool
     ) -> RequestOutput | None:
         """What is to be seen after an event of one of the streams."""
         has_failed = stream.whole.error is not None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from octavo.api.outputs import RequestError
-from octavo.api.requests import Desk, Model
+from octavo.api.requests import Model, RequestTable
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine_arguments import EngineArguments
 from octavo.loader import Source, resolve
@@ -39,7 +39,7 @@ class TextModel:
             tokenizer = load_tokenizer(facts.source if named is None else resolve(named))
         self.tokenizer = tokenizer
         ends = dict.fromkeys((*facts.generation.eos_ids, *sorted(self.tokenizer.end_ids)))
-        self.desk = Desk(
+        self.table = RequestTable(
             Model(
                 tokenizer=self.tokenizer,
                 vocabulary=facts.vocabulary,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from octavo.core.request import FAILURES, TokenEvent
 
 
-def joined(events: Sequence[TokenEvent]) -> list[TokenEvent]:
+def coalesce(events: Sequence[TokenEvent]) -> list[TokenEvent]:
     """The same news in fewer events, each request's in their order.
 
     So a front end that has fallen behind makes one text, one chunk and one write of what waits.

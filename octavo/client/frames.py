@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from octavo.client.launcher import Engine, Incoming
+from octavo.client.launcher import EngineProcess, Incoming
 from octavo.wire.message_types import (
     Add,
     Down,
@@ -31,7 +31,7 @@ MANY_BYTES = 4 << 20  # of token ids in one frame
 class Downlink:
     """The way to one engine."""
 
-    def __init__(self, engine: Engine, epoch: int) -> None:
+    def __init__(self, engine: EngineProcess, epoch: int) -> None:
         self._engine = engine
         self._epoch = epoch
         self._num_posted = 0

@@ -22,7 +22,7 @@ from typing import Protocol
 import zmq
 
 from octavo import env
-from octavo.client.socket_directory import PrivateDirectory
+from octavo.client.socket_directory import SocketDirectory
 from octavo.wire.channel import (
     DUMP_SIGNAL,
     HIGH_WATER,
@@ -31,7 +31,7 @@ from octavo.wire.channel import (
     identity,
     read_identity,
 )
-from octavo.wire.crash_record import BlackBox
+from octavo.wire.crash_record import CrashRecord
 from octavo.wire.message_types import MAX_FRAME_BYTES, WireError
 
 
@@ -44,7 +44,7 @@ class Incoming:
     data: bytes
 
 
-class Engine(Protocol):
+class EngineProcess(Protocol):
     """One engine's process."""
 
     def send(self, data: bytes) -> bool:
@@ -75,7 +75,7 @@ class Engine(Protocol):
 class Launcher(Protocol):
     """Where engines come from."""
 
-    def launch(self, epoch: int) -> Engine:
+    def launch(self, epoch: int) -> EngineProcess:
         """Start an engine."""
 
     def receive(self) -> Incoming | None:
@@ -96,7 +96,7 @@ class ProcessLauncher:
 
     def __init__(self, factory: str | None = None) -> None:
         self._factory = factory  # MODULE:FUNCTION, for tests
-        self._directory = PrivateDirectory()
+        self._directory = SocketDirectory()
         self.path = self._directory.socket
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.ROUTER)
@@ -118,8 +118,8 @@ class ProcessLauncher:
         socket.bind(f"ipc://{self.path}")
         self.path.chmod(0o600)
 
-    def launch(self, epoch: int) -> Engine:
-        descriptor = BlackBox.make()
+    def launch(self, epoch: int) -> EngineProcess:
+        descriptor = CrashRecord.make()
         try:
             process = subprocess.Popen(
                 self._command(epoch, descriptor),
@@ -128,7 +128,7 @@ class ProcessLauncher:
                 process_group=0,
                 env=env.child_environment({"PYTHONPATH": _module_path()}),
             )
-            box = BlackBox(descriptor)
+            box = CrashRecord(descriptor)
         finally:
             os.close(descriptor)
         return ProcessEngine(process, box, self._socket, epoch)
@@ -136,7 +136,7 @@ class ProcessLauncher:
     def _command(self, epoch: int, descriptor: int) -> list[str]:
         command = [sys.executable, "-P", "-m", "octavo.engine.process", "--socket", str(self.path)]
         command += ["--epoch", str(epoch), "--parent", str(os.getpid())]
-        command += ["--black-box", str(descriptor)]
+        command += ["--crash-record", str(descriptor)]
         if threading.current_thread() is threading.main_thread():
             command.append("--dies-with-thread")
         if self._factory is not None:
@@ -182,7 +182,7 @@ class ProcessEngine:
     def __init__(
         self,
         process: subprocess.Popen[bytes],
-        box: BlackBox,
+        box: CrashRecord,
         socket: zmq.Socket[bytes],
         epoch: int,
     ) -> None:

@@ -8,7 +8,7 @@ from octavo.wire.message_types import Pulse
 TICK_SECONDS = 0.25  # how often it is looked after
 
 
-class Vigil:
+class Liveness:
     """Over one engine; all times are on the caller's clock."""
 
     def __init__(self, timing: Timing, now: float, patience: float = 1.0) -> None:

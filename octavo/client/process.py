@@ -21,13 +21,13 @@ from enum import Enum, auto
 from typing import assert_never
 
 from octavo.client.client import Deliver, Died, EngineDeadError, EngineStartError
-from octavo.client.coalesce import joined
+from octavo.client.coalesce import coalesce
 from octavo.client.frames import Downlink, Said, Uplink, in_batches
 from octavo.client.journal import Entry, Journal, JournalError
-from octavo.client.launcher import Engine, Incoming, Launcher
-from octavo.client.liveness import TICK_SECONDS, Vigil
-from octavo.client.quarantine import Suspicion
-from octavo.client.restart_policy import Restarts, Timing
+from octavo.client.launcher import EngineProcess, Incoming, Launcher
+from octavo.client.liveness import TICK_SECONDS, Liveness
+from octavo.client.quarantine import Quarantine
+from octavo.client.restart_policy import RestartPolicy, Timing
 from octavo.core.request import (
     Abort,
     Event,
@@ -83,13 +83,13 @@ class ProcessClient:
         self._arguments = arguments
         self._launcher = launcher
         self._timing = timing or Timing()
-        self._vigil = Vigil(self._timing, clock())
+        self._vigil = Liveness(self._timing, clock())
         self._clock = clock
         self._journal = Journal()
-        self._suspicion = Suspicion()
+        self._suspicion = Quarantine()
         self._state = State.OVER
         self._epoch = 0
-        self._engine: Engine | None = None
+        self._engine: EngineProcess | None = None
         self._facts: EngineFacts | None = None
         self._snapshot = self._earlier = EngineSnapshot()  # all engines'; the dead ones'
         self._is_paused = False
@@ -97,7 +97,7 @@ class ProcessClient:
         self._up: Uplink | None = None
         self._reason: str | None = None  # why the present engine has been, or will be, ended
         self._is_condemned = False  # it is being ended: what it still says does not count
-        self.restarts = Restarts(self._timing)
+        self.restarts = RestartPolicy(self._timing)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._deliver: Deliver = lambda events: None
@@ -316,7 +316,7 @@ class ProcessClient:
                 return False
         events, self._news = self._news, []
         if events:
-            self._deliver(joined(events) if num_read > 1 else events)
+            self._deliver(coalesce(events) if num_read > 1 else events)
         self._flush()
         return num_read == most and not self._is_closed
 
@@ -383,7 +383,7 @@ class ProcessClient:
     def _launch(self) -> None:
         self._epoch += 1
         self._reason, self._is_condemned = None, False
-        self._vigil = Vigil(self._timing, self._clock(), self.restarts.patience())
+        self._vigil = Liveness(self._timing, self._clock(), self.restarts.patience())
         self._state = State.STARTING
         self._engine = self._launcher.launch(self._epoch)
         self._down, self._up = Downlink(self._engine, self._epoch), Uplink(self._epoch)
@@ -436,7 +436,7 @@ class ProcessClient:
         if self._engine is engine:
             self._bury(engine, self._reason or ending)
 
-    def _bury(self, engine: Engine, reason: str) -> None:
+    def _bury(self, engine: EngineProcess, reason: str) -> None:
         now, events = self._clock(), []
         numbers = engine.at_work()
         at_work = [entry for number in numbers if (entry := self._journal.at(number)) is not None]

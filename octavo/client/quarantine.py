@@ -24,7 +24,7 @@ TRIAL_STRIKES = 4  # as many put a request on trial
 VERDICT_STRIKES = 6  # as many, the last of them when it ran alone, and it fails
 
 
-class Suspicion:
+class Quarantine:
     """Who is to be tried, and who is on trial."""
 
     def __init__(self) -> None:

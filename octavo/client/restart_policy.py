@@ -26,7 +26,7 @@ class Timing:
         return self.watchdog_seconds + num_tokens * self.watchdog_token_seconds
 
 
-class Restarts:
+class RestartPolicy:
     """The count of engines that died barren: before they had given a token."""
 
     def __init__(self, timing: Timing) -> None:

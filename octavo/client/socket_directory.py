@@ -19,7 +19,7 @@ SOCKET = "engine.sock"
 MAX_PATH_BYTES = 100  # of a unix socket; the system's limit is 107
 
 
-class PrivateDirectory:
+class SocketDirectory:
     """One in use, and the path of the socket in it."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ from octavo.core.kv_manager import KVManager
 from octavo.core.limits import limiters_for
 from octavo.core.outcome import Outcome
 from octavo.core.plan import NewSlot
-from octavo.core.plan_draft import Flight
+from octavo.core.plan_draft import InFlight
 from octavo.core.queue import WaitingQueue
 from octavo.core.request import TokenEvent
 from octavo.core.sequence import Sequence, Status
@@ -44,7 +44,7 @@ class Roster:
         self.slots: list[Sequence | None] = [None] * config.max_num_seqs
         self.free_slots = [*range(config.max_num_seqs - 1, -1, -1)]
         self.freed_slots: list[int] = []  # those the workers have not been told to forget
-        self.flights: deque[Flight] = deque()  # oldest first
+        self.flights: deque[InFlight] = deque()  # oldest first
         self.stats = EngineStats()
         self.hold_clock = HoldClock()
 

@@ -6,7 +6,7 @@ from octavo.core.plan import NewSlot, StepPlan
 from octavo.core.sequence import Sequence
 
 
-class Flight:
+class InFlight:
     """A plan that workers have, and whose chunks they are; a struck chunk is nobody's."""
 
     __slots__ = ("_places", "plan", "planned_at", "sequences")

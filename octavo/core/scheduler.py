@@ -10,7 +10,7 @@ are taken from its end, so the first of all that live is never preempted once it
 since `add` refuses what would not fit alone; so it advances in every step, and finishes; then
 another is the first. While it waits, those that run finish by the same argument.
 
-The hardest invariant ties plans to results. A `Flight` remembers whose chunks a plan carries.
+The hardest invariant ties plans to results. A `InFlight` remembers whose chunks a plan carries.
 Whatever ends a sequence's claim to a chunk (abort, finish, failure, preemption) strikes it from
 every flight at once, so `apply` never has to ask whether a result is late: a struck chunk's
 token belongs to nobody.
@@ -28,7 +28,7 @@ from octavo.core.lifecycle import Roster, order_of
 from octavo.core.limits import Limiter
 from octavo.core.outcome import Answer, Outcome, gain
 from octavo.core.plan import StepPlan, StepResult
-from octavo.core.plan_draft import Flight, PlanDraft
+from octavo.core.plan_draft import InFlight, PlanDraft
 from octavo.core.queue import Policy
 from octavo.core.request import FinishReason, Request, TokenEvent
 from octavo.core.sequence import Sequence, Status
@@ -260,7 +260,7 @@ class Scheduler(Roster):
         if not self.queue:
             return None
         if not self.free_slots:
-            return why.SEATS
+            return why.SLOTS
         held_by: str | None = None
         index = 0
         ahead = self.running
@@ -273,7 +273,7 @@ class Scheduler(Roster):
             if before is not None and self.queue.peek(index).order > before.order:
                 break
             if not self.free_slots:
-                return held_by or why.SEATS
+                return held_by or why.SLOTS
             if num_tokens >= MAX_TOKENS_LOOKED_AT:
                 return held_by or why.TURN
             num_tokens += len(self.queue.peek(index).tokens)
@@ -332,7 +332,7 @@ class Scheduler(Roster):
         self.stats.num_drafts += sum(len(guesses) for _, guesses in plan.drafts)
         self._next_step += 1
         self.freed_slots = []
-        self.flights.append(Flight(plan, draft.sequences, now))
+        self.flights.append(InFlight(plan, draft.sequences, now))
         num_waiting = self.queue.num_waiting
         self.stats.add_step(
             StepStats(
@@ -397,7 +397,7 @@ class Scheduler(Roster):
         return events
 
     def _apply_chunk(
-        self, sequence: Sequence, index: int, flight: Flight, answer: Answer, now: float
+        self, sequence: Sequence, index: int, flight: InFlight, answer: Answer, now: float
     ) -> TokenEvent | None:
         """One chunk's result, in general."""
         plan = flight.plan

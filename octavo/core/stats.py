@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 # Why a waiting sequence is not running.
-SEATS = "seats"  # max_num_seqs run already
+SLOTS = "slots"  # max_num_seqs run already
 BUDGET = "budget"  # max_num_batched_tokens are planned already
 BLOCKS = "blocks"  # too few free KV blocks
 ADAPTERS = "adapters"  # max_loras other adapters run
@@ -21,7 +21,7 @@ PREFIX = "prefix"  # a running sequence is computing its prefix just now
 PAUSED = "paused"  # an operator paused the engine
 TURN = "turn"  # it came between two steps
 RESTART = "restart"  # its engine died; added by the front end, never by the core
-REASONS = (SEATS, BUDGET, BLOCKS, ADAPTERS, PREFIX, PAUSED, TURN)
+REASONS = (SLOTS, BUDGET, BLOCKS, ADAPTERS, PREFIX, PAUSED, TURN)
 
 # Chunks a timeline lists one by one; what follows is merged into the last. 2 million tokens of
 # prompt at the default budget.

@@ -31,7 +31,7 @@ from octavo.loader import CheckpointError
 from octavo.observe.log import set_up_log
 from octavo.wire.channel import DUMP_SIGNAL, Channel, Progress
 from octavo.wire.codec import event_to_wire, name_of, request_from_wire
-from octavo.wire.crash_record import BlackBox, Note, RecordingExecutor
+from octavo.wire.crash_record import CrashRecord, Note, RecordingExecutor
 from octavo.wire.facts import EngineFacts
 from octavo.wire.message_types import (
     MAX_TEXT,
@@ -93,7 +93,7 @@ def main(argv: list[str]) -> int:
         if not isinstance(start, Start):
             raise WireError(f"the first message was a {type(start).__name__}, not a Start")
         set_up_log(start.log_level)
-        box = BlackBox(options.black_box)
+        box = CrashRecord(options.crash_record)
 
         def tell_size(num_tokens: int) -> None:
             progress.num_tokens = num_tokens
@@ -252,7 +252,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--socket", required=True)
     parser.add_argument("--epoch", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
-    parser.add_argument("--black-box", type=int, required=True, help="a descriptor")
+    parser.add_argument("--crash-record", type=int, required=True, help="a descriptor")
     parser.add_argument("--dies-with-thread", action="store_true")
     parser.add_argument("--factory", help="MODULE:FUNCTION that makes the engine, for tests")
     return parser.parse_args(argv)

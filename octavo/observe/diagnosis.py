@@ -14,7 +14,7 @@ _ENOUGH = 0.5  # the share of steps above which something is what holds the serv
 _VERDICTS = {
     "idle": ("idle", "nothing: there is room for more requests"),
     why.BLOCKS: ("KV-bound", "kv_cache_memory_bytes (more KV memory), or a smaller max_tokens"),
-    why.SEATS: ("queue-bound", "max_num_seqs (more seats), or another replica"),
+    why.SLOTS: ("queue-bound", "max_num_seqs (more seats), or another replica"),
     why.BUDGET: ("prefill-bound", "max_num_batched_tokens (larger steps), or cached prefixes"),
     "prefill": ("prefill-bound", "max_num_batched_tokens (larger steps), or cached prefixes"),
     "decode": ("decode-bound", "another replica, or a smaller or quantised model"),

@@ -13,7 +13,7 @@ from octavo.core.stats import RequestStats
 
 MAX_PARTS = 128  # prefill chunks listed one by one
 _HELD = {
-    why.SEATS: "all seats were taken (max_num_seqs)",
+    why.SLOTS: "all seats were taken (max_num_seqs)",
     why.BUDGET: "each step's tokens were spent (max_num_batched_tokens)",
     why.BLOCKS: "too few KV blocks were free",
     why.ADAPTERS: "other adapters were running (max_loras)",
@@ -26,7 +26,7 @@ _ADVICE = {
     "template": "a shorter conversation or a simpler chat template moves it",
     "tokenize": "a shorter prompt, or one sent as token ids, moves it",
     "door": "more seats (max_num_seqs) or another replica move it",
-    why.SEATS: "max_num_seqs moves it",
+    why.SLOTS: "max_num_seqs moves it",
     why.BUDGET: "max_num_batched_tokens moves it",
     why.BLOCKS: "more KV memory (kv_cache_memory_bytes) or a smaller max_tokens moves it",
     why.ADAPTERS: "max_loras moves it",

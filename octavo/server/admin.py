@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from octavo.observe.diagnosis import diagnose
 from octavo.server.engine import Command
 from octavo.server.http.errors import ApiError
-from octavo.server.http.exchange import Call
+from octavo.server.http.exchange import Exchange
 from octavo.server.http.route import Handler, Route
 
 LEVELS = Literal["debug", "info", "warning", "error"]
@@ -31,10 +31,10 @@ class AbortRequest(Struct, kw_only=True):
     request_id: Annotated[str, Meta(max_length=256)]
 
 
-async def in_flight(call: Call) -> None:
+async def in_flight(exchange: Exchange) -> None:
     """Every request that is being answered."""
-    now = call.server.clock()
-    flights = [
+    now = exchange.server.clock()
+    active = [
         {
             "request_id": flight.record.request_id,
             "owner": flight.record.owner,
@@ -43,17 +43,17 @@ async def in_flight(call: Call) -> None:
             "prompt_tokens": flight.record.num_prompt_tokens,
             "is_waiting": flight.record.entered_at is None,
         }
-        for flight in call.server.flights.values()
+        for flight in exchange.server.active.values()
     ]
-    await call.respond_json({"in_flight": flights})
+    await exchange.respond_json({"in_flight": active})
 
 
-async def abort(call: Call) -> None:
+async def abort(exchange: Exchange) -> None:
     """End a request; its client gets what there is."""
-    request = await call.read(AbortRequest)
-    server = call.server
+    request = await exchange.read(AbortRequest)
+    server = exchange.server
     found = 0
-    for flight in list(server.flights.values()):
+    for flight in list(server.active.values()):
         if flight.record.request_id != request.request_id:
             continue
         found += 1
@@ -63,45 +63,45 @@ async def abort(call: Call) -> None:
             await server.engine.abort(engine_id)
     if not found:
         raise ApiError(404, "no such request is in flight", code="request_not_found")
-    await call.respond_json({"aborted": found})
+    await exchange.respond_json({"aborted": found})
 
 
-async def drain(call: Call) -> None:
+async def drain(exchange: Exchange) -> None:
     """Take no more requests; those that run finish. /resume ends it."""
-    call.server.is_draining = True
-    await call.respond_json({"draining": True, "open": call.server.admission.num_open})
+    exchange.server.is_draining = True
+    await exchange.respond_json({"draining": True, "open": exchange.server.admission.num_open})
 
 
-async def resume(call: Call) -> None:
+async def resume(exchange: Exchange) -> None:
     """After pause and after drain."""
-    call.server.is_draining = False
-    await call.server.engine.command("resume")
-    await call.respond_json({"draining": False})
+    exchange.server.is_draining = False
+    await exchange.server.engine.command("resume")
+    await exchange.respond_json({"draining": False})
 
 
-async def log_level(call: Call) -> None:
+async def log_level(exchange: Exchange) -> None:
     """From now on."""
-    request = await call.read(LogLevel)
+    request = await exchange.read(LogLevel)
     logging.getLogger("octavo").setLevel(request.level.upper())
-    await call.respond_json({"level": request.level})
+    await exchange.respond_json({"level": request.level})
 
 
-async def diagnosis(call: Call) -> None:
+async def diagnosis(exchange: Exchange) -> None:
     """What holds the server."""
-    gates = call.server.admission
+    gates = exchange.server.admission
     admission = {
         "waiting_requests": gates.num_waiting,
         "waiting_tokens": gates.waiting_tokens,
         "sequences_inside": gates.num_inside,
         "expected_wait_seconds": round(gates.seconds_to_wait(), 3),
     }
-    await call.respond_json(diagnose(call.server.engine.snapshot(), admission))
+    await exchange.respond_json(diagnose(exchange.server.engine.snapshot(), admission))
 
 
 def _commanding(command: Command) -> Handler:
-    async def handle(call: Call) -> None:
-        await call.server.engine.command(command)
-        await call.respond_json({"success": True})
+    async def handle(exchange: Exchange) -> None:
+        await exchange.server.engine.command(command)
+        await exchange.respond_json({"success": True})
 
     return handle
 
@@ -109,7 +109,7 @@ def _commanding(command: Command) -> Handler:
 ADMIN_ROUTES = (
     Route("GET", "/in-flight", in_flight, "Every request that is being answered."),
     Route("POST", "/abort", abort, "End a request.", AbortRequest),
-    Route("POST", "/pause", _commanding("pause"), "Plan no more steps."),
+    Route("POST", "/pause", _commanding("pause"), "GenerationRequest no more steps."),
     Route("POST", "/resume", resume, "Go on after pause or drain."),
     Route("POST", "/drain", drain, "Take no more requests."),
     Route(

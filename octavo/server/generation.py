@@ -17,11 +17,11 @@ from octavo.observe.explain import Record, parameters_told
 from octavo.server.admission import Ticket
 from octavo.server.http.deadline import Supervisor
 from octavo.server.http.errors import ApiError, ClientGoneError, internal, invalid, unavailable
-from octavo.server.http.exchange import Call, encode
+from octavo.server.http.exchange import Exchange, encode
 from octavo.server.http.sse import EventStream
 from octavo.server.schema.usage import PromptTokensDetails, Usage
-from octavo.server.server import Flight
-from octavo.text.prompt_worker import Prepared
+from octavo.server.server import ActiveRequest
+from octavo.text.prompt_worker import PreparedPrompt
 
 log = logging.getLogger(__name__)
 
@@ -49,10 +49,10 @@ class Shape(Protocol):
 
 
 @dataclass(slots=True)
-class Plan:
+class GenerationRequest:
     """What is to be generated for one HTTP request."""
 
-    prompts: list[Prepared]
+    prompts: list[PreparedPrompt]
     sampling: SamplingParams
     shape: Shape
     is_stream: bool
@@ -81,18 +81,20 @@ class _Count:
 class Generation:
     """One request on its way through the engine."""
 
-    def __init__(self, call: Call, ticket: Ticket, plan: Plan, supervisor: Supervisor) -> None:
-        server = self._server = call.server
-        self._call = call
+    def __init__(
+        self, exchange: Exchange, ticket: Ticket, plan: GenerationRequest, supervisor: Supervisor
+    ) -> None:
+        server = self._server = exchange.server
+        self._call = exchange
         self._ticket = ticket
         self._plan = plan
         num_prompt = sum(len(prompt.token_ids) for prompt in plan.prompts)
         self._count = _Count(num_prompt)
         self._last_at = server.clock()
         server.num_flights += 1
-        name = f"{call.request_id}-{server.num_flights}"
+        name = f"{exchange.request_id}-{server.num_flights}"
         self._ids = tuple(f"{name}.{index}" for index in range(len(plan.prompts)))
-        self.record = record = Record(call.request_id, call.owner, call.began)
+        self.record = record = Record(exchange.request_id, exchange.owner, exchange.began)
         record.template_seconds = sum(prompt.template_seconds for prompt in plan.prompts)
         record.tokenize_seconds = sum(prompt.tokenize_seconds for prompt in plan.prompts)
         record.prepared_at = self._last_at
@@ -100,7 +102,7 @@ class Generation:
         record.parameters = parameters_told(
             plan.sampling, priority=plan.options.priority, stream=plan.is_stream
         )
-        self._flight = Flight(record, self._ids, plan.is_stream, supervisor.stop)
+        self._flight = ActiveRequest(record, self._ids, plan.is_stream, supervisor.stop)
         self._outlet: EventStream | None = None  # where outputs are written as they come
         self._num_held = 0  # outputs that came, and are the task's to write
 
@@ -108,7 +110,7 @@ class Generation:
         """Admit, generate, answer."""
         server, plan, record = self._server, self._plan, self.record
         server.recent.add(record)
-        server.flights[self._ids[0]] = self._flight
+        server.active[self._ids[0]] = self._flight
         record.outcome = "failed"
         if server.config.log_prompts:
             self._log_prompts()
@@ -128,7 +130,7 @@ class Generation:
         finally:
             record.ended_at = server.clock()
             record.num_output_tokens = self._count.generated
-            del server.flights[self._ids[0]]
+            del server.active[self._ids[0]]
             self._observe_end()
 
     # the two ways of answering

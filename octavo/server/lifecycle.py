@@ -132,10 +132,10 @@ class Lifecycle:
             async with asyncio.timeout(self.config.drain_seconds):
                 await self._first_of(self._idle(), self._hurry.wait())
         error = unavailable("the server is shutting down", "server_shutdown")
-        for flight in list(self.server.flights.values()):
+        for flight in list(self.server.active.values()):
             flight.stop(error)
         for _ in range(_END_TICKS):
-            if not self.server.flights:
+            if not self.server.active:
                 break
             await asyncio.sleep(_TICK_SECONDS)
 
@@ -156,7 +156,7 @@ class Lifecycle:
             listener.should_exit = True
             listener.force_exit = self._hurry.is_set()
         await asyncio.wait(tasks)
-        await self.server.preparation.close()
+        await self.server.prompt_pool.close()
         if self.config.admin_socket is not None:
             self.config.admin_socket.unlink(missing_ok=True)
 

@@ -24,8 +24,8 @@ from octavo.text.prompt_worker import (
     SMALL,
     SMALL_CHARACTERS,
     Conversation,
-    Job,
-    Prepared,
+    PreparedPrompt,
+    PromptJob,
     Refused,
     Workbench,
     do,
@@ -35,7 +35,7 @@ START_SECONDS = 60.0  # for a process to read its tokenizer; none of it is a cli
 MAX_IN_LINE = 64  # jobs that wait for a process
 
 
-class Preparation:
+class PromptPool:
     """Everything between a request's words and its token ids."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Preparation:
         self._num_in_line = 0
         self._burials: set[asyncio.Task[None]] = set()
 
-    async def prepare(self, job: Job) -> Prepared:
+    async def prepare(self, job: PromptJob) -> PreparedPrompt:
         """The prompt's text and tokens; raises ApiError for what cannot be prepared."""
         if self._is_small(job):
             try:
@@ -81,7 +81,7 @@ class Preparation:
         self._burials.add(task)
         task.add_done_callback(self._burials.discard)
 
-    def _is_small(self, job: Job) -> bool:
+    def _is_small(self, job: PromptJob) -> bool:
         if job.text is not None:
             return len(job.text) <= SMALL_CHARACTERS
         assert job.conversation is not None
@@ -89,7 +89,7 @@ class Preparation:
             return False
         return _size(job.conversation) <= SMALL_CHARACTERS
 
-    async def _elsewhere(self, job: Job) -> Prepared:
+    async def _elsewhere(self, job: PromptJob) -> PreparedPrompt:
         if self._num_in_line >= MAX_IN_LINE:
             raise unavailable("too many large prompts are being prepared", "preparation_full", 1)
         self._count_elsewhere()
@@ -100,7 +100,7 @@ class Preparation:
         finally:
             self._num_in_line -= 1
 
-    async def _run(self, job: Job) -> Prepared:
+    async def _run(self, job: PromptJob) -> PreparedPrompt:
         process = self._idle.pop() if self._idle else await _Process.start(self._facts.path)
         config = self._config
         seconds = config.template_seconds if job.conversation else config.tokenize_seconds
@@ -155,11 +155,13 @@ class _Process:
             raise
         return self
 
-    async def do(self, job: Job) -> Prepared | Refused:
+    async def do(self, job: PromptJob) -> PreparedPrompt | Refused:
         """Send a job and wait for its answer."""
         await self._write(msgspec.msgpack.encode(job))
         frame = await self._read()
-        kind: type[Prepared] | type[Refused] = Prepared if frame[:1] == b"p" else Refused
+        kind: type[PreparedPrompt] | type[Refused] = (
+            PreparedPrompt if frame[:1] == b"p" else Refused
+        )
         return msgspec.msgpack.decode(frame[1:], type=kind)
 
     def kill_now(self) -> None:
@@ -209,7 +211,7 @@ def _size(conversation: Conversation) -> int:
     return total
 
 
-def _blamed(job: Job) -> str:
+def _blamed(job: PromptJob) -> str:
     if job.conversation is None:
         return "prompt"
     return "messages" if job.conversation.template is None else "chat_template"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from octavo.server import status_routes
 from octavo.server.docs_page import page
-from octavo.server.http.exchange import Call, encode
+from octavo.server.http.exchange import Exchange, encode
 from octavo.server.http.route import Route
 from octavo.server.openai.chat import chat
 from octavo.server.openai.completions import completions
@@ -29,15 +29,15 @@ _PAGE_HEADERS = (
 )
 
 
-async def openapi(call: Call) -> None:
+async def openapi(exchange: Exchange) -> None:
     """The document."""
-    await call.respond(encode(document(ROUTES)))
+    await exchange.respond(encode(document(ROUTES)))
 
 
-async def documentation(call: Call) -> None:
+async def documentation(exchange: Exchange) -> None:
     """The same as a page."""
     kind = b"text/html; charset=utf-8"
-    await call.respond(page(document(ROUTES)), kind=kind, headers=_PAGE_HEADERS)
+    await exchange.respond(page(document(ROUTES)), kind=kind, headers=_PAGE_HEADERS)
 
 
 ROUTES: Sequence[Route] = (

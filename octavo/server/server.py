@@ -13,7 +13,7 @@ from octavo.server.admission import Admission
 from octavo.server.engine import Engine
 from octavo.server.http.auth import Guard
 from octavo.server.http.errors import ApiError, unavailable
-from octavo.server.prompt_pool import Preparation
+from octavo.server.prompt_pool import PromptPool
 from octavo.server.settings import ServerConfig
 
 
@@ -28,7 +28,7 @@ VERSION = _version()
 
 
 @dataclass(slots=True)
-class Flight:
+class ActiveRequest:
     """One request that is being answered."""
 
     record: Record
@@ -58,7 +58,7 @@ class Server:
             lambda reason: self.metrics.rejected.add(1, reason),
         )
         self.metrics = Metrics(self.admission, engine.snapshot, self.readiness_as_number)
-        self.preparation = Preparation(
+        self.prompt_pool = PromptPool(
             config,
             engine.facts,
             clock,
@@ -66,7 +66,7 @@ class Server:
             self.metrics.killed.add,
         )
         self.recent = Recent(config.num_explained if config.enable_explain else 0)
-        self.flights: dict[str, Flight] = {}
+        self.active: dict[str, ActiveRequest] = {}
         self.is_draining = False
         self.num_flights = 0  # since the start: keeps apart requests that name themselves alike
 

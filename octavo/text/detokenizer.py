@@ -3,7 +3,7 @@
 import codecs
 from collections.abc import Iterable, Sequence
 
-from octavo.text.token_bytes import Pieces
+from octavo.text.token_bytes import TokenBytes
 
 # A character of UTF-8 that is not complete yet has at most so many bytes.
 LONGEST_INCOMPLETE_BYTES = 3
@@ -26,7 +26,7 @@ class Detokenizer:
 
     def __init__(
         self,
-        pieces: Pieces,
+        pieces: TokenBytes,
         *,
         skip_special_tokens: bool = True,
         spaces_between_special_tokens: bool = True,

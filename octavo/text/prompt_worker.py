@@ -46,7 +46,7 @@ class Conversation(Struct, frozen=True, kw_only=True):
     variables: dict[str, Any] = {}
 
 
-class Job(Struct, frozen=True, kw_only=True):
+class PromptJob(Struct, frozen=True, kw_only=True):
     """A text, or a conversation to be written as one, to be encoded."""
 
     text: str | None = None
@@ -54,7 +54,7 @@ class Job(Struct, frozen=True, kw_only=True):
     add_special_tokens: bool = True
 
 
-class Prepared(Struct, frozen=True, kw_only=True):
+class PreparedPrompt(Struct, frozen=True, kw_only=True):
     """The text and its tokens, and how long it took."""
 
     text: str
@@ -122,7 +122,7 @@ def load_tokenizer_at(path: Path) -> Tokenizer:
     return tokenizer_from_directory(path)
 
 
-def do(bench: Workbench, job: Job, clock: Any) -> Prepared:
+def do(bench: Workbench, job: PromptJob, clock: Any) -> PreparedPrompt:
     """One job, start to end."""
     began = clock()
     text = job.text
@@ -131,7 +131,7 @@ def do(bench: Workbench, job: Job, clock: Any) -> Prepared:
     assert text is not None
     rendered = clock()
     ids = bench.encode(text, add_special_tokens=job.add_special_tokens)
-    return Prepared(
+    return PreparedPrompt(
         text=text,
         token_ids=ids,
         template_seconds=rendered - began,
@@ -150,17 +150,17 @@ def main() -> None:
     if path is None:
         return
     bench = Workbench(load_tokenizer_at(Path(path.decode())))
-    decode = msgspec.msgpack.Decoder(Job).decode
+    decode = msgspec.msgpack.Decoder(PromptJob).decode
     write_frame(sink, b"")  # ready
     while (frame := read_frame(source)) is not None:
-        answer: Prepared | Refused
+        answer: PreparedPrompt | Refused
         try:
             answer = do(bench, decode(frame), time.monotonic)
         except ChatTemplateError as error:
             answer = Refused(message=str(error))
         except MemoryError:
             answer = Refused(message="the prompt takes more memory to prepare than there is")
-        kind = b"p" if isinstance(answer, Prepared) else b"r"
+        kind = b"p" if isinstance(answer, PreparedPrompt) else b"r"
         write_frame(sink, kind + msgspec.msgpack.encode(answer))
 
 

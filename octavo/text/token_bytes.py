@@ -129,7 +129,7 @@ def _unsupported(step: dict[str, object]) -> TokenizerError:
     )
 
 
-class Pieces:
+class TokenBytes:
     """The bytes of every token of one tokenizer, by id."""
 
     def __init__(self, backend: Backend) -> None:

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import processors
 
 from octavo.text.detokenizer import Detokenizer
-from octavo.text.token_bytes import Pieces, TokenizerError
+from octavo.text.token_bytes import TokenBytes, TokenizerError
 
 BOS, EOS, UNKNOWN, PADDING = "bos_token", "eos_token", "unk_token", "pad_token"
 # Texts of single tokens, which log-probabilities name again and again: at most some megabytes.
@@ -34,7 +34,7 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self.backend = backend
-        self.pieces = Pieces(backend)
+        self.pieces = TokenBytes(backend)
         self.special_tokens = dict(special_tokens or {})
         self.chat_templates = dict(chat_templates or {})
         self.bos_id = self._named_id(BOS)

@@ -26,7 +26,7 @@ SIZE_BYTES = _HEADER_BYTES + 2 * _HALF_BYTES
 _COUNT = Struct("<Q")
 
 
-class BlackBox:
+class CrashRecord:
     """The shared memory, from either side."""
 
     def __init__(self, descriptor: int) -> None:

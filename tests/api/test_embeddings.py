@@ -110,8 +110,8 @@ def test_the_state_is_the_prompt_s_however_much_is_generated(llm: LLM, pooling: 
 
 def test_of_several_continuations_one_tells_of_the_prompt(llm: LLM) -> None:
     asked = SamplingParams(n=3, seed=5, max_tokens=2, pooling="mean")
-    requests = llm._model.desk.open("n", llm._read_all("A day in")[0], asked, 0.0)
-    llm._model.desk.close("n")
+    requests = llm._model.table.open("n", llm._read_all("A day in")[0], asked, 0.0)
+    llm._model.table.close("n")
     assert [request.reads_cache for request in requests] == [False, True, True]
     (output,) = llm.generate("A day in", asked)
     assert output.hidden_state == llm.encode("A day in", pooling="mean")[0].outputs.data

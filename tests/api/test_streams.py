@@ -1,4 +1,4 @@
-"""Streams of `AsyncLLM` in trouble, and what `Stream` and `Desk` make of events one by one."""
+"""Streams of `AsyncLLM` in trouble, and what the request table makes of events one by one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import pytest
 
 from octavo import LLM, AsyncLLM, RequestError, RequestOutputKind, SamplingParams
 from octavo.api.async_llm import _joined
-from octavo.api.continuation import Stream
+from octavo.api.continuation import Continuation
 from octavo.api.outputs import CompletionOutput, EngineDeadError, RequestOutput
 from octavo.api.prompts import read_prompt
-from octavo.api.requests import Desk, FailedRequestError, Model, Options
-from octavo.client.coalesce import joined
+from octavo.api.requests import FailedRequestError, Model, Options, RequestTable
+from octavo.client.coalesce import coalesce
 from octavo.core.request import Request, TokenEvent
 from octavo.core.stats import RequestStats
 from tests.api.tiny import core_of, make_model
@@ -80,7 +80,7 @@ def test_a_failure_ends_its_own_stream_only(engine: AsyncLLM, kind: RequestOutpu
 
     assert len(run(both())[-1].outputs[0].token_ids) == 12
     assert not engine._callers
-    assert len(engine._model.desk) == 0
+    assert len(engine._model.table) == 0
 
 
 def test_whatever_goes_wrong_with_one_event_others_get_theirs(
@@ -108,14 +108,14 @@ def test_whatever_goes_wrong_with_one_event_others_get_theirs(
 def test_a_text_that_cannot_be_made_fails_alone(
     engine: AsyncLLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    push = Stream.push
+    push = Continuation.push
 
-    def broken(stream: Stream, event: TokenEvent) -> bool:
+    def broken(stream: Continuation, event: TokenEvent) -> bool:
         if stream._sampling.seed == 77 and event.position:
             raise UnicodeError("no such character")
         return push(stream, event)
 
-    monkeypatch.setattr(Stream, "push", broken)
+    monkeypatch.setattr(Continuation, "push", broken)
 
     async def both() -> list[RequestOutput]:
         good = asyncio.create_task(collect(engine, "x", GREEDY))
@@ -165,7 +165,7 @@ def test_what_an_ended_loop_left_open_is_aborted(engine: AsyncLLM) -> None:
     core = core_of(engine)
     engine.close()
     assert not engine._callers
-    assert len(engine._model.desk) == 0
+    assert len(engine._model.table) == 0
     while core.has_work:
         core.step()
     assert core.scheduler.stats.num_finished["abort"] == 1
@@ -189,7 +189,7 @@ def test_the_engine_finds_out_by_itself_that_a_loop_has_ended(engine: AsyncLLM) 
     engine.close()
     assert core.scheduler.stats.num_finished == {"abort": 1}
     assert not engine._callers
-    assert len(engine._model.desk) == 0
+    assert len(engine._model.table) == 0
 
 
 def test_what_users_of_other_engines_look_for(engine: AsyncLLM) -> None:
@@ -213,16 +213,16 @@ def test_what_users_of_other_engines_look_for(engine: AsyncLLM) -> None:
 
 
 @pytest.fixture
-def desk(llm: LLM) -> Desk:
-    model = llm._model.desk.model
-    return Desk(
+def table(llm: LLM) -> RequestTable:
+    model = llm._model.table.model
+    return RequestTable(
         Model(model.tokenizer, model.vocabulary, 128, 128, model.end_ids, model.max_logprobs), 0
     )
 
 
-def opened(desk: Desk, sampling: SamplingParams) -> list[Request]:
-    prompt = read_prompt("x", desk.model.tokenizer, desk.model.vocabulary)
-    return desk.open("mine", prompt, sampling, 0.0)
+def opened(table: RequestTable, sampling: SamplingParams) -> list[Request]:
+    prompt = read_prompt("x", table.model.tokenizer, table.model.vocabulary)
+    return table.open("mine", prompt, sampling, 0.0)
 
 
 def test_deltas_are_of_what_is_new_and_of_nothing_else(engine: AsyncLLM, llm: LLM) -> None:
@@ -244,8 +244,8 @@ def test_deltas_are_of_what_is_new_and_of_nothing_else(engine: AsyncLLM, llm: LL
         assert all(part.token_ids or part.finished() for part in parts)
 
 
-def test_a_finished_continuation_is_not_told_again(desk: Desk) -> None:
-    first, second = opened(desk, SamplingParams(n=2, output_kind=DELTA))
+def test_a_finished_continuation_is_not_told_again(table: RequestTable) -> None:
+    first, second = opened(table, SamplingParams(n=2, output_kind=DELTA))
     seen = []
     for event in (
         TokenEvent(first.request_id, 0, (70,)),
@@ -253,22 +253,22 @@ def test_a_finished_continuation_is_not_told_again(desk: Desk) -> None:
         TokenEvent(first.request_id, 1, (70,)),
         TokenEvent(first.request_id, 2, (70,), "length"),
     ):
-        output, _ = desk.receive(event)
+        output, _ = table.receive(event)
         assert output is not None
         seen.append([(each.index, each.finish_reason) for each in output.outputs])
     assert seen == [[(0, None)], [(1, "length")], [(0, None)], [(0, "length")]]
 
 
-def test_tokens_that_come_at_once_with_a_failure_are_kept(desk: Desk) -> None:
-    (request,) = opened(desk, SamplingParams())
+def test_tokens_that_come_at_once_with_a_failure_are_kept(table: RequestTable) -> None:
+    (request,) = opened(table, SamplingParams())
     name = request.request_id
     events = [
         TokenEvent(name, 0, (70,)),
         TokenEvent(name, 1, (71,)),
         TokenEvent(name, 2, (), "error", message="it broke"),
     ]
-    for event in joined(events):
-        output, _ = desk.receive(event)
+    for event in coalesce(events):
+        output, _ = table.receive(event)
     assert output is not None
     (sample,) = output.outputs
     assert (sample.token_ids, sample.finish_reason, sample.error) == ([70, 71], "error", "it broke")
@@ -289,16 +289,16 @@ def test_two_deltas_of_different_continuations_make_one() -> None:
     assert both.finished
 
 
-def test_the_first_continuation_s_account_is_the_request_s(desk: Desk) -> None:
+def test_the_first_continuation_s_account_is_the_request_s(table: RequestTable) -> None:
     def stats(num_cached: int) -> RequestStats:
         return RequestStats(0.0, 1, 0.0, num_cached_tokens=num_cached)
 
-    first, second = opened(desk, SamplingParams(n=2))
+    first, second = opened(table, SamplingParams(n=2))
     early = TokenEvent(second.request_id, 0, (70,), "length", stats=stats(1))
-    output, _ = desk.receive(early)
+    output, _ = table.receive(early)
     assert output is not None
     assert (output.num_cached_tokens, output.metrics) == (None, None)
-    output, _ = desk.receive(TokenEvent(first.request_id, 0, (70,), "length", stats=stats(0)))
+    output, _ = table.receive(TokenEvent(first.request_id, 0, (70,), "length", stats=stats(0)))
     assert output is not None
     assert output.num_cached_tokens == 0
 
@@ -306,10 +306,10 @@ def test_the_first_continuation_s_account_is_the_request_s(desk: Desk) -> None:
 @pytest.mark.parametrize("includes", [False, True])
 @pytest.mark.parametrize(("min_tokens", "stops"), [(0, True), (2, False)])
 def test_a_stop_string_that_the_end_completes_has_stopped_it(
-    desk: Desk, includes: bool, min_tokens: int, stops: bool
+    table: RequestTable, includes: bool, min_tokens: int, stops: bool
 ) -> None:
     """Half a character at the end becomes U+FFFD, which may be what was looked for."""
-    half = desk.model.tokenizer.token_to_id("Ã")  # the byte C3, as byte-level vocabularies write it
+    half = table.model.tokenizer.token_to_id("Ã")  # the byte C3 of byte-level vocabularies
     assert half is not None
     sampling = SamplingParams(
         max_tokens=1 + min_tokens,
@@ -317,8 +317,8 @@ def test_a_stop_string_that_the_end_completes_has_stopped_it(
         stop=("\ufffd",),
         include_stop_str_in_output=includes,
     )
-    (request,) = opened(desk, sampling)
-    output, aborts = desk.receive(TokenEvent(request.request_id, 0, (half,), "length"))
+    (request,) = opened(table, sampling)
+    output, aborts = table.receive(TokenEvent(request.request_id, 0, (half,), "length"))
     assert output is not None
     (sample,) = output.outputs
     expected = ("stop", "\ufffd", "\ufffd" if includes else "")

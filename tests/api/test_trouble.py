@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from octavo import LLM, BeamSearchParams, RequestError, SamplingParams
-from octavo.api.continuation import Stream
+from octavo.api.continuation import Continuation
 from octavo.api.interrupts import HeldInterrupts
 from octavo.api.outputs import EngineDeadError, RequestOutput
 from octavo.backends.base import ForwardResult
@@ -137,7 +137,7 @@ def test_the_bad_one_of_a_batch_is_named_before_anything_runs(
     unknown = SamplingParams(logits_processors=("mine",))
     with pytest.raises(RequestError, match=r"^prompts\[1\]: logits processor 'mine' is unknown to"):
         llm.generate(["x", "y"], [GREEDY, unknown])
-    assert len(llm._model.desk) == 0
+    assert len(llm._model.table) == 0
 
 
 def test_every_error_of_a_user_is_of_one_class(llm: LLM) -> None:
@@ -262,14 +262,14 @@ def test_one_of_n_that_fails_leaves_the_others_whole(llm: LLM) -> None:
 def test_a_text_that_cannot_be_made_is_its_request_s_own_failure(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    push = Stream.push
+    push = Continuation.push
 
-    def broken(stream: Stream, event: Any) -> bool:
+    def broken(stream: Continuation, event: Any) -> bool:
         if stream.whole.token_ids and stream._sampling.seed == 77:
             raise UnicodeError("no such character")
         return push(stream, event)
 
-    monkeypatch.setattr(Stream, "push", broken)
+    monkeypatch.setattr(Continuation, "push", broken)
     bad = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, seed=77)
     one, other = llm.generate(["x", "x"], [bad, GREEDY])
     assert one.outputs[0].finish_reason == "error"
@@ -317,7 +317,7 @@ def test_ctrl_c_in_the_middle_of_a_step_leaves_an_llm_that_works(llm: LLM) -> No
         llm.generate(["x", "y"], sampling)
     assert signal.getsignal(signal.SIGINT) is before
     assert not llm._model.core.has_work
-    assert len(llm._model.desk) == 0
+    assert len(llm._model.table) == 0
     assert len(only(llm.generate("x", GREEDY)).token_ids) == 12
 
 
@@ -393,7 +393,7 @@ def test_a_stop_string_leaves_the_account_of_the_request(llm: LLM) -> None:
     assert output.outputs[0].finish_reason == "stop"
     assert output.num_cached_tokens == 36
     assert output.metrics is not None
-    assert not llm._model.desk._unaccounted
+    assert not llm._model.table._unaccounted
 
 
 @pytest.mark.parametrize(
@@ -418,14 +418,14 @@ def test_the_account_may_come_behind_tokens_that_were_on_their_way(llm: LLM) -> 
     model = llm._model
     token = model.tokenizer.encode("The quick")[-1]
     stopped = SamplingParams(stop=(model.tokenizer.decode([token]),))
-    (request,) = model.desk.open("one", llm._read_all("x")[0], stopped, 0.0)
+    (request,) = model.table.open("one", llm._read_all("x")[0], stopped, 0.0)
     name = request.request_id
-    output, (abort,) = model.desk.receive(TokenEvent(name, 0, (token,)))
+    output, (abort,) = model.table.receive(TokenEvent(name, 0, (token,)))
     assert output is not None
     assert output.finished
     assert abort.request_id == name
-    assert model.desk.receive(TokenEvent(name, 1, (token,))) == (None, [])
+    assert model.table.receive(TokenEvent(name, 1, (token,))) == (None, [])
     stats = RequestStats(arrival=0.0, num_prompt_tokens=1, added_at=0.0, num_cached_tokens=7)
-    assert model.desk.receive(TokenEvent(name, 2, (), "abort", stats=stats)) == (None, [])
+    assert model.table.receive(TokenEvent(name, 2, (), "abort", stats=stats)) == (None, [])
     assert (output.metrics, output.num_cached_tokens) == (stats, 7)
-    assert not model.desk._unaccounted
+    assert not model.table._unaccounted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from array import array
 
-from octavo.client.coalesce import joined
+from octavo.client.coalesce import coalesce
 from octavo.core.plan import HiddenPayload, LogprobsPayload
 from octavo.core.request import TokenEvent
 from octavo.core.stats import RequestStats
@@ -22,7 +22,7 @@ def test_tokens_of_several_steps_become_one_event() -> None:
         TokenEvent("b", 8, (2,), "stop", 2, stats=STATS),
         TokenEvent("a", 3, (8,), "length", stats=STATS),
     ]
-    assert joined(events) == [
+    assert coalesce(events) == [
         TokenEvent("a", 0, (5, 6, 7, 8), "length", stats=STATS),
         TokenEvent("b", 7, (1, 2), "stop", 2, stats=STATS),
     ]
@@ -33,7 +33,7 @@ def test_what_tells_more_than_tokens_stays_by_itself() -> None:
     told = TokenEvent("a", 1, (6,), payload=PAYLOAD)
     last = TokenEvent("a", 3, (), "error", message="why")
     news = [first, told, TokenEvent("a", 2, (7,)), last]
-    assert joined(news) == news
+    assert coalesce(news) == news
 
 
 def test_any_events_say_the_same_joined() -> None:
@@ -48,7 +48,7 @@ def test_any_events_say_the_same_joined() -> None:
             stats = chance.choice([None, None, STATS])
             events.append(TokenEvent(name, positions[name], tokens, payload=payload, stats=stats))
             positions[name] += len(tokens)
-        told = joined(events)
+        told = coalesce(events)
         for name in "abc":
             mine, before = ([e for e in each if e.request_id == name] for each in (told, events))
             assert [t for e in mine for t in e.tokens] == [t for e in before for t in e.tokens]

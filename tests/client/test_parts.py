@@ -8,13 +8,13 @@ from array import array
 import pytest
 
 from octavo.client.journal import Entry
-from octavo.client.liveness import TICK_SECONDS, Vigil
-from octavo.client.quarantine import Suspicion
-from octavo.client.restart_policy import Restarts, Timing
+from octavo.client.liveness import TICK_SECONDS, Liveness
+from octavo.client.quarantine import Quarantine
+from octavo.client.restart_policy import RestartPolicy, Timing
 from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
-from octavo.wire import crash_record as black_box
-from octavo.wire.crash_record import MAX_NUMBERS, BlackBox
+from octavo.wire import crash_record as crash_record
+from octavo.wire.crash_record import MAX_NUMBERS, CrashRecord
 from octavo.wire.message_types import Pulse
 
 
@@ -23,8 +23,8 @@ def entry(name: str) -> Entry:
 
 
 def test_the_black_box_tells_the_other_side_what_was_written_last() -> None:
-    descriptor = BlackBox.make()
-    writer, reader = BlackBox(descriptor), BlackBox(descriptor)
+    descriptor = CrashRecord.make()
+    writer, reader = CrashRecord(descriptor), CrashRecord(descriptor)
     os.close(descriptor)
     assert reader.read() == ()
     for numbers in ((1, 2**63), (7,), (), tuple(range(MAX_NUMBERS + 5))):
@@ -35,19 +35,19 @@ def test_the_black_box_tells_the_other_side_what_was_written_last() -> None:
 
 
 def test_death_in_the_middle_of_a_write_leaves_what_was_written_before() -> None:
-    descriptor = BlackBox.make()
-    writer, reader = BlackBox(descriptor), BlackBox(descriptor)
+    descriptor = CrashRecord.make()
+    writer, reader = CrashRecord(descriptor), CrashRecord(descriptor)
     os.close(descriptor)
     writer.write((1, 2, 3))
-    begin = black_box._HEADER_BYTES + (1 - writer._memory[0]) * black_box._HALF_BYTES
+    begin = crash_record._HEADER_BYTES + (1 - writer._memory[0]) * crash_record._HALF_BYTES
     writer._memory[begin : begin + 12] = b"\xff" * 12  # as far as it came
     assert reader.read() == (1, 2, 3)
-    reader._memory[black_box._HEADER_BYTES :] = b"\xff" * (black_box.SIZE_BYTES - 8)
+    reader._memory[crash_record._HEADER_BYTES :] = b"\xff" * (crash_record.SIZE_BYTES - 8)
     assert len(reader.read()) == MAX_NUMBERS  # whatever stands there, no more than fits
 
 
 def test_two_crashes_without_a_token_lead_to_a_trial_and_a_third_to_a_verdict() -> None:
-    suspicion, bad, other = Suspicion(), entry("bad"), entry("other")
+    suspicion, bad, other = Quarantine(), entry("bad"), entry("other")
     assert suspicion.death([bad, other], was_killed=False) is None
     assert not suspicion.is_trying
     other.emitted.append(5)
@@ -59,7 +59,7 @@ def test_two_crashes_without_a_token_lead_to_a_trial_and_a_third_to_a_verdict() 
 
 
 def test_a_token_frees_of_all_suspicion() -> None:
-    suspicion, one = Suspicion(), entry("one")
+    suspicion, one = Quarantine(), entry("one")
     for _ in range(2):
         suspicion.death([one], was_killed=False)
     assert suspicion.next_trial() is one
@@ -69,7 +69,7 @@ def test_a_token_frees_of_all_suspicion() -> None:
 
 
 def test_kills_from_outside_count_half() -> None:
-    suspicion, one = Suspicion(), entry("one")
+    suspicion, one = Quarantine(), entry("one")
     for _ in range(3):
         assert suspicion.death([one], was_killed=True) is None
     assert not suspicion.is_trying
@@ -80,7 +80,7 @@ def test_kills_from_outside_count_half() -> None:
 
 
 def test_who_was_not_at_work_when_its_trial_ended_is_tried_again() -> None:
-    suspicion, one = Suspicion(), entry("one")
+    suspicion, one = Quarantine(), entry("one")
     for _ in range(2):
         suspicion.death([one], was_killed=False)
     assert suspicion.next_trial() is one
@@ -90,7 +90,7 @@ def test_who_was_not_at_work_when_its_trial_ended_is_tried_again() -> None:
 
 
 def test_rests_grow_and_the_last_engine_is_followed_by_none() -> None:
-    restarts = Restarts(Timing(max_barren=6, rest_seconds=0.5, max_rest_seconds=1.5))
+    restarts = RestartPolicy(Timing(max_barren=6, rest_seconds=0.5, max_rest_seconds=1.5))
     rests = []
     for _ in range(6):
         restarts.death(0.0)
@@ -109,7 +109,7 @@ TIMING = Timing(watchdog_seconds=10.0, watchdog_token_seconds=1.0, silence_secon
 
 
 def test_silence_and_steps_without_end_are_charged() -> None:
-    vigil = Vigil(TIMING, 0.0)
+    vigil = Liveness(TIMING, 0.0)
     vigil.ready(5.0)
     vigil.hear(5.0, None)
     assert vigil.charge(7.0, has_work=True) is None
@@ -123,7 +123,7 @@ def test_silence_and_steps_without_end_are_charged() -> None:
 
 
 def test_an_engine_is_fresh_until_half_of_the_silence_it_may_keep_is_over() -> None:
-    vigil = Vigil(TIMING, 0.0)
+    vigil = Liveness(TIMING, 0.0)
     vigil.ready(0.0)
     vigil.hear(0.0, None)
     for tick in range(1, 5):
@@ -135,7 +135,7 @@ def test_an_engine_is_fresh_until_half_of_the_silence_it_may_keep_is_over() -> N
 
 def test_who_has_not_looked_for_long_does_not_call_the_engine_stale() -> None:
     """Its signs of life may lie there unread: nobody is turned away for our own sleep."""
-    vigil = Vigil(TIMING, 0.0)
+    vigil = Liveness(TIMING, 0.0)
     vigil.ready(0.0)
     vigil.hear(0.0, None)
     vigil.look(TICK_SECONDS)
@@ -149,10 +149,10 @@ def test_who_has_not_looked_for_long_does_not_call_the_engine_stale() -> None:
 
 def test_a_step_that_was_too_long_has_longer_in_the_next_engine() -> None:
     """Else a machine that is slow would have its engines killed for the same step for ever."""
-    restarts = Restarts(TIMING)
+    restarts = RestartPolicy(TIMING)
     assert restarts.patience() == 1.0
     restarts.death(0.0)
-    vigil = Vigil(TIMING, 0.0, restarts.patience())
+    vigil = Liveness(TIMING, 0.0, restarts.patience())
     vigil.ready(0.0)
     vigil.hear(28.0, Pulse(0, 28.0, 4))
     assert vigil.charge(28.0, has_work=True) is None  # twice 14 s
@@ -167,7 +167,7 @@ def test_a_step_that_was_too_long_has_longer_in_the_next_engine() -> None:
 
 def test_an_hour_in_which_nobody_looked_is_nobody_s_fault() -> None:
     for is_ready in (True, False):
-        vigil = Vigil(TIMING, 0.0)
+        vigil = Liveness(TIMING, 0.0)
         if is_ready:
             vigil.ready(TICK_SECONDS)
             vigil.hear(TICK_SECONDS, None)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo.client.socket_directory import PREFIX, PrivateDirectory, remove_abandoned
+from octavo.client.socket_directory import PREFIX, SocketDirectory, remove_abandoned
 
 
 @pytest.fixture
@@ -24,14 +24,14 @@ def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 HOLDER = """
 import sys
-from octavo.client.socket_directory import PrivateDirectory
-print(PrivateDirectory().path, flush=True)
+from octavo.client.socket_directory import SocketDirectory
+print(SocketDirectory().path, flush=True)
 sys.stdin.read()
 """
 
 
 def test_one_in_use_stays_and_one_left_behind_goes(parent: Path) -> None:
-    own = PrivateDirectory()
+    own = SocketDirectory()
     assert own.path.stat().st_mode & 0o777 == 0o700
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -45,7 +45,7 @@ def test_one_in_use_stays_and_one_left_behind_goes(parent: Path) -> None:
         assert other.exists()
         holder.kill()
         holder.wait()
-    third = PrivateDirectory()  # whoever starts next tidies up
+    third = SocketDirectory()  # whoever starts next tidies up
     assert not other.exists()
     assert own.path.exists()
     for each in (own, third, third):
@@ -94,7 +94,7 @@ def test_one_that_was_swept_before_it_was_locked_is_made_again(
         return lock(path)
 
     monkeypatch.setattr(private_directory, "_lock", late)
-    made = PrivateDirectory()
+    made = SocketDirectory()
     assert made.path.exists()
     assert made.path != swept[0]
     made.close()
@@ -107,5 +107,5 @@ def test_a_path_that_is_too_long_for_a_socket_is_told(
     long.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
     with pytest.raises(OSError, match="set XDG_RUNTIME_DIR or TMPDIR"):
-        PrivateDirectory()
+        SocketDirectory()
     assert not list(long.iterdir())

@@ -15,7 +15,7 @@ from octavo.core.check import IntegrityError, check_integrity
 from octavo.core.config import KVGroup
 from octavo.core.limits import AdapterSlots
 from octavo.core.plan import StepPlan
-from octavo.core.plan_draft import Flight
+from octavo.core.plan_draft import InFlight
 from octavo.core.scheduler import Scheduler
 from octavo.core.sequence import Sequence, Status
 from tests.core.make import Rig, tokens
@@ -96,7 +96,7 @@ def flying(*plans: tuple[int, int | None]) -> Callable[[Scheduler], None]:
             chunk = () if count is None else (count,)
             some = (7,) * len(chunk)
             plan = StepPlan(step, (), (), (), (), some, some, chunk, (True,) * len(chunk), ())
-            scheduler.flights.append(Flight(plan, [None] * len(chunk), 0.0))
+            scheduler.flights.append(InFlight(plan, [None] * len(chunk), 0.0))
 
     return sabotage
 

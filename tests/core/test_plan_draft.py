@@ -1,6 +1,6 @@
 """Plans in the making, and plans on their way."""
 
-from octavo.core.plan_draft import Flight, PlanDraft
+from octavo.core.plan_draft import InFlight, PlanDraft
 from octavo.core.sequence import Sequence
 from tests.core.make import request
 
@@ -71,7 +71,7 @@ def test_a_struck_chunk_is_nobodys() -> None:
     draft, one, other = PlanDraft(), sequence("a", 0), sequence("b", 1)
     draft.add_chunk(one, 5)
     draft.add_chunk(other, 5)
-    flight = Flight(draft.finish(1, []), draft.sequences, 3.0)
+    flight = InFlight(draft.finish(1, []), draft.sequences, 3.0)
     flight.strike(sequence("c", 2))
     assert flight.sequences == [one, other]
     flight.strike(one)

@@ -45,10 +45,10 @@ def test_a_request_gets_what_each_reason_gained_while_it_waited() -> None:
     reading = clock.read()
     clock.reason = stats.BLOCKS
     clock.advance(7.0)
-    clock.reason = stats.SEATS
+    clock.reason = stats.SLOTS
     clock.advance(10.0)
     clock.since(reading, into)
-    assert into == {stats.BLOCKS: 3.0, stats.SEATS: 3.0}
+    assert into == {stats.BLOCKS: 3.0, stats.SLOTS: 3.0}
 
 
 def step(number: int) -> StepStats:

@@ -77,7 +77,7 @@ def test_all_of_the_waiting_time_has_a_reason() -> None:
 @pytest.mark.parametrize(
     ("reason", "settings", "fields"),
     [
-        (stats.SEATS, {"max_num_seqs": 1}, {}),
+        (stats.SLOTS, {"max_num_seqs": 1}, {}),
         (stats.BLOCKS, {"num_blocks": 6}, {}),
         (stats.ADAPTERS, {"max_loras": 1}, {"lora": "y"}),
         (stats.BUDGET, {"max_num_batched_tokens": 1}, {}),
@@ -132,7 +132,7 @@ def test_a_step_says_how_large_it_was_and_what_it_left() -> None:
     for name, family in (("b", 2), ("c", 3)):
         rig.add(name, tokens(5, family), max_tokens=2)
     rig.step()
-    assert rig.scheduler.stats.recent[-1] == (1, 2.0, 2, 6, 5, 1, 0, 2, 1, 59, stats.SEATS)
+    assert rig.scheduler.stats.recent[-1] == (1, 2.0, 2, 6, 5, 1, 0, 2, 1, 59, stats.SLOTS)
     assert rig.scheduler.stats.recent[0].held_by is None
 
 

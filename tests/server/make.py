@@ -56,7 +56,7 @@ async def serving(
         try:
             yield client
         finally:
-            await server.preparation.close()
+            await server.prompt_pool.close()
             engine.close()
 
 

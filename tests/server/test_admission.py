@@ -236,7 +236,7 @@ def test_a_deadline_that_passes_ends_the_request(directory: Path, stream: bool) 
             assert re.fullmatch(r"the request was not done within \d+ ms", error["message"])
             gate.set()
             await until(lambda: not engine.core.scheduler.sequences)
-            assert not client.server.flights
+            assert not client.server.active
 
     asyncio.run(main())
 

@@ -37,8 +37,8 @@ def test_a_stream_outlives_its_engine(tmp_path: Path) -> None:
             whole = await client.complete(**fields)
             body = {"prompt": "The quick", "stream": True, **fields}
             asked = asyncio.ensure_future(client.post("/v1/completions", json=body))
-            flights = client.server.flights
-            while not any(flight.record.entered_at for flight in flights.values()):
+            active = client.server.active
+            while not any(flight.record.entered_at for flight in active.values()):
                 await asyncio.sleep(0.002)
             process(llm).kill()
             response = await asked
@@ -47,7 +47,7 @@ def test_a_stream_outlives_its_engine(tmp_path: Path) -> None:
             ready = await client.get("/health/ready")
             assert ready.status_code == 200
             assert (await client.get("/metrics")).status_code == 200
-            await client.server.preparation.close()
+            await client.server.prompt_pool.close()
 
     try:
         asyncio.run(main())

@@ -125,7 +125,7 @@ def test_what_waits_for_the_queue_says_so(directory: Path) -> None:
             second = await asked
             assert "max_num_seqs" in second["explain"]["cause"]
             (queue,) = [p for p in second["explain"]["timeline"] if p["what"] == "queue"]
-            assert queue["reasons_ms"]["seats"] > 0
+            assert queue["reasons_ms"]["slots"] > 0
             await first
 
     asyncio.run(main())

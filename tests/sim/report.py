@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from octavo.core.config import CoreConfig, KVGroup
-from octavo.core.plan_draft import Flight
+from octavo.core.plan_draft import InFlight
 from octavo.core.sequence import Sequence
 from tests.sim.simulation import Simulation
 from tests.sim.world import Arrival, Fault, World
@@ -63,7 +63,7 @@ def _row(place: str, sequence: Sequence) -> str:
     return f"{place} {sequence.request_id}: {counters}{owned}"
 
 
-def _plan(flight: Flight) -> list[str]:
+def _plan(flight: InFlight) -> list[str]:
     """One plan in flight; its last may be the one that was found to be wrong."""
     plan = flight.plan
     opened = ", ".join(f"{new.request_id} in slot {new.slot}" for new in plan.opened)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 
 from octavo.server.http.errors import ApiError, ClientGoneError, internal
-from octavo.server.http.exchange import Call, Receive, Scope, Send
+from octavo.server.http.exchange import Exchange, Receive, Scope, Send
 from octavo.server.http.route import Route, find
 from octavo.server.http.sse import end_stream
 from octavo.server.routes import ROUTES
@@ -39,66 +39,66 @@ class Application:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        call = Call(self.server, scope, receive, send)
+        exchange = Exchange(self.server, scope, receive, send)
         try:
-            await self._answer(call)
+            await self._answer(exchange)
         except ClientGoneError:
             self.server.metrics.disconnects.add()
         except asyncio.CancelledError:  # the server ends, and with it this task
-            call.cut()
+            exchange.cut()
         except Exception:
-            log.exception("request %s: the answer could not be written", call.request_id)
-            call.cut()
+            log.exception("request %s: the answer could not be written", exchange.request_id)
+            exchange.cut()
         finally:
-            self._count(call)
+            self._count(exchange)
 
-    async def _answer(self, call: Call) -> None:
+    async def _answer(self, exchange: Exchange) -> None:
         try:
             if self._guards:
-                self.server.guard.check_address(call.headers)
-                if self._is_preflight(call):
-                    await call.respond(b"", status=204, headers=_PREFLIGHT)
+                self.server.guard.check_address(exchange.headers)
+                if self._is_preflight(exchange):
+                    await exchange.respond(b"", status=204, headers=_PREFLIGHT)
                     return
-                call.owner = self.server.guard.check_key(call.path, call.headers)
-            await find(self._routes, call)(call)
+                exchange.owner = self.server.guard.check_key(exchange.path, exchange.headers)
+            await find(self._routes, exchange)(exchange)
         except ClientGoneError:
             raise
         except ApiError as error:
-            await _tell(call, error)
+            await _tell(exchange, error)
         except Exception:
-            log.exception("request %s failed", call.request_id)
-            await _tell(call, internal(call.request_id))
+            log.exception("request %s failed", exchange.request_id)
+            await _tell(exchange, internal(exchange.request_id))
 
-    def _is_preflight(self, call: Call) -> bool:
+    def _is_preflight(self, exchange: Exchange) -> bool:
         """Pages of allowed origins may read answers; whether this only asks if they may."""
-        origin = call.headers.get("origin", "")
+        origin = exchange.headers.get("origin", "")
         if not self.server.guard.is_listed(origin):
             return False
-        call.extra_headers += [
+        exchange.extra_headers += [
             (b"access-control-allow-origin", origin.encode("latin-1")),
             (b"access-control-expose-headers", b"x-request-id, retry-after"),
             (b"vary", b"Origin"),
         ]
-        return call.method == "OPTIONS" and "access-control-request-method" in call.headers
+        return exchange.method == "OPTIONS" and "access-control-request-method" in exchange.headers
 
-    def _count(self, call: Call) -> None:
-        status = "none" if call.status is None else str(call.status)
-        self.server.metrics.responses.add(1, call.route, status)
+    def _count(self, exchange: Exchange) -> None:
+        status = "none" if exchange.status is None else str(exchange.status)
+        self.server.metrics.responses.add(1, exchange.route, status)
         if log.isEnabledFor(logging.INFO):
-            took = 1000 * (self.server.clock() - call.began)
+            took = 1000 * (self.server.clock() - exchange.began)
             # repr: a path may hold what a terminal or a log reader would obey.
-            what = (call.method[:16], call.path[:200], status, took, call.request_id)
+            what = (exchange.method[:16], exchange.path[:200], status, took, exchange.request_id)
             log.info("%s %r %s %.1f ms %s", *what)
 
 
-async def _tell(call: Call, error: ApiError) -> None:
+async def _tell(exchange: Exchange, error: ApiError) -> None:
     """The error as a response; after a status line all that is left is to break off."""
-    if call.status is None:
-        await call.fail(error)
-    elif call.is_event_stream and not call.is_finished:
-        await end_stream(call, error)
-    elif not call.is_finished:
-        call.cut()
+    if exchange.status is None:
+        await exchange.fail(error)
+    elif exchange.is_event_stream and not exchange.is_finished:
+        await end_stream(exchange, error)
+    elif not exchange.is_finished:
+        exchange.cut()
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from octavo.server.http.errors import ApiError, ClientGoneError
 
 if TYPE_CHECKING:
-    from octavo.server.http.exchange import Call
+    from octavo.server.http.exchange import Exchange
 
 
 class Supervisor:
     """Runs one request's work in a task of its own, beside a watch on the connection."""
 
-    def __init__(self, call: Call) -> None:
-        self._call = call
+    def __init__(self, exchange: Exchange) -> None:
+        self._call = exchange
         self._task: asyncio.Task[None] | None = None
         self._why: Exception | None = None
 

@@ -34,7 +34,7 @@ _NEVER: dict[str, Any] = {"call": None}
 encode = msgspec.json.Encoder().encode
 
 
-class Call:
+class Exchange:
     """What a handler works with."""
 
     def __init__(self, server: Server, scope: Scope, receive: Receive, send: Send) -> None:

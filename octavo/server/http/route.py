@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import msgspec
 
 from octavo.server.http.errors import ApiError
-from octavo.server.http.exchange import Call
+from octavo.server.http.exchange import Exchange
 
-Handler = Callable[[Call], Awaitable[None]]
+Handler = Callable[[Exchange], Awaitable[None]]
 Struct = type[msgspec.Struct]
 
 
@@ -37,28 +37,30 @@ class Route:
         return None
 
 
-def find(routes: Sequence[Route], call: Call) -> Handler:
+def find(routes: Sequence[Route], exchange: Exchange) -> Handler:
     """The handler for a call; 404 for an unknown path, 405 for another method."""
-    method = "GET" if call.method == "HEAD" else call.method
+    method = "GET" if exchange.method == "HEAD" else exchange.method
     methods = []
     for route in routes:
-        hole = route.match(call.path)
+        hole = route.match(exchange.path)
         if hole is None:
             continue
         if route.method == method:
-            call.parameter = hole
-            call.route = route.path
+            exchange.parameter = hole
+            exchange.route = route.path
             return route.handler
         methods.append(route.method)
     if methods:
         allowed = ", ".join(methods)
         raise ApiError(
             405,
-            f"{call.path} takes {allowed}",
+            f"{exchange.path} takes {allowed}",
             code="method_not_allowed",
             headers=((b"allow", allowed.encode()),),
         )
-    raise ApiError(404, f"there is no such route; {_advice(routes, call.path)}", code="not_found")
+    raise ApiError(
+        404, f"there is no such route; {_advice(routes, exchange.path)}", code="not_found"
+    )
 
 
 def _advice(routes: Sequence[Route], path: str) -> str:

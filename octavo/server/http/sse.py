@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 
 from octavo.server.http.errors import ApiError, ClientGoneError
-from octavo.server.http.exchange import Call, encode
+from octavo.server.http.exchange import Exchange, encode
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -20,10 +20,10 @@ _PING = b": ping\n\n"
 class EventStream:
     """One client's stream."""
 
-    def __init__(self, call: Call) -> None:
-        self._call = call
-        self._clock = call.server.clock
-        self._ping_seconds = call.server.config.ping_seconds
+    def __init__(self, exchange: Exchange) -> None:
+        self._call = exchange
+        self._clock = exchange.server.clock
+        self._ping_seconds = exchange.server.config.ping_seconds
         self._pinger: asyncio.Task[None] | None = None
         self._last = 0.0
         self.waited_seconds = 0.0  # for the client to take what was written
@@ -87,6 +87,6 @@ class EventStream:
                     return
 
 
-async def end_stream(call: Call, error: ApiError) -> None:
+async def end_stream(exchange: Exchange, error: ApiError) -> None:
     """The error as a frame, and the end."""
-    await call.write(b"data: %b\n\n%b" % (encode(error.body()), _DONE))
+    await exchange.write(b"data: %b\n\n%b" % (encode(error.body()), _DONE))

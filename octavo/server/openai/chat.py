@@ -8,10 +8,10 @@ from typing import Any
 from octavo.api.outputs import CompletionOutput, RequestOutput
 from octavo.core.sampling_params import SamplingParams
 from octavo.server.admission import Ticket
-from octavo.server.generation import Generation, Plan
+from octavo.server.generation import Generation, GenerationRequest
 from octavo.server.http.deadline import Supervisor
 from octavo.server.http.errors import invalid
-from octavo.server.http.exchange import Call, encode
+from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.common import TEXT, Template, admitted, closing
 from octavo.server.openai.conversation import conversation_job
 from octavo.server.openai.logprobs import TokenTexts, chat_logprobs, prompt_logprobs
@@ -33,43 +33,45 @@ from octavo.server.schema.chat import (
     Delta,
 )
 from octavo.server.schema.usage import Usage
-from octavo.text.prompt_worker import Prepared
+from octavo.text.prompt_worker import PreparedPrompt
 
 ANSWERER = "assistant"
 
 
-async def chat(call: Call) -> None:
+async def chat(exchange: Exchange) -> None:
     """The handler."""
-    async with admitted(call) as ticket:
-        request = await call.read(ChatRequest)
-        call.server.check_model(request.model)
+    async with admitted(exchange) as ticket:
+        request = await exchange.read(ChatRequest)
+        exchange.server.check_model(request.model)
         check_stream_options(request)
-        supervisor = Supervisor(call)
-        seconds = seconds_of(request, call)
-        await supervisor.run(_serve(call, ticket, request, supervisor), seconds)
+        supervisor = Supervisor(exchange)
+        seconds = seconds_of(request, exchange)
+        await supervisor.run(_serve(exchange, ticket, request, supervisor), seconds)
 
 
-async def _serve(call: Call, ticket: Ticket, request: ChatRequest, supervisor: Supervisor) -> None:
-    server = call.server
-    prepared = await server.preparation.prepare(conversation_job(request, server.config))
+async def _serve(
+    exchange: Exchange, ticket: Ticket, request: ChatRequest, supervisor: Supervisor
+) -> None:
+    server = exchange.server
+    prepared = await server.prompt_pool.prepare(conversation_job(request, server.config))
     wanted, named = request.max_completion_tokens, "max_completion_tokens"
     if wanted is None:
         wanted, named = request.max_tokens, "max_tokens"
     if wanted == 0:
         raise invalid(f"{named}=0 leaves nothing to be answered; leave it out", named)
-    prompts, max_tokens = fit(request, [prepared], wanted, call)
+    prompts, max_tokens = fit(request, [prepared], wanted, exchange)
     sampling = sampling_of(
         request, server.engine.facts, max_tokens=max_tokens, logprobs=_num_logprobs(request)
     )
-    plan = Plan(
+    plan = GenerationRequest(
         prompts=prompts,
         sampling=sampling,
-        shape=ChatShape(call, request, prompts[0], sampling),
+        shape=ChatShape(exchange, request, prompts[0], sampling),
         is_stream=bool(request.stream),
-        options=options_of(request, call),
+        options=options_of(request, exchange),
         explains=bool(request.explain),
     )
-    await Generation(call, ticket, plan, supervisor).run()
+    await Generation(exchange, ticket, plan, supervisor).run()
 
 
 def _num_logprobs(request: ChatRequest) -> int | None:
@@ -84,14 +86,18 @@ class ChatShape:
     """Answers as chunks and as a whole."""
 
     def __init__(
-        self, call: Call, request: ChatRequest, prompt: Prepared, sampling: SamplingParams
+        self,
+        exchange: Exchange,
+        request: ChatRequest,
+        prompt: PreparedPrompt,
+        sampling: SamplingParams,
     ) -> None:
-        server = call.server
+        server = exchange.server
         self._request = request
         self._prompt = prompt
         self._num_choices = sampling.n
         self._most = sampling.logprobs
-        self._id = f"chatcmpl-{call.request_id}"
+        self._id = f"chatcmpl-{exchange.request_id}"
         self._created = server.wall_time()
         self._model = server.model_name
         self._fingerprint = server.fingerprint

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from octavo.server.admission import Ticket
-from octavo.server.http.exchange import Call, encode
+from octavo.server.http.exchange import Exchange, encode
 from octavo.server.schema.chat import ChatChunk
 from octavo.server.schema.completion import CompletionResponse
 from octavo.server.schema.usage import Usage
@@ -30,16 +30,16 @@ class Template:
 
 
 @asynccontextmanager
-async def admitted(call: Call) -> AsyncIterator[Ticket]:
+async def admitted(exchange: Exchange) -> AsyncIterator[Ticket]:
     """A place at the door, before the body is read; given back whatever happens."""
-    server = call.server
+    server = exchange.server
     refusal = server.refusal()
     if refusal is not None:
         server.metrics.rejected.add(1, refusal.code or "unavailable")
         raise refusal
-    length = call.headers.get("content-length", "")
+    length = exchange.headers.get("content-length", "")
     num_bytes = int(length[:20]) if length.isdigit() else server.config.max_body_bytes
-    ticket = server.admission.knock(call.owner, min(num_bytes, server.config.max_body_bytes))
+    ticket = server.admission.knock(exchange.owner, min(num_bytes, server.config.max_body_bytes))
     try:
         yield ticket
     finally:

@@ -10,10 +10,10 @@ from typing import Any
 from octavo.api.outputs import CompletionOutput, RequestOutput
 from octavo.core.sampling_params import SamplingParams
 from octavo.server.admission import Ticket
-from octavo.server.generation import Generation, Plan
+from octavo.server.generation import Generation, GenerationRequest
 from octavo.server.http.deadline import Supervisor
 from octavo.server.http.errors import ApiError, invalid
-from octavo.server.http.exchange import Call, encode
+from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.common import TEXT, Template, admitted, closing
 from octavo.server.openai.logprobs import (
     TokenTexts,
@@ -37,27 +37,27 @@ from octavo.server.schema.completion import (
 )
 from octavo.server.schema.sampling import MAX_N
 from octavo.server.schema.usage import Usage
-from octavo.text.prompt_worker import Job, Prepared
+from octavo.text.prompt_worker import PreparedPrompt, PromptJob
 
 DEFAULT_MAX_TOKENS = 16
 _SUBJECT = re.compile(r"^(the )?prompt\b")
 
 
-async def completions(call: Call) -> None:
+async def completions(exchange: Exchange) -> None:
     """The handler."""
-    async with admitted(call) as ticket:
-        request = await call.read(CompletionRequest)
-        call.server.check_model(request.model)
+    async with admitted(exchange) as ticket:
+        request = await exchange.read(CompletionRequest)
+        exchange.server.check_model(request.model)
         check_stream_options(request)
-        supervisor = Supervisor(call)
-        seconds = seconds_of(request, call)
-        await supervisor.run(_serve(call, ticket, request, supervisor), seconds)
+        supervisor = Supervisor(exchange)
+        seconds = seconds_of(request, exchange)
+        await supervisor.run(_serve(exchange, ticket, request, supervisor), seconds)
 
 
 async def _serve(
-    call: Call, ticket: Ticket, request: CompletionRequest, supervisor: Supervisor
+    exchange: Exchange, ticket: Ticket, request: CompletionRequest, supervisor: Supervisor
 ) -> None:
-    server = call.server
+    server = exchange.server
     facts = server.engine.facts
     num_samples = request.n or 1
     asked = _prompts(request.prompt)
@@ -68,7 +68,7 @@ async def _serve(
     prepared = []
     for index, each in enumerate(asked):
         try:
-            prepared.append(await _prepare(call, each, request.add_special_tokens))
+            prepared.append(await _prepare(exchange, each, request.add_special_tokens))
         except ApiError as error:
             raise _of_one(error, index, len(asked)) from None
     wanted = request.max_tokens
@@ -77,21 +77,21 @@ async def _serve(
     drops_output = wanted == 0
     if drops_output and not request.echo:
         raise invalid("max_tokens=0 needs echo=true, or nothing would be answered", "max_tokens")
-    prompts, max_tokens = fit(request, prepared, max(1, wanted), call)
+    prompts, max_tokens = fit(request, prepared, max(1, wanted), exchange)
     sampling = sampling_of(request, facts, max_tokens=max_tokens, logprobs=request.logprobs)
     if request.echo and request.logprobs is not None:
         sampling = replace(sampling, prompt_logprobs=request.logprobs)
-    shape = CompletionShape(call, request, prompts, sampling, drops_output)
-    plan = Plan(
+    shape = CompletionShape(exchange, request, prompts, sampling, drops_output)
+    plan = GenerationRequest(
         prompts=prompts,
         sampling=sampling,
         shape=shape,
         is_stream=bool(request.stream),
-        options=options_of(request, call),
+        options=options_of(request, exchange),
         explains=bool(request.explain),
         drops_output=drops_output,
     )
-    await Generation(call, ticket, plan, supervisor).run()
+    await Generation(exchange, ticket, plan, supervisor).run()
 
 
 def _prompts(prompt: str | list[Any]) -> list[str | list[int]]:
@@ -118,11 +118,13 @@ def _of_one(error: ApiError, index: int, num_prompts: int) -> ApiError:
     return invalid(message if is_subject else f"{name}: {message}", name, error.code)
 
 
-async def _prepare(call: Call, prompt: str | list[int], add_special_tokens: bool) -> Prepared:
-    server = call.server
+async def _prepare(
+    exchange: Exchange, prompt: str | list[int], add_special_tokens: bool
+) -> PreparedPrompt:
+    server = exchange.server
     if isinstance(prompt, str):
-        return await server.preparation.prepare(
-            Job(text=prompt, add_special_tokens=add_special_tokens)
+        return await server.prompt_pool.prepare(
+            PromptJob(text=prompt, add_special_tokens=add_special_tokens)
         )
     facts = server.engine.facts
     if prompt and max(prompt) >= facts.vocabulary:
@@ -131,8 +133,8 @@ async def _prepare(call: Call, prompt: str | list[int], add_special_tokens: bool
             "prompt",
         )
     if len(prompt) > 2 * facts.max_model_len:  # not worth writing out before it is refused
-        return Prepared(text="", token_ids=prompt)
-    return Prepared(
+        return PreparedPrompt(text="", token_ids=prompt)
+    return PreparedPrompt(
         text=facts.tokenizer.decode(prompt, skip_special_tokens=False), token_ids=prompt
     )
 
@@ -142,18 +144,18 @@ class CompletionShape:
 
     def __init__(
         self,
-        call: Call,
+        exchange: Exchange,
         request: CompletionRequest,
-        prompts: list[Prepared],
+        prompts: list[PreparedPrompt],
         sampling: SamplingParams,
         drops_output: bool,
     ) -> None:
-        server = call.server
+        server = exchange.server
         self._request = request
         self._prompts = prompts
         self._sampling = sampling
         self._drops_output = drops_output
-        self._id = f"cmpl-{call.request_id}"
+        self._id = f"cmpl-{exchange.request_id}"
         self._created = server.wall_time()
         self._model = server.model_name
         self._fingerprint = server.fingerprint

@@ -9,7 +9,7 @@ from octavo.server.schema.chat import ChatRequest, ContentPart, Message
 from octavo.server.schema.tokens import TokenizeRequest
 from octavo.server.settings import ServerConfig
 from octavo.text.chat.messages import OWN_VARIABLES
-from octavo.text.prompt_worker import Conversation, Job
+from octavo.text.prompt_worker import Conversation, PromptJob
 
 _TEXT_TYPES = ("text", "input_text", "output_text")
 _MAY_SAY_NOTHING = ("assistant",)  # as an answer of calls alone, or a refusal
@@ -17,7 +17,7 @@ _NOT_TEXT = ("image_url", "input_audio", "audio_url", "video_url", "file")
 _TOOLS = "tools are not supported yet; write calls and results into the messages' content"
 
 
-def conversation_job(request: ChatRequest | TokenizeRequest, config: ServerConfig) -> Job:
+def conversation_job(request: ChatRequest | TokenizeRequest, config: ServerConfig) -> PromptJob:
     """What is to be rendered and tokenised; raises ApiError for what no template could take."""
     if request.chat_template is not None and not config.trust_request_chat_template:
         raise invalid(
@@ -54,7 +54,7 @@ def conversation_job(request: ChatRequest | TokenizeRequest, config: ServerConfi
         continue_final_message=continues,
         variables=variables,
     )
-    return Job(conversation=conversation, add_special_tokens=bool(request.add_special_tokens))
+    return PromptJob(conversation=conversation, add_special_tokens=bool(request.add_special_tokens))
 
 
 def _plain(index: int, message: Message) -> dict[str, Any]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.server.http.exchange import Call
+from octavo.server.http.exchange import Exchange
 
 
-def _card(call: Call, name: str) -> dict[str, Any]:
-    server = call.server
+def _card(exchange: Exchange, name: str) -> dict[str, Any]:
+    server = exchange.server
     return {
         "id": name,
         "object": "model",
@@ -21,14 +21,14 @@ def _card(call: Call, name: str) -> dict[str, Any]:
     }
 
 
-async def models(call: Call) -> None:
+async def models(exchange: Exchange) -> None:
     """All of them."""
-    await call.respond_json(
-        {"object": "list", "data": [_card(call, name) for name in call.server.model_names]}
+    await exchange.respond_json(
+        {"object": "list", "data": [_card(exchange, name) for name in exchange.server.model_names]}
     )
 
 
-async def model(call: Call) -> None:
+async def model(exchange: Exchange) -> None:
     """One of them."""
-    call.server.check_model(call.parameter)
-    await call.respond_json(_card(call, call.parameter))
+    exchange.server.check_model(exchange.parameter)
+    await exchange.respond_json(_card(exchange, exchange.parameter))

@@ -10,9 +10,9 @@ from octavo.api.requests import Options
 from octavo.core.sampling_params import NO_LIMIT, RequestOutputKind, SamplingParams
 from octavo.server.engine import ModelFacts
 from octavo.server.http.errors import invalid
-from octavo.server.http.exchange import Call
+from octavo.server.http.exchange import Exchange
 from octavo.server.schema.sampling import CommonRequest
-from octavo.text.prompt_worker import Prepared
+from octavo.text.prompt_worker import PreparedPrompt
 
 NO_SEED = -1  # as vLLM has it: drawn for the request
 _FROM_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -72,10 +72,10 @@ def check_stream_options(request: CommonRequest) -> None:
 
 
 def fit(
-    request: CommonRequest, prompts: list[Prepared], wanted: int | None, call: Call
-) -> tuple[list[Prepared], int]:
+    request: CommonRequest, prompts: list[PreparedPrompt], wanted: int | None, exchange: Exchange
+) -> tuple[list[PreparedPrompt], int]:
     """The prompts, cut if that was asked for, and `max_tokens` as far as there is room."""
-    facts, config = call.server.engine.facts, call.server.config
+    facts, config = exchange.server.engine.facts, exchange.server.config
     most = facts.longest
     cut = [_cut(request, prompt, wanted, most, facts) for prompt in prompts]
     lengths = [len(prompt.token_ids) for prompt in cut]
@@ -120,8 +120,8 @@ def _whose(request: CommonRequest, lengths: list[int], length: int) -> tuple[str
 
 
 def _cut(
-    request: CommonRequest, prompt: Prepared, wanted: int | None, most: int, facts: ModelFacts
-) -> Prepared:
+    request: CommonRequest, prompt: PreparedPrompt, wanted: int | None, most: int, facts: ModelFacts
+) -> PreparedPrompt:
     keep = request.truncate_prompt_tokens
     if keep is None:
         return prompt
@@ -138,19 +138,19 @@ def _cut(
     return msgspec.structs.replace(prompt, text=text, token_ids=kept)
 
 
-def options_of(request: CommonRequest, call: Call) -> Options:
+def options_of(request: CommonRequest, exchange: Exchange) -> Options:
     """How the request stands to others: who shares its prefixes, who goes first."""
-    scope = call.owner if call.server.config.cache_scope == "key" else ""
+    scope = exchange.owner if exchange.server.config.cache_scope == "key" else ""
     if request.cache_salt is not None:
         scope = f"{scope}/{request.cache_salt}"
     return Options(priority=request.priority, cache_scope=scope)
 
 
-def seconds_of(request: CommonRequest, call: Call) -> float:
+def seconds_of(request: CommonRequest, exchange: Exchange) -> float:
     """How long the request may take from now on; refused if the queue alone takes longer."""
-    seconds = call.server.config.max_request_seconds
+    seconds = exchange.server.config.max_request_seconds
     if request.deadline_ms is not None:
-        spent = call.server.clock() - call.began
+        spent = exchange.server.clock() - exchange.began
         seconds = min(seconds, max(0.0, request.deadline_ms / 1000 - spent))
-        call.server.admission.check_deadline(seconds)
+        exchange.server.admission.check_deadline(seconds)
     return seconds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octavo.server.http.errors import invalid
-from octavo.server.http.exchange import Call
+from octavo.server.http.exchange import Exchange
 from octavo.server.openai.common import admitted
 from octavo.server.openai.conversation import conversation_job
 from octavo.server.schema.tokens import (
@@ -12,14 +12,14 @@ from octavo.server.schema.tokens import (
     TokenizeRequest,
     TokenizeResponse,
 )
-from octavo.text.prompt_worker import Job
+from octavo.text.prompt_worker import PromptJob
 
 
-async def tokenize(call: Call) -> None:
+async def tokenize(exchange: Exchange) -> None:
     """A text or a conversation to token ids."""
-    async with admitted(call):
-        request = await call.read(TokenizeRequest)
-        server = call.server
+    async with admitted(exchange):
+        request = await exchange.read(TokenizeRequest)
+        server = exchange.server
         server.check_model(request.model)
         if (request.prompt is None) == (request.messages is None):
             raise invalid("give either prompt or messages", "prompt")
@@ -27,13 +27,13 @@ async def tokenize(call: Call) -> None:
             job = conversation_job(request, server.config)
         else:
             special = request.add_special_tokens is not False
-            job = Job(text=request.prompt, add_special_tokens=special)
-        prepared = await server.preparation.prepare(job)
+            job = PromptJob(text=request.prompt, add_special_tokens=special)
+        prepared = await server.prompt_pool.prepare(job)
         facts = server.engine.facts
         strings = None
         if request.return_token_strs:
             strings = [facts.tokenizer.id_to_token(token) or "" for token in prepared.token_ids]
-        await call.respond_json(
+        await exchange.respond_json(
             TokenizeResponse(
                 count=len(prepared.token_ids),
                 max_model_len=facts.longest,
@@ -43,11 +43,11 @@ async def tokenize(call: Call) -> None:
         )
 
 
-async def detokenize(call: Call) -> None:
+async def detokenize(exchange: Exchange) -> None:
     """Token ids to their text."""
-    async with admitted(call):
-        request = await call.read(DetokenizeRequest)
-        server = call.server
+    async with admitted(exchange):
+        request = await exchange.read(DetokenizeRequest)
+        server = exchange.server
         server.check_model(request.model)
         facts = server.engine.facts
         most = 4 * facts.max_model_len
@@ -60,4 +60,4 @@ async def detokenize(call: Call) -> None:
                 "tokens",
             )
         text = facts.tokenizer.decode(request.tokens, skip_special_tokens=False)
-        await call.respond_json(DetokenizeResponse(prompt=text))
+        await exchange.respond_json(DetokenizeResponse(prompt=text))

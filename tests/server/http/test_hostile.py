@@ -274,7 +274,7 @@ def test_no_body_whatever_makes_the_server_fail(directory: Path, path: str, sche
         elif response.headers["content-type"].startswith("text/event-stream"):
             assert not any("error" in chunk for chunk in events(response.text))
         assert client.server.admission.num_open == 0
-        assert not client.server.flights
+        assert not client.server.active
 
     loop = asyncio.new_event_loop()
     context = serving(directory)

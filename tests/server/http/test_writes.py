@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from octavo.server.http.errors import ClientGoneError
-from octavo.server.http.exchange import Call
+from octavo.server.http.exchange import Exchange
 from octavo.server.server import Server
 from octavo.server.settings import ServerConfig
 from tests.server.engine import FakeEngine
@@ -54,13 +54,13 @@ def test_a_write_that_need_not_wait_sets_no_timer(server: Server) -> None:
     }
 
     async def main() -> None:
-        call = Call(server, wire.scope, wire.receive, wire.send)
-        await call.write(b"one", more=True)
+        exchange = Exchange(server, wire.scope, wire.receive, wire.send)
+        await exchange.write(b"one", more=True)
         assert wire.taken == [b"one"]
         assert wire.num_timers == [0]
         wire.takes = False
         with pytest.raises(ClientGoneError):
-            await call.write(b"two", more=True)
+            await exchange.write(b"two", more=True)
         assert wire.num_timers == [0, 1]
         assert cuts == [1]
         assert server.metrics.slow_readers.value() == 1
@@ -75,11 +75,11 @@ def test_a_connection_that_tells_nothing_is_always_timed(
     wire = Wire(extensions)
 
     async def main() -> None:
-        call = Call(server, wire.scope, wire.receive, wire.send)
-        await call.write(b"one", more=True)
+        exchange = Exchange(server, wire.scope, wire.receive, wire.send)
+        await exchange.write(b"one", more=True)
         assert wire.num_timers == [1]
         wire.takes = False
         with pytest.raises(ClientGoneError):
-            await call.write(b"two")
+            await exchange.write(b"two")
 
     asyncio.run(main())

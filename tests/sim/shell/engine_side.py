@@ -50,7 +50,7 @@ class Box:
 
 
 class SimEngine:
-    """Implements `octavo.client.launcher.Engine`: a process that is not there."""
+    """Implements `octavo.client.launcher.EngineProcess`: a process that is not there."""
 
     def __init__(self, world: SimLauncher, epoch: int, config: CoreConfig) -> None:
         self._world = world

@@ -162,7 +162,7 @@ class ServerWorld(World):
             took = self.loop.time() - began
             require(took <= self.server.config.drain_seconds + END_SECONDS, f"drained {took:.1f} s")
         # Who reads slowly, or not at all, may still have something to read.
-        left = {flight.record.request_id for flight in self.server.flights.values()} - self.slow
+        left = {flight.record.request_id for flight in self.server.active.values()} - self.slow
         require(not left, f"{left} were not told of the end")
 
     async def _ask_admin(self, path: str, **fields: Any) -> int:
@@ -258,7 +258,7 @@ class ServerWorld(World):
         connection.close()
         self._count("hung up")
         await asyncio.sleep(2 * launcher.max_delay + 3 * STEP_SECONDS)
-        names = [flight.record.request_id for flight in self.server.flights.values()]
+        names = [flight.record.request_id for flight in self.server.active.values()]
         require(name not in names, f"{name} has hung up, and the server goes on with it")
         if not (engine.is_hung or engine.is_stopped or launcher.fullness) and engine.is_ready:
             left = numbers & set(engine.names())
@@ -400,7 +400,7 @@ class ServerWorld(World):
         require(held == (0, 0, 0, 0), f"places at the door that nobody holds: {held}")
         require(door.num_inside == 0, f"{door.num_inside} seats that nobody sits on")
         require(all(not lane.num_inside for lane in door._lanes.values()), "seats of a key")
-        require(not server.flights, f"requests that nobody waits for: {list(server.flights)}")
+        require(not server.active, f"requests that nobody waits for: {list(server.active)}")
         answered = sum(server.metrics.responses._values.values())
         require(answered == self.num_calls, f"{answered} of {self.num_calls} calls were counted")
         super()._check_the_end()

@@ -15,7 +15,7 @@ from octavo.server import generation
 from octavo.server.admission import Ticket
 from octavo.server.http.deadline import Supervisor
 from octavo.server.http.errors import ApiError, ClientGoneError
-from octavo.server.http.exchange import Call
+from octavo.server.http.exchange import Exchange
 from octavo.server.http.sse import EventStream
 from octavo.server.lifecycle import Lifecycle
 from octavo.server.server import Server
@@ -134,22 +134,22 @@ def _shows_slow_readers_the_newest_only(patch: pytest.MonkeyPatch) -> None:
 
 
 def _waits_for_readers_forever(patch: pytest.MonkeyPatch) -> None:
-    async def write(self: Call, body: bytes, *, more: bool = False) -> None:
+    async def write(self: Exchange, body: bytes, *, more: bool = False) -> None:
         self.is_finished = not more
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
-    patch.setattr(Call, "write", write)
+    patch.setattr(Exchange, "write", write)
 
 
 def _waits_for_no_reader(patch: pytest.MonkeyPatch) -> None:
     """What is not read is kept, however much it is."""
-    write = Call.write
+    write = Exchange.write
 
-    async def hasty(self: Call, body: bytes, *, more: bool = False) -> None:
+    async def hasty(self: Exchange, body: bytes, *, more: bool = False) -> None:
         task = asyncio.ensure_future(write(self, body, more=more))
         await asyncio.wait([task], timeout=0.0)
 
-    patch.setattr(Call, "write", hasty)
+    patch.setattr(Exchange, "write", hasty)
 
 
 def _overtakes_what_waits(patch: pytest.MonkeyPatch) -> None:
@@ -190,7 +190,7 @@ def _forgets_flights(patch: pytest.MonkeyPatch) -> None:
         try:
             await run(self)
         except ApiError:
-            self._server.flights[self._ids[0]] = self._flight
+            self._server.active[self._ids[0]] = self._flight
             raise
 
     patch.setattr(generation.Generation, "run", careless)

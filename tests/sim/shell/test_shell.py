@@ -11,9 +11,9 @@ import pytest
 
 from octavo.client.journal import Entry, Journal
 from octavo.client.launcher import Incoming
-from octavo.client.liveness import Vigil
+from octavo.client.liveness import Liveness
 from octavo.client.process import ProcessClient
-from octavo.client.quarantine import Suspicion
+from octavo.client.quarantine import Quarantine
 from tests.sim.shell.one_tokenizer import one_tokenizer
 from tests.sim.shell.shell_world import World
 
@@ -91,19 +91,19 @@ def _leaves_some_behind(patch: pytest.MonkeyPatch) -> None:
 
 
 def _never_condemns(patch: pytest.MonkeyPatch) -> None:
-    death = Suspicion.death
+    death = Quarantine.death
 
-    def lenient(self: Suspicion, at_work: Any, was_killed: bool) -> None:
+    def lenient(self: Quarantine, at_work: Any, was_killed: bool) -> None:
         death(self, at_work, was_killed)
 
-    patch.setattr(Suspicion, "death", lenient)
+    patch.setattr(Quarantine, "death", lenient)
 
 
 def _condemns_bystanders(patch: pytest.MonkeyPatch) -> None:
-    def harsh(self: Suspicion, at_work: Any, was_killed: bool) -> Any:
+    def harsh(self: Quarantine, at_work: Any, was_killed: bool) -> Any:
         return next(iter(at_work), None)
 
-    patch.setattr(Suspicion, "death", harsh)
+    patch.setattr(Quarantine, "death", harsh)
 
 
 def _drops_no_withdrawn(patch: pytest.MonkeyPatch) -> None:
@@ -118,14 +118,14 @@ def _drops_no_withdrawn(patch: pytest.MonkeyPatch) -> None:
 
 
 def _sees_no_silence(patch: pytest.MonkeyPatch) -> None:
-    def blind(self: Vigil, now: float, has_work: bool) -> None:
+    def blind(self: Liveness, now: float, has_work: bool) -> None:
         return None
 
-    patch.setattr(Vigil, "charge", blind)
+    patch.setattr(Liveness, "charge", blind)
 
 
 def _blames_the_engine_for_a_sleep(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Vigil, "look", lambda self, now: None)
+    patch.setattr(Liveness, "look", lambda self, now: None)
 
 
 @pytest.mark.parametrize(
