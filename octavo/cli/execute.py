@@ -1,4 +1,4 @@
-"""Runs one sub-command: builds its parser, sets up the log, and turns errors into words."""
+"""The run of one sub-command: its parser, the log, and the messages of its errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from octavo.observe.log import set_up_log
 
 
 def make_parser(command: Command) -> Parser:
-    """The command's parser with all its options."""
+    """Build the command's parser with all its options."""
     module = importlib.import_module(command.module)
     description, _, more = (module.__doc__ or "").partition("\n\n")
     parser = Parser(
@@ -27,13 +27,15 @@ def make_parser(command: Command) -> Parser:
     )
     module.add_arguments(parser)
     parser.add_argument(
-        "--debug", action="store_true", help="show the traceback of an error, and log everything"
+        "--debug",
+        action="store_true",
+        help="show the traceback of an error, and log at debug level",
     )
     return parser
 
 
 def execute(command: Command, words: list[str]) -> int:
-    """Run it; the exit code."""
+    """Run the command and return the exit code."""
     is_debugging = "--debug" in words
     spellings: dict[str, str] = {}
     try:
@@ -52,7 +54,7 @@ def execute(command: Command, words: list[str]) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("\n")
         return INTERRUPTED
-    except BrokenPipeError:  # whoever read our output has read enough
+    except BrokenPipeError:  # the reader of our output has closed the pipe
         _discard(sys.stdout)
         return FAILED
     except Exception as error:
@@ -64,7 +66,7 @@ def execute(command: Command, words: list[str]) -> int:
 
 
 def _discard(stream: TextIO) -> None:
-    """Let the interpreter's last flush of a broken pipe go to nobody."""
+    """Redirect standard output, so that the last flush of a broken pipe cannot fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, stream.fileno())

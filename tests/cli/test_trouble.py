@@ -51,7 +51,7 @@ def test_what_is_missing(error: Exception, beginning: str) -> None:
 )
 def test_defects(error: Exception) -> None:
     assert explain(error).startswith(type(error).__name__)
-    assert "defect of Octavo's. --debug" in explain(error)
+    assert "bug in Octavo. --debug" in explain(error)
 
 
 @pytest.mark.parametrize(
