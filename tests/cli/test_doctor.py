@@ -1,4 +1,4 @@
-"""`octavo doctor` says what is missing, and what to do."""
+"""`octavo doctor` reports what is missing, and what to do."""
 
 from __future__ import annotations
 

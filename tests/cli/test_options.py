@@ -1,4 +1,4 @@
-"""Every field has its flag, and vLLM's flags are taken, or refused with a reason."""
+"""Every field has its flag; vLLM's flags are accepted, or refused with a reason."""
 
 from __future__ import annotations
 

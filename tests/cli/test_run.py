@@ -1,4 +1,4 @@
-"""`octavo run` answers: as the library does, from words and from standard input."""
+"""`octavo run` answers as the library does, from words and from standard input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors become words, and only defects of ours are called so."""
+"""Errors become messages, and only bugs of Octavo are called bugs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Clients that people use, each as it is published, against real server processes.
+"""Widely used clients, each as it is published, against real server processes.
 
 `make test-clients` installs each into an environment of its own and runs this file; `make test`
-does not. A client's program says what it expects and fails where that is not so.
+does not. A client's program checks its expectations and fails if one does not hold.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SECONDS = 300
 
 @contextmanager
 def serving(directory: Path, **options: object) -> Iterator[str]:
-    """A server's address, for as long as the block lasts; it must end in order."""
+    """Run a server for as long as the block lasts; it must end in order."""
     directory.mkdir()
     given = json.dumps({"api_keys": [KEY], **options})
     command = [sys.executable, "-m", "tests.clients.server", str(directory), given]
@@ -50,14 +50,14 @@ def serving(directory: Path, **options: object) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server with room for everybody."""
+    """A server with room for every client."""
     with serving(tmp_path_factory.mktemp("open") / "model") as address:
         yield address
 
 
 @pytest.fixture(scope="session")
 def full_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server that is full: one request runs in an engine that is paused, another waits."""
+    """A full server: one request runs in a paused engine, another waits."""
     directory = tmp_path_factory.mktemp("full")
     admin = directory / "admin"
     options = {"max_running_sequences": 1, "max_waiting_requests": 1, "admin_socket": str(admin)}
@@ -84,12 +84,12 @@ def full_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         operator.close()
 
 
-# Nobody is asked anything but the servers here.
+# Clients contact only the servers of this file.
 OFFLINE = ("HF_HUB_OFFLINE=1", "HF_DATASETS_OFFLINE=1", "LITELLM_LOCAL_MODEL_COST_MAP=True")
 
 
 def in_environment(name: str, *command: str, directory: Path = HERE) -> str:
-    """What a client's program prints; it must succeed."""
+    """Run a client's program, which must succeed, and return its output."""
     assert (ENVIRONMENTS / name).is_dir(), f"{name} is not installed: make test-clients"
     done = subprocess.run(
         ["env", *OFFLINE, f"OPENAI_API_KEY={KEY}", *command],
