@@ -57,7 +57,7 @@ def main() -> None:
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     engines = find(places(asked), asked.peers, names)
     results = Results(about(asked))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))  # through the lines below
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # runs `finally`
     try:
         for index in range(asked.rounds):
             measure(engines, cases, index, results, asked.out)

@@ -34,14 +34,14 @@ class Results:
 
     def note(self, case: str, engine: str, index: int, metrics: Metrics) -> None:
         """Record one measurement of a round."""
-        cells = self.rounds.setdefault((case, engine), [])
-        cells.extend([None] * (index + 1 - len(cells)))
-        cells[index] = metrics
+        rounds = self.rounds.setdefault((case, engine), [])
+        rounds.extend([None] * (index + 1 - len(rounds)))
+        rounds[index] = metrics
 
     def values(self, case: str, engine: str, metric: str = SPEED) -> dict[int, float]:
         """Return the values by round."""
-        cells = self.rounds.get((case, engine), [])
-        return {index: each[metric] for index, each in enumerate(cells) if each and metric in each}
+        rounds = self.rounds.get((case, engine), [])
+        return {index: each[metric] for index, each in enumerate(rounds) if each and metric in each}
 
     def add(self, other: Results) -> None:
         """Merge the results of another run on this machine, which win for cases in both."""
@@ -58,8 +58,8 @@ class Results:
     def write(self, path: Path) -> None:
         """Write the file atomically, so that an interrupted run leaves the last complete one."""
         figures = [
-            {"case": case, "engine": engine, "rounds": [each and _rounded(each) for each in cells]}
-            for (case, engine), cells in self.rounds.items()
+            {"case": case, "engine": engine, "rounds": [each and _rounded(each) for each in rounds]}
+            for (case, engine), rounds in self.rounds.items()
         ]
         beside = path.with_suffix(".new")
         text = json.dumps({**self.about, "figures": figures}, indent=1, ensure_ascii=False)
@@ -167,8 +167,8 @@ def everything(results: Results) -> Iterator[str]:
     for case in CASES.values():
         if not case.streams and any(name == case.key for name, _ in measured):
             cells = [results.values(case.key, engine).values() for engine in engines]
-            cells = [f"{statistics.median(cell):.0f}" if cell else "" for cell in cells]
-            yield f"| {case.name} | {' | '.join(cells)} |"
+            texts = [f"{statistics.median(cell):.0f}" if cell else "" for cell in cells]
+            yield f"| {case.name} | {' | '.join(texts)} |"
 
 
 def _spread(values: list[float], form: str = "{:.4g}") -> str:
@@ -190,9 +190,9 @@ def write_docs(results: Results, page: Path, directory: Path) -> Path:
     if not begin or not end:
         raise SystemExit(f"{page} lacks the marks {BEGIN} and {END}")
     versions = dict.fromkeys(results.about["versions"].values())
-    lengths = [len(cells) for cells in results.rounds.values()]
+    lengths = [len(about) for about in results.rounds.values()]
     rounds = dict.fromkeys(map(str, (min(lengths), max(lengths))))
-    cells = (
+    about = (
         f"Rounds: {' to '.join(rounds)}, several where there are brackets; "
         f"{results.about['date']}, commit "
         f"{results.about['commit']}: {machine['processor']} "
@@ -201,7 +201,7 @@ def write_docs(results: Results, page: Path, directory: Path) -> Path:
         f"{machine['threads']} threads each; beside {'; '.join(filter(None, versions))}. "
         f"All figures: benchmarks/results/{kept.name}."
     )
-    page.write_text(f"{head}{begin}\n{cells}\n\n{tables(results)}\n{end}{tail}")
+    page.write_text(f"{head}{begin}\n{about}\n\n{tables(results)}\n{end}{tail}")
     directory.mkdir(exist_ok=True)
     results.write(kept)
     return kept

@@ -1,7 +1,7 @@
 """The import contracts of pyproject.toml reject what they are meant to prevent.
 
 Some packages that the contracts name do not exist yet, so a mistake in a contract could go
-unnoticed for months. The tests create a small tree that has them, and add one wrong import at a time.
+unnoticed for months. The tests create a small tree that has them, with one wrong import at a time.
 """
 
 import shutil
