@@ -279,9 +279,9 @@ class Rig:
         return [sequence.request_id for sequence in self.scheduler.queue]
 
     @property
-    def held(self) -> list[str]:
+    def following(self) -> list[str]:
         """Ids of those that follow another."""
-        return list(self.scheduler.queue.held)
+        return list(self.scheduler.queue.following)
 
     def chunks(self, plan: StepPlan | None) -> dict[str, tuple[int, int]]:
         """A plan's chunks: request id → (start, count). To be asked before the slots move on."""

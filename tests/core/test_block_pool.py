@@ -49,7 +49,7 @@ def test_a_block_is_free_when_its_last_holder_lets_go() -> None:
 def test_letting_go_of_what_nobody_holds_is_a_defect() -> None:
     pool, _ = full_pool()
     pool.release(1)
-    with pytest.raises(AssertionError, match="block 1 is released more often than held"):
+    with pytest.raises(AssertionError, match="block 1 is released more often than acquired"):
         pool.release(1)
 
 
@@ -97,7 +97,7 @@ def test_a_hit_makes_a_block_the_newest_again() -> None:
 
 def test_only_a_labelled_block_can_be_hit_while_it_is_free() -> None:
     pool = BlockPool(3)
-    with pytest.raises(AssertionError, match="block 1 is free and has no content"):
+    with pytest.raises(AssertionError, match="block 1 is free and has no label"):
         pool.acquire(1)
 
 
@@ -137,7 +137,7 @@ def test_groups_have_an_index_each() -> None:
 
 
 def test_only_a_held_block_gets_a_label() -> None:
-    with pytest.raises(AssertionError, match="block 1 is labelled while nobody holds it"):
+    with pytest.raises(AssertionError, match="block 1 is labelled while it is free"):
         BlockPool(3).label(1, 0, b"one")
 
 
@@ -167,7 +167,7 @@ def test_clearing_the_labels_keeps_who_holds_what() -> None:
 def test_a_torn_list_is_noticed() -> None:
     pool = BlockPool(4)
     pool._previous[2] = 3
-    with pytest.raises(AssertionError, match="free list torn at block 2"):
+    with pytest.raises(AssertionError, match="the free list is broken at block 2"):
         pool.free_blocks()
 
 

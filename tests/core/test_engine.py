@@ -131,8 +131,8 @@ def test_a_pause_is_what_held_those_that_waited_through_it(num_steps: int) -> No
     events += run(core)
     stats = events[-1].stats
     assert stats is not None
-    assert stats.held_seconds[PAUSED] == 10.0
-    assert sum(stats.held_seconds.values()) == (13.0 if num_steps == 0 else 12.0)
+    assert stats.wait_seconds[PAUSED] == 10.0
+    assert sum(stats.wait_seconds.values()) == (13.0 if num_steps == 0 else 12.0)
 
 
 def test_a_reset_makes_the_engine_compute_again() -> None:

@@ -45,7 +45,7 @@ SETTINGS = st.fixed_dictionaries(
         "block_size": st.integers(1, 5),
         "prefix_caching": st.booleans(),
         "long_prefill_tokens": st.sampled_from([0, 0, 1, 7]),
-        "told_prompt_tokens": st.sampled_from([0, 1, 7]),
+        "prompt_logprob_tokens": st.sampled_from([0, 1, 7]),
         "max_drafts": st.sampled_from([0, 0, 1, 3]),
         "policy": st.sampled_from(["fcfs", "priority"]),
         "groups": st.sampled_from(GROUPS),

@@ -10,8 +10,8 @@ from octavo.core.limits import (
     Limiter,
     LongPrefill,
     OneInFlight,
+    PromptLogprobs,
     TokenBudget,
-    ToldPrompts,
     WholePrompt,
     limiters_for,
 )
@@ -33,7 +33,7 @@ def test_a_limiter_limits_nothing_by_itself() -> None:
     assert limiter.clip(one, 7) == 7
     limiter.commit(one, 7)
     limiter.leave(one)
-    assert (limiter.reason, limiter.particular) == (stats.BUDGET, False)
+    assert (limiter.reason, limiter.may_be_passed) == (stats.BUDGET, False)
 
 
 def test_nothing_is_planned_behind_an_unknown_token_while_drafting() -> None:
@@ -62,7 +62,7 @@ def test_a_budget_is_spent_and_renewed_each_step() -> None:
 
 def test_prompts_that_are_told_of_share_a_budget_of_their_own() -> None:
     """Others do not touch it, nor what is behind a prompt's last token but one."""
-    limiter = ToldPrompts(8)
+    limiter = PromptLogprobs(8)
     plain, told, more = sequence("p"), sequence("t", 20, prompt_logprobs=0), sequence("m", 6)
     assert (limiter.clip(told, 20), limiter.clip(plain, 20)) == (8, 20)
     told.num_planned = 7
@@ -75,7 +75,7 @@ def test_prompts_that_are_told_of_share_a_budget_of_their_own() -> None:
     limiter.commit(told, 1)
     assert limiter.clip(told, 12) == 0
     assert [limiter.admits(each) for each in (told, plain)] == [False, True]
-    assert limiter.particular
+    assert limiter.may_be_passed
     told.num_planned = 19
     assert limiter.clip(told, 1) == 1  # its row foretells no token of the prompt
     limiter.begin()
@@ -136,7 +136,7 @@ def test_adapters_share_their_slot_and_leave_it_with_the_last_user() -> None:
         ({}, [TokenBudget, AdapterSlots]),
         ({"max_drafts": 1}, [OneInFlight, TokenBudget, AdapterSlots]),
         ({"long_prefill_tokens": 1}, [LongPrefill, TokenBudget, AdapterSlots]),
-        ({"told_prompt_tokens": 1}, [TokenBudget, ToldPrompts, AdapterSlots]),
+        ({"prompt_logprob_tokens": 1}, [TokenBudget, PromptLogprobs, AdapterSlots]),
         ({"chunked_prefill": False}, [TokenBudget, WholePrompt, AdapterSlots]),
     ],
 )

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from octavo.core.outcome import Answer, Outcome, gain
+from octavo.core.outcome import Outcome, SlotResults, append_tokens
 from octavo.core.plan import StepResult
 from octavo.core.sequence import Sequence
 from tests.core.make import request
@@ -28,7 +28,7 @@ def counters(one: Sequence) -> tuple[int, int, int]:
 
 def test_a_fresh_token_is_known_and_all_before_it_is_computed() -> None:
     one = sampling(5)
-    assert gain(one, 7, 0) == Outcome((7,))
+    assert append_tokens(one, 7, 0) == Outcome((7,))
     assert list(one.tokens)[5:] == [7]
     assert counters(one) == (5, 5, 6)
     assert not one.catching_up
@@ -37,52 +37,52 @@ def test_a_fresh_token_is_known_and_all_before_it_is_computed() -> None:
 @pytest.mark.parametrize("accepted", [0, 1, 2, 3])
 def test_right_drafts_are_gained_and_plans_fall_back_behind_the_wrong(accepted: int) -> None:
     one = sampling(5, drafts=(1, 2, 3))
-    assert gain(one, 7, accepted).tokens == (*(1, 2, 3)[:accepted], 7)
+    assert append_tokens(one, 7, accepted).tokens == (*(1, 2, 3)[:accepted], 7)
     assert counters(one) == (5 + accepted, 5 + accepted, 6 + accepted)
     assert one.verifying == ()
     assert one.stats.num_accepted_drafts == accepted
 
 
 def test_it_ends_at_its_last_token() -> None:
-    assert gain(sampling(max_tokens=1), 7, 0) == Outcome((7,), "length")
-    assert gain(sampling(drafts=(1, 2), max_tokens=2), 7, 2) == Outcome((1, 2), "length")
+    assert append_tokens(sampling(max_tokens=1), 7, 0) == Outcome((7,), "length")
+    assert append_tokens(sampling(drafts=(1, 2), max_tokens=2), 7, 2) == Outcome((1, 2), "length")
 
 
 def test_it_ends_with_an_ending_token_and_a_named_one_is_named() -> None:
     fields: dict[str, Any] = {"stop_token_ids": (80,), "eos_token_ids": (90,)}
-    assert gain(sampling(**fields), 80, 0) == Outcome((80,), "stop", 80)
-    assert gain(sampling(**fields), 90, 0) == Outcome((90,), "stop", None)
-    assert gain(sampling(**fields, ignore_eos=True), 90, 0) == Outcome((90,))
+    assert append_tokens(sampling(**fields), 80, 0) == Outcome((80,), "stop", 80)
+    assert append_tokens(sampling(**fields), 90, 0) == Outcome((90,), "stop", None)
+    assert append_tokens(sampling(**fields, ignore_eos=True), 90, 0) == Outcome((90,))
 
 
 def test_an_ending_token_among_the_drafts_cuts_off_what_follows() -> None:
     one = sampling(drafts=(1, 90, 3))
-    assert gain(one, 7, 3) == Outcome((1, 90), "stop")
+    assert append_tokens(one, 7, 3) == Outcome((1, 90), "stop")
     assert list(one.tokens)[5:] == [1, 90]
     assert one.num_computed == 6
 
 
 def test_before_the_least_number_of_tokens_nothing_stops_it() -> None:
-    assert gain(sampling(min_tokens=2), 90, 0) == Outcome((90,))
-    assert gain(sampling(min_tokens=2, drafts=(90,)), 90, 1) == Outcome((90, 90), "stop")
+    assert append_tokens(sampling(min_tokens=2), 90, 0) == Outcome((90,))
+    assert append_tokens(sampling(min_tokens=2, drafts=(90,)), 90, 1) == Outcome((90, 90), "stop")
     resumed = sampling(min_tokens=2, emitted=[1])
-    assert gain(resumed, 90, 0) == Outcome((90,), "stop"), "what was emitted before counts"
+    assert append_tokens(resumed, 90, 0) == Outcome((90,), "stop"), "what was emitted before counts"
 
 
 def test_a_worker_that_breaks_its_word_is_noticed() -> None:
     with pytest.raises(AssertionError, match="should have sampled a token"):
-        gain(sampling(), -1, 0)
+        append_tokens(sampling(), -1, 0)
     for wrong in (-1, 2):
         with pytest.raises(AssertionError, match="more drafts accepted than were sent"):
-            gain(sampling(drafts=(1,)), 7, wrong)
+            append_tokens(sampling(drafts=(1,)), 7, wrong)
 
 
 @pytest.mark.parametrize(
     "part", ["accepted", "drafts", "payloads", "errors"], ids=lambda part: f"with {part}"
 )
 def test_an_answer_knows_whether_there_is_more_than_tokens(part: str) -> None:
-    assert not Answer(StepResult(1, (7,))).particular
+    assert not SlotResults(StepResult(1, (7,))).extras
     parts: dict[str, Any] = {part: ((0, 1),)}
-    answer = Answer(StepResult(1, (7,), **parts))
-    assert 0 in answer.particular
+    answer = SlotResults(StepResult(1, (7,), **parts))
+    assert 0 in answer.extras
     assert getattr(answer, part) == {0: 1}

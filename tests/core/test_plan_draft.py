@@ -61,7 +61,7 @@ def test_a_finished_draft_is_a_plan_of_parallel_tuples() -> None:
     draft = PlanDraft()
     draft.add_chunk(sequence("a", 4), 5)
     draft.add_chunk(sequence("b", 1), 2)
-    plan = draft.finish(9, [4, 3])
+    plan = draft.finish(9, (4, 3))
     assert (plan.step, plan.freed) == (9, (4, 3))
     assert (plan.slots, plan.starts, plan.counts) == ((4, 1), (0, 0), (5, 2))
     assert plan.samples == (True, False)
@@ -71,9 +71,9 @@ def test_a_struck_chunk_is_nobodys() -> None:
     draft, one, other = PlanDraft(), sequence("a", 0), sequence("b", 1)
     draft.add_chunk(one, 5)
     draft.add_chunk(other, 5)
-    flight = InFlight(draft.finish(1, []), draft.sequences, 3.0)
-    flight.strike(sequence("c", 2))
+    flight = InFlight(draft.finish(1, ()), draft.sequences, 3.0)
+    flight.drop(sequence("c", 2))
     assert flight.sequences == [one, other]
-    flight.strike(one)
+    flight.drop(one)
     assert flight.sequences == [None, other]
     assert flight.plan.slots == (0, 1)

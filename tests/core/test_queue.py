@@ -107,20 +107,20 @@ def test_the_held_stand_aside_and_keep_their_place(
     waiting: tuple[WaitingQueue, dict[str, Sequence]],
 ) -> None:
     queue, made = waiting
-    assert queue.hold(1) is made["1"]
-    assert [one.request_id for one in made.values() if one.status is Status.HELD] == ["1"]
+    assert queue.set_aside(1) is made["1"]
+    assert [one.request_id for one in made.values() if one.status is Status.FOLLOWING] == ["1"]
     assert ids(queue) == "0234"
     assert (len(queue), queue.num_waiting, queue.num_tokens) == (4, 5, 35)
-    queue.unhold(made["1"])
+    queue.put_back(made["1"])
     assert made["1"].status is Status.WAITING
-    assert (ids(queue), queue.held, queue.num_tokens) == ("01234", {}, 35)
+    assert (ids(queue), queue.following, queue.num_tokens) == ("01234", {}, 35)
 
 
 def test_anyone_can_leave_from_anywhere(
     waiting: tuple[WaitingQueue, dict[str, Sequence]],
 ) -> None:
     queue, made = waiting
-    queue.hold(3)
+    queue.set_aside(3)
     for leaving, left in (("2", "014"), ("3", "014"), ("4", "01"), ("0", "1"), ("1", "")):
         queue.remove(made[leaving])
         assert ids(queue) == left

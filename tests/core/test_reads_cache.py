@@ -50,7 +50,7 @@ def test_it_does_not_wait_for_a_prefix_in_the_making() -> None:
     scheduler.add(ask("second", 0), 0.0)
     while len(scheduler.running) < 2:
         advance(scheduler)
-        assert not scheduler.queue.held
+        assert not scheduler.queue.following
 
 
 @pytest.mark.parametrize(("pooling", "reads"), [("last", True), ("mean", False), ("cls", False)])

@@ -108,20 +108,20 @@ def test_what_is_kept(fields: dict[str, Any], kept: dict[str, Any]) -> None:
         ({"logit_bias": {1: math.inf}}, "logit_bias of token 1 is inf; it must be finite"),
         ({"logit_bias": {"x": 1}}, "logit_bias has the key 'x', which is no token id"),
         ({"logit_bias": {-1: 1}}, "a token id in logit_bias=-1 must be between"),
-        ({"logit_bias": [4]}, "logit_bias holds 4; it must map token ids to numbers"),
+        ({"logit_bias": [4]}, "logit_bias contains 4; it must map token ids to numbers"),
         ({"logit_bias": 4}, "logit_bias=4 must be a list"),
         ({"allowed_token_ids": []}, "allowed_token_ids is empty, so no token could be chosen"),
         ({"allowed_token_ids": [-1]}, "a token id in allowed_token_ids=-1 must be between"),
         ({"allowed_token_ids": "12"}, "allowed_token_ids='12' must be a list"),
         ({"stop_token_ids": [1.0]}, "a token id in stop_token_ids=1.0 must be a whole number"),
         ({"stop_token_ids": range(2**20 + 1)}, "stop_token_ids has 1048577 entries; at most"),
-        ({"bad_words_token_ids": [[]]}, "holds a word without tokens"),
-        ({"bad_words_token_ids": [[1]] * 129}, "has 129 entries; at most 128 are taken"),
-        ({"logits_processors": [7]}, "holds 7, which is neither the name"),
+        ({"bad_words_token_ids": [[]]}, "contains a word without tokens"),
+        ({"bad_words_token_ids": [[1]] * 129}, "has 129 entries; at most 128 are allowed"),
+        ({"logits_processors": [7]}, "contains 7, which is neither the name"),
         ({"logits_processors": "name"}, "logits_processors='name' must be a list"),
         ({"logits_processors": ["x"] * 17}, "has 17 entries; at most 16"),
-        ({"stop": ""}, "stop holds an empty string"),
-        ({"stop": [1]}, "stop holds 1, which is not a string"),
+        ({"stop": ""}, "stop contains an empty string"),
+        ({"stop": [1]}, "stop contains 1, which is not a string"),
         ({"stop": ["x"] * 1025}, "stop has 1025 entries"),
         ({"stop": "x" * 4097}, "a string in stop has 4097 entries"),
         ({"stop": "x", "detokenize": False}, "detokenize=False makes none"),
@@ -154,7 +154,7 @@ def test_token_ids_must_exist(fields: dict[str, Any]) -> None:
 
 
 def test_hidden_states_and_log_probabilities_share_one_place() -> None:
-    with pytest.raises(ValueError, match="pooling cannot be had together with logprobs"):
+    with pytest.raises(ValueError, match="pooling cannot be combined with logprobs"):
         SamplingParams(pooling="last", logprobs=0)
     with pytest.raises(ValueError, match="pooling='max' must be one of last, mean, cls"):
         SamplingParams(pooling="max")  # type: ignore[arg-type]

@@ -54,7 +54,7 @@ def test_an_uncut_prompt_waits_until_the_budget_has_room_for_all_of_it() -> None
     rig.add("first", 6, max_tokens=2)
     rig.add("second", tokens(6, family=2), max_tokens=2)
     assert rig.chunks(rig.plan()) == {"first": (0, 6)}
-    assert rig.scheduler.stats.recent[-1].held_by == stats.BUDGET
+    assert rig.scheduler.stats.recent[-1].blocked_by == stats.BUDGET
     rig.land()
     assert rig.chunks(rig.plan()) == {"first": (6, 1), "second": (0, 6)}
 
@@ -261,7 +261,7 @@ def test_a_share_of_the_blocks_is_kept_free_for_those_that_run() -> None:
     rig.add("b", 20)
     rig.step()
     assert (rig.running, rig.waiting) == (["a"], ["b"])
-    assert rig.scheduler.stats.recent[-1].held_by == stats.BLOCKS
+    assert rig.scheduler.stats.recent[-1].blocked_by == stats.BLOCKS
     rig.abort("a")
     rig.step()
     assert rig.running == ["b"], "alone it may take what there is"
@@ -276,11 +276,11 @@ def test_one_whose_adapter_has_no_slot_is_overtaken() -> None:
         rig.add(name, 5, lora=lora, max_tokens=3, cache_scope=name)
     rig.step()
     assert (rig.running, rig.waiting) == (["x1", "x2", "none"], ["y"])
-    assert rig.scheduler.stats.recent[-1].held_by == stats.ADAPTERS
+    assert rig.scheduler.stats.recent[-1].blocked_by == stats.ADAPTERS
     rig.finish()
     timeline = rig.end_of("y").stats
     assert timeline is not None
-    assert timeline.held_seconds == {stats.TURN: 1.0, stats.ADAPTERS: 3.0}
+    assert timeline.wait_seconds == {stats.TURN: 1.0, stats.ADAPTERS: 3.0}
 
 
 def test_only_so_many_are_looked_at_behind_one_that_is_passed_over(
@@ -396,7 +396,7 @@ def test_a_decoding_sequence_must_get_a_token() -> None:
 
 def test_only_so_many_tokens_are_looked_at_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hashing and copying prompts takes time that a step must not spend without bound."""
-    monkeypatch.setattr(scheduler, "MAX_TOKENS_LOOKED_AT", 10)
+    monkeypatch.setattr(scheduler, "MAX_EXAMINED_TOKENS", 10)
     rig = Rig()
     for number, name in enumerate("abc"):
         rig.add(name, tokens(8, number), max_tokens=4)
@@ -452,7 +452,7 @@ def test_an_urgent_one_does_not_follow_one_that_is_less_so() -> None:
     rig.step()
     rig.add("urgent", 24, priority=0, max_tokens=2)
     rig.step()
-    assert (rig.held, rig.running) == ([], ["urgent", "low"])
+    assert (rig.following, rig.running) == ([], ["urgent", "low"])
     rig.finish()
 
 
@@ -464,7 +464,7 @@ def test_an_urgent_one_follows_one_that_comes_before_it_and_displaces_nobody() -
     rig.step()
     rig.add("follower", 32, priority=0, max_tokens=2)
     rig.step()
-    assert (rig.running, rig.waiting, rig.held) == (["leader", "low"], ["follower"], [])
+    assert (rig.running, rig.waiting, rig.following) == (["leader", "low"], ["follower"], [])
     rig.finish()
     follower = rig.end_of("follower").stats
     assert follower is not None

@@ -65,15 +65,15 @@ def test_equal_prompts_that_come_together_are_computed_once() -> None:
     rig.add("first", 17, max_tokens=2)
     rig.add("second", 17, max_tokens=2)
     assert rig.chunks(rig.plan()) == {"first": (0, 8)}
-    assert rig.held == ["second"]
+    assert rig.following == ["second"]
     rig.land()
     rig.step()
-    assert rig.held == [], "the whole common prefix of 16 is there"
+    assert rig.following == [], "the whole common prefix of 16 is there"
     assert rig.chunks(rig.plan()) == {"first": (16, 1), "second": (16, 1)}
     rig.land()
     outputs = rig.finish()
     assert outputs["first"] == outputs["second"]
-    assert timeline(rig, "second").held_seconds[PREFIX] == 1.0
+    assert timeline(rig, "second").wait_seconds[PREFIX] == 1.0
 
 
 def test_a_follower_is_let_go_when_the_one_it_follows_is_aborted() -> None:
@@ -81,9 +81,9 @@ def test_a_follower_is_let_go_when_the_one_it_follows_is_aborted() -> None:
     rig.add("first", 17)
     rig.add("second", 17, max_tokens=2)
     rig.step()
-    assert rig.held == ["second"]
+    assert rig.following == ["second"]
     rig.abort("first")
-    assert (rig.held, rig.waiting) == ([], ["second"])
+    assert (rig.following, rig.waiting) == ([], ["second"])
     assert rig.chunks(rig.plan()) == {"second": (8, 8)}
 
 
@@ -92,14 +92,14 @@ def test_a_follower_is_let_go_when_the_one_it_follows_is_preempted() -> None:
     rig.add("first", 33, priority=5, max_tokens=2)
     rig.add("second", 33, priority=6, max_tokens=2)
     rig.step()
-    assert (rig.running, rig.held) == (["first"], ["second"])
+    assert (rig.running, rig.following) == (["first"], ["second"])
     rig.add("urgent", tokens(9, 2), priority=1)
     rig.add("urgent too", tokens(9, 3), priority=1)
     rig.step()
-    assert (rig.running, rig.held) == (["urgent", "first"], ["second"])
+    assert (rig.running, rig.following) == (["urgent", "first"], ["second"])
     rig.step()
     assert rig.running == ["urgent", "urgent too"]
-    assert (rig.held, rig.waiting) == ([], ["first", "second"])
+    assert (rig.following, rig.waiting) == ([], ["first", "second"])
     outputs = rig.finish()
     assert outputs["first"] == outputs["second"] == expected_output(tokens(33), 2)
 
@@ -119,7 +119,7 @@ def test_a_follower_of_a_shorter_prefix_is_let_go_earlier() -> None:
     rig.add("short", [*tokens(8), 1], max_tokens=2)
     rig.add("long", 25, max_tokens=2)
     rig.step()
-    assert (rig.held, rig.waiting) == (["long"], ["short"])
+    assert (rig.following, rig.waiting) == (["long"], ["short"])
 
 
 # forks
@@ -131,7 +131,7 @@ def test_siblings_share_the_prompts_blocks_and_copy_the_partial_one() -> None:
     rig.add("one", [*tokens(10), 1], parent_id="parent", max_tokens=4)
     rig.add("two", [*tokens(10), 2], parent_id="parent", max_tokens=4)
     assert list(rig.chunks(rig.plan())) == ["parent"]
-    assert rig.held == ["one", "two"], "held until the parent has computed what they share"
+    assert rig.following == ["one", "two"], "held until the parent has computed what they share"
     rig.land()
     plan = planned(rig)
     assert rig.chunks(plan) == {"parent": (10, 1), "one": (10, 1), "two": (10, 1)}
@@ -159,7 +159,7 @@ def test_a_fork_that_waits_while_its_parent_ends_runs_alone() -> None:
     rig.add("parent", 10, max_tokens=1)
     rig.add("fork", 10, parent_id="parent", max_tokens=2)
     rig.step()
-    assert (rig.held, rig.ends()) == ([], {"parent": "length"})
+    assert (rig.following, rig.ends()) == ([], {"parent": "length"})
     assert rig.chunks(rig.plan()) == {"fork": (0, 10)}
 
 
@@ -248,7 +248,7 @@ def test_a_reset_while_running_shares_nothing_old_and_changes_no_output() -> Non
     rig.land()
     rig.add("third", 13, max_tokens=6)
     rig.plan()
-    assert rig.held == ["third"], "what is computed since is shared again"
+    assert rig.following == ["third"], "what is computed since is shared again"
     rig.land()
     outputs = rig.finish()
     assert outputs["first"] == outputs["second"] == expected_output(tokens(17), 6)
@@ -260,7 +260,7 @@ def test_a_reset_lets_followers_down_gently() -> None:
     rig.add("first", 17, max_tokens=2)
     rig.add("second", 17, max_tokens=2)
     rig.step()
-    assert rig.held == ["second"]
+    assert rig.following == ["second"]
     rig.scheduler.reset_prefix_cache()
     outputs = rig.finish()
     assert outputs["first"] == outputs["second"]

@@ -5,10 +5,10 @@ from octavo.core.stats import (
     MAX_CHUNKS,
     NUM_RECENT_STEPS,
     EngineStats,
-    HoldClock,
     PrefillChunk,
     RequestStats,
     StepStats,
+    WaitClock,
 )
 
 
@@ -22,7 +22,7 @@ def test_a_timeline_lists_chunks_and_widens_the_last_beyond_its_bound() -> None:
 
 
 def test_time_goes_to_the_reason_that_holds_when_it_passes() -> None:
-    clock = HoldClock()
+    clock = WaitClock()
     clock.advance(10.0)
     assert sum(clock.read()) == 0, "time begins with the first reading"
     clock.advance(11.0)
@@ -32,14 +32,14 @@ def test_time_goes_to_the_reason_that_holds_when_it_passes() -> None:
 
 
 def test_a_clock_set_back_takes_nothing_away() -> None:
-    clock = HoldClock()
+    clock = WaitClock()
     for now in (10.0, 4.0, 6.0):
         clock.advance(now)
     assert sum(clock.read()) == 2.0
 
 
 def test_a_request_gets_what_each_reason_gained_while_it_waited() -> None:
-    clock, into = HoldClock(), {stats.BLOCKS: 1.0}
+    clock, into = WaitClock(), {stats.BLOCKS: 1.0}
     clock.advance(0.0)
     clock.advance(5.0)
     reading = clock.read()
@@ -47,7 +47,7 @@ def test_a_request_gets_what_each_reason_gained_while_it_waited() -> None:
     clock.advance(7.0)
     clock.reason = stats.SLOTS
     clock.advance(10.0)
-    clock.since(reading, into)
+    clock.add_since(reading, into)
     assert into == {stats.BLOCKS: 3.0, stats.SLOTS: 3.0}
 
 

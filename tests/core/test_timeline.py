@@ -69,8 +69,8 @@ def test_all_of_the_waiting_time_has_a_reason() -> None:
         assert known.first_planned_at is not None
         if known.num_preemptions == 0:
             waited = known.first_planned_at - known.added_at
-            assert sum(known.held_seconds.values()) == pytest.approx(waited)
-    held = timeline(rig, "5").held_seconds
+            assert sum(known.wait_seconds.values()) == pytest.approx(waited)
+    held = timeline(rig, "5").wait_seconds
     assert {stats.TURN, stats.PAUSED} < set(held) <= set(stats.REASONS)
 
 
@@ -92,9 +92,9 @@ def test_one_that_waits_knows_what_for(
     rig.add("second", tokens(12, 2), max_tokens=4, **fields)
     for _ in range(3):
         rig.step()
-        assert rig.scheduler.stats.recent[-1].held_by == reason
+        assert rig.scheduler.stats.recent[-1].blocked_by == reason
     rig.abort("second")
-    assert timeline(rig, "second").held_seconds[reason] == 2.0
+    assert timeline(rig, "second").wait_seconds[reason] == 2.0
 
 
 def test_one_that_is_aborted_while_it_follows_another_knows_that_it_followed() -> None:
@@ -104,9 +104,9 @@ def test_one_that_is_aborted_while_it_follows_another_knows_that_it_followed() -
     rig.step()
     rig.step()
     rig.now += 3.0
-    assert rig.held == ["second"]
+    assert rig.following == ["second"]
     rig.abort("second")
-    held = timeline(rig, "second").held_seconds
+    held = timeline(rig, "second").wait_seconds
     assert held == {stats.TURN: 1.0, stats.PREFIX: 4.0}
 
 
@@ -118,7 +118,7 @@ def test_a_clock_set_back_makes_no_time_negative() -> None:
     rig.step()
     rig.now = 5.0
     rig.finish()
-    held = timeline(rig, "second").held_seconds
+    held = timeline(rig, "second").wait_seconds
     assert min(held.values()) >= 0.0
 
 
@@ -133,7 +133,7 @@ def test_a_step_says_how_large_it_was_and_what_it_left() -> None:
         rig.add(name, tokens(5, family), max_tokens=2)
     rig.step()
     assert rig.scheduler.stats.recent[-1] == (1, 2.0, 2, 6, 5, 1, 0, 2, 1, 59, stats.SLOTS)
-    assert rig.scheduler.stats.recent[0].held_by is None
+    assert rig.scheduler.stats.recent[0].blocked_by is None
 
 
 def test_totals_are_the_sums_of_what_happened() -> None:

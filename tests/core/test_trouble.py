@@ -38,9 +38,9 @@ def test_one_that_is_held_is_aborted() -> None:
     rig.add("first", 17, max_tokens=1)
     rig.add("held", 17)
     rig.step()
-    assert rig.held == ["held"]
+    assert rig.following == ["held"]
     rig.abort("held")
-    assert (rig.held, rig.running) == ([], ["first"])
+    assert (rig.following, rig.running) == ([], ["first"])
     rig.finish()
     assert rig.ends() == {"held": "abort", "first": "length"}
     assert idle(rig)
