@@ -1,5 +1,7 @@
 """Snapshots of an engine's statistics."""
 
+from typing import Any
+
 from octavo.core.engine import EngineCore
 from octavo.core.request import Pause
 from octavo.core.snapshot import MAX_STEPS_SENT, EngineSnapshot, take_snapshot
@@ -68,7 +70,7 @@ def test_a_snapshot_does_not_change_with_its_engine() -> None:
 
 def test_totals_continue_after_a_restart_and_the_load_does_not() -> None:
     """`after` adds totals and finish reasons; everything else is the new engine's."""
-    totals = {
+    totals: dict[str, Any] = {
         "num_steps": 1,
         "num_tokens": 2,
         "num_prefill_tokens": 3,
@@ -77,7 +79,12 @@ def test_totals_continue_after_a_restart_and_the_load_does_not() -> None:
         "num_drafts": 6,
         "num_accepted_drafts": 7,
     }
-    load = {"num_running": 8, "num_waiting": 9, "num_free_blocks": 10, "num_blocks": 11}
+    load: dict[str, Any] = {
+        "num_running": 8,
+        "num_waiting": 9,
+        "num_free_blocks": 10,
+        "num_blocks": 11,
+    }
     old = EngineSnapshot(1.0, **totals, **load, num_finished={"stop": 1, "abort": 2})
     new = EngineSnapshot(2.0, **totals, num_running=1, num_finished={"stop": 3, "error": 4})
     both = new.after(old)
