@@ -104,7 +104,7 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step has anything to do, now or when a result arrives."""
+        """True if a step has anything to do, now or when a result arrives."""
         scheduler = self.scheduler
         if scheduler.in_flight or self._outbox or scheduler.lifecycle.freed_slots:
             return True

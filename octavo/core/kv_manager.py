@@ -319,7 +319,7 @@ class KVManager:
         sequence.commit_at = NEVER
 
     def reset_cache(self) -> None:
-        """Empty the prefix cache, also of blocks that are being computed now."""
+        """Clear the prefix cache, and keep blocks that are being computed now out of it."""
         self.epoch += 1
         self.pool.clear_labels()
         self.upcoming.clear()

@@ -32,7 +32,7 @@ from octavo.core.stats import PREFIX, EngineStats, WaitClock
 
 
 class Lifecycle:
-    """All living sequences of one engine, their slots, and the plans in flight."""
+    """The living sequences of one engine, their slots, and the plans in flight."""
 
     def __init__(
         self, config: CoreConfig, kv: KVManager, limiters: Series[Limiter], stats: EngineStats

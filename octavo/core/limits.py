@@ -52,7 +52,7 @@ class Limiter:
 
 
 class OneInFlight(Limiter):
-    """With speculation, one chunk in flight that samples, and nothing planned behind it.
+    """A cap for speculation: nothing is planned behind a sample that is in flight.
 
     Drafts continue the newest token, so none can be made while that token is unknown.
     """
@@ -132,7 +132,7 @@ def _reports_prompt(sequence: Sequence, start: int) -> bool:
 
 
 class WholePrompt(Limiter):
-    """Without chunked prefill, all that a sequence lacks in one step, or nothing.
+    """A refusal to cut a prefill: everything that a sequence lacks in one step, or nothing.
 
     It must come after the limiters that clip. The whole sequence must fit into one step, not
     only the prompt: after a preemption, its output is computed together with the prompt.

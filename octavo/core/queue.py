@@ -80,7 +80,7 @@ class WaitingQueue:
 
     @property
     def num_waiting(self) -> int:
-        """How many wait, those that follow another included."""
+        """The number of waiting sequences, those that follow another included."""
         return len(self._sequences) + len(self.following)
 
     def add(self, sequence: Sequence) -> None:

@@ -43,7 +43,7 @@ class Request:
 
     @property
     def reads_cache(self) -> bool:
-        """Whether it may use cached KV: not if it reports more than its last position."""
+        """False if it reports more than its last position: then no KV may come from the cache."""
         return self.sampling.prompt_logprobs is None and self.sampling.pooling in (None, "last")
 
 

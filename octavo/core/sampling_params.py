@@ -99,12 +99,12 @@ class SamplingParams:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the most likely token is always chosen."""
+        """True if the most likely token is always chosen."""
         return self.temperature < GREEDY_BELOW
 
     @property
     def is_about_prompt(self) -> bool:
-        """Whether its one token is discarded, and so does not count against max_model_len."""
+        """True if its one token is discarded, and so does not count against max_model_len."""
         return self.pooling is not None and self.max_tokens == 1
 
     def check_vocabulary(self, size: int) -> None:

@@ -114,7 +114,7 @@ class Sequence:
 
     @property
     def in_flight(self) -> bool:
-        """Whether a step in flight computes or samples anything for this sequence."""
+        """True if a step in flight computes or samples anything for this sequence."""
         return self.num_planned > self.num_computed or self.num_expected > len(self.tokens)
 
     def rewind(self) -> None:

@@ -1,4 +1,4 @@
-"""Every invariant, broken on purpose: a check that cannot fail would prove nothing."""
+"""Every invariant, broken on purpose: a check that cannot fail proves nothing."""
 
 import ast
 import inspect
@@ -22,11 +22,11 @@ from tests.core.make import Rig, tokens
 
 
 def healthy() -> Scheduler:
-    """A bit of everything, in the middle of step 5.
+    """Return a scheduler in the middle of step 5 with sequences in every place.
 
-    "a" (slot 1) and "b" (slot 0) decode and share two blocks a group; "long" (slot 2) is being
-    computed, and "d" follows it; "c1" and "c2" wait for an adapter; slot 3 is to be announced as
-    free, and its chunk in flight is nobody's.
+    "a" (slot 1) and "b" (slot 0) decode and share two blocks in each group; "long" (slot 2) catches
+    up, and "d" follows it; "c1" and "c2" wait for an adapter; slot 3 is to be announced as freed,
+    and its chunk in flight was dropped.
     """
     rig = Rig(
         groups=(KVGroup(), KVGroup(window=6)),
@@ -58,7 +58,7 @@ def healthy() -> Scheduler:
 
 
 def setting(request_id: str, **values: Any) -> Callable[[Scheduler], None]:
-    """A sabotage that overwrites fields of one sequence."""
+    """Return a sabotage that overwrites fields of one sequence."""
 
     def sabotage(scheduler: Scheduler) -> None:
         for name, value in values.items():
@@ -68,7 +68,7 @@ def setting(request_id: str, **values: Any) -> Callable[[Scheduler], None]:
 
 
 def moving(request_id: str, **steps: int) -> Callable[[Scheduler], None]:
-    """A sabotage that moves counters of one sequence."""
+    """Return a sabotage that moves counters of one sequence."""
 
     def sabotage(scheduler: Scheduler) -> None:
         for name, step in steps.items():
@@ -79,7 +79,7 @@ def moving(request_id: str, **steps: int) -> Callable[[Scheduler], None]:
 
 
 def planning(**values: Any) -> Callable[[Scheduler], None]:
-    """A sabotage that overwrites parts of the plan in flight."""
+    """Return a sabotage that overwrites parts of the plan in flight."""
 
     def sabotage(scheduler: Scheduler) -> None:
         step = scheduler.in_flight[0]
@@ -102,7 +102,7 @@ def launching(*plans: tuple[int, int | None]) -> Callable[[Scheduler], None]:
 
 
 def put(scheduler: Scheduler, one: Sequence, group: int, index: int, block: int) -> None:
-    """Let a table name another block, with all counts right."""
+    """Put another block into a table, with correct reference counts."""
     pool = scheduler.kv.pool
     pool.release(one.tables[group][index])
     pool.ref_counts[block] += 1
@@ -154,7 +154,7 @@ def another_block_in_the_middle_of_a(scheduler: Scheduler, group: int, owner: st
 
 
 def adapter_slots(scheduler: Scheduler) -> AdapterSlots:
-    """The limiter that counts adapters."""
+    """Return the limiter that counts adapters."""
     return next(each for each in scheduler.limiters if isinstance(each, AdapterSlots))
 
 
@@ -282,8 +282,8 @@ def test_a_broken_invariant_is_found(message: str, sabotage: Callable[[Scheduler
         check_integrity(scheduler)
 
 
-def test_no_invariant_is_without_its_sabotage() -> None:
-    """Each message in check.py is the message of a case above."""
+def test_every_invariant_has_a_case() -> None:
+    """Each message in check.py occurs in a case above."""
     templates = [
         call.args[1].value
         for call in ast.walk(ast.parse(inspect.getsource(check)))
@@ -294,7 +294,7 @@ def test_no_invariant_is_without_its_sabotage() -> None:
     ]
     assert len(templates) > 40
     for template in templates:
-        # The words of a message between its placeholders must stand in a case in their order.
+        # A case must contain the words between the placeholders, in their order.
         words = [word for word in re.split(r"\{.*?\}", str(template)) if word.strip()]
         pattern = ".*".join(re.escape(word.strip(" :,")) for word in words)
         assert any(re.search(pattern, message) for message, _ in CASES), template

@@ -1,4 +1,4 @@
-"""Settings are checked before anything is built from them."""
+"""The core's settings are checked when they are made."""
 
 from typing import Any
 
@@ -45,19 +45,19 @@ def test_the_defaults_work_together() -> None:
 
 
 @pytest.mark.parametrize(("settings", "message"), BAD, ids=[message for _, message in BAD])
-def test_what_cannot_work_is_refused_by_name_and_number(
+def test_a_bad_setting_is_rejected_with_its_name_and_value(
     settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         CoreConfig(**{"num_blocks": 10, "max_model_len": 10, **settings})
 
 
-def test_full_attention_reads_from_the_beginning() -> None:
+def test_without_a_window_a_query_reads_all_positions() -> None:
     assert [KVGroup().first_needed(position) for position in (0, 1, 1000)] == [0, 0, 0]
 
 
-def test_a_window_counts_the_query_itself() -> None:
-    """With a window of 4, position 4 reads 1, 2, 3 and 4."""
+def test_a_window_includes_the_query_itself() -> None:
+    """A query at position 4 with a window of 4 reads 1, 2, 3 and 4."""
     group = KVGroup(window=4)
     assert [group.first_needed(position) for position in (0, 3, 4, 5)] == [0, 0, 1, 2]
     assert [KVGroup(window=1).first_needed(position) for position in (0, 1, 7)] == [0, 1, 7]
