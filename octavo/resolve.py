@@ -85,7 +85,7 @@ def resolve(
         prefix_caching=arguments.enable_prefix_caching,
         chunked_prefill=arguments.enable_chunked_prefill,
         long_prefill_tokens=arguments.long_prefill_token_threshold,
-        told_prompt_tokens=_told_tokens(spec) if arguments.enable_chunked_prefill else 0,
+        prompt_logprob_tokens=_told_tokens(spec) if arguments.enable_chunked_prefill else 0,
         policy=arguments.scheduling_policy,
         ageing_seconds=arguments.priority_ageing_seconds,
         max_num_waiting=arguments.max_num_queued_reqs,

@@ -126,7 +126,7 @@ def test_texts_and_usage_are_whole_after_a_death(fake: AsyncLLM, gate: Path) -> 
         assert last.outputs[0].text
         assert last.metrics is not None
         assert last.metrics.num_output_tokens == 60
-        assert last.metrics.held_seconds["restart"] > 0
+        assert last.metrics.wait_seconds["restart"] > 0
         assert (
             last.outputs[0].token_ids
             == (await collect(fake, [1, 2, 3], LONG))[-1].outputs[0].token_ids

@@ -85,7 +85,7 @@ def test_ten_kills_under_fifty_streams_lose_no_token_and_repeat_none() -> None:
             assert client.restarts.num_restarts == NUM_KILLS
             told = [end.stats for end in caller.ends.values() if end.stats is not None]
             assert len(told) == len(caller.ends)
-            assert max(stats.held_seconds.get(RESTART, 0.0) for stats in told) > 0
+            assert max(stats.wait_seconds.get(RESTART, 0.0) for stats in told) > 0
             assert {stats.num_output_tokens for stats in told} == {500}
 
         run(world)

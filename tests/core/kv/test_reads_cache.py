@@ -1,4 +1,4 @@
-"""A request that wants its prompt's log-probabilities computes every position of the prompt."""
+"""Requests that must compute their whole prompt: their results need every position."""
 
 from array import array
 
@@ -14,13 +14,13 @@ PROMPT = array("i", range(20))
 
 
 def ask(name: str, prompt_logprobs: int | None = None, parent: str | None = None) -> Request:
-    """The same prompt each time."""
+    """Return a request with the same prompt each time."""
     sampling = SamplingParams(max_tokens=40, prompt_logprobs=prompt_logprobs)
     return Request(name, PROMPT, sampling, 0.0, parent_id=parent, eos_token_ids=(9, 3))
 
 
 def advance(scheduler: Scheduler) -> StepPlan:
-    """One step in which everything that samples gets token 1."""
+    """Run one step in which every sample is token 1, and return its plan."""
     plan = scheduler.schedule(0.0)
     assert plan is not None
     tokens = tuple(1 if samples else NO_TOKEN for samples in plan.samples)
@@ -31,7 +31,7 @@ def advance(scheduler: Scheduler) -> StepPlan:
 @pytest.mark.parametrize("groups", [(KVGroup(),), (KVGroup(), KVGroup(8))])
 @pytest.mark.parametrize("parent", [None, "first"])
 @pytest.mark.parametrize(("prompt_logprobs", "start"), [(None, 16), (0, 0)])
-def test_only_a_reader_is_given_what_others_computed(
+def test_prompt_logprobs_bypass_the_cache_and_the_parent(
     groups: tuple[KVGroup, ...], parent: str | None, prompt_logprobs: int | None, start: int
 ) -> None:
     scheduler = Scheduler(CoreConfig(64, 64, 4, groups), b"key")
@@ -43,25 +43,25 @@ def test_only_a_reader_is_given_what_others_computed(
     assert dict(zip(plan.slots, plan.starts, strict=True))[plan.opened[0].slot] == expected
 
 
-def test_it_does_not_wait_for_a_prefix_in_the_making() -> None:
+def test_prompt_logprobs_do_not_wait_for_a_prefix_that_is_being_computed() -> None:
     scheduler = Scheduler(CoreConfig(64, 64, 4, max_num_batched_tokens=8), b"key")
     scheduler.add(ask("first"), 0.0)
     advance(scheduler)
     scheduler.add(ask("second", 0), 0.0)
     while len(scheduler.running) < 2:
         advance(scheduler)
-        assert not scheduler.queue.held
+        assert not scheduler.queue.following
 
 
 @pytest.mark.parametrize(("pooling", "reads"), [("last", True), ("mean", False), ("cls", False)])
-def test_an_embedding_of_more_than_the_last_token_reads_nothing(
+def test_an_embedding_of_more_than_the_last_token_bypasses_the_cache(
     pooling: Pooling, reads: bool
 ) -> None:
     request = Request("it", PROMPT, SamplingParams(pooling=pooling), 0.0)
     assert request.reads_cache == reads
 
 
-def test_others_read_what_it_has_computed() -> None:
+def test_others_hit_the_blocks_of_a_request_with_prompt_logprobs() -> None:
     scheduler = Scheduler(CoreConfig(64, 64, 4), b"key")
     scheduler.add(ask("first", 0), 0.0)
     advance(scheduler)
@@ -69,7 +69,7 @@ def test_others_read_what_it_has_computed() -> None:
     assert advance(scheduler).starts == (20, 16)
 
 
-def test_a_new_slot_is_told_what_ends_it() -> None:
+def test_a_new_slot_has_all_its_stop_ids() -> None:
     scheduler = Scheduler(CoreConfig(64, 64, 4), b"key")
     scheduler.add(ask("first"), 0.0)
     assert advance(scheduler).opened[0].stop_ids == (3, 9)

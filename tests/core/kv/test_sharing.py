@@ -11,14 +11,14 @@ HYBRID = (KVGroup(), KVGroup(window=6))
 
 
 def timeline(rig: Rig, request_id: str) -> RequestStats:
-    """The statistics that came with a request's end."""
+    """Return the statistics in a request's last event."""
     stats = rig.end_of(request_id).stats
     assert stats is not None
     return stats
 
 
 def planned(rig: Rig) -> StepPlan:
-    """The next plan, which must not be empty."""
+    """Return the next plan, which must not be empty."""
     plan = rig.plan()
     assert plan is not None
     return plan
@@ -28,7 +28,7 @@ def planned(rig: Rig) -> StepPlan:
 
 
 @pytest.mark.parametrize("prompt", [7, 8, 9, 15, 16, 17])
-def test_a_prompt_seen_before_is_computed_from_its_last_whole_block_on(prompt: int) -> None:
+def test_a_cached_prompt_is_computed_from_its_last_whole_block_on(prompt: int) -> None:
     rig = Rig()
     rig.add("first", prompt, max_tokens=3)
     rig.finish()
@@ -41,7 +41,7 @@ def test_a_prompt_seen_before_is_computed_from_its_last_whole_block_on(prompt: i
     assert timeline(rig, "second").num_cached_tokens == cached
 
 
-def test_a_conversation_goes_on_where_its_last_turn_ended() -> None:
+def test_the_next_turn_of_a_conversation_reuses_the_last_one() -> None:
     rig = Rig()
     rig.add("turn", 6, max_tokens=7)
     answer = rig.finish()["turn"]
@@ -49,7 +49,7 @@ def test_a_conversation_goes_on_where_its_last_turn_ended() -> None:
     assert rig.chunks(rig.plan()) == {"next": (12, 3)}
 
 
-def test_scopes_share_nothing() -> None:
+def test_cache_scopes_share_nothing() -> None:
     rig = Rig()
     rig.add("first", 9, max_tokens=1, cache_scope="one")
     rig.finish()
@@ -60,51 +60,51 @@ def test_scopes_share_nothing() -> None:
 # followers
 
 
-def test_equal_prompts_that_come_together_are_computed_once() -> None:
+def test_equal_prompts_that_arrive_together_are_computed_once() -> None:
     rig = Rig(long_prefill_tokens=8)
     rig.add("first", 17, max_tokens=2)
     rig.add("second", 17, max_tokens=2)
     assert rig.chunks(rig.plan()) == {"first": (0, 8)}
-    assert rig.held == ["second"]
+    assert rig.following == ["second"]
     rig.land()
     rig.step()
-    assert rig.held == [], "the whole common prefix of 16 is there"
+    assert rig.following == [], "the whole common prefix of 16 is there"
     assert rig.chunks(rig.plan()) == {"first": (16, 1), "second": (16, 1)}
     rig.land()
     outputs = rig.finish()
     assert outputs["first"] == outputs["second"]
-    assert timeline(rig, "second").held_seconds[PREFIX] == 1.0
+    assert timeline(rig, "second").wait_seconds[PREFIX] == 1.0
 
 
-def test_a_follower_is_let_go_when_the_one_it_follows_is_aborted() -> None:
+def test_a_follower_returns_to_the_queue_when_its_source_is_aborted() -> None:
     rig = Rig(long_prefill_tokens=8)
     rig.add("first", 17)
     rig.add("second", 17, max_tokens=2)
     rig.step()
-    assert rig.held == ["second"]
+    assert rig.following == ["second"]
     rig.abort("first")
-    assert (rig.held, rig.waiting) == ([], ["second"])
+    assert (rig.following, rig.waiting) == ([], ["second"])
     assert rig.chunks(rig.plan()) == {"second": (8, 8)}
 
 
-def test_a_follower_is_let_go_when_the_one_it_follows_is_preempted() -> None:
+def test_a_follower_returns_to_the_queue_when_its_source_is_preempted() -> None:
     rig = Rig(long_prefill_tokens=8, max_num_seqs=2, policy="priority")
     rig.add("first", 33, priority=5, max_tokens=2)
     rig.add("second", 33, priority=6, max_tokens=2)
     rig.step()
-    assert (rig.running, rig.held) == (["first"], ["second"])
+    assert (rig.running, rig.following) == (["first"], ["second"])
     rig.add("urgent", tokens(9, 2), priority=1)
     rig.add("urgent too", tokens(9, 3), priority=1)
     rig.step()
-    assert (rig.running, rig.held) == (["urgent", "first"], ["second"])
+    assert (rig.running, rig.following) == (["urgent", "first"], ["second"])
     rig.step()
     assert rig.running == ["urgent", "urgent too"]
-    assert (rig.held, rig.waiting) == ([], ["first", "second"])
+    assert (rig.following, rig.waiting) == ([], ["first", "second"])
     outputs = rig.finish()
     assert outputs["first"] == outputs["second"] == expected_output(tokens(33), 2)
 
 
-def test_a_follower_that_is_aborted_is_forgotten_by_the_one_it_follows() -> None:
+def test_an_aborted_follower_is_not_returned_to_the_queue() -> None:
     rig = Rig(long_prefill_tokens=8)
     rig.add("first", 17, max_tokens=2)
     rig.add("second", 17, max_tokens=2)
@@ -113,25 +113,25 @@ def test_a_follower_that_is_aborted_is_forgotten_by_the_one_it_follows() -> None
     assert list(rig.finish()) == ["second", "first"]
 
 
-def test_a_follower_of_a_shorter_prefix_is_let_go_earlier() -> None:
+def test_a_follower_of_a_shorter_prefix_is_released_earlier() -> None:
     rig = Rig(long_prefill_tokens=8)
     rig.add("first", 25, max_tokens=2)
     rig.add("short", [*tokens(8), 1], max_tokens=2)
     rig.add("long", 25, max_tokens=2)
     rig.step()
-    assert (rig.held, rig.waiting) == (["long"], ["short"])
+    assert (rig.following, rig.waiting) == (["long"], ["short"])
 
 
 # forks
 
 
-def test_siblings_share_the_prompts_blocks_and_copy_the_partial_one() -> None:
+def test_forks_share_full_blocks_and_copy_the_partial_one() -> None:
     rig = Rig(prefix_caching=False)
     rig.add("parent", 10, max_tokens=4)
     rig.add("one", [*tokens(10), 1], parent_id="parent", max_tokens=4)
     rig.add("two", [*tokens(10), 2], parent_id="parent", max_tokens=4)
     assert list(rig.chunks(rig.plan())) == ["parent"]
-    assert rig.held == ["one", "two"], "held until the parent has computed what they share"
+    assert rig.following == ["one", "two"], "until the parent has computed what they share"
     rig.land()
     plan = planned(rig)
     assert rig.chunks(plan) == {"parent": (10, 1), "one": (10, 1), "two": (10, 1)}
@@ -145,7 +145,7 @@ def test_siblings_share_the_prompts_blocks_and_copy_the_partial_one() -> None:
     assert timeline(rig, "one").num_cached_tokens == 10
 
 
-def test_a_fork_of_a_parent_that_is_gone_computes_what_the_cache_has_not() -> None:
+def test_a_fork_of_a_finished_parent_computes_what_is_not_cached() -> None:
     for caching, start in ((True, 8), (False, 0)):
         rig = Rig(prefix_caching=caching)
         rig.add("parent", 10, max_tokens=1)
@@ -154,16 +154,16 @@ def test_a_fork_of_a_parent_that_is_gone_computes_what_the_cache_has_not() -> No
         assert rig.chunks(rig.plan()) == {"fork": (start, 10 - start)}
 
 
-def test_a_fork_that_waits_while_its_parent_ends_runs_alone() -> None:
+def test_a_fork_whose_parent_ends_while_it_waits_runs_alone() -> None:
     rig = Rig(prefix_caching=False)
     rig.add("parent", 10, max_tokens=1)
     rig.add("fork", 10, parent_id="parent", max_tokens=2)
     rig.step()
-    assert (rig.held, rig.ends()) == ([], {"parent": "length"})
+    assert (rig.following, rig.ends()) == ([], {"parent": "length"})
     assert rig.chunks(rig.plan()) == {"fork": (0, 10)}
 
 
-def test_a_fork_of_a_decoding_parent_takes_generated_tokens_too() -> None:
+def test_a_fork_of_a_decoding_parent_shares_generated_tokens_too() -> None:
     rig = Rig(prefix_caching=False)
     rig.add("parent", 6, max_tokens=12)
     for _ in range(6):
@@ -177,7 +177,7 @@ def test_a_fork_of_a_decoding_parent_takes_generated_tokens_too() -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_many_forks_in_a_pool_that_is_too_small_come_out_right(depth: int) -> None:
+def test_many_forks_in_a_small_pool_have_the_right_output(depth: int) -> None:
     rig = Rig(num_blocks=10, pipeline_depth=depth)
     rig.add("0", 9, max_tokens=12)
     for number in range(1, 5):
@@ -195,7 +195,7 @@ def test_many_forks_in_a_pool_that_is_too_small_come_out_right(depth: int) -> No
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("groups", [HYBRID, (KVGroup(window=3),), (KVGroup(window=4), KVGroup())])
-def test_windowed_layers_come_out_right_and_hold_no_more_than_they_read(
+def test_windowed_layers_have_the_right_output_and_hold_only_their_window(
     groups: tuple[KVGroup, ...], depth: int
 ) -> None:
     rig = Rig(groups=groups, pipeline_depth=depth, max_num_batched_tokens=6)
@@ -210,7 +210,7 @@ def test_windowed_layers_come_out_right_and_hold_no_more_than_they_read(
     assert rig.scheduler.kv.pool.num_free == 63
 
 
-def test_a_windowed_prefix_is_hit_with_nulls_where_nobody_reads() -> None:
+def test_a_hit_of_a_windowed_prefix_has_null_blocks_outside_the_window() -> None:
     rig = Rig(groups=HYBRID)
     rig.add("first", 17, max_tokens=1)
     rig.finish()
@@ -225,7 +225,7 @@ def test_a_windowed_prefix_is_hit_with_nulls_where_nobody_reads() -> None:
     assert rig.finish()["second"] == expected_output(tokens(17), 2)
 
 
-def test_a_fork_behind_its_parents_window_computes_anew() -> None:
+def test_a_fork_before_its_parents_window_computes_its_own_kv() -> None:
     rig = Rig(groups=HYBRID, prefix_caching=False)
     rig.add("parent", 8, max_tokens=30)
     for _ in range(12):
@@ -248,19 +248,19 @@ def test_a_reset_while_running_shares_nothing_old_and_changes_no_output() -> Non
     rig.land()
     rig.add("third", 13, max_tokens=6)
     rig.plan()
-    assert rig.held == ["third"], "what is computed since is shared again"
+    assert rig.following == ["third"], "blocks computed since then are shared again"
     rig.land()
     outputs = rig.finish()
     assert outputs["first"] == outputs["second"] == expected_output(tokens(17), 6)
     assert timeline(rig, "third").num_cached_tokens == 12
 
 
-def test_a_reset_lets_followers_down_gently() -> None:
+def test_a_follower_survives_a_reset() -> None:
     rig = Rig(long_prefill_tokens=8)
     rig.add("first", 17, max_tokens=2)
     rig.add("second", 17, max_tokens=2)
     rig.step()
-    assert rig.held == ["second"]
+    assert rig.following == ["second"]
     rig.scheduler.reset_prefix_cache()
     outputs = rig.finish()
     assert outputs["first"] == outputs["second"]

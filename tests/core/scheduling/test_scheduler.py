@@ -1,4 +1,4 @@
-"""Scheduling: who computes what, in which order, within which limits."""
+"""The scheduler: what each step computes, in which order, within which limits."""
 
 from typing import Any
 
@@ -15,14 +15,14 @@ from tests.core.make import Rig, counting, expected_output, tokens
 
 @pytest.mark.parametrize("prompt", [3, 4, 5, 7, 8, 9, 15, 16, 17])
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_a_prompt_of_about_whole_blocks_comes_out_right(prompt: int, depth: int) -> None:
+def test_prompts_around_a_block_border_have_the_right_output(prompt: int, depth: int) -> None:
     rig = Rig(pipeline_depth=depth)
     rig.add("a", prompt, max_tokens=9)
     assert rig.finish() == {"a": expected_output(tokens(prompt), 9)}
     assert rig.scheduler.kv.pool.num_free == 63
 
 
-def test_a_long_prompt_is_computed_in_pieces_of_the_budget() -> None:
+def test_a_long_prompt_is_computed_in_chunks_of_the_budget() -> None:
     rig = Rig(max_num_batched_tokens=4)
     rig.add("a", 10, max_tokens=2)
     plans = []
@@ -41,7 +41,7 @@ def test_a_cap_on_long_prefills_leaves_room_for_others() -> None:
     assert rig.chunks(rig.plan()) == {"long": (6, 6), "other": (4, 1)}
 
 
-def test_those_that_run_come_before_those_that_wait() -> None:
+def test_running_sequences_are_planned_before_waiting_ones() -> None:
     rig = Rig(max_num_batched_tokens=8)
     rig.add("first", 6)
     rig.step()
@@ -49,17 +49,17 @@ def test_those_that_run_come_before_those_that_wait() -> None:
     assert rig.chunks(rig.plan()) == {"first": (6, 1), "second": (0, 7)}
 
 
-def test_an_uncut_prompt_waits_until_the_budget_has_room_for_all_of_it() -> None:
+def test_without_chunked_prefill_a_prompt_waits_for_budget_for_all_of_it() -> None:
     rig = Rig(max_num_batched_tokens=8, chunked_prefill=False)
     rig.add("first", 6, max_tokens=2)
     rig.add("second", tokens(6, family=2), max_tokens=2)
     assert rig.chunks(rig.plan()) == {"first": (0, 6)}
-    assert rig.scheduler.stats.recent[-1].held_by == stats.BUDGET
+    assert rig.scheduler.stats.recent[-1].blocked_by == stats.BUDGET
     rig.land()
     assert rig.chunks(rig.plan()) == {"first": (6, 1), "second": (0, 6)}
 
 
-def test_nothing_more_is_planned_once_the_last_token_is_on_its_way() -> None:
+def test_nothing_is_planned_after_the_last_token() -> None:
     rig = Rig(pipeline_depth=3)
     rig.add("a", 5, max_tokens=2)
     assert rig.chunks(rig.plan()) == {"a": (0, 5)}
@@ -67,7 +67,7 @@ def test_nothing_more_is_planned_once_the_last_token_is_on_its_way() -> None:
     assert rig.plan() is None
 
 
-def test_resumption_computes_what_was_emitted_and_goes_on_behind_it() -> None:
+def test_a_resumed_request_continues_after_its_emitted_tokens() -> None:
     whole = expected_output(tokens(7), 8)
     for depth in (1, 2):
         for count in range(1, 8):
@@ -79,7 +79,7 @@ def test_resumption_computes_what_was_emitted_and_goes_on_behind_it() -> None:
             assert rig.end_of("a").stats.num_output_tokens == 8  # type: ignore[union-attr]
 
 
-def test_an_ending_token_ends_it_even_in_the_middle_of_a_pipeline() -> None:
+def test_a_stop_token_ends_a_sequence_with_steps_in_flight() -> None:
     for depth in (1, 2, 3):
         rig = Rig(model=counting, pipeline_depth=depth)
         rig.add("a", 5, max_tokens=20, stop_token_ids=(8,), eos_token_ids=(7,), min_tokens=3)
@@ -90,13 +90,13 @@ def test_an_ending_token_ends_it_even_in_the_middle_of_a_pipeline() -> None:
         assert rig.end_of("b").stop_token == 8
 
 
-def test_a_payload_rides_on_the_event_even_of_a_chunk_that_samples_nothing() -> None:
+def test_a_chunk_that_samples_nothing_can_have_a_payload() -> None:
     rig = Rig(max_num_batched_tokens=4)
-    rig.worker.payloads["a"] = {"what": "ever"}
+    rig.worker.payloads["a"] = {"any": "thing"}
     rig.add("a", 6, max_tokens=2)
     rig.finish()
     assert [(len(event.tokens), event.payload) for event in rig.events] == [
-        (count, {"what": "ever"}) for count in (0, 1, 1)
+        (count, {"any": "thing"}) for count in (0, 1, 1)
     ]
 
 
@@ -111,7 +111,7 @@ def test_first_come_first_served() -> None:
     assert list(rig.ends()) == ["a", "b", "c"]
 
 
-def test_the_more_urgent_goes_first() -> None:
+def test_the_more_urgent_request_goes_first() -> None:
     rig = Rig(max_num_seqs=1, policy="priority")
     for name, priority in (("c", 3), ("a", -1), ("b", 2)):
         rig.add(name, tokens(5, family=ord(name)), max_tokens=1, priority=priority)
@@ -119,7 +119,7 @@ def test_the_more_urgent_goes_first() -> None:
     assert list(rig.ends()) == ["a", "b", "c"]
 
 
-def test_one_that_waited_long_enough_goes_before_a_more_urgent_one() -> None:
+def test_with_ageing_a_long_wait_outweighs_priority() -> None:
     rig = Rig(max_num_seqs=1, policy="priority", ageing_seconds=2.0)
     for name, priority, arrival in (("urgent", 0, 5.0), ("old", 2, 0.0), ("new", 2, 4.0)):
         family = len(name)
@@ -128,7 +128,7 @@ def test_one_that_waited_long_enough_goes_before_a_more_urgent_one() -> None:
     assert list(rig.ends()) == ["old", "urgent", "new"]
 
 
-def test_an_older_sequence_that_is_admitted_late_still_runs_first() -> None:
+def test_an_older_sequence_that_is_admitted_later_is_planned_first() -> None:
     rig = Rig(max_num_batched_tokens=4)
     rig.add("young", tokens(4, family=2), arrival=5.0)
     rig.step()
@@ -138,11 +138,11 @@ def test_an_older_sequence_that_is_admitted_late_still_runs_first() -> None:
     assert list(rig.chunks(rig.plan())) == ["old", "young"]
 
 
-# displacement
+# preemption for more urgent requests
 
 
 def displacing(**settings: Any) -> Rig:
-    """Two that are not urgent run."""
+    """Return a rig in which two sequences run that are not urgent."""
     rig = Rig(policy="priority", **settings)
     rig.add("one", tokens(8, family=2), priority=5, max_tokens=8)
     rig.add("two", tokens(8, family=3), priority=6, max_tokens=8)
@@ -151,7 +151,7 @@ def displacing(**settings: Any) -> Rig:
     return rig
 
 
-def test_an_urgent_one_takes_the_place_of_the_least_urgent() -> None:
+def test_an_urgent_request_takes_the_slot_of_the_least_urgent() -> None:
     rig = displacing(max_num_seqs=2)
     rig.add("urgent", 8, priority=1, max_tokens=8)
     rig.step()
@@ -161,7 +161,7 @@ def test_an_urgent_one_takes_the_place_of_the_least_urgent() -> None:
     assert rig.scheduler.stats.num_preemptions == 1
 
 
-def test_an_urgent_one_takes_the_blocks_of_as_many_as_it_needs() -> None:
+def test_an_urgent_request_preempts_as_many_as_it_needs_blocks() -> None:
     rig = displacing(num_blocks=9)
     rig.add("urgent", 25, priority=1, max_tokens=8)
     rig.step()
@@ -169,21 +169,21 @@ def test_an_urgent_one_takes_the_blocks_of_as_many_as_it_needs() -> None:
     rig.finish()
 
 
-def test_an_equally_urgent_one_waits() -> None:
+def test_an_equally_urgent_request_waits() -> None:
     rig = displacing(max_num_seqs=2)
     rig.add("equal", 8, priority=6)
     rig.step()
     assert (rig.running, rig.waiting) == (["one", "two"], ["equal"])
 
 
-def test_an_urgent_one_displaces_nobody_where_there_is_room() -> None:
+def test_an_urgent_request_preempts_nothing_if_there_is_room() -> None:
     rig = displacing()
     rig.add("urgent", 8, priority=1)
     rig.step()
     assert rig.running == ["urgent", "one", "two"]
 
 
-def test_an_urgent_one_displaces_nobody_while_its_adapter_has_no_slot() -> None:
+def test_an_urgent_request_preempts_nothing_while_its_adapter_has_no_slot() -> None:
     rig = Rig(policy="priority", max_num_seqs=1, max_loras=1)
     rig.add("one", 8, priority=5, lora="x")
     rig.step()
@@ -192,8 +192,8 @@ def test_an_urgent_one_displaces_nobody_while_its_adapter_has_no_slot() -> None:
     assert (rig.running, rig.waiting) == (["one"], ["urgent"])
 
 
-def test_an_urgent_one_takes_over_what_one_it_displaces_has_computed() -> None:
-    """It does not wait for a prefix to be made by one that may itself be kept waiting."""
+def test_an_urgent_request_hits_the_blocks_of_the_one_it_preempts() -> None:
+    """An urgent request does not follow a less urgent one, which may have to wait itself."""
     rig = Rig(policy="priority", max_num_seqs=1, max_num_batched_tokens=4)
     rig.add("one", 12, priority=5, max_tokens=2)
     rig.step()
@@ -212,7 +212,7 @@ def test_an_urgent_one_takes_over_what_one_it_displaces_has_computed() -> None:
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("caching", [True, False])
-def test_when_blocks_run_out_the_last_gives_way_and_all_come_out_right(
+def test_when_blocks_run_out_the_last_is_preempted_and_all_outputs_are_right(
     depth: int, caching: bool
 ) -> None:
     rig = Rig(num_blocks=9, pipeline_depth=depth, prefix_caching=caching)
@@ -231,7 +231,7 @@ def test_when_blocks_run_out_the_last_gives_way_and_all_come_out_right(
     assert all(each and bool(each.num_lost_tokens) == bool(each.num_preemptions) for each in others)
 
 
-def test_the_cache_gives_most_of_a_preempted_sequence_back() -> None:
+def test_a_preempted_sequence_finds_most_of_its_kv_in_the_cache() -> None:
     rig = Rig(num_blocks=8, max_num_seqs=2)
     rig.add("first", tokens(8, 1), max_tokens=9)
     rig.add("second", tokens(8, 2), max_tokens=9)
@@ -244,8 +244,8 @@ def test_the_cache_gives_most_of_a_preempted_sequence_back() -> None:
     assert rig.scheduler.stats.num_cached_tokens == timeline.num_recached_tokens
 
 
-def test_drafts_are_given_up_before_anybody_is_preempted() -> None:
-    """Position 7 is in a block that "a" has; its three guesses would need one more."""
+def test_drafts_are_given_up_before_a_sequence_is_preempted() -> None:
+    """Position 7 is in a block that "a" has; its three drafts would need another one."""
     rig = Rig(num_blocks=4, max_drafts=3, drafter=lambda known: (0, 0, 0))
     rig.add("a", 7, max_tokens=6)
     rig.add("b", tokens(3, 2), max_tokens=2)
@@ -255,35 +255,35 @@ def test_drafts_are_given_up_before_anybody_is_preempted() -> None:
     assert rig.scheduler.stats.num_preemptions == 0
 
 
-def test_a_share_of_the_blocks_is_kept_free_for_those_that_run() -> None:
+def test_an_admission_leaves_a_share_of_the_blocks_free() -> None:
     rig = Rig(num_blocks=20, watermark=0.5, prefix_caching=False)
     rig.add("a", 20)
     rig.add("b", 20)
     rig.step()
     assert (rig.running, rig.waiting) == (["a"], ["b"])
-    assert rig.scheduler.stats.recent[-1].held_by == stats.BLOCKS
+    assert rig.scheduler.stats.recent[-1].blocked_by == stats.BLOCKS
     rig.abort("a")
     rig.step()
-    assert rig.running == ["b"], "alone it may take what there is"
+    assert rig.running == ["b"], "a sequence that is alone may use all blocks"
 
 
 # adapters
 
 
-def test_one_whose_adapter_has_no_slot_is_overtaken() -> None:
+def test_a_request_whose_adapter_has_no_slot_is_overtaken() -> None:
     rig = Rig(max_loras=1)
     for name, lora in (("x1", "x"), ("y", "y"), ("x2", "x"), ("none", None)):
         rig.add(name, 5, lora=lora, max_tokens=3, cache_scope=name)
     rig.step()
     assert (rig.running, rig.waiting) == (["x1", "x2", "none"], ["y"])
-    assert rig.scheduler.stats.recent[-1].held_by == stats.ADAPTERS
+    assert rig.scheduler.stats.recent[-1].blocked_by == stats.ADAPTERS
     rig.finish()
     timeline = rig.end_of("y").stats
     assert timeline is not None
-    assert timeline.held_seconds == {stats.TURN: 1.0, stats.ADAPTERS: 3.0}
+    assert timeline.wait_seconds == {stats.TURN: 1.0, stats.ADAPTERS: 3.0}
 
 
-def test_only_so_many_are_looked_at_behind_one_that_is_passed_over(
+def test_only_so_many_sequences_behind_the_head_are_examined(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(scheduler, "MAX_PASSED_OVER", 2)
@@ -301,7 +301,7 @@ def test_only_so_many_are_looked_at_behind_one_that_is_passed_over(
 def test_the_head_is_overtaken_only_so_many_times(
     most: int, place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then nobody passes it: the adapter that runs runs out, and its own gets the slot."""
+    """The sequences of the running adapter finish at the bound, and the head gets its slot."""
     monkeypatch.setattr(scheduler, "MAX_OVERTAKEN", most)
     rig = Rig(max_loras=1, max_num_seqs=2)
     rig.add("x", 5, lora="x", max_tokens=3, cache_scope="x")  # so that one always runs
@@ -320,26 +320,26 @@ def _began(timeline: stats.RequestStats | None) -> float:
     return timeline.first_planned_at
 
 
-def test_a_head_that_lacks_blocks_is_not_matched_anew_until_enough_are_free() -> None:
-    """To look at a long prompt costs time; it is not spent while it cannot change anything."""
+def test_a_head_that_lacks_blocks_is_not_matched_again_until_enough_are_free() -> None:
+    """Matching a long prompt takes time, which is wasted while too few blocks are free."""
     rig = Rig(num_blocks=8, block_size=4)
     rig.add("a", 12, max_tokens=8)
     rig.add("big", tokens(20, 2), max_tokens=2)
-    match, looked_at = rig.scheduler.kv.match, []
+    match, examined = rig.scheduler.kv.match, []
 
     def observed(sequence: Sequence, parent: Sequence | None = None) -> Prefix:
-        looked_at.append(sequence.request_id)
+        examined.append(sequence.request_id)
         return match(sequence, parent)
 
     rig.scheduler.kv.match = observed  # type: ignore[method-assign]
     for _ in range(4):
         rig.step()
-    assert (looked_at, rig.waiting) == (["a", "big"], ["big"])
+    assert (examined, rig.waiting) == (["a", "big"], ["big"])
     rig.finish()
-    assert looked_at == ["a", "big", "big"]
+    assert examined == ["a", "big", "big"]
 
 
-def test_who_is_held_for_a_common_reason_is_not_overtaken() -> None:
+def test_a_head_that_lacks_blocks_is_not_overtaken() -> None:
     rig = Rig(num_blocks=8, prefix_caching=False)
     rig.add("a", 16, max_tokens=8)
     rig.add("big", 20, max_tokens=2)
@@ -352,7 +352,7 @@ def test_who_is_held_for_a_common_reason_is_not_overtaken() -> None:
 
 
 def test_a_slot_is_announced_as_freed_once_and_before_its_reuse() -> None:
-    """The worker refuses to open a slot that it was not told to forget, or to forget one twice."""
+    """The worker fails if a slot is opened before it is freed, or freed twice."""
     rig = Rig(max_num_seqs=1, pipeline_depth=2)
     for name in "abc":
         rig.add(name, 5, max_tokens=2)
@@ -369,10 +369,10 @@ def test_a_slot_is_announced_as_freed_once_and_before_its_reuse() -> None:
     assert rig.worker.rows == {}
 
 
-# results that break the protocol
+# results that violate the protocol
 
 
-def test_results_come_in_order_and_answer_every_chunk() -> None:
+def test_results_must_come_in_order_and_answer_every_chunk() -> None:
     rig = Rig()
     rig.add("a", 5)
     rig.plan()
@@ -394,9 +394,9 @@ def test_a_decoding_sequence_must_get_a_token() -> None:
         rig.scheduler.apply(StepResult(1, (-1,)), 0.0)
 
 
-def test_only_so_many_tokens_are_looked_at_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hashing and copying prompts takes time that a step must not spend without bound."""
-    monkeypatch.setattr(scheduler, "MAX_TOKENS_LOOKED_AT", 10)
+def test_only_so_many_tokens_are_examined_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hashing and copying prompts takes time, so a step bounds it."""
+    monkeypatch.setattr(scheduler, "MAX_EXAMINED_TOKENS", 10)
     rig = Rig()
     for number, name in enumerate("abc"):
         rig.add(name, tokens(8, number), max_tokens=4)
@@ -406,11 +406,11 @@ def test_only_so_many_tokens_are_looked_at_in_one_step(monkeypatch: pytest.Monke
     assert rig.running == ["a", "b", "c"]
 
 
-# displacing
+# preemption for more urgent requests, under pressure
 
 
-def test_nobody_is_displaced_for_one_that_would_not_fit_even_then() -> None:
-    """The most urgent one keeps its blocks; those of the others would not do."""
+def test_nothing_is_preempted_for_a_request_that_would_not_fit_even_then() -> None:
+    """The most urgent request keeps its blocks, and those of the other do not suffice."""
     rig = Rig(num_blocks=12, policy="priority", prefix_caching=False)
     rig.add("top", 24, priority=-2, max_tokens=8)
     rig.add("low", tokens(8, 2), priority=2, max_tokens=8)
@@ -421,8 +421,8 @@ def test_nobody_is_displaced_for_one_that_would_not_fit_even_then() -> None:
     assert (rig.running, rig.waiting) == (["top", "low"], ["middle"])
 
 
-def test_what_others_still_have_to_compute_is_kept_for_them() -> None:
-    """Two long prompts that fit one at a time are not begun together and then thrown out."""
+def test_an_admission_leaves_the_blocks_that_running_prompts_still_lack() -> None:
+    """Two long prompts that fit only one at a time are not started together and preempted."""
     rig = Rig(num_blocks=16, long_prefill_tokens=8, prefix_caching=False)
     rig.add("a", 40, max_tokens=2)
     rig.add("b", tokens(40, 2), max_tokens=2)
@@ -432,8 +432,8 @@ def test_what_others_still_have_to_compute_is_kept_for_them() -> None:
     assert rig.scheduler.stats.num_preemptions == 0
 
 
-def test_an_urgent_one_is_not_kept_waiting_by_a_long_prompt_that_uses_every_step() -> None:
-    """Seat and blocks it has; the tokens of the step go to it first."""
+def test_an_urgent_request_gets_tokens_before_a_long_prompt_that_uses_every_step() -> None:
+    """Slots and blocks are free; only the budget of the step is contended."""
     rig = Rig(policy="priority", max_num_batched_tokens=8, num_blocks=64)
     rig.add("low", 60, priority=2, max_tokens=2)
     rig.step()
@@ -445,18 +445,18 @@ def test_an_urgent_one_is_not_kept_waiting_by_a_long_prompt_that_uses_every_step
     assert list(rig.ends()) == ["urgent", "low"]
 
 
-def test_an_urgent_one_does_not_follow_one_that_is_less_so() -> None:
-    """The prefix they share is computed slowly there, if at all."""
+def test_an_urgent_request_does_not_follow_a_less_urgent_one() -> None:
+    """A less urgent source may compute the shared prefix slowly, or be preempted."""
     rig = Rig(policy="priority", max_num_batched_tokens=8)
     rig.add("low", 60, priority=2, max_tokens=2)
     rig.step()
     rig.add("urgent", 24, priority=0, max_tokens=2)
     rig.step()
-    assert (rig.held, rig.running) == ([], ["urgent", "low"])
+    assert (rig.following, rig.running) == ([], ["urgent", "low"])
     rig.finish()
 
 
-def test_an_urgent_one_follows_one_that_comes_before_it_and_displaces_nobody() -> None:
+def test_an_urgent_request_follows_an_earlier_one_and_preempts_nothing() -> None:
     rig = Rig(policy="priority", max_num_seqs=2, long_prefill_tokens=8)
     rig.add("leader", 32, priority=0, max_tokens=2)
     rig.step()
@@ -464,15 +464,15 @@ def test_an_urgent_one_follows_one_that_comes_before_it_and_displaces_nobody() -
     rig.step()
     rig.add("follower", 32, priority=0, max_tokens=2)
     rig.step()
-    assert (rig.running, rig.waiting, rig.held) == (["leader", "low"], ["follower"], [])
+    assert (rig.running, rig.waiting, rig.following) == (["leader", "low"], ["follower"], [])
     rig.finish()
     follower = rig.end_of("follower").stats
     assert follower is not None
     assert follower.num_cached_tokens == 28
 
 
-def test_the_urgent_take_the_last_blocks_and_the_least_urgent_gives_way() -> None:
-    """Of two that must grow now, the one that comes later gives its blocks to the other."""
+def test_after_an_urgent_admission_the_last_running_sequence_is_preempted() -> None:
+    """Two sequences must grow; the later one gives its blocks to the earlier one."""
     rig = Rig(policy="priority", num_blocks=8, prefix_caching=False)
     rig.add("a", 8, priority=2, max_tokens=4)
     rig.add("b", tokens(8, 2), priority=2, max_tokens=4)

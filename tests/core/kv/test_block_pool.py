@@ -6,7 +6,7 @@ from octavo.core.block_pool import NULL_BLOCK, BlockPool
 
 
 def full_pool(num_blocks: int = 5) -> tuple[BlockPool, list[int]]:
-    """A pool all of whose blocks are held."""
+    """Return a pool with no free block, and its blocks."""
     pool = BlockPool(num_blocks)
     blocks = pool.allocate(num_blocks - 1)
     assert blocks is not None
@@ -19,14 +19,14 @@ def test_a_pool_needs_a_block_besides_the_null_block() -> None:
         BlockPool(1)
 
 
-def test_the_null_block_is_never_handed_out() -> None:
+def test_the_null_block_is_never_allocated() -> None:
     pool, blocks = full_pool()
     assert blocks == [1, 2, 3, 4]
     assert NULL_BLOCK not in blocks
     assert pool.num_free == 0
 
 
-def test_an_allocation_is_whole_or_nothing() -> None:
+def test_an_allocation_is_all_or_nothing() -> None:
     pool = BlockPool(5)
     assert pool.allocate(5) is None
     assert pool.num_free == 4
@@ -37,7 +37,7 @@ def test_an_allocation_is_whole_or_nothing() -> None:
     assert pool.allocate(0) == []
 
 
-def test_a_block_is_free_when_its_last_holder_lets_go() -> None:
+def test_a_block_is_free_when_its_last_holder_releases_it() -> None:
     pool, _ = full_pool()
     pool.acquire(2)
     pool.release(2)
@@ -46,15 +46,15 @@ def test_a_block_is_free_when_its_last_holder_lets_go() -> None:
     assert (pool.num_free, pool.free_blocks()) == (1, [2])
 
 
-def test_letting_go_of_what_nobody_holds_is_a_defect() -> None:
+def test_releasing_a_free_block_is_an_error() -> None:
     pool, _ = full_pool()
     pool.release(1)
-    with pytest.raises(AssertionError, match="block 1 is released more often than held"):
+    with pytest.raises(AssertionError, match="block 1 is released more often than acquired"):
         pool.release(1)
 
 
-def test_blocks_without_a_label_go_out_first_the_newest_ahead() -> None:
-    """Nobody can want them, and the one written last is the likeliest to be in a fast cache."""
+def test_blocks_without_a_label_are_reused_first_beginning_with_the_newest() -> None:
+    """Blocks without a label cannot be shared, and the newest is likely to be in a CPU cache."""
     pool, _ = full_pool()
     pool.label(1, 0, b"one")
     pool.label(3, 0, b"three")
@@ -65,7 +65,7 @@ def test_blocks_without_a_label_go_out_first_the_newest_ahead() -> None:
     assert pool.find(0, b"one") == 1
 
 
-def test_labelled_blocks_go_out_longest_unused_first() -> None:
+def test_labelled_blocks_are_reused_longest_unused_first() -> None:
     pool, _ = full_pool()
     for block in (1, 2, 3, 4):
         pool.label(block, 0, b"%d" % block)
@@ -74,7 +74,7 @@ def test_labelled_blocks_go_out_longest_unused_first() -> None:
     assert pool.free_blocks() == [3, 1, 4, 2]
 
 
-def test_a_hit_takes_a_free_block_out_of_the_list_wherever_it_stands() -> None:
+def test_a_hit_removes_a_free_block_from_any_place_in_the_list() -> None:
     pool, _ = full_pool()
     for block in (1, 2, 3, 4):
         pool.label(block, 0, b"%d" % block)
@@ -85,7 +85,7 @@ def test_a_hit_takes_a_free_block_out_of_the_list_wherever_it_stands() -> None:
         assert pool.num_free == len(left)
 
 
-def test_a_hit_makes_a_block_the_newest_again() -> None:
+def test_a_hit_makes_a_block_the_most_recently_used() -> None:
     pool, _ = full_pool()
     for block in (1, 2):
         pool.label(block, 0, b"%d" % block)
@@ -95,13 +95,13 @@ def test_a_hit_makes_a_block_the_newest_again() -> None:
     assert pool.free_blocks() == [2, 1]
 
 
-def test_only_a_labelled_block_can_be_hit_while_it_is_free() -> None:
+def test_a_free_block_without_a_label_cannot_be_acquired() -> None:
     pool = BlockPool(3)
-    with pytest.raises(AssertionError, match="block 1 is free and has no content"):
+    with pytest.raises(AssertionError, match="block 1 is free and has no label"):
         pool.acquire(1)
 
 
-def test_a_block_stays_in_the_index_until_it_is_handed_out_again() -> None:
+def test_a_block_stays_in_the_index_until_it_is_allocated_again() -> None:
     pool, _ = full_pool(3)
     pool.label(1, 0, b"one")
     pool.release(1)
@@ -111,15 +111,15 @@ def test_a_block_stays_in_the_index_until_it_is_handed_out_again() -> None:
     assert pool.labels == [None, None, None]
 
 
-def test_a_block_keeps_its_first_name() -> None:
+def test_a_block_keeps_its_first_label() -> None:
     pool, _ = full_pool()
     pool.label(1, 0, b"one")
     pool.label(1, 0, b"two")
     assert (pool.find(0, b"one"), pool.find(0, b"two")) == (1, None)
 
 
-def test_a_content_keeps_its_first_block() -> None:
-    """Two sequences computed the same: the second copy stays private and is reused first."""
+def test_a_label_keeps_its_first_block() -> None:
+    """The second of two equal blocks stays private and is reused first."""
     pool, _ = full_pool()
     pool.label(1, 0, b"one")
     pool.label(2, 0, b"one")
@@ -127,7 +127,7 @@ def test_a_content_keeps_its_first_block() -> None:
     assert pool.labels[2] is None
 
 
-def test_groups_have_an_index_each() -> None:
+def test_each_group_has_its_own_index() -> None:
     pool = BlockPool(4, num_groups=2)
     pool.allocate(2)
     pool.label(1, 0, b"same")
@@ -136,12 +136,12 @@ def test_groups_have_an_index_each() -> None:
     assert (pool.indexed(0), pool.indexed(1)) == ({b"same": 1}, {b"same": 2})
 
 
-def test_only_a_held_block_gets_a_label() -> None:
-    with pytest.raises(AssertionError, match="block 1 is labelled while nobody holds it"):
+def test_a_free_block_cannot_be_labelled() -> None:
+    with pytest.raises(AssertionError, match="block 1 is labelled while it is free"):
         BlockPool(3).label(1, 0, b"one")
 
 
-def test_a_label_can_be_taken_back_once_or_twice() -> None:
+def test_removing_a_label_twice_is_the_same_as_once() -> None:
     pool, _ = full_pool()
     pool.label(1, 0, b"one")
     pool.unlabel(1)
@@ -152,7 +152,7 @@ def test_a_label_can_be_taken_back_once_or_twice() -> None:
     assert pool.free_blocks() == [1, 2]
 
 
-def test_clearing_the_labels_keeps_who_holds_what() -> None:
+def test_clearing_the_labels_keeps_the_reference_counts() -> None:
     pool, _ = full_pool(4)
     pool.label(1, 0, b"one")
     pool.label(2, 0, b"two")
@@ -164,14 +164,14 @@ def test_clearing_the_labels_keeps_who_holds_what() -> None:
     assert pool.find(0, b"other") == 1
 
 
-def test_a_torn_list_is_noticed() -> None:
+def test_a_broken_free_list_is_detected() -> None:
     pool = BlockPool(4)
     pool._previous[2] = 3
-    with pytest.raises(AssertionError, match="free list torn at block 2"):
+    with pytest.raises(AssertionError, match="the free list is broken at block 2"):
         pool.free_blocks()
 
 
-def test_a_list_that_goes_in_a_circle_is_walked_only_for_so_long() -> None:
+def test_walking_a_circular_free_list_ends() -> None:
     pool = BlockPool(4)
     pool._next[2], pool._previous[1] = 1, 2  # 0 → 1 → 2 → 1 …
     assert len(pool.free_blocks()) == pool.num_blocks + 1

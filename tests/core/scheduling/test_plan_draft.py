@@ -1,4 +1,4 @@
-"""Plans in the making, and plans on their way."""
+"""Plan drafts and plans in flight."""
 
 from octavo.core.plan_draft import InFlight, PlanDraft
 from octavo.core.sequence import Sequence
@@ -6,7 +6,7 @@ from tests.core.make import request
 
 
 def sequence(request_id: str, slot: int, prompt: int = 5) -> Sequence:
-    """A sequence in a slot, with nothing computed."""
+    """Return a sequence in a slot, with nothing computed."""
     made = Sequence(request(request_id, prompt), (0, 0.0, slot), prompt + 16, 0.0)
     made.slot = slot
     return made
@@ -29,8 +29,8 @@ def test_decoding_is_not_counted_as_prefill() -> None:
     assert draft.num_prefill_tokens == 0
 
 
-def test_drafts_ride_behind_the_last_expected_token() -> None:
-    """Those that the chunk is too short for are given up, not kept for later."""
+def test_drafts_follow_the_last_expected_token() -> None:
+    """Drafts that do not fit into the chunk are given up, not kept for later."""
     draft, one = PlanDraft(), sequence("a", 2)
     one.drafts = (7, 8, 9)
     draft.add_chunk(one, 7)
@@ -40,7 +40,7 @@ def test_drafts_ride_behind_the_last_expected_token() -> None:
     assert draft.drafts == [(2, (7, 8))]
 
 
-def test_drafts_that_get_no_room_at_all_are_not_in_the_plan() -> None:
+def test_drafts_without_room_in_the_chunk_are_not_in_the_plan() -> None:
     draft, one = PlanDraft(), sequence("a", 2)
     one.drafts = (7, 8, 9)
     draft.add_chunk(one, 5)
@@ -48,7 +48,7 @@ def test_drafts_that_get_no_room_at_all_are_not_in_the_plan() -> None:
     assert draft.drafts == []
 
 
-def test_drafts_wait_while_the_chunk_does_not_reach_them() -> None:
+def test_drafts_are_kept_while_the_chunk_does_not_reach_them() -> None:
     draft, one = PlanDraft(), sequence("a", 2)
     one.drafts = (7,)
     draft.add_chunk(one, 4)
@@ -61,19 +61,19 @@ def test_a_finished_draft_is_a_plan_of_parallel_tuples() -> None:
     draft = PlanDraft()
     draft.add_chunk(sequence("a", 4), 5)
     draft.add_chunk(sequence("b", 1), 2)
-    plan = draft.finish(9, [4, 3])
+    plan = draft.finish(9, (4, 3))
     assert (plan.step, plan.freed) == (9, (4, 3))
     assert (plan.slots, plan.starts, plan.counts) == ((4, 1), (0, 0), (5, 2))
     assert plan.samples == (True, False)
 
 
-def test_a_struck_chunk_is_nobodys() -> None:
+def test_a_dropped_chunk_has_no_sequence() -> None:
     draft, one, other = PlanDraft(), sequence("a", 0), sequence("b", 1)
     draft.add_chunk(one, 5)
     draft.add_chunk(other, 5)
-    flight = InFlight(draft.finish(1, []), draft.sequences, 3.0)
-    flight.strike(sequence("c", 2))
-    assert flight.sequences == [one, other]
-    flight.strike(one)
-    assert flight.sequences == [None, other]
-    assert flight.plan.slots == (0, 1)
+    step = InFlight(draft.finish(1, ()), draft.sequences, 3.0)
+    step.drop(sequence("c", 2))
+    assert step.sequences == [one, other]
+    step.drop(one)
+    assert step.sequences == [None, other]
+    assert step.plan.slots == (0, 1)

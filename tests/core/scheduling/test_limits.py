@@ -1,4 +1,4 @@
-"""The limiters, each alone."""
+"""The limiters, each on its own."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from octavo.core.limits import (
     Limiter,
     LongPrefill,
     OneInFlight,
+    PromptLogprobs,
     TokenBudget,
-    ToldPrompts,
     WholePrompt,
     limiters_for,
 )
@@ -20,12 +20,12 @@ from tests.core.make import config, request
 
 
 def sequence(request_id: str = "a", prompt: int = 5, **fields: Any) -> Sequence:
-    """A sequence that waits."""
+    """Return a waiting sequence."""
     made = request(request_id, prompt, **fields)
     return Sequence(made, (0, 0.0, 0), made.max_total, 0.0)
 
 
-def test_a_limiter_limits_nothing_by_itself() -> None:
+def test_the_base_class_limits_nothing() -> None:
     limiter, one = Limiter(), sequence()
     limiter.begin()
     assert limiter.refuse(one.request, 1000) is None
@@ -33,7 +33,7 @@ def test_a_limiter_limits_nothing_by_itself() -> None:
     assert limiter.clip(one, 7) == 7
     limiter.commit(one, 7)
     limiter.leave(one)
-    assert (limiter.reason, limiter.particular) == (stats.BUDGET, False)
+    assert (limiter.reason, limiter.may_be_passed) == (stats.BUDGET, False)
 
 
 def test_nothing_is_planned_behind_an_unknown_token_while_drafting() -> None:
@@ -43,11 +43,11 @@ def test_nothing_is_planned_behind_an_unknown_token_while_drafting() -> None:
     assert limiter.clip(one, 3) == 0
 
 
-def test_a_long_prefill_is_cut() -> None:
+def test_a_long_prefill_is_clipped() -> None:
     assert [LongPrefill(8).clip(sequence(), count) for count in (7, 8, 9, 1000)] == [7, 8, 8, 8]
 
 
-def test_a_budget_is_spent_and_renewed_each_step() -> None:
+def test_a_budget_is_used_up_and_renewed_each_step() -> None:
     budget, one = TokenBudget(10), sequence()
     assert (budget.clip(one, 4), budget.clip(one, 10), budget.clip(one, 11)) == (4, 10, 10)
     budget.commit(one, 7)
@@ -60,32 +60,32 @@ def test_a_budget_is_spent_and_renewed_each_step() -> None:
     assert budget.clip(one, 11) == 10
 
 
-def test_prompts_that_are_told_of_share_a_budget_of_their_own() -> None:
-    """Others do not touch it, nor what is behind a prompt's last token but one."""
-    limiter = ToldPrompts(8)
-    plain, told, more = sequence("p"), sequence("t", 20, prompt_logprobs=0), sequence("m", 6)
-    assert (limiter.clip(told, 20), limiter.clip(plain, 20)) == (8, 20)
-    told.num_planned = 7
-    limiter.commit(told, 7)
+def test_prompts_with_logprobs_share_a_budget() -> None:
+    """Other prompts do not use it, nor do positions from a prompt's last token on."""
+    limiter = PromptLogprobs(8)
+    plain, reporting, more = sequence("p"), sequence("t", 20, prompt_logprobs=0), sequence("m", 6)
+    assert (limiter.clip(reporting, 20), limiter.clip(plain, 20)) == (8, 20)
+    reporting.num_planned = 7
+    limiter.commit(reporting, 7)
     plain.num_planned = 5
     limiter.commit(plain, 5)
-    assert (limiter.clip(told, 13), limiter.clip(more, 6)) == (1, 6)
-    assert limiter.admits(told)
-    told.num_planned = 8
-    limiter.commit(told, 1)
-    assert limiter.clip(told, 12) == 0
-    assert [limiter.admits(each) for each in (told, plain)] == [False, True]
-    assert limiter.particular
-    told.num_planned = 19
-    assert limiter.clip(told, 1) == 1  # its row foretells no token of the prompt
+    assert (limiter.clip(reporting, 13), limiter.clip(more, 6)) == (1, 6)
+    assert limiter.admits(reporting)
+    reporting.num_planned = 8
+    limiter.commit(reporting, 1)
+    assert limiter.clip(reporting, 12) == 0
+    assert [limiter.admits(each) for each in (reporting, plain)] == [False, True]
+    assert limiter.may_be_passed
+    reporting.num_planned = 19
+    assert limiter.clip(reporting, 1) == 1  # the last token's row predicts no prompt token
     limiter.begin()
-    told.num_planned = 0
-    assert limiter.clip(told, 20) == 8
-    told.tokens.append(1)  # it was preempted, and told of all with its first token
-    assert limiter.clip(told, 21) == 21
+    reporting.num_planned = 0
+    assert limiter.clip(reporting, 20) == 8
+    reporting.tokens.append(1)  # preempted after its first token, when all was reported
+    assert limiter.clip(reporting, 21) == 21
 
 
-def test_an_uncut_prompt_is_all_or_nothing() -> None:
+def test_without_chunked_prefill_a_prompt_is_all_or_nothing() -> None:
     limiter, one = WholePrompt(8), sequence(prompt=5)
     assert [limiter.clip(one, count) for count in (4, 5)] == [0, 5]
     one.num_planned = 2
@@ -94,8 +94,8 @@ def test_an_uncut_prompt_is_all_or_nothing() -> None:
     assert limiter.clip(one, 1) == 1
 
 
-def test_a_prompt_that_may_not_be_cut_must_fit_in_one_step_with_its_output() -> None:
-    """After a preemption the output is computed with the prompt; the last token never is."""
+def test_without_chunked_prefill_prompt_and_output_must_fit_into_one_step() -> None:
+    """A preempted sequence computes its output with the prompt, except for the last token."""
     limiter = WholePrompt(8)
     assert limiter.refuse(request("a", 5, max_tokens=4), 9) is None
     refusal = limiter.refuse(request("a", 5, max_tokens=5), 10)
@@ -104,14 +104,14 @@ def test_a_prompt_that_may_not_be_cut_must_fit_in_one_step_with_its_output() -> 
         assert number in refusal
 
 
-def test_an_adapter_needs_slots_for_adapters() -> None:
+def test_an_adapter_needs_an_engine_with_adapter_slots() -> None:
     assert AdapterSlots(0).refuse(request("a", 5), 21) is None
     assert AdapterSlots(1).refuse(request("a", 5, lora="x"), 21) is None
     refusal = AdapterSlots(0).refuse(request("a", 5, lora="x"), 21)
     assert refusal == "adapter 'x' is asked for, but max_loras=0: the engine runs without"
 
 
-def test_adapters_share_their_slot_and_leave_it_with_the_last_user() -> None:
+def test_an_adapter_keeps_its_slot_until_its_last_sequence_leaves() -> None:
     slots = AdapterSlots(1)
     first, second = sequence("1", lora="x"), sequence("2", lora="x")
     other, none = sequence("3", lora="y"), sequence("4")
@@ -136,11 +136,11 @@ def test_adapters_share_their_slot_and_leave_it_with_the_last_user() -> None:
         ({}, [TokenBudget, AdapterSlots]),
         ({"max_drafts": 1}, [OneInFlight, TokenBudget, AdapterSlots]),
         ({"long_prefill_tokens": 1}, [LongPrefill, TokenBudget, AdapterSlots]),
-        ({"told_prompt_tokens": 1}, [TokenBudget, ToldPrompts, AdapterSlots]),
+        ({"prompt_logprob_tokens": 1}, [TokenBudget, PromptLogprobs, AdapterSlots]),
         ({"chunked_prefill": False}, [TokenBudget, WholePrompt, AdapterSlots]),
     ],
 )
-def test_a_configuration_gets_the_limiters_it_calls_for(
+def test_a_configuration_chooses_its_limiters(
     settings: dict[str, Any], kinds: list[type[Limiter]]
 ) -> None:
     assert [type(limiter) for limiter in limiters_for(config(**settings))] == kinds

@@ -1,4 +1,4 @@
-"""Drafts: guesses that are verified many at a time, and change nothing but the speed."""
+"""Drafts: tokens that are verified many at a time, and change nothing but the speed."""
 
 from collections.abc import Sequence
 
@@ -8,20 +8,18 @@ from tests.core.make import Drafter, Rig, counting, expected_output, scrambled, 
 
 
 def right(count: int) -> Drafter:
-    """A drafter whose first `count` guesses are right and whose others are wrong."""
+    """Return a drafter whose first `count` drafts are right and whose others are wrong."""
 
-    def guess(known: Sequence[int]) -> list[int]:
-        guesses = expected_output(known, 4)
-        return [g if index < count else g + 1 for index, g in enumerate(guesses)]
+    def draft(known: Sequence[int]) -> list[int]:
+        following = expected_output(known, 4)
+        return [token + (index >= count) for index, token in enumerate(following)]
 
-    return guess
+    return draft
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("num_right", [0, 1, 2, 4])
-def test_right_wrong_and_half_right_guesses_give_the_same_tokens(
-    num_right: int, depth: int
-) -> None:
+def test_the_tokens_do_not_depend_on_how_many_drafts_are_right(num_right: int, depth: int) -> None:
     rig = Rig(max_drafts=4, drafter=right(num_right), pipeline_depth=depth)
     rig.add("a", 6, max_tokens=16)
     rig.add("b", tokens(9, 2), max_tokens=11)
@@ -35,15 +33,15 @@ def test_right_wrong_and_half_right_guesses_give_the_same_tokens(
     assert bool(timeline.num_accepted_drafts) is bool(num_right)
 
 
-def test_right_guesses_save_steps() -> None:
+def test_right_drafts_save_steps() -> None:
     rig = Rig(max_drafts=4, drafter=right(4))
     rig.add("a", 6, max_tokens=16)
     rig.finish()
     assert [len(event.tokens) for event in rig.events] == [1, 5, 5, 5]
 
 
-def test_guesses_stop_where_the_sequence_does() -> None:
-    """With 3 tokens to go, two may be guessed: the last is sampled behind them."""
+def test_drafts_do_not_exceed_the_end_of_the_sequence() -> None:
+    """Two drafts are verified if 3 tokens are left; the last token is sampled after them."""
     rig = Rig(max_drafts=4, drafter=right(4))
     rig.add("a", 6, max_tokens=4)
     rig.step()
@@ -52,7 +50,7 @@ def test_guesses_stop_where_the_sequence_does() -> None:
     assert (rig.outputs()["a"], rig.ends()) == (expected_output(tokens(6), 4), {"a": "length"})
 
 
-def test_a_stop_token_among_right_guesses_cuts_off_the_rest() -> None:
+def test_a_stop_token_among_accepted_drafts_cuts_off_the_rest() -> None:
     rig = Rig(
         model=counting,
         max_drafts=4,
@@ -64,7 +62,7 @@ def test_a_stop_token_among_right_guesses_cuts_off_the_rest() -> None:
     assert rig.scheduler.kv.pool.num_free == 63
 
 
-def test_guesses_share_the_budget() -> None:
+def test_drafts_count_against_the_budget() -> None:
     rig = Rig(max_drafts=4, drafter=right(4), max_num_batched_tokens=7)
     rig.add("a", 3, max_tokens=16)
     rig.add("b", tokens(3, 2), max_tokens=16)
@@ -77,7 +75,7 @@ def test_guesses_share_the_budget() -> None:
     assert rig.finish()["b"] == expected_output(tokens(3, 2), 16)
 
 
-def test_nothing_flies_behind_a_guess() -> None:
+def test_nothing_is_planned_behind_drafts_in_flight() -> None:
     rig = Rig(max_drafts=4, drafter=right(2), pipeline_depth=3)
     rig.add("a", 6, max_tokens=16)
     rig.plan()
@@ -87,7 +85,7 @@ def test_nothing_flies_behind_a_guess() -> None:
     assert rig.plan() is None
 
 
-def test_wrong_guesses_are_written_over_and_never_offered_to_others() -> None:
+def test_rejected_drafts_are_overwritten_and_never_shared() -> None:
     rig = Rig(max_drafts=4, drafter=right(1), prefix_caching=True)
     rig.add("a", 6, max_tokens=16)
     answer = rig.finish()["a"]
@@ -96,7 +94,7 @@ def test_wrong_guesses_are_written_over_and_never_offered_to_others() -> None:
     assert rig.outputs()["b"] == expected_output([*tokens(6), *answer, 1], 4, scrambled)
 
 
-def test_more_guesses_than_were_asked_for_are_a_defect_of_the_worker() -> None:
+def test_a_worker_that_sends_too_many_drafts_is_detected() -> None:
     rig = Rig(max_drafts=1, drafter=right(4))
     rig.add("a", 6)
     rig.plan()
@@ -106,8 +104,8 @@ def test_more_guesses_than_were_asked_for_are_a_defect_of_the_worker() -> None:
         rig.land()
 
 
-def test_giving_up_guesses_leaves_the_known_tokens_in_the_plan() -> None:
-    """A cap of 3 has cut a token and three guesses to 3; without guesses the token still counts."""
+def test_giving_up_drafts_leaves_the_known_tokens_in_the_plan() -> None:
+    """A cap of 3 cuts a token and three drafts to 3; without the drafts, the token remains."""
     rig = Rig(num_blocks=4, max_drafts=3, drafter=lambda known: (0, 0, 0), long_prefill_tokens=3)
     rig.add("a", 7, max_tokens=6)
     rig.step()
@@ -118,8 +116,8 @@ def test_giving_up_guesses_leaves_the_known_tokens_in_the_plan() -> None:
     assert rig.chunks(rig.plan()) == {"a": (7, 1), "b": (3, 1)}
 
 
-def test_guesses_that_come_before_the_first_token_are_a_defect() -> None:
-    """There is no newest token yet that they could continue: no worker may send any."""
+def test_a_worker_that_sends_drafts_before_the_first_token_is_detected() -> None:
+    """Drafts continue the newest token, and a sequence that catches up has none."""
     rig = Rig(max_drafts=3, max_num_batched_tokens=4)
     rig.add("a", 12, max_tokens=4)
     rig.plan()

@@ -1,4 +1,4 @@
-"""Requests that could never run, and requests too many, are turned away with the numbers."""
+"""Requests that could never run, or for which the queue is full, are rejected with numbers."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ REFUSALS: list[tuple[dict[str, Any], int, dict[str, Any], list[str]]] = [
 @pytest.mark.parametrize(
     ("settings", "prompt", "fields", "words"), REFUSALS, ids=[words[0] for *_, words in REFUSALS]
 )
-def test_what_could_never_run_is_refused_with_the_numbers(
+def test_a_request_that_could_never_run_is_refused_with_numbers(
     settings: dict[str, Any], prompt: int, fields: dict[str, Any], words: list[str]
 ) -> None:
     rig = Rig(**settings)
@@ -74,7 +74,7 @@ JUST_FITS: list[tuple[dict[str, Any], int, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("settings", "prompt", "fields"), JUST_FITS)
-def test_what_just_fits_runs_to_its_end(
+def test_a_request_that_just_fits_runs_to_its_end(
     settings: dict[str, Any], prompt: int, fields: dict[str, Any]
 ) -> None:
     rig = Rig(**settings)
@@ -83,19 +83,19 @@ def test_what_just_fits_runs_to_its_end(
     assert rig.ends() == {"a": "length"}
 
 
-def test_the_context_ends_a_sequence_that_asked_for_more() -> None:
+def test_max_model_len_ends_a_sequence_with_a_larger_max_tokens() -> None:
     rig = Rig(max_model_len=12)
     rig.add("a", 10, max_tokens=16)
     assert len(rig.finish()["a"]) == 2
 
 
-def test_a_window_lets_a_sequence_be_longer_than_the_pool() -> None:
+def test_with_windows_a_sequence_may_be_longer_than_the_pool() -> None:
     rig = Rig(num_blocks=8, max_num_batched_tokens=4, groups=(KVGroup(window=8),))
     assert rig.add("a", 40, max_tokens=20) is None
     assert len(rig.finish()["a"]) == 20
 
 
-def test_a_name_is_taken_while_its_request_lives() -> None:
+def test_an_id_is_in_use_while_its_request_lives() -> None:
     rig = Rig()
     assert rig.add("a", 5, max_tokens=1) is None
     with pytest.raises(ValueError, match="request id 'a' is in use"):
@@ -105,13 +105,13 @@ def test_a_name_is_taken_while_its_request_lives() -> None:
 
 
 def reason(event: TokenEvent | None) -> tuple[str | None, str | None]:
-    """Why a request was turned away."""
+    """Return why a request was rejected, as reason and message."""
     assert event is not None
     return event.finish_reason, event.message
 
 
-def test_what_was_taken_in_before_a_restart_is_taken_in_again() -> None:
-    """More can run and wait than may wait; when an engine dies they all come back at once."""
+def test_a_request_admitted_before_a_restart_is_admitted_again() -> None:
+    """Running and waiting requests all return to the queue at once when an engine dies."""
     rig = Rig(max_num_waiting=1, max_waiting_tokens=5)
     for name in "abc":
         assert rig.add(name, 5, resumed=True, max_tokens=2) is None
@@ -129,7 +129,7 @@ def test_the_queue_is_bounded_in_requests() -> None:
     assert rig.add("c", tokens(5, family=2)) is None
 
 
-def test_the_queue_is_bounded_in_tokens_and_the_held_and_emitted_count() -> None:
+def test_the_queue_is_bounded_in_tokens_of_followers_and_emitted_ones_too() -> None:
     rig = Rig(max_waiting_tokens=16)
     rig.add("a", 9)
     rig.add("b", 5, emitted=[7])

@@ -1,4 +1,4 @@
-"""The KV manager's four verbs: match, grow, commit, release."""
+"""The verbs of the KV manager: match, adopt, grow, commit, release."""
 
 from typing import Any
 
@@ -15,12 +15,12 @@ HYBRID = (FULL, WINDOW)
 
 
 def manager(**settings: Any) -> KVManager:
-    """A manager over 63 blocks of 4 tokens."""
+    """Return a manager of 63 blocks of 4 tokens."""
     return KVManager(config(**settings), KEY)
 
 
 def sequence(request_id: str, prompt: int | list[int], **fields: Any) -> Sequence:
-    """A sequence that waits."""
+    """Return a waiting sequence."""
     made = request(request_id, prompt, **fields)
     return Sequence(made, (0, 0.0, 0), made.max_total, 0.0)
 
@@ -28,7 +28,7 @@ def sequence(request_id: str, prompt: int | list[int], **fields: Any) -> Sequenc
 def begin(
     kv: KVManager, one: Sequence, parent: Sequence | None = None, end: int | None = None
 ) -> tuple[tuple[int, int], ...]:
-    """Admit a sequence as the scheduler does: match, adopt, run. The copies to be made."""
+    """Admit a sequence as the scheduler does; return the blocks to be copied."""
     copies = kv.adopt(one, kv.match(one, parent), end or len(one.tokens))
     assert copies is not None
     one.status = Status.RUNNING
@@ -36,14 +36,14 @@ def begin(
 
 
 def compute(kv: KVManager, one: Sequence, end: int | None = None) -> None:
-    """The result of a chunk up to `end` has come."""
+    """Apply the result of a chunk up to `end`."""
     one.num_computed = one.num_planned = end or len(one.tokens)
     if one.num_computed >= one.commit_at:
         kv.commit(one)
 
 
 def computed(kv: KVManager, request_id: str, prompt: int | list[int], **fields: Any) -> Sequence:
-    """A sequence that runs and whose whole prompt is computed."""
+    """Return a running sequence whose whole prompt is computed."""
     one = sequence(request_id, prompt, **fields)
     begin(kv, one)
     compute(kv, one)
@@ -54,9 +54,7 @@ def computed(kv: KVManager, request_id: str, prompt: int | list[int], **fields: 
 
 
 @pytest.mark.parametrize(("prompt", "hit"), [(7, 4), (8, 4), (9, 8), (11, 8), (12, 8), (13, 12)])
-def test_whole_blocks_are_hit_and_one_token_is_always_left_to_compute(
-    prompt: int, hit: int
-) -> None:
+def test_whole_blocks_are_hit_and_one_token_is_left_to_compute(prompt: int, hit: int) -> None:
     kv = manager()
     first = computed(kv, "first", 16)
     prefix = kv.match(sequence("second", prompt))
@@ -64,7 +62,7 @@ def test_whole_blocks_are_hit_and_one_token_is_always_left_to_compute(
     assert prefix.tables == (first.tables[0][: hit // 4],)
 
 
-def test_a_hit_ends_where_the_tokens_part() -> None:
+def test_a_hit_ends_where_the_tokens_differ() -> None:
     kv = manager()
     computed(kv, "first", tokens(16))
     other = tokens(16)
@@ -72,14 +70,14 @@ def test_a_hit_ends_where_the_tokens_part() -> None:
     assert kv.match(sequence("second", other)).num_tokens == 8
 
 
-def test_a_block_behind_different_tokens_is_not_hit() -> None:
+def test_a_block_after_different_tokens_is_not_hit() -> None:
     """Hashes are chained: equal tokens in a block are not enough."""
     kv = manager()
     computed(kv, "first", tokens(8))
     assert kv.match(sequence("second", [9, *tokens(8)[1:], 5])).num_tokens == 0
 
 
-def test_what_is_computed_is_shared_and_what_is_only_planned_is_not() -> None:
+def test_computed_blocks_are_shared_and_planned_ones_are_not() -> None:
     kv = manager()
     first = sequence("first", 16)
     begin(kv, first)
@@ -89,7 +87,7 @@ def test_what_is_computed_is_shared_and_what_is_only_planned_is_not() -> None:
     assert kv.match(sequence("second", 16)).num_tokens == 8
 
 
-def test_a_released_prefix_is_still_hit_and_its_tail_is_the_first_to_go() -> None:
+def test_a_released_prefix_is_still_hit_and_loses_its_tail_first() -> None:
     kv = manager(num_blocks=6)
     first = computed(kv, "first", 16)
     table = first.tables[0][:]
@@ -103,21 +101,21 @@ def test_a_released_prefix_is_still_hit_and_its_tail_is_the_first_to_go() -> Non
     "fields",
     [{"lora": "other"}, {"lora": None}, {"lora": "adapter", "cache_scope": "x"}, {"lora": ""}],
 )
-def test_other_conditions_are_another_prefix(fields: dict[str, Any]) -> None:
+def test_another_scope_or_adapter_is_another_prefix(fields: dict[str, Any]) -> None:
     kv = manager(max_loras=2)
     computed(kv, "first", 8, lora="adapter")
     assert kv.match(sequence("same", 9, lora="adapter")).num_tokens == 8
     assert kv.match(sequence("other", 9, **fields)).num_tokens == 0
 
 
-def test_scope_and_adapter_are_not_glued_together() -> None:
+def test_scope_and_adapter_are_hashed_apart() -> None:
     """Scope "a+b" without an adapter is not scope "a" with adapter "b"."""
     kv = manager()
     computed(kv, "first", 8, cache_scope="a+b")
     assert kv.match(sequence("other", 9, cache_scope="a", lora="b")).num_tokens == 0
 
 
-def test_names_that_are_not_valid_text_are_names_all_the_same() -> None:
+def test_names_may_contain_lone_surrogates() -> None:
     kv = manager()
     computed(kv, "first", 8, cache_scope="\udcff", lora="\udcff")
     same = sequence("same", 9, cache_scope="\udcff", lora="\udcff")
@@ -131,14 +129,14 @@ def test_another_key_gives_other_digests() -> None:
     assert computed(manager(), "first", 8).digests == digests[0]
 
 
-def test_without_caching_nothing_is_hit_or_offered() -> None:
+def test_without_prefix_caching_nothing_is_hit_or_committed() -> None:
     kv = manager(prefix_caching=False)
     first = computed(kv, "first", 16)
     assert kv.match(sequence("second", 16)) == (0, ([],), (), None, 0)
     assert (kv.pool.indexed(0), kv.upcoming, first.digests) == ({}, {}, [])
 
 
-def test_a_reset_forgets_what_was_computed_before_it() -> None:
+def test_a_reset_forgets_blocks_computed_before_it() -> None:
     kv = manager()
     first = computed(kv, "first", 9)
     kv.reset_cache()
@@ -151,7 +149,7 @@ def test_a_reset_forgets_what_was_computed_before_it() -> None:
     assert kv.match(sequence("fourth", 9)).tables[0] == third.tables[0][:2]
 
 
-def test_a_sequence_that_waited_through_a_reset_is_hashed_anew() -> None:
+def test_a_sequence_that_waits_during_a_reset_is_hashed_again() -> None:
     kv = manager()
     waiting = sequence("waiting", 9)
     kv.match(waiting)
@@ -162,7 +160,7 @@ def test_a_sequence_that_waited_through_a_reset_is_hashed_anew() -> None:
     assert waiting.digests != before
 
 
-# match: who is computing it
+# match: prefixes that are being computed
 
 
 def test_a_prefix_that_is_being_computed_has_a_source_and_a_target() -> None:
@@ -176,7 +174,7 @@ def test_a_prefix_that_is_being_computed_has_a_source_and_a_target() -> None:
     assert (prefix.num_tokens, prefix.source, prefix.target) == (4, first, 12)
 
 
-def test_the_target_is_where_another_takes_over() -> None:
+def test_the_target_ends_where_another_source_begins() -> None:
     kv = manager()
     first = sequence("first", 9)
     begin(kv, first)
@@ -189,7 +187,7 @@ def test_the_target_is_where_another_takes_over() -> None:
     assert (prefix.source, prefix.target) == (longer, 16)
 
 
-def test_nobody_is_a_source_once_it_has_let_go() -> None:
+def test_a_released_sequence_is_no_source() -> None:
     kv = manager()
     first = sequence("first", 16)
     begin(kv, first)
@@ -198,7 +196,7 @@ def test_nobody_is_a_source_once_it_has_let_go() -> None:
     assert kv.match(sequence("second", 16)).source is None
 
 
-def test_one_source_that_lets_go_leaves_the_others() -> None:
+def test_releasing_one_source_keeps_the_others() -> None:
     kv = manager()
     first, longer = sequence("first", 9), sequence("longer", 17)
     begin(kv, first)
@@ -232,7 +230,7 @@ def test_a_fork_of_the_same_prompt_computes_its_last_token_itself() -> None:
     assert kv.match(sequence("fork", 9), parent).tails == ()
 
 
-def test_a_fork_shares_as_far_as_the_tokens_agree() -> None:
+def test_a_fork_shares_its_parents_kv_while_the_tokens_are_equal() -> None:
     kv = manager(prefix_caching=False)
     parent = computed(kv, "parent", 12)
     for agree in range(12):
@@ -240,7 +238,7 @@ def test_a_fork_shares_as_far_as_the_tokens_agree() -> None:
         assert kv.match(sequence("fork", other), parent).num_tokens == agree
 
 
-def test_a_fork_takes_the_cache_where_that_goes_further() -> None:
+def test_a_fork_uses_the_cache_if_its_prefix_is_longer() -> None:
     kv = manager()
     computed(kv, "first", 16)
     parent = sequence("parent", [*tokens(5), 9, 9])
@@ -260,7 +258,7 @@ def test_a_fork_waits_for_a_parent_that_is_catching_up() -> None:
     assert kv.match(sequence("fork", 12), parent).source is None
 
 
-def test_a_fork_gets_nothing_from_a_parent_that_has_nothing_fit_for_it() -> None:
+def test_a_fork_shares_nothing_with_a_parent_under_other_conditions() -> None:
     kv = manager(prefix_caching=False, max_loras=1)
     parent = computed(kv, "parent", 12)
     assert kv.match(sequence("fork", 12, lora="adapter"), parent).num_tokens == 0
@@ -272,8 +270,8 @@ def test_a_fork_gets_nothing_from_a_parent_that_has_nothing_fit_for_it() -> None
     assert kv.match(sequence("fork", 12), parent).num_tokens == 0
 
 
-def test_a_fork_gets_nothing_from_a_parent_in_another_scope() -> None:
-    """To name a parent is not to be allowed to see whether its prompt is the same."""
+def test_a_fork_shares_nothing_with_a_parent_in_another_scope() -> None:
+    """A request that names a parent must not learn whether its prompt is the same."""
     for caching in (True, False):
         kv = manager(prefix_caching=caching)
         parent = computed(kv, "parent", 12, cache_scope="one")
@@ -282,7 +280,7 @@ def test_a_fork_gets_nothing_from_a_parent_in_another_scope() -> None:
 
 
 def test_a_fork_of_a_windowed_parent_needs_the_whole_window() -> None:
-    """The parent at 20 has dropped what a query at 8 reads; at 18, nothing that one reads."""
+    """The parent at 20 has released blocks that a query at 8 reads; at 18 it has them all."""
     kv = manager(prefix_caching=False, groups=HYBRID)
     parent = computed(kv, "parent", 20)
     kv.grow(parent, 21)
@@ -296,7 +294,7 @@ def test_a_fork_of_a_windowed_parent_needs_the_whole_window() -> None:
 
 
 def test_a_fork_needs_the_partial_block_too() -> None:
-    """Window 3 in blocks of 4: a query at 7 reads from block 1 alone, which it would copy."""
+    """A query at 7 with window 3 and blocks of 4 reads only block 1, which is copied."""
     kv = manager(prefix_caching=False, groups=(KVGroup(window=3),))
     parent = computed(kv, "parent", 20)
     kv.grow(parent, 21)
@@ -318,7 +316,7 @@ def test_a_table_grows_at_its_end_by_whole_blocks() -> None:
     assert (one.tables, one.num_capacity) == (([1, 2, 3, 4, 5],), 20)
 
 
-def test_a_refused_growth_changes_nothing() -> None:
+def test_a_failed_growth_changes_nothing() -> None:
     kv = manager(num_blocks=4)
     one = sequence("one", 5)
     begin(kv, one)
@@ -335,7 +333,7 @@ def test_all_groups_grow_or_none() -> None:
     assert one.tables == ([1, 2], [3, 4])
 
 
-def test_a_refused_beginning_gives_everything_back() -> None:
+def test_a_failed_admission_releases_everything() -> None:
     kv = manager(num_blocks=6)
     parent = computed(kv, "parent", 10)
     fork = sequence("fork", [*tokens(10), *tokens(20, 5)])
@@ -346,8 +344,8 @@ def test_a_refused_beginning_gives_everything_back() -> None:
     assert kv.adopt(fork, prefix, 12) is not None
 
 
-def test_blocks_out_of_the_window_are_given_back() -> None:
-    """Window 6 at 13: the query reads from 8 on, so blocks 0 and 1 go."""
+def test_blocks_out_of_the_window_are_released() -> None:
+    """A query at 13 with window 6 reads from 8 on, so blocks 0 and 1 are released."""
     kv = manager(groups=HYBRID)
     one = computed(kv, "one", 13)
     full, windowed = (table[:] for table in one.tables)
@@ -357,7 +355,7 @@ def test_blocks_out_of_the_window_are_given_back() -> None:
     assert kv.grow(one, 14) == (), "a second time there is nothing left to give"
 
 
-def test_a_window_moves_with_facts_and_not_with_plans() -> None:
+def test_a_window_moves_with_results_and_not_with_plans() -> None:
     kv = manager(groups=(WINDOW,))
     one = sequence("one", 13)
     begin(kv, one)
@@ -369,8 +367,8 @@ def test_a_window_moves_with_facts_and_not_with_plans() -> None:
 # match with windows
 
 
-def test_a_windowed_group_is_hit_where_its_window_is_whole() -> None:
-    """The null block stands for what the next query does not read."""
+def test_a_windowed_group_is_hit_where_its_window_is_complete() -> None:
+    """The null block replaces blocks that the next query does not read."""
     kv = manager(groups=HYBRID)
     first = computed(kv, "first", 17)
     prefix = kv.match(sequence("second", 17))
@@ -379,8 +377,8 @@ def test_a_windowed_group_is_hit_where_its_window_is_whole() -> None:
     assert prefix.tables[1] == [NULL_BLOCK, NULL_BLOCK, *first.tables[1][2:4]]
 
 
-def test_a_hit_is_as_long_as_the_poorest_group_allows() -> None:
-    """Without block 3 of the window a query at 16 cannot run, and one at 12 can."""
+def test_a_hit_is_as_long_as_every_group_allows() -> None:
+    """A query at 16 needs block 3 of the window, which is missing; a query at 12 does not."""
     kv = manager(groups=HYBRID)
     first = computed(kv, "first", 17)
     kv.pool.unlabel(first.tables[1][3])
@@ -391,7 +389,7 @@ def test_a_hit_is_as_long_as_the_poorest_group_allows() -> None:
     assert kv.match(sequence("second", 17)).num_tokens == 0
 
 
-def test_a_window_may_be_hit_behind_a_gap() -> None:
+def test_a_window_may_be_hit_after_a_gap() -> None:
     kv = manager(groups=(WINDOW,))
     first = computed(kv, "first", 17)
     kv.pool.unlabel(first.tables[0][0])
@@ -402,7 +400,7 @@ def test_a_window_may_be_hit_behind_a_gap() -> None:
 # commit
 
 
-def test_a_block_that_left_the_window_before_it_was_offered_is_passed_over() -> None:
+def test_a_block_that_left_the_window_before_its_commit_is_skipped() -> None:
     kv = manager(groups=(WINDOW,))
     one = sequence("one", 17)
     begin(kv, one)
@@ -417,7 +415,7 @@ def test_a_block_that_left_the_window_before_it_was_offered_is_passed_over() -> 
 # fits
 
 
-def test_whether_it_fits_counts_what_is_shared_and_what_would_leave_the_free_list() -> None:
+def test_fits_counts_new_blocks_and_shared_blocks_that_are_free() -> None:
     kv = manager(num_blocks=7)
     first = computed(kv, "first", 12)
     second = sequence("second", 20)
@@ -428,8 +426,8 @@ def test_whether_it_fits_counts_what_is_shared_and_what_would_leave_the_free_lis
     assert not kv.fits(second, kv.match(second), spare=2)
 
 
-def test_a_window_bounds_what_a_sequence_holds() -> None:
-    """Window 6 behind a step of 8: at most 13 positions, begun in mid-block: 5 blocks of 4."""
+def test_a_window_bounds_the_blocks_of_a_sequence() -> None:
+    """Window 6 and steps of 8 take at most 13 positions, from mid-block on: 5 blocks of 4."""
     settings: dict[str, Any] = {"groups": (WINDOW,), "max_num_batched_tokens": 8}
     assert manager(**settings).peak_blocks(1000) == 5
     assert manager(**settings).peak_blocks(7) == 2
@@ -443,7 +441,7 @@ def test_a_window_bounds_what_a_sequence_holds() -> None:
 # release
 
 
-def test_blocks_of_all_groups_are_given_back_the_last_first() -> None:
+def test_blocks_of_all_groups_are_released_the_last_first() -> None:
     kv = manager(num_blocks=7, groups=(FULL, FULL))
     one = computed(kv, "one", 12)
     assert one.tables == ([1, 2, 3], [4, 5, 6])
@@ -453,7 +451,7 @@ def test_blocks_of_all_groups_are_given_back_the_last_first() -> None:
     assert (one.num_capacity, one.num_committed) == (0, 0)
 
 
-def test_a_shared_block_stays_with_its_other_holder() -> None:
+def test_a_shared_block_stays_in_use_by_its_other_holder() -> None:
     kv = manager()
     first = computed(kv, "first", 8)
     second = computed(kv, "second", 9)
@@ -461,7 +459,7 @@ def test_a_shared_block_stays_with_its_other_holder() -> None:
     assert [kv.pool.ref_counts[block] for block in second.tables[0]] == [1, 1, 1]
 
 
-def test_what_is_not_to_be_trusted_leaves_the_cache() -> None:
+def test_forgotten_blocks_leave_the_cache() -> None:
     kv = manager(groups=HYBRID)
     one = computed(kv, "one", 17)
     kv.grow(one, 18)

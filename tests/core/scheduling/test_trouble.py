@@ -1,4 +1,4 @@
-"""Aborts, failures, pauses, refused memory: trouble for one request is trouble for it alone."""
+"""Aborts, failures, pauses and failed allocations affect only their own request."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.core.make import Rig, expected_output, tokens
 
 
 def idle(rig: Rig) -> bool:
-    """Whether nothing lives and nothing is held."""
+    """Return whether no sequence lives and all blocks are free."""
     scheduler = rig.scheduler
     return not scheduler.sequences and scheduler.kv.pool.num_free == rig.config.num_blocks - 1
 
@@ -15,15 +15,15 @@ def idle(rig: Rig) -> bool:
 # abort
 
 
-def test_an_unknown_or_finished_request_is_aborted_without_a_word() -> None:
+def test_aborting_an_unknown_or_finished_request_does_nothing() -> None:
     rig = Rig()
-    assert rig.abort("nobody") is None
+    assert rig.abort("unknown") is None
     rig.add("a", 5, max_tokens=1)
     rig.finish()
     assert rig.abort("a") is None
 
 
-def test_one_that_waits_is_aborted() -> None:
+def test_a_waiting_request_is_aborted() -> None:
     rig = Rig()
     rig.add("a", 5, emitted=[7])
     event = rig.abort("a")
@@ -33,21 +33,21 @@ def test_one_that_waits_is_aborted() -> None:
     assert rig.plan() is None
 
 
-def test_one_that_is_held_is_aborted() -> None:
+def test_a_follower_is_aborted() -> None:
     rig = Rig(long_prefill_tokens=8)
     rig.add("first", 17, max_tokens=1)
-    rig.add("held", 17)
+    rig.add("follower", 17)
     rig.step()
-    assert rig.held == ["held"]
-    rig.abort("held")
-    assert (rig.held, rig.running) == ([], ["first"])
+    assert rig.following == ["follower"]
+    rig.abort("follower")
+    assert (rig.following, rig.running) == ([], ["first"])
     rig.finish()
-    assert rig.ends() == {"held": "abort", "first": "length"}
+    assert rig.ends() == {"follower": "abort", "first": "length"}
     assert idle(rig)
 
 
 @pytest.mark.parametrize("budget", [4, 64], ids=["in mid-prefill", "while decoding"])
-def test_one_that_runs_is_aborted_and_its_slot_announced(budget: int) -> None:
+def test_a_running_request_is_aborted_and_its_slot_announced(budget: int) -> None:
     rig = Rig(max_num_batched_tokens=budget)
     rig.add("a", 10)
     rig.step()
@@ -61,12 +61,12 @@ def test_one_that_runs_is_aborted_and_its_slot_announced(budget: int) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
-@pytest.mark.parametrize("num_flying", [1, 2, 3])
-def test_results_that_come_after_an_abort_belong_to_nobody(depth: int, num_flying: int) -> None:
+@pytest.mark.parametrize("num_in_flight", [1, 2, 3])
+def test_results_that_arrive_after_an_abort_are_ignored(depth: int, num_in_flight: int) -> None:
     rig = Rig(pipeline_depth=depth)
     rig.add("a", 5)
     rig.add("b", tokens(5, 2), max_tokens=9)
-    for _ in range(min(depth, num_flying)):
+    for _ in range(min(depth, num_in_flight)):
         rig.plan()
     event = rig.abort("a")
     assert event is not None
@@ -76,7 +76,7 @@ def test_results_that_come_after_an_abort_belong_to_nobody(depth: int, num_flyin
     assert idle(rig)
 
 
-def test_blocks_of_an_aborted_one_may_be_reused_while_its_step_still_flies() -> None:
+def test_blocks_of_an_aborted_request_are_reused_while_its_step_is_in_flight() -> None:
     rig = Rig(num_blocks=5, pipeline_depth=2)
     rig.add("a", 9, max_tokens=2)
     rig.plan()
@@ -86,7 +86,7 @@ def test_blocks_of_an_aborted_one_may_be_reused_while_its_step_still_flies() -> 
     assert rig.finish()["b"] == expected_output(tokens(9, 2), 6)
 
 
-def test_a_name_is_free_again_while_the_old_steps_still_fly() -> None:
+def test_an_id_can_be_reused_while_the_old_steps_are_in_flight() -> None:
     rig = Rig(pipeline_depth=3)
     rig.add("a", 5)
     rig.plan()
@@ -100,7 +100,7 @@ def test_a_name_is_free_again_while_the_old_steps_still_fly() -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_a_failure_ends_one_request_and_forgets_its_blocks(depth: int) -> None:
+def test_a_failure_ends_one_request_and_removes_its_blocks_from_the_cache(depth: int) -> None:
     rig = Rig(pipeline_depth=depth)
     rig.add("bad", 9, max_tokens=8)
     rig.add("good", tokens(9, 2), max_tokens=8)
@@ -115,7 +115,7 @@ def test_a_failure_ends_one_request_and_forgets_its_blocks(depth: int) -> None:
     assert rig.chunks(rig.plan())["again"] == (0, 9)
 
 
-def test_a_failure_before_the_first_token_ends_it_at_its_beginning() -> None:
+def test_a_failure_before_the_first_token_ends_the_request_at_its_start() -> None:
     rig = Rig()
     rig.worker.failing.add("bad")
     rig.add("bad", 9, emitted=[1, 2])
@@ -127,7 +127,7 @@ def test_a_failure_before_the_first_token_ends_it_at_its_beginning() -> None:
 # pause and reset
 
 
-def test_a_pause_plans_nothing_new_and_applies_what_flies() -> None:
+def test_a_pause_plans_nothing_new_and_applies_results() -> None:
     rig = Rig(pipeline_depth=2)
     rig.add("a", 5, max_tokens=4)
     rig.plan()
@@ -150,11 +150,11 @@ def test_a_pause_still_announces_freed_slots() -> None:
     assert (plan.freed, plan.slots) == ((0,), ())
 
 
-# refused memory
+# failed allocations
 
 
-class MiserlyPool(BlockPool):
-    """Refuses one allocation, the k-th, however much is free."""
+class FailingPool(BlockPool):
+    """A pool whose k-th allocation fails, even if blocks are free."""
 
     __slots__ = ("num_asked", "refused")
 
@@ -169,8 +169,8 @@ class MiserlyPool(BlockPool):
 
 
 @pytest.mark.parametrize("refused", range(1, 19))
-def test_any_one_refused_allocation_costs_time_and_nothing_else(refused: int) -> None:
-    pool = MiserlyPool(12, refused)
+def test_a_failed_allocation_costs_time_and_nothing_else(refused: int) -> None:
+    pool = FailingPool(12, refused)
     rig = Rig(num_blocks=12, pool=pool, pipeline_depth=2)
     rig.add("a", 9, max_tokens=9)
     rig.add("b", tokens(6, 2), max_tokens=9)
@@ -181,8 +181,8 @@ def test_any_one_refused_allocation_costs_time_and_nothing_else(refused: int) ->
     assert idle(rig)
 
 
-def test_the_only_one_running_waits_for_memory_in_its_place() -> None:
-    pool = MiserlyPool(12, 2)
+def test_a_sequence_that_runs_alone_waits_for_blocks_without_preemption() -> None:
+    pool = FailingPool(12, 2)
     rig = Rig(num_blocks=12, pool=pool)
     rig.add("a", 4, max_tokens=3)
     rig.step()
@@ -191,8 +191,8 @@ def test_the_only_one_running_waits_for_memory_in_its_place() -> None:
     assert rig.finish() == {"a": expected_output(tokens(4), 3)}
 
 
-def test_a_failure_after_a_reset_has_nothing_left_to_forget() -> None:
-    """What was offered before the reset is offered no more; later blocks are not either."""
+def test_a_failure_after_a_reset_finds_nothing_to_remove_from_the_cache() -> None:
+    """Neither earlier nor later blocks of a sequence are cached after a reset."""
     rig = Rig()
     rig.add("a", 9, max_tokens=4)
     rig.step()

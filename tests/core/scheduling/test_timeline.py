@@ -1,4 +1,4 @@
-"""The core can say where each request's time went, and what each step did."""
+"""Statistics: where each request's time went, and what each step did."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ from tests.core.make import Rig, expected_output, tokens
 
 
 def timeline(rig: Rig, request_id: str) -> RequestStats:
-    """The statistics that came with a request's end."""
+    """Return the statistics in a request's last event."""
     found = rig.end_of(request_id).stats
     assert found is not None
     return found
 
 
-def test_a_timeline_names_every_moment_that_matters() -> None:
+def test_a_timeline_has_the_time_of_every_transition() -> None:
     rig = Rig(max_num_batched_tokens=4)
     rig.now = 10.0
     rig.add("a", 6, max_tokens=3, arrival=7.5)
@@ -28,14 +28,14 @@ def test_a_timeline_names_every_moment_that_matters() -> None:
     assert known.chunks == [PrefillChunk(0, 4, 11.0, 11.0), PrefillChunk(4, 6, 12.0, 12.0)]
 
 
-def test_a_chunk_spans_planning_and_result() -> None:
+def test_a_chunk_lasts_from_its_plan_to_its_result() -> None:
     rig = Rig(pipeline_depth=2)
     rig.add("a", 6, max_tokens=3)
     rig.finish()
     assert timeline(rig, "a").chunks == [PrefillChunk(0, 6, 1.0, 2.0)]
 
 
-def test_a_preempted_sequence_lists_its_second_catching_up() -> None:
+def test_a_preempted_sequence_lists_its_second_prefill() -> None:
     rig = Rig(num_blocks=8, max_num_seqs=2, prefix_caching=False)
     rig.add("first", tokens(8, 1), max_tokens=9)
     rig.add("second", tokens(8, 2), max_tokens=9)
@@ -47,11 +47,11 @@ def test_a_preempted_sequence_lists_its_second_catching_up() -> None:
     assert timeline(rig, "second").num_recached_tokens == 0
 
 
-# why it waited
+# reasons for waiting
 
 
-def test_all_of_the_waiting_time_has_a_reason() -> None:
-    """Six requests, one seat at a time, tight blocks, a pause: for each the reasons add up."""
+def test_the_reasons_explain_all_of_the_waiting_time() -> None:
+    """Six requests with few slots and blocks and a pause: for each the reasons add up."""
     rig = Rig(num_blocks=9, max_num_seqs=2, max_num_batched_tokens=9, prefix_caching=False)
     for number in range(6):
         rig.add(str(number), tokens(7, number + 1), max_tokens=8)
@@ -69,8 +69,8 @@ def test_all_of_the_waiting_time_has_a_reason() -> None:
         assert known.first_planned_at is not None
         if known.num_preemptions == 0:
             waited = known.first_planned_at - known.added_at
-            assert sum(known.held_seconds.values()) == pytest.approx(waited)
-    held = timeline(rig, "5").held_seconds
+            assert sum(known.wait_seconds.values()) == pytest.approx(waited)
+    held = timeline(rig, "5").wait_seconds
     assert {stats.TURN, stats.PAUSED} < set(held) <= set(stats.REASONS)
 
 
@@ -83,7 +83,7 @@ def test_all_of_the_waiting_time_has_a_reason() -> None:
         (stats.BUDGET, {"max_num_batched_tokens": 1}, {}),
     ],
 )
-def test_one_that_waits_knows_what_for(
+def test_a_waiting_request_records_its_reason(
     reason: str, settings: dict[str, Any], fields: dict[str, Any]
 ) -> None:
     rig = Rig(**settings)
@@ -92,25 +92,25 @@ def test_one_that_waits_knows_what_for(
     rig.add("second", tokens(12, 2), max_tokens=4, **fields)
     for _ in range(3):
         rig.step()
-        assert rig.scheduler.stats.recent[-1].held_by == reason
+        assert rig.scheduler.stats.recent[-1].blocked_by == reason
     rig.abort("second")
-    assert timeline(rig, "second").held_seconds[reason] == 2.0
+    assert timeline(rig, "second").wait_seconds[reason] == 2.0
 
 
-def test_one_that_is_aborted_while_it_follows_another_knows_that_it_followed() -> None:
+def test_an_aborted_follower_records_the_time_it_followed() -> None:
     rig = Rig(long_prefill_tokens=4)
     rig.add("first", 30, max_tokens=2)
     rig.add("second", 30, max_tokens=2)
     rig.step()
     rig.step()
     rig.now += 3.0
-    assert rig.held == ["second"]
+    assert rig.following == ["second"]
     rig.abort("second")
-    held = timeline(rig, "second").held_seconds
+    held = timeline(rig, "second").wait_seconds
     assert held == {stats.TURN: 1.0, stats.PREFIX: 4.0}
 
 
-def test_a_clock_set_back_makes_no_time_negative() -> None:
+def test_a_clock_that_is_set_back_makes_no_time_negative() -> None:
     rig = Rig(long_prefill_tokens=4)
     rig.now = 100.0
     rig.add("first", 12, max_tokens=2)
@@ -118,14 +118,14 @@ def test_a_clock_set_back_makes_no_time_negative() -> None:
     rig.step()
     rig.now = 5.0
     rig.finish()
-    held = timeline(rig, "second").held_seconds
+    held = timeline(rig, "second").wait_seconds
     assert min(held.values()) >= 0.0
 
 
 # steps and totals
 
 
-def test_a_step_says_how_large_it_was_and_what_it_left() -> None:
+def test_a_step_records_its_size_and_the_state_after_it() -> None:
     rig = Rig(max_num_seqs=2)
     rig.add("a", 6, max_tokens=3)
     rig.step()
@@ -133,10 +133,10 @@ def test_a_step_says_how_large_it_was_and_what_it_left() -> None:
         rig.add(name, tokens(5, family), max_tokens=2)
     rig.step()
     assert rig.scheduler.stats.recent[-1] == (1, 2.0, 2, 6, 5, 1, 0, 2, 1, 59, stats.SLOTS)
-    assert rig.scheduler.stats.recent[0].held_by is None
+    assert rig.scheduler.stats.recent[0].blocked_by is None
 
 
-def test_totals_are_the_sums_of_what_happened() -> None:
+def test_totals_add_up_over_steps_and_requests() -> None:
     rig = Rig(num_blocks=8, max_num_seqs=2)
     rig.add("first", tokens(8, 1), max_tokens=9)
     rig.add("second", tokens(8, 2), max_tokens=9)
@@ -155,7 +155,7 @@ def test_totals_are_the_sums_of_what_happened() -> None:
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_decode_steps_are_counted(depth: int) -> None:
-    """The first token comes from the prompt's last chunk; each other from a step of its own."""
+    """The first token comes from the prompt's last chunk, each other one from its own step."""
     rig = Rig(pipeline_depth=depth)
     rig.add("a", 6, max_tokens=9)
     rig.add("one", tokens(5, 2), max_tokens=1)
@@ -164,8 +164,8 @@ def test_decode_steps_are_counted(depth: int) -> None:
     assert timeline(rig, "one").num_decode_steps == 0
 
 
-def test_guesses_are_counted_and_so_are_the_right_ones() -> None:
-    """Three steps of four guesses; the last of each is wrong but in the last step."""
+def test_drafts_and_accepted_drafts_are_counted() -> None:
+    """Three steps have four drafts each; the last draft is wrong except in the last step."""
     rig = Rig(max_drafts=3, drafter=lambda known: [*expected_output(known, 2), -1])
     rig.add("a", 6, max_tokens=10)
     rig.finish()

@@ -1,9 +1,9 @@
-"""Block pool and KV manager against a model that knows what every block contains.
+"""Block pool and KV manager compared with a model that records the content of every block.
 
-Hypothesis draws sequences over a two-letter alphabet, so that prefixes collide all the time, and
-lets them grow, compute, fork and leave in any order. The model is naive on purpose: it writes
-down for each position of each block what stands there, as (group, conditions, all tokens up to
-that position), and answers every question by looking through all of it.
+Hypothesis draws sequences over a two-letter alphabet, so that prefixes are often equal, and lets
+them grow, compute, fork and leave in any order. The model is simple on purpose: for each position
+of each block it records (group, conditions, all tokens up to that position), and it answers every
+question by searching through all records.
 """
 
 from typing import Any
@@ -35,14 +35,14 @@ GROUPS = {
     "three": (KVGroup(window=1), KVGroup(), KVGroup(window=4)),
 }
 LETTERS = st.integers(0, 1)
-# Mostly one letter: what two sequences share is often long, and seldom all.
+# Mostly one letter, so that two sequences often share a long prefix, and seldom everything.
 TEXTS = st.builds(
     lambda count, rest: [0] * count + rest,
     st.integers(1, 16),
     st.lists(LETTERS, max_size=3),
 )
-REFUSED = st.sampled_from([False] * 9 + [True])  # no memory for the next allocation
-WHICH = st.integers(0, 1_000_000)  # picks one of however many there are
+REFUSED = st.sampled_from([False] * 9 + [True])  # the next allocation fails
+WHICH = st.integers(0, 1_000_000)  # an index, modulo the number of choices
 
 
 SETTINGS = settings(max_examples=500, stateful_step_count=50)
@@ -55,8 +55,8 @@ class ObservedPool(BlockPool):
 
     def __init__(self, num_blocks: int, num_groups: int) -> None:
         super().__init__(num_blocks, num_groups)
-        self.free = [*range(1, num_blocks)]  # next out first
-        self.evicted: list[int] = []  # handed out since the model last looked
+        self.free = [*range(1, num_blocks)]  # in order of reuse
+        self.evicted: list[int] = []  # allocated since the model was last updated
         self.refuses = False
 
     def allocate(self, count: int) -> list[int] | None:
@@ -81,7 +81,7 @@ class ObservedPool(BlockPool):
 
 
 class KVMachine(RuleBasedStateMachine):
-    """The four verbs in any order, and the model beside them."""
+    """The verbs of the KV manager in any order, and the model."""
 
     @initialize(
         groups=st.sampled_from(list(GROUPS)),
@@ -103,35 +103,35 @@ class KVMachine(RuleBasedStateMachine):
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
         self.number = 0
-        self.cells: dict[tuple[int, int], Content] = {}  # (block, offset in it) → what stands there
-        self.offered: dict[Content, int] = {}  # of a full block's last position → the block
+        self.cells: dict[tuple[int, int], Content] = {}  # (block, offset in it) → content
+        self.cached: dict[Content, int] = {}  # content of a full block's last position → the block
 
     # the model
 
     def conditions(self, one: Sequence) -> tuple[Any, ...]:
-        """What must be alike for KV to be alike, or to be shared."""
+        """Return the conditions that must be equal for KV to be shared."""
         return one.cache_epoch, one.request.cache_scope, one.request.lora
 
     def content(self, one: Sequence, group: int, position: int) -> Content:
-        """What stands at a position of a sequence if all is right."""
+        """Return the right content of a position of a sequence."""
         return group, self.conditions(one), tuple(one.tokens[: position + 1])
 
     def nulls(self, tables: tuple[list[int], ...]) -> list[int]:
-        """How often each table names the null block."""
+        """Return how often each table contains the null block."""
         return [table.count(NULL_BLOCK) for table in tables]
 
     def cell(self, one: Sequence, group: int, position: int) -> tuple[int, int]:
-        """Where a position of a sequence is kept."""
+        """Return the block and the offset of a position of a sequence."""
         return one.tables[group][position // self.size], position % self.size
 
     def forget_evicted(self) -> None:
-        """What was handed out again is offered no longer."""
+        """Remove blocks that were allocated again from the cached ones."""
         gone = set(self.pool.evicted)
         self.pool.evicted.clear()
-        self.offered = {what: block for what, block in self.offered.items() if block not in gone}
+        self.cached = {what: block for what, block in self.cached.items() if block not in gone}
 
     def best_hit(self, one: Sequence) -> int:
-        """The longest prefix in whole blocks of which every group has what the next query reads."""
+        """Return the longest prefix in whole blocks with every block that the next query reads."""
         most = (len(one.tokens) - 1) // self.size if self.config.prefix_caching else 0
         for num_blocks in range(most, 0, -1):
             needed = [
@@ -140,12 +140,12 @@ class KVMachine(RuleBasedStateMachine):
                 for index in range(num_blocks)
                 if (index + 1) * self.size > kind.first_needed(num_blocks * self.size)
             ]
-            if all(content in self.offered for content in needed):
+            if all(content in self.cached for content in needed):
                 return num_blocks * self.size
         return 0
 
     def best_fork(self, one: Sequence, parent: Sequence) -> int:
-        """How much of a parent's KV a fork can take; -1 if nothing fits."""
+        """Return how much of a parent's KV a fork can share; -1 if none."""
         if self.conditions(one) != self.conditions(parent):
             return -1
         common = 0
@@ -162,7 +162,7 @@ class KVMachine(RuleBasedStateMachine):
         return count
 
     def reads(self, one: Sequence, position: int) -> None:
-        """A query reads back what all positions before it wrote."""
+        """Check that a query reads back what all positions in its window wrote."""
         for group, kind in enumerate(self.config.groups):
             for past in range(kind.first_needed(position), position):
                 found = self.cells[self.cell(one, group, past)]
@@ -191,7 +191,7 @@ class KVMachine(RuleBasedStateMachine):
         part: int,
         refused: bool,
     ) -> None:
-        """A sequence matches, perhaps as a fork that goes on from a parent's tokens, and begins."""
+        """Start a new sequence, perhaps as a fork that continues a parent's tokens."""
         self.number += 1
         parent = self.running[kin % len(self.running)] if kin is not None and self.running else None
         if parent is not None and follows:
@@ -199,19 +199,19 @@ class KVMachine(RuleBasedStateMachine):
             scope, lora = parent.request.cache_scope, parent.request.lora
         made = request(str(self.number), known, max_tokens=50, cache_scope=scope, lora=lora)
         one = Sequence(made, (0, 0.0, self.number), made.max_total, 0.0)
-        self.try_to_begin(one, parent, patient, part, refused)
+        self.try_to_start(one, parent, patient, part, refused)
 
     @precondition(lambda self: self.waiting)
     @rule(which=WHICH, patient=st.booleans(), part=st.integers(1, 20), refused=REFUSED)
     def try_again(self, which: int, patient: bool, part: int, refused: bool) -> None:
-        """One that was held, refused or preempted matches once more, whatever happened since."""
+        """Start a sequence that waited for a prefix or for blocks, or was preempted."""
         one = self.waiting.pop(which % len(self.waiting))
-        self.try_to_begin(one, None, patient, part, refused)
+        self.try_to_start(one, None, patient, part, refused)
 
-    def try_to_begin(
+    def try_to_start(
         self, one: Sequence, parent: Sequence | None, patient: bool, part: int, refused: bool
     ) -> None:
-        """Match; begin with a chunk of `part`, unless it is patient and there is one to follow."""
+        """Match; start with a chunk of `part`, unless it is patient and there is a source."""
         prefix = self.kv.match(one, parent)
         self.check_match(one, parent, prefix)
         if prefix.source is not None and patient:
@@ -221,7 +221,7 @@ class KVMachine(RuleBasedStateMachine):
         self.begin(one, prefix, min(prefix.num_tokens + part, len(one.tokens)))
 
     def check_match(self, one: Sequence, parent: Sequence | None, prefix: Prefix) -> None:
-        """As long as the model says, and followed only where there is something to come."""
+        """Check the length of a match, and that its source computes more of the prefix."""
         hit = self.best_hit(one)
         fork = -1 if parent is None else self.best_fork(one, parent)
         assert prefix.num_tokens == max(hit, fork)
@@ -236,7 +236,7 @@ class KVMachine(RuleBasedStateMachine):
             assert self.conditions(source) == self.conditions(one)
 
     def begin(self, one: Sequence, prefix: Prefix, end: int) -> None:
-        """Adopt exactly if there are blocks enough; a refusal changes nothing."""
+        """Check that adopt succeeds exactly if there are enough blocks, or changes nothing."""
         held = [block for table in prefix.tables for block in table if block != NULL_BLOCK]
         left = self.pool.num_free - [self.pool.ref_counts[block] for block in held].count(0)
 
@@ -272,7 +272,7 @@ class KVMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(which=WHICH, more=st.integers(0, 20), refused=REFUSED)
     def grow(self, which: int, more: int, refused: bool) -> None:
-        """A further chunk is planned."""
+        """Grow the tables of a running sequence for another chunk."""
         one = self.running[which % len(self.running)]
         end = min(one.num_planned + more, len(one.tokens))
         before = [list(table) for table in one.tables]
@@ -296,15 +296,15 @@ class KVMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(which=WHICH, most=st.integers(1, 20), token=LETTERS)
     def compute(self, which: int, most: int, token: int) -> None:
-        """A result comes back: positions are facts, and behind the last one is a token more."""
+        """Apply a result: positions are computed, and the last one yields a token."""
         one = self.running[which % len(self.running)]
         end = min(one.num_computed + most, one.num_planned)
         for position in range(one.num_computed, end):
             self.reads(one, position)
             for group in range(len(self.config.groups)):
                 block, offset = self.cell(one, group, position)
-                assert self.pool.ref_counts[block] == 1, "a shared block is written"
-                assert self.pool.labels[block] is None, "an offered block is written"
+                assert self.pool.ref_counts[block] == 1, "a shared block is written to"
+                assert self.pool.labels[block] is None, "a cached block is written to"
                 self.cells[block, offset] = self.content(one, group, position)
         full = range(one.num_computed // self.size, end // self.size)
         if end == len(one.tokens):
@@ -317,12 +317,12 @@ class KVMachine(RuleBasedStateMachine):
             for group, table in enumerate(one.tables):
                 for index in full:
                     content = self.content(one, group, (index + 1) * self.size - 1)
-                    self.offered.setdefault(content, table[index])
+                    self.cached.setdefault(content, table[index])
 
     @precondition(lambda self: self.running)
     @rule(which=WHICH, forget=st.sampled_from([False, False, False, True]), back=st.booleans())
     def release(self, which: int, forget: bool, back: bool) -> None:
-        """A sequence leaves, or is preempted; of what it alone held the tail goes out first."""
+        """Release a sequence that ends or is preempted; the tail of its own blocks goes first."""
         one = self.running.pop(which % len(self.running))
         tables = [list(table) for table in one.tables]
         full = range(self.size - 1, one.num_computed, self.size)  # where its full blocks end
@@ -333,9 +333,9 @@ class KVMachine(RuleBasedStateMachine):
             one.status = Status.WAITING
             one.rewind()
             self.waiting.append(one)
-        if forget:  # all it ever computed, what its window has left behind included
+        if forget:  # everything it computed, blocks that its window has passed included
             for content in contents:
-                self.offered.pop(content, None)
+                self.cached.pop(content, None)
         free = self.pool.free_blocks()
         for table in tables:
             freed = [b for b in table if self.pool.ref_counts[b] == 0 and self.pool.labels[b]]
@@ -343,16 +343,16 @@ class KVMachine(RuleBasedStateMachine):
 
     @rule(really=st.sampled_from([False, False, False, True]))
     def reset_cache(self, really: bool) -> None:
-        """Nothing that was computed before now is shared; now and then is often enough."""
+        """Reset the prefix cache in one of four calls."""
         if really:
             self.kv.reset_cache()
-            self.offered.clear()
+            self.cached.clear()
 
-    # what always holds
+    # invariants
 
     @invariant()
     def blocks_are_counted(self) -> None:
-        """By looking through all tables."""
+        """Count the references to each block in all tables."""
         names = [b for one in self.running for table in one.tables for b in table]
         for block in range(1, self.config.num_blocks):
             assert self.pool.ref_counts[block] == names.count(block)
@@ -361,19 +361,19 @@ class KVMachine(RuleBasedStateMachine):
         assert all(names.count(block) == 0 for block in self.pool.free)
 
     @invariant()
-    def what_is_offered_is_there(self) -> None:
-        """The index says what the model says, and each block holds what its name promises."""
+    def cached_blocks_have_their_content(self) -> None:
+        """Compare the labels with the model, and each labelled block with its content."""
         labelled = {block for block, label in enumerate(self.pool.labels) if label is not None}
-        assert labelled == set(self.offered.values())
-        for (group, conditions, known), block in self.offered.items():
+        assert labelled == set(self.cached.values())
+        for (group, conditions, known), block in self.cached.items():
             begin = len(known) - self.size
             for offset in range(self.size):
                 expected = (group, conditions, known[: begin + offset + 1])
                 assert self.cells[block, offset] == expected
 
     @invariant()
-    def tables_are_whole_where_they_are_read(self) -> None:
-        """Alike in length, and null only in front of the window."""
+    def tables_are_complete_in_their_window(self) -> None:
+        """Require tables of equal length, with null blocks only before the window."""
         for one in self.running:
             assert {len(table) * self.size for table in one.tables} == {one.num_capacity}
             assert one.num_capacity >= one.num_planned
@@ -383,13 +383,13 @@ class KVMachine(RuleBasedStateMachine):
                 assert all((index + 1) * self.size <= first for index in nulls)
 
     @invariant()
-    def who_computes_what_is_true(self) -> None:
-        """Only those that run are named as computing a block, and only blocks yet to come."""
+    def upcoming_blocks_have_a_running_source(self) -> None:
+        """Require that only running sequences are sources, of blocks not yet committed."""
         for digest, owner in self.kv.upcoming.items():
             assert any(owner is one for one in self.running)
             assert digest in owner.digests[owner.num_committed :]
 
 
 @pytest.mark.slow
-def test_the_four_verbs_in_any_order_agree_with_the_model() -> None:
+def test_the_verbs_in_any_order_agree_with_the_model() -> None:
     run_state_machine_as_test(KVMachine, settings=SETTINGS)
