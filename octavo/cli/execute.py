@@ -7,12 +7,11 @@ import logging
 import os
 import sys
 import traceback
-from functools import partial
 from typing import TextIO
 
 from octavo.cli.commands import FAILED, INTERRUPTED, OK, USAGE, Command
 from octavo.cli.parsing import Parser, UsageError
-from octavo.cli.trouble import as_flags, explain
+from octavo.cli.trouble import explain
 from octavo.observe.log import set_up_log
 
 
@@ -43,7 +42,7 @@ def execute(command: Command, words: list[str]) -> int:
         spellings = parser.spellings(words)
         arguments = parser.parse_args(words)
         level = getattr(arguments, "log_level", logging.WARNING)
-        set_up_log(logging.DEBUG if is_debugging else level, partial(as_flags, spellings=spellings))
+        set_up_log(logging.DEBUG if is_debugging else level, spellings)
         code: int = importlib.import_module(command.module).run(arguments)
         sys.stdout.flush()
     except UsageError as error:

@@ -93,7 +93,7 @@ def _load(
         from octavo.api.async_llm import AsyncLLM
 
         return AsyncLLM(asked.model, engine="inline", **options)
-    from octavo.client.launch import launch_engine
+    from octavo.client.process import launch_engine
 
     client = launch_engine(asked)
     try:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
+
+from octavo.observe.log import with_flags
 
 _MISSING = {
     "torch": "the reference backend needs PyTorch, which is not installed; "
@@ -60,20 +61,10 @@ def is_theirs(error: Exception) -> bool:
 def as_flags(message: str, spellings: Mapping[str, str] | None = None) -> str:
     """Replace the names of settings by their flags: `max_model_len` → `--max-model-len`.
 
-    `spellings` maps the command's own settings; any other setting belongs to another command. A
-    name that is also an English word, such as `seed`, is a setting only before a value.
+    `spellings` has the command's own; a setting that it does not have is a flag of another.
     """
-    if spellings is None:
-        spellings = {}
-    flags = {name: "--" + name.replace("_", "-") for name in _settings()} | dict(spellings)
-    names = "|".join(sorted((name for name in flags if name.isidentifier()), key=len, reverse=True))
-    pattern = re.compile(rf"(?<![\w-])({names})(?![\w-])(=?)")
-
-    def flag(match: re.Match[str]) -> str:
-        name, equals = match[1], match[2]
-        return flags[name] + equals if "_" in name or equals else name
-
-    return pattern.sub(flag, message)
+    flags = {name: "--" + name.replace("_", "-") for name in _settings()} | dict(spellings or {})
+    return with_flags(message, flags)
 
 
 def _settings() -> list[str]:

@@ -86,14 +86,14 @@ def test_it_serves(tiny: str, engine: str) -> None:
 
 IMPORTED_AT_LAUNCH = """
 import sys
-import octavo.client.launch as launch
+import octavo.client.process as process
 
 def stop(*_):
     server = ("uvicorn", "jinja2", "tokenizers", "numpy", "octavo.server.lifecycle")
     print(*(name for name in server if name in sys.modules))
     raise SystemExit
 
-launch.launch_engine = stop
+process.launch_engine = stop
 from octavo.cli import main
 main(["serve", sys.argv[1], "--port", "0"])
 print("after that they would come")

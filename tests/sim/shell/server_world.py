@@ -385,7 +385,7 @@ class ServerWorld(World):
             raise AssertionError("healed, and nobody is served")
         await self._wait_for(lambda: not self.launcher.engines[-1].names())
         require(not self.launcher.engines[-1].names(), "the engine still has sequences")
-        self._count("restarts", self.client.restarts.num_restarts)
+        self._count("restarts", self.client.supervisor.restarts.num_restarts)
 
     async def _wait_for(self, condition: Callable[[], bool]) -> None:
         """A while, for what nobody tells of; whether it came is for others to judge."""

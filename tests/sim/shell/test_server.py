@@ -122,7 +122,7 @@ def _loses_a_token_at_restarts(patch: pytest.MonkeyPatch) -> None:
     submit = Journal.submit
 
     def forgetful(self: Journal, entry: Entry, now: float) -> Any:
-        if entry.is_promised:
+        if entry.was_submitted:
             del entry.emitted[:1]
         return submit(self, entry, now)
 
