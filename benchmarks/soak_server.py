@@ -28,7 +28,7 @@ from octavo.engine_arguments import EngineArguments
 from octavo.server.adapter import LLMEngine
 from octavo.server.lifecycle import Lifecycle, settle_memory
 from octavo.server.server import Server
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 from tests.api.tiny import make_model
 
 
@@ -58,7 +58,7 @@ def held(server: Server) -> dict[str, int]:
 
 async def serve(settings: dict[str, Any], llm: AsyncLLM) -> None:
     """Until a signal ends it."""
-    server = Server(await LLMEngine.over(llm), ServerConfig(port=0, **settings["server"]))
+    server = Server(await LLMEngine.over(llm), ServerSettings(port=0, **settings["server"]))
 
     def tell(**more: Any) -> None:
         print(json.dumps({**held(server), **more}), flush=True)

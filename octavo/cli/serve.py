@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 from octavo.cli.engine_options import add_engine_options, add_model, engine_options, model_of
 from octavo.cli.output import size, table
 from octavo.cli.parsing import Parser
-from octavo.cli.server_options import add_server_options, server_config
+from octavo.cli.server_options import add_server_options, server_settings
 
 if TYPE_CHECKING:
     from octavo.api.async_llm import AsyncLLM
     from octavo.engine_arguments import EngineArguments
     from octavo.loader import Source
     from octavo.server.lifecycle import Lifecycle
-    from octavo.server.settings import ServerConfig
+    from octavo.server.settings import ServerSettings
     from octavo.wire.facts import EngineFacts
 
 _LEVELS = {"trace": "DEBUG", "critical": "CRITICAL", "error": "ERROR", "warning": "WARNING"}
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     from octavo.loader.source import resolve
     from octavo.server.http.sockets import check_addresses
 
-    config = server_config(arguments)
+    config = server_settings(arguments)
     asked = read_arguments(model_of(arguments), engine_options(arguments))
     check_addresses(config)
     source = resolve(asked.model)  # here, where progress is seen and errors are the user's to read
@@ -111,7 +111,7 @@ def _load(
 
 
 def _serve(
-    config: ServerConfig, llm: AsyncLLM, asked: EngineArguments, source: Source, start: StartUp
+    config: ServerSettings, llm: AsyncLLM, asked: EngineArguments, source: Source, start: StartUp
 ) -> int:
     from octavo.server import lifecycle
     from octavo.server.adapter import LLMEngine

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from octavo.server.http.errors import ApiError, too_many
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 
 OUTPUT_WEIGHT = 2  # a generated token costs about this many of a prompt
 RATE_SECONDS = 30.0  # over which the rate of ends is taken
@@ -42,7 +42,7 @@ class Admission:
 
     def __init__(
         self,
-        config: ServerConfig,
+        config: ServerSettings,
         max_num_seqs: int,
         clock: Callable[[], float],
         count: Callable[[str], None],

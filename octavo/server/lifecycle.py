@@ -26,7 +26,7 @@ from octavo.server.http.connection import Connections, bounded_protocol
 from octavo.server.http.errors import unavailable
 from octavo.server.http.sockets import bind, bind_admin
 from octavo.server.server import Server
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ class Lifecycle:
 
 
 def run(
-    config: ServerConfig,
+    config: ServerSettings,
     start_engine: Callable[[], Awaitable[Engine]],
     on_ready: Callable[[Lifecycle], None] | None = None,
 ) -> int:
@@ -192,7 +192,7 @@ def settle_memory() -> None:
     gc.set_threshold(*_GC_THRESHOLDS)
 
 
-def ready_text(config: ServerConfig, port: int, model: str) -> str:
+def ready_text(config: ServerSettings, port: int, model: str) -> str:
     """Where it is, and two ways to try it."""
     host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"

@@ -18,7 +18,7 @@ from octavo.server.http.route import Route
 from octavo.server.lifecycle import Lifecycle
 from octavo.server.routes import ROUTES
 from octavo.server.server import Server
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 from tests.server.engine import FakeEngine
 
 LIMIT = 300.0  # seconds for whatever a test waits for; never part of a verdict
@@ -51,7 +51,7 @@ async def serving(
 ) -> AsyncIterator[Client]:
     """Without a socket: the application is called as ASGI has it."""
     engine = engine or FakeEngine(directory)
-    server = Server(engine, ServerConfig(**options))
+    server = Server(engine, ServerSettings(**options))
     async with Client(server) as client:
         try:
             yield client
@@ -80,7 +80,7 @@ def listening(
     life: list[Lifecycle] = []
 
     async def main() -> None:
-        server = Server(engine, ServerConfig(port=0, **options))
+        server = Server(engine, ServerSettings(port=0, **options))
         life.append(Lifecycle(server, handles_signals=False))
         await life[0].run(lambda _: ready.set())
 

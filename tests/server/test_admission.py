@@ -14,7 +14,7 @@ import pytest
 from octavo.server.admission import Admission, Ticket
 from octavo.server.engine import Health
 from octavo.server.http.errors import ApiError
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.make import LIMIT, events, serving, until
 
@@ -36,7 +36,7 @@ def is_open(admission: Admission, number: int) -> bool:
 
 def door(clock: Clock | None = None, room: int = 2, **options: Any) -> Admission:
     reasons: list[str] = []
-    config = ServerConfig(max_running_sequences=room, **options)
+    config = ServerSettings(max_running_sequences=room, **options)
     admission = Admission(config, 64, clock or Clock(), reasons.append)
     admission.reasons = reasons  # type: ignore[attr-defined]
     return admission

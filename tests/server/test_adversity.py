@@ -32,7 +32,7 @@ from octavo.api.async_llm import AsyncLLM
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient
 from octavo.server.adapter import LLMEngine
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 from octavo.server.lifecycle import _say_ready, run
 
 arguments = EngineArguments(model="fake?step=0.01", tokenizer=sys.argv[1])
@@ -48,7 +48,7 @@ def tell(life):
         print(life.port, file=file)
     _say_ready(life)
 
-code = run(ServerConfig(port=0), start, tell)
+code = run(ServerSettings(port=0), start, tell)
 llm.close()
 sys.exit(code)
 """

@@ -16,7 +16,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 
 _REASONS = {
     400: "Bad Request",
@@ -33,7 +33,7 @@ READ_BYTES = 256 << 10  # as much as a transport hands over at once
 class Connections:
     """How many there are, and from where."""
 
-    def __init__(self, config: ServerConfig, tell_of_stall: Callable[[], None]) -> None:
+    def __init__(self, config: ServerSettings, tell_of_stall: Callable[[], None]) -> None:
         self.config = config
         self.tell_of_stall = tell_of_stall
         self.by_client: Counter[str] = Counter()

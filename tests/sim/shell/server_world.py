@@ -24,7 +24,7 @@ from octavo.server.admin import ADMIN_ROUTES
 from octavo.server.http.app import Application
 from octavo.server.lifecycle import Lifecycle
 from octavo.server.server import Server
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 from tests.client.fake_engine import HARMLESS, POISON_TOKEN
 from tests.sim.shell.asgi import Connection
 from tests.sim.shell.engine_side import STEP_SECONDS
@@ -110,7 +110,7 @@ class ServerWorld(World):
 
     async def _live(self) -> None:
         choose = self.random.choice
-        config = ServerConfig(
+        config = ServerSettings(
             max_waiting_requests=choose([2, 5, 1000]),
             max_waiting_tokens=choose([40, 4_000_000]),
             max_running_sequences=choose([None, 1, 3]),
