@@ -63,9 +63,11 @@ def run(arguments: argparse.Namespace) -> int:
     config = server_settings(arguments)
     asked = read_arguments(model_of(arguments), engine_options(arguments))
     check_addresses(config)
-    source = resolve(asked.model)  # here, where progress is seen and errors are the user's to read
-    if asked.tokenizer is not None:
-        source = _tokenizer_source(asked.tokenizer)
+    # The tokenizer first: a wrong name must not wait for the download of the model.
+    tokenizer = None if asked.tokenizer is None else _tokenizer_source(asked.tokenizer)
+    # Resolved in this process, where the user sees the progress and the errors.
+    model = resolve(asked.model)
+    source = tokenizer or model
     start.lap("start Python, find the model")
     llm = _load(asked, arguments.engine, source, engine_options(arguments))
     try:

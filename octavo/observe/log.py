@@ -39,13 +39,21 @@ class LogFormatter(logging.Formatter):
         return f"{seconds}.{int(record.msecs):03d}Z"
 
 
-def set_up_log(level: int | str, spell: Callable[[str], str] = str) -> None:
-    """Octavo's own log goes to standard error from `level` up, others' from warnings up.
+def set_up_log(level: int | str, spell: Callable[[str], str] = str) -> Callable[[], None]:
+    """Log to standard error: Octavo's records from `level`, those of libraries from warnings.
 
-    `spell` turns the names of settings into what a user would type.
+    `spell` turns the names of settings into what a user would type. Return a function that removes
+    the handler and restores the level.
     """
-    root = logging.getLogger()
+    root, ours = logging.getLogger(), logging.getLogger("octavo")
     for old in [each for each in root.handlers if isinstance(each, LogHandler)]:
         root.removeHandler(old)
-    root.addHandler(LogHandler(spell))
-    logging.getLogger("octavo").setLevel(level)
+    handler, level_before = LogHandler(spell), ours.level
+    root.addHandler(handler)
+    ours.setLevel(level)
+
+    def undo() -> None:
+        root.removeHandler(handler)
+        ours.setLevel(level_before)
+
+    return undo
