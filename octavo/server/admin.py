@@ -19,13 +19,13 @@ from octavo.server.http.route import Handler, Route
 LEVELS = Literal["debug", "info", "warning", "error"]
 
 
-class LogLevel(Struct, kw_only=True):
+class LogLevel(Struct, kw_only=True, forbid_unknown_fields=True):
     """How much is logged."""
 
     level: LEVELS
 
 
-class AbortRequest(Struct, kw_only=True):
+class AbortRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Which request is to end."""
 
     request_id: Annotated[str, Meta(max_length=256)]
