@@ -104,13 +104,12 @@ _REFUSED = {
     "ssl-certfile": "there is no TLS; put a reverse proxy in front",
     "ssl-ca-certs": "there is no TLS; put a reverse proxy in front",
     "shutdown-timeout": "--drain-seconds says how long running requests may finish",
-    "otlp-traces-endpoint": "traces are not sent; /metrics and explain tell where time went",
+    "otlp-traces-endpoint": "install OpenTelemetry's ASGI middleware with --middleware",
     "hf-token": "other users could see it in the list of processes; set HF_TOKEN",
     "uds": "it listens on TCP; --admin-socket is a unix socket for operators",
     "config": "options are given on the command line",
     "default-chat-template-kwargs": "send chat_template_kwargs with the request",
     "root-path": "routes begin at /; let the reverse proxy take the prefix away",
-    "middleware": "no code is loaded by name",
     "lora-modules": "there are no adapters yet",
     "tool-call-parser": "tool calls are not parsed yet",
     "enable-auto-tool-choice!": "tool calls are not parsed yet",
@@ -167,6 +166,13 @@ def _add_special(title: str, group: argparse._ArgumentGroup) -> None:
                     metavar=what.upper(),
                     help=text,
                 )
+            group.add_argument(
+                "--middleware",
+                action="append",
+                metavar="MODULE:FACTORY",
+                help="an ASGI middleware, made by factory(application); give it again for more, "
+                "the last of which is the outermost",
+            )
         case "dialect":
             group.add_argument(
                 "--served-model-name",
@@ -226,6 +232,7 @@ def server_settings(arguments: argparse.Namespace) -> ServerSettings:
         allowed_hosts=_words(arguments.allowed_hosts),
         allowed_origins=_words(arguments.allowed_origins),
         enable_explain=arguments.enable_explain,
+        middleware=tuple(arguments.middleware or ()),
         **asked,
     )
 

@@ -35,6 +35,7 @@ class ServerSettings:
     chat_template: str | None = None  # instead of the model's own
     log_prompts: bool = False  # at info, escaped
     enable_explain: bool = True
+    middleware: tuple[str, ...] = ()  # "module:factory" of ASGI middlewares
     # limits of a request
     max_body_bytes: int = 8 << 20
     max_header_bytes: int = 32 << 10
