@@ -92,7 +92,7 @@ async def diagnosis(exchange: Exchange) -> None:
     admission = {
         "waiting_requests": gates.num_waiting,
         "waiting_tokens": gates.waiting_tokens,
-        "sequences_inside": gates.num_inside,
+        "sequences_inside": gates.num_admitted,
         "expected_wait_seconds": round(gates.seconds_to_wait(), 3),
     }
     await exchange.respond_json(diagnose(exchange.server.engine.snapshot(), admission))

@@ -70,7 +70,7 @@ class Lifecycle:
         self._loop = loop = asyncio.get_running_loop()
         tasks = [self._listen(application, main_socket, self._connections)]
         if self.config.admin_socket is not None:
-            admin = Application(self.server, ADMIN_ROUTES, guards=False)
+            admin = Application(self.server, ADMIN_ROUTES, checks_access=False)
             listening = bind_admin(self.config.admin_socket)
             operators = Connections(self.config, self.server.metrics.slow_readers.add)
             tasks.append(self._listen(admin, listening, operators))

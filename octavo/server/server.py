@@ -11,7 +11,7 @@ from octavo.observe.explain import Recent, Record
 from octavo.observe.metrics import Metrics
 from octavo.server.admission import Admission
 from octavo.server.engine import Engine
-from octavo.server.http.auth import Guard
+from octavo.server.http.auth import AccessControl
 from octavo.server.http.errors import ApiError, unavailable
 from octavo.server.prompt_pool import PromptPool
 from octavo.server.settings import ServerSettings
@@ -50,7 +50,7 @@ class Server:
         self.engine = engine
         self.clock = clock
         self.started_at = int(time.time())  # told as `created`; decides nothing
-        self.guard = Guard(config)
+        self.access = AccessControl(config)
         self.admission = Admission(
             config,
             engine.facts.max_num_seqs,

@@ -27,8 +27,8 @@ LIMIT = 300.0  # seconds for whatever a test waits for; never part of a verdict
 class Client(httpx.AsyncClient):
     """An httpx client with the application at hand."""
 
-    def __init__(self, server: Server, routes: Any = ROUTES, *, guards: bool = True) -> None:
-        self.application = Application(server, routes, guards=guards)
+    def __init__(self, server: Server, routes: Any = ROUTES, *, checks_access: bool = True) -> None:
+        self.application = Application(server, routes, checks_access=checks_access)
         transport = httpx.ASGITransport(self.application)
         super().__init__(transport=transport, base_url="http://localhost")
         self.server = server

@@ -138,7 +138,7 @@ def test_operators_have_a_socket_of_their_own(directory: Path, caplog: Any) -> N
 
     async def main() -> None:
         async with serving(directory, engine) as client:
-            admin = Client(client.server, ADMIN_ROUTES, guards=False)
+            admin = Client(client.server, ADMIN_ROUTES, checks_access=False)
             body = {"prompt": "x", "max_tokens": 50}
             headers = {"x-request-id": "long"}
             asked = asyncio.ensure_future(

@@ -20,7 +20,7 @@ PUBLIC = frozenset({"/health", "/health/live", "/health/ready"})
 _CHALLENGE = ((b"www-authenticate", b"Bearer"),)
 
 
-class Guard:
+class AccessControl:
     """Decides about a request by its path and headers alone."""
 
     def __init__(self, config: ServerSettings) -> None:

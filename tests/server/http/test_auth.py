@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from octavo.server.http.auth import PUBLIC, Guard
+from octavo.server.http.auth import PUBLIC, AccessControl
 from octavo.server.http.errors import ApiError
 from octavo.server.settings import ServerSettings, ServerSettingsError, read_keys
 from tests.server.make import all_routes, serving
@@ -148,12 +148,12 @@ def test_keys_come_from_a_file_and_the_environment(tmp_path: Path) -> None:
 
 
 def test_who_asks_is_told_by_the_key_and_tells_nothing_of_it() -> None:
-    guard = Guard(ServerSettings(api_keys=KEYS))
-    names = {guard.check_key("/x", {"authorization": f"Bearer {key}"}) for key in KEYS}
+    access = AccessControl(ServerSettings(api_keys=KEYS))
+    names = {access.check_key("/x", {"authorization": f"Bearer {key}"}) for key in KEYS}
     assert len(names) == 2
     assert not any("secret" in name for name in names)
     with pytest.raises(ApiError):
-        guard.check_key("/x", {"authorization": "Bearer first-secre\udcff"})
+        access.check_key("/x", {"authorization": "Bearer first-secre\udcff"})
 
 
 def test_every_key_is_compared_whatever_the_first_one_says(monkeypatch: Any) -> None:
@@ -165,7 +165,7 @@ def test_every_key_is_compared_whatever_the_first_one_says(monkeypatch: Any) -> 
         return one == other
 
     monkeypatch.setattr("octavo.server.http.auth.hmac.compare_digest", compare)
-    Guard(ServerSettings(api_keys=KEYS)).check_key("/x", {"x-api-key": KEYS[0]})
+    AccessControl(ServerSettings(api_keys=KEYS)).check_key("/x", {"x-api-key": KEYS[0]})
     assert len(compared) == 2
 
 

@@ -196,7 +196,7 @@ def test_a_client_that_leaves_frees_its_blocks(directory: Path, stream: bool) ->
         connection = socket.create_connection(("127.0.0.1", life.port))
         connection.sendall(HEAD % len(body) + body)
         wait_until(lambda: gate.num_steps == 1)
-        assert life.server.admission.num_inside == 1
+        assert life.server.admission.num_admitted == 1
         connection.close()
         wait_until(lambda: life.server.admission.num_open == 0)
         gate.is_open.set()
