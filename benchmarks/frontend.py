@@ -34,7 +34,7 @@ from octavo.engine_arguments import EngineArguments
 from octavo.server.adapter import LLMEngine
 from octavo.server.lifecycle import Lifecycle, settle_memory
 from octavo.server.server import Server
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 from octavo.text.prompt_worker import load_tokenizer_at
 from tests.api.tiny import make_tokenizer_files
 from tests.engine.over_runner import engine_over_runner
@@ -77,7 +77,7 @@ async def serve(client: ProcessClient, arguments: EngineArguments) -> None:
     path = Path(arguments.tokenizer)
     llm = AsyncLLM.over(client, arguments, load_tokenizer_at(path))
     engine = await LLMEngine.over(llm, tokenizer=path)
-    server = Server(engine, ServerConfig(port=0, max_connections_per_client=MAX_STREAMS))
+    server = Server(engine, ServerSettings(port=0, max_connections_per_client=MAX_STREAMS))
     settle_memory()
 
     def ready(life: Lifecycle) -> None:

@@ -42,9 +42,12 @@ def execute(command: Command, words: list[str]) -> int:
         spellings = parser.spellings(words)
         arguments = parser.parse_args(words)
         level = getattr(arguments, "log_level", logging.WARNING)
-        set_up_log(logging.DEBUG if is_debugging else level, spellings)
-        code: int = importlib.import_module(command.module).run(arguments)
-        sys.stdout.flush()
+        undo = set_up_log(logging.DEBUG if is_debugging else level, spellings)
+        try:
+            code: int = importlib.import_module(command.module).run(arguments)
+            sys.stdout.flush()
+        finally:
+            undo()  # a program that calls `main` keeps its own logging
     except UsageError as error:
         sys.stderr.write(f"octavo {command.name}: {error}\n")
         return USAGE

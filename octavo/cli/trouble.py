@@ -12,7 +12,7 @@ _MISSING = {
     "uvicorn": "the server needs uvicorn, which is not installed; pip install octavo",
 }
 
-_THEIRS = ("ServerConfigError", "EngineStartError", "TokenizerError")
+_THEIRS = ("ServerSettingsError", "EngineStartError", "TokenizerError")
 
 
 def explain(error: Exception, spellings: Mapping[str, str] | None = None) -> str:
@@ -71,7 +71,7 @@ def _settings() -> list[str]:
     from dataclasses import fields
 
     from octavo.engine_arguments import FIXED, INERT, EngineArguments
-    from octavo.server.settings import ServerConfig
+    from octavo.server.settings import ServerSettings
 
-    own = [field.name for kind in (EngineArguments, ServerConfig) for field in fields(kind)]
+    own = [field.name for kind in (EngineArguments, ServerSettings) for field in fields(kind)]
     return [name for name in (*own, *INERT, *FIXED) if name != "model"]

@@ -16,7 +16,7 @@ import msgspec
 
 from octavo.server.engine import ModelFacts
 from octavo.server.http.errors import ApiError, invalid, unavailable
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 from octavo.text.chat.budget import ChatTemplateError, TemplateLimitError
 from octavo.text.prompt_worker import (
     LENGTH,
@@ -40,7 +40,7 @@ class PromptPool:
 
     def __init__(
         self,
-        config: ServerConfig,
+        config: ServerSettings,
         facts: ModelFacts,
         clock: Callable[[], float],
         count_elsewhere: Callable[[], None],

@@ -134,6 +134,7 @@ def test_ctrl_c_while_it_starts(tiny: str) -> None:
         (["--host", "no.such.host.invalid"], "no.such.host.invalid"),
         (["--max-num-seqs", "0"], "--max-num-seqs=0 must be at least 1"),
         (["--api-key-file", "/no/such"], "/no/such cannot be read"),
+        (["--middleware", "no.such:thing"], "--middleware='no.such:thing' cannot be used: the"),
     ],
 )
 def test_mistakes(

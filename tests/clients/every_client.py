@@ -120,6 +120,27 @@ def test_node(name: str, address: str, full_address: str) -> None:
     assert "all is well" in said
 
 
+def test_opentelemetry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ASGI middleware, installed by name, sees the client's trace and every chunk."""
+    (packages,) = (ENVIRONMENTS / "opentelemetry").glob("lib/python*/site-packages")
+    monkeypatch.setenv("PYTHONPATH", str(packages))
+    names = ["tests.clients.trace_middleware:trace"]
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    headers = {**HEADERS, "traceparent": f"00-{trace_id}-b7ad6b7169203331-01"}
+    body = {"prompt": "The quick", "max_tokens": 8, "stream": True, "ignore_eos": True}
+    with serving(tmp_path / "model", middleware=names) as address:
+        answer = httpx.post(
+            f"{address}/v1/completions", json=body, headers=headers, timeout=SECONDS
+        )
+    assert answer.text.endswith("data: [DONE]\n\n")
+    spans = [json.loads(line) for line in (tmp_path / "spans").read_text("utf-8").splitlines()]
+    assert {span["context"]["trace_id"] for span in spans} == {f"0x{trace_id}"}
+    sent = [span for span in spans if span["name"].endswith("http send")]
+    assert len(sent) > 3, "the start, several chunks and the end"
+    (whole,) = [span for span in spans if span["kind"] == "SpanKind.SERVER"]
+    assert 200 in whole["attributes"].values()
+
+
 def test_schemathesis(tmp_path: Path) -> None:
     """Requests that fit the document and requests that do not: no answer is a failure of ours."""
     settings = tmp_path / "schemathesis.toml"

@@ -14,7 +14,7 @@ from typing import Any
 from octavo.api.async_llm import AsyncLLM
 from octavo.server.adapter import LLMEngine
 from octavo.server.lifecycle import run
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 from tests.api.tiny import make_model
 
 ENGINE: dict[str, Any] = {"block_size": 4, "num_gpu_blocks_override": 400, "max_num_seqs": 8}
@@ -25,7 +25,7 @@ def main() -> int:
     directory, options = Path(sys.argv[1]), json.loads(sys.argv[2])
     if "admin_socket" in options:
         options["admin_socket"] = Path(options["admin_socket"])
-    config = ServerConfig(port=0, served_model_name="tiny", **options)
+    config = ServerSettings(port=0, served_model_name="tiny", **options)
     llm = AsyncLLM(str(make_model(directory)), engine="process", **ENGINE)
 
     async def start() -> LLMEngine:

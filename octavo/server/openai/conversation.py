@@ -7,7 +7,7 @@ from typing import Any
 from octavo.server.http.errors import invalid, not_yet
 from octavo.server.schema.chat import ChatRequest, ContentPart, Message
 from octavo.server.schema.tokens import TokenizeRequest
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 from octavo.text.chat.messages import OWN_VARIABLES
 from octavo.text.prompt_worker import Conversation, PromptJob
 
@@ -17,7 +17,7 @@ _NOT_TEXT = ("image_url", "input_audio", "audio_url", "video_url", "file")
 _TOOLS = "tools are not supported yet; write calls and results into the messages' content"
 
 
-def conversation_job(request: ChatRequest | TokenizeRequest, config: ServerConfig) -> PromptJob:
+def conversation_job(request: ChatRequest | TokenizeRequest, config: ServerSettings) -> PromptJob:
     """What is to be rendered and tokenised; raises ApiError for what no template could take."""
     if request.chat_template is not None and not config.trust_request_chat_template:
         raise invalid(
