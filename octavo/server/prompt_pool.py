@@ -8,6 +8,7 @@ killed, and a new worker does the next job.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import subprocess
@@ -18,7 +19,14 @@ import msgspec
 
 from octavo.server.http.errors import ApiError, invalid, unavailable
 from octavo.server.settings import ServerConfig
-from octavo.text.prompt_worker import LENGTH, MAX_FRAME_BYTES, PreparedPrompt, PromptJob, Refused
+from octavo.text.prompt_worker import (
+    LENGTH,
+    MAX_FRAME_BYTES,
+    Conversation,
+    PreparedPrompt,
+    PromptJob,
+    Refused,
+)
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +60,15 @@ class PromptPool:
         self._has_started = asyncio.Event()
 
     async def start(self) -> None:
-        """Start the workers, and wait until one is ready."""
+        """Start the workers, wait until one is ready, and have it compile the chat template."""
         self._begin()
         await self._has_started.wait()
+        nothing = [{"role": "user", "content": ""}]
+        template = self._config.chat_template
+        with contextlib.suppress(ApiError):  # a model may have no template, or reject this
+            await self.prepare(
+                PromptJob(conversation=Conversation(messages=nothing, template=template))
+            )
 
     async def prepare(self, job: PromptJob) -> PreparedPrompt:
         """Return the prompt's text and tokens; raise ApiError if they cannot be had."""
