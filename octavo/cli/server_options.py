@@ -67,7 +67,7 @@ _TIMES: tuple[_Row, ...] = (
     ),
     ("template_seconds", seconds, "SECONDS", "for a chat template to be rendered"),
     ("tokenize_seconds", seconds, "SECONDS", "for a text to be tokenised"),
-    ("num_preparers", int, "COUNT", "processes that do so for large texts"),
+    ("prompt_workers", int, "COUNT", "processes that render and tokenise prompts"),
 )
 _GROUPS = {
     "network": _NETWORK,

@@ -77,6 +77,7 @@ class Lifecycle:
         for number in self._signals:
             loop.add_signal_handler(number, self.end)
         try:
+            await self.server.prompt_pool.start()
             while not all(listener.started for listener in self._listeners):
                 await asyncio.sleep(0.005)
             if on_ready is not None:

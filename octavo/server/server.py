@@ -59,11 +59,7 @@ class Server:
         )
         self.metrics = Metrics(self.admission, engine.snapshot, self.readiness_as_number)
         self.prompt_pool = PromptPool(
-            config,
-            engine.facts,
-            clock,
-            self.metrics.escalations.add,
-            self.metrics.killed.add,
+            config, engine.facts.path, self.metrics.prompt_workers_killed.add
         )
         self.recent = Recent(config.num_explained if config.enable_explain else 0)
         self.active: dict[str, ActiveRequest] = {}

@@ -57,10 +57,10 @@ class ServerSettings:
     status_seconds: float = 1.0  # longest wait for a first token before a stream's status line
     ping_seconds: float = 15.0  # silence after which a stream carries a comment; 0: never
     drain_seconds: float = 30.0  # for running requests to finish after SIGTERM
-    # preparation of prompts
-    num_preparers: int = 2  # processes, started when first needed
-    template_seconds: float = 2.0
-    tokenize_seconds: float = 5.0
+    # prompt workers
+    prompt_workers: int = 1  # processes that render and tokenise
+    template_seconds: float = 2.0  # for a conversation, with its tokens
+    tokenize_seconds: float = 5.0  # for a text
     num_explained: int = 512  # recent requests that can be explained
     admin_socket: Path | None = None
 
