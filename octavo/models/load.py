@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from octavo.layers import CausalLM
+from octavo.layers import CausalLM, ModelSpec
 from octavo.loader import Checkpoint, CheckpointError, Source
 from octavo.loader.errors import SourceError, UnsupportedFormatError, quote
 from octavo.loader.strict_json import parse_object
@@ -18,7 +18,6 @@ from octavo.models.generation import GenerationDefaults, of_configuration, of_gg
 from octavo.models.gguf.gguf_weights import GgufWeights
 from octavo.models.gguf.to_config import read_config
 from octavo.models.registry import family_of
-from octavo.models.spec import ModelSpec
 
 QUANTISATIONS = ("mxfp4",)
 
