@@ -264,7 +264,7 @@ def assemble(need: Need, read: Callable[[str], Floats], context: ParallelContext
             whole = whole[rows.start : rows.stop]
         return np.ascontiguousarray(whole)
     linear, word = need.matrix
-    stored = PLAIN.tensor(word)
+    stored = PLAIN[word]
     if len(parts) == 1:
         parts = split_parts(parts[0], linear, stored)
     mine = shard(parts, linear, stored, context)
