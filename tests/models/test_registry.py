@@ -39,7 +39,7 @@ def test_every_registered_class_is_a_decoder_that_reads_a_config(architecture: s
     assert callable(family_of(architecture).read)
 
 
-def _imports(source: str) -> set[str]:
+def imported(source: str) -> set[str]:
     """Return every module that a file imports, at any depth."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
@@ -50,7 +50,7 @@ def _imports(source: str) -> set[str]:
     return found
 
 
-def _is_allowed(name: str) -> bool:
+def is_allowed(name: str) -> bool:
     inside = any(name == package or name.startswith(f"{package}.") for package in ALLOWED)
     return inside or name in PLAIN
 
@@ -59,7 +59,7 @@ def _is_allowed(name: str) -> bool:
 def test_a_model_file_is_a_declaration(file: str) -> None:
     """It imports layers and the reader: no backend, cache, loader, rank, nor another family."""
     path = Path(octavo.models.__path__[0]) / f"{file}.py"
-    wrong = {name for name in _imports(path.read_text("utf-8")) if not _is_allowed(name)}
+    wrong = {name for name in imported(path.read_text("utf-8")) if not is_allowed(name)}
     assert not wrong
 
 
@@ -76,4 +76,4 @@ def test_a_model_file_is_a_declaration(file: str) -> None:
     ],
 )
 def test_the_check_notices_other_imports(line: str) -> None:
-    assert not all(_is_allowed(name) for name in _imports(line))
+    assert not all(is_allowed(name) for name in imported(line))
