@@ -38,11 +38,11 @@ from octavo.core.engine import EngineCore  # noqa: E402
 from octavo.core.request import Request  # noqa: E402
 from octavo.core.sampling_params import SamplingParams  # noqa: E402
 from octavo.exec.inline import InlineExecutor  # noqa: E402
+from octavo.layers import ModelSpec  # noqa: E402
 from octavo.layers.rope import Rope, plain  # noqa: E402
 from octavo.models.build import bind  # noqa: E402
 from octavo.models.kv_layout import place_layers  # noqa: E402
 from octavo.models.llama import Llama  # noqa: E402
-from octavo.models.spec import ModelSpec  # noqa: E402
 from octavo.runner.kv_cache import groups_of  # noqa: E402
 from octavo.runner.model_runner import ModelRunner  # noqa: E402
 
