@@ -31,7 +31,7 @@ from octavo.core.config import CoreConfig
 from octavo.core.plan import NO_TOKEN, StepPlan, StepResult
 from octavo.engine.process import HostedEngine, Wrap
 from octavo.engine_arguments import EngineArguments
-from octavo.server.adapter import LLMEngine
+from octavo.loader import Source
 from octavo.server.lifecycle import Lifecycle, settle_memory
 from octavo.server.server import Server
 from octavo.server.settings import ServerConfig
@@ -75,9 +75,9 @@ async def serve(client: ProcessClient, arguments: EngineArguments) -> None:
     """The process that is measured."""
     assert arguments.tokenizer is not None
     path = Path(arguments.tokenizer)
-    llm = AsyncLLM.over(client, arguments, load_tokenizer_at(path))
-    engine = await LLMEngine.over(llm, tokenizer=path)
-    server = Server(engine, ServerConfig(port=0, max_connections_per_client=MAX_STREAMS))
+    source = Source("metronome", path, (path / "none.safetensors",))
+    llm = AsyncLLM.over(client, arguments, load_tokenizer_at(path), source)
+    server = Server(llm, ServerConfig(port=0, max_connections_per_client=MAX_STREAMS))
     settle_memory()
 
     def ready(life: Lifecycle) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from octavo.api.outputs import CompletionOutput, RequestError, RequestOutput
 from octavo.api.prompts import Input
-from octavo.api.requests import Model
+from octavo.api.text_model import TextModel
 from octavo.core.sampling_params import SamplingParams
 
 Run = Callable[[Sequence[Input], SamplingParams], list[RequestOutput]]
@@ -55,7 +55,7 @@ class _Beam:
 
 
 def search(
-    prompt: Input, parameters: BeamSearchParams, model: Model, run: Run
+    prompt: Input, parameters: BeamSearchParams, model: TextModel, run: Run
 ) -> list[CompletionOutput]:
     """The best beams, best first, without their texts."""
     width = parameters.beam_width
@@ -63,7 +63,7 @@ def search(
         max_tokens=1, temperature=0.0, logprobs=2 * width, detokenize=False, ignore_eos=True
     )
     living, done = [_Beam((), 0.0)], list[_Beam]()
-    room = max(model.longest_tokens - len(prompt.token_ids), 1)  # without any, `run` says so
+    room = max(model.facts.longest_tokens - len(prompt.token_ids), 1)  # without any, `run` says so
     for _ in range(min(parameters.max_tokens, room)):
         inputs = [_input(prompt, beam) for beam in living]
         candidates = []

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from octavo.server.engine import ModelFacts
+from octavo.api.text_model import TextModel
 from octavo.server.http.errors import ApiError, invalid, unavailable
 from octavo.server.settings import ServerConfig
 from octavo.text.chat.budget import ChatTemplateError, TemplateLimitError
@@ -41,17 +41,17 @@ class PromptPool:
     def __init__(
         self,
         config: ServerConfig,
-        facts: ModelFacts,
+        model: TextModel,
         clock: Callable[[], float],
         count_elsewhere: Callable[[], None],
         count_killed: Callable[[], None],
     ) -> None:
         self._config = config
-        self._facts = facts
+        self._model = model
         self._clock = clock
         self._count_elsewhere = count_elsewhere
         self._count_killed = count_killed
-        self._bench = Workbench(facts.tokenizer, SMALL)
+        self._bench = Workbench(model.tokenizer, SMALL)
         self._idle: list[_Process] = []
         self._free = asyncio.Semaphore(config.num_preparers)
         self._num_in_line = 0
@@ -101,7 +101,7 @@ class PromptPool:
             self._num_in_line -= 1
 
     async def _run(self, job: PromptJob) -> PreparedPrompt:
-        process = self._idle.pop() if self._idle else await _Process.start(self._facts.path)
+        process = self._idle.pop() if self._idle else await _Process.start(str(self._model.path))
         config = self._config
         seconds = config.template_seconds if job.conversation else config.tokenize_seconds
         is_well = False

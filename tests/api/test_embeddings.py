@@ -16,7 +16,7 @@ from octavo import LLM, AsyncLLM, SamplingParams
 from octavo.api.embeddings import embedded, of_length_one
 from octavo.api.outputs import RequestError, RequestOutput
 from octavo.core.sampling_params import POOLINGS, Pooling
-from tests.api.tiny import TEXTS, make_model
+from tests.api.tiny import TEXTS, make_model, requests_of
 
 PROMPTS = [*TEXTS, "x", TEXTS[0] + TEXTS[1]]
 NUM_BLOCKS = 200
@@ -110,8 +110,7 @@ def test_the_state_is_the_prompt_s_however_much_is_generated(llm: LLM, pooling: 
 
 def test_of_several_continuations_one_tells_of_the_prompt(llm: LLM) -> None:
     asked = SamplingParams(n=3, seed=5, max_tokens=2, pooling="mean")
-    requests = llm._model.table.open("n", llm._read_all("A day in")[0], asked, 0.0)
-    llm._model.table.close("n")
+    requests = requests_of(llm, "A day in", asked)
     assert [request.reads_cache for request in requests] == [False, True, True]
     (output,) = llm.generate("A day in", asked)
     assert output.hidden_state == llm.encode("A day in", pooling="mean")[0].outputs.data

@@ -18,7 +18,7 @@ import octavo
 from octavo import LLM, AsyncLLM, BeamSearchParams, RequestError, RequestOutputKind, SamplingParams
 from octavo.api.outputs import EngineDeadError, RequestOutput
 from octavo.core.sampling_params import LogitsProcessor
-from tests.api.tiny import TEMPLATE, core_of, make_model
+from tests.api.tiny import TEMPLATE, core_of, make_model, requests_of
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
 PROMPTS = ["The quick brown fox", "A day in", "Ein Tag wie", "x"]
@@ -118,8 +118,7 @@ def test_n_samples_differ_and_each_is_a_seeded_request_of_its_own(llm: LLM) -> N
     (output,) = llm.generate("A day in", several)
     texts = [sample.token_ids for sample in output.outputs]
     assert [sample.index for sample in output.outputs] == [0, 1, 2]
-    requests = llm._model.table.open("n", llm._read_all("A day in")[0], several, 0.0)
-    llm._model.table.close("n")
+    requests = requests_of(llm, "A day in", several)
     assert len({id(request.prompt) for request in requests}) == 1  # however large n is
     assert len({tuple(text) for text in texts}) == 3
     second = SamplingParams(seed=6, max_tokens=8, ignore_eos=True)
@@ -248,8 +247,7 @@ def test_offline_outputs_are_whole_whatever_kind_is_asked_for(llm: LLM) -> None:
 
 def test_n_samples_compute_the_prompt_once_even_if_told_of_it(llm: LLM) -> None:
     asked = SamplingParams(n=3, seed=5, max_tokens=2, ignore_eos=True, prompt_logprobs=0)
-    requests = llm._model.table.open("n", llm._read_all("A day in")[0], asked, 0.0)
-    llm._model.table.close("n")
+    requests = requests_of(llm, "A day in", asked)
     assert [request.reads_cache for request in requests] == [False, True, True]
     (output,) = llm.generate("A day in", asked)
     assert output.prompt_logprobs is not None
@@ -346,8 +344,8 @@ def test_who_leaves_early_leaves_nothing_behind(engine: AsyncLLM) -> None:
     asyncio.run(leave())
     core = core_of(engine)
     engine.close()
-    assert not engine._callers
-    assert len(engine._model.table) == 0
+    assert not engine._sinks
+    assert len(engine._table) == 0
     while core.has_work:
         core.step()
     assert not core.scheduler.sequences
@@ -422,7 +420,7 @@ def test_a_request_id_is_in_use_until_its_caller_has_seen_the_end(engine: AsyncL
         stream = engine.generate("x", replace(GREEDY, logits_processors=(held,)), "same")
         first = await anext(stream)
         gate.set()
-        while len(engine._model.table):  # it goes on to its end, unread
+        while len(engine._table):  # it goes on to its end, unread
             await asyncio.sleep(0)
         assert not first.finished
         with pytest.raises(RequestError, match="'same' is in use"):
@@ -450,4 +448,4 @@ def test_closing_wakes_whoever_waits(engine: AsyncLLM) -> None:
         await closing
 
     asyncio.run(asyncio.wait_for(close(), 300))
-    assert not engine._callers
+    assert not engine._sinks

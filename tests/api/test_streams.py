@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 
 from octavo import LLM, AsyncLLM, RequestError, RequestOutputKind, SamplingParams
-from octavo.api.async_llm import _joined
 from octavo.api.continuation import Continuation
 from octavo.api.outputs import CompletionOutput, EngineDeadError, RequestOutput
-from octavo.api.prompts import read_prompt
-from octavo.api.requests import FailedRequestError, Model, Options, RequestTable
+from octavo.api.requests import FailedRequestError, Options, RequestTable, check_request
+from octavo.api.sinks import joined
 from octavo.client.coalesce import coalesce
 from octavo.core.request import Request, TokenEvent
 from octavo.core.stats import RequestStats
@@ -79,8 +78,8 @@ def test_a_failure_ends_its_own_stream_only(engine: AsyncLLM, kind: RequestOutpu
         return await good
 
     assert len(run(both())[-1].outputs[0].token_ids) == 12
-    assert not engine._callers
-    assert len(engine._model.table) == 0
+    assert not engine._sinks
+    assert len(engine._table) == 0
 
 
 def test_whatever_goes_wrong_with_one_event_others_get_theirs(
@@ -164,8 +163,8 @@ def test_what_an_ended_loop_left_open_is_aborted(engine: AsyncLLM) -> None:
     assert run(collect(engine, "x", GREEDY, "left"))[-1].finished  # the same name, anew
     core = core_of(engine)
     engine.close()
-    assert not engine._callers
-    assert len(engine._model.table) == 0
+    assert not engine._sinks
+    assert len(engine._table) == 0
     while core.has_work:
         core.step()
     assert core.scheduler.stats.num_finished["abort"] == 1
@@ -188,8 +187,8 @@ def test_the_engine_finds_out_by_itself_that_a_loop_has_ended(engine: AsyncLLM) 
         time.sleep(0.001)
     engine.close()
     assert core.scheduler.stats.num_finished == {"abort": 1}
-    assert not engine._callers
-    assert len(engine._model.table) == 0
+    assert not engine._sinks
+    assert len(engine._table) == 0
 
 
 def test_what_users_of_other_engines_look_for(engine: AsyncLLM) -> None:
@@ -214,15 +213,11 @@ def test_what_users_of_other_engines_look_for(engine: AsyncLLM) -> None:
 
 @pytest.fixture
 def table(llm: LLM) -> RequestTable:
-    model = llm._model.table.model
-    return RequestTable(
-        Model(model.tokenizer, model.vocabulary, 128, 128, model.end_ids, model.max_logprobs), 0
-    )
+    return RequestTable(llm._model)
 
 
 def opened(table: RequestTable, sampling: SamplingParams) -> list[Request]:
-    prompt = read_prompt("x", table.model.tokenizer, table.model.vocabulary)
-    return table.open("mine", prompt, sampling, 0.0)
+    return table.open("mine", check_request(table._model, "x", sampling), 0.0)
 
 
 def test_deltas_are_of_what_is_new_and_of_nothing_else(engine: AsyncLLM, llm: LLM) -> None:
@@ -279,8 +274,8 @@ def test_two_deltas_of_different_continuations_make_one() -> None:
         return RequestOutput("a", "x", [1], [CompletionOutput(index, text, [7])], **fields)
 
     told: Any = [None, {}]
-    both = _joined(delta(1, "a", prompt_logprobs=told), delta(0, "b"))
-    both = _joined(both, delta(1, "c", finished=True))
+    both = joined(delta(1, "a", prompt_logprobs=told), delta(0, "b"))
+    both = joined(both, delta(1, "c", finished=True))
     assert [(each.index, each.text, each.token_ids) for each in both.outputs] == [
         (0, "b", [7]),
         (1, "ac", [7, 7]),
@@ -309,7 +304,7 @@ def test_a_stop_string_that_the_end_completes_has_stopped_it(
     table: RequestTable, includes: bool, min_tokens: int, stops: bool
 ) -> None:
     """Half a character at the end becomes U+FFFD, which may be what was looked for."""
-    half = table.model.tokenizer.token_to_id("Ã")  # the byte C3 of byte-level vocabularies
+    half = table._model.tokenizer.token_to_id("Ã")  # the byte C3 of byte-level vocabularies
     assert half is not None
     sampling = SamplingParams(
         max_tokens=1 + min_tokens,

@@ -17,6 +17,7 @@ from octavo import LLM, BeamSearchParams, RequestError, SamplingParams
 from octavo.api.continuation import Continuation
 from octavo.api.interrupts import HeldInterrupts
 from octavo.api.outputs import EngineDeadError, RequestOutput
+from octavo.api.requests import RequestTable, check_request
 from octavo.backends.base import ForwardResult
 from octavo.core.config import ConfigError, CoreConfig
 from octavo.core.request import TokenEvent
@@ -137,7 +138,7 @@ def test_the_bad_one_of_a_batch_is_named_before_anything_runs(
     unknown = SamplingParams(logits_processors=("mine",))
     with pytest.raises(RequestError, match=r"^prompts\[1\]: logits processor 'mine' is unknown to"):
         llm.generate(["x", "y"], [GREEDY, unknown])
-    assert len(llm._model.table) == 0
+    assert len(llm._runner._table) == 0
 
 
 def test_every_error_of_a_user_is_of_one_class(llm: LLM) -> None:
@@ -159,7 +160,7 @@ def test_every_error_of_a_user_is_of_one_class(llm: LLM) -> None:
 def test_bad_words_are_counted_with_their_spellings(llm: LLM) -> None:
     words: Any = [f"{number} x" for number in range(40)]
     given: Any = [[number] for number in range(60)]
-    with pytest.raises(RequestError, match=r"40 bad_words come to 80 .* has 60; at most 128"):
+    with pytest.raises(RequestError, match=r"40 bad_words have 80 .* has 60; at most 128"):
         llm.generate("x", SamplingParams(bad_words=words, bad_words_token_ids=given))
 
 
@@ -317,7 +318,7 @@ def test_ctrl_c_in_the_middle_of_a_step_leaves_an_llm_that_works(llm: LLM) -> No
         llm.generate(["x", "y"], sampling)
     assert signal.getsignal(signal.SIGINT) is before
     assert not llm._model.core.has_work
-    assert len(llm._model.table) == 0
+    assert len(llm._runner._table) == 0
     assert len(only(llm.generate("x", GREEDY)).token_ids) == 12
 
 
@@ -358,7 +359,7 @@ def test_a_call_within_a_call_is_told_so(llm: LLM) -> None:
         llm.generate("y", GREEDY)
 
     failed = only(llm.generate("x", SamplingParams(logits_processors=(again,))))
-    assert "RuntimeError: this LLM is at work in another call" in failed.error
+    assert "RuntimeError: this LLM is in use by another call" in failed.error
     assert len(only(llm.generate("x", GREEDY)).token_ids) == 12
 
 
@@ -393,7 +394,7 @@ def test_a_stop_string_leaves_the_account_of_the_request(llm: LLM) -> None:
     assert output.outputs[0].finish_reason == "stop"
     assert output.num_cached_tokens == 36
     assert output.metrics is not None
-    assert not llm._model.table._unaccounted
+    assert not llm._runner._table._unaccounted
 
 
 @pytest.mark.parametrize(
@@ -418,14 +419,15 @@ def test_the_account_may_come_behind_tokens_that_were_on_their_way(llm: LLM) -> 
     model = llm._model
     token = model.tokenizer.encode("The quick")[-1]
     stopped = SamplingParams(stop=(model.tokenizer.decode([token]),))
-    (request,) = model.table.open("one", llm._read_all("x")[0], stopped, 0.0)
+    table = RequestTable(model)
+    (request,) = table.open("one", check_request(model, "x", stopped), 0.0)
     name = request.request_id
-    output, (abort,) = model.table.receive(TokenEvent(name, 0, (token,)))
+    output, (abort,) = table.receive(TokenEvent(name, 0, (token,)))
     assert output is not None
     assert output.finished
     assert abort.request_id == name
-    assert model.table.receive(TokenEvent(name, 1, (token,))) == (None, [])
+    assert table.receive(TokenEvent(name, 1, (token,))) == (None, [])
     stats = RequestStats(arrival=0.0, num_prompt_tokens=1, added_at=0.0, num_cached_tokens=7)
-    assert model.table.receive(TokenEvent(name, 2, (), "abort", stats=stats)) == (None, [])
+    assert table.receive(TokenEvent(name, 2, (), "abort", stats=stats)) == (None, [])
     assert (output.metrics, output.num_cached_tokens) == (stats, 7)
-    assert not model.table._unaccounted
+    assert not table._unaccounted

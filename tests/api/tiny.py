@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from octavo import AsyncLLM
+from octavo import LLM, AsyncLLM, SamplingParams
+from octavo.api.requests import RequestTable, check_request
 from octavo.client.inline import InlineClient
 from octavo.core.engine import EngineCore
+from octavo.core.request import Request
 
 TEXTS = (
     "The quick brown fox jumps over the lazy dog, and the dog does not mind.",
@@ -69,6 +71,12 @@ def core_of(engine: AsyncLLM) -> EngineCore:
     assert isinstance(client, InlineClient)
     assert client._core is not None
     return client._core
+
+
+def requests_of(llm: LLM, prompt: str, sampling: SamplingParams) -> list[Request]:
+    """Return the core's requests for a prompt, without running them."""
+    model = llm._runner._model
+    return RequestTable(model).open("n", check_request(model, prompt, sampling), 0.0)
 
 
 def _weights() -> dict[str, np.ndarray]:

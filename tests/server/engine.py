@@ -19,9 +19,7 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.core.snapshot import EngineSnapshot, take_snapshot
 from octavo.engine_arguments import EngineArguments
 from octavo.exec.inline import InlineExecutor
-from octavo.server.adapter import LLMEngine
-from octavo.server.engine import Health, ModelFacts
-from octavo.text.prompt_worker import load_tokenizer_at
+from octavo.models.generation import GenerationDefaults
 from octavo.wire.facts import EngineFacts
 from tests.api.tiny import make_tokenizer_files
 
@@ -117,8 +115,8 @@ def told(before: int, token: int, most: int) -> TokenLogprobs:
     return TokenLogprobs(array("i", ids), array("d", logprobs), rank)
 
 
-class FakeEngine(LLMEngine):
-    """The server's engine over a real AsyncLLM, whose model is a `ChainRunner`."""
+class FakeEngine(AsyncLLM):
+    """An AsyncLLM over a real core whose model is a `ChainRunner`."""
 
     def __init__(
         self,
@@ -128,14 +126,13 @@ class FakeEngine(LLMEngine):
         max_num_seqs: int = 8,
         num_blocks: int = 512,
         max_num_batched_tokens: int = 128,
-        defaults: SamplingParams | None = None,
         max_new_tokens: int | None = None,
         longest_tokens: int | None = None,
         runner: ChainRunner | None = None,
-        told_health: Health | None = None,
+        is_ready: bool = True,
     ) -> None:
         self.runner = runner or ChainRunner()
-        self.told_health = told_health or Health(True)
+        self.is_ready = is_ready
         config = CoreConfig(
             num_blocks=num_blocks,
             max_model_len=max_model_len,
@@ -144,47 +141,30 @@ class FakeEngine(LLMEngine):
             max_num_batched_tokens=max_num_batched_tokens,
         )
         self.core = EngineCore(config, InlineExecutor(self.runner), time.monotonic, b"k" * 32)
-        told = EngineFacts(
+        facts = EngineFacts(
             name="tiny",
             architecture="chain",
             directory=str(directory),
             weights=(str(directory / "none.safetensors"),),
             vocabulary=VOCABULARY,
             max_model_len=max_model_len,
-            longest_tokens=max_model_len,
+            longest_tokens=longest_tokens or max_model_len,
             block_size=4,
             num_blocks=num_blocks,
             max_num_seqs=max_num_seqs,
             max_num_waiting=10_000,
             dtype="none",
+            generation=GenerationDefaults(max_new_tokens=max_new_tokens),
         )
-        self.llm = AsyncLLM.over(InlineClient(self.core, told), EngineArguments(model="tiny"))
-        facts = ModelFacts(
-            name="tiny",
-            path=str(directory),
-            tokenizer=load_tokenizer_at(directory),
-            vocabulary=VOCABULARY,
-            max_model_len=max_model_len,
-            defaults=defaults or SamplingParams(),
-            max_num_seqs=max_num_seqs,
-            num_blocks=num_blocks,
-            block_size=4,
-            max_new_tokens=max_new_tokens,
-            longest_tokens=longest_tokens,
-        )
-        super().__init__(self.llm, facts)
+        self._settle(InlineClient(self.core, facts), EngineArguments(model="tiny"), ())
 
-    def health(self) -> Health:
-        """As the test says."""
-        return self.told_health
+    def is_well(self) -> bool:
+        """Return what the test has set."""
+        return self.is_ready
 
     def snapshot(self) -> EngineSnapshot:
-        """As the core is now."""
+        """Return the core's statistics of this moment."""
         return take_snapshot(self.core, time.monotonic())
-
-    def close(self) -> None:
-        """Stop the thread."""
-        self.llm.close()
 
 
 def make_directory(directory: Path) -> Path:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from octavo.server.admission import Admission, Ticket
-from octavo.server.engine import Health
 from octavo.server.http.errors import ApiError
 from octavo.server.settings import ServerConfig
 from tests.server.engine import ChainRunner, FakeEngine
@@ -242,7 +241,7 @@ def test_a_deadline_that_passes_ends_the_request(directory: Path, stream: bool) 
 
 
 def test_nobody_is_served_by_an_engine_that_is_not_ready(directory: Path) -> None:
-    engine = FakeEngine(directory, told_health=Health(False, "it loads the model"))
+    engine = FakeEngine(directory, is_ready=False)
 
     async def main() -> None:
         async with serving(directory, engine) as client:
@@ -251,7 +250,7 @@ def test_nobody_is_served_by_an_engine_that_is_not_ready(directory: Path) -> Non
             assert (await client.get("/health/live")).status_code == 200
             refused = await client.post("/v1/completions", json={"prompt": "x"})
             assert refused.status_code == 503
-            assert "it loads the model" in refused.json()["error"]["message"]
+            assert refused.json()["error"]["code"] == "engine_not_ready"
             assert "retry-after" in refused.headers
 
     asyncio.run(main())

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from octavo.api.async_llm import AsyncLLM
-from octavo.server.adapter import LLMEngine
 from octavo.server.server import Server
 from tests.api.tiny import make_model
 from tests.server.make import Client, events
@@ -30,9 +29,9 @@ def test_a_stream_outlives_its_engine(tmp_path: Path) -> None:
     llm = AsyncLLM(str(make_model(tmp_path)), engine="process", **options)
 
     async def main() -> None:
-        engine = await LLMEngine.over(llm)
-        assert engine.health().is_ready
-        async with Client(Server(engine)) as client:
+        llm.attach()
+        assert llm.is_well()
+        async with Client(Server(llm)) as client:
             fields = {"max_tokens": 100, "temperature": 0, "ignore_eos": True}
             whole = await client.complete(**fields)
             body = {"prompt": "The quick", "stream": True, **fields}

@@ -158,7 +158,7 @@ def test_ten_megabytes_of_text(directory: Path) -> None:
             assert client.server.metrics.escalations.value() == 1
             text = "The quick brown fox " * 2000
             said = (await client.post("/tokenize", json={"prompt": text})).json()
-            ids = client.server.engine.facts.tokenizer.encode(text)
+            ids = client.server.engine.model.tokenizer.encode(text)
             assert said["tokens"] == ids, "the same tokens, whoever makes them"
 
     asyncio.run(main())
@@ -207,7 +207,7 @@ def test_a_clumsy_template_of_the_model_is_rendered_elsewhere(directory: Path) -
     async def main() -> None:
         async with serving(directory, template_seconds=LIMIT) as client:
             turns = "{% for i in range(90) %}{% for j in range(900) %}{% endfor %}{% endfor %}"
-            tokenizer = client.server.engine.facts.tokenizer
+            tokenizer = client.server.engine.model.tokenizer
             tokenizer.chat_templates["default"] = turns + "{{ messages[0].content }}"
             assert "choices" in await client.chat("hello", max_tokens=1)
             assert client.server.metrics.escalations.value() == 1

@@ -1,0 +1,133 @@
+"""Counts the Python calls that one streamed chat request takes, from the socket to its first token.
+
+    python benchmarks/request_calls.py [--list] [--json]
+
+The server, the scheduler and the connection are real; the model is the tests' stand-in. Requests
+are sent one after the other, and the third is counted with `sys.setprofile`: what is built once
+is built by then. Counting begins where bytes reach the protocol and ends where the first chunk
+with text is written to the transport. Only functions of `octavo/` count; code of the libraries is
+listed apart. The event loop's thread is the front end; the engine's thread is counted beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.server.engine import ChainRunner, FakeEngine, make_directory  # noqa: E402
+from tests.server.make import listening  # noqa: E402
+
+PACKAGE = f"{ROOT / 'octavo'}/"
+TEXT = re.compile(rb'"content":"[^"]')
+COUNTED = 3  # which request
+TEMPLATE = (
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+class Calls:
+    """The calls of both threads from the request's first byte to the first chunk with text."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self.num_steps = 0
+        self.engine_thread = 0
+        self.is_written = threading.Event()
+        self.calls: dict[str, Counter[CodeType]] = {"front end": Counter(), "engine": Counter()}
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        if event != "call" or not self.is_on:
+            return
+        code = frame.f_code
+        is_write = code.co_name == "write" and "Transport" in code.co_qualname
+        if is_write and TEXT.search(frame.f_locals["data"]):
+            self.is_on = False
+            self.is_written.set()
+            return
+        is_engine = threading.get_ident() == self.engine_thread
+        self.calls["engine" if is_engine else "front end"][code] += 1
+
+    def before_step(self) -> None:
+        """Hold the engine after the counted request's first token until that is written."""
+        self.engine_thread = threading.get_ident()
+        if self.is_on:
+            self.num_steps += 1
+            assert self.num_steps == 1 or self.is_written.wait(60)
+
+
+def report(calls: Counter[CodeType]) -> dict[str, Any]:
+    """The numbers of one thread."""
+    ours = {code: count for code, count in calls.items() if code.co_filename.startswith(PACKAGE)}
+    return {
+        "calls": sum(ours.values()),
+        "functions": len(ours),
+        "files": len({code.co_filename for code in ours}),
+        "library_functions": len(calls) - len(ours),
+    }
+
+
+async def ask(port: int) -> None:
+    """Send one streamed chat request and read it to its end."""
+    body = json.dumps(
+        {"messages": [{"role": "user", "content": "The quick"}], "max_tokens": 4, "stream": True}
+    ).encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    answer = await reader.read()
+    assert b"[DONE]" in answer, answer
+    writer.close()
+
+
+def main() -> None:
+    """Count and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--list", action="store_true", help="list the functions in call order")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    counter = Calls()
+    threading.setprofile(counter)
+    with tempfile.TemporaryDirectory() as name:
+        directory = make_directory(Path(name))
+        runner = ChainRunner(counter.before_step)
+        fake = FakeEngine(directory, runner=runner)
+        with listening(directory, fake, chat_template=TEMPLATE) as life:
+            for number in range(1, COUNTED + 1):
+                while life.num_connections:  # the last request's end would be counted
+                    time.sleep(0.01)
+                counter.is_on = number == COUNTED
+                asyncio.run(ask(life.port))
+    threading.setprofile(None)
+    front, engine = counter.calls["front end"], counter.calls["engine"]
+    told = {name: report(calls) for name, calls in counter.calls.items()}
+    told["both"] = report(front + engine)
+    if given.json:
+        print(json.dumps(told, indent=2))
+    else:
+        for name, numbers in told.items():
+            print(f"{name:10}", ", ".join(f"{count} {what}" for what, count in numbers.items()))
+    if given.list:
+        for code, count in (front + engine).items():
+            if not code.co_filename.startswith(PACKAGE):
+                continue
+            place = code.co_filename.removeprefix(PACKAGE)
+            print(f"{count:5}  {place}:{code.co_firstlineno} {code.co_qualname}")
+
+
+if __name__ == "__main__":
+    main()
