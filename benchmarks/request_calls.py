@@ -46,6 +46,7 @@ class Calls:
         self.is_on = False
         self.num_steps = 0
         self.engine_thread = 0
+        self.is_delivered = False  # by the engine's thread: the first token
         self.is_written = threading.Event()
         self.calls: dict[str, Counter[CodeType]] = {"front end": Counter(), "engine": Counter()}
 
@@ -58,8 +59,11 @@ class Calls:
             self.is_on = False
             self.is_written.set()
             return
-        is_engine = threading.get_ident() == self.engine_thread
-        self.calls["engine" if is_engine else "front end"][code] += 1
+        if threading.get_ident() != self.engine_thread:
+            self.calls["front end"][code] += 1
+        elif not self.is_delivered:
+            self.calls["engine"][code] += 1
+            self.is_delivered = code.co_name == "call_soon_threadsafe"
 
     def before_step(self) -> None:
         """Hold the engine after the counted request's first token until that is written."""

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -163,7 +164,7 @@ class AsyncLLM:
         name = request_id if request_id is not None else f"async-{self._num_requests}"
         if name in self._sinks:  # it may have ended, and its caller not have seen that yet
             raise RequestError(f"request id {name!r} is in use", param="request_id")
-        requests = self._table.open(name, request, self.model.now())
+        requests = self._table.open(name, request, time.monotonic())
         self._sinks[name] = sink
         try:
             self._client.send(requests)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 
@@ -98,7 +99,7 @@ class OfflineRunner:
         self, requests: Sequence[CheckedRequest], names: list[str], held: HeldInterrupts
     ) -> deque[Request]:
         """Open all of them; return what the core must be given."""
-        arrival = self._model.now()
+        arrival = time.monotonic()
         backlog = deque[Request]()
         for request in requests:
             held.check()

@@ -23,7 +23,6 @@ from octavo.core.sampling_params import (
     RequestOutputKind,
     SamplingParams,
 )
-from octavo.core.stats import RequestStats
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +110,7 @@ def _max_tokens(model: TextModel, sampling: SamplingParams, num_prompt: int) -> 
     facts = model.facts
     room = facts.longest_tokens - num_prompt
     is_cache_small = facts.longest_tokens < facts.max_model_len
-    if sampling.is_about_prompt and not is_cache_small:
+    if sampling.pooling and sampling.is_about_prompt and not is_cache_small:
         room += 1  # the one generated token is dropped and needs no position
     if room < 1:
         limit = f"max_model_len={facts.max_model_len}"
@@ -203,7 +202,10 @@ class RequestTable:
         return len(self._entries)
 
     def open(self, request_id: str, request: CheckedRequest, arrival: float) -> list[Request]:
-        """Begin a request; return what the core must be given, in this order."""
+        """Begin a request; return what the core must be given, in this order.
+
+        `arrival` is in seconds of `time.monotonic`, which all processes of a machine share.
+        """
         if request_id in self._entries:
             raise RequestError(f"request id {request_id!r} is in use", param="request_id")
         self._num_opened += 1
@@ -245,13 +247,17 @@ class RequestTable:
         found = self._streams.get(event.request_id)
         if found is None:  # it ended here, by a stop string, before it ended in the core
             if event.finish_reason is not None:  # tokens may have been in flight
-                self._account(self._unaccounted.pop(event.request_id, None), event.stats)
+                ended = self._unaccounted.pop(event.request_id, None)
+                if ended is not None and event.stats is not None:
+                    ended.output.metrics = event.stats
+                    ended.output.num_cached_tokens = event.stats.num_cached_tokens
             return None, []
         entry, stream = found
         must_stop = self._push(stream, event)
         whole = stream.whole
         if event.stats is not None and whole.index == 0:
-            self._account(entry, event.stats)
+            entry.output.metrics = event.stats
+            entry.output.num_cached_tokens = event.stats.num_cached_tokens
         done = False
         if whole.finish_reason is not None:
             del self._streams[event.request_id]
@@ -275,12 +281,6 @@ class RequestTable:
             log.exception("the text of request %s could not be decoded", event.request_id)
             stream.fail(f"its text could not be decoded: {type(error).__name__}: {error}")
             return event.finish_reason is None
-
-    def _account(self, entry: _Entry | None, stats: RequestStats | None) -> None:
-        """Keep the first continuation's statistics as the request's, whichever ends first."""
-        if entry is not None and stats is not None:
-            entry.output.metrics = stats
-            entry.output.num_cached_tokens = stats.num_cached_tokens
 
     def names(self, request_id: str) -> list[str]:
         """Return the core's ids of a request's continuations that have not ended."""

@@ -5,7 +5,6 @@ It is made from the facts that an engine reports, so it works for an engine in a
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -53,10 +52,6 @@ class TextModel:
     def path(self) -> Path:
         """The directory or GGUF file from which another process can read the tokenizer."""
         return self.source.weights[0] if self.source.is_gguf else self.source.directory
-
-    def now(self) -> float:
-        """Return the time on the engine's clock, which all processes of a machine share."""
-        return time.monotonic()
 
     def template(self, source: str | None, *, with_tools: bool) -> ChatTemplate:
         """Return the given chat template, or the model's own."""

@@ -26,16 +26,12 @@ class EventStream:
         self._ping_seconds = exchange.server.config.ping_seconds
         self._pinger: asyncio.Task[None] | None = None
         self._last = 0.0
+        self.is_open = False  # the status line has been sent
         self.waited_seconds = 0.0  # until the client took what was written
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the status line has been sent."""
-        return self._exchange.status is not None
 
     async def open(self) -> None:
         """Send the status line; from now on an error is a frame."""
-        self._exchange.is_event_stream = True
+        self._exchange.is_event_stream = self.is_open = True
         await self._exchange.start(200, list(_HEADERS))
         self._last = self._clock()
         if self._ping_seconds:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from octavo.api.outputs import Logprob
@@ -15,22 +16,22 @@ NEVER = -9999.0  # JSON has no minus infinity
 Position = Mapping[int, Logprob] | None
 
 
+@dataclass(frozen=True, slots=True)
 class TokenTexts:
     """The text of single tokens in a response."""
 
-    def __init__(self, tokenizer: Tokenizer, as_ids: bool) -> None:
-        self._tokenizer = tokenizer
-        self._as_ids = as_ids
+    tokenizer: Tokenizer
+    as_ids: bool
 
     def text(self, token: int) -> str:
         """Return the token's text; part of a character becomes U+FFFD."""
-        if self._as_ids:
+        if self.as_ids:
             return f"token_id:{token}"
-        return self._tokenizer.token_bytes(token).decode("utf-8", "replace")
+        return self.tokenizer.token_bytes(token).decode("utf-8", "replace")
 
     def bytes(self, token: int) -> list[int]:
         """Return the token's exact bytes."""
-        return list(self._tokenizer.token_bytes(token))
+        return list(self.tokenizer.token_bytes(token))
 
 
 def finite(logprob: float) -> float:

@@ -128,7 +128,7 @@ def fitted(
     The limit is the least of what the request wants, what the longest prompt leaves free and what
     the server allows. A prompt that leaves nothing is refused later, by the check of all bounds.
     """
-    facts, config = exchange.server.engine.facts, exchange.server.config
+    facts, config = exchange.server.engine.model.facts, exchange.server.config
     if request.truncate_prompt_tokens is not None:
         prompts = [_cut(exchange, request, prompt, wanted) for prompt in prompts]
     room = facts.longest_tokens
