@@ -1,12 +1,14 @@
-"""Counts the Python calls that one streamed chat request takes, from the socket to its first token.
+"""The number of Python calls in one streamed chat request, from the socket to its first token.
 
     python benchmarks/request_calls.py [--list] [--json]
 
-The server, the scheduler and the connection are real; the model is the tests' stand-in. Requests
-are sent one after the other, and the third is counted with `sys.setprofile`: what is built once
-is built by then. Counting begins where bytes reach the protocol and ends where the first chunk
-with text is written to the transport. Only functions of `octavo/` count; code of the libraries is
-listed apart. The event loop's thread is the front end; the engine's thread is counted beside it.
+The server, the core and the connection are real; the model is the tests' stand-in. Requests are
+sent one after the other, and the third is counted with `sys.setprofile`, so that what is built
+only once is not counted. The front end, which is a process of its own in `octavo serve`, is the
+event loop's thread here: its calls count until the first chunk with text is written to the
+transport. The engine's thread counts until it hands over the first token. Only functions of
+`octavo/` count, with comprehensions and generator expressions as functions of their own; those of
+libraries are reported separately.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ class Calls:
 
 
 def report(calls: Counter[CodeType]) -> dict[str, Any]:
-    """The numbers of one thread."""
+    """Return the numbers of calls, functions and files of a thread."""
     ours = {code: count for code, count in calls.items() if code.co_filename.startswith(PACKAGE)}
     return {
         "calls": sum(ours.values()),
@@ -99,7 +101,7 @@ async def ask(port: int) -> None:
 
 
 def main() -> None:
-    """Count and print."""
+    """Run the benchmark and print its counts."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--list", action="store_true", help="list the functions in call order")
     parser.add_argument("--json", action="store_true")
@@ -118,12 +120,12 @@ def main() -> None:
                 asyncio.run(ask(life.port))
     threading.setprofile(None)
     front, engine = counter.calls["front end"], counter.calls["engine"]
-    told = {name: report(calls) for name, calls in counter.calls.items()}
-    told["both"] = report(front + engine)
+    counts = {name: report(calls) for name, calls in counter.calls.items()}
+    counts["both"] = report(front + engine)
     if given.json:
-        print(json.dumps(told, indent=2))
+        print(json.dumps(counts, indent=2))
     else:
-        for name, numbers in told.items():
+        for name, numbers in counts.items():
             print(f"{name:10}", ", ".join(f"{count} {what}" for what, count in numbers.items()))
     if given.list:
         for code, count in (front + engine).items():

@@ -111,7 +111,7 @@ class AsyncLLM:
 
     @property
     def facts(self) -> EngineFacts:
-        """What the engine has reported of itself and its model."""
+        """The facts that the engine has reported of itself and its model."""
         return self._client.facts
 
     def snapshot(self) -> EngineSnapshot:
@@ -217,7 +217,7 @@ class AsyncLLM:
         self._send(Pause())
 
     async def resume(self) -> None:
-        """Continue after `pause`."""
+        """Schedule steps again after `pause`."""
         self.attach()
         self._send(Resume())
 

@@ -141,9 +141,9 @@ class LLM:
         normalize: bool = True,
         use_tqdm: bool = True,
     ) -> list[EmbeddingRequestOutput]:
-        """Each prompt as a vector of length one, made of the model's last hidden states.
+        """Return each prompt as a vector of length one, made from the model's last hidden states.
 
-        `pooling` takes the last token's, their mean over the prompt, or the first token's (cls).
+        `pooling` selects the last token's, their mean over the prompt, or the first token's (cls).
         """
         outputs = self._pool(prompts, pooling, use_tqdm)
         return [embedded(output, normalize) for output in outputs]

@@ -68,7 +68,7 @@ class CheckedRequest:
 
 @dataclass(slots=True)
 class _Entry:
-    """One open request."""
+    """One open request and its continuations."""
 
     output: RequestOutput
     kind: RequestOutputKind
@@ -187,7 +187,7 @@ def _changed(sampling: SamplingParams, **changes: Any) -> SamplingParams:
 
 
 class RequestTable:
-    """All open requests of one front end."""
+    """The open requests of one front end."""
 
     def __init__(self, model: TextModel) -> None:
         self._model = model

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class TextModel:
-    """What a front end knows of its model; the numbers are in `facts`, and only there."""
+    """The front end's knowledge of its model; the numbers are in `facts`, and only there."""
 
     def __init__(
         self,

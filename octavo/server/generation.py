@@ -151,7 +151,8 @@ class Generation:
             await self._ticket.wait(self._counts.prompt, num_sequences, self._priority)
             record.entered_at = self._last_at = server.clock()
             self._observe_parameters()
-            self._submit(sinks)
+            for name, sink, each in zip(self._ids, sinks, self._request.requests, strict=True):
+                server.engine.submit(each, sink, name)
             if self._request.is_stream:
                 await self._answer_as_stream()
             else:
@@ -160,6 +161,8 @@ class Generation:
         except asyncio.CancelledError:
             record.outcome = "cancelled"
             raise
+        except (RequestError, EngineDeadError) as error:  # before anything is written
+            raise self._answer_to(error) from error
         finally:
             for name, sink in zip(self._ids, sinks, strict=True):
                 server.engine.discard(name, sink)
@@ -237,13 +240,6 @@ class Generation:
 
     # the engine's side
 
-    def _submit(self, sinks: list[_PromptSink]) -> None:
-        for name, sink, each in zip(self._ids, sinks, self._request.requests, strict=True):
-            try:
-                self._server.engine.submit(each, sink, name)
-            except (RequestError, EngineDeadError) as error:
-                raise self._answer_to(error) from error
-
     def take(self, index: int, output: RequestOutput) -> None:
         """Write an output at once if that needs no waiting; else hold it for the task."""
         if self._writes_at_once and not output.finished and not self._exchange.must_wait():
@@ -264,7 +260,7 @@ class Generation:
             self._news.set()
 
     def _answer_to(self, error: Exception) -> ApiError:
-        """Return what a client is told about an error of the engine."""
+        """Return the client's answer to an error of the engine."""
         if isinstance(error, EngineDeadError):
             return unavailable("the engine has stopped", "engine_not_ready")
         if not isinstance(error, FailedRequestError):
@@ -292,7 +288,7 @@ class Generation:
             log.info("request %s prompt %s%s", name, ascii(text[:LOGGED_CHARACTERS]), more)
 
     def _note(self, index: int, output: RequestOutput) -> None:
-        """Count an output."""
+        """Count the tokens of an output and observe its latency."""
         num_new = 0
         if not self._request.drops_output:
             for one in output.outputs:

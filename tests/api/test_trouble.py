@@ -1,4 +1,4 @@
-"""What goes wrong with `LLM`, and what of it works on: options, prompts, Ctrl-C, failures."""
+"""Errors of `LLM` and the state after them: options, prompts, Ctrl-C, failed requests."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_wrong_option_is_named(directory: Path, options: dict[str, Any], messa
         LLM(**{"model": directory, **options})
 
 
-def test_what_has_no_effect_is_named_once_with_the_reason(
+def test_options_without_effect_are_logged_once_with_the_reason(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -220,7 +220,7 @@ def _not_finite(prompt: Any, output: Any, logits: Any) -> Any:
     return np.full_like(logits, np.nan)
 
 
-def test_one_that_fails_takes_nobody_with_it(llm: LLM, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_request_fails_alone(llm: LLM, caplog: pytest.LogCaptureFixture) -> None:
     expected = only(llm.generate("x", GREEDY)).token_ids
     each = [
         GREEDY,
@@ -278,7 +278,7 @@ def test_a_text_that_cannot_be_made_is_its_request_s_own_failure(
     assert len(other.outputs[0].token_ids) == 12
 
 
-def test_what_has_no_half_is_refused_as_a_whole(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beams_and_vectors_fail_as_a_whole(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     executor: Any = llm._model.core._executor
     backend = executor.runner._backend
     forward = backend.forward
@@ -299,7 +299,7 @@ def test_what_has_no_half_is_refused_as_a_whole(llm: LLM, monkeypatch: pytest.Mo
 
 
 class _CtrlC:
-    """A logits processor at whose call a Ctrl-C comes: in the middle of a step."""
+    """A logits processor that sends a Ctrl-C, in the middle of a step."""
 
     def __init__(self, times: int) -> None:
         self.times = times
@@ -341,7 +341,7 @@ def test_an_error_does_not_swallow_a_ctrl_c() -> None:
         interrupted()
 
 
-def test_an_error_in_a_step_is_told_as_it_is(directory: Path) -> None:
+def test_an_error_in_a_step_is_raised_unchanged(directory: Path) -> None:
     llm = LLM(directory, num_gpu_blocks_override=50)
 
     def leave(prompt: Any, output: Any, logits: Any) -> Any:
@@ -354,7 +354,7 @@ def test_an_error_in_a_step_is_told_as_it_is(directory: Path) -> None:
     assert isinstance(raised.value.__cause__, SystemExit)
 
 
-def test_a_call_within_a_call_is_told_so(llm: LLM) -> None:
+def test_a_call_within_a_call_is_refused(llm: LLM) -> None:
     def again(prompt: Any, output: Any, logits: Any) -> Any:
         llm.generate("y", GREEDY)
 
@@ -363,7 +363,7 @@ def test_a_call_within_a_call_is_told_so(llm: LLM) -> None:
     assert len(only(llm.generate("x", GREEDY)).token_ids) == 12
 
 
-def test_a_closed_llm_lets_go_of_the_model_and_says_so(directory: Path) -> None:
+def test_a_closed_llm_frees_the_model_and_refuses_calls(directory: Path) -> None:
     with LLM(directory, num_gpu_blocks_override=50) as llm:
         engine = weakref.ref(llm._model.core)
         assert llm.generate("x", GREEDY)
@@ -414,8 +414,8 @@ def test_a_batch_larger_than_the_queue_is_fed_as_the_queue_empties(
     assert [output.outputs for output in crowded.generate(prompts, GREEDY)] == expected
 
 
-def test_the_account_may_come_behind_tokens_that_were_on_their_way(llm: LLM) -> None:
-    """An engine in a thread of its own steps on until it hears of the stop string."""
+def test_the_statistics_may_follow_tokens_that_were_in_flight(llm: LLM) -> None:
+    """An engine in another thread goes on until it receives the abort for a stop string."""
     model = llm._model
     token = model.tokenizer.encode("The quick")[-1]
     stopped = SamplingParams(stop=(model.tokenizer.decode([token]),))

@@ -1,4 +1,4 @@
-"""A whole model directory, tiny: random weights, and a tokenizer trained on a few sentences."""
+"""A tiny model directory: random weights, and a tokenizer trained on a few sentences."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def make_model(directory: Path) -> Path:
 
 
 def make_tokenizer_files(directory: Path) -> Path:
-    """The text side alone."""
+    """Write the tokenizer's files only."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -66,7 +66,7 @@ def make_tokenizer_files(directory: Path) -> Path:
 
 
 def core_of(engine: AsyncLLM) -> EngineCore:
-    """The core that an engine in this process steps."""
+    """Return the core that an engine in this process steps."""
     client = engine._client
     assert isinstance(client, InlineClient)
     assert client._core is not None

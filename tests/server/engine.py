@@ -1,4 +1,4 @@
-"""A real scheduler, desk and AsyncLLM, over a runner that needs no model: the next token is a
+"""A real AsyncLLM and core over a runner that needs no model: the next token is a
 function of all that came before it.
 """
 
@@ -29,7 +29,7 @@ END = 1
 
 @dataclass
 class Slot:
-    """What the runner keeps of a running sequence."""
+    """The runner's state of one sequence."""
 
     new: NewSlot
     tokens: array[int]
@@ -37,7 +37,7 @@ class Slot:
 
 
 class ChainRunner:
-    """Its model is a hash of the whole prefix; it says so with log-probabilities if asked."""
+    """A runner whose next token is a hash of the whole prefix, with log-probabilities if wanted."""
 
     def __init__(self, before_step: Callable[[], object] = lambda: None) -> None:
         self.slots: dict[int, Slot] = {}
@@ -45,7 +45,7 @@ class ChainRunner:
         self.poisoned: set[str] = set()  # requests whose next step fails
 
     def run(self, plan: StepPlan) -> StepResult:
-        """Do a step."""
+        """Compute one step of the plan."""
         self.before_step()
         for number in plan.freed:
             del self.slots[number]
@@ -78,12 +78,12 @@ class ChainRunner:
         prompt: list[TokenLogprobs] = []
         first = max(1, start)
         if sampling.logprobs is not None and token != NO_TOKEN:
-            sampled = (told(slot.state, token, sampling.logprobs),)
+            sampled = (logprobs_of(slot.state, token, sampling.logprobs),)
         if sampling.prompt_logprobs is not None:
             state = 0
             for position, here in enumerate(slot.new.tokens[: slot.new.num_prompt]):
                 if first <= position <= start + count:
-                    prompt.append(told(state, here, sampling.prompt_logprobs))
+                    prompt.append(logprobs_of(state, here, sampling.prompt_logprobs))
                 state = extended(state, here)
         if not (sampled or prompt):
             return None
@@ -91,12 +91,12 @@ class ChainRunner:
 
 
 def extended(state: int, token: int) -> int:
-    """The hash of one token more."""
+    """Extend the hash by one token."""
     return (state * 1_000_003 + token + 17) % 2**61
 
 
 def chosen(state: int, sampling: SamplingParams) -> int:
-    """Never a special one, so that a text ends by its length."""
+    """Return the next token: never a special one, so that a text ends by its length."""
     if sampling.temperature:
         state = extended(state, (sampling.seed or 0) % 1_000_000_007)
     if sampling.allowed_token_ids:
@@ -104,8 +104,8 @@ def chosen(state: int, sampling: SamplingParams) -> int:
     return 2 + state % (VOCABULARY - 2)
 
 
-def told(before: int, token: int, most: int) -> TokenLogprobs:
-    """Made-up but ordered: the likeliest is what would be chosen."""
+def logprobs_of(before: int, token: int, most: int) -> TokenLogprobs:
+    """Return invented log-probabilities in order: the likeliest token is the greedy choice."""
     most = VOCABULARY if most == -1 else most
     best = 2 + before % (VOCABULARY - 2)
     likeliest = [(best + offset) % VOCABULARY for offset in range(most)]
@@ -168,5 +168,5 @@ class FakeEngine(AsyncLLM):
 
 
 def make_directory(directory: Path) -> Path:
-    """The tokenizer alone: this engine needs no weights."""
+    """Write a model directory without weights, which this engine does not need."""
     return make_tokenizer_files(directory)

@@ -1,4 +1,4 @@
-"""The whole of it: HTTP, the adapter, an engine in a process of its own, a tiny real model."""
+"""The whole path: HTTP, AsyncLLM, an engine in a process of its own, a tiny real model."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ pytest.importorskip("torch")
 
 
 def process(llm: AsyncLLM) -> Any:
-    """The engine's, of this moment."""
+    """Return the current engine process."""
     client: Any = llm._client
     return client._engine.process
 
 
 @pytest.mark.slow
 def test_a_stream_outlives_its_engine(tmp_path: Path) -> None:
-    """Killed in mid-stream: the client sees a pause, and the text that it would have seen."""
+    """The client sees a pause when the engine is killed, and then the same text."""
     options: Any = {"block_size": 4, "num_gpu_blocks_override": 200}
     llm = AsyncLLM(str(make_model(tmp_path)), engine="process", **options)
 

@@ -38,7 +38,7 @@ ANSWERER = "assistant"
 
 
 async def chat(exchange: Exchange) -> None:
-    """Answer POST /v1/chat/completions."""
+    """Handle POST /v1/chat/completions: continue a conversation."""
     async with admitted(exchange) as ticket:
         request = await exchange.read(ChatRequest)
         exchange.server.check_model(request.model)

@@ -41,7 +41,7 @@ DEFAULT_MAX_TOKENS = 16
 
 
 async def completions(exchange: Exchange) -> None:
-    """Answer POST /v1/completions."""
+    """Handle POST /v1/completions: continue one prompt or several."""
     async with admitted(exchange) as ticket:
         request = await exchange.read(CompletionRequest)
         exchange.server.check_model(request.model)

@@ -22,13 +22,13 @@ def _card(exchange: Exchange, name: str) -> dict[str, Any]:
 
 
 async def models(exchange: Exchange) -> None:
-    """List all models."""
+    """Handle GET /v1/models: list the model under all its names."""
     await exchange.respond_json(
         {"object": "list", "data": [_card(exchange, name) for name in exchange.server.model_names]}
     )
 
 
 async def model(exchange: Exchange) -> None:
-    """Describe one model."""
+    """Handle GET /v1/models/{id}: describe the model of that name."""
     exchange.server.check_model(exchange.parameter)
     await exchange.respond_json(_card(exchange, exchange.parameter))
