@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from array import array
 from dataclasses import replace
 from functools import partial
@@ -14,6 +15,7 @@ from octavo.client.process import ProcessClient
 from octavo.core.plan import HiddenPayload, LogprobsPayload
 from octavo.core.request import Abort, Pause, ResetPrefixCache, Resume
 from octavo.core.snapshot import EngineSnapshot
+from octavo.observe.log import set_up_log
 from octavo.wire import message_types as messages
 from tests.client.clients import Caller, eventually, process_of, request, run, running
 from tests.sim.truth import whole_output
@@ -36,6 +38,19 @@ def test_facts_come_with_the_start(client: ProcessClient) -> None:
     assert (facts.vocabulary, facts.max_model_len, facts.block_size) == (61, 4096, 4)
     assert facts.architecture == "FakeForCausalLM"
     assert client.is_well()
+
+
+def test_the_engine_logs_flags_where_it_names_settings(capfd: pytest.CaptureFixture[str]) -> None:
+    root, ours = logging.getLogger(), logging.getLogger("octavo")
+    handlers, level = root.handlers[:], ours.level
+    try:
+        set_up_log("WARNING", {"max_model_len": "--max-model-len"})
+        with running("warn=lower max_model_len"):
+            pass
+    finally:
+        root.handlers[:] = handlers
+        ours.setLevel(level)
+    assert "octavo.engine.build: lower --max-model-len\n" in capfd.readouterr().err
 
 
 def test_ends_stop_tokens_and_lengths(client: ProcessClient) -> None:
