@@ -44,14 +44,14 @@ def start(settings: dict[str, Any], directory: Path) -> AsyncLLM:
 
 def held(server: Server) -> dict[str, int]:
     """Count what would grow if anything were forgotten."""
-    door = server.admission
+    admission = server.admission
     gc.collect()
     return {
         "tasks": len(asyncio.all_tasks()),
         "flights": len(server.active),
-        "tickets": door.num_open,
-        "inside": door.num_inside,
-        "waiting_bytes": door.waiting_bytes,
+        "tickets": admission.num_open,
+        "inside": admission.num_inside,
+        "waiting_bytes": admission.waiting_bytes,
         "objects": len(gc.get_objects()),
     }
 
