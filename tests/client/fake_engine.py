@@ -108,9 +108,7 @@ def die(how: str) -> None:
         case "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
         case "hang":
-            ctypes.PyDLL(None).sleep(
-                1000
-            )  # holds Python's lock, like a native call that never returns
+            ctypes.PyDLL(None).sleep(1000)  # holds the GIL, like a native call without end
         case "sleep":
             time.sleep(1000)
         case _:
