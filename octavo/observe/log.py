@@ -1,4 +1,4 @@
-"""Writes the log to standard error: when (UTC), how grave, who says it, what; in every process."""
+"""Writes the log to standard error, in every process in the same form."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 import time
 from collections.abc import Callable
 
-# Loggers whose lines speak of settings by their names, and hold nobody else's words.
-SETTLERS = frozenset({"octavo.engine_arguments", "octavo.resolve", "octavo.engine.build"})
+# Loggers whose lines contain names of settings, and no words of clients or models.
+SETTINGS_LOGGERS = frozenset({"octavo.engine_arguments", "octavo.resolve", "octavo.engine.build"})
 
 
 class LogHandler(logging.Handler):
-    """A record as a line, to whatever standard error is just then."""
+    """A handler that writes each record as a line to the current `sys.stderr`."""
 
     def __init__(self, spell: Callable[[str], str] = str) -> None:
         super().__init__()
@@ -21,18 +21,20 @@ class LogHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            # In one piece: the engine's process writes to the same place.
+            # In one write: the engine's process writes to the same file.
             line = self.format(record)
-            sys.stderr.write((self._spell(line) if record.name in SETTLERS else line) + "\n")
+            sys.stderr.write(
+                (self._spell(line) if record.name in SETTINGS_LOGGERS else line) + "\n"
+            )
             sys.stderr.flush()
         except Exception:
             self.handleError(record)
 
 
 class LogFormatter(logging.Formatter):
-    """With the time as 2026-01-31T23:59:59.999Z."""
+    """A formatter with times such as 2026-01-31T23:59:59.999Z."""
 
-    def formatTime(  # noqa: N802  the name is theirs
+    def formatTime(  # noqa: N802  a name of the standard library
         self, record: logging.LogRecord, datefmt: str | None = None
     ) -> str:
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))

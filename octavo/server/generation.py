@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from octavo.api.outputs import EngineDeadError, RequestError, RequestOutput
 from octavo.api.requests import FailedRequestError, Options
 from octavo.core.sampling_params import SamplingParams
-from octavo.observe.explain import Record, parameters_told
+from octavo.observe.explain import Record, reported_parameters
 from octavo.server.admission import Ticket
 from octavo.server.http.deadline import Supervisor
 from octavo.server.http.errors import ApiError, ClientGoneError, internal, invalid, unavailable
@@ -99,7 +99,7 @@ class Generation:
         record.tokenize_seconds = sum(prompt.tokenize_seconds for prompt in plan.prompts)
         record.prepared_at = self._last_at
         record.num_prompt_tokens = num_prompt
-        record.parameters = parameters_told(
+        record.parameters = reported_parameters(
             plan.sampling, priority=plan.options.priority, stream=plan.is_stream
         )
         self._flight = ActiveRequest(record, self._ids, plan.is_stream, supervisor.stop)

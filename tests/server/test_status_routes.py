@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,11 @@ def test_metrics_count_what_happened(directory: Path, names: str) -> None:
             route = 'route="/v1/completions",status="400"'
             assert found[f"octavo:http_responses_total{{{base},{route}}}"] == 1
             assert "# TYPE octavo:http_responses_total counter" in response.text
+            assert found["process_resident_memory_bytes{}"] > 10 << 20
+            assert found["process_open_fds{}"] >= 3
+            assert 0 < found["process_cpu_seconds_total{}"] < 1e6
+            assert time.time() - 1e6 < found["process_start_time_seconds{}"] <= time.time()
+            assert "# TYPE process_cpu_seconds_total counter" in response.text
 
     asyncio.run(main())
 
@@ -77,7 +83,7 @@ def test_a_request_explains_itself(directory: Path) -> None:
             answer = await client.complete(max_tokens=6, explain=True, prompt=[5] * 200)
             told = answer["explain"]
             parts = [part["what"] for part in told["timeline"]]
-            assert parts[:4] == ["template", "tokenize", "door", "queue"]
+            assert parts[:4] == ["template", "tokenize", "admission", "queue"]
             chunks = [part for part in told["timeline"] if part["what"] == "prefill"]
             assert [(c["from_token"], c["to_token"]) for c in chunks] == [(0, 128), (128, 200)]
             assert parts[-1] == "decode"

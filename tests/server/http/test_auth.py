@@ -141,7 +141,7 @@ def test_keys_come_from_a_file_and_the_environment(tmp_path: Path) -> None:
     with pytest.raises(ServerSettingsError, match="cannot be read"):
         read_keys(tmp_path / "none", "")
     file.write_text("# nothing\n")
-    with pytest.raises(ServerSettingsError, match="holds no key"):
+    with pytest.raises(ServerSettingsError, match="contains no key"):
         read_keys(file, "")
     with pytest.raises(ServerSettingsError, match="fewer than 8"):
         ServerSettings(api_keys=("short",))
