@@ -205,5 +205,5 @@ def test_levels() -> None:
     parse = make_parser(COMMANDS["serve"]).parse_args
     assert parse(["--uvicorn-log-level", "trace"]).log_level == "DEBUG"
     assert logging.getLevelName(logging.INFO) == parse([]).log_level
-    with pytest.raises(UsageError, match="'loud' is no level"):
+    with pytest.raises(UsageError, match="'loud' is not a level"):
         parse(["--log-level", "loud"])
