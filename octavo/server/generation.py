@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from octavo.api.outputs import EngineDeadError, RequestError, RequestOutput
 from octavo.api.requests import TOO_LONG, CheckedRequest, FailedRequestError
 from octavo.api.sinks import joined
-from octavo.observe.explain import Record, parameters_told
+from octavo.observe.explain import Record, reported_parameters
 from octavo.server.admission import Ticket
 from octavo.server.http.deadline import Supervisor
 from octavo.server.http.errors import ApiError, ClientGoneError, internal, invalid, unavailable
@@ -125,7 +125,7 @@ class Generation:
         record.tokenize_seconds = request.tokenize_seconds
         record.prepared_at = self._last_at
         record.num_prompt_tokens = num_prompt
-        record.parameters = parameters_told(
+        record.parameters = reported_parameters(
             first.sampling, priority=self._priority, stream=request.is_stream
         )
         self._active = ActiveRequest(record, self._ids, request.is_stream, supervisor.stop)

@@ -1,4 +1,4 @@
-"""What the log holds: nothing that a client wrote, unless an operator has asked for it."""
+"""The log contains nothing that a client wrote, unless the operator enables it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SECRET = "xylophone"
 KEY = "a-very-long-secret"
 
 
-async def say_it_everywhere(client: Any) -> None:
-    """The words in every place that takes words, in requests that succeed and that fail."""
+async def send_everywhere(client: Any) -> None:
+    """Send the secret in every field with text, in requests that succeed and that fail."""
     say = {"headers": {"authorization": f"Bearer {KEY}"}}
     messages = [{"role": "user", "content": SECRET}]
     for path, body in (
@@ -50,14 +50,14 @@ async def say_it_everywhere(client: Any) -> None:
 def test_prompts_and_keys_are_not_logged(directory: Path, caplog: Any, level: int) -> None:
     async def main() -> None:
         engine = FakeEngine(directory, runner=ChainRunner())
-        engine.runner.poisoned.add("bad")  # its failure is logged, its words are not
+        engine.runner.poisoned.add("bad")  # its failure is logged, its prompt is not
         async with serving(directory, engine, api_keys=(KEY,)) as client:
-            await say_it_everywhere(client)
+            await send_everywhere(client)
 
     with caplog.at_level(level, "octavo"):
         asyncio.run(main())
     text = caplog.text
-    assert "/v1/chat/completions" in text, "something is logged at all"
+    assert "/v1/chat/completions" in text, "requests are logged"
     assert "failed in the engine" in text
     assert SECRET not in text
     assert KEY not in text
@@ -81,7 +81,7 @@ def test_prompts_are_logged_when_asked_for(directory: Path, caplog: Any) -> None
     assert f"{SECRET}\\x1b[2J\\nERROR forged\\u202e" in lines[0]
     assert all(line.isascii() and line.isprintable() for line in lines)
     assert SECRET in lines[4]
-    assert "<s>assistant: " in lines[4], "as the template has written it"
+    assert "<s>assistant: " in lines[4], "the prompt that the template made"
 
 
 def test_a_long_prompt_is_logged_in_part(directory: Path, caplog: Any) -> None:

@@ -286,7 +286,7 @@ def test_min_tokens_goes_beyond_no_limit(directory: Path) -> None:
         ({"stream_options": {"include_usage": True}}, "stream_options", "stream=true"),
         ({"stream": True, "prompt_logprobs": 1}, "prompt_logprobs", "not streamed"),
         ({"suffix": "end"}, "suffix", "suffix"),
-        ({"best_of": 2}, "best_of", "best_of: answers are not chosen among; use n"),
+        ({"best_of": 2}, "best_of", "best_of: the best answer is not selected; use n"),
         ({"stream_options": 5}, "stream_options", "stream_options: expected object"),
         ({"use_beam_search": True}, "use_beam_search", "beam search"),
         ({"guided_json": {"type": "object"}}, "guided_json", "structured output"),
