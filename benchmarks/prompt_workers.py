@@ -9,7 +9,6 @@ medians is what the worker adds to the time to first token.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import statistics
 import sys
 import time

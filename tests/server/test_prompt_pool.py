@@ -92,7 +92,7 @@ def test_tokens_are_those_of_the_tokenizer(directory: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS.keys())
 def test_a_bomb_fails_alone_and_soon(directory: Path, bomb: str) -> None:
-    """It is rejected within its time limit, and the prompt after it is prepared."""
+    """A bomb is rejected within its time limit, and the prompt after it is prepared."""
 
     async def main() -> None:
         async with pool_of(directory, template_seconds=0.5) as pool:
@@ -235,12 +235,13 @@ def _runs(number: int) -> bool:
     return False
 
 
-def test_closing_ends_the_workers(directory: Path) -> None:
-    """Real workers, which no other test shares."""
+def test_a_worker_is_silent_and_can_be_killed_in_any_state(directory: Path) -> None:
 
     async def main() -> None:
         worker = await Worker.start(str(directory), LIMIT)
         assert _runs(worker._process.pid)
+        # A stack that it prints when it crashes could hold a prompt.
+        assert os.readlink(f"/proc/{worker._process.pid}/fd/2") == os.devnull
         os.kill(worker._process.pid, signal.SIGSTOP)  # not even a stopped one stays
         worker.kill()
         assert worker.wait() == -signal.SIGKILL
