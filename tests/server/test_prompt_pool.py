@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from octavo.server import prompt_pool
 from octavo.server.http.errors import ApiError
 from octavo.server.prompt_pool import MAX_TRIES, PromptPool, Worker
 from octavo.server.settings import ServerConfig
@@ -147,6 +148,24 @@ def test_a_worker_that_is_killed_from_outside_fails_no_request(directory: Path) 
             assert (refused.value.status, refused.value.param) == (400, "chat_template")
             assert (await asked).token_ids, "queued behind it"
         assert len(killed) == 1 + MAX_TRIES
+
+    asyncio.run(main())
+
+
+def test_an_unexpected_error_fails_one_request(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(self: Worker, job: PromptJob) -> None:
+        raise RuntimeError("a bug")
+
+    async def main() -> None:
+        async with pool_of(directory) as pool:
+            await pool.start()
+            with monkeypatch.context() as patch:
+                patch.setattr(prompt_pool.Worker, "do", fail)
+                with pytest.raises(RuntimeError, match="a bug"):
+                    await pool.prepare(HELLO)
+            assert (await pool.prepare(HELLO)).token_ids
 
     asyncio.run(main())
 
