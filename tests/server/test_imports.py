@@ -10,6 +10,7 @@ PROGRAM = """
 import sys
 import octavo.api.async_llm, octavo.server.lifecycle
 heavy = ("torch", "numpy", "zmq", "octavo.models.build", "octavo.runner", "octavo.backends")
+heavy += ("jinja2",)  # templates are rendered in prompt workers
 print(*(name for name in heavy if name in sys.modules))
 """
 

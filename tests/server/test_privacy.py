@@ -1,4 +1,4 @@
-"""The log contains nothing that a client wrote, unless the operator enables it."""
+"""The log holds nothing that a client wrote, unless the operator asks for it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SECRET = "xylophone"
 KEY = "a-very-long-secret"
 
 
-async def send_everywhere(client: Any) -> None:
-    """Send the secret in every field with text, in requests that succeed and that fail."""
-    say = {"headers": {"authorization": f"Bearer {KEY}"}}
+async def send_secret_everywhere(client: Any) -> None:
+    """Send the secret in every field that takes text, in requests that succeed and fail."""
+    key = {"headers": {"authorization": f"Bearer {KEY}"}}
     messages = [{"role": "user", "content": SECRET}]
     for path, body in (
         ("/v1/completions", {"prompt": SECRET, "max_tokens": 2}),
@@ -35,14 +35,14 @@ async def send_everywhere(client: Any) -> None:
         ("/tokenize", {"prompt": SECRET}),
         ("/tokenize", {"messages": messages, "continue_final_message": True}),
     ):
-        await client.post(path, json=body, **say)
-    await client.post("/v1/completions", content=b'{"prompt": "' + SECRET.encode(), **say)
+        await client.post(path, json=body, **key)
+    await client.post("/v1/completions", content=b'{"prompt": "' + SECRET.encode(), **key)
     await client.get("/v1/models", headers={"authorization": f"Bearer {SECRET}"})
     bad = {"x-request-id": "bad"}
     await client.post(
         "/v1/completions",
         json={"prompt": SECRET, "max_tokens": 2},
-        headers={**say["headers"], **bad},
+        headers={**key["headers"], **bad},
     )
 
 
@@ -50,14 +50,14 @@ async def send_everywhere(client: Any) -> None:
 def test_prompts_and_keys_are_not_logged(directory: Path, caplog: Any, level: int) -> None:
     async def main() -> None:
         engine = FakeEngine(directory, runner=ChainRunner())
-        engine.runner.poisoned.add("bad")  # its failure is logged, its prompt is not
+        engine.runner.poisoned.add("bad")  # its failure is logged, its text is not
         async with serving(directory, engine, api_keys=(KEY,)) as client:
-            await send_everywhere(client)
+            await send_secret_everywhere(client)
 
     with caplog.at_level(level, "octavo"):
         asyncio.run(main())
     text = caplog.text
-    assert "/v1/chat/completions" in text, "requests are logged"
+    assert "/v1/chat/completions" in text, "something is logged at all"
     assert "failed in the engine" in text
     assert SECRET not in text
     assert KEY not in text
@@ -81,7 +81,7 @@ def test_prompts_are_logged_when_asked_for(directory: Path, caplog: Any) -> None
     assert f"{SECRET}\\x1b[2J\\nERROR forged\\u202e" in lines[0]
     assert all(line.isascii() and line.isprintable() for line in lines)
     assert SECRET in lines[4]
-    assert "<s>assistant: " in lines[4], "the prompt that the template made"
+    assert "<s>assistant: " in lines[4], "as the template has written it"
 
 
 def test_a_long_prompt_is_logged_in_part(directory: Path, caplog: Any) -> None:
