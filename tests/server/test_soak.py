@@ -40,7 +40,7 @@ def test_an_answer_that_differs_is_a_fault(served: Served) -> None:
     assert not soak.faults
     soak.truth[0][0][0][-1] += 1
     asyncio.run(soak._one(0, "whole"))
-    assert soak.faults == ["request 0 (whole): it was told something else than undisturbed"]
+    assert soak.faults == ["request 0 (whole): the response differs from the undisturbed one"]
 
 
 def chunked(*parts: bytes) -> bytes:

@@ -198,9 +198,9 @@ def test_the_search_for_unknown_fields_is_bounded(monkeypatch: pytest.MonkeyPatc
     assert not looked_at
     assert [len(each.content or "") for each in request.messages] == [4000, 4001, *[4000] * 73]
     assert all(isinstance(each, Message) for each in request.messages)
-    _, unknown = decoded([{"role": "user", "content": "a", "x": 1}] * 1000)
-    assert unknown == [f"messages[{index}].x" for index in range(nested.MOST_TOLD)]
-    assert len(looked_at) < 5 * nested.MOST_TOLD
+    _, told = decoded([{"role": "user", "content": "a", "x": 1}] * 1000)
+    assert told == [f"messages[{index}].x" for index in range(nested.MAX_REPORTED)]
+    assert len(looked_at) < 5 * nested.MAX_REPORTED
 
 
 def test_messages_may_be_as_answers_are(directory: Path) -> None:

@@ -1,0 +1,122 @@
+"""Clients of real processes with a fake engine, and callers that record their events."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from octavo.api.outputs import EngineDeadError
+from octavo.client.launcher import ChildProcess, ProcessLauncher
+from octavo.client.process import ProcessClient
+from octavo.client.restart_policy import Timing
+from octavo.core.request import Event, Request, TokenEvent
+from octavo.core.sampling_params import SamplingParams
+from octavo.engine_arguments import EngineArguments
+
+FACTORY = "tests.client.fake_engine:make"
+LIMIT = 300.0  # seconds for anything that a test waits for; never part of what it checks
+
+
+def start(settings: str = "", timing: Timing | None = None) -> ProcessClient:
+    """Return a client whose engine is ready."""
+    client = ProcessClient(
+        EngineArguments(model=f"fake?{settings}"), ProcessLauncher(FACTORY), timing
+    )
+    client.start()
+    return client
+
+
+@contextmanager
+def running(settings: str = "", timing: Timing | None = None) -> Iterator[ProcessClient]:
+    """Yield a client whose engine is ready, and close it afterwards."""
+    client = start(settings, timing)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def process_of(client: ProcessClient) -> Any:
+    """Return the process of the current engine."""
+    run = client.supervisor.run
+    assert run is not None
+    assert isinstance(run.process, ChildProcess)
+    return run.process.popen
+
+
+def request(name: str, prompt: Sequence[int] = (1, 2, 3), **sampling: Any) -> Request:
+    """Make a request for the fake model, which ends by its length by default."""
+    sampling = {"seed": 1, "max_tokens": 20, "ignore_eos": True, **sampling}
+    return Request(name, array("i", prompt), SamplingParams(**sampling), time.monotonic())
+
+
+class Caller:
+    """A caller that records and checks the events of all its requests."""
+
+    def __init__(self, client: ProcessClient) -> None:
+        self.client = client
+        self.tokens: dict[str, list[int]] = {}
+        self.ends: dict[str, TokenEvent] = {}
+        self.events: list[TokenEvent] = []
+        self.death: EngineDeadError | None = None
+        self._has_events = asyncio.Event()
+        client.attach(self._take, self._die)
+
+    def send(self, *events: Event) -> None:
+        for event in events:
+            if isinstance(event, Request):
+                self.tokens[event.request_id] = []
+        self.client.send(events)
+
+    def _take(self, events: Sequence[TokenEvent]) -> None:
+        for event in events:
+            tokens = self.tokens[event.request_id]
+            assert event.request_id not in self.ends, "an event after the end"
+            assert event.position == len(tokens), "a token lost or repeated"
+            tokens.extend(event.tokens)
+            self.events.append(event)
+            if event.finish_reason is not None:
+                self.ends[event.request_id] = event
+        self._has_events.set()
+
+    def _die(self, error: EngineDeadError) -> None:
+        self.death = error
+        self._has_events.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until events have made the condition true."""
+        async with asyncio.timeout(LIMIT):
+            while not condition():
+                self._has_events.clear()
+                await self._has_events.wait()
+
+    def is_done(self) -> bool:
+        return len(self.ends) == len(self.tokens)
+
+    async def all_ended(self) -> None:
+        await self.until(self.is_done)
+
+    async def some_tokens(self, name: str, count: int = 1) -> None:
+        await self.until(lambda: len(self.tokens[name]) >= count)
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Wait for a condition that no event announces, by polling."""
+    async with asyncio.timeout(LIMIT):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def run(world: Callable[[], Awaitable[None]]) -> None:
+    """Run a test in an event loop of its own, and check that it leaves no task behind."""
+
+    async def whole() -> None:
+        await world()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not others, f"left behind: {others}"
+
+    asyncio.run(whole())

@@ -1,0 +1,41 @@
+"""An engine over any runner, for the engine's process, with the facts that loading would give."""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+from octavo.core.config import CoreConfig
+from octavo.core.engine import EngineCore
+from octavo.engine.process import CoreAndFacts, Wrap
+from octavo.engine_arguments import EngineArguments
+from octavo.exec.inline import InlineExecutor, Runner
+from octavo.wire.facts import EngineFacts
+
+
+def engine_over_runner(
+    name: str,
+    arguments: EngineArguments,
+    wrap: Wrap,
+    runner: Runner,
+    config: CoreConfig,
+    vocabulary: int,
+) -> CoreAndFacts:
+    """Build the engine; its facts name the tokenizer's directory as the model's."""
+    executor = wrap(InlineExecutor(runner))
+    core = EngineCore(config, executor, time.monotonic, secrets.token_bytes(32))
+    facts = EngineFacts(
+        name=name,
+        architecture="FakeForCausalLM",
+        directory=arguments.tokenizer or "",
+        weights=("model.safetensors",),
+        vocabulary=vocabulary,
+        max_model_len=config.max_model_len,
+        longest_tokens=core.longest_tokens,
+        block_size=config.block_size,
+        num_blocks=config.num_blocks,
+        max_num_seqs=config.max_num_seqs,
+        max_num_waiting=config.max_num_waiting,
+        dtype="float32",
+    )
+    return CoreAndFacts(core, facts)
