@@ -485,7 +485,7 @@ def test_a_bad_request_is_refused_before_it_waits_for_the_engine(
     async def main() -> None:
         async with serving(directory, engine, max_running_sequences=1) as client:
             running = asyncio.ensure_future(client.complete(max_tokens=2))
-            await until(lambda: client.server.admission.num_inside == 1)
+            await until(lambda: client.server.admission.num_admitted == 1)
             for fields in ({"prompt": [5] * 256}, {"logprobs": 21}, {"prompt": [[2], [300]]}):
                 body = {"prompt": "x", "stream": stream, **fields}
                 response = await client.post("/v1/completions", json=body)
