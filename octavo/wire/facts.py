@@ -11,7 +11,7 @@ from octavo.models.generation import GenerationDefaults
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """The facts of one engine and its model, known once it is ready."""
+    """Facts that an engine reports when it is ready."""
 
     name: str  # what the user typed
     architecture: str
