@@ -43,13 +43,13 @@ CASES: dict[str, PretrainedConfig] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_says_what_the_reference_says(name: str, tmp_path: Path) -> None:
-    """Logits within fp32 rounding, the same text, and the same bits in chunks."""
+def test_logits_and_text_match_the_reference(name: str, tmp_path: Path) -> None:
+    """Logits agree within fp32 rounding, the text is equal, and chunks have the same bits."""
     compare(CASES[name], tmp_path)
 
 
-def test_cohere_2_as_published_with_a_pattern() -> None:
-    """Every third layer sees everything, and knows no positions."""
+def test_cohere_2_reads_the_published_pattern() -> None:
+    """Every third layer has no window and no rotation."""
     values = {**SMALL, "sliding_window": 8, "sliding_window_pattern": 3, "rope_theta": 50_000}
     spec = family_of("Cohere2ForCausalLM").read(
         Config({**values, "architectures": ["Cohere2ForCausalLM"]})

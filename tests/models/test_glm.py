@@ -1,4 +1,4 @@
-"""GLM-4, in its first form and in that of 2025, against the reference implementation."""
+"""The first GLM-4 and that of 2025 against the reference implementation."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ CASES: dict[str, PretrainedConfig] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_says_what_the_reference_says(name: str, tmp_path: Path) -> None:
-    """Logits within fp32 rounding, the same text, and the same bits in chunks."""
+def test_logits_and_text_match_the_reference(name: str, tmp_path: Path) -> None:
+    """Logits agree within fp32 rounding, the text is equal, and chunks have the same bits."""
     compare(CASES[name], tmp_path)

@@ -49,13 +49,13 @@ CASES: dict[str, PretrainedConfig] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_says_what_the_reference_says(name: str, tmp_path: Path) -> None:
-    """Logits within fp32 rounding, the same text, and the same bits in chunks."""
+def test_logits_and_text_match_the_reference(name: str, tmp_path: Path) -> None:
+    """Logits agree within fp32 rounding, the text is equal, and chunks have the same bits."""
     compare(CASES[name], tmp_path)
 
 
-def test_olmo_3_as_published_before_scalings_had_kinds() -> None:
-    """One rope_scaling is for the layers that see everything."""
+def test_a_single_scaling_of_olmo_3_is_for_layers_without_a_window() -> None:
+    """The first published files have no scaling for each kind."""
     values = {
         **SMALL,
         "num_hidden_layers": 4,

@@ -60,13 +60,13 @@ CASES: dict[str, PretrainedConfig] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_says_what_the_reference_says(name: str, tmp_path: Path) -> None:
-    """Logits within fp32 rounding, the same text, and the same bits in chunks."""
+def test_logits_and_text_match_the_reference(name: str, tmp_path: Path) -> None:
+    """Logits agree within fp32 rounding, the text is equal, and chunks have the same bits."""
     compare(CASES[name], tmp_path)
 
 
 def test_short_factors_serve_runs_within_the_original_length(tmp_path: Path) -> None:
-    """The reference decides by the sequence at hand, we by the longest that will be run."""
+    """The reference decides by the current sequence, we by the longest that will be run."""
     sizes = {**SMALL, "max_position_embeddings": 128, "original_max_position_embeddings": 52}
     config = Phi3Config(**sizes, rope_parameters=LONGROPE)
     compare(config, tmp_path, max_len=52)
@@ -75,7 +75,7 @@ def test_short_factors_serve_runs_within_the_original_length(tmp_path: Path) -> 
 
 
 def test_the_wrong_number_of_factors_is_refused(tmp_path: Path) -> None:
-    """As many as pairs of dimensions that turn."""
+    """Each pair of dimensions that rotate needs one factor."""
     config = Phi3Config(
         **{**SMALL, "original_max_position_embeddings": 16}, rope_parameters=LONGROPE
     )

@@ -35,14 +35,14 @@ CASES: dict[str, StableLmConfig] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_says_what_the_reference_says(name: str, tmp_path: Path) -> None:
-    """Logits within fp32 rounding, the same text, and the same bits in chunks."""
+def test_logits_and_text_match_the_reference(name: str, tmp_path: Path) -> None:
+    """Logits agree within fp32 rounding, the text is equal, and chunks have the same bits."""
     compare(CASES[name], tmp_path)
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.02, 1.5])
-def test_a_share_of_turning_dimensions_that_cannot_be_is_refused(factor: float) -> None:
-    """None of them, or more than there are."""
+def test_an_impossible_share_of_rotating_dimensions_is_refused(factor: float) -> None:
+    """The share must not be zero or above one."""
     values = {**StableLmConfig(**SMALL).to_dict(), "partial_rotary_factor": factor}
     del values["rope_parameters"]
     with pytest.raises(ConfigurationError, match="16 dimensions"):
