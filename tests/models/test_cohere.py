@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from transformers import Cohere2Config, CohereConfig, PretrainedConfig
@@ -11,19 +10,8 @@ from transformers import Cohere2Config, CohereConfig, PretrainedConfig
 from octavo.models.config_reader import Config
 from octavo.models.registry import family_of
 from tests.models.compare import compare
+from tests.models.small import SMALL
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
 CASES: dict[str, PretrainedConfig] = {
     "cohere": CohereConfig(**SMALL),
     "cohere, norms on queries and keys": CohereConfig(**SMALL, use_qk_norm=True),

@@ -22,21 +22,10 @@ from transformers import (
 from octavo.loader import CheckpointError
 from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.registry import family_of
+from tests.models import small
 from tests.models.compare import compare, load
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SMALL: dict[str, Any] = {**small.SMALL, "num_attention_heads": 4, "head_dim": 16}
 SEVEN: dict[str, Any] = {**SMALL, "num_hidden_layers": 7, "sliding_window": 9}
 BY_KIND = {
     "full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 8.0},

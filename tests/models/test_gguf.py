@@ -46,41 +46,18 @@ from octavo.models.gguf.to_config import read_config
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import open_model
 from octavo.models.registry import FAMILIES
+from tests.models import small
 from tests.models.compare import PROMPT_LENGTH, Runner
 from tests.models.convert_gguf import ARCHITECTURES, convert
 from tests.models.rewrite import assert_same, write_safetensors
+from tests.models.small import LLAMA3, YARN
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SMALL: dict[str, Any] = {**small.SMALL, "num_attention_heads": 4}
 WITHOUT_KV = {key: value for key, value in SMALL.items() if key != "num_key_value_heads"}
 NARROW: dict[str, Any] = {"head_dim": 12}
 NEOX_TURNS: dict[str, Any] = {"rotary_pct": 0.5}
 HALF_TURNS: dict[str, Any] = {"partial_rotary_factor": 0.5}
 SPARSE: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 500.0,
-    "factor": 4.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 16,
-}
-YARN = {
-    "rope_type": "yarn",
-    "rope_theta": 10000.0,
-    "factor": 4.0,
-    "original_max_position_embeddings": 16,
-}
 LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,

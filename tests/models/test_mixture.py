@@ -19,21 +19,10 @@ from transformers import (
 
 from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.mixture import Mixture
+from tests.models import small
 from tests.models.compare import compare, load
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 48,
-    "intermediate_size": 40,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "num_experts_per_tok": 2,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SMALL: dict[str, Any] = {**small.SMALL, "intermediate_size": 40, "num_experts_per_tok": 2}
 QWEN: dict[str, Any] = {**SMALL, "num_experts": 6, "moe_intermediate_size": 24}
 HEADS: dict[str, Any] = {"head_dim": 16}
 CASES: dict[str, PretrainedConfig] = {

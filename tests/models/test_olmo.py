@@ -10,27 +10,11 @@ from transformers import Olmo2Config, Olmo3Config, PretrainedConfig
 
 from octavo.models.config_reader import Config
 from octavo.models.registry import family_of
+from tests.models import small
 from tests.models.compare import compare
+from tests.models.small import SMALL
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-YARN = {
-    "rope_type": "yarn",
-    "rope_theta": 10000.0,
-    "factor": 4.0,
-    "original_max_position_embeddings": 16,
-    "attention_factor": 1.2,
-}
+YARN: dict[str, Any] = {**small.YARN, "attention_factor": 1.2}
 PLAIN = {"rope_type": "default", "rope_theta": 10000.0}
 CASES: dict[str, PretrainedConfig] = {
     "olmo 2": Olmo2Config(**SMALL),

@@ -9,21 +9,10 @@ import pytest
 from transformers import Phi3Config, PretrainedConfig
 
 from octavo.models.config_reader import ConfigurationError
+from tests.models import small
 from tests.models.compare import compare, load
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "original_max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SMALL: dict[str, Any] = {**small.SMALL, "original_max_position_embeddings": 64}
 LONGROPE: dict[str, Any] = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,

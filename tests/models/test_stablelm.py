@@ -10,20 +10,10 @@ from transformers import StableLmConfig
 
 from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.stablelm import StableLM
+from tests.models import small
 from tests.models.compare import compare
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 64,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SMALL: dict[str, Any] = {**small.SMALL, "hidden_size": 64, "num_attention_heads": 4}
 CASES: dict[str, StableLmConfig] = {
     "stablelm": StableLmConfig(**SMALL),
     "biases, tied": StableLmConfig(**SMALL, use_qkv_bias=True, tie_word_embeddings=True),
