@@ -1,6 +1,6 @@
-"""SmolLM2's text of all fifty prompts: minutes of work, so `make test-smollm2` runs it alone.
+"""SmolLM2's text for all fifty prompts, from its GGUF file and from equal safetensors.
 
-Once from its GGUF file, and once from safetensors of the same weights.
+This takes minutes, so only `make test-smollm2` runs it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def gguf() -> Source:
 
 @pytest.fixture(scope="module")
 def directory(gguf: Source) -> Iterator[Path]:
-    """The same weights as safetensors; half a gigabyte, so it is not kept."""
+    """The same weights as safetensors; half a gigabyte, so it is deleted at the end."""
     with TemporaryDirectory() as name:
         write_safetensors(open_model(gguf), Path(name))
         yield Path(name)
@@ -65,11 +65,11 @@ def test_the_safetensors_hold_what_the_reference_reads_in_the_gguf_file(
 
 
 def test_text_of_all_prompts(both: Both) -> None:
-    """Greedy text, 64 tokens each, is the reference's."""
+    """The greedy text of each prompt, 64 tokens, is that of the reference."""
     assert len(set(PROMPTS)) == 50
     check_texts(both, PROMPTS, NEW_TOKENS)
 
 
 def test_perplexity(both: Both) -> None:
-    """Of the fixed text, to four digits."""
+    """The perplexity of the fixed text agrees to four digits."""
     check_perplexity(both)

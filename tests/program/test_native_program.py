@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from octavo.backends.native import _native
 from octavo.backends.native.layout import place_barriers, plan
 from octavo.backends.native.packing import interleaved
 from octavo.program import fusion
 from octavo.program.describe import describe
+from octavo.program.listing import Op
 from tests.backends.native.tiny import make_native
 from tests.program.test_fusion import ARCHITECTURES, recorded
 from tests.runner.tiny import FULL
@@ -70,3 +72,8 @@ def test_values_that_are_live_at_once_do_not_overlap(architecture: str) -> None:
                 for byte in range(room.offset, room.offset + room.row_bytes, 64):
                     contents[room.space, byte] = value.buffer
     assert sum(i.barrier for i in listing) >= 5
+
+
+def test_the_native_engine_has_every_operation_of_a_listing() -> None:
+    """Rope is the exception, since the attention instruction rotates."""
+    assert set(get_args(Op)) - {"Rope"} == set(_native.Op.__members__)

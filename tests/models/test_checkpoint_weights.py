@@ -1,4 +1,4 @@
-"""Rows as a file has them, and whether they are the file's."""
+"""Stored rows, and whether they are views of the file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from octavo.models.checkpoint_weights import stored_rows
 
 
 def write_matrix(path: Path, values: np.ndarray, header_bytes: int) -> None:
-    """A safetensors file whose header is as long as asked for."""
+    """Write a safetensors file with a header of a given length."""
     entry = {"dtype": "F32", "shape": values.shape, "data_offsets": [0, values.nbytes]}
     header = json.dumps({"w": entry}).encode().ljust(header_bytes)
     assert len(header) == header_bytes
@@ -21,10 +21,10 @@ def write_matrix(path: Path, values: np.ndarray, header_bytes: int) -> None:
 
 
 @pytest.mark.parametrize(("header_bytes", "is_file"), [(104, True), (105, False)])
-def test_what_had_to_be_copied_is_not_the_file_s(
+def test_a_copied_tensor_is_not_marked_as_a_view_of_the_file(
     tmp_path: Path, header_bytes: int, is_file: bool
 ) -> None:
-    """Its pages must not be given back as a file's are: they would come back as zeros."""
+    """The pages of a copy must not be released: they would be read again as zeros."""
     values = np.arange(12, dtype=np.float32).reshape(4, 3)
     write_matrix(tmp_path / "model.safetensors", values, header_bytes)
     rows = stored_rows(open_safetensors(tmp_path / "model.safetensors"), "w")

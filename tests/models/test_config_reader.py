@@ -1,4 +1,4 @@
-"""What is read from a config.json, in old and new spellings, and what is refused in which words."""
+"""Reading of a config.json in old and new spellings, and the messages for what is refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from octavo.models.registry import family_of
 
 Read = Callable[[Config], object]
 
-# A reading, the values it is done on, and what the error says.
+# A reading, the values that it is done on, and a part of the message.
 REFUSED: list[tuple[Read, dict[str, Any], str]] = [
     (lambda c: c.part("a"), {}, "a must be an object, is None"),
     (lambda c: c.part("a"), {"a": [1]}, "a must be an object, is [1]"),
@@ -136,15 +136,13 @@ REFUSED: list[tuple[Read, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("number", range(len(REFUSED)))
-def test_what_is_wrong_is_said(number: int) -> None:
-    """Every refusal names the key, and what was expected."""
+def test_every_refusal_names_the_key_and_what_was_expected(number: int) -> None:
     read, values, message = REFUSED[number]
     with pytest.raises(ConfigurationError, match=re.escape(message)):
         read(Config(values))
 
 
-def test_defaults_stand_for_what_is_missing_or_null() -> None:
-    """A null says nothing."""
+def test_defaults_replace_missing_and_null_values() -> None:
     config = Config({"a": None, "d": 0})
     assert config.integer("a", 3) == 3
     assert config.integer("d", 3) == 0
@@ -161,7 +159,7 @@ def test_defaults_stand_for_what_is_missing_or_null() -> None:
 
 
 def test_sizes() -> None:
-    """Head sizes follow from the hidden size unless they are said; the run from both lengths."""
+    """Head sizes follow from the hidden size by default; the run from both lengths."""
     sizes = {"hidden_size": 48, "num_attention_heads": 4, "max_position_embeddings": 100}
     assert Config(sizes).head_dim() == 12
     assert Config({**sizes, "head_dim": 20}).head_dim() == 20
@@ -173,8 +171,8 @@ def test_sizes() -> None:
     assert Config({"inner": sizes}, max_len=30).part("inner").run_len() == 30
 
 
-def test_every_activation_is_one_the_reference_backend_knows() -> None:
-    """A name that is read must not fail in the first forward pass."""
+def test_the_reference_backend_supports_every_activation() -> None:
+    """A name that is accepted here must not fail in the first forward pass."""
     ones = torch.ones(1, 4)
     for name in ACTIVATIONS:
         assert Config({"hidden_act": name}).activation() == name
@@ -184,7 +182,7 @@ def test_every_activation_is_one_the_reference_backend_knows() -> None:
 @pytest.mark.parametrize("value", [3072**0.5, 2304**0.5, 1.0, 1 + 2**-8, 1 + 3 * 2**-8, 0.1])
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])
 def test_constants_are_rounded_as_the_checkpoints_type_rounds(name: str, value: float) -> None:
-    """To the nearest, ties to even."""
+    """Constants are rounded to the nearest, ties to even."""
     rounded = torch.tensor(value).to(getattr(torch, name)).item()
     for key in ("dtype", "torch_dtype"):
         assert torch.tensor(Config({key: name}).rounded(value)).item() == rounded
@@ -195,7 +193,7 @@ WINDOWS: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[int | None, ...]]
     "null": ({"sliding_window": None}, {}, (None,) * 4),
     "all layers": ({"sliding_window": 8}, {}, (8,) * 4),
     "not used": ({"sliding_window": 8, "use_sliding_window": False}, {}, (None,) * 4),
-    "not used unless it is said": ({"sliding_window": 8}, {"used": False}, (None,) * 4),
+    "not used by default": ({"sliding_window": 8}, {"used": False}, (None,) * 4),
     "it is said": (
         {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1},
         {"used": False},
@@ -222,7 +220,7 @@ WINDOWS: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[int | None, ...]]
 
 @pytest.mark.parametrize("name", WINDOWS)
 def test_windows(name: str) -> None:
-    """Types of layers go before periods, and both before a lower bound."""
+    """Types of layers take precedence over periods, and both over a lower bound."""
     values, options, expected = WINDOWS[name]
     assert Config(values).windows(4, **options) == expected
 
@@ -271,7 +269,7 @@ ROPES: dict[str, dict[str, Any]] = {
 
 
 def _spellings(scaling: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The same rotation as files of different ages say it."""
+    """Spell the same rotation as older and newer files do."""
     oldest = {"type" if key == "rope_type" else key: value for key, value in scaling.items()}
     return {
         "rope_parameters": {"rope_parameters": {**scaling, "rope_theta": 5000.0}},
@@ -282,8 +280,8 @@ def _spellings(scaling: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("spelling", ["rope_parameters", "rope_scaling", "rope_scaling with type"])
 @pytest.mark.parametrize("name", ROPES)
-def test_rotations_are_the_references(name: str, spelling: str) -> None:
-    """Frequencies and magnitude, however it is said."""
+def test_rotations_match_the_reference(name: str, spelling: str) -> None:
+    """Frequencies and magnitude agree in each spelling."""
     scaling, length = ROPES[name], 64
     reference = LlamaConfig(
         hidden_size=64,
@@ -302,12 +300,12 @@ def test_rotations_are_the_references(name: str, spelling: str) -> None:
 @pytest.mark.parametrize(
     ("scaling", "length", "expected"),
     [
-        (ROPES["yarn"], 32, 128),  # Qwen's manner: the length before it
+        (ROPES["yarn"], 32, 128),  # Qwen states the length before scaling
         (ROPES["yarn"], 128, 128),
         (ROPES["yarn"], 256, 256),
         ({**ROPES["yarn"], "factor": 1e300}, 32, 2**31 - 1),
         ({"rope_type": "yarn", "factor": 4.0}, 32, 32),
-        ({**ROPES["longrope"], "rope_type": "yarn", "factor": 9.0}, 64, 64),  # no YaRN at all
+        ({**ROPES["longrope"], "rope_type": "yarn", "factor": 9.0}, 64, 64),  # not YaRN
         (ROPES["llama3"], 32, 32),
         ({FULL: ROPES["yarn"], SLIDING: {"rope_type": "default"}}, 64, 64),
     ],
@@ -330,7 +328,7 @@ LLAMA: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "says_so", "window"),
+    ("kind", "enables", "window"),
     [
         ("LlamaForCausalLM", {}, None),
         ("LlamaForCausalLM", {"layer_types": [SLIDING, SLIDING]}, None),
@@ -343,9 +341,11 @@ LLAMA: dict[str, Any] = {
         ("Qwen2ForCausalLM", {"use_sliding_window": True}, 4),
     ],
 )
-def test_who_sees_through_a_window(kind: str, says_so: dict[str, Any], window: int | None) -> None:
+def test_architectures_that_use_a_window(
+    kind: str, enables: dict[str, Any], window: int | None
+) -> None:
     """Some files state a window that their architecture never had."""
-    values = {**LLAMA, "architectures": [kind], **says_so}
+    values = {**LLAMA, "architectures": [kind], **enables}
     assert family_of(kind).read(Config(values)).windows == (window, window)
 
 
@@ -353,7 +353,7 @@ def test_who_sees_through_a_window(kind: str, says_so: dict[str, Any], window: i
     ("kind", "tied"),
     [("LlamaForCausalLM", False), ("SmolLM3ForCausalLM", True), ("GemmaForCausalLM", True)],
 )
-def test_a_tie_that_the_file_leaves_out_is_the_family_s(kind: str, tied: bool) -> None:
+def test_the_family_decides_about_a_missing_tie(kind: str, tied: bool) -> None:
     values = {**LLAMA, "architectures": [kind]}
     assert family_of(kind).read(Config(values)).tied == tied
     for said in (True, False):
@@ -361,7 +361,7 @@ def test_a_tie_that_the_file_leaves_out_is_the_family_s(kind: str, tied: bool) -
         assert spec.tied == said
 
 
-def test_longrope_is_short_for_short_runs() -> None:
+def test_longrope_uses_short_factors_for_short_runs() -> None:
     """The longest sequence that will be run decides."""
     values = {"rope_scaling": ROPES["longrope"], "max_position_embeddings": 64}
     assert Config(values, max_len=32).rope(16).frequencies[0] == 1.0
@@ -370,7 +370,7 @@ def test_longrope_is_short_for_short_runs() -> None:
 
 @pytest.mark.parametrize("name", ["su", "yarn"])
 def test_longrope_under_its_first_names(name: str) -> None:
-    """Phi-3's first files called it so."""
+    """Phi-3's first files use other names for LongRoPE."""
     values: dict[str, Any] = {
         "max_position_embeddings": 64,
         "rope_scaling": {**ROPES["longrope"]},
@@ -380,8 +380,8 @@ def test_longrope_under_its_first_names(name: str) -> None:
     assert Config(values).rope(16) == expected
 
 
-def test_the_original_length_may_stand_outside() -> None:
-    """As in Phi-3, where it goes before what stands inside."""
+def test_the_original_length_may_be_outside_the_rotation() -> None:
+    """Phi-3's files have it there, and it takes precedence."""
     inside = {**ROPES["yarn"], "original_max_position_embeddings": 16}
     values = {"max_position_embeddings": 64, "rope_scaling": inside}
     expected = Config({**values, "rope_scaling": ROPES["yarn"]}).rope(16)
@@ -390,7 +390,7 @@ def test_the_original_length_may_stand_outside() -> None:
 
 
 def test_partial_rotation() -> None:
-    """Said beside the rotation, inside it, or by the family."""
+    """The share comes from the rotation, from beside it, or from the family."""
     inside = {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}
     assert Config({}).rope(16).num_dimensions == 16
     assert Config({}).rope(16, share=0.25).num_dimensions == 4
@@ -400,7 +400,7 @@ def test_partial_rotation() -> None:
 
 
 def test_each_kind_of_layer_has_its_rotation() -> None:
-    """New files nest them; in old ones the scaling is for layers that see far."""
+    """New files nest rotations; in old ones the scaling is for layers without a window."""
     far = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e6}
     near = {"rope_type": "default", "rope_theta": 100.0}
     nested = Config({"rope_parameters": {FULL: far, SLIDING: near}})
@@ -416,8 +416,8 @@ def test_each_kind_of_layer_has_its_rotation() -> None:
     assert only_far.rope(16, kind=SLIDING, theta=100.0) == nested.rope(16, kind=SLIDING)
 
 
-def test_smollm3_turns_by_an_interval_or_a_list() -> None:
-    """And says so if the list does not fit the layers."""
+def test_smollm3_rotates_by_an_interval_or_a_list() -> None:
+    """A list that does not fit the layers is refused."""
     values = {
         "architectures": ["SmolLM3ForCausalLM"],
         "vocab_size": 9,
