@@ -13,7 +13,7 @@ from octavo.api.outputs import RequestError
 from octavo.api.requests import Model, RequestTable
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine_arguments import EngineArguments
-from octavo.loader import Source, resolve
+from octavo.loader import ModelFiles, resolve
 from octavo.models.generation import GenerationDefaults
 from octavo.text.tokenizer import Tokenizer
 from octavo.wire.facts import EngineFacts
@@ -72,7 +72,7 @@ class TextModel:
         return ChatTemplate(source, self.tokenizer.special_tokens)
 
 
-def load_tokenizer(source: Source, opened: Checkpoint | None = None) -> Tokenizer:
+def load_tokenizer(source: ModelFiles, opened: Checkpoint | None = None) -> Tokenizer:
     """The tokenizer that comes with a model's files, which may be open already."""
     if source.is_gguf:  # the reader of these files takes numpy along
         from octavo.text.gguf_vocabulary import tokenizer_from_gguf
