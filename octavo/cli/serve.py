@@ -21,7 +21,7 @@ from octavo.cli.server_options import add_server_options, server_settings
 if TYPE_CHECKING:
     from octavo.api.async_llm import AsyncLLM
     from octavo.engine_arguments import EngineArguments
-    from octavo.loader import Source
+    from octavo.loader import ModelFiles
     from octavo.server.lifecycle import Lifecycle
     from octavo.server.settings import ServerSettings
     from octavo.wire.facts import EngineFacts
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         llm.close()
 
 
-def _tokenizer_source(name: str) -> Source:
+def _tokenizer_source(name: str) -> ModelFiles:
     from octavo.loader.errors import SourceError
     from octavo.loader.source import resolve
 
@@ -90,7 +90,7 @@ def _tokenizer_source(name: str) -> Source:
 
 
 def _load(
-    asked: EngineArguments, engine: str, tokenizer: Source, options: dict[str, Any]
+    asked: EngineArguments, engine: str, tokenizer: ModelFiles, options: dict[str, Any]
 ) -> AsyncLLM:
     """Start the engine, and meanwhile import the server and read the tokenizer."""
     if engine == "inline":

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from octavo.backends.base import HostBatch
 from octavo.backends.torch.backend import TorchBackend
-from octavo.loader import Source, resolve
+from octavo.loader import ModelFiles, resolve
 from octavo.loader.errors import DownloadError
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
@@ -37,7 +37,7 @@ class Both:
     The files are the GGUF file or a directory of safetensors that was made from it.
     """
 
-    def __init__(self, gguf: Source, directory: Path | None = None) -> None:
+    def __init__(self, gguf: ModelFiles, directory: Path | None = None) -> None:
         name = gguf.weights[0].name
         self.tokenizer = AutoTokenizer.from_pretrained(gguf.directory, gguf_file=name)
         self.reference: Any = AutoModelForCausalLM.from_pretrained(
@@ -103,7 +103,7 @@ class Both:
         return logits.numpy()
 
 
-def fetch() -> Source:
+def fetch() -> ModelFiles:
     """Fetch the GGUF file, or skip the test if it cannot be fetched."""
     try:
         return resolve("smollm2")
