@@ -56,7 +56,7 @@ class Runner:
             self.tables,
             rows,
         )
-        return self.backend.forward(batch).logits
+        return self.backend.forward(batch).logits.copy()
 
     def greedy(self, prompt: list[int], count: int) -> list[int]:
         """The text a greedy sampler writes."""

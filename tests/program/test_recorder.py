@@ -10,7 +10,7 @@ import pytest
 
 from octavo.backends.base import StoredRows
 from octavo.backends.native.backend import NativeBackend, NativeOptions
-from octavo.backends.native.layout import place_barriers, plan
+from octavo.backends.native.layout import lay_out, place_barriers
 from octavo.backends.native.packing import Matrix, interleaved
 from octavo.layers import GateUpLinear, Linear, PagedAttention, Rope
 from octavo.models.build import bind
@@ -223,18 +223,18 @@ def test_what_lives_at_once_has_rooms_of_its_own(architecture: str) -> None:
     listing = recorded(architecture)
     fusion.fuse(listing)
     prepared = {id(i.prepared): 64 for i in listing if i.prepared is not None}
-    made = plan(listing, prepared)
+    made = lay_out(listing, prepared)
     place_barriers(listing, made)
     contents: dict[tuple[str, int], Any] = {}  # who wrote each byte of a row last
     for instruction in listing:
         for value in instruction.reads:
             if value.buffer.place == "Scratch":
-                room = made.room(value.buffer)
+                room = made.extent(value.buffer)
                 for byte in range(room.offset, room.offset + room.row_bytes, 64):
                     assert contents[room.space, byte] is value.buffer, describe(listing)
         for value in instruction.writes:
             if value.buffer.place == "Scratch":
-                room = made.room(value.buffer)
+                room = made.extent(value.buffer)
                 for byte in range(room.offset, room.offset + room.row_bytes, 64):
                     contents[room.space, byte] = value.buffer
     assert sum(i.barrier for i in listing) >= 5
