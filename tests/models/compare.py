@@ -55,7 +55,7 @@ class Runner:
             self.tables,
             rows,
         )
-        return self.backend.forward(batch).logits
+        return self.backend.forward(batch).logits.copy()
 
     def greedy(self, prompt: list[int], count: int) -> list[int]:
         """Generate as a greedy sampler does."""

@@ -95,7 +95,7 @@ class Both:
         rows = np.arange(count, dtype=np.int32)
         starts = np.array([0, count], np.int32)
         batch = HostBatch(np.array(tokens, np.int32), rows, starts, (tables,), rows)
-        return self.backend.forward(batch).logits
+        return self.backend.forward(batch).logits.copy()
 
     @torch.no_grad()
     def expected_logits(self, tokens: list[int]) -> NDArray[np.float32]:

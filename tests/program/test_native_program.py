@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from octavo.backends.native import _native
-from octavo.backends.native.layout import place_barriers, plan
+from octavo.backends.native.layout import lay_out, place_barriers
 from octavo.backends.native.packing import interleaved
 from octavo.program import fusion
 from octavo.program.describe import describe
@@ -57,18 +57,18 @@ def test_values_that_are_live_at_once_do_not_overlap(architecture: str) -> None:
     listing = recorded(architecture)
     fusion.fuse(listing)
     prepared = {id(i.prepared): 64 for i in listing if i.prepared is not None}
-    made = plan(listing, prepared)
+    made = lay_out(listing, prepared)
     place_barriers(listing, made)
     contents: dict[tuple[str, int], Any] = {}  # who wrote each byte of a row last
     for instruction in listing:
         for value in instruction.reads:
             if value.buffer.place == "Scratch":
-                room = made.room(value.buffer)
+                room = made.extent(value.buffer)
                 for byte in range(room.offset, room.offset + room.row_bytes, 64):
                     assert contents[room.space, byte] is value.buffer, describe(listing)
         for value in instruction.writes:
             if value.buffer.place == "Scratch":
-                room = made.room(value.buffer)
+                room = made.extent(value.buffer)
                 for byte in range(room.offset, room.offset + room.row_bytes, 64):
                     contents[room.space, byte] = value.buffer
     assert sum(i.barrier for i in listing) >= 5
