@@ -139,10 +139,19 @@ class SamplingParams:
         object.__setattr__(self, name, value)
 
     def _take_int(self, name: str, low: int = -(2**63), high: int = 2**63 - 1) -> None:
-        self._set(name, _require_int(name, getattr(self, name), low, high))
+        value = getattr(self, name)
+        if type(value) is not int or not low <= value <= high:  # seldom: it costs most of the time
+            self._set(name, _require_int(name, value, low, high))
 
     def _take_number(self, name: str, low: float, high: float) -> None:
-        self._set(name, _require_number(name, getattr(self, name), low, high))
+        value = getattr(self, name)
+        if type(value) is not float or not low <= value <= high:
+            self._set(name, _require_number(name, value, low, high))
+
+    def _is_given(self, name: str) -> bool:
+        """Return whether a list is anything but the default, the empty tuple."""
+        value = getattr(self, name)
+        return not (isinstance(value, tuple) and not value)
 
     def _check_end(self) -> None:
         if self.max_tokens is None:
@@ -156,7 +165,8 @@ class SamplingParams:
             raise RequestError(
                 f"min_tokens={self.min_tokens} must be between 0 and max_tokens={self.max_tokens}"
             )
-        self._set("stop_token_ids", tuple(dict.fromkeys(_ids(self, "stop_token_ids"))))
+        if self._is_given("stop_token_ids"):
+            self._set("stop_token_ids", tuple(dict.fromkeys(_ids(self, "stop_token_ids"))))
 
     def _check_shape(self) -> None:
         if self.seed == -1:
@@ -190,10 +200,11 @@ class SamplingParams:
         self._take_number("repetition_penalty", *REPETITION_RANGE)
 
     def _check_tokens(self) -> None:
-        bias = self.logit_bias
-        pairs = bias.items() if isinstance(bias, Mapping) else _items("logit_bias", bias or ())
-        self._set("logit_bias", tuple(sorted(dict(map(_bias, pairs)).items())))
-        _require_length("logit_bias", len(self.logit_bias), MAX_IDS)
+        if self._is_given("logit_bias"):
+            bias = self.logit_bias
+            pairs = bias.items() if isinstance(bias, Mapping) else _items("logit_bias", bias or ())
+            self._set("logit_bias", tuple(sorted(dict(map(_bias, pairs)).items())))
+            _require_length("logit_bias", len(self.logit_bias), MAX_IDS)
         if self.allowed_token_ids is not None:
             self._set("allowed_token_ids", tuple(dict.fromkeys(_ids(self, "allowed_token_ids"))))
             if not self.allowed_token_ids:
@@ -201,15 +212,17 @@ class SamplingParams:
                     "allowed_token_ids is empty, so no token could be chosen; "
                     "omit it, or name at least one"
                 )
-        words = _items("bad_words_token_ids", self.bad_words_token_ids)
-        kept = tuple(tuple(_each_id("bad_words_token_ids", word)) for word in words)
-        if not all(kept):
-            raise RequestError("bad_words_token_ids contains a word without tokens; remove it")
-        self._set("bad_words_token_ids", kept)
-        _require_length("bad_words_token_ids", len(kept), MAX_BAD_WORD_VARIANTS)
-        processors = _items("logits_processors", self.logits_processors)
-        self._set("logits_processors", tuple(processors))
-        _require_length("logits_processors", len(self.logits_processors), MAX_PROCESSORS)
+        if self._is_given("bad_words_token_ids"):
+            words = _items("bad_words_token_ids", self.bad_words_token_ids)
+            kept = tuple(tuple(_each_id("bad_words_token_ids", word)) for word in words)
+            if not all(kept):
+                raise RequestError("bad_words_token_ids contains a word without tokens; remove it")
+            self._set("bad_words_token_ids", kept)
+            _require_length("bad_words_token_ids", len(kept), MAX_BAD_WORD_VARIANTS)
+        if self._is_given("logits_processors"):
+            processors = _items("logits_processors", self.logits_processors)
+            self._set("logits_processors", tuple(processors))
+            _require_length("logits_processors", len(self.logits_processors), MAX_PROCESSORS)
         for processor in self.logits_processors:
             if not (isinstance(processor, str) or callable(processor)):
                 raise RequestError(
@@ -219,7 +232,8 @@ class SamplingParams:
 
     def _check_text(self) -> None:
         for name in ("stop", "bad_words"):
-            self._set(name, tuple(_strings(name, getattr(self, name))))
+            if self._is_given(name):
+                self._set(name, tuple(_strings(name, getattr(self, name))))
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{name}={getattr(self, name)!r} must be True or False")
