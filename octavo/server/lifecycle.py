@@ -101,7 +101,6 @@ class Lifecycle:
         return self._connections.num_open
 
     def end_from_outside(self) -> None:
-        """Call `end` from another thread."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self.end)
 
