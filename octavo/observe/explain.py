@@ -130,7 +130,6 @@ def reported_parameters(sampling: SamplingParams, **others: Any) -> dict[str, An
 
 
 def _shares(record: Record, now: float) -> dict[str, float]:
-    """Return the seconds that each cause took."""
     shares = {
         "template": record.template_seconds,
         "tokenize": record.tokenize_seconds,
@@ -167,7 +166,6 @@ def _sentence(shares: Mapping[str, float], total: float) -> str:
 
 
 def _timeline(record: Record, end: float) -> list[dict[str, Any]]:
-    """Return what happened, in order, each part with its start and its duration."""
     parts: list[dict[str, Any]] = []
 
     def add(what: str, begin: float, seconds: float, **more: Any) -> None:

@@ -33,7 +33,6 @@ class AbortRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 async def in_flight(exchange: Exchange) -> None:
-    """Respond with every request that is being answered."""
     now = exchange.server.clock()
     active = [
         {
@@ -81,14 +80,12 @@ async def resume(exchange: Exchange) -> None:
 
 
 async def log_level(exchange: Exchange) -> None:
-    """Set the level of the log."""
     request = await exchange.read(LogLevel)
     logging.getLogger("octavo").setLevel(request.level.upper())
     await exchange.respond_json({"level": request.level})
 
 
 async def diagnosis(exchange: Exchange) -> None:
-    """Respond with the bottleneck of the last steps."""
     queue = exchange.server.admission
     admission = {
         "waiting_requests": queue.num_waiting,

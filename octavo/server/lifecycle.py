@@ -27,7 +27,7 @@ from octavo.server.http.errors import unavailable
 from octavo.server.http.middleware import ASGI, wrap
 from octavo.server.http.sockets import bind, bind_admin
 from octavo.server.server import Server
-from octavo.server.settings import ServerSettings
+from octavo.server.settings import ServerSettings, ServerSettingsError
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,14 @@ class _Listener(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().startup(sockets)
+        except SystemExit:  # uvicorn's way to report a failed lifespan.startup
+            raise ServerSettingsError(
+                "a middleware could not start; the log has its reason"
+            ) from None
 
 
 class Lifecycle:
@@ -80,6 +88,9 @@ class Lifecycle:
         try:
             await self.server.prompt_pool.start()
             while not all(listener.started for listener in self._listeners):
+                for task in tasks:
+                    if task.done():
+                        await task  # raises its error
                 await asyncio.sleep(0.005)
             if on_ready is not None:
                 on_ready(self)
@@ -89,6 +100,7 @@ class Lifecycle:
             for number in self._signals:
                 loop.remove_signal_handler(number)
             await self._close(tasks)
+            main_socket.close()
 
     def end(self) -> None:
         """Drain at the first call, and stop at once at the second; the handler of signals."""
@@ -103,7 +115,6 @@ class Lifecycle:
         return self._connections.num_open
 
     def end_from_outside(self) -> None:
-        """Call `end` from another thread."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self.end)
 

@@ -30,12 +30,10 @@ _PAGE_HEADERS = (
 
 
 async def openapi(exchange: Exchange) -> None:
-    """Respond with the OpenAPI document."""
     await exchange.respond(encode(document(ROUTES)))
 
 
 async def documentation(exchange: Exchange) -> None:
-    """Respond with a page that lists the routes."""
     lines = "\n".join(f"{each.method:5}{each.path:31}{each.summary}" for each in ROUTES)
     page = (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Octavo</title>'

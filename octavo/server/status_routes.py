@@ -22,12 +22,10 @@ async def ready(exchange: Exchange) -> None:
 
 
 async def version(exchange: Exchange) -> None:
-    """Respond with the version of the server."""
     await exchange.respond_json({"version": VERSION})
 
 
 async def metrics(exchange: Exchange) -> None:
-    """Respond with the metrics in the format of Prometheus."""
     server = exchange.server
     text = server.metrics.text(server.model_name, server.config.metrics_names)
     await exchange.respond(text, kind=CONTENT_TYPE)

@@ -213,7 +213,6 @@ def _is_integer(hint: Any) -> bool:
 
 
 def _choices(hint: Any) -> tuple[str, ...]:
-    """Return the values of a Literal, which may be one type of a union."""
     for each in (hint, *get_args(hint)):
         if get_origin(each) is Literal:
             return get_args(each)
@@ -221,7 +220,6 @@ def _choices(hint: Any) -> tuple[str, ...]:
 
 
 def _first_bad_key(part: msgspec.Raw) -> str:
-    """Return the first key whose value is not a number."""
     for key, value in _OBJECT.decode(part).items():
         try:
             msgspec.json.decode(value, type=float)

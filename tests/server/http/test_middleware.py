@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
@@ -11,6 +12,8 @@ import httpx
 import pytest
 
 from octavo.server.http.middleware import ASGI, load_middlewares, wrap
+from octavo.server.lifecycle import Lifecycle
+from octavo.server.server import Server
 from octavo.server.settings import ServerSettings, ServerSettingsError
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.make import events, listening
@@ -51,6 +54,14 @@ def refusing(application: ASGI) -> ASGI:
         await send({"type": "http.response.body"})
 
     return refuse
+
+
+def never_starts(application: ASGI) -> ASGI:
+    async def fail(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.failed", "message": "no database"})
+
+    return fail
 
 
 async def coroutine(application: ASGI) -> None:
@@ -127,6 +138,16 @@ def test_operators_reach_the_admin_socket_without_middlewares(
         transport = httpx.HTTPTransport(uds=str(path))
         with httpx.Client(transport=transport, base_url="http://localhost") as client:
             assert client.get("/in-flight").status_code == 200
+
+
+def test_a_middleware_whose_startup_fails_ends_the_server(directory: Path) -> None:
+    engine = FakeEngine(directory)
+    settings = ServerSettings(port=0, middleware=(f"{HERE}:never_starts",))
+    try:
+        with pytest.raises(ServerSettingsError):
+            asyncio.run(Lifecycle(Server(engine, settings), handles_signals=False).run())
+    finally:
+        engine.close()
 
 
 def test_vllms_way_to_write_a_name() -> None:

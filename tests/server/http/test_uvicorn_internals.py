@@ -36,7 +36,7 @@ OVERRIDDEN = {
 PROTOCOL = {"client", "cycle", "flow", "loop", "scope", "transport"}
 CYCLE = {"chunked_encoding", "disconnected", "response_complete", "scope"}
 FLOW = {"write_paused"}
-LISTENER = {"capture_signals", "force_exit", "serve", "should_exit", "started"}
+LISTENER = {"capture_signals", "force_exit", "serve", "should_exit", "started", "startup"}
 CONFIG = {
     *("access_log", "app", "backlog", "http", "lifespan", "log_config", "proxy_headers"),
     *("server_header", "timeout_graceful_shutdown", "timeout_keep_alive", "ws"),
