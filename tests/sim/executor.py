@@ -125,7 +125,7 @@ class Worker:
         return Slot(new, conditions, self.version, len(self.config.groups))
 
     def _copy(self, plan: StepPlan) -> None:
-        """Copy blocks before any write, since a source may be in use by another sequence already."""
+        """Copy blocks before any write: a source may be in use by another sequence already."""
         for source, destination in plan.copies:
             self.memory[destination] = list(self.memory[source])
             self.versions[destination] = self.versions[source]

@@ -1,4 +1,4 @@
-"""The front end's asynchronous shell through seeded worlds, and bugs that these must find."""
+"""Seeded worlds of the front end's asynchronous API, and planted bugs that they must find."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def world(seed: int) -> World:
-    """One that has been lived through."""
+    """Return a world that has been run."""
     made = World(seed)
     made.run()
     return made
@@ -42,15 +42,15 @@ def test_worlds() -> None:
         except BaseException as error:
             error.add_note(f"World({seed})")
             raise
-    # What never happens is not tested.
+    # An event that never happens is not tested.
     for what in ("killed", "crashed", "stopped", "hung", "babbled", "paused", "asleep"):
         assert happened[what] >= 5, happened
-    for what in ("left", "cancelled", "aborted", "closed", "condemned", "late frames"):
+    for what in ("left", "cancelled", "aborted", "closed", "failed", "late frames"):
         assert happened[what] >= 5, happened
     assert happened["restarts"] > NUM_WORLDS
 
 
-def test_a_seed_is_a_world() -> None:
+def test_a_seed_determines_a_world() -> None:
     assert world(11).num_events == world(11).num_events
     assert world(11).loop.now == world(11).loop.now
 
@@ -59,7 +59,7 @@ def test_a_seed_is_a_world() -> None:
 
 
 def _forgets_tokens(patch: pytest.MonkeyPatch) -> None:
-    """A new engine is not told of the tokens that came before."""
+    """Plant a bug: a new engine does not get the first emitted token."""
     submit = Journal.submit
 
     def forgetful(self: Journal, entry: Entry, now: float) -> Any:
@@ -70,8 +70,8 @@ def _forgets_tokens(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Journal, "submit", forgetful)
 
 
-def _heeds_late_frames(patch: pytest.MonkeyPatch) -> None:
-    """Frames of an engine that is gone are taken for its successor's."""
+def _accepts_late_frames(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: frames of a dead engine are accepted as its successor's."""
     take = ProcessClient._take
 
     def gullible(self: ProcessClient, incoming: Incoming) -> None:
@@ -80,8 +80,8 @@ def _heeds_late_frames(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProcessClient, "_take", gullible)
 
 
-def _leaves_some_behind(patch: pytest.MonkeyPatch) -> None:
-    """After a death the newest request is not given to the new engine."""
+def _forgets_a_request(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: the newest request is not resubmitted to a new engine."""
 
     def after_trial(self: ProcessClient) -> None:
         if self._suspicion.next_trial() is None:
@@ -90,7 +90,7 @@ def _leaves_some_behind(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProcessClient, "_after_trial", after_trial)
 
 
-def _never_condemns(patch: pytest.MonkeyPatch) -> None:
+def _never_fails_a_request(patch: pytest.MonkeyPatch) -> None:
     death = Quarantine.death
 
     def lenient(self: Quarantine, at_work: Any, was_killed: bool) -> None:
@@ -99,15 +99,15 @@ def _never_condemns(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Quarantine, "death", lenient)
 
 
-def _condemns_bystanders(patch: pytest.MonkeyPatch) -> None:
+def _fails_other_requests(patch: pytest.MonkeyPatch) -> None:
     def harsh(self: Quarantine, at_work: Any, was_killed: bool) -> Any:
         return next(iter(at_work), None)
 
     patch.setattr(Quarantine, "death", harsh)
 
 
-def _drops_no_withdrawn(patch: pytest.MonkeyPatch) -> None:
-    """Aborts never reach the engine."""
+def _sends_no_aborts(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: aborts are not sent to the engine."""
 
     def abort(self: ProcessClient, name: str) -> None:
         entry = self._journal.find(name)
@@ -132,11 +132,11 @@ def _blames_the_engine_for_a_sleep(patch: pytest.MonkeyPatch) -> None:
     "plant",
     [
         _forgets_tokens,
-        _heeds_late_frames,
-        _leaves_some_behind,
-        _never_condemns,
-        _condemns_bystanders,
-        _drops_no_withdrawn,
+        _accepts_late_frames,
+        _forgets_a_request,
+        _never_fails_a_request,
+        _fails_other_requests,
+        _sends_no_aborts,
         _sees_no_silence,
         _blames_the_engine_for_a_sleep,
     ],
@@ -150,4 +150,4 @@ def test_planted_bugs_are_found(
             world(seed)
         except (AssertionError, TimeoutError):
             return
-    raise AssertionError(f"no world of 80 has noticed: {plant.__name__}")
+    raise AssertionError(f"no world of 80 found {plant.__name__}")
