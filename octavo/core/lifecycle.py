@@ -34,12 +34,10 @@ from octavo.core.stats import PREFIX, EngineStats, WaitClock
 class Lifecycle:
     """The living sequences of one engine, their slots, and the plans in flight."""
 
-    def __init__(
-        self, config: CoreConfig, kv: KVManager, limiters: Series[Limiter], stats: EngineStats
-    ) -> None:
+    def __init__(self, config: CoreConfig, kv: KVManager, limiters: Series[Limiter]) -> None:
         self._kv = kv
         self._limiters = limiters
-        self._stats = stats
+        self.stats = EngineStats()
         self.sequences: dict[str, Sequence] = {}  # all that live, by request id
         self.queue = WaitingQueue()
         self.running: list[Sequence] = []  # sorted by order
@@ -100,7 +98,7 @@ class Lifecycle:
             stats.num_cached_tokens = num_cached
         else:
             stats.num_recached_tokens += num_cached
-        self._stats.num_cached_tokens += num_cached
+        self.stats.num_cached_tokens += num_cached
         return NewSlot(
             slot=sequence.slot,
             request_id=sequence.request_id,
@@ -117,7 +115,7 @@ class Lifecycle:
         victim = self.running.pop()
         victim.stats.num_preemptions += 1
         victim.stats.num_lost_tokens += victim.num_computed
-        self._stats.num_preemptions += 1
+        self.stats.num_preemptions += 1
         self._vacate(victim, now)
         victim.rewind()
         self.enqueue(victim, now)
@@ -185,7 +183,7 @@ class Lifecycle:
         stats.num_output_tokens = num_output
         num_sampled = num_output - len(sequence.request.emitted)
         stats.num_decode_steps = num_sampled - stats.num_accepted_drafts - stats.num_prefills
-        self._stats.add_finish(outcome.reason)
+        self.stats.add_finish(outcome.reason)
         return TokenEvent(
             sequence.request_id,
             num_output if position is None else position,
