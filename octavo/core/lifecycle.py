@@ -55,7 +55,8 @@ class Lifecycle:
     # waiting
 
     def enqueue(self, sequence: Sequence, now: float) -> None:
-        """Put a sequence into the queue, at the place that its order gives it."""
+        """Put a new or preempted sequence into the queue, at the place that its order gives it."""
+        self.sequences[sequence.request_id] = sequence
         self.wait_clock.advance(now)
         sequence.wait_reading = self.wait_clock.read()
         self.queue.add(sequence)

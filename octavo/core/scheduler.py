@@ -55,7 +55,7 @@ MAX_EXAMINED_TOKENS = 262_144
 class Scheduler:
     """One engine's scheduler: it decides; its `lifecycle` moves the sequences.
 
-    `stats`, `sequences`, `queue`, `running` and `in_flight` are the lifecycle's, to be read.
+    `stats`, `sequences`, `queue`, `running` and `in_flight` are those of the lifecycle.
     """
 
     def __init__(self, config: CoreConfig, cache_key: bytes, pool: BlockPool | None = None) -> None:
@@ -101,7 +101,6 @@ class Scheduler:
         if overload is not None:
             return self._reject(request, "overloaded", overload)
         sequence = Sequence(request, self._policy.order(request), max_total, now)
-        self.sequences[request.request_id] = sequence
         self.lifecycle.enqueue(sequence, now)
         return None
 
