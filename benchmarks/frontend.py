@@ -29,15 +29,15 @@ from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient
 from octavo.core.config import CoreConfig
 from octavo.core.plan import NO_TOKEN, StepPlan, StepResult
-from octavo.engine.process import HostedEngine, Wrap
+from octavo.engine.process import CoreAndFacts, Wrap
 from octavo.engine_arguments import EngineArguments
 from octavo.server.adapter import LLMEngine
 from octavo.server.lifecycle import Lifecycle, settle_memory
 from octavo.server.server import Server
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 from octavo.text.prompt_worker import load_tokenizer_at
 from tests.api.tiny import make_tokenizer_files
-from tests.engine.hosted import hosted
+from tests.engine.over_runner import engine_over_runner
 
 MAX_STREAMS = 4096
 VOCABULARY = 300
@@ -59,7 +59,7 @@ class Metronome:
         )
 
 
-def make(arguments: EngineArguments, wrap: Wrap) -> HostedEngine:
+def make(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:
     """The factory of that engine; the model's name is a step's seconds."""
     config = CoreConfig(
         num_blocks=1 << 17,
@@ -68,7 +68,7 @@ def make(arguments: EngineArguments, wrap: Wrap) -> HostedEngine:
         max_num_seqs=MAX_STREAMS,
     )
     runner = Metronome(float(arguments.model))
-    return hosted("metronome", arguments, wrap, runner, config, VOCABULARY)
+    return engine_over_runner("metronome", arguments, wrap, runner, config, VOCABULARY)
 
 
 async def serve(client: ProcessClient, arguments: EngineArguments) -> None:
@@ -77,7 +77,7 @@ async def serve(client: ProcessClient, arguments: EngineArguments) -> None:
     path = Path(arguments.tokenizer)
     llm = AsyncLLM.over(client, arguments, load_tokenizer_at(path))
     engine = await LLMEngine.over(llm, tokenizer=path)
-    server = Server(engine, ServerConfig(port=0, max_connections_per_client=MAX_STREAMS))
+    server = Server(engine, ServerSettings(port=0, max_connections_per_client=MAX_STREAMS))
     settle_memory()
 
     def ready(life: Lifecycle) -> None:
@@ -106,8 +106,8 @@ def start(step_seconds: float) -> None:
 
 def engine_process(client: ProcessClient) -> int:
     """Its number."""
-    process: Any = client._engine
-    return int(process.process.pid)
+    process: Any = client.supervisor.run.process  # type: ignore[union-attr]
+    return int(process.popen.pid)
 
 
 def first_byte_ms(server: Server) -> float:

@@ -26,7 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from octavo import AsyncLLM, RequestOutputKind, SamplingParams
-from octavo.client.launcher import ProcessEngine, ProcessLauncher
+from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient
 from octavo.engine_arguments import EngineArguments
 from tests.api.tiny import make_model
@@ -77,19 +77,18 @@ class Streams:
 async def kill(streams: Streams) -> dict[str, float]:
     """One SIGKILL, and what follows."""
     client: Any = streams.llm._client
-    engine, restarts = client._engine, client.restarts.num_restarts
-    assert isinstance(engine, ProcessEngine)
+    restarts = client.supervisor.restarts.num_restarts
     hurt = streams.open()
-    os.kill(engine.process.pid, signal.SIGKILL)
+    os.kill(client.supervisor.run.process.popen.pid, signal.SIGKILL)
     began = time.monotonic()
-    while client.restarts.num_restarts == restarts:
+    while client.supervisor.restarts.num_restarts == restarts:
         await asyncio.sleep(POLL_SECONDS)
     told = {"detected": time.monotonic() - began, "open": float(len(hurt))}
     while not client.is_well():
         await asyncio.sleep(POLL_SECONDS)
     # What the dead engine had said may come until then; what counts comes later.
     ready_at = time.monotonic()
-    number = client._engine.process.pid
+    number = client.supervisor.run.process.popen.pid
 
     def note(what: str) -> None:
         told[what] = time.monotonic() - began

@@ -28,7 +28,7 @@ from octavo.engine_arguments import EngineArguments
 from octavo.server.adapter import LLMEngine
 from octavo.server.lifecycle import Lifecycle, settle_memory
 from octavo.server.server import Server
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 from tests.api.tiny import make_model
 
 
@@ -44,21 +44,21 @@ def start(settings: dict[str, Any], directory: Path) -> AsyncLLM:
 
 def held(server: Server) -> dict[str, int]:
     """What would grow if something were forgotten."""
-    door = server.admission
+    admission = server.admission
     gc.collect()
     return {
         "tasks": len(asyncio.all_tasks()),
         "flights": len(server.active),
-        "tickets": door.num_open,
-        "inside": door.num_inside,
-        "waiting_bytes": door.waiting_bytes,
+        "tickets": admission.num_open,
+        "inside": admission.num_admitted,
+        "waiting_bytes": admission.waiting_bytes,
         "objects": len(gc.get_objects()),
     }
 
 
 async def serve(settings: dict[str, Any], llm: AsyncLLM) -> None:
     """Until a signal ends it."""
-    server = Server(await LLMEngine.over(llm), ServerConfig(port=0, **settings["server"]))
+    server = Server(await LLMEngine.over(llm), ServerSettings(port=0, **settings["server"]))
 
     def tell(**more: Any) -> None:
         print(json.dumps({**held(server), **more}), flush=True)

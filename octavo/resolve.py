@@ -14,9 +14,9 @@ from octavo.backends.base import ELEMENT_BYTES, FLOAT_TYPES, KVLayout, StepSize,
 from octavo.backends.select import Choice, Name, select
 from octavo.core.config import ConfigError, CoreConfig
 from octavo.engine_arguments import EngineArguments
+from octavo.layers import ModelSpec
 from octavo.models.footprint import stored, tensor_sizes
 from octavo.models.load import OpenedModel
-from octavo.models.spec import ModelSpec
 from octavo.observe.machine import memory, num_cores
 from octavo.observe.memory_bill import HEADROOM_BYTES, MemoryBill
 from octavo.runner.kv_cache import groups_of, num_blocks_in, readable

@@ -29,8 +29,6 @@ from octavo.api.requests import PLAIN, FailedRequestError, Options
 from octavo.api.text_model import TextModel
 from octavo.client.client import EngineClient
 from octavo.client.inline import InlineClient
-from octavo.client.launch import launch_engine
-from octavo.client.processors import check_processors
 from octavo.client.restart_policy import Timing
 from octavo.core.config import ConfigError
 from octavo.core.request import FAILURES, Abort, Event, Pause, ResetPrefixCache, Resume, TokenEvent
@@ -89,7 +87,6 @@ class AsyncLLM:
         logits_processors: Mapping[str, LogitsProcessor] | None = None,
         **options: Any,
     ) -> None:
-        check_processors(logits_processors)
         arguments = read_arguments(model, options)
         client = _start(engine, arguments, timing, logits_processors)
         self._settle(client, arguments, tuple(logits_processors or ()))
@@ -334,6 +331,8 @@ def _start(
             "logits_processors are functions, which do not cross into the engine's process; "
             "use engine='inline', or leave them out"
         )
+    from octavo.client.process import launch_engine  # imports ZeroMQ
+
     client = launch_engine(arguments, timing)
     client.start()
     return client

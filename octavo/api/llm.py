@@ -106,7 +106,11 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Answer one conversation or many, written as prompts by the model's chat template."""
+        """Answer one conversation or many, written as prompts by the model's chat template.
+
+        The template runs in this process: a sandbox keeps it from everything but its variables,
+        and its size and its output are limited, but not its time and memory.
+        """
         template = self._model.template(chat_template, with_tools=bool(tools))
         many = conversations(messages)
         prompts: list[Prompt] = []

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from octavo.api.text_model import TextModel, load_tokenizer
-from octavo.client.processors import check_processors
 from octavo.core.sampling_params import LogitsProcessor
-from octavo.engine.build import LocalEngine, start_local_engine
+from octavo.engine.build import BuiltEngine, build_engine
 from octavo.engine_arguments import EngineArguments
 from octavo.loader import Source, resolve
 from octavo.models.load import OpenedModel
@@ -20,7 +19,6 @@ class LocalModel(TextModel):
     def __init__(
         self, arguments: EngineArguments, processors: Mapping[str, LogitsProcessor] | None = None
     ) -> None:
-        check_processors(processors)
         tokenizers: list[Tokenizer] = []
 
         def load(opened: OpenedModel, source: Source) -> None:
@@ -29,9 +27,7 @@ class LocalModel(TextModel):
             else:
                 tokenizers.append(load_tokenizer(resolve(arguments.tokenizer)))
 
-        self.engine: LocalEngine = start_local_engine(
-            arguments, processors=processors, meanwhile=load
-        )
+        self.engine: BuiltEngine = build_engine(arguments, processors=processors, meanwhile=load)
         self.core = self.engine.core
         super().__init__(self.engine.facts, arguments, tuple(processors or ()), *tokenizers)
 

@@ -1,1 +1,1 @@
-"""The connection to an engine, in this process or in its own, and the journal of its requests."""
+"""Clients of an engine, in this process or in a process of its own, and the journal."""

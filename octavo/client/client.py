@@ -11,11 +11,11 @@ from octavo.wire.facts import EngineFacts
 
 
 class EngineDeadError(RuntimeError):
-    """There is no engine: it was closed, or it ended by an error, which is chained or quoted."""
+    """The engine was closed, or it ended by an error, which is chained or quoted."""
 
 
 class EngineStartError(RuntimeError):
-    """The engine could not be started; the message is its own."""
+    """The engine could not be started; the message is the engine's own."""
 
 
 Deliver = Callable[[Sequence[TokenEvent]], None]
@@ -23,34 +23,34 @@ Died = Callable[[EngineDeadError], None]
 
 
 class EngineClient(Protocol):
-    """An engine that has been started and is ready.
+    """An engine that is ready.
 
-    Until `attach` it may be made and closed anywhere; from then on all but `close` is called in
-    the event loop it is attached to, and in that loop it calls back.
+    Until `attach` it may be used from any thread; afterwards every method but `close` is called in
+    the event loop to which it is attached, and its callbacks are called in that loop.
     """
 
     @property
     def facts(self) -> EngineFacts:
-        """What is known of the engine and its model."""
+        """The facts about the engine and its model."""
 
     def attach(self, deliver: Deliver, died: Died) -> None:
-        """Belong to the running event loop: hand events to `deliver`, a final end to `died`.
+        """Attach to the running event loop: pass events to `deliver`, a final end to `died`.
 
-        Again in another loop when the first has ended.
+        When that loop has ended, the engine may be attached to another.
         """
 
     def send(self, events: Sequence[Event]) -> None:
-        """Give the engine requests and commands, in this order; it never waits.
+        """Send requests and commands to the engine, in order, without blocking.
 
-        Every request gets events, in order and without a gap, up to exactly one that carries a
-        finish reason; unless `died` is called.
+        Every request receives events, in order and without a gap, up to exactly one that carries a
+        finish reason, unless `died` is called.
         """
 
     def snapshot(self) -> EngineSnapshot:
-        """The newest statistics."""
+        """Return the newest statistics."""
 
     def is_well(self) -> bool:
-        """Whether an engine is there and shows signs of life; False while one is restarted."""
+        """Return whether the engine is ready and alive; False while it is restarted."""
 
     def close(self) -> None:
-        """End the engine. Safe to call twice, from any thread; nobody is called back any more."""
+        """End the engine; no callback follows. Safe to call twice, and from any thread."""

@@ -1,4 +1,4 @@
-"""Events of several steps that have come at once: of each request one, where nothing is lost."""
+"""Merges events that arrive together into one per request, where that loses nothing."""
 
 from __future__ import annotations
 
@@ -8,28 +8,27 @@ from octavo.core.request import FAILURES, TokenEvent
 
 
 def coalesce(events: Sequence[TokenEvent]) -> list[TokenEvent]:
-    """The same news in fewer events, each request's in their order.
+    """Merge events of the same request, and keep each request's order.
 
-    So a front end that has fallen behind makes one text, one chunk and one write of what waits.
+    A front end that has fallen behind then makes one text, one chunk and one write of them.
     """
-    told: list[TokenEvent] = []
-    places: dict[str, int] = {}  # of each request's last event
+    merged: list[TokenEvent] = []
+    last: dict[str, int] = {}  # request id → index of its last event
     for event in events:
-        place = places.get(event.request_id)
-        if place is not None and _can_be_joined(event) and _is_plain(before := told[place]):
+        index = last.get(event.request_id)
+        if index is not None and _can_append(event) and _has_only_tokens(before := merged[index]):
             tokens = before.tokens + event.tokens
-            told[place] = event._replace(position=before.position, tokens=tokens)
+            merged[index] = event._replace(position=before.position, tokens=tokens)
             continue
-        places[event.request_id] = len(told)
-        told.append(event)
-    return told
+        last[event.request_id] = len(merged)
+        merged.append(event)
+    return merged
 
 
-def _can_be_joined(event: TokenEvent) -> bool:
-    """Whether tokens before it may come with it: who reads of a failure reads no tokens there."""
+def _can_append(event: TokenEvent) -> bool:
+    """Return whether earlier tokens may join the event; a failure's tokens are not read."""
     return event.payload is None and event.finish_reason not in FAILURES
 
 
-def _is_plain(event: TokenEvent) -> bool:
-    """Whether it tells of tokens alone."""
+def _has_only_tokens(event: TokenEvent) -> bool:
     return event.finish_reason is None and event.payload is None and event.stats is None

@@ -1,4 +1,4 @@
-"""The engine in a thread of this process: it takes what it is sent, steps, and tells the loop."""
+"""Runs the engine in a thread of this process, and delivers its events to an event loop."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SNAPSHOT_SECONDS = 0.5
 
 
 class InlineClient:
-    """Implements `octavo.client.client.EngineClient`; an error in a step is the engine's end."""
+    """Implements `octavo.client.client.EngineClient`; an error in a step ends the engine."""
 
     def __init__(self, core: EngineCore, facts: EngineFacts) -> None:
         self._core: EngineCore | None = core
         self._facts = facts
         self._inbox: deque[Event] = deque()  # bounded by the callers: each adds n requests
-        # Guards the inbox, and which loop it is that is told.
+        # Guards the inbox, and the loop with its callbacks.
         self._wake = threading.Condition()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._deliver: Deliver = lambda events: None
@@ -42,10 +42,10 @@ class InlineClient:
     def start(
         cls, arguments: EngineArguments, processors: Mapping[str, LogitsProcessor] | None
     ) -> InlineClient:
-        """The engine that these arguments ask for."""
-        from octavo.engine.build import start_local_engine  # torch comes with it
+        """Build the engine that the arguments describe."""
+        from octavo.engine.build import build_engine  # imports a backend
 
-        engine = start_local_engine(arguments, processors=processors)
+        engine = build_engine(arguments, processors=processors)
         return cls(engine.core, engine.facts)
 
     @property
@@ -77,15 +77,15 @@ class InlineClient:
             self._wake.notify()
         if self._thread.is_alive():
             self._thread.join()
-        self._core = None  # with the weights and the cache
+        self._core = None  # frees the weights and the cache
 
     def _run(self) -> None:
         core = self._core
         assert core is not None
         try:
             self._work(core)
-        except BaseException as error:  # the thread's boundary: callers must hear of it
-            log.exception("the engine's thread has ended")
+        except BaseException as error:  # the thread's boundary: callers must get the error
+            log.exception("the engine's thread ended because of an error")
             dead = EngineDeadError(
                 f"the engine has stopped after an error: {type(error).__name__}: {error}"
             )
@@ -113,16 +113,16 @@ class InlineClient:
             if now >= snapshot_at:
                 snapshot_at = now + SNAPSHOT_SECONDS
                 self._snapshot = take_snapshot(core, now)
-            if events and not self._tell(events):
+            if events and not self._deliver_soon(events):
                 for name in list(core.scheduler.sequences):
                     core.on_event(Abort(name))
 
-    def _tell(self, events: list[TokenEvent]) -> bool:
-        """Hand events to the loop; False if it has ended, and whoever waited in it."""
+    def _deliver_soon(self, events: list[TokenEvent]) -> bool:
+        """Pass events to the loop; return False if the loop has ended, with all its callers."""
         with self._wake:
             assert self._loop is not None
             try:
                 self._loop.call_soon_threadsafe(self._deliver, events)
-            except RuntimeError:  # closed, perhaps this very moment
+            except RuntimeError:  # the loop is closed, perhaps only just now
                 return False
         return True

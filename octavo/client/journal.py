@@ -1,7 +1,7 @@
-"""The journal: of every open request, all that is needed to begin it again where it was.
+"""The journal: everything that is needed to resume any open request in another engine.
 
-That is its prompt, its parameters, its seed and the tokens it has been given. The KV cache of an
-engine is only a cache; the truth is here.
+For each request that is its prompt, its parameters, its seed and the tokens emitted so far. The KV
+cache of an engine is only a cache; the journal is the source of truth.
 """
 
 from __future__ import annotations
@@ -13,40 +13,40 @@ from dataclasses import dataclass, field, replace
 from octavo.core.request import FinishReason, Request, TokenEvent
 from octavo.core.stats import RESTART
 from octavo.wire.codec import event_from_wire, request_to_wire
-from octavo.wire.message_types import WireEvent, WireRequest
+from octavo.wire.message_types import WireError, WireEvent, WireRequest
 
 
-class JournalError(ValueError):
-    """An engine told something that cannot follow what it told before."""
+class JournalError(WireError):
+    """An engine sent an event that contradicts its earlier events."""
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One request of the core's kind, as far as it has come."""
+    """An open request, with the tokens that it has emitted."""
 
     request: Request
     emitted: array[int] = field(default_factory=lambda: array("i"))
-    number: int | None = None  # under which the present engine has it; None: it does not
-    is_promised: bool = False  # some engine has been given it: no full queue turns it away
-    is_aborted: bool = False  # its end has been asked for
-    strikes: int = 0  # how much speaks for its ending engines: see octavo.client.quarantine
-    num_at_strike: int = 0  # tokens it had at the last strike
+    number: int | None = None  # its number in the current engine; None: the engine has it not
+    was_submitted: bool = False  # to some engine: a full queue must not reject it any more
+    is_abort_requested: bool = False
+    suspicion: int = 0  # of crashing engines; see octavo.client.quarantine
+    num_tokens_at_crash: int = 0  # tokens emitted when suspicion last grew
     first_token_at: float | None = None
-    lost_at: float | None = None  # since when it waits for a new engine
+    lost_at: float | None = None  # since when it has waited for a new engine
     lost_seconds: float = 0.0
 
     @property
     def name(self) -> str:
-        """What the front end calls it."""
+        """The request id that the front end uses."""
         return self.request.request_id
 
     def last_event(self, reason: FinishReason, message: str | None = None) -> TokenEvent:
-        """An end that comes from here and not from an engine."""
+        """Return a last event that no engine has sent."""
         return TokenEvent(self.name, len(self.emitted), (), reason, message=message)
 
 
 class Journal:
-    """All open requests, oldest first."""
+    """The open requests, from the oldest to the newest."""
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
@@ -61,48 +61,48 @@ class Journal:
 
     @property
     def num_submitted(self) -> int:
-        """How many the present engine has."""
+        """The number of requests that the current engine has."""
         return len(self._by_number)
 
     def open(self, request: Request) -> Entry:
-        """Begin an entry; it may bring tokens that it was given elsewhere."""
-        assert request.request_id not in self._entries, "the desk keeps ids apart"
-        entry = Entry(request, request.emitted[:], is_promised=request.resumed)
+        """Add a request, which may already have tokens that it emitted elsewhere."""
+        assert request.request_id not in self._entries, "request ids are unique"
+        entry = Entry(request, request.emitted[:], was_submitted=request.resumed)
         self._entries[request.request_id] = entry
         return entry
 
     def find(self, name: str) -> Entry | None:
-        """The entry of this name, if it is open."""
+        """Return the open entry of this name, if any."""
         return self._entries.get(name)
 
-    def at(self, number: int) -> Entry | None:
-        """The entry that the present engine has under this number."""
+    def find_number(self, number: int) -> Entry | None:
+        """Return the entry that has this number in the current engine, if any."""
         return self._by_number.get(number)
 
     def close(self, entry: Entry) -> None:
-        """Forget a request that has ended."""
+        """Remove a request that has ended."""
         del self._entries[entry.name]
         self.withdraw(entry)
 
     def withdraw(self, entry: Entry) -> None:
-        """The present engine has it no more, or what it still says of it does not count."""
+        """Ignore what the current engine still sends about a request."""
         if entry.number is not None:
             del self._by_number[entry.number]
             entry.number = None
 
     def submit(self, entry: Entry, now: float) -> WireRequest:
-        """The request for the present engine, from its next token on; WireError if it cannot go.
+        """Return the message that resumes a request; raise WireError if it cannot be sent.
 
-        Every submission has a number of its own, so that late news of an earlier one are nobody's.
+        Every submission has a new number, so that late events of an earlier one match no entry.
         """
-        assert entry.number is None, "an engine has it already"
+        assert entry.number is None, "the engine already has this request"
         request = entry.request
         parent = None
         if request.parent_id is not None and (before := self.find(request.parent_id)) is not None:
             parent = before.number
-        resumed = replace(request, emitted=entry.emitted, resumed=entry.is_promised)
+        resumed = replace(request, emitted=entry.emitted, resumed=entry.was_submitted)
         wire = request_to_wire(resumed, self._next_number, parent)
-        entry.number, entry.is_promised = self._next_number, True
+        entry.number, entry.was_submitted = self._next_number, True
         self._by_number[self._next_number] = entry
         self._next_number += 1
         if entry.lost_at is not None:
@@ -111,10 +111,10 @@ class Journal:
         return wire
 
     def advance(self, entry: Entry, wire: WireEvent, now: float) -> TokenEvent:
-        """Write an event of an entry down; the event for the front end."""
+        """Record an event of a request; return it as the front end's event."""
         if wire.position != len(entry.emitted):
             raise JournalError(
-                f"the engine gave token {wire.position} of a request that has "
+                f"the engine sent token {wire.position} of a request that has emitted "
                 f"{len(entry.emitted)} tokens"
             )
         event = event_from_wire(wire, entry.request.request_id)
@@ -130,7 +130,7 @@ class Journal:
         return event
 
     def lose_engine(self, now: float) -> None:
-        """The engine is gone, and with it whatever it had."""
+        """Note that the engine has ended, with everything it had."""
         for entry in self._by_number.values():
             entry.number = None
             if entry.lost_at is None:

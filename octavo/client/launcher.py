@@ -1,8 +1,8 @@
-"""Starts engine processes, carries frames to and from them, and sees them end.
+"""Starts engine processes, transports frames to and from them, and reports when they end.
 
-The front end binds one socket for all its life, in a directory that only its user can enter;
-each engine connects to it under the name of its epoch. So a restart makes no file, and frames of
-an engine that is gone cannot be taken for its successor's.
+The front end binds one socket for its whole lifetime, in a directory that only its user can enter.
+Each engine connects under the name of its epoch. So a restart creates no file, and the frames of
+an engine that has ended cannot be mistaken for its successor's.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from octavo import env
 from octavo.client.socket_directory import SocketDirectory
 from octavo.wire.channel import (
     DUMP_SIGNAL,
+    HEARTBEAT_SOCKET,
     HIGH_WATER,
-    PULSE_SOCKET,
     WORK_SOCKET,
     identity,
     read_identity,
@@ -37,62 +37,62 @@ from octavo.wire.message_types import MAX_FRAME_BYTES, WireError
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A frame, and which engine sent it."""
+    """A frame, and the engine that sent it."""
 
     epoch: int
-    is_pulse: bool
+    is_heartbeat: bool
     data: bytes
 
 
 class EngineProcess(Protocol):
-    """One engine's process."""
+    """The process of one engine."""
 
     def send(self, data: bytes) -> bool:
-        """Hand a frame over; False if it must be tried again later."""
+        """Send a frame; return False if it must be tried again later."""
 
-    def watch(self, on_end: Callable[[], None]) -> None:
-        """Call this in the running event loop when the process has ended."""
+    def watch(self, on_exit: Callable[[], None]) -> None:
+        """Call `on_exit` in the running event loop when the process has ended."""
 
-    def dump(self) -> None:
-        """Have the stacks of all its threads written to the log."""
+    def dump_stacks(self) -> None:
+        """Make the process log the stacks of all its threads."""
 
     def kill(self) -> None:
-        """End the process now."""
+        """End the process at once."""
 
-    def ending(self) -> str | None:
-        """How the process ended; None if it runs."""
+    def exit_reason(self) -> str | None:
+        """Describe how the process ended; return None if it runs."""
 
     def was_killed(self) -> bool:
-        """Whether somebody else killed it: SIGKILL, and not from us."""
+        """Return whether it was ended by a SIGKILL that did not come from `kill`."""
 
-    def at_work(self) -> tuple[int, ...]:
-        """The numbers of the requests in the step that was its last."""
+    def last_step(self) -> tuple[int, ...]:
+        """Return the numbers of the requests in its last step."""
 
     def close(self) -> None:
-        """Let go of an engine that has ended."""
+        """End the process if it runs, and release what belongs to it."""
 
 
 class Launcher(Protocol):
-    """Where engines come from."""
+    """A way to start engines and to receive their frames."""
 
     def launch(self, epoch: int) -> EngineProcess:
-        """Start an engine."""
+        """Start an engine process."""
 
     def receive(self) -> Incoming | None:
-        """The next frame of any engine, if there is one."""
+        """Return the next frame of any engine, if there is one."""
 
     def wait(self, seconds: float) -> None:
-        """Outside of any event loop: until there may be a frame."""
+        """Block until there may be a frame; for use outside of an event loop."""
 
     def attach(self, on_frame: Callable[[], None]) -> None:
-        """From now on call this in the running event loop when there may be frames."""
+        """Call `on_frame` in the running event loop whenever there may be frames."""
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket and remove its directory."""
 
 
 class ProcessLauncher:
-    """Engines as processes of this machine, under this user."""
+    """A launcher of child processes, which run as the same user."""
 
     def __init__(self, factory: str | None = None) -> None:
         self._factory = factory  # MODULE:FUNCTION, for tests
@@ -109,29 +109,29 @@ class ProcessLauncher:
 
     def _bind(self) -> None:
         socket = self._socket
-        socket.set(zmq.ROUTER_MANDATORY, 1)  # a frame that cannot be sent is told, not dropped
+        socket.set(zmq.ROUTER_MANDATORY, 1)  # a frame that cannot be sent is an error, not dropped
         socket.set(zmq.SNDHWM, HIGH_WATER)
         socket.set(zmq.RCVHWM, HIGH_WATER)
         socket.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         socket.set(zmq.LINGER, 0)
-        socket.set(zmq.IPC_FILTER_UID, os.getuid())  # the kernel says who connects
+        socket.set(zmq.IPC_FILTER_UID, os.getuid())  # the kernel checks the peer's user
         socket.bind(f"ipc://{self.path}")
         self.path.chmod(0o600)
 
     def launch(self, epoch: int) -> EngineProcess:
         descriptor = CrashRecord.make()
         try:
-            process = subprocess.Popen(
+            popen = subprocess.Popen(
                 self._command(epoch, descriptor),
                 stdin=subprocess.DEVNULL,
                 pass_fds=(descriptor,),
                 process_group=0,
                 env=env.child_environment({"PYTHONPATH": _module_path()}),
             )
-            box = CrashRecord(descriptor)
+            record = CrashRecord(descriptor)
         finally:
             os.close(descriptor)
-        return ProcessEngine(process, box, self._socket, epoch)
+        return ChildProcess(popen, record, self._socket, epoch)
 
     def _command(self, epoch: int, descriptor: int) -> list[str]:
         command = [sys.executable, "-P", "-m", "octavo.engine.process", "--socket", str(self.path)]
@@ -150,17 +150,17 @@ class ProcessLauncher:
                 kind, epoch = read_identity(name)
             except zmq.Again:
                 return None
-            except (WireError, ValueError):  # a stranger of our own user's; or not two parts
+            except (WireError, ValueError):  # not an engine's socket, or not two parts
                 continue
-            return Incoming(epoch, kind == PULSE_SOCKET, data)
+            return Incoming(epoch, kind == HEARTBEAT_SOCKET, data)
 
     def wait(self, seconds: float) -> None:
         self._socket.poll(max(1, int(seconds * 1000)))
 
     def attach(self, on_frame: Callable[[], None]) -> None:
         self._detach()
-        # The descriptor tells of changes only: whoever is called must read until nothing is left,
-        # and look again after sending. The client's timer does so too, a few times a second.
+        # The descriptor signals only changes: the callback must read until nothing is left, and
+        # the client must read again after sending. Its timer does so too, a few times a second.
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket.fileno(), on_frame)
 
@@ -176,30 +176,30 @@ class ProcessLauncher:
         self._directory.close()
 
 
-class ProcessEngine:
-    """One process, from its start until it has been buried."""
+class ChildProcess:
+    """An engine that runs as a child process."""
 
     def __init__(
         self,
-        process: subprocess.Popen[bytes],
-        box: CrashRecord,
+        popen: subprocess.Popen[bytes],
+        record: CrashRecord,
         socket: zmq.Socket[bytes],
         epoch: int,
     ) -> None:
-        self.process = process
-        self._box = box
+        self.popen = popen
+        self._record = record
         self._socket = socket
         self._name = identity(WORK_SOCKET, epoch)
-        self._we_killed = False
+        self._is_killed_by_us = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._descriptor = -1
 
-    def watch(self, on_end: Callable[[], None]) -> None:
+    def watch(self, on_exit: Callable[[], None]) -> None:
         self._unwatch()
-        with contextlib.suppress(OSError):  # gone already: the client's timer will see it
-            self._descriptor = os.pidfd_open(self.process.pid)
+        with contextlib.suppress(OSError):  # ended already: the client's timer will notice
+            self._descriptor = os.pidfd_open(self.popen.pid)
             self._loop = asyncio.get_running_loop()
-            self._loop.add_reader(self._descriptor, on_end)
+            self._loop.add_reader(self._descriptor, on_exit)
 
     def _unwatch(self) -> None:
         if self._descriptor >= 0:
@@ -216,20 +216,20 @@ class ProcessEngine:
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
-            return False  # it has gone, which the client will hear
+            return False  # it has ended, as the client will notice
         return True
 
-    def dump(self) -> None:
-        self.process.send_signal(DUMP_SIGNAL)
+    def dump_stacks(self) -> None:
+        self.popen.send_signal(DUMP_SIGNAL)
 
     def kill(self) -> None:
-        if self.process.poll() is None:
-            self._we_killed = True
+        if self.popen.poll() is None:
+            self._is_killed_by_us = True
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
+                os.killpg(self.popen.pid, signal.SIGKILL)
 
-    def ending(self) -> str | None:
-        status = self.process.poll()
+    def exit_reason(self) -> str | None:
+        status = self.popen.poll()
         if status is None:
             return None
         if status >= 0:
@@ -241,20 +241,20 @@ class ProcessEngine:
         return f"its process was ended by {name}"
 
     def was_killed(self) -> bool:
-        return self.process.returncode == -signal.SIGKILL and not self._we_killed
+        return self.popen.returncode == -signal.SIGKILL and not self._is_killed_by_us
 
-    def at_work(self) -> tuple[int, ...]:
-        return self._box.read()
+    def last_step(self) -> tuple[int, ...]:
+        return self._record.read()
 
     def close(self) -> None:
         self._unwatch()
         self.kill()
-        self.process.wait()
-        self._box.close()
+        self.popen.wait()
+        self._record.close()
 
 
 def _module_path() -> str:
-    """Where the engine finds this very package, and what the user has put there."""
+    """Return the PYTHONPATH with which the engine finds this package and the user's modules."""
     home = Path(__file__).parents[2]
     given = env.module_path()
     if home.name in ("site-packages", "dist-packages"):

@@ -1,14 +1,14 @@
-"""Which request kills engines: strikes, trials of one request at a time, and a verdict.
+"""Finds requests that crash engines: suspicion, isolated runs, and in the end a failed request.
 
-A request that ends an engine by a crash does so each time it comes to the same place. So whoever
-was in the fatal step gets strikes, and loses them all as soon as a further token of his comes:
-the place is passed. Two crashes without a token in between put a request on trial: it runs alone,
-everybody else waiting, until it has given one token (and is free of suspicion) or has killed once
-more (and fails, by itself, for good).
+A request that crashes an engine does so every time it reaches the same position. Therefore each
+request in an engine's last step becomes more suspect, until its next token shows that the position
+was passed. After two crashes without a token in between, a request is isolated: it runs alone,
+while all others wait, until it has produced one token (and is cleared) or has crashed the engine
+once more (and fails, without another try).
 
-An engine ended by a SIGKILL from outside says less of who was in it, and counts half: operators
-and tests kill engines that have done nothing. It still counts, since that is also how the system
-ends a process for want of memory.
+An engine that was ended by a SIGKILL from outside counts half, because operators and tests kill
+engines whose requests did nothing wrong. It still counts, because the kernel ends a process in the
+same way when memory runs out.
 """
 
 from __future__ import annotations
@@ -18,62 +18,61 @@ from collections.abc import Iterable
 
 from octavo.client.journal import Entry
 
-CRASH_STRIKES = 2
-KILL_STRIKES = 1
-TRIAL_STRIKES = 4  # as many put a request on trial
-VERDICT_STRIKES = 6  # as many, the last of them when it ran alone, and it fails
+CRASH_POINTS = 2
+KILL_POINTS = 1
+ISOLATION_POINTS = 4  # a request with as many is isolated
+FAILURE_POINTS = 6  # a request that reaches as many while it runs alone fails
 
 
 class Quarantine:
-    """Who is to be tried, and who is on trial."""
+    """The request that runs alone, and those that are to run alone next."""
 
     def __init__(self) -> None:
         self._waiting: deque[Entry] = deque()
-        self.accused: Entry | None = None  # it runs alone
+        self.isolated: Entry | None = None
 
     @property
-    def is_trying(self) -> bool:
-        """Whether everybody else has to wait."""
-        return self.accused is not None or bool(self._waiting)
+    def is_active(self) -> bool:
+        """True while requests that are not suspect must wait."""
+        return self.isolated is not None or bool(self._waiting)
 
-    def death(self, at_work: Iterable[Entry], was_killed: bool) -> Entry | None:
-        """An engine has ended with these in its last step; who is condemned for it, if anybody."""
-        accused, self.accused = self.accused, None
-        for entry in at_work:
-            if len(entry.emitted) > entry.num_at_strike:
-                entry.strikes = 0
-            entry.strikes += KILL_STRIKES if was_killed else CRASH_STRIKES
-            entry.num_at_strike = len(entry.emitted)
-            if entry.strikes < TRIAL_STRIKES or entry in self._waiting:
+    def suspect(self, in_last_step: Iterable[Entry], was_killed: bool) -> Entry | None:
+        """Suspect the requests in an engine's last step; return the one to fail, if any."""
+        isolated, self.isolated = self.isolated, None
+        for entry in in_last_step:
+            if len(entry.emitted) > entry.num_tokens_at_crash:
+                entry.suspicion = 0
+            entry.suspicion += KILL_POINTS if was_killed else CRASH_POINTS
+            entry.num_tokens_at_crash = len(entry.emitted)
+            if entry.suspicion < ISOLATION_POINTS or entry in self._waiting:
                 continue
-            if entry is accused and entry.strikes >= VERDICT_STRIKES:
+            if entry is isolated and entry.suspicion >= FAILURE_POINTS:
                 continue
             self._waiting.append(entry)
-        if accused is None:
+        if isolated is None:
             return None
-        if accused.strikes >= VERDICT_STRIKES:
-            return accused
-        if accused not in self._waiting:
-            self._waiting.appendleft(accused)  # the engine died of something else
+        if isolated.suspicion >= FAILURE_POINTS:
+            return isolated
+        if isolated not in self._waiting:
+            self._waiting.appendleft(isolated)  # the engine ended for another reason
         return None
 
-    def next_trial(self) -> Entry | None:
-        """The next to run alone, if there is any; the engine has to be empty."""
-        assert self.accused is None, "one at a time"
-        self.accused = self._waiting.popleft() if self._waiting else None
-        return self.accused
+    def isolate(self) -> Entry | None:
+        """Return the next request to run alone, if any; the engine must be empty."""
+        assert self.isolated is None, "another request is running alone"
+        self.isolated = self._waiting.popleft() if self._waiting else None
+        return self.isolated
 
-    def acquit(self, entry: Entry) -> bool:
-        """A token of its has come, or its end: whether a trial is over with that."""
-        if entry.strikes:
-            entry.strikes = 0
-        if entry is self.accused:
-            self.accused = None
+    def clear(self, entry: Entry) -> bool:
+        """Clear a request that has produced a token or ended; True if that ends its isolation."""
+        entry.suspicion = 0
+        if entry is self.isolated:
+            self.isolated = None
             return True
         return False
 
     def forget(self, entry: Entry) -> bool:
-        """It has been given up: whether a trial is over with that."""
+        """Forget a request that was given up; True if that ends its isolation."""
         if entry in self._waiting:
             self._waiting.remove(entry)
-        return self.acquit(entry)
+        return self.clear(entry)

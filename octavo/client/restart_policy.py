@@ -1,11 +1,11 @@
-"""How long an engine may take for what, and when dead ones are no longer replaced."""
+"""How long an engine may take for each task, and when a failed engine is no longer replaced."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-MAX_PATIENCE = 8.0
-NUM_AT_ONCE = 2  # barren engines in a row that are followed by the next without a rest
+MAX_TIMEOUT_FACTOR = 8.0
+NUM_WITHOUT_DELAY = 2  # engines in a row that are replaced at once when they fail
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,57 +15,58 @@ class Timing:
     watchdog_seconds: float = 30.0  # for a step …
     watchdog_token_seconds: float = 0.1  # … and for each token in it
     silence_seconds: float = 5.0  # without a sign of life
-    start_seconds: float = 1800.0  # until a model is loaded
-    calm_seconds: float = 60.0  # of life after which earlier deaths are forgiven
-    max_barren: int = 8  # engines one after the other that died before they gave a token
-    rest_seconds: float = 0.1  # before the third of those; doubled for each further
-    max_rest_seconds: float = 5.0
+    start_seconds: float = 1800.0  # until the model is loaded
+    stable_seconds: float = 60.0  # an engine that ran longer does not count as failed
+    max_failed_engines: int = 8  # in a row that ended without producing a token
+    restart_delay_seconds: float = 0.1  # before the third of those; doubled for each further one
+    max_restart_delay_seconds: float = 5.0
 
     def step_seconds(self, num_tokens: int) -> float:
-        """How long a step of so many tokens may take."""
+        """Return how long a step of so many tokens may take."""
         return self.watchdog_seconds + num_tokens * self.watchdog_token_seconds
 
 
 class RestartPolicy:
-    """The count of engines that died barren: before they had given a token."""
+    """A count of the engines in a row that failed: that ended without producing a token."""
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
-        self.num_barren = 0
+        self.num_failed_engines = 0
         self.num_restarts = 0
 
-    def bear(self) -> None:
-        """There was progress: a token, or a verdict over the request that had killed."""
-        self.num_barren = 0
+    def note_progress(self) -> None:
+        """Note a token, or that the request that crashed engines was found."""
+        self.num_failed_engines = 0
 
-    def death(self, age_seconds: float) -> None:
-        """An engine has ended, so long after it was ready."""
-        if age_seconds > self._timing.calm_seconds:
-            self.num_barren = 0
+    def note_end(self, seconds_ready: float) -> None:
+        """Note that an engine has ended, and for how long it was ready."""
+        if seconds_ready > self._timing.stable_seconds:
+            self.num_failed_engines = 0
         else:
-            self.num_barren += 1
+            self.num_failed_engines += 1
 
-    def patience(self) -> float:
-        """How many times longer the next engine's steps may take.
+    def step_timeout_factor(self) -> float:
+        """Return by how much to extend the step timeout of the next engine.
 
-        A step that was ended for its length comes again in the next engine. On a machine that is
-        slow just now it must be let through one day, or the watchdog would be what kills.
+        A step that was ended because it took too long is repeated by the next engine. On a machine
+        that is slow for a while it must succeed at some point, or every engine would be killed.
         """
-        return float(min(MAX_PATIENCE, 2.0**self.num_barren))
+        return float(min(MAX_TIMEOUT_FACTOR, 2.0**self.num_failed_engines))
 
-    def rest(self) -> float | None:
-        """Seconds to wait before the next engine; None: there shall be no other."""
-        if self.num_barren >= self._timing.max_barren:
+    def next_delay(self) -> float | None:
+        """Return the seconds to wait before the next engine; None if there shall be no other."""
+        if self.num_failed_engines >= self._timing.max_failed_engines:
             return None
         self.num_restarts += 1
-        if self.num_barren <= NUM_AT_ONCE:
+        exponent = self.num_failed_engines - NUM_WITHOUT_DELAY - 1
+        if exponent < 0:
             return 0.0
-        seconds = self._timing.rest_seconds * 2.0 ** (self.num_barren - NUM_AT_ONCE - 1)
-        return float(min(self._timing.max_rest_seconds, seconds))
+        seconds = self._timing.restart_delay_seconds * 2.0**exponent
+        return float(min(self._timing.max_restart_delay_seconds, seconds))
 
-    def farewell(self, reason: str) -> str:
-        """Why there is no other engine."""
+    def give_up_message(self, reason: str) -> str:
+        """Return the error for all callers when no further engine is started."""
         return (
-            f"{self.num_barren} engines in a row ended before they gave a token, so no more are "
-            f"started; the last one: {reason}"
+            f"{self.num_failed_engines} engines in a row ended before they produced a token, so "
+            f"no more are started; the last one: {reason}"
         )

@@ -1,7 +1,7 @@
-"""A directory that only this user can enter, for as long as this process lives.
+"""A directory for the socket that only this user can enter, for the lifetime of this process.
 
-Its owner holds the kernel's lock on it (flock), which ends with the process, whatever ends that.
-So whoever starts next can tell those that were left behind from those in use, and removes them.
+The process holds a lock (flock) on its directory, which the kernel releases however the process
+ends. So a later process can distinguish abandoned directories from those in use, and removes them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_PATH_BYTES = 100  # of a unix socket; the system's limit is 107
 
 
 class SocketDirectory:
-    """One in use, and the path of the socket in it."""
+    """A directory in use, and the path of the socket in it."""
 
     def __init__(self) -> None:
         parent = env.runtime_directory()
@@ -32,12 +32,12 @@ class SocketDirectory:
         if len(os.fsencode(self.socket)) > MAX_PATH_BYTES:
             self.close()
             raise OSError(
-                f"{self.path} is too long a path for a socket (at most {MAX_PATH_BYTES} bytes); "
-                "set XDG_RUNTIME_DIR or TMPDIR to a shorter directory"
+                f"the socket's path {self.socket} has {len(os.fsencode(self.socket))} bytes, and "
+                f"at most {MAX_PATH_BYTES} are possible; set XDG_RUNTIME_DIR or TMPDIR to a "
+                "directory with a shorter path"
             )
 
     def close(self) -> None:
-        """Remove it."""
         if self._lock >= 0:
             _remove(self.path)
             os.close(self._lock)
@@ -45,11 +45,11 @@ class SocketDirectory:
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove what processes of this user that have ended had to leave behind."""
+    """Remove the directories that processes of this user left behind when they were killed."""
     with contextlib.suppress(OSError), os.scandir(parent) as entries:
         found = [Path(entry.path) for entry in entries if entry.name.startswith(PREFIX)]
         for path in found:
-            with contextlib.suppress(OSError):  # another user's, in use, or gone by now
+            with contextlib.suppress(OSError):  # another user's, in use, or removed by now
                 lock = _lock(path)
                 try:
                     _remove(path)
@@ -58,26 +58,26 @@ def remove_abandoned(parent: Path) -> None:
 
 
 def _make(parent: Path) -> tuple[int, Path]:
-    """A fresh one, and the descriptor that holds its lock."""
+    """Create a directory; return it with the descriptor that holds its lock."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-        # Before it was locked somebody else may have taken it for an abandoned one.
+        # Another process may have taken it for abandoned, and removed it, before it was locked.
         with contextlib.suppress(FileNotFoundError, BlockingIOError):
             return _lock(path), path
 
 
 def _lock(path: Path) -> int:
-    """Take the lock; BlockingIOError if another process has it, OSError if it is not ours to take.
+    """Lock a directory; raise OSError if another process or another user owns it.
 
-    No child inherits the descriptor, so that nothing but this process holds the lock.
+    Child processes do not inherit the descriptor, so that only this process holds the lock.
     """
     lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if os.fstat(lock).st_uid != os.getuid():
-            raise PermissionError(f"{path} belongs to somebody else")
+            raise PermissionError(f"{path} belongs to another user")
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not os.path.samestat(os.fstat(lock), os.stat(path, follow_symlinks=False)):
-            raise FileNotFoundError(f"{path} is another by now")
+            raise FileNotFoundError(f"{path} was replaced")
     except BaseException:
         os.close(lock)
         raise
@@ -85,7 +85,7 @@ def _lock(path: Path) -> int:
 
 
 def _remove(path: Path) -> None:
-    """The directory, if there is nothing in it but what belongs there."""
+    """Remove a directory, unless it contains anything but the socket."""
     (path / SOCKET).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         path.rmdir()

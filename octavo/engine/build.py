@@ -1,4 +1,4 @@
-"""Builds a whole engine in this process: files, model, backend, runner, executor, core."""
+"""Builds an engine in this process, from a model's files up to the core: the composition root."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Literal
 
 from octavo import env
 from octavo.backends.base import Backend
+from octavo.core.config import ConfigError
 from octavo.core.engine import EngineCore, Executor
 from octavo.core.sampling_params import LogitsProcessor
-from octavo.engine.memory_check import Scales
+from octavo.engine.memory_check import MemoryCheck
 from octavo.engine_arguments import EngineArguments
 from octavo.exec.inline import InlineExecutor
 from octavo.loader import Source
 from octavo.loader import resolve as resolve_source
 from octavo.models.build import bind
-from octavo.models.generation import GenerationDefaults
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import OpenedModel, open_model
 from octavo.observe.collection import no_collection
@@ -33,18 +33,16 @@ _KV_DTYPES: dict[str, Literal["bfloat16", "int8"]] = {"auto": "bfloat16", "int8"
 
 
 @dataclass(frozen=True, slots=True)
-class LocalEngine:
-    """An engine, and what the front end must know of its model."""
+class BuiltEngine:
+    """An engine that is ready, with its settings and the facts that the front end needs."""
 
     core: EngineCore
     config: EngineConfig
-    source: Source
-    generation: GenerationDefaults
     facts: EngineFacts
 
 
 class _Stopwatch:
-    """The parts of a start-up, one after the other."""
+    """The durations of the parts of a start-up, in order."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -52,26 +50,26 @@ class _Stopwatch:
         self.laps: list[tuple[str, float]] = []
 
     def lap(self, what: str) -> None:
-        """All since the last lap was this."""
+        """Record that everything since the last lap was this part."""
         now = self._clock()
         self.laps.append((what, round(now - self._last, 4)))
         self._last = now
 
 
 @no_collection()
-def start_local_engine(
+def build_engine(
     arguments: EngineArguments,
     *,
     processors: Mapping[str, LogitsProcessor] | None = None,
     clock: Callable[[], float] = time.monotonic,
     wrap: Callable[[Executor], Executor] | None = None,
     meanwhile: Callable[[OpenedModel, Source], None] | None = None,
-) -> LocalEngine:
-    """Everything from a model's name to an engine that can be stepped.
+) -> BuiltEngine:
+    """Load the model that the arguments name, and return an engine that is ready to step.
 
-    `wrap` may put something of its own around the executor. `meanwhile` is called while the
-    weights are brought to their places, which leaves this thread free.
+    `wrap` may wrap the executor. `meanwhile` is called while background threads load the weights.
     """
+    _check_processors(processors)
     watch = _Stopwatch(clock)
     source = resolve_source(arguments.model)
     opened = open_model(source, arguments.max_model_len)
@@ -81,7 +79,7 @@ def start_local_engine(
     watch.lap("choose the settings")
     backend = make_backend(config)
     watch.lap("import the backend")
-    scales = Scales(config.bill)
+    memory_check = MemoryCheck(config.bill)
     bind(opened.model, backend, opened.weights)
     watch.lap("begin to load the weights")
     backend.prepare(opened.model, layout, config.core.num_blocks, config.core.block_size)
@@ -94,9 +92,9 @@ def start_local_engine(
     watch.lap("set up the KV cache and the runner")
     if meanwhile is not None:
         meanwhile(opened, source)
-        watch.lap("load the tokenizer meanwhile")
+        watch.lap("load the tokenizer")
     backend.settle()
-    scales.weigh(backend.weight_bytes)
+    memory_check.log_result(backend.weight_bytes)
     watch.lap("load the weights to the end")
     log.info("%s is ready after %.1f s", opened.architecture, clock() - watch.began)
     memory = {
@@ -105,23 +103,38 @@ def start_local_engine(
         "KV cache": config.core.num_blocks * config.bill.block_bytes,
     }
     facts = _facts(source, opened, config, core.longest_tokens, memory, watch.laps)
-    return LocalEngine(core, config, source, opened.generation, facts)
+    return BuiltEngine(core, config, facts)
+
+
+def _check_processors(processors: object) -> None:
+    """Refuse logits processors that are not a mapping of names to functions."""
+    if processors is not None and not isinstance(processors, Mapping):
+        raise ConfigError(
+            f"logits_processors is a {type(processors).__name__}; it must map names to functions, "
+            "as in {'mine': function}, and requests name them in their SamplingParams"
+        )
+    for name, processor in (processors or {}).items():
+        if not isinstance(name, str) or not callable(processor):
+            raise ConfigError(
+                f"logits_processors has {name!r}: {processor!r}; it must map names to functions "
+                "(prompt_ids, output_ids, logits) -> logits"
+            )
 
 
 def _warn_if_short(longest_tokens: int, max_model_len: int) -> None:
-    """A cache whose number of blocks was given may be as small as one likes, but not silently."""
+    """Warn if the KV cache, whose size the user may set, is too small for `max_model_len`."""
     if longest_tokens < max_model_len:
         log.warning(
-            "a sequence can have %d tokens, its prompt among them, and not the %d of "
-            "max_model_len: the KV cache holds no more; raise num_gpu_blocks_override, or leave it "
-            "out",
+            "a sequence can have %d tokens, including its prompt, instead of the %d of "
+            "max_model_len, because the KV cache holds no more; raise num_gpu_blocks_override, or "
+            "leave it out",
             longest_tokens,
             max_model_len,
         )
 
 
 def make_backend(config: EngineConfig) -> Backend:
-    """What was chosen; nothing of the others is imported."""
+    """Make the backend that was chosen, without importing the others."""
     if config.backend == "torch":
         from octavo.backends.torch.backend import TorchBackend
 

@@ -1,4 +1,4 @@
-"""Compares the memory that was predicted with what a start has really taken."""
+"""Compares the predicted memory of the weights with the memory that loading them really took."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from octavo.runner.kv_cache import readable
 log = logging.getLogger(__name__)
 
 
-class Scales:
-    """Made before the weights are loaded, asked afterwards."""
+class MemoryCheck:
+    """A comparison that begins when it is made, before the weights are loaded."""
 
     def __init__(self, bill: MemoryBill) -> None:
         self._bill = bill
         self._before = own_bytes()
 
-    def weigh(self, measured: int) -> None:
-        """Log the comparison with what the backend says that it holds.
+    def log_result(self, measured: int) -> None:
+        """Log the prediction beside the bytes that the backend holds.
 
-        What the process has grown by is told beside it: weights that are used where they lie in
-        their file are held, but are not the process's own.
+        The growth of the process is logged too. It can be smaller: weights that are used where
+        they are mapped from their file are held by the backend, but are not the process's own.
         """
         predicted = self._bill.weights_bytes
         give_back_freed()

@@ -1,8 +1,9 @@
-"""The engine's process: `python -m octavo.engine.process`, started by the front end alone.
+"""The main program of the engine's process: `python -m octavo.engine.process`.
 
-It says hello, is told what engine to be, builds it, and then steps it: messages in, a step,
-events out. It ends when its front end does, or when a step goes wrong as a whole; it has nothing
-to save, since the front end's journal can begin every request again.
+Only the front end starts it. It announces itself, receives the engine's arguments, builds the
+engine, and then loops: receive messages, run a step, send the events. It ends when its front end
+ends, or when a whole step fails. It has nothing to save: the front end's journal can resubmit
+every request to its successor.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ from octavo.loader import CheckpointError
 from octavo.observe.log import set_up_log
 from octavo.wire.channel import DUMP_SIGNAL, Channel, Progress
 from octavo.wire.codec import event_to_wire, name_of, request_from_wire
-from octavo.wire.crash_record import CrashRecord, Note, RecordingExecutor
+from octavo.wire.crash_record import CrashRecord, CrashRecordWriter, RecordingExecutor
 from octavo.wire.facts import EngineFacts
 from octavo.wire.message_types import (
     MAX_TEXT,
-    Add,
-    Command,
-    Down,
-    Drop,
-    Failed,
-    Hello,
-    News,
-    Ready,
-    Start,
-    Up,
+    AbortRequests,
+    AddRequests,
+    EngineCommand,
+    EngineFailed,
+    EngineReady,
+    FromEngine,
+    ProcessStarted,
+    StartEngine,
+    StepOutput,
+    ToEngine,
     WireError,
     WireEvent,
     WireRequest,
@@ -53,143 +54,145 @@ from octavo.wire.message_types import (
 log = logging.getLogger(__name__)
 
 SNAPSHOT_SECONDS = 0.5
-_LOCAL = "octavo.engine.build"  # the factory of real engines
+_BUILD_MODULE = "octavo.engine.build"
 _PR_SET_PDEATHSIG = 1
 _COMMANDS: dict[str, Callable[[], Event]] = {
     "pause": Pause,
     "resume": Resume,
     "reset_prefix_cache": ResetPrefixCache,
 }
-# Between two collections of the oldest generation; all that loading made is frozen out of it.
+# Collect the oldest generation rarely; what loading has made is frozen, so it is never scanned.
 _GC_THRESHOLDS = (10_000, 20, 1000)
 
 
-class HostedEngine(NamedTuple):
-    """What a factory gives: an engine, and the facts of its model."""
+# Errors whose message needs neither the error's type nor a traceback.
+_SELF_EXPLANATORY = (ValueError, OSError, CheckpointError)
+
+
+class CoreAndFacts(NamedTuple):
+    """The result of a factory: an engine, and the facts that the front end needs."""
 
     core: EngineCore
     facts: EngineFacts
 
 
-# Errors that say all that is to be said.
-_SPEAKING = (ValueError, OSError, CheckpointError)
 Wrap = Callable[[Executor], Executor]
-Factory = Callable[[EngineArguments, Wrap], HostedEngine]
+Factory = Callable[[EngineArguments, Wrap], CoreAndFacts]
 
 
 def main(argv: list[str]) -> int:
-    """The process's whole life; the exit status."""
+    """Build the engine and run it; return the exit status."""
     options = _parse(argv)
-    _settle(options.parent, options.dies_with_thread)
+    _tie_to_parent(options.parent, options.dies_with_thread)
     progress = Progress()
     channel = Channel(options.socket, options.epoch, progress)
-    channel.start_pulse()
+    channel.start_heartbeat()
     try:
-        if options.factory is None:  # while the front end has to do with its own imports
-            with contextlib.suppress(Exception):  # it comes again where it is told
-                importlib.import_module(_LOCAL)
-        channel.send(Hello())
+        if options.factory is None:  # import while the front end is still busy with its imports
+            with contextlib.suppress(Exception):  # _build raises it again, and reports it
+                importlib.import_module(_BUILD_MODULE)
+        channel.send(ProcessStarted())
         start = channel.receive(wait=True)
-        if not isinstance(start, Start):
-            raise WireError(f"the first message was a {type(start).__name__}, not a Start")
-        set_up_log(start.log_level)
-        box = CrashRecord(options.crash_record)
+        if not isinstance(start, StartEngine):
+            raise WireError(f"the first message was {type(start).__name__}, not StartEngine")
+        set_up_log(start.log_level, start.flags)
+        record = CrashRecord(options.crash_record)
 
-        def tell_size(num_tokens: int) -> None:
+        def note_size(num_tokens: int) -> None:
             progress.num_tokens = num_tokens
 
-        wrap = partial(RecordingExecutor, box=box, tell_size=tell_size)
+        wrap = partial(RecordingExecutor, record=record, report_size=note_size)
         engine = _build(options.factory, start.arguments, wrap)
-        if isinstance(engine, Failed):
+        if isinstance(engine, EngineFailed):
             channel.send(engine)
             return 3
-        channel.send(Ready(engine.facts))
-        _spare_the_collector()  # while the front end sends what waits for this engine
+        channel.send(EngineReady(engine.facts))
+        _tune_garbage_collection()  # while the front end sends the requests that were waiting
         try:
-            Host(engine.core, channel, box, progress).serve()
+            EngineLoop(engine.core, channel, record, progress).serve()
         except Exception as error:
-            log.exception("the engine ends: a step went wrong")
-            channel.send(Failed(_describe(error), at_start=False))
+            log.exception("the engine ends because a step failed")
+            channel.send(EngineFailed(_describe(error), at_start=False))
         return 4
     finally:
         channel.close()
 
 
-class Messages(Protocol):
-    """The way to the front end, as far as the working loop uses it."""
+class MessageChannel(Protocol):
+    """The connection to the front end, as `EngineLoop` uses it."""
 
-    def receive(self, wait: bool) -> Down | None:
-        """The next message; None if there is none yet, and none is to be waited for."""
+    def receive(self, wait: bool) -> ToEngine | None:
+        """Return the next message; None if there is none yet and `wait` is False."""
 
-    def send(self, message: Up) -> None:
-        """Hand a message on; WireError if it cannot cross."""
+    def send(self, message: FromEngine) -> None:
+        """Send a message; raise WireError if it cannot be encoded."""
 
 
-class Host:
-    """The working loop."""
+class EngineLoop:
+    """The loop that receives messages, steps the core and sends its events."""
 
     def __init__(
         self,
         core: EngineCore,
-        channel: Messages,
-        box: Note,
+        channel: MessageChannel,
+        record: CrashRecordWriter,
         progress: Progress,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._core = core
         self._channel = channel
-        self._box = box
+        self._record = record
         self._progress = progress
         self._clock = clock
-        self._outbox: list[WireEvent] = []  # answers that are no step's
+        self._outbox: list[WireEvent] = []  # events that no step produced
         self._snapshot_at = float("-inf")
 
     def serve(self) -> None:
-        """Work until something goes wrong, or the process is ended."""
+        """Run until a step fails or the process is killed."""
         while True:
             if self.is_idle:
-                self.rest()
-                self._take(wait=True)
-            self.turn()
+                self.report_idle()
+                self._receive(wait=True)
+            self.run_step()
 
     @property
     def is_idle(self) -> bool:
-        """Whether only a message can bring work."""
+        """True if there is no work until a message comes."""
         return not (self._core.has_work or self._outbox)
 
-    def rest(self) -> None:
-        """Say that nobody is at work."""
-        self._box.write(())
+    def report_idle(self) -> None:
+        """Record that no request is being computed, and send the statistics."""
+        self._record.write(())
         self._progress.busy_since = None
-        self._tell([], is_idle=True)
+        self._send_events([], is_idle=True)
 
-    def turn(self) -> None:
-        """The messages that are there, a step, and what it brings."""
-        self._take(wait=False)
+    def run_step(self) -> None:
+        """Handle the messages that have come, run a step, and send its events."""
+        self._receive(wait=False)
         self._progress.busy_since = self._clock()
         events = self._core.step()
         self._progress.step += 1
-        self._tell(events)
+        self._send_events(events)
 
-    def _take(self, wait: bool) -> None:
-        """All the messages that are there; with `wait` at least one."""
+    def _receive(self, wait: bool) -> None:
+        """Handle all messages that have come; with `wait`, wait for at least one."""
         while (message := self._channel.receive(wait)) is not None:
             if wait:
                 self._progress.busy_since, wait = self._clock(), False
             match message:
-                case Add(requests):
+                case AddRequests(requests):
                     for request in requests:
                         self._add(request)
-                case Drop(numbers):
+                case AbortRequests(numbers):
                     for number in numbers:
                         self._core.on_event(Abort(name_of(number)))
-                case Command(verb):
-                    self._core.on_event(_COMMANDS[verb]())
-                case Start():
-                    raise WireError("a second Start")
+                case EngineCommand(name):
+                    self._core.on_event(_COMMANDS[name]())
+                case StartEngine():
+                    raise WireError("StartEngine came a second time")
 
     def _add(self, wire: WireRequest) -> None:
-        """A request that is none is its own failure; one that breaks the core is noted before."""
+        """Add a request to the core; one that is invalid fails alone."""
         try:
             request = request_from_wire(wire)
         except WireError as error:
@@ -198,53 +201,54 @@ class Host:
                 WireEvent(wire.number, num_emitted, (), "refused", message=str(error)[:MAX_TEXT])
             )
             return
-        self._box.write((wire.number,))
+        self._record.write((wire.number,))  # in case that the request crashes the core
         self._core.on_event(request)
 
-    def _tell(self, events: list[TokenEvent], is_idle: bool = False) -> None:
-        """Send the events, and the statistics when they are due."""
+    def _send_events(self, events: list[TokenEvent], is_idle: bool = False) -> None:
+        """Send the events, with the statistics when they are due."""
         wire, self._outbox = self._outbox, []
-        wire.extend(map(self._translate, events))
+        wire.extend(map(self._to_wire, events))
         now, snapshot = self._clock(), None
         if is_idle or now >= self._snapshot_at:
             self._snapshot_at = now + SNAPSHOT_SECONDS
             snapshot = take_snapshot(self._core, now)
         if wire or snapshot is not None:
-            self._send(News(tuple(wire), snapshot))
+            self._send(StepOutput(tuple(wire), snapshot))
 
-    def _translate(self, event: TokenEvent) -> WireEvent:
+    def _to_wire(self, event: TokenEvent) -> WireEvent:
         try:
             return event_to_wire(event)
         except WireError as error:
-            return self._give_up(int(event.request_id), event.position, str(error))
+            return self._fail(int(event.request_id), event.position, str(error))
 
-    def _give_up(self, number: int, position: int, why: str) -> WireEvent:
-        """End a request whose news cannot cross."""
+    def _fail(self, number: int, position: int, why: str) -> WireEvent:
+        """Abort a request whose output cannot be sent; return its last event."""
         self._core.on_event(Abort(name_of(number)))
         return WireEvent(number, position, (), "error", message=why[:MAX_TEXT])
 
-    def _send(self, news: News) -> None:
-        """In as many frames as it takes; an event that is too large for one ends its request."""
+    def _send(self, output: StepOutput) -> None:
+        """Send in as many frames as needed; fail a request whose event is too large for one."""
         try:
-            self._channel.send(news)
+            self._channel.send(output)
         except WireError as error:
-            events = news.events
+            events = output.events
             if len(events) > 1:
                 middle = len(events) // 2
-                self._send(News(events[:middle], news.snapshot))
-                self._send(News(events[middle:]))
+                self._send(StepOutput(events[:middle], output.snapshot))
+                self._send(StepOutput(events[middle:]))
                 return
             (event,) = events
-            why = f"what it asked to be told is too much: {error}; ask for fewer log-probabilities"
-            self._send(News((self._give_up(event.number, event.position, why),), news.snapshot))
+            why = f"its output is too large to be sent: {error}; ask for fewer log-probabilities"
+            failed = self._fail(event.number, event.position, why)
+            self._send(StepOutput((failed,), output.snapshot))
 
 
-def local_engine(arguments: EngineArguments, wrap: Wrap) -> HostedEngine:
-    """The factory of real engines."""
-    from octavo.engine.build import start_local_engine
+def build_model_engine(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:
+    """Build the engine of a real model: the default factory."""
+    from octavo.engine.build import build_engine
 
-    engine = start_local_engine(arguments, wrap=wrap)
-    return HostedEngine(engine.core, engine.facts)
+    engine = build_engine(arguments, wrap=wrap)
+    return CoreAndFacts(engine.core, engine.facts)
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
@@ -254,46 +258,46 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--crash-record", type=int, required=True, help="a descriptor")
     parser.add_argument("--dies-with-thread", action="store_true")
-    parser.add_argument("--factory", help="MODULE:FUNCTION that makes the engine, for tests")
+    parser.add_argument("--factory", help="MODULE:FUNCTION that builds the engine, for tests")
     return parser.parse_args(argv)
 
 
-def _settle(parent: int, dies_with_thread: bool) -> None:
-    """Live and die as the front end's child, and as nobody else's."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the front end's to answer
+def _tie_to_parent(parent: int, dies_with_thread: bool) -> None:
+    """Arrange that this process ends with the front end that started it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the front end handles Ctrl-C
     faulthandler.enable()
     faulthandler.register(DUMP_SIGNAL, all_threads=True)
-    # The kernel's signal comes when the thread that started this process ends; where that may be
-    # before the front end does, the pulse alone looks after it.
+    # The kernel sends this signal when the thread that started this process ends. Where that may
+    # be earlier than the front end's end, only the heartbeat thread watches the front end.
     if dies_with_thread:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
-        raise SystemExit("the front end was gone before its engine had begun")
+        raise SystemExit("the front end ended before its engine had started")
 
 
-def _build(name: str | None, arguments: EngineArguments, wrap: Wrap) -> HostedEngine | Failed:
-    """The engine, or why there is none."""
+def _build(name: str | None, arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts | EngineFailed:
+    """Build the engine, or return the reason why it cannot be built."""
     try:
-        factory: Factory = local_engine
+        factory: Factory = build_model_engine
         if name is not None:
             module, _, function = name.partition(":")
             factory = getattr(importlib.import_module(module), function)
         return factory(arguments, wrap)
     except Exception as error:
-        if not isinstance(error, _SPEAKING):
+        if not isinstance(error, _SELF_EXPLANATORY):
             traceback.print_exc()
-        return Failed(_describe(error), at_start=True)
+        return EngineFailed(_describe(error), at_start=True)
 
 
 def _describe(error: Exception) -> str:
     text = str(error)
-    if not isinstance(error, _SPEAKING) or not text:
+    if not isinstance(error, _SELF_EXPLANATORY) or not text:
         text = f"{type(error).__name__}: {text}"
     return text[:MAX_TEXT]
 
 
-def _spare_the_collector() -> None:
-    """What loading has made stays for good: look at it no more, and seldom at the rest."""
+def _tune_garbage_collection() -> None:
+    """Freeze what loading has made, which stays for good; scan the rest rarely."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)

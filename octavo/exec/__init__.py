@@ -1,1 +1,1 @@
-"""Executors: how plans reach the runner and results come back."""
+"""Executors, which carry plans to the runner and results back."""

@@ -1,7 +1,7 @@
-"""The executor without processes: the runner works in the caller's own thread, at once.
+"""The executor without processes: the runner runs in the caller's thread, at once.
 
-With a pipeline of several steps the plans run in order as they are submitted, and their results
-wait to be collected; there is no overlap, but neither is there any other difference.
+With a pipeline of several steps, plans run in order as they are submitted, and their results wait
+to be collected. Nothing overlaps; there is no other difference.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from octavo.core.plan import StepPlan, StepResult
 
 
 class Runner(Protocol):
-    """Whatever can run a plan: a ModelRunner, in the end."""
+    """A thing that can run a plan, such as `ModelRunner`."""
 
     def run(self, plan: StepPlan) -> StepResult:
-        """Do a step."""
+        """Run a plan; return its result."""
 
 
 class InlineExecutor:
-    """Implements `octavo.core.engine.Executor`. What the runner raises, `submit` raises."""
+    """Implements `octavo.core.engine.Executor`. `submit` raises what the runner raises."""
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
@@ -30,5 +30,5 @@ class InlineExecutor:
         self._results.append(self.runner.run(plan))
 
     def collect(self, wait: bool) -> StepResult | None:
-        assert self._results or not wait, "waiting for a result of no plan"
+        assert self._results or not wait, "no submitted plan has a result to wait for"
         return self._results.popleft() if self._results else None

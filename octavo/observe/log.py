@@ -1,51 +1,86 @@
-"""Writes the log to standard error: when (UTC), how grave, who says it, what; in every process."""
+"""Writes the log to standard error, in every process: time (UTC), level, logger, message."""
 
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-# Loggers whose lines speak of settings by their names, and hold nobody else's words.
-SETTLERS = frozenset({"octavo.engine_arguments", "octavo.resolve", "octavo.engine.build"})
+# Loggers whose lines name settings and quote no text from elsewhere.
+SETTING_LOGGERS = frozenset({"octavo.engine_arguments", "octavo.resolve", "octavo.engine.build"})
 
 
 class LogHandler(logging.Handler):
-    """A record as a line, to whatever standard error is just then."""
+    """A handler that writes to whatever standard error is at that moment."""
 
-    def __init__(self, spell: Callable[[str], str] = str) -> None:
+    def __init__(self, flags: Mapping[str, str] | None = None) -> None:
         super().__init__()
-        self._spell = spell
+        self.flags = dict(flags or {})
         self.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            # In one piece: the engine's process writes to the same place.
             line = self.format(record)
-            sys.stderr.write((self._spell(line) if record.name in SETTLERS else line) + "\n")
+            if record.name in SETTING_LOGGERS:
+                line = with_flags(line, self.flags)
+            sys.stderr.write(line + "\n")  # one write: the engine's process writes there too
             sys.stderr.flush()
         except Exception:
             self.handleError(record)
 
 
 class LogFormatter(logging.Formatter):
-    """With the time as 2026-01-31T23:59:59.999Z."""
+    """A formatter that writes the time as 2026-01-31T23:59:59.999Z."""
 
-    def formatTime(  # noqa: N802  the name is theirs
+    def formatTime(  # noqa: N802  the base class's name
         self, record: logging.LogRecord, datefmt: str | None = None
     ) -> str:
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         return f"{seconds}.{int(record.msecs):03d}Z"
 
 
-def set_up_log(level: int | str, spell: Callable[[str], str] = str) -> None:
-    """Octavo's own log goes to standard error from `level` up, others' from warnings up.
+def set_up_log(level: int | str, flags: Mapping[str, str] | None = None) -> Callable[[], None]:
+    """Log to standard error: Octavo's lines from `level` up, other libraries' from WARNING up.
 
-    `spell` turns the names of settings into what a user would type.
+    `flags` has the flag of each setting, as a user types it; lines about settings then name flags.
+    Return a function that removes the handler and restores the level.
     """
-    root = logging.getLogger()
-    for old in [each for each in root.handlers if isinstance(each, LogHandler)]:
+    root, ours = logging.getLogger(), logging.getLogger("octavo")
+    for old in _our_handlers():
         root.removeHandler(old)
-    root.addHandler(LogHandler(spell))
-    logging.getLogger("octavo").setLevel(level)
+    handler, level_before = LogHandler(flags), ours.level
+    root.addHandler(handler)
+    ours.setLevel(level)
+
+    def undo() -> None:
+        root.removeHandler(handler)
+        ours.setLevel(level_before)
+
+    return undo
+
+
+def flags_in_use() -> dict[str, str]:
+    """Return the flags that `set_up_log` was given, so that a child process logs alike."""
+    return next((handler.flags for handler in _our_handlers()), {})
+
+
+def with_flags(text: str, flags: Mapping[str, str]) -> str:
+    """Replace the names of settings by their flags: `max_model_len` by `--max-model-len`.
+
+    A name that is an ordinary word too, such as `seed`, is replaced only before its value.
+    """
+    names = sorted((name for name in flags if name.isidentifier()), key=len, reverse=True)
+    if not names:
+        return text
+
+    def flag(match: re.Match[str]) -> str:
+        name, equals = match[1], match[2]
+        return flags[name] + equals if "_" in name or equals else name
+
+    return re.sub(rf"(?<![\w-])({'|'.join(names)})(?![\w-])(=?)", flag, text)
+
+
+def _our_handlers() -> list[LogHandler]:
+    return [each for each in logging.getLogger().handlers if isinstance(each, LogHandler)]

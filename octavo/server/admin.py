@@ -19,13 +19,13 @@ from octavo.server.http.route import Handler, Route
 LEVELS = Literal["debug", "info", "warning", "error"]
 
 
-class LogLevel(Struct, kw_only=True):
+class LogLevel(Struct, kw_only=True, forbid_unknown_fields=True):
     """How much is logged."""
 
     level: LEVELS
 
 
-class AbortRequest(Struct, kw_only=True):
+class AbortRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Which request is to end."""
 
     request_id: Annotated[str, Meta(max_length=256)]
@@ -92,7 +92,7 @@ async def diagnosis(exchange: Exchange) -> None:
     admission = {
         "waiting_requests": gates.num_waiting,
         "waiting_tokens": gates.waiting_tokens,
-        "sequences_inside": gates.num_inside,
+        "sequences_inside": gates.num_admitted,
         "expected_wait_seconds": round(gates.seconds_to_wait(), 3),
     }
     await exchange.respond_json(diagnose(exchange.server.engine.snapshot(), admission))

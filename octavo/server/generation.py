@@ -302,7 +302,7 @@ class Generation:
             self._server.metrics.between.observe((now - self._last_at) / num_new, num_new)
         self._last_at = now
         self._count.generated += num_new
-        self._ticket.charge(num_new)
+        self._ticket.count_output(num_new)
         if output.num_cached_tokens is not None:
             self._count.cached[index] = output.num_cached_tokens
         if output.finished:

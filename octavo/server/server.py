@@ -11,10 +11,10 @@ from octavo.observe.explain import Recent, Record
 from octavo.observe.metrics import Metrics
 from octavo.server.admission import Admission
 from octavo.server.engine import Engine
-from octavo.server.http.auth import Guard
+from octavo.server.http.auth import AccessControl
 from octavo.server.http.errors import ApiError, unavailable
 from octavo.server.prompt_pool import PromptPool
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 
 
 def _version() -> str:
@@ -43,14 +43,14 @@ class Server:
     def __init__(
         self,
         engine: Engine,
-        config: ServerConfig | None = None,
+        config: ServerSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.config = config = config or ServerConfig()
+        self.config = config = config or ServerSettings()
         self.engine = engine
         self.clock = clock
         self.started_at = int(time.time())  # told as `created`; decides nothing
-        self.guard = Guard(config)
+        self.access = AccessControl(config)
         self.admission = Admission(
             config,
             engine.facts.max_num_seqs,
@@ -59,11 +59,7 @@ class Server:
         )
         self.metrics = Metrics(self.admission, engine.snapshot, self.readiness_as_number)
         self.prompt_pool = PromptPool(
-            config,
-            engine.facts,
-            clock,
-            self.metrics.escalations.add,
-            self.metrics.killed.add,
+            config, engine.facts.path, self.metrics.prompt_workers_killed.add
         )
         self.recent = Recent(config.num_explained if config.enable_explain else 0)
         self.active: dict[str, ActiveRequest] = {}

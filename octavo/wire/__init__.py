@@ -1,1 +1,1 @@
-"""What crosses between the front end's process and the engine's: messages, codec, sockets."""
+"""The protocol between the front end's process and the engine's: messages, codec, sockets."""

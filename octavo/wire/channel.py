@@ -1,7 +1,7 @@
-"""The engine's end of the socket: numbered frames to and from the front end, and the pulse.
+"""The engine's end of the connection: numbered frames to and from the front end, and heartbeats.
 
-The working thread owns one socket, the pulse's thread another; both lead to the front end's one.
-Every buffer on the way is bounded: when the front end does not read, the engine waits for it.
+The working thread owns one socket and the heartbeat thread another; both connect to the front
+end's one. Every buffer on the way is bounded: when the front end does not read, the engine waits.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ import zmq
 
 from octavo.wire.message_types import (
     MAX_FRAME_BYTES,
-    Down,
-    Pulse,
-    Up,
-    UpFrame,
+    FromEngine,
+    FromEngineFrame,
+    Heartbeat,
+    ToEngine,
     WireError,
-    decode_down,
+    decode_to_engine,
     encode,
 )
 
 HIGH_WATER = 1000  # frames that wait in one direction
-PULSE_SECONDS = 0.25
-WORK_SOCKET, PULSE_SOCKET = b"work", b"pulse"
-DUMP_SIGNAL = signal.SIGUSR1  # asks an engine for the stacks of all its threads
+HEARTBEAT_SECONDS = 0.25
+WORK_SOCKET, HEARTBEAT_SOCKET = b"work", b"heartbeat"
+DUMP_SIGNAL = signal.SIGUSR1  # makes an engine log the stacks of all its threads
 
 
 def identity(kind: bytes, epoch: int) -> bytes:
-    """By what the front end's socket knows one of ours."""
+    """Return the name by which the front end's socket addresses one of the engine's."""
     return b"%s-%d" % (kind, epoch)
 
 
 def read_identity(name: bytes) -> tuple[bytes, int]:
-    """The kind of a socket, and the epoch; WireError if it is none of ours."""
+    """Return a socket's kind and epoch; raise WireError if it is not an engine's."""
     kind, dash, epoch = name.partition(b"-")
-    is_ours = kind in (WORK_SOCKET, PULSE_SOCKET) and dash
+    is_ours = kind in (WORK_SOCKET, HEARTBEAT_SOCKET) and dash
     if not is_ours or not epoch.isdigit() or len(epoch) > 18:
-        raise WireError(f"a frame from an unknown socket {name[:64]!r}")
+        raise WireError(f"a frame came from an unknown socket, {name[:64]!r}")
     return kind, int(epoch)
 
 
@@ -56,16 +56,16 @@ def _connect(context: zmq.Context[zmq.Socket[bytes]], path: str, name: bytes) ->
 
 
 class Progress:
-    """How far the working thread is, for the pulse to tell."""
+    """The working thread's progress, which the heartbeats report."""
 
     def __init__(self) -> None:
         self.step = 0
-        self.busy_since: float | None = None  # None: it waits for work, or for the front end
-        self.num_tokens = 0  # of the step at work
+        self.busy_since: float | None = None  # None: it waits for work or for the front end
+        self.num_tokens = 0  # in the current step
 
 
 class Channel:
-    """Messages in order, both ways."""
+    """Ordered messages in both directions."""
 
     def __init__(self, path: str, epoch: int, progress: Progress) -> None:
         self._context = zmq.Context(io_threads=1)
@@ -75,33 +75,36 @@ class Channel:
         self._num_sent = 0
         self._num_received = 0
         self._stop = threading.Event()
-        pulse = _connect(self._context, path, identity(PULSE_SOCKET, epoch))
+        heartbeat = _connect(self._context, path, identity(HEARTBEAT_SOCKET, epoch))
         self._thread = threading.Thread(
-            target=self._beat, args=(pulse, os.getppid()), name="octavo pulse", daemon=True
+            target=self._beat,
+            args=(heartbeat, os.getppid()),
+            name="octavo heartbeat",
+            daemon=True,
         )
 
-    def start_pulse(self) -> None:
-        """Begin to show signs of life."""
+    def start_heartbeat(self) -> None:
+        """Start the thread that sends heartbeats."""
         self._thread.start()
 
-    def receive(self, wait: bool) -> Down | None:
-        """The next message; None if there is none yet, and none is to be waited for."""
+    def receive(self, wait: bool) -> ToEngine | None:
+        """Return the next message; None if there is none yet and `wait` is False."""
         try:
             data = self._socket.recv(0 if wait else zmq.NOBLOCK)
         except zmq.Again:
             return None
-        frame = decode_down(data)
+        frame = decode_to_engine(data)
         if (frame.epoch, frame.number) != (self._epoch, self._num_received):
             raise WireError(
-                f"frame {frame.number} of epoch {frame.epoch} came where frame "
-                f"{self._num_received} of epoch {self._epoch} was to come"
+                f"received frame {frame.number} of epoch {frame.epoch}, expected frame "
+                f"{self._num_received} of epoch {self._epoch}"
             )
         self._num_received += 1
         return frame.message
 
-    def send(self, message: Up) -> None:
-        """Hand a message on; wait while the front end does not read."""
-        data = encode(UpFrame(self._epoch, self._num_sent, message))
+    def send(self, message: FromEngine) -> None:
+        """Send a message; block while the front end does not read."""
+        data = encode(FromEngineFrame(self._epoch, self._num_sent, message))
         try:
             self._socket.send(data, zmq.NOBLOCK)
         except zmq.Again:
@@ -112,7 +115,7 @@ class Channel:
         self._num_sent += 1
 
     def close(self) -> None:
-        """Hand on what has been sent, and let go."""
+        """Close the sockets after what was sent has left."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -120,19 +123,19 @@ class Channel:
         self._context.term()
 
     def _beat(self, socket: zmq.Socket[bytes], parent: int) -> None:
-        """The pulse's thread; it also ends an engine whose front end is gone."""
+        """Run the heartbeat thread; it also ends an engine whose front end is gone."""
         number, progress = 0, self._progress
-        while not self._stop.wait(PULSE_SECONDS if number else 0):
+        while not self._stop.wait(HEARTBEAT_SECONDS if number else 0):
             if os.getppid() != parent:
                 os._exit(1)
             since = progress.busy_since
             busy = 0.0 if since is None else max(0.0, time.monotonic() - since)
             try:
-                frame = UpFrame(
-                    self._epoch, number, Pulse(progress.step, busy, progress.num_tokens)
+                frame = FromEngineFrame(
+                    self._epoch, number, Heartbeat(progress.step, busy, progress.num_tokens)
                 )
                 socket.send(encode(frame), zmq.NOBLOCK)
                 number += 1
-            except zmq.Again:  # the front end does not read; it will not miss a beat
+            except zmq.Again:  # the front end does not read now, and needs no old heartbeats
                 pass
         socket.close()

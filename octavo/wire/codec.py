@@ -1,4 +1,4 @@
-"""Between the core's types and the wire's: requests down, events up."""
+"""Converts between the core's types and the wire's: requests to the engine, events back."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.wire.message_types import (
     MAX_TEXT,
     TEXT_FIELDS,
-    HiddenNews,
-    LogprobsNews,
     WireError,
     WireEvent,
-    WireLogprobs,
+    WireHiddenPayload,
+    WireLogprobsPayload,
     WireRequest,
     WireSampling,
+    WireTokenLogprobs,
 )
 
-_CROSSING = [item.name for item in fields(SamplingParams) if item.name not in TEXT_FIELDS]
+_SENT_FIELDS = [item.name for item in fields(SamplingParams) if item.name not in TEXT_FIELDS]
 
 
 def request_to_wire(request: Request, number: int, parent: int | None) -> WireRequest:
-    """A request under its number; WireError if something in it cannot cross."""
+    """Convert a request; raise WireError if something in it cannot be sent."""
     sampling = request.sampling
     if not all(isinstance(item, str) for item in sampling.logits_processors):
         raise WireError(
-            "logits_processors holds a function, and the engine runs in a process of its own; "
-            "functions work with engine='inline'"
+            "logits_processors holds a function, which cannot be sent to the engine's process; "
+            "functions need engine='inline'"
         )
     return WireRequest(
         number,
         _to_bytes(request.prompt),
         _to_bytes(request.emitted),
-        WireSampling(**{name: getattr(sampling, name) for name in _CROSSING}),
+        WireSampling(**{name: getattr(sampling, name) for name in _SENT_FIELDS}),
         request.arrival,
         tuple(request.eos_token_ids),
         request.priority,
@@ -48,9 +48,9 @@ def request_to_wire(request: Request, number: int, parent: int | None) -> WireRe
 
 
 def request_from_wire(wire: WireRequest) -> Request:
-    """The request; in the core it goes by its number. WireError if it is not a possible one."""
+    """Convert a request, which the core names by its number; raise WireError if it is invalid."""
     try:
-        sampling = SamplingParams(**{name: getattr(wire.sampling, name) for name in _CROSSING})
+        sampling = SamplingParams(**{name: getattr(wire.sampling, name) for name in _SENT_FIELDS})
     except ValueError as error:
         raise WireError(str(error)) from error
     return Request(
@@ -69,12 +69,12 @@ def request_from_wire(wire: WireRequest) -> Request:
 
 
 def name_of(number: int) -> str:
-    """What the engine's core calls the request of this number."""
+    """Return the request id that the engine's core uses for this number."""
     return str(number)
 
 
 def event_to_wire(event: TokenEvent) -> WireEvent:
-    """An event of the core, under its request's number."""
+    """Convert an event of the engine's core."""
     return WireEvent(
         int(event.request_id),
         event.position,
@@ -88,7 +88,7 @@ def event_to_wire(event: TokenEvent) -> WireEvent:
 
 
 def event_from_wire(wire: WireEvent, request_id: str) -> TokenEvent:
-    """The event, under the name that the front end knows."""
+    """Convert an event, and give it the request id that the front end uses."""
     return TokenEvent(
         request_id,
         wire.position,
@@ -101,20 +101,22 @@ def event_from_wire(wire: WireEvent, request_id: str) -> TokenEvent:
     )
 
 
-def _payload_to_wire(payload: object) -> LogprobsNews | HiddenNews:
+def _payload_to_wire(payload: object) -> WireLogprobsPayload | WireHiddenPayload:
     if isinstance(payload, LogprobsPayload):
-        return LogprobsNews(
+        return WireLogprobsPayload(
             tuple(map(_logprobs_to_wire, payload.sampled)),
             payload.prompt_start,
             tuple(map(_logprobs_to_wire, payload.prompt)),
         )
     if isinstance(payload, HiddenPayload):
-        return HiddenNews(_to_bytes(payload.values))
-    raise WireError(f"no message carries a {type(payload).__name__}")
+        return WireHiddenPayload(_to_bytes(payload.values))
+    raise WireError(f"a payload of type {type(payload).__name__} cannot be sent")
 
 
-def _payload_from_wire(wire: LogprobsNews | HiddenNews) -> LogprobsPayload | HiddenPayload:
-    if isinstance(wire, HiddenNews):
+def _payload_from_wire(
+    wire: WireLogprobsPayload | WireHiddenPayload,
+) -> LogprobsPayload | HiddenPayload:
+    if isinstance(wire, WireHiddenPayload):
         return HiddenPayload(_from_bytes("f", wire.values))
     return LogprobsPayload(
         tuple(map(_logprobs_from_wire, wire.sampled)),
@@ -123,15 +125,15 @@ def _payload_from_wire(wire: LogprobsNews | HiddenNews) -> LogprobsPayload | Hid
     )
 
 
-def _logprobs_to_wire(told: TokenLogprobs) -> WireLogprobs:
-    return WireLogprobs(_to_bytes(told.token_ids), _to_bytes(told.logprobs), told.rank)
+def _logprobs_to_wire(item: TokenLogprobs) -> WireTokenLogprobs:
+    return WireTokenLogprobs(_to_bytes(item.token_ids), _to_bytes(item.logprobs), item.rank)
 
 
-def _logprobs_from_wire(wire: WireLogprobs) -> TokenLogprobs:
-    told = TokenLogprobs(_token_ids(wire.token_ids), _from_bytes("f", wire.logprobs), wire.rank)
-    if not len(told.token_ids) == len(told.logprobs) > 0:
-        raise WireError(f"{len(told.token_ids)} tokens with {len(told.logprobs)} log-probabilities")
-    return told
+def _logprobs_from_wire(wire: WireTokenLogprobs) -> TokenLogprobs:
+    item = TokenLogprobs(_token_ids(wire.token_ids), _from_bytes("f", wire.logprobs), wire.rank)
+    if not len(item.token_ids) == len(item.logprobs) > 0:
+        raise WireError(f"{len(item.token_ids)} tokens with {len(item.logprobs)} log-probabilities")
+    return item
 
 
 def _to_bytes(values: array[int] | array[float]) -> bytes:
@@ -144,7 +146,7 @@ def _to_bytes(values: array[int] | array[float]) -> bytes:
 def _from_bytes(kind: str, data: bytes) -> array[float]:
     values: array[float] = array(kind)
     if len(data) % values.itemsize:
-        raise WireError(f"{len(data)} bytes are not a whole number of {values.itemsize}-byte ones")
+        raise WireError(f"{len(data)} bytes are not a multiple of {values.itemsize}-byte values")
     values.frombytes(data)
     if sys.byteorder == "big":
         values.byteswap()

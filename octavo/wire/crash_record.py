@@ -1,9 +1,9 @@
-"""Memory that outlives the engine: which requests it was at work on when it died.
+"""Shared memory that outlives the engine: the requests in the step that it died in.
 
-The engine writes, before each step, the numbers of the requests in it; the front end, which holds
-the same memory, reads them after a death. A message could still be on its way when the process is
-killed; this cannot. There are two halves, and one byte that says which one counts, so that death
-in the middle of a write leaves the half before.
+Before each step the engine writes the numbers of the requests in it; the front end, which maps the
+same memory, reads them after a crash. A message could be lost in transit when the process is
+killed; shared memory cannot. There are two halves, and one byte that says which of them is valid,
+so that a crash in the middle of a write leaves the previous half intact.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COUNT = Struct("<Q")
 
 
 class CrashRecord:
-    """The shared memory, from either side."""
+    """The shared memory, as either process sees it."""
 
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, SIZE_BYTES)
@@ -35,13 +35,13 @@ class CrashRecord:
 
     @staticmethod
     def make() -> int:
-        """A descriptor of fresh memory, to be inherited by the engine."""
-        descriptor = os.memfd_create("octavo-black-box", os.MFD_CLOEXEC)
+        """Create the memory; return its descriptor, which the engine inherits."""
+        descriptor = os.memfd_create("octavo-crash-record", os.MFD_CLOEXEC)
         os.ftruncate(descriptor, SIZE_BYTES)
         return descriptor
 
     def write(self, numbers: Sequence[int]) -> None:
-        """Say who is at work; what does not fit is left out."""
+        """Record the requests of the next step; leave out what does not fit."""
         kept = tuple(numbers[:MAX_NUMBERS])
         if kept == self._last:
             return
@@ -53,49 +53,52 @@ class CrashRecord:
         memory[0] = half
 
     def read(self) -> tuple[int, ...]:
-        """Who was at work last."""
+        """Return the requests that were recorded last."""
         begin = _HEADER_BYTES + (self._memory[0] & 1) * _HALF_BYTES
         (count,) = _COUNT.unpack_from(self._memory, begin)
         count = min(count, MAX_NUMBERS)
         return Struct(f"<{count}Q").unpack_from(self._memory, begin + _COUNT.size)
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release this process's mapping of the memory."""
         self._memory.close()
 
 
-class Note(Protocol):
-    """Where it is noted who is at work: a black box, in the end."""
+class CrashRecordWriter(Protocol):
+    """The part of a crash record that the engine uses."""
 
     def write(self, numbers: Sequence[int]) -> None:
-        """Say who is."""
+        """Record the requests of the next step."""
 
 
 class RecordingExecutor:
-    """An executor whose plans are noted in the black box before they run."""
+    """An executor that records the requests of each plan before the plan runs."""
 
     def __init__(
-        self, executor: Executor, box: Note, tell_size: Callable[[int], None] | None = None
+        self,
+        executor: Executor,
+        record: CrashRecordWriter,
+        report_size: Callable[[int], None] | None = None,
     ) -> None:
         self._executor = executor
-        self._box = box
-        self._tell_size = tell_size  # of each step, in tokens
+        self._record = record
+        self._report_size = report_size  # called with the tokens of each step
         self._numbers: dict[int, int] = {}  # slot → request number
-        self._flights: deque[tuple[int, ...]] = deque()
+        self._in_flight: deque[tuple[int, ...]] = deque()
 
     def submit(self, plan: StepPlan) -> None:
         for slot in plan.freed:
             self._numbers.pop(slot, None)
         for new in plan.opened:
             self._numbers[new.slot] = int(new.request_id)
-        self._flights.append(tuple(self._numbers[slot] for slot in plan.slots))
-        self._box.write(tuple(chain.from_iterable(self._flights)))
-        if self._tell_size is not None:
-            self._tell_size(plan.num_tokens)
+        self._in_flight.append(tuple(self._numbers[slot] for slot in plan.slots))
+        self._record.write(tuple(chain.from_iterable(self._in_flight)))
+        if self._report_size is not None:
+            self._report_size(plan.num_tokens)
         self._executor.submit(plan)
 
     def collect(self, wait: bool) -> StepResult | None:
         result = self._executor.collect(wait)
         if result is not None:
-            self._flights.popleft()
+            self._in_flight.popleft()
         return result

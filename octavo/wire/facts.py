@@ -11,7 +11,7 @@ from octavo.models.generation import GenerationDefaults
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """What is known of an engine once it is ready."""
+    """Facts that an engine reports when it is ready."""
 
     name: str  # what the user typed
     architecture: str
@@ -31,6 +31,6 @@ class EngineFacts:
 
     @property
     def source(self) -> Source:
-        """The model's files, for whoever reads the tokenizer."""
+        """The model's files, from which the tokenizer is read."""
         paths = tuple(map(Path, self.weights))
         return Source(self.name, Path(self.directory), paths)

@@ -1,11 +1,11 @@
-"""The messages between front end and engine: typed structs, bounded, in numbered frames.
+"""The messages between front end and engine: typed, bounded structs in numbered frames.
 
-Down go requests and commands, up come the engine's facts, its events and its pulse. A frame is
-msgpack: (epoch, number, message). The epoch counts engines: what an earlier one still says is
-recognised by it. Numbers count frames from 0 in each direction, so that a lost one is noticed.
+Requests and commands go to the engine; its facts, events and heartbeats come back. A frame is
+msgpack: (epoch, number, message). The epoch counts engines, so that late frames of an earlier one
+are recognised. The number counts frames from 0 in each direction, so that a lost one is noticed.
 
-The wire knows requests by numbers that the front end gives; names of users never cross, nor does
-what concerns text alone (stop strings, bad words as strings).
+On the wire, a request is identified by a number that the front end assigns. The names that users
+gave, stop strings and bad words as strings stay in the front end.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from octavo.wire.facts import EngineFacts
 
 MAX_FRAME_BYTES = 64 << 20
 MAX_LISTED = 1 << 16  # requests, events or numbers in one frame
-MAX_TEXT = 1 << 16  # characters of an error
+MAX_TEXT = 1 << 16  # characters of an error message
 
 Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Name = Annotated[str, Meta(max_length=4096)]
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Tokens = Annotated[bytes, Meta(max_length=MAX_FRAME_BYTES)]  # 32 bits each, little-endian
-TEXT_FIELDS = ("stop", "bad_words")  # they stay in the front end
+CommandName = Literal["pause", "resume", "reset_prefix_cache"]
+TEXT_FIELDS = ("stop", "bad_words")  # these stay in the front end
 
 
 def _sampling_struct() -> type[Struct]:
-    """SamplingParams field for field, so that one that is added there crosses too."""
+    """Derive the struct from SamplingParams, so that a field added there crosses too."""
     hints = get_type_hints(SamplingParams)
     hints["logits_processors"] = tuple[Name, ...]  # functions cannot cross
     listed: list[Any] = []
@@ -54,8 +55,6 @@ WireSampling: Any = _sampling_struct()
 
 
 class WireRequest(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """A `Request`."""
-
     number: Natural
     prompt: Tokens
     emitted: Tokens
@@ -69,162 +68,158 @@ class WireRequest(Struct, array_like=True, frozen=True, forbid_unknown_fields=Tr
     parent: Natural | None
 
 
-class WireLogprobs(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """A `TokenLogprobs`: 32-bit ids, 32-bit floats."""
+class WireTokenLogprobs(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """A `TokenLogprobs` as bytes: 32-bit ids and 32-bit floats."""
 
     token_ids: bytes
     logprobs: bytes
     rank: Natural
 
 
-class LogprobsNews(Struct, tag=0, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """A `LogprobsPayload`."""
-
-    sampled: tuple[WireLogprobs, ...]
+class WireLogprobsPayload(Struct, tag=0, array_like=True, frozen=True, forbid_unknown_fields=True):
+    sampled: tuple[WireTokenLogprobs, ...]
     prompt_start: Natural
-    prompt: tuple[WireLogprobs, ...]
+    prompt: tuple[WireTokenLogprobs, ...]
 
 
-class HiddenNews(Struct, tag=1, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """A `HiddenPayload`."""
-
+class WireHiddenPayload(Struct, tag=1, array_like=True, frozen=True, forbid_unknown_fields=True):
     values: bytes
 
 
 class WireEvent(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """A `TokenEvent`."""
-
     number: Natural
     position: Natural
     tokens: tuple[Token, ...]
     finish_reason: FinishReason | None = None
     stop_token: Token | None = None
     message: Text | None = None
-    payload: LogprobsNews | HiddenNews | None = None
+    payload: WireLogprobsPayload | WireHiddenPayload | None = None
     stats: RequestStats | None = None
 
 
-# down
+# to the engine
 
 
-class Start(Struct, tag=0, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """What engine to be; the first message."""
+class StartEngine(Struct, tag=0, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """The first message: which engine to build, and how its process logs."""
 
     arguments: EngineArguments
     log_level: int
+    flags: dict[Name, Name] = {}  # how the log spells settings; see octavo.observe.log
 
 
-class Add(Struct, tag=1, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """Take these requests, in this order."""
+class AddRequests(Struct, tag=1, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """Requests to add, in this order."""
 
     requests: Annotated[tuple[WireRequest, ...], Meta(max_length=MAX_LISTED)]
 
 
-class Drop(Struct, tag=2, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """Abort these requests; unknown ones are no error."""
+class AbortRequests(Struct, tag=2, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """Numbers of the requests to abort; unknown numbers are ignored."""
 
     numbers: Annotated[tuple[Natural, ...], Meta(max_length=MAX_LISTED)]
 
 
-class Command(Struct, tag=3, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """Something about the engine as a whole."""
+class EngineCommand(Struct, tag=3, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """A command that concerns the engine as a whole."""
 
-    verb: Literal["pause", "resume", "reset_prefix_cache"]
-
-
-# up
+    name: CommandName
 
 
-class Hello(Struct, tag=0, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """An engine's process is there, and waits to be told what to be."""
+# from the engine
 
 
-class Ready(Struct, tag=1, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """The model is loaded."""
+class ProcessStarted(Struct, tag=0, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """The engine's process is running and waits for `StartEngine`."""
+
+
+class EngineReady(Struct, tag=1, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """The model is loaded; requests may come."""
 
     facts: EngineFacts
 
 
-class Failed(Struct, tag=2, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """The engine ends, and this is why; whether it had started."""
+class EngineFailed(Struct, tag=2, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """The reason why the engine ends, and whether it had not started yet."""
 
     text: Text
     at_start: bool
 
 
-class News(Struct, tag=3, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """What a step has brought, and now and then the statistics."""
+class StepOutput(Struct, tag=3, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """The events of a step, and from time to time the statistics."""
 
     events: Annotated[tuple[WireEvent, ...], Meta(max_length=MAX_LISTED)]
     snapshot: EngineSnapshot | None = None
 
 
-class Pulse(Struct, tag=4, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """A sign of life from a thread that does nothing else, with the facts of the one that works."""
+class Heartbeat(Struct, tag=4, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """A sign of life from a thread of its own, with the progress of the working thread."""
 
     step: Natural
-    busy_seconds: Annotated[float, Meta(ge=0)]  # the present step has taken; 0: there is none
-    num_tokens: Natural  # of that step
+    busy_seconds: Annotated[float, Meta(ge=0)]  # spent in the current step; 0: it is idle
+    num_tokens: Natural  # in that step
 
 
-Down = Start | Add | Drop | Command
-Up = Hello | Ready | Failed | News | Pulse
+ToEngine = StartEngine | AddRequests | AbortRequests | EngineCommand
+EngineMessage = ProcessStarted | EngineReady | EngineFailed | StepOutput
+FromEngine = EngineMessage | Heartbeat
 
 
-class DownFrame(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """What the front end sends."""
-
-    epoch: Natural
-    number: Natural
-    message: Down
-
-
-class UpFrame(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """What an engine sends."""
+class ToEngineFrame(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """A frame that the front end sends."""
 
     epoch: Natural
     number: Natural
-    message: Up
+    message: ToEngine
+
+
+class FromEngineFrame(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """A frame that an engine sends."""
+
+    epoch: Natural
+    number: Natural
+    message: FromEngine
 
 
 class WireError(ValueError):
-    """Bytes that are no message, or a message that does not fit in a frame."""
+    """Bytes that are not a message, or a message that does not fit in a frame."""
 
 
 Frame = TypeVar("Frame")
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DOWN = msgspec.msgpack.Decoder(DownFrame)
-_UP = msgspec.msgpack.Decoder(UpFrame)
+_TO_ENGINE = msgspec.msgpack.Decoder(ToEngineFrame)
+_FROM_ENGINE = msgspec.msgpack.Decoder(FromEngineFrame)
 
 
-def encode(frame: DownFrame | UpFrame) -> bytes:
-    """A frame's bytes."""
+def encode(frame: ToEngineFrame | FromEngineFrame) -> bytes:
+    """Encode a frame; raise WireError if it is invalid or too large."""
     try:
         data = _ENCODER.encode(frame)
     except (msgspec.MsgspecError, UnicodeEncodeError, OverflowError, TypeError) as error:
-        raise WireError(f"cannot be written as a message: {error}") from error
+        raise WireError(f"the message cannot be encoded: {error}") from error
     if len(data) > MAX_FRAME_BYTES:
         raise WireError(
-            f"a message of {len(data)} bytes; at most {MAX_FRAME_BYTES} cross between the "
-            "front end and the engine"
+            f"the message has {len(data)} bytes; at most {MAX_FRAME_BYTES} can be sent between "
+            "the front end and the engine"
         )
     return data
 
 
-def decode_down(data: bytes) -> DownFrame:
-    """What the front end sent."""
-    return _decode(_DOWN.decode, data)
+def decode_to_engine(data: bytes) -> ToEngineFrame:
+    """Decode a frame that the front end sent."""
+    return _decode(_TO_ENGINE.decode, data)
 
 
-def decode_up(data: bytes) -> UpFrame:
-    """What an engine sent."""
-    return _decode(_UP.decode, data)
+def decode_from_engine(data: bytes) -> FromEngineFrame:
+    """Decode a frame that an engine sent."""
+    return _decode(_FROM_ENGINE.decode, data)
 
 
 def _decode(decode: Callable[[bytes], Frame], data: bytes) -> Frame:
     if len(data) > MAX_FRAME_BYTES:
-        raise WireError(f"a frame of {len(data)} bytes; at most {MAX_FRAME_BYTES} are taken")
+        raise WireError(f"the frame has {len(data)} bytes; at most {MAX_FRAME_BYTES} are accepted")
     try:
         return decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -22,7 +22,7 @@ from octavo.core.config import ConfigError, CoreConfig
 from octavo.core.request import TokenEvent
 from octavo.core.stats import RequestStats
 from octavo.engine_arguments import EngineArguments
-from octavo.text.chat.budget import ChatTemplateError
+from octavo.text.chat.messages import ChatTemplateError
 from tests.api.tiny import make_model
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)

@@ -1,14 +1,16 @@
-"""An engine without a model, for real processes: tokens are a hash of all before them.
+"""An engine without a model, for real processes: a token is a hash of all tokens before it.
 
-Its runner keeps every slot's tokens, so what it says depends on the request alone, as it must.
-The model's name says what else it shall do: `fake?step=0.01&poison=7&how=abort`.
+Its runner keeps the tokens of every slot, so its output depends on the request alone, as it must.
+The model's name sets its behaviour: `fake?step=0.01&poison=7&how=abort`.
 
-    step      seconds a step takes
-    poison    a request with this priority ends the engine, when it has given two tokens …
-    how       … by `abort`, `raise`, `exit`, `hang` (holding Python's lock) or `stop` (SIGSTOP)
-    gate      a file: while it is there, no step that gives a third token ends
+    step      seconds that a step takes
+    poison    a request with POISON_TOKEN in its prompt ends the engine at its third token …
+    how       … by `abort`, `raise`, `exit`, `hang` (with Python's lock), `sleep`, `kill` or `stop`
+    gate      a file: while it exists, no step that produces a third token ends
     fail      the engine's start fails with this text
-    slots     sequences at once
+    crash     the engine's process ends at its start, as with `how`
+    slots     sequences that run at once
+    blocks    blocks of the KV cache
 """
 
 from __future__ import annotations
@@ -31,17 +33,17 @@ from octavo.core.plan import (
     StepResult,
     TokenLogprobs,
 )
-from octavo.engine.process import HostedEngine, Wrap
+from octavo.engine.process import CoreAndFacts, Wrap
 from octavo.engine_arguments import EngineArguments
-from tests.engine.hosted import hosted
+from tests.engine.over_runner import engine_over_runner
 from tests.sim.truth import VOCABULARY, extend, hash_of, next_token
 
-POISON_TOKEN = 60  # in a prompt, where `poison` is asked for
-HARMLESS = 2  # tokens that a poisoned request gives before it kills, any before the gate
+POISON_TOKEN = 60  # in a prompt; it has its effect where the engine has `poison`
+HARMLESS = 2  # tokens that a poisoned request produces before it crashes; the gate lets pass
 
 
 class _Slot:
-    """A sequence as the fake worker knows it."""
+    """A sequence in the fake runner."""
 
     def __init__(self, new: NewSlot) -> None:
         self.sampling = new.sampling
@@ -51,7 +53,7 @@ class _Slot:
 
 
 class FakeRunner:
-    """Runs plans as a model would, if a hash were one."""
+    """A runner whose model is a hash."""
 
     def __init__(self, settings: dict[str, str]) -> None:
         self._seconds = float(settings.get("step", "0"))
@@ -77,15 +79,15 @@ class FakeRunner:
                 slot.tokens.append(token)
                 slot.state = extend(slot.state, token)
                 if len(slot.tokens) - slot.num_prompt > HARMLESS:
-                    self._come_to(slot)
+                    self._pass_traps(slot)
             tokens.append(token)
             payload = _payload(slot, start, start + count, samples)
             if payload is not None:
                 payloads.append((number, payload))
         return StepResult(plan.step, tuple(tokens), payloads=tuple(payloads))
 
-    def _come_to(self, slot: _Slot) -> None:
-        """What a test has put behind the first tokens."""
+    def _pass_traps(self, slot: _Slot) -> None:
+        """End the process if the request is poisoned; wait while the gate is closed."""
         if self._poison and POISON_TOKEN in slot.tokens[: slot.num_prompt]:
             die(self._how)
         while self._gate is not None and self._gate.exists():
@@ -93,7 +95,7 @@ class FakeRunner:
 
 
 def die(how: str) -> None:
-    """What a poisoned step does."""
+    """End this process, or stop its work, in one of several ways."""
     match how:
         case "raise":
             raise RuntimeError("the fake model was poisoned")
@@ -104,7 +106,9 @@ def die(how: str) -> None:
         case "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
         case "hang":
-            ctypes.PyDLL(None).sleep(1000)  # as a kernel that never ends: Python's lock is held
+            ctypes.PyDLL(None).sleep(
+                1000
+            )  # holds Python's lock, like a native call that never returns
         case "sleep":
             time.sleep(1000)
         case _:
@@ -112,30 +116,30 @@ def die(how: str) -> None:
 
 
 def _payload(slot: _Slot, start: int, end: int, samples: bool) -> object:
-    """Made-up log-probabilities and hidden states, of what was asked for, from the tokens alone."""
+    """Derive the requested log-probabilities or hidden states from the tokens alone."""
     sampling = slot.sampling
     if sampling.pooling is not None:
         return HiddenPayload(array("f", slot.tokens)) if samples else None
     sampled: tuple[TokenLogprobs, ...] = ()
     prompt: tuple[TokenLogprobs, ...] = ()
     if sampling.logprobs is not None and samples:
-        sampled = (_told(slot.tokens, len(slot.tokens) - 1, sampling.logprobs),)
+        sampled = (_logprobs(slot.tokens, len(slot.tokens) - 1, sampling.logprobs),)
     first = max(1, start)
     if sampling.prompt_logprobs is not None:
         ends = range(first, min(end, slot.num_prompt))
-        prompt = tuple(_told(slot.tokens, at, sampling.prompt_logprobs) for at in ends)
+        prompt = tuple(_logprobs(slot.tokens, at, sampling.prompt_logprobs) for at in ends)
     payload = LogprobsPayload(sampled, first, prompt)
     return None if payload == LogprobsPayload((), first) else payload
 
 
-def _told(tokens: list[int], position: int, count: int) -> TokenLogprobs:
+def _logprobs(tokens: list[int], position: int, count: int) -> TokenLogprobs:
     others = [(tokens[position] + index) % VOCABULARY for index in range(count)]
     values = [-(1 + position) / (1 + index) for index in range(count + 1)]
     return TokenLogprobs(array("i", [tokens[position], *others]), array("f", values), 1)
 
 
-def make(arguments: EngineArguments, wrap: Wrap) -> HostedEngine:
-    """The factory, for `octavo.engine.process`."""
+def make(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:
+    """Build the fake engine: a factory for `octavo.engine.process`."""
     settings = dict(parse_qsl(arguments.model.partition("?")[2]))
     if "fail" in settings:
         raise ValueError(settings["fail"])
@@ -148,4 +152,5 @@ def make(arguments: EngineArguments, wrap: Wrap) -> HostedEngine:
         max_num_batched_tokens=512,
         max_num_seqs=int(settings.get("slots", "64")),
     )
-    return hosted(arguments.model, arguments, wrap, FakeRunner(settings), config, VOCABULARY)
+    runner = FakeRunner(settings)
+    return engine_over_runner(arguments.model, arguments, wrap, runner, config, VOCABULARY)

@@ -1,4 +1,4 @@
-"""`AsyncLLM` over an engine in a process of its own: the same streams, and streams that go on."""
+"""`AsyncLLM` over an engine in its own process: the same streams, which survive its crashes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ import pytest
 from octavo import AsyncLLM, RequestError, RequestOutputKind, SamplingParams
 from octavo.api.outputs import EngineDeadError, RequestOutput
 from octavo.client.client import EngineStartError
-from octavo.client.launcher import ProcessEngine, ProcessLauncher
+from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient
 from octavo.client.restart_policy import Timing
 from octavo.core.config import ConfigError
 from octavo.engine_arguments import EngineArguments
 from tests.api.tiny import make_model
-from tests.client.make import FACTORY, LIMIT
+from tests.client import clients
+from tests.client.clients import FACTORY, LIMIT
 
 LONG = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True)
-ENDLESS = replace(LONG, max_tokens=4000)  # seconds: long enough for whatever ends it before
+ENDLESS = replace(LONG, max_tokens=4000)  # long enough to be ended by something else
 SEEDED = SamplingParams(
     n=2, seed=3, max_tokens=40, ignore_eos=True, output_kind=RequestOutputKind.DELTA
 )
@@ -39,7 +40,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Path:
-    """Open; `fake` gives each request two tokens while the file is there."""
+    """The gate of `fake`: while the file exists, each request gets two tokens."""
     return tmp_path / "gate"
 
 
@@ -60,8 +61,7 @@ def over_fake(directory: Path, settings: str = "step=0.002", timing: Any = None)
 def process_of(engine: AsyncLLM) -> Any:
     client = engine._client
     assert isinstance(client, ProcessClient)
-    assert isinstance(client._engine, ProcessEngine)
-    return client._engine.process
+    return clients.process_of(client)
 
 
 async def collect(engine: AsyncLLM, prompt: Any, sampling: SamplingParams) -> list[RequestOutput]:
@@ -73,7 +73,7 @@ def run(work: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_a_real_model_says_the_same_in_either_process_and_after_its_engine_was_killed(
+def test_a_real_model_gives_the_same_text_inline_and_in_a_killed_process(
     directory: Path,
 ) -> None:
     async def all_streams(engine: AsyncLLM, kills: bool) -> list[tuple[list[str], list[list[int]]]]:
@@ -113,7 +113,7 @@ def test_a_real_model_says_the_same_in_either_process_and_after_its_engine_was_k
         outside.close()
 
 
-def test_texts_and_usage_are_whole_after_a_death(fake: AsyncLLM, gate: Path) -> None:
+def test_text_and_usage_are_complete_after_a_crash(fake: AsyncLLM, gate: Path) -> None:
     async def world() -> None:
         gate.touch()
         stream = fake.generate([1, 2, 3], LONG)
@@ -170,13 +170,13 @@ def test_an_engine_outlives_an_event_loop(fake: AsyncLLM) -> None:
     first = run(collect(fake, [5], LONG))
     loop = asyncio.new_event_loop()
     loop.run_until_complete(anext(fake.generate([5], LONG)))
-    loop.close()  # with a stream open, that nobody will ever read
+    loop.close()  # with an open stream that is never read
     process_of(fake).kill()
     assert run(collect(fake, [5], LONG))[-1].outputs == first[-1].outputs
     assert len(fake._model.table) == 0
 
 
-def test_closing_wakes_whoever_waits(directory: Path) -> None:
+def test_closing_wakes_the_callers_that_wait(directory: Path) -> None:
     engine = over_fake(directory)
     process = process_of(engine)
 
@@ -194,8 +194,8 @@ def test_closing_wakes_whoever_waits(directory: Path) -> None:
     assert process.poll() is not None
 
 
-def test_when_no_engine_can_be_had_every_caller_is_told(directory: Path) -> None:
-    engine = over_fake(directory, timing=Timing(max_barren=2, rest_seconds=0.01))
+def test_every_caller_gets_the_reason_when_no_engine_can_start(directory: Path) -> None:
+    engine = over_fake(directory, timing=Timing(max_failed_engines=2, restart_delay_seconds=0.01))
     client: Any = engine._client
 
     async def world() -> None:
@@ -216,7 +216,7 @@ def test_when_no_engine_can_be_had_every_caller_is_told(directory: Path) -> None
     engine.close()
 
 
-def test_what_cannot_be_had_in_a_process_of_its_own(tmp_path: Path) -> None:
+def test_options_that_an_engine_in_its_own_process_refuses(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="use engine='inline'"):
         AsyncLLM(tmp_path, engine="process", logits_processors={"mine": lambda p, o, x: x})
     with pytest.raises(ConfigError, match="must be 'inline' or 'process'"):

@@ -1,4 +1,4 @@
-"""Events that come at once, joined: every token once and in order, and nothing else lost."""
+"""Merged events: every token once and in order, and nothing else lost."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def test_tokens_of_several_steps_become_one_event() -> None:
     ]
 
 
-def test_what_tells_more_than_tokens_stays_by_itself() -> None:
+def test_an_event_with_more_than_tokens_is_not_merged() -> None:
     first = TokenEvent("a", 0, (5,), stats=STATS)
-    told = TokenEvent("a", 1, (6,), payload=PAYLOAD)
+    payload = TokenEvent("a", 1, (6,), payload=PAYLOAD)
     last = TokenEvent("a", 3, (), "error", message="why")
-    news = [first, told, TokenEvent("a", 2, (7,)), last]
-    assert coalesce(news) == news
+    events = [first, payload, TokenEvent("a", 2, (7,)), last]
+    assert coalesce(events) == events
 
 
-def test_any_events_say_the_same_joined() -> None:
+def test_merging_random_events_loses_nothing() -> None:
     chance = random.Random(0)
     for _ in range(300):
         positions = dict.fromkeys("abc", 0)
@@ -48,9 +48,9 @@ def test_any_events_say_the_same_joined() -> None:
             stats = chance.choice([None, None, STATS])
             events.append(TokenEvent(name, positions[name], tokens, payload=payload, stats=stats))
             positions[name] += len(tokens)
-        told = coalesce(events)
+        merged = coalesce(events)
         for name in "abc":
-            mine, before = ([e for e in each if e.request_id == name] for each in (told, events))
+            mine, before = ([e for e in each if e.request_id == name] for each in (merged, events))
             assert [t for e in mine for t in e.tokens] == [t for e in before for t in e.tokens]
             at = 0
             for event in mine:

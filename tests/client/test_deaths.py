@@ -20,33 +20,34 @@ import pytest
 from octavo.api.outputs import EngineDeadError
 from octavo.client.client import EngineStartError
 from octavo.client.launcher import ProcessLauncher
-from octavo.client.process import ProcessClient, State
+from octavo.client.process import ProcessClient
 from octavo.client.restart_policy import Timing
 from octavo.client.socket_directory import remove_abandoned
+from octavo.client.supervisor import State
 from octavo.core.request import Abort, Pause, Request, Resume
 from octavo.core.stats import RESTART
 from octavo.engine_arguments import EngineArguments
-from tests.client import make
+from tests.client import clients
+from tests.client.clients import Caller, eventually, process_of, request, run, running
 from tests.client.fake_engine import POISON_TOKEN
-from tests.client.make import Caller, eventually, process_of, request, run, running
 from tests.sim.truth import whole_output
 
-# One limit each: an engine that has to wait for a busy machine must not come near the other.
-SHORT_SILENCE = Timing(silence_seconds=1.5, rest_seconds=0.01)
-SHORT_STEPS = Timing(watchdog_seconds=0.3, rest_seconds=0.01)
+# One short limit each: an engine that waits for a busy machine must not come near the other.
+SHORT_SILENCE = Timing(silence_seconds=1.5, restart_delay_seconds=0.01)
+SHORT_STEPS = Timing(watchdog_seconds=0.3, restart_delay_seconds=0.01)
 NUM_KILLS = 10
 
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Path:
-    """Closed: an engine with it gives each request two tokens, and goes on when it is removed."""
+    """A closed gate: an engine gives each request two tokens until the file is removed."""
     path = tmp_path / "gate"
     path.touch()
     return path
 
 
 def check(caller: Caller, *requests: Request) -> None:
-    """Each has been told just what an undisturbed engine says."""
+    """Check that each request got exactly the output of an undisturbed engine."""
     for one in requests:
         tokens, reason = whole_output(one, 4096)
         assert caller.tokens[one.request_id] == tokens, one.request_id
@@ -54,18 +55,18 @@ def check(caller: Caller, *requests: Request) -> None:
 
 
 def test_ten_kills_under_fifty_streams_lose_no_token_and_repeat_none() -> None:
-    """Streams that all end before the tenth are followed by others."""
+    """Streams follow each other until ten kills have happened."""
     seed = random.Random(4)
     with running("step=0.002") as client:
 
         async def kill(caller: Caller, waits: bool) -> None:
-            await eventually(lambda: client._state is State.READY)
-            num_heard = len(caller.events)
-            if waits:  # or engine after engine may be killed before it has given a token
-                await caller.until(lambda: len(caller.events) > num_heard or caller.is_done())
+            await eventually(lambda: client.supervisor.state is State.READY)
+            num_events = len(caller.events)
+            if waits:  # else every engine might be killed before it has produced a token
+                await caller.until(lambda: len(caller.events) > num_events or caller.is_done())
             await asyncio.sleep(seed.random() * 0.12)
             process_of(client).kill()
-            await eventually(lambda: client._state is not State.READY)
+            await eventually(lambda: client.supervisor.state is not State.READY)
 
         async def world() -> None:
             caller = Caller(client)
@@ -82,20 +83,20 @@ def test_ten_kills_under_fifty_streams_lose_no_token_and_repeat_none() -> None:
                     num_kills += 1
                 await caller.all_ended()
                 check(caller, *requests)
-            assert client.restarts.num_restarts == NUM_KILLS
-            told = [end.stats for end in caller.ends.values() if end.stats is not None]
-            assert len(told) == len(caller.ends)
-            assert max(stats.wait_seconds.get(RESTART, 0.0) for stats in told) > 0
-            assert {stats.num_output_tokens for stats in told} == {500}
+            assert client.supervisor.restarts.num_restarts == NUM_KILLS
+            all_stats = [end.stats for end in caller.ends.values() if end.stats is not None]
+            assert len(all_stats) == len(caller.ends)
+            assert max(stats.wait_seconds.get(RESTART, 0.0) for stats in all_stats) > 0
+            assert {stats.num_output_tokens for stats in all_stats} == {500}
 
         run(world)
 
 
 @pytest.mark.parametrize("how", ["abort", "raise", "exit", "hang"])
-def test_a_poisoned_request_fails_alone_and_others_go_on(how: str) -> None:
+def test_a_poisoned_request_fails_alone_and_others_continue(how: str) -> None:
     poison = request("poison", [1, POISON_TOKEN], max_tokens=50)
     others = [request(f"r{index}", [index], max_tokens=60) for index in range(6)]
-    timing = SHORT_SILENCE if how == "hang" else Timing(rest_seconds=0.01)
+    timing = SHORT_SILENCE if how == "hang" else Timing(restart_delay_seconds=0.01)
     with running(f"step=0.002&poison=1&how={how}", timing) as client:
 
         async def world() -> None:
@@ -108,9 +109,9 @@ def test_a_poisoned_request_fails_alone_and_others_go_on(how: str) -> None:
             assert end.message is not None
             assert "this request ended the engine" in end.message
             assert len(caller.tokens["poison"]) == 2
-            # Two more tries, and one engine for the rest. What is only slow may be taken for one
-            # that hangs, and replaced as well.
-            num_restarts = client.restarts.num_restarts
+            # Two more tries, and one engine for the rest. A slow engine may be mistaken for one
+            # that hangs, and be replaced as well.
+            num_restarts = client.supervisor.restarts.num_restarts
             assert num_restarts == 3 or (how == "hang" and num_restarts > 3)
             late = request("late")
             caller.send(late)
@@ -133,15 +134,15 @@ def test_a_stopped_engine_is_silent_and_replaced(gate: Path) -> None:
             gate.unlink()
             await caller.all_ended()
             check(caller, one)
-            assert client.restarts.num_restarts == 1
+            assert client.supervisor.restarts.num_restarts == 1
 
         run(world)
 
 
-def test_a_step_without_end_is_ended_by_the_watchdog_with_its_stacks_in_the_log(
+def test_the_watchdog_ends_a_step_without_end_and_logs_its_stacks(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """The pulse goes on, since this step holds no lock; the facts it tells are what counts."""
+    """Heartbeats continue, since this step holds no lock; they report no progress."""
     poison = request("poison", [POISON_TOKEN])
     with running("poison=1&how=sleep", SHORT_STEPS) as client:
 
@@ -161,13 +162,13 @@ def test_a_step_without_end_is_ended_by_the_watchdog_with_its_stacks_in_the_log(
 
 def test_an_engine_that_cannot_start_says_why() -> None:
     with pytest.raises(EngineStartError, match=r"^no such model: look for another$"):
-        make.start("fail=no such model: look for another")
+        clients.start("fail=no such model: look for another")
     with pytest.raises(EngineStartError, match="did not start: its process ended with exit code 7"):
-        make.start("crash=exit")
+        clients.start("crash=exit")
 
 
-def test_a_crash_loop_ends_with_a_clear_error_for_everybody() -> None:
-    timing = Timing(max_barren=4, rest_seconds=0.01)
+def test_a_crash_loop_ends_with_a_clear_error_for_every_caller() -> None:
+    timing = Timing(max_failed_engines=4, restart_delay_seconds=0.01)
     with running("step=0.05", timing) as client:
 
         async def world() -> None:
@@ -180,7 +181,7 @@ def test_a_crash_loop_ends_with_a_clear_error_for_everybody() -> None:
             assert "exit code 7" in str(caller.death)
             with pytest.raises(EngineDeadError, match="4 engines in a row"):
                 client.send([request("late")])
-            client.send([Abort("r")])  # whoever cleans up is not disturbed
+            client.send([Abort("r")])  # cleaning up raises no error
 
         run(world)
 
@@ -194,7 +195,7 @@ def test_requests_aborts_and_commands_while_there_is_no_engine() -> None:
             caller.send(old)
             await caller.some_tokens("old")
             process_of(client).kill()
-            await eventually(lambda: client._state is not State.READY)
+            await eventually(lambda: client.supervisor.state is not State.READY)
             caller.send(gone, Pause(), Abort("gone"), late)
             await caller.until(lambda: "gone" in caller.ends)
             assert caller.ends["gone"].finish_reason == "abort"
@@ -207,7 +208,7 @@ def test_requests_aborts_and_commands_while_there_is_no_engine() -> None:
         run(world)
 
 
-def test_an_abort_that_its_engine_did_not_live_to_answer() -> None:
+def test_an_abort_that_the_engine_did_not_answer_before_it_ended() -> None:
     with running("step=0.01") as client:
 
         async def world() -> None:
@@ -225,30 +226,30 @@ def test_an_abort_that_its_engine_did_not_live_to_answer() -> None:
 
 PARENT = """
 import sys
-from tests.client import make
-client = make.start("step=0.01")
-print(make.process_of(client).pid, client._launcher.path, flush=True)
+from tests.client import clients
+client = clients.start("step=0.01")
+print(clients.process_of(client).pid, client.supervisor.launcher.path, flush=True)
 sys.stdin.read()
 """
 
 
 @pytest.fixture
 def sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where they are: whoever starts an engine elsewhere just then does not tidy up here."""
+    """The sockets' directory: engines that other tests start do not tidy up there."""
     with tempfile.TemporaryDirectory() as name:  # pytest's own can be too long for a socket
         monkeypatch.setenv("XDG_RUNTIME_DIR", name)
         yield Path(name)
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
-def test_a_front_end_that_is_killed_takes_its_engine_along(sockets: Path, in_thread: bool) -> None:
+def test_an_engine_ends_with_its_killed_front_end(sockets: Path, in_thread: bool) -> None:
     program = PARENT
-    if in_thread:  # the kernel's signal would come too early there: the pulse looks after it
+    if in_thread:  # the kernel's signal would come too early there: the heartbeat thread watches
         program = PARENT.replace(
-            'client = make.start("step=0.01")',
+            'client = clients.start("step=0.01")',
             "from concurrent.futures import ThreadPoolExecutor\n"
             "with ThreadPoolExecutor() as pool:\n"
-            '    client = pool.submit(make.start, "step=0.01").result()',
+            '    client = pool.submit(clients.start, "step=0.01").result()',
         )
     root = Path(__file__).parent.parent.parent
     with subprocess.Popen(
@@ -264,7 +265,7 @@ def test_a_front_end_that_is_killed_takes_its_engine_along(sockets: Path, in_thr
         parent.kill()
         parent.wait()
     asyncio.run(eventually(lambda: not _is_alive(int(pid))))
-    assert Path(path).exists()  # nobody was there to tidy up
+    assert Path(path).exists()  # no process was left to tidy up
     assert Path(path).parents[1] == sockets
     remove_abandoned(sockets)
     assert not Path(path).parent.exists()
@@ -280,8 +281,8 @@ def _is_alive(pid: int) -> bool:
 
 def test_the_socket_is_private_and_nothing_is_left_after_close() -> None:
     threads, files = threading.active_count(), _open_files()
-    client = make.start()
-    launcher = client._launcher
+    client = clients.start()
+    launcher = client.supervisor.launcher
     assert isinstance(launcher, ProcessLauncher)
     path, process = launcher.path, process_of(client)
     assert path.stat().st_mode & 0o777 == 0o600
@@ -305,17 +306,17 @@ def test_the_socket_is_private_and_nothing_is_left_after_close() -> None:
 
 
 def test_closing_from_another_thread() -> None:
-    client = make.start()
+    client = clients.start()
 
     async def world() -> None:
         Caller(client)
         await asyncio.to_thread(client.close)
-        assert client._state is State.OVER
+        assert client.supervisor.state is State.CLOSED
 
     run(world)
 
 
-def test_an_engine_that_speaks_nonsense_is_replaced(gate: Path) -> None:
+def test_an_engine_that_breaks_the_protocol_is_replaced(gate: Path) -> None:
     one = request("r", max_tokens=100)
     with running(f"gate={gate}") as client:
 
@@ -323,12 +324,12 @@ def test_an_engine_that_speaks_nonsense_is_replaced(gate: Path) -> None:
             caller = Caller(client)
             caller.send(one)
             await caller.some_tokens("r")
-            assert client._up is not None
-            client._up._num_received += 1  # as if a frame had been lost
+            assert client.supervisor.run is not None
+            client.supervisor.run.reader._num_read += 1  # as if a frame had been lost
             gate.unlink()
             await caller.all_ended()
             check(caller, one)
-            assert client.restarts.num_restarts == 1
+            assert client.supervisor.restarts.num_restarts == 1
 
         run(world)
 
@@ -336,31 +337,31 @@ def test_an_engine_that_speaks_nonsense_is_replaced(gate: Path) -> None:
 def _open_files() -> set[str]:
     found = set()
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # the listing's own
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
             found.add(os.readlink(f"/proc/self/fd/{name}"))
     return found
 
 
 def test_a_client_may_be_closed_before_it_was_attached() -> None:
-    client = make.start()
+    client = clients.start()
     assert isinstance(client, ProcessClient)
     process = process_of(client)
     client.close()
     assert process.poll() is not None
 
 
-def test_an_engine_that_was_launched_is_waited_for_later_or_ended() -> None:
+def test_a_launched_engine_can_be_awaited_or_closed() -> None:
     arguments = EngineArguments(model="fake?")
-    client = ProcessClient(arguments, ProcessLauncher(make.FACTORY))
+    client = ProcessClient(arguments, ProcessLauncher(clients.FACTORY))
     client.launch()
     process = process_of(client)
     client.start()
     assert process_of(client) is process
     assert client.is_well()
     client.close()
-    other = ProcessClient(arguments, ProcessLauncher(make.FACTORY))
+    other = ProcessClient(arguments, ProcessLauncher(clients.FACTORY))
     other.launch()
-    process, path = process_of(other), other._launcher.path  # type: ignore[attr-defined]
+    process, path = process_of(other), other.supervisor.launcher.path  # type: ignore[attr-defined]
     other.close()
     assert process.poll() is not None
     assert not path.parent.exists()

@@ -1,4 +1,4 @@
-"""Directories of sockets: private, removed at the end, and by the next process after a kill."""
+"""Socket directories: private, removed at the end, or after a kill by the next process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from octavo.client.socket_directory import PREFIX, SocketDirectory, remove_aband
 
 @pytest.fixture
 def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where they are made; pytest's own directories can be too long for a socket."""
+    """A directory for the directories; pytest's own path can be too long for a socket."""
     with tempfile.TemporaryDirectory() as name:
         monkeypatch.setenv("XDG_RUNTIME_DIR", name)
         yield Path(name)
@@ -30,7 +30,7 @@ sys.stdin.read()
 """
 
 
-def test_one_in_use_stays_and_one_left_behind_goes(parent: Path) -> None:
+def test_a_directory_in_use_stays_and_an_abandoned_one_goes(parent: Path) -> None:
     own = SocketDirectory()
     assert own.path.stat().st_mode & 0o777 == 0o700
     with subprocess.Popen(
@@ -45,7 +45,7 @@ def test_one_in_use_stays_and_one_left_behind_goes(parent: Path) -> None:
         assert other.exists()
         holder.kill()
         holder.wait()
-    third = SocketDirectory()  # whoever starts next tidies up
+    third = SocketDirectory()  # the next one tidies up
     assert not other.exists()
     assert own.path.exists()
     for each in (own, third, third):
@@ -70,7 +70,7 @@ def test_nothing_else_is_touched(parent: Path) -> None:
     remove_abandoned(parent / "not there")
 
 
-def test_another_users_is_left_alone(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_directory_of_another_user_stays(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (parent / f"{PREFIX}theirs").mkdir()
     uid = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
@@ -78,29 +78,29 @@ def test_another_users_is_left_alone(parent: Path, monkeypatch: pytest.MonkeyPat
     assert list(parent.iterdir())
 
 
-def test_one_that_was_swept_before_it_was_locked_is_made_again(
+def test_a_directory_that_was_removed_before_it_was_locked_is_made_again(
     parent: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the making and the locking somebody else takes it for abandoned."""
-    from octavo.client import socket_directory as private_directory
+    """Another process may take a directory for abandoned before it is locked."""
+    from octavo.client import socket_directory
 
-    lock = private_directory._lock
-    swept: list[Path] = []
+    lock = socket_directory._lock
+    removed: list[Path] = []
 
     def late(path: Path) -> int:
-        if not swept:
-            swept.append(path)
+        if not removed:
+            removed.append(path)
             path.rmdir()
         return lock(path)
 
-    monkeypatch.setattr(private_directory, "_lock", late)
+    monkeypatch.setattr(socket_directory, "_lock", late)
     made = SocketDirectory()
     assert made.path.exists()
-    assert made.path != swept[0]
+    assert made.path != removed[0]
     made.close()
 
 
-def test_a_path_that_is_too_long_for_a_socket_is_told(
+def test_a_path_that_is_too_long_for_a_socket_is_refused(
     parent: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = parent / ("x" * 90)

@@ -1,4 +1,4 @@
-"""The memory that is predicted is the memory that is taken."""
+"""The predicted memory is the memory that is taken, and settings that do not fit are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from octavo import resolve as resolving
 from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.torch import attention, footprint
 from octavo.core.config import ConfigError
-from octavo.engine.build import start_local_engine
+from octavo.engine.build import build_engine
 from octavo.engine_arguments import EngineArguments
 from octavo.loader.source import resolve as resolve_source
 from octavo.models.footprint import tensor_sizes
@@ -65,7 +65,7 @@ def test_weights_take_what_was_predicted(
     arguments = EngineArguments(
         str(directory), backend=backend, dtype=dtype, cpu_weights=cpu_weights
     )
-    engine = start_local_engine(arguments)
+    engine = build_engine(arguments)
     bill = engine.config.bill
     assert bill.weights_bytes == engine.facts.memory_bytes["weights"]
     assert "measured (+0.0 %)" in caplog.text
@@ -81,7 +81,7 @@ def test_nothing_is_read_for_the_bill(directory: Path, monkeypatch: pytest.Monke
     def refuse(*_: object) -> None:
         raise AssertionError("a weight was read")
 
-    # What is stored as rows is looked at where it lies in the file, and no page of it is read.
+    # Stored rows are mapped from the file, and no page of them is read.
     monkeypatch.setattr("octavo.models.checkpoint_weights.CheckpointWeights.read", refuse)
     monkeypatch.setattr("octavo.loader.checkpoint.Checkpoint.read_float32", refuse)
     make_bill(EngineArguments(str(directory), backend="torch"), opened, place_layers(opened.model))
@@ -134,14 +134,14 @@ def test_int8_kv_takes_a_byte_a_number_and_a_scale_a_head(directory: Path) -> No
     asked = EngineArguments(str(directory), backend="native", kv_cache_dtype="int8")
     cells = 2 * layout.num_buffers * 16 * layout.kv_heads
     assert make_bill(asked, opened, layout).block_bytes == cells * (layout.head_dim + 4)
-    assert start_local_engine(asked).core.scheduler.config.num_blocks > 1
+    assert build_engine(asked).core.scheduler.config.num_blocks > 1
     for refused in ({"backend": "torch"}, {"dtype": "float32", "backend": "native"}):
         wrong: Any = refused
         with pytest.raises(ConfigError, match="kv_cache_dtype='int8' is something"):
             make_bill(replace(asked, **wrong), opened, layout)
 
 
-def test_other_weights_are_refused_where_they_could_not_be_kept(directory: Path) -> None:
+def test_quantised_weights_are_refused_where_the_backend_cannot_keep_them(directory: Path) -> None:
     opened = opened_model(directory)
     layout = place_layers(opened.model)
     asked = EngineArguments(str(directory), backend="native", cpu_weights="int8")
@@ -152,7 +152,7 @@ def test_other_weights_are_refused_where_they_could_not_be_kept(directory: Path)
             make_bill(replace(asked, **wrong), opened, layout)
 
 
-def test_a_number_of_threads_is_not_passed_over_in_silence(directory: Path) -> None:
+def test_a_number_of_threads_is_not_ignored_silently(directory: Path) -> None:
     opened = opened_model(directory)
     layout = place_layers(opened.model)
     asked = EngineArguments(str(directory), backend="native", num_threads=2)
@@ -166,7 +166,7 @@ def test_a_number_of_threads_is_not_passed_over_in_silence(directory: Path) -> N
 def test_the_slow_backend_is_not_taken_quietly(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Told at the level that everybody sees; who asked for it knows."""
+    """The log warns of it, unless the user has chosen that backend."""
     caplog.set_level(logging.WARNING, "octavo")
     opened = opened_model(directory)
     layout = place_layers(opened.model)
@@ -178,25 +178,25 @@ def test_the_slow_backend_is_not_taken_quietly(
     assert "block_size=4 is not a multiple of 16" in caplog.text
 
 
-def test_a_cache_too_small_for_a_token_is_refused_and_a_small_one_told(
+def test_a_cache_too_small_for_a_token_is_refused_and_a_small_one_is_logged(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "octavo")
     opened = opened_model(directory)
     layout = place_layers(opened.model)
     few = EngineArguments(str(directory), num_gpu_blocks_override=2)
-    engine = start_local_engine(few)
+    engine = build_engine(few)
     assert engine.facts.longest_tokens == 17  # the last token's KV is never needed
-    assert "a sequence can have 17 tokens, its prompt among them, and not the 128" in caplog.text
+    assert "a sequence can have 17 tokens, including its prompt, instead of the 128" in caplog.text
     caplog.clear()
-    start_local_engine(replace(few, max_model_len=17))
+    build_engine(replace(few, max_model_len=17))
     assert not caplog.text
     windowed = replace(layout, windows=(None, 32))
     with pytest.raises(ConfigError, match=r"override=2 leaves no .* token: .*; give 3 at least"):
         resolve(few, opened, windowed)
 
 
-def test_weights_that_are_quantised_already_are_kept_so_and_told(
+def test_weights_that_are_quantised_already_stay_so_with_a_warning(
     directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "octavo")
@@ -217,7 +217,7 @@ def test_weights_that_are_quantised_already_are_kept_so_and_told(
 def test_an_instruction_set_that_is_not_there_is_refused_in_the_same_words(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the model is loaded, and by the backend where nobody has looked before."""
+    """The check before loading and the backend's own check raise the same message."""
     opened = opened_model(directory)
     words = "the instruction set 'sse9' is not one .* choose one of .*scalar.*OCTAVO_CPU_ISA"
     monkeypatch.setenv("OCTAVO_CPU_ISA", "sse9")
@@ -227,7 +227,7 @@ def test_an_instruction_set_that_is_not_there_is_refused_in_the_same_words(
         NativeBackend(NativeOptions(instruction_set="sse9"))
 
 
-def test_embeddings_that_are_means_have_rooms_for_all_rows(directory: Path) -> None:
+def test_mean_embeddings_reserve_memory_for_all_rows(directory: Path) -> None:
     opened = opened_model(directory)
     layout = place_layers(opened.model)
 

@@ -1,7 +1,7 @@
-"""A step for which there is no memory: who is harmed, and what everybody is told.
+"""A step for which there is no memory: which requests fail, and with which error.
 
-Inline the engine is broken and says so to all; in a process of its own another takes its place,
-and the request that asks for too much fails alone.
+An inline engine is broken, and every caller gets the error. An engine in its own process is
+replaced, and only the request that needs too much memory fails.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient
 from octavo.engine_arguments import EngineArguments
 from tests.api.tiny import make_model
-from tests.client.make import LIMIT
+from tests.client.clients import LIMIT
 from tests.engine import short_memory as short
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
@@ -52,10 +52,10 @@ async def tokens_of(engine: AsyncLLM, prompt: list[int]) -> list[int]:
 
 
 @pytest.mark.usefixtures("is_short")
-def test_a_call_raises_it_and_the_llm_says_that_it_is_broken(directory: Path) -> None:
+def test_a_call_raises_it_and_later_calls_say_that_the_llm_is_broken(directory: Path) -> None:
     with LLM(directory, **OPTIONS) as llm:
         assert len(llm.generate(SHORT, GREEDY)) == 3
-        with pytest.raises(MemoryError, match=short.TOLD):
+        with pytest.raises(MemoryError, match=short.MESSAGE):
             llm.generate([*SHORT, LONG], GREEDY)
         with pytest.raises(EngineDeadError, match="make a new LLM") as raised:
             llm.generate(SHORT, GREEDY)
@@ -63,16 +63,16 @@ def test_a_call_raises_it_and_the_llm_says_that_it_is_broken(directory: Path) ->
 
 
 @pytest.mark.usefixtures("is_short")
-def test_everybody_who_waits_inline_is_told_why(directory: Path) -> None:
+def test_every_inline_caller_gets_the_reason(directory: Path) -> None:
     engine = AsyncLLM(directory, **OPTIONS)
 
     async def world() -> None:
         asked = [tokens_of(engine, prompt) for prompt in (*SHORT, LONG)]
-        for told in await asyncio.gather(*asked, return_exceptions=True):
-            assert isinstance(told, EngineDeadError)
-            assert f"MemoryError: {short.TOLD}" in str(told)
+        for error in await asyncio.gather(*asked, return_exceptions=True):
+            assert isinstance(error, EngineDeadError)
+            assert f"MemoryError: {short.MESSAGE}" in str(error)
         assert not engine.is_well()
-        with pytest.raises(EngineDeadError, match=short.TOLD):
+        with pytest.raises(EngineDeadError, match=short.MESSAGE):
             await tokens_of(engine, SHORT[0])
 
     try:
@@ -82,7 +82,7 @@ def test_everybody_who_waits_inline_is_told_why(directory: Path) -> None:
 
 
 @pytest.mark.slow
-def test_in_a_process_of_its_own_only_what_asks_for_too_much_fails(directory: Path) -> None:
+def test_in_its_own_process_only_the_request_that_needs_too_much_fails(directory: Path) -> None:
     with LLM(directory, **OPTIONS) as llm:
         expected = [output.outputs[0].token_ids for output in llm.generate(SHORT, GREEDY)]
     arguments = EngineArguments(str(directory), **OPTIONS)
@@ -92,11 +92,11 @@ def test_in_a_process_of_its_own_only_what_asks_for_too_much_fails(directory: Pa
 
     async def world() -> None:
         asked = [tokens_of(engine, prompt) for prompt in (*SHORT, LONG)]
-        *told, failed = await asyncio.gather(*asked, return_exceptions=True)
-        assert told == expected
+        *outputs, failed = await asyncio.gather(*asked, return_exceptions=True)
+        assert outputs == expected
         assert isinstance(failed, FailedRequestError)
         assert failed.reason == "error"
-        assert f"MemoryError: {short.TOLD}" in str(failed)
+        assert f"MemoryError: {short.MESSAGE}" in str(failed)
         assert await tokens_of(engine, SHORT[0]) == expected[0]
 
     try:

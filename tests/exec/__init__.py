@@ -1,1 +1,1 @@
-"""Tests of what carries plans to workers."""
+"""Tests of the executors, which carry plans to the runner."""

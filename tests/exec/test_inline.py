@@ -1,4 +1,4 @@
-"""The inline executor: at once, in order, and what goes wrong is not hidden."""
+"""The inline executor: it runs plans at once and in order, and hides no error."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from octavo.exec.inline import InlineExecutor
 
 
 class Runner:
-    """Answers each plan with its number."""
+    """A runner that returns the number of each plan."""
 
     def __init__(self) -> None:
         self.ran: list[int] = []
@@ -36,10 +36,10 @@ def test_plans_run_when_submitted_and_results_come_in_order() -> None:
 
 
 def test_waiting_for_nothing_is_a_mistake() -> None:
-    with pytest.raises(AssertionError, match="waiting for a result of no plan"):
+    with pytest.raises(AssertionError, match="no submitted plan"):
         InlineExecutor(Runner()).collect(wait=True)
 
 
-def test_a_dead_runner_is_not_survived() -> None:
+def test_an_error_of_the_runner_is_raised() -> None:
     with pytest.raises(MemoryError):
         InlineExecutor(Runner()).submit(make_plan(13))

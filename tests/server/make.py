@@ -18,7 +18,7 @@ from octavo.server.http.route import Route
 from octavo.server.lifecycle import Lifecycle
 from octavo.server.routes import ROUTES
 from octavo.server.server import Server
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 from tests.server.engine import FakeEngine
 
 LIMIT = 300.0  # seconds for whatever a test waits for; never part of a verdict
@@ -27,8 +27,8 @@ LIMIT = 300.0  # seconds for whatever a test waits for; never part of a verdict
 class Client(httpx.AsyncClient):
     """An httpx client with the application at hand."""
 
-    def __init__(self, server: Server, routes: Any = ROUTES, *, guards: bool = True) -> None:
-        self.application = Application(server, routes, guards=guards)
+    def __init__(self, server: Server, routes: Any = ROUTES, *, checks_access: bool = True) -> None:
+        self.application = Application(server, routes, checks_access=checks_access)
         transport = httpx.ASGITransport(self.application)
         super().__init__(transport=transport, base_url="http://localhost")
         self.server = server
@@ -51,7 +51,7 @@ async def serving(
 ) -> AsyncIterator[Client]:
     """Without a socket: the application is called as ASGI has it."""
     engine = engine or FakeEngine(directory)
-    server = Server(engine, ServerConfig(**options))
+    server = Server(engine, ServerSettings(**options))
     async with Client(server) as client:
         try:
             yield client
@@ -80,7 +80,7 @@ def listening(
     life: list[Lifecycle] = []
 
     async def main() -> None:
-        server = Server(engine, ServerConfig(port=0, **options))
+        server = Server(engine, ServerSettings(port=0, **options))
         life.append(Lifecycle(server, handles_signals=False))
         await life[0].run(lambda _: ready.set())
 

@@ -20,7 +20,7 @@ pytest.importorskip("torch")
 def process(llm: AsyncLLM) -> Any:
     """The engine's, of this moment."""
     client: Any = llm._client
-    return client._engine.process
+    return client.supervisor.run.process.popen
 
 
 @pytest.mark.slow

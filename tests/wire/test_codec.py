@@ -1,4 +1,4 @@
-"""Whatever may cross crosses unchanged; whatever is no message is an error and nothing worse."""
+"""Messages arrive unchanged; bytes that are not a message are an error and nothing worse."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from octavo.wire.codec import (
 )
 from octavo.wire.facts import EngineFacts
 from octavo.wire.message_types import (
-    Add,
-    Command,
-    DownFrame,
-    Drop,
-    Failed,
-    Hello,
-    News,
-    Pulse,
-    Ready,
-    Start,
-    UpFrame,
+    AbortRequests,
+    AddRequests,
+    EngineCommand,
+    EngineFailed,
+    EngineReady,
+    FromEngineFrame,
+    Heartbeat,
+    ProcessStarted,
+    StartEngine,
+    StepOutput,
+    ToEngineFrame,
     WireError,
     WireEvent,
-    decode_down,
-    decode_up,
+    decode_from_engine,
+    decode_to_engine,
     encode,
 )
 
@@ -96,7 +96,7 @@ REQUESTS = st.builds(
 
 
 @st.composite
-def told(draw: Any) -> TokenLogprobs:
+def token_logprobs(draw: Any) -> TokenLogprobs:
     tokens = draw(ids(min_size=1, max_size=5))
     values = draw(st.lists(st.floats(width=32), min_size=len(tokens), max_size=len(tokens)))
     return TokenLogprobs(tokens, array("f", values), draw(NATURAL))
@@ -105,9 +105,9 @@ def told(draw: Any) -> TokenLogprobs:
 PAYLOADS = st.one_of(
     st.builds(
         LogprobsPayload,
-        st.lists(told(), max_size=3).map(tuple),
+        st.lists(token_logprobs(), max_size=3).map(tuple),
         NATURAL,
-        st.lists(told(), max_size=3).map(tuple),
+        st.lists(token_logprobs(), max_size=3).map(tuple),
     ),
     st.lists(st.floats(width=32), max_size=9).map(lambda v: HiddenPayload(array("f", v))),
 )
@@ -134,7 +134,7 @@ EVENTS = st.builds(
 
 
 def bits(value: Any) -> Any:
-    """Equal for equal bits, so that NaN is no special case."""
+    """Convert a value into one that is equal for equal bits, even if it holds NaN."""
     if isinstance(value, array):
         return value.typecode, value.tobytes()
     if isinstance(value, float):
@@ -150,16 +150,16 @@ def bits(value: Any) -> Any:
 def test_a_request_arrives_as_it_was(request: Request, epoch: int) -> None:
     parent = None if request.parent_id is None else int(request.parent_id)
     wire = request_to_wire(request, int(request.request_id), parent)
-    frame = decode_down(encode(DownFrame(epoch, 3, Add((wire,)))))
+    frame = decode_to_engine(encode(ToEngineFrame(epoch, 3, AddRequests((wire,)))))
     assert (frame.epoch, frame.number) == (epoch, 3)
-    assert isinstance(frame.message, Add)
+    assert isinstance(frame.message, AddRequests)
     assert request_from_wire(frame.message.requests[0]) == request
 
 
 @given(EVENTS)
 def test_an_event_arrives_as_it_was(event: TokenEvent) -> None:
-    frame = decode_up(encode(UpFrame(1, 2, News((event_to_wire(event),)))))
-    assert isinstance(frame.message, News)
+    frame = decode_from_engine(encode(FromEngineFrame(1, 2, StepOutput((event_to_wire(event),)))))
+    assert isinstance(frame.message, StepOutput)
     assert bits(event_from_wire(frame.message.events[0], event.request_id)) == bits(event)
 
 
@@ -181,58 +181,65 @@ FACTS = EngineFacts(
     {"weights": 1 << 40},
     (("load", 0.5),),
 )
-WHOLE_MESSAGES: list[DownFrame | UpFrame] = [
-    DownFrame(1, 0, Start(EngineArguments(model="x", dtype="bfloat16", max_model_len=7), 20)),
-    DownFrame(1, 1, Drop((1, 2, 2**63 - 1))),
-    *(DownFrame(1, 2, Command(verb)) for verb in ("pause", "resume", "reset_prefix_cache")),
-    UpFrame(9, 0, Hello()),
-    UpFrame(9, 1, Ready(FACTS)),
-    UpFrame(9, 2, Failed("it is full", True)),
-    UpFrame(9, 3, News((), EngineSnapshot(1.5, 3, num_finished={"stop": 2}, recent=(STEP,)))),
-    UpFrame(9, 4, Pulse(5, 0.25, 512)),
+WHOLE_MESSAGES: list[ToEngineFrame | FromEngineFrame] = [
+    ToEngineFrame(1, 0, StartEngine(EngineArguments(model="x", seed=7), 20, {"seed": "--seed"})),
+    ToEngineFrame(1, 1, AbortRequests((1, 2, 2**63 - 1))),
+    *(
+        ToEngineFrame(1, 2, EngineCommand(verb))
+        for verb in ("pause", "resume", "reset_prefix_cache")
+    ),
+    FromEngineFrame(9, 0, ProcessStarted()),
+    FromEngineFrame(9, 1, EngineReady(FACTS)),
+    FromEngineFrame(9, 2, EngineFailed("it is full", True)),
+    FromEngineFrame(
+        9, 3, StepOutput((), EngineSnapshot(1.5, 3, num_finished={"stop": 2}, recent=(STEP,)))
+    ),
+    FromEngineFrame(9, 4, Heartbeat(5, 0.25, 512)),
 ]
 
 
 @pytest.mark.parametrize("frame", WHOLE_MESSAGES, ids=lambda frame: type(frame.message).__name__)
-def test_every_other_message_arrives_as_it_was(frame: DownFrame | UpFrame) -> None:
-    decode = decode_down if isinstance(frame, DownFrame) else decode_up
+def test_every_other_message_arrives_as_it_was(frame: ToEngineFrame | FromEngineFrame) -> None:
+    decode = decode_to_engine if isinstance(frame, ToEngineFrame) else decode_from_engine
     assert decode(encode(frame)) == frame
 
 
-def test_every_sampling_parameter_crosses_but_those_of_text_alone() -> None:
-    crossing = {item.name for item in msgspec.structs.fields(messages.WireSampling)}
-    assert {item.name for item in fields(SamplingParams)} - crossing == {"stop", "bad_words"}
+def test_every_sampling_parameter_is_sent_but_those_that_concern_only_text() -> None:
+    sent = {item.name for item in msgspec.structs.fields(messages.WireSampling)}
+    assert {item.name for item in fields(SamplingParams)} - sent == {"stop", "bad_words"}
     words = SamplingParams(stop=("\ud800",), bad_words=("\udfff",))  # never sent, so never wrong
     request = Request("1", array("i", [1]), words, 0.0)
-    frame = decode_down(encode(DownFrame(1, 0, Add((request_to_wire(request, 1, None),)))))
-    assert isinstance(frame.message, Add)
+    frame = decode_to_engine(
+        encode(ToEngineFrame(1, 0, AddRequests((request_to_wire(request, 1, None),))))
+    )
+    assert isinstance(frame.message, AddRequests)
     plain = replace(words, stop=(), bad_words=())
     assert request_from_wire(frame.message.requests[0]).sampling == plain
 
 
-def test_a_function_does_not_cross_and_the_error_says_what_to_do() -> None:
+def test_a_function_cannot_be_sent_and_the_error_says_what_to_do() -> None:
     sampling = SamplingParams(logits_processors=(lambda prompt, output, logits: logits,))
     with pytest.raises(WireError, match="engine='inline'"):
         request_to_wire(Request("1", array("i", [1]), sampling, 0.0), 1, None)
 
 
-def test_what_cannot_be_written_is_an_error() -> None:
+def test_a_message_that_cannot_be_encoded_is_an_error() -> None:
     request = Request("1", array("i", [1]), SamplingParams(), 0.0, cache_scope="\ud800")
-    with pytest.raises(WireError, match="cannot be written"):
-        encode(DownFrame(1, 0, Add((request_to_wire(request, 1, None),))))
-    with pytest.raises(WireError, match="no message carries a str"):
+    with pytest.raises(WireError, match="cannot be encoded"):
+        encode(ToEngineFrame(1, 0, AddRequests((request_to_wire(request, 1, None),))))
+    with pytest.raises(WireError, match="a payload of type str cannot be sent"):
         event_to_wire(TokenEvent("1", 0, (), payload="text"))
 
 
-def test_a_frame_has_a_largest_size_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_have_a_maximum_size_in_both_directions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "MAX_FRAME_BYTES", 1000)
-    with pytest.raises(WireError, match=r"a message of .* bytes; at most 1000"):
-        encode(UpFrame(1, 0, Failed("x" * 2000, True)))
-    with pytest.raises(WireError, match="a frame of 1001 bytes"):
-        decode_up(b"\x00" * 1001)
+    with pytest.raises(WireError, match=r"the message has .* bytes; at most 1000"):
+        encode(FromEngineFrame(1, 0, EngineFailed("x" * 2000, True)))
+    with pytest.raises(WireError, match="the frame has 1001 bytes"):
+        decode_from_engine(b"\x00" * 1001)
 
 
-# what is no message
+# bytes that are not a message
 
 
 def _samples() -> list[bytes]:
@@ -240,8 +247,8 @@ def _samples() -> list[bytes]:
     payload = LogprobsPayload((TokenLogprobs(array("i", [1]), array("f", [-1.0]), 1),), 0)
     event = TokenEvent("7", 0, (1,), "stop", 1, "why", payload, RequestStats(1.0, 2, 3.0))
     frames = [
-        DownFrame(1, 0, Add((request_to_wire(request, 7, None),))),
-        UpFrame(1, 0, News((event_to_wire(event),))),
+        ToEngineFrame(1, 0, AddRequests((request_to_wire(request, 7, None),))),
+        FromEngineFrame(1, 0, StepOutput((event_to_wire(event),))),
         *WHOLE_MESSAGES,
     ]
     return [encode(frame) for frame in frames]
@@ -251,14 +258,14 @@ SAMPLES = _samples()
 
 
 def digest(data: bytes) -> None:
-    """Take it as both ends would; only a WireError may come of it."""
-    for decode in (decode_down, decode_up):
+    """Decode bytes as both ends would; the only possible error is a WireError."""
+    for decode in (decode_to_engine, decode_from_engine):
         try:
             message = decode(data).message
-            if isinstance(message, Add):
+            if isinstance(message, AddRequests):
                 for request in message.requests:
                     request_from_wire(request)
-            if isinstance(message, News):
+            if isinstance(message, StepOutput):
                 for event in message.events:
                     event_from_wire(event, "7")
         except WireError:
@@ -290,7 +297,7 @@ def test_a_damaged_frame_is_an_error_or_a_message_and_nothing_worse(data: st.Dat
 @pytest.mark.parametrize("sample", SAMPLES, ids=range(len(SAMPLES)))
 def test_a_truncated_frame_is_an_error_wherever_it_is_cut(sample: bytes) -> None:
     for length in range(len(sample)):
-        for decode in (decode_down, decode_up):
+        for decode in (decode_to_engine, decode_from_engine):
             with pytest.raises(WireError):
                 decode(sample[:length])
 
@@ -300,28 +307,28 @@ def test_a_truncated_frame_is_an_error_wherever_it_is_cut(sample: bytes) -> None
     [
         b"\x91" * 100_000,  # arrays in arrays
         b"\x81\xa1a" * 100_000,  # maps in maps
-        b"\xdd\xff\xff\xff\xff",  # an array of four thousand million
+        b"\xdd\xff\xff\xff\xff",  # an array of four billion items
         b"\xdb\xff\xff\xff\xff",  # a string as long
         b"\x93\x01\x00\x93\x03\xdd\xff\xff\xff\xff",
         b"\x93\xc0\x00\x91\x00",  # no epoch
         b"\x93\x01\xff\x91\x00",  # frame -1
         b"\x93\x01\x00\x91\x63",  # message 99
-        b"\x93\x01\x00\x92\x00\x00",  # more fields than a Hello has
+        b"\x93\x01\x00\x92\x00\x00",  # more fields than a ProcessStarted has
         b"\xc7\x04\x05abcd",  # an extension
         b"",
     ],
     ids=range(11),
 )
 def test_hostile_frames_are_errors(data: bytes) -> None:
-    for decode in (decode_down, decode_up):
+    for decode in (decode_to_engine, decode_from_engine):
         with pytest.raises(WireError):
             decode(data)
 
 
-def test_token_ids_and_probabilities_are_looked_at() -> None:
+def test_token_ids_and_probabilities_are_checked() -> None:
     wire = request_to_wire(Request("1", array("i", [1]), SamplingParams(), 0.0), 1, None)
     bad = {
-        "not a whole number": msgspec.structs.replace(wire, prompt=b"abc"),
+        "not a multiple": msgspec.structs.replace(wire, prompt=b"abc"),
         "token id -1 is negative": msgspec.structs.replace(wire, prompt=b"\xff" * 4),
         "top_p": msgspec.structs.replace(
             wire, sampling=msgspec.structs.replace(wire.sampling, top_p=math.nan)
@@ -330,12 +337,14 @@ def test_token_ids_and_probabilities_are_looked_at() -> None:
     for message, request in bad.items():
         with pytest.raises(WireError, match=message):
             request_from_wire(request)
-    uneven = messages.LogprobsNews((messages.WireLogprobs(b"\0" * 8, b"\0" * 4, 1),), 0, ())
+    uneven = messages.WireLogprobsPayload(
+        (messages.WireTokenLogprobs(b"\0" * 8, b"\0" * 4, 1),), 0, ()
+    )
     with pytest.raises(WireError, match="2 tokens with 1 log-probabilities"):
         event_from_wire(WireEvent(1, 0, (), payload=uneven), "r")
 
 
-def test_sockets_say_whose_they_are() -> None:
+def test_the_name_of_a_socket_identifies_its_engine() -> None:
     assert read_identity(identity(b"work", 12)) == (b"work", 12)
     for name in (b"", b"work", b"work-", b"work-x", b"other-1", b"work-" + b"9" * 30, b"\0\0"):
         with pytest.raises(WireError, match="unknown socket"):

@@ -39,7 +39,7 @@ async def admitted(exchange: Exchange) -> AsyncIterator[Ticket]:
         raise refusal
     length = exchange.headers.get("content-length", "")
     num_bytes = int(length[:20]) if length.isdigit() else server.config.max_body_bytes
-    ticket = server.admission.knock(exchange.owner, min(num_bytes, server.config.max_body_bytes))
+    ticket = server.admission.register(exchange.owner, min(num_bytes, server.config.max_body_bytes))
     try:
         yield ticket
     finally:

@@ -199,8 +199,8 @@ def test_what_nobody_knows_costs_no_more_than_is_told(monkeypatch: pytest.Monkey
     assert [len(each.content or "") for each in request.messages] == [4000, 4001, *[4000] * 73]
     assert all(isinstance(each, Message) for each in request.messages)
     _, told = decoded([{"role": "user", "content": "a", "x": 1}] * 1000)
-    assert told == [f"messages[{index}].x" for index in range(nested.MOST_TOLD)]
-    assert len(looked_at) < 5 * nested.MOST_TOLD
+    assert told == [f"messages[{index}].x" for index in range(nested.MAX_REPORTED)]
+    assert len(looked_at) < 5 * nested.MAX_REPORTED
 
 
 def test_messages_may_be_as_answers_are(directory: Path) -> None:

@@ -14,22 +14,22 @@ from collections.abc import Callable, Sequence
 from octavo.client.launcher import Incoming
 from octavo.core.config import CoreConfig
 from octavo.core.engine import EngineCore
-from octavo.engine.process import Host
+from octavo.engine.process import EngineLoop
 from octavo.exec.inline import InlineExecutor
-from octavo.wire.channel import PULSE_SECONDS, Progress
+from octavo.wire.channel import HEARTBEAT_SECONDS, Progress
 from octavo.wire.crash_record import RecordingExecutor
 from octavo.wire.facts import EngineFacts
 from octavo.wire.message_types import (
-    Down,
-    Failed,
-    Hello,
-    Pulse,
-    Ready,
-    Start,
-    Up,
-    UpFrame,
+    EngineFailed,
+    EngineReady,
+    FromEngine,
+    FromEngineFrame,
+    Heartbeat,
+    ProcessStarted,
+    StartEngine,
+    ToEngine,
     WireError,
-    decode_down,
+    decode_to_engine,
     encode,
 )
 from tests.client.fake_engine import FakeRunner
@@ -40,7 +40,7 @@ STEP_SECONDS = 0.01
 
 
 class Box:
-    """The crash record, kept in memory."""
+    """The crash record, without shared memory."""
 
     def __init__(self) -> None:
         self.numbers: tuple[int, ...] = ()
@@ -65,7 +65,7 @@ class SimEngine:
         self._box = Box()
         self._progress = Progress()
         self._core: EngineCore | None = None
-        self._host: Host | None = None
+        self._host: EngineLoop | None = None
         self._ending: str | None = None
         self._was_killed = False
         self._on_end: Callable[[], None] | None = None
@@ -85,12 +85,12 @@ class SimEngine:
         self._loop.call_at(at, self._receive, data)
         return True
 
-    def watch(self, on_end: Callable[[], None]) -> None:
-        self._on_end = on_end
+    def watch(self, on_exit: Callable[[], None]) -> None:
+        self._on_end = on_exit
         if self._ending is not None:
-            self._loop.call_soon(on_end)
+            self._loop.call_soon(on_exit)
 
-    def dump(self) -> None:
+    def dump_stacks(self) -> None:
         self._world.num_dumps += 1
 
     def kill(self) -> None:
@@ -98,13 +98,13 @@ class SimEngine:
             self._world.errors.append(AssertionError("a healthy engine was killed"))
         self.end("its process was ended by SIGKILL")
 
-    def ending(self) -> str | None:
+    def exit_reason(self) -> str | None:
         return self._ending
 
     def was_killed(self) -> bool:
         return self._was_killed
 
-    def at_work(self) -> tuple[int, ...]:
+    def last_step(self) -> tuple[int, ...]:
         return self._box.numbers
 
     def close(self) -> None:
@@ -148,29 +148,29 @@ class SimEngine:
 
     def _begin(self) -> None:
         if self._ending is None:
-            self._send(Hello())
+            self._send(ProcessStarted())
             self._beat()
 
     def _receive(self, data: bytes) -> None:
         self._inbox.append(data)
         if self._host is None and self._ending is None:
             message = self.take()
-            assert isinstance(message, Start)
+            assert isinstance(message, StartEngine)
             self._loop.call_later(self._random.uniform(0.1, 2.0), self._load)
 
     def _load(self) -> None:
         if self._ending is not None:
             return
         if self._random.random() < self._world.start_failures:
-            self._send(Failed("no memory for the weights", True))
+            self._send(EngineFailed("no memory for the weights", True))
             self.end("its process ended with exit code 3")
             return
         runner = FakeRunner({"poison": "1", "how": "raise"})
         executor = RecordingExecutor(InlineExecutor(runner), self._box, self._note_size)
         clock = self._loop.time
         self._core = EngineCore(self._config, executor, clock, b"k" * 32, check_interval=5)
-        self._host = Host(self._core, _Channel(self), self._box, self._progress, clock)
-        self._send(Ready(self._world.facts(self._core.longest_tokens)))
+        self._host = EngineLoop(self._core, _Channel(self), self._box, self._progress, clock)
+        self._send(EngineReady(self._world.facts(self._core.longest_tokens)))
         self._work()
 
     def _note_size(self, num_tokens: int) -> None:
@@ -187,39 +187,41 @@ class SimEngine:
         try:
             if self._inbox or not host.is_idle:
                 self._is_resting = False
-                host.turn()
+                host.run_step()
             elif not self._is_resting:
                 self._is_resting = True
-                host.rest()
+                host.report_idle()
         except WireError as error:  # the front end sent something wrong
             self._world.errors.append(error)
             self.end("its process ended with exit code 4")
         except RuntimeError as error:  # a poisoned step
-            self._send(Failed(str(error), False))
+            self._send(EngineFailed(str(error), False))
             self.end("its process ended with exit code 4")
 
     def _beat(self) -> None:
         if self._ending is not None:
             return
-        self._loop.call_later(PULSE_SECONDS, self._beat)
+        self._loop.call_later(HEARTBEAT_SECONDS, self._beat)
         if self.is_stopped:
             return
         progress = self._progress
         since = progress.busy_since
         busy = 0.0 if since is None else self._loop.time() - since
-        frame = UpFrame(self.epoch, self._num_pulses, Pulse(progress.step, busy, 0))
+        frame = FromEngineFrame(self.epoch, self._num_pulses, Heartbeat(progress.step, busy, 0))
         self._num_pulses += 1
         self._world.carry(self.epoch, True, encode(frame))
 
-    def _send(self, message: Up) -> None:
-        self._world.carry(self.epoch, False, encode(UpFrame(self.epoch, self._num_sent, message)))
+    def _send(self, message: FromEngine) -> None:
+        self._world.carry(
+            self.epoch, False, encode(FromEngineFrame(self.epoch, self._num_sent, message))
+        )
         self._num_sent += 1
 
-    def take(self) -> Down | None:
+    def take(self) -> ToEngine | None:
         """Return the next message from the front end."""
         if not self._inbox:
             return None
-        frame = decode_down(self._inbox.popleft())
+        frame = decode_to_engine(self._inbox.popleft())
         if (frame.epoch, frame.number) != (self.epoch, self._num_taken):
             raise WireError(f"frame {frame.number} of epoch {frame.epoch} out of order")
         self._num_taken += 1
@@ -232,11 +234,11 @@ class _Channel:
     def __init__(self, engine: SimEngine) -> None:
         self._engine = engine
 
-    def receive(self, wait: bool) -> Down | None:
+    def receive(self, wait: bool) -> ToEngine | None:
         assert not wait, "the simulated loop must not block"
         return self._engine.take()
 
-    def send(self, message: Up) -> None:
+    def send(self, message: FromEngine) -> None:
         self._engine._send(message)
 
 
@@ -283,10 +285,10 @@ class SimLauncher:
         """Return the delay of a frame."""
         return self.random.uniform(0, self.max_delay)
 
-    def carry(self, epoch: int, is_pulse: bool, data: bytes) -> None:
+    def carry(self, epoch: int, is_heartbeat: bool, data: bytes) -> None:
         """Send a frame to the front end; the frames of one socket arrive in order."""
-        incoming = Incoming(epoch, is_pulse, data)
-        key = (epoch, is_pulse)
+        incoming = Incoming(epoch, is_heartbeat, data)
+        key = (epoch, is_heartbeat)
         at = max(self.loop.time() + self.delay(), self._latest.get(key, 0.0) + 1e-9)
         self._latest[key] = at
         self._travelling.append(incoming)
@@ -310,7 +312,7 @@ class SimLauncher:
         self._hand_over(incoming)
 
     def _hand_over(self, incoming: Incoming) -> None:
-        self.num_late += incoming.epoch < self.engines[-1].epoch and not incoming.is_pulse
+        self.num_late += incoming.epoch < self.engines[-1].epoch and not incoming.is_heartbeat
         self._arrived.append(incoming)
         if self._on_frame is not None:
             self.loop.call_soon(self._on_frame)

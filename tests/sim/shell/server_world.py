@@ -24,7 +24,7 @@ from octavo.server.admin import ADMIN_ROUTES
 from octavo.server.http.app import Application
 from octavo.server.lifecycle import Lifecycle
 from octavo.server.server import Server
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 from tests.client.fake_engine import HARMLESS, POISON_TOKEN
 from tests.sim.shell.asgi import Connection
 from tests.sim.shell.engine_side import STEP_SECONDS
@@ -110,7 +110,7 @@ class ServerWorld(World):
 
     async def _live(self) -> None:
         choose = self.random.choice
-        config = ServerConfig(
+        config = ServerSettings(
             max_waiting_requests=choose([2, 5, 1000]),
             max_waiting_tokens=choose([40, 4_000_000]),
             max_running_sequences=choose([None, 1, 3]),
@@ -122,7 +122,7 @@ class ServerWorld(World):
         engine = await LLMEngine.over(self.engine)
         self.server = Server(engine, config, self.loop.time)
         self.application = Application(self.server)
-        self.admin = Application(self.server, ADMIN_ROUTES, guards=False)
+        self.admin = Application(self.server, ADMIN_ROUTES, checks_access=False)
         faults = asyncio.create_task(self._faults())
         callers = [asyncio.create_task(self._call(i)) for i in range(self.random.randint(2, 8))]
         end = self.random.random()
@@ -389,7 +389,7 @@ class ServerWorld(World):
             raise AssertionError("a request after the last fault was not served")
         await self._wait_for(lambda: not self.launcher.engines[-1].names())
         require(not self.launcher.engines[-1].names(), "the engine still has sequences")
-        self._count("restarts", self.client.restarts.num_restarts)
+        self._count("restarts", self.client.supervisor.restarts.num_restarts)
 
     async def _wait_for(self, condition: Callable[[], bool]) -> None:
         """Wait a while for a condition that sends no notification; the caller checks it."""
@@ -399,14 +399,12 @@ class ServerWorld(World):
             await asyncio.sleep(0.05)
 
     def _check_the_end(self) -> None:
-        door, server = self.server.admission, self.server
-        held = (door.num_open, door.num_waiting, door.waiting_tokens, door.waiting_bytes)
-        require(held == (0, 0, 0, 0), f"admission still counts requests: {held}")
-        require(door.num_inside == 0, f"{door.num_inside} slots are still in use")
-        require(
-            all(not lane.num_inside for lane in door._lanes.values()),
-            "slots of a key are still in use",
-        )
+        queue, server = self.server.admission, self.server
+        held = (queue.num_open, queue.num_waiting, queue.waiting_tokens, queue.waiting_bytes)
+        require(held == (0, 0, 0, 0), f"the admission queue counts ended requests: {held}")
+        require(queue.num_admitted == 0, f"{queue.num_admitted} sequences are still admitted")
+        leaked = [key for key, each in queue._queues.items() if each.num_admitted]
+        require(not leaked, f"keys with requests that are still admitted: {leaked}")
         require(not server.active, f"requests are still active: {list(server.active)}")
         answered = sum(server.metrics.responses._values.values())
         require(answered == self.num_calls, f"{answered} of {self.num_calls} calls were counted")

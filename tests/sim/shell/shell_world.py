@@ -28,7 +28,9 @@ from tests.sim.shell.virtual_loop import VirtualLoop
 from tests.sim.truth import whole_output
 
 LIMIT_SECONDS = 700.0  # virtual; a caller that has not ended by then never will
-TIMING = Timing(watchdog_seconds=3.0, silence_seconds=2.0, start_seconds=50.0, max_barren=40)
+TIMING = Timing(
+    watchdog_seconds=3.0, silence_seconds=2.0, start_seconds=50.0, max_failed_engines=40
+)
 
 
 class WrongError(AssertionError):
@@ -284,11 +286,12 @@ class World:
                 break
             await asyncio.sleep(0.05)
         require(not self.launcher.engines[-1].names(), "the engine still has sequences")
+        num_restarts = self.client.supervisor.restarts.num_restarts
         if not self.has_cause:
-            require(self.client.restarts.num_restarts == 0, "an engine was ended without a fault")
+            require(num_restarts == 0, "an engine was ended without a fault")
         require(self.client.is_well(), "the client is not well after the last fault")
         self._count("late frames", self.launcher.num_late)
-        self._count("restarts", self.client.restarts.num_restarts)
+        self._count("restarts", num_restarts)
 
     def _check_the_end(self) -> None:
         require(not self.slips, f"errors in callbacks: {self.slips}")
@@ -304,7 +307,7 @@ class World:
         self.engine.close()
         require(all(engine.is_closed for engine in self.launcher.engines), "engines left behind")
         require(self.launcher.is_closed, "the socket was left open")
-        require(not self.client._timers, "timers left behind")
+        require(not self.client.supervisor.timers, "timers left behind")
         tasks = [task for task in asyncio.all_tasks(self.loop) if not task.done()]
         require(not tasks, f"tasks left behind: {tasks}")
 

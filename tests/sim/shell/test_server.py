@@ -104,7 +104,7 @@ def _keeps_slots(patch: pytest.MonkeyPatch) -> None:
     leave = Ticket.leave
 
     def forget(self: Ticket) -> None:
-        if self._lane is None or not self._lane.waiting:
+        if self._queue is None or not self._queue.waiting:
             leave(self)
 
     patch.setattr(Ticket, "leave", forget)
@@ -112,8 +112,8 @@ def _keeps_slots(patch: pytest.MonkeyPatch) -> None:
 
 def _keeps_bytes(patch: pytest.MonkeyPatch) -> None:
     def stop_waiting(self: Ticket) -> None:
-        self._door.num_waiting -= 1
-        self._door.waiting_tokens -= self.num_tokens
+        self._admission.num_waiting -= 1
+        self._admission.waiting_tokens -= self.num_tokens
 
     patch.setattr(Ticket, "_stop_waiting", stop_waiting)
 
@@ -122,7 +122,7 @@ def _loses_a_token_at_restarts(patch: pytest.MonkeyPatch) -> None:
     submit = Journal.submit
 
     def forgetful(self: Journal, entry: Entry, now: float) -> Any:
-        if entry.is_promised:
+        if entry.was_submitted:
             del entry.emitted[:1]
         return submit(self, entry, now)
 

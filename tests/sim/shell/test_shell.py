@@ -14,6 +14,7 @@ from octavo.client.launcher import Incoming
 from octavo.client.liveness import Liveness
 from octavo.client.process import ProcessClient
 from octavo.client.quarantine import Quarantine
+from octavo.client.supervisor import Supervisor
 from tests.sim.shell.one_tokenizer import one_tokenizer
 from tests.sim.shell.shell_world import World
 
@@ -63,7 +64,7 @@ def _forgets_tokens(patch: pytest.MonkeyPatch) -> None:
     submit = Journal.submit
 
     def forgetful(self: Journal, entry: Entry, now: float) -> Any:
-        if entry.is_promised:
+        if entry.was_submitted:
             del entry.emitted[:1]
         return submit(self, entry, now)
 
@@ -72,38 +73,38 @@ def _forgets_tokens(patch: pytest.MonkeyPatch) -> None:
 
 def _accepts_late_frames(patch: pytest.MonkeyPatch) -> None:
     """Plant a bug: frames of a dead engine are accepted as its successor's."""
-    take = ProcessClient._take
+    take = Supervisor._take
 
-    def gullible(self: ProcessClient, incoming: Incoming) -> None:
+    def gullible(self: Supervisor, incoming: Incoming) -> None:
         take(self, replace(incoming, epoch=self._epoch))
 
-    patch.setattr(ProcessClient, "_take", gullible)
+    patch.setattr(Supervisor, "_take", gullible)
 
 
 def _forgets_a_request(patch: pytest.MonkeyPatch) -> None:
     """Plant a bug: the newest request is not resubmitted to a new engine."""
 
-    def after_trial(self: ProcessClient) -> None:
-        if self._suspicion.next_trial() is None:
-            self._add([entry for entry in self._journal if entry.number is None][:-1])
+    def submit_waiting(self: ProcessClient) -> None:
+        if self._quarantine.isolate() is None:
+            self._submit([entry for entry in self._journal if entry.number is None][:-1])
 
-    patch.setattr(ProcessClient, "_after_trial", after_trial)
+    patch.setattr(ProcessClient, "_submit_waiting", submit_waiting)
 
 
 def _never_fails_a_request(patch: pytest.MonkeyPatch) -> None:
-    death = Quarantine.death
+    suspect = Quarantine.suspect
 
     def lenient(self: Quarantine, at_work: Any, was_killed: bool) -> None:
-        death(self, at_work, was_killed)
+        suspect(self, at_work, was_killed)
 
-    patch.setattr(Quarantine, "death", lenient)
+    patch.setattr(Quarantine, "suspect", lenient)
 
 
 def _fails_other_requests(patch: pytest.MonkeyPatch) -> None:
     def harsh(self: Quarantine, at_work: Any, was_killed: bool) -> Any:
         return next(iter(at_work), None)
 
-    patch.setattr(Quarantine, "death", harsh)
+    patch.setattr(Quarantine, "suspect", harsh)
 
 
 def _sends_no_aborts(patch: pytest.MonkeyPatch) -> None:
@@ -121,11 +122,11 @@ def _sees_no_silence(patch: pytest.MonkeyPatch) -> None:
     def blind(self: Liveness, now: float, has_work: bool) -> None:
         return None
 
-    patch.setattr(Liveness, "charge", blind)
+    patch.setattr(Liveness, "overdue_reason", blind)
 
 
 def _blames_the_engine_for_a_sleep(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Liveness, "look", lambda self, now: None)
+    patch.setattr(Liveness, "note_tick", lambda self, now: None)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Everything a request can ask for, across a real engine's process."""
+"""Everything that a request can ask for, from a real engine process."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from octavo.core.plan import HiddenPayload, LogprobsPayload
 from octavo.core.request import Abort, Pause, ResetPrefixCache, Resume
 from octavo.core.snapshot import EngineSnapshot
 from octavo.wire import message_types as messages
-from tests.client.make import Caller, eventually, process_of, request, run, running
+from tests.client.clients import Caller, eventually, process_of, request, run, running
 from tests.sim.truth import whole_output
 
 
 @pytest.fixture(scope="module")
 def gate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Open; the client's engine gives each request two tokens while the file is there."""
+    """The gate of the client's engine: while the file exists, each request gets two tokens."""
     return tmp_path_factory.mktemp("gate") / "gate"
 
 
@@ -72,14 +72,14 @@ def test_log_probabilities_of_tokens_and_prompts_and_hidden_states(client: Proce
         await caller.all_ended()
         parts = [event.payload for event in caller.events if event.request_id == "asked"]
         payloads = [part for part in parts if isinstance(part, LogprobsPayload)]
-        sampled = [told.token_ids[0] for part in payloads for told in part.sampled]
+        sampled = [item.token_ids[0] for part in payloads for item in part.sampled]
         assert sampled == caller.tokens["asked"]
-        told = {
+        prompt_ids = {
             part.prompt_start + offset: one.token_ids
             for part in payloads
             for offset, one in enumerate(part.prompt)
         }
-        assert {at: ids[0] for at, ids in told.items()} == dict(enumerate(prompt[1:], 1))
+        assert {at: ids[0] for at, ids in prompt_ids.items()} == dict(enumerate(prompt[1:], 1))
         (event,) = (event for event in caller.events if event.request_id == "hidden")
         values = array("f", [5, 6, *caller.tokens["hidden"]])
         assert event.payload == HiddenPayload(values)
@@ -87,7 +87,7 @@ def test_log_probabilities_of_tokens_and_prompts_and_hidden_states(client: Proce
     run(world)
 
 
-def test_log_probabilities_go_on_over_a_death(tmp_path: Path) -> None:
+def test_log_probabilities_continue_after_a_crash(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     gate.touch()
     asked = request("r", list(range(50)), logprobs=1, prompt_logprobs=0, max_tokens=60)
@@ -102,13 +102,13 @@ def test_log_probabilities_go_on_over_a_death(tmp_path: Path) -> None:
             await caller.all_ended()
             parts = [event.payload for event in caller.events]
             sampled = [
-                told.token_ids[0]
+                item.token_ids[0]
                 for part in parts
                 if isinstance(part, LogprobsPayload)
-                for told in part.sampled
+                for item in part.sampled
             ]
             assert sampled == caller.tokens["r"] == whole_output(asked, 4096)[0]
-            assert client.restarts.num_restarts == 1
+            assert client.supervisor.restarts.num_restarts == 1
 
         run(world)
 
@@ -136,7 +136,7 @@ def test_abort_pause_resume_and_reset(client: ProcessClient, gate: Path) -> None
         gate.touch()
         caller.send(request("long", prompt, max_tokens=4000))
         await caller.some_tokens("long", 2)
-        caller.send(Abort("long"), Abort("nobody"))
+        caller.send(Abort("long"), Abort("unknown"))
         gate.unlink()
         await caller.all_ended()
         assert caller.ends["long"].finish_reason == "abort"
@@ -160,7 +160,7 @@ def test_abort_pause_resume_and_reset(client: ProcessClient, gate: Path) -> None
     run(world)
 
 
-def test_refusals_are_each_request_s_own(client: ProcessClient) -> None:
+def test_a_refused_request_fails_alone(client: ProcessClient) -> None:
     def identity(prompt: object, output: object, logits: object) -> object:
         return logits
 
@@ -173,20 +173,20 @@ def test_refusals_are_each_request_s_own(client: ProcessClient) -> None:
         caller = Caller(client)
         caller.send(empty, function, surrogate, good)
         await caller.all_ended()
-        told = {name: (end.finish_reason, end.message) for name, end in caller.ends.items()}
-        assert told["empty"] == (
+        ends = {name: (end.finish_reason, end.message) for name, end in caller.ends.items()}
+        assert ends["empty"] == (
             "refused",
             "the prompt has no tokens; at least one is needed to begin from",
         )
-        assert told["function"][0] == "refused"
-        assert "engine='inline'" in str(told["function"][1])
-        assert told["surrogate"][0] == "refused"
-        assert told["good"] == ("length", None)
+        assert ends["function"][0] == "refused"
+        assert "engine='inline'" in str(ends["function"][1])
+        assert ends["surrogate"][0] == "refused"
+        assert ends["good"] == ("length", None)
 
     run(world)
 
 
-def test_what_is_too_large_to_send_is_refused_alone(
+def test_a_request_that_is_too_large_to_send_is_refused_alone(
     client: ProcessClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def world() -> None:
@@ -196,13 +196,13 @@ def test_what_is_too_large_to_send_is_refused_alone(
             caller.send(request("small"), request("large", [1] * 1000), request("other"))
         await caller.all_ended()
         assert caller.ends["large"].finish_reason == "refused"
-        assert "at most 2000 cross" in str(caller.ends["large"].message)
+        assert "at most 2000 can be sent" in str(caller.ends["large"].message)
         assert caller.ends["small"].finish_reason == caller.ends["other"].finish_reason == "length"
 
     run(world)
 
 
-def test_statistics_are_told_and_never_fall() -> None:
+def test_statistics_are_sent_and_never_fall() -> None:
     with running("step=0.001") as client:
 
         async def world() -> None:
@@ -211,8 +211,8 @@ def test_statistics_are_told_and_never_fall() -> None:
             for name in ("a", "b"):
                 caller.send(request(name, max_tokens=100))
                 await caller.all_ended()
-                told = {"length": len(seen) + 1}
-                await eventually(partial(_has_finished, client, told))
+                finished = {"length": len(seen) + 1}
+                await eventually(partial(_has_finished, client, finished))
                 seen.append(client.snapshot())
                 if name == "a":
                     process_of(client).kill()
@@ -225,5 +225,5 @@ def test_statistics_are_told_and_never_fall() -> None:
         run(world)
 
 
-def _has_finished(client: ProcessClient, told: dict[str, int]) -> bool:
-    return client.snapshot().num_finished == told
+def _has_finished(client: ProcessClient, finished: dict[str, int]) -> bool:
+    return client.snapshot().num_finished == finished

@@ -1,4 +1,4 @@
-"""Clients over real processes with a fake engine, and callers that keep what they are told."""
+"""Clients of real processes with a fake engine, and callers that record their events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from octavo.api.outputs import EngineDeadError
-from octavo.client.launcher import ProcessEngine, ProcessLauncher
+from octavo.client.launcher import ChildProcess, ProcessLauncher
 from octavo.client.process import ProcessClient
 from octavo.client.restart_policy import Timing
 from octavo.core.request import Event, Request, TokenEvent
@@ -18,11 +18,11 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.engine_arguments import EngineArguments
 
 FACTORY = "tests.client.fake_engine:make"
-LIMIT = 300.0  # seconds for whatever a test waits for; never part of a verdict
+LIMIT = 300.0  # seconds for anything that a test waits for; never part of what it checks
 
 
 def start(settings: str = "", timing: Timing | None = None) -> ProcessClient:
-    """A client whose engine is ready."""
+    """Return a client whose engine is ready."""
     client = ProcessClient(
         EngineArguments(model=f"fake?{settings}"), ProcessLauncher(FACTORY), timing
     )
@@ -32,7 +32,7 @@ def start(settings: str = "", timing: Timing | None = None) -> ProcessClient:
 
 @contextmanager
 def running(settings: str = "", timing: Timing | None = None) -> Iterator[ProcessClient]:
-    """The same, closed afterwards."""
+    """Yield a client whose engine is ready, and close it afterwards."""
     client = start(settings, timing)
     try:
         yield client
@@ -41,20 +41,21 @@ def running(settings: str = "", timing: Timing | None = None) -> Iterator[Proces
 
 
 def process_of(client: ProcessClient) -> Any:
-    """The process of the present engine."""
-    engine = client._engine
-    assert isinstance(engine, ProcessEngine)
-    return engine.process
+    """Return the process of the current engine."""
+    run = client.supervisor.run
+    assert run is not None
+    assert isinstance(run.process, ChildProcess)
+    return run.process.popen
 
 
 def request(name: str, prompt: Sequence[int] = (1, 2, 3), **sampling: Any) -> Request:
-    """A request for the fake model; it ends by its length unless told otherwise."""
+    """Make a request for the fake model, which ends by its length by default."""
     sampling = {"seed": 1, "max_tokens": 20, "ignore_eos": True, **sampling}
     return Request(name, array("i", prompt), SamplingParams(**sampling), time.monotonic())
 
 
 class Caller:
-    """Everybody who waits for events, in one."""
+    """A caller that records and checks the events of all its requests."""
 
     def __init__(self, client: ProcessClient) -> None:
         self.client = client
@@ -62,7 +63,7 @@ class Caller:
         self.ends: dict[str, TokenEvent] = {}
         self.events: list[TokenEvent] = []
         self.death: EngineDeadError | None = None
-        self._news = asyncio.Event()
+        self._has_events = asyncio.Event()
         client.attach(self._take, self._die)
 
     def send(self, *events: Event) -> None:
@@ -74,24 +75,24 @@ class Caller:
     def _take(self, events: Sequence[TokenEvent]) -> None:
         for event in events:
             tokens = self.tokens[event.request_id]
-            assert event.request_id not in self.ends, "news after the end"
+            assert event.request_id not in self.ends, "an event after the end"
             assert event.position == len(tokens), "a token lost or repeated"
             tokens.extend(event.tokens)
             self.events.append(event)
             if event.finish_reason is not None:
                 self.ends[event.request_id] = event
-        self._news.set()
+        self._has_events.set()
 
     def _die(self, error: EngineDeadError) -> None:
         self.death = error
-        self._news.set()
+        self._has_events.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for news until they make this true."""
+        """Wait until events have made the condition true."""
         async with asyncio.timeout(LIMIT):
             while not condition():
-                self._news.clear()
-                await self._news.wait()
+                self._has_events.clear()
+                await self._has_events.wait()
 
     def is_done(self) -> bool:
         return len(self.ends) == len(self.tokens)
@@ -104,14 +105,14 @@ class Caller:
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for something that nobody tells of."""
+    """Wait for a condition that no event announces, by polling."""
     async with asyncio.timeout(LIMIT):
         while not condition():
             await asyncio.sleep(0.01)
 
 
 def run(world: Callable[[], Awaitable[None]]) -> None:
-    """In an event loop of its own, which must be left clean."""
+    """Run a test in an event loop of its own, and check that it leaves no task behind."""
 
     async def whole() -> None:
         await world()

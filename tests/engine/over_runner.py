@@ -1,4 +1,4 @@
-"""An engine of a process's own over any runner, with facts as a model's loader would tell them."""
+"""An engine over any runner, for the engine's process, with the facts that loading would give."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import time
 
 from octavo.core.config import CoreConfig
 from octavo.core.engine import EngineCore
-from octavo.engine.process import HostedEngine, Wrap
+from octavo.engine.process import CoreAndFacts, Wrap
 from octavo.engine_arguments import EngineArguments
 from octavo.exec.inline import InlineExecutor, Runner
 from octavo.wire.facts import EngineFacts
 
 
-def hosted(
+def engine_over_runner(
     name: str,
     arguments: EngineArguments,
     wrap: Wrap,
     runner: Runner,
     config: CoreConfig,
     vocabulary: int,
-) -> HostedEngine:
-    """Return what `octavo.engine.process` hosts; the tokenizer's directory is the model's."""
+) -> CoreAndFacts:
+    """Build the engine; its facts name the tokenizer's directory as the model's."""
     executor = wrap(InlineExecutor(runner))
     core = EngineCore(config, executor, time.monotonic, secrets.token_bytes(32))
     facts = EngineFacts(
@@ -38,4 +38,4 @@ def hosted(
         max_num_waiting=config.max_num_waiting,
         dtype="float32",
     )
-    return HostedEngine(core, facts)
+    return CoreAndFacts(core, facts)
