@@ -25,7 +25,6 @@ from octavo.api.async_llm import AsyncLLM
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient
 from octavo.engine_arguments import EngineArguments
-from octavo.server.adapter import LLMEngine
 from octavo.server.lifecycle import Lifecycle, settle_memory
 from octavo.server.server import Server
 from octavo.server.settings import ServerSettings
@@ -58,7 +57,7 @@ def held(server: Server) -> dict[str, int]:
 
 async def serve(settings: dict[str, Any], llm: AsyncLLM) -> None:
     """Until a signal ends it."""
-    server = Server(await LLMEngine.over(llm), ServerSettings(port=0, **settings["server"]))
+    server = Server(llm, ServerSettings(port=0, **settings["server"]))
 
     def tell(**more: Any) -> None:
         print(json.dumps({**held(server), **more}), flush=True)

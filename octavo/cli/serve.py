@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     llm = _load(asked, arguments.engine, source, engine_options(arguments))
     try:
         start.add_engine(llm.facts)
-        return _serve(config, llm, asked, source, start)
+        return _serve(config, llm, start)
     finally:
         llm.close()
 
@@ -108,22 +108,14 @@ def _load(
         with ThreadPoolExecutor(1) as pool:
             reading = pool.submit(load_tokenizer, tokenizer)
             client.start()
-        return AsyncLLM.over(client, asked, reading.result())
+        return AsyncLLM.over(client, asked, reading.result(), tokenizer)
     except BaseException:
         client.close()
         raise
 
 
-def _serve(
-    config: ServerSettings, llm: AsyncLLM, asked: EngineArguments, source: Source, start: StartUp
-) -> int:
+def _serve(config: ServerSettings, llm: AsyncLLM, start: StartUp) -> int:
     from octavo.server import lifecycle
-    from octavo.server.adapter import LLMEngine
-
-    tokenizer = source.weights[0] if source.is_gguf else source.directory
-
-    async def start_engine() -> LLMEngine:
-        return await LLMEngine.over(llm, max_logprobs=asked.max_logprobs, tokenizer=tokenizer)
 
     def say_ready(life: Lifecycle) -> None:
         start.lap("open the door")
@@ -131,7 +123,7 @@ def _serve(
         sys.stdout.write(f"{text}\n{start.text()}\n{_memory_text(llm.facts)}")
         sys.stdout.flush()
 
-    return lifecycle.run(config, start_engine, say_ready)
+    return lifecycle.run(config, llm, say_ready)
 
 
 class StartUp:

@@ -19,8 +19,8 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import uvicorn
 
+from octavo.api.async_llm import AsyncLLM
 from octavo.server.admin import ADMIN_ROUTES
-from octavo.server.engine import Engine
 from octavo.server.http.app import Application
 from octavo.server.http.connection import Connections, bounded_protocol
 from octavo.server.http.errors import unavailable
@@ -68,6 +68,7 @@ class Lifecycle:
         main_socket = bind(self.config)
         self.port = main_socket.getsockname()[1]
         self._loop = loop = asyncio.get_running_loop()
+        self.server.engine.attach()  # so that it is well before the first request
         tasks = [self._listen(application, main_socket, self._connections)]
         if self.config.admin_socket is not None:
             admin = Application(self.server, ADMIN_ROUTES, checks_access=False)
@@ -168,13 +169,12 @@ class Lifecycle:
 
 def run(
     config: ServerSettings,
-    start_engine: Callable[[], Awaitable[Engine]],
+    engine: AsyncLLM,
     on_ready: Callable[[Lifecycle], None] | None = None,
 ) -> int:
-    """Start the engine, serve, end in order; the process's exit code."""
+    """Serve an engine and end in order; return the process's exit code."""
 
     async def main() -> None:
-        engine = await start_engine()
         settle_memory()
         await Lifecycle(Server(engine, config)).run(on_ready or _say_ready)
 

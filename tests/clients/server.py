@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from octavo.api.async_llm import AsyncLLM
-from octavo.server.adapter import LLMEngine
 from octavo.server.lifecycle import run
 from octavo.server.settings import ServerSettings
 from tests.api.tiny import make_model
@@ -28,11 +27,8 @@ def main() -> int:
     config = ServerSettings(port=0, served_model_name="tiny", **options)
     llm = AsyncLLM(str(make_model(directory)), engine="process", **ENGINE)
 
-    async def start() -> LLMEngine:
-        return await LLMEngine.over(llm)
-
     try:
-        return run(config, start)
+        return run(config, llm)
     finally:
         llm.close()
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from octavo.server.admission import Admission, Ticket
-from octavo.server.engine import Health
 from octavo.server.http.errors import ApiError
 from octavo.server.settings import ServerSettings
 from tests.server.engine import ChainRunner, FakeEngine
@@ -244,7 +243,7 @@ def test_a_deadline_that_passes_ends_the_request(directory: Path, stream: bool) 
 
 
 def test_an_engine_that_is_not_ready_serves_no_request(directory: Path) -> None:
-    engine = FakeEngine(directory, told_health=Health(False, "it is loading the model"))
+    engine = FakeEngine(directory, is_ready=False)
 
     async def main() -> None:
         async with serving(directory, engine) as client:
@@ -253,7 +252,7 @@ def test_an_engine_that_is_not_ready_serves_no_request(directory: Path) -> None:
             assert (await client.get("/health/live")).status_code == 200
             refused = await client.post("/v1/completions", json={"prompt": "x"})
             assert refused.status_code == 503
-            assert "it is loading the model" in refused.json()["error"]["message"]
+            assert refused.json()["error"]["code"] == "engine_not_ready"
             assert "retry-after" in refused.headers
 
     asyncio.run(main())

@@ -31,7 +31,6 @@ from octavo.engine_arguments import EngineArguments
 from octavo.api.async_llm import AsyncLLM
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient
-from octavo.server.adapter import LLMEngine
 from octavo.server.settings import ServerSettings
 from octavo.server.lifecycle import _say_ready, run
 
@@ -40,15 +39,12 @@ client = ProcessClient(arguments, ProcessLauncher("tests.client.fake_engine:make
 client.start()
 llm = AsyncLLM.over(client, arguments)
 
-async def start():
-    return await LLMEngine.over(llm)
-
 def tell(life):
     with open(sys.argv[2], "w") as file:
         print(life.port, file=file)
     _say_ready(life)
 
-code = run(ServerSettings(port=0), start, tell)
+code = run(ServerSettings(port=0), llm, tell)
 llm.close()
 sys.exit(code)
 """

@@ -113,7 +113,7 @@ def test_what_waits_for_the_queue_says_so(directory: Path) -> None:
         never.wait(0.02)  # so that the wait is of some length
 
     engine = FakeEngine(directory, max_num_seqs=1, runner=ChainRunner(step))
-    inline: Any = engine.llm._client
+    inline: Any = engine._client
 
     async def main() -> None:
         async with serving(directory, engine, max_running_sequences=8) as client:

@@ -307,11 +307,9 @@ from octavo.server.http.connection import _Bounded
 from octavo.server.lifecycle import run
 from tests.server.engine import FakeEngine
 
-async def start():
-    return FakeEngine(Path(sys.argv[1]))
-
 admin = Path(sys.argv[2])
-code = run(ServerSettings(port=0, admin_socket=admin, drain_seconds=60), start)
+engine = FakeEngine(Path(sys.argv[1]))
+code = run(ServerSettings(port=0, admin_socket=admin, drain_seconds=60), engine)
 print("code", code, flush=True)
 import os
 os._exit(code)

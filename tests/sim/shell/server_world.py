@@ -19,7 +19,6 @@ from octavo import AsyncLLM, SamplingParams
 from octavo.client.process import ProcessClient
 from octavo.core.request import Request
 from octavo.engine_arguments import EngineArguments
-from octavo.server.adapter import LLMEngine
 from octavo.server.admin import ADMIN_ROUTES
 from octavo.server.http.app import Application
 from octavo.server.lifecycle import Lifecycle
@@ -119,8 +118,8 @@ class ServerWorld(World):
             ping_seconds=choose([0.0, 0.05, 1.0]),
             drain_seconds=choose([0.01, 0.5, 30.0]),
         )
-        engine = await LLMEngine.over(self.engine)
-        self.server = Server(engine, config, self.loop.time)
+        self.engine.attach()
+        self.server = Server(self.engine, config, self.loop.time)
         self.application = Application(self.server)
         self.admin = Application(self.server, ADMIN_ROUTES, checks_access=False)
         faults = asyncio.create_task(self._faults())
@@ -332,7 +331,7 @@ class ServerWorld(World):
             set(answer.reasons) == {wish.reason}, f"{name}: {answer.reasons}, not {wish.reason}"
         )
         shown = wish.whole[:-1] if wish.reason == "stop" else wish.whole
-        text = self.engine._model.tokenizer.decode(shown, skip_special_tokens=True)
+        text = self.engine.model.tokenizer.decode(shown, skip_special_tokens=True)
         require(all(each == text for each in answer.text), f"{name}: {answer.text}, not {text!r}")
         assert answer.usage is not None
         counted = answer.usage["prompt_tokens"], answer.usage["completion_tokens"]

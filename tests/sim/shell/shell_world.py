@@ -236,7 +236,7 @@ class World:
             require(not kills, f"{name} should have ended the engine")
             require(all(tokens == whole for tokens in outcome.tokens), f"{name}: not all tokens")
             require(set(outcome.reasons) == {reason}, f"{name}: {outcome.reasons}, not {reason}")
-            decode = self.engine._model.tokenizer.decode
+            decode = self.engine.model.tokenizer.decode
             shown = whole[:-1] if reason == "stop" else whole
             text = decode(shown, skip_special_tokens=True)
             require(all(each == text for each in outcome.text), f"{name}: {outcome.text}")
@@ -300,10 +300,8 @@ class World:
         )
         if not self.is_over:
             require(len(self.client._journal) == 0, "the journal has entries without a request")
-        require(not self.engine._callers, "callers are left behind")
-        require(
-            len(self.engine._model.table) == 0, "the request table has entries without a request"
-        )
+        require(not self.engine._sinks, "sinks are left behind")
+        require(len(self.engine._table) == 0, "the request table is not empty")
         self.engine.close()
         require(all(engine.is_closed for engine in self.launcher.engines), "engines left behind")
         require(self.launcher.is_closed, "the socket was left open")
