@@ -1,12 +1,12 @@
-"""From nothing to the first token: how long a process takes that loads a model and writes one.
+"""Measures the time from the start of a process to the first token of a model that it loads.
 
     python benchmarks/load.py --runs 15
     python benchmarks/load.py --model path/to/model.gguf --json build/load.json
 
-Every run is a fresh process. One before them, which is not counted, compiles the Python files, as
-an installation does, and brings the model's file into the page cache. The times are counted from
-the moment the process is asked for; `processor` is what it and the system work for it on all
-cores, which a busy machine changes less than the time itself.
+Every run is a fresh process. A first run, which is not counted, compiles the Python files, as an
+installation does, and brings the model's file into the page cache. Times count from the moment
+before the process is created. `processor` is the processor time of the process on all cores,
+including the system's; a busy machine changes it less than the elapsed time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from octavo.env import child_environment  # noqa: E402
 
 WHOLE, LOADED = "process start → first token", "LLM(…) → first token"
 PROCESSOR = "processor"
-# What the process tells: its parts in order, (name, seconds).
+# The process prints its parts in order, as (name, seconds).
 SCRIPT = """
 import json, sys, time
 laps = [("start the interpreter", time.clock_gettime(time.CLOCK_MONOTONIC) - float(sys.argv[2]))]
@@ -48,7 +48,7 @@ print(json.dumps(laps), flush=True)
 
 
 def run_once(model: str) -> dict[str, float]:
-    """Seconds of each part, and of them all."""
+    """Run one process; return the seconds of each part and in total."""
     environment = child_environment(
         {
             "PYTHONPATH": str(ROOT),
@@ -69,7 +69,7 @@ def run_once(model: str) -> dict[str, float]:
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = status
     if status != 0 or not line:
-        raise SystemExit(f"the process ended with status {status} and told nothing")
+        raise SystemExit(f"the process ended with status {status} and printed nothing")
     parts = dict(json.loads(line))
     before = parts["start the interpreter"] + parts["import"]
     loaded = sum(parts.values()) - before
@@ -77,8 +77,8 @@ def run_once(model: str) -> dict[str, float]:
 
 
 def table(runs: list[dict[str, float]]) -> str:
-    """The median and the least of each part, in milliseconds."""
-    lines = ["| part | median ms | least ms |", "| --- | --- | --- |"]
+    """Format the median and the minimum of each part, in milliseconds."""
+    lines = ["| part | median ms | minimum ms |", "| --- | --- | --- |"]
     for part in runs[0]:
         times = [run[part] * 1000 for run in runs]
         lines.append(f"| {part} | {statistics.median(times):.1f} | {min(times):.1f} |")
@@ -86,7 +86,6 @@ def table(runs: list[dict[str, float]]) -> str:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--runs", type=int, default=15)

@@ -1,10 +1,10 @@
-"""Ten times what a server can do: how fast the rest is turned away, and what the accepted get.
+"""Measures a server under ten times its capacity: time to reject, and goodput of the rest.
 
     python benchmarks/overload.py --seconds 60
 
-A real server over a real engine process with a fake runner, so that capacity is known. The clients
-are one process on another core; what they and the machine add is measured beside it, by requests
-for /health/live that are timed in the same way.
+A real server uses a real engine process with a fake runner, so that its capacity is known. The
+clients are one process on another core. The time that they and the machine add is measured too, by
+requests for /health/live that are timed in the same way.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LIVE = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class Wire(asyncio.Protocol):
-    """A connection that is used again; a response's first byte is timed as it comes."""
+    """A reused connection that notes when the first byte of a response comes."""
 
     def __init__(self, pool: deque[Wire]) -> None:
         self._pool = pool
@@ -65,7 +65,7 @@ class Wire(asyncio.Protocol):
         return len(body) >= int(length)
 
     async def ask(self, data: bytes) -> tuple[int, float]:
-        """The status, and the seconds to the first byte."""
+        """Send a request; return the status and the seconds to the first byte."""
         self.received.clear()
         self._done = asyncio.get_running_loop().create_future()
         assert self._transport is not None
@@ -77,12 +77,12 @@ class Wire(asyncio.Protocol):
 
 
 class Load:
-    """All clients of one server."""
+    """The clients of one server, and what they measured."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._pool: deque[Wire] = deque()
-        # Of several lengths, so that they do not all begin and end together.
+        # Several lengths, so that the requests do not all begin and end together.
         self.requests = [(each, request(each)) for each in range(20, 2 * NUM_TOKENS - 19)]
         self.num_asked = 0
         self.statuses: Counter[int] = Counter()
@@ -92,7 +92,7 @@ class Load:
         self.broken = 0
 
     async def wire(self) -> Wire:
-        """A connection that is free."""
+        """Return a free connection."""
         if self._pool:
             return self._pool.popleft()
         loop = asyncio.get_running_loop()
@@ -100,7 +100,7 @@ class Load:
         return made[1]
 
     async def one(self) -> None:
-        """A request to its end."""
+        """Send a request and record its result."""
         wire = await self.wire()
         self.num_asked += 1
         num_tokens, data = self.requests[17 * self.num_asked % len(self.requests)]
@@ -118,12 +118,12 @@ class Load:
             self.rejected.append(seconds)
 
     async def probe(self) -> None:
-        """What a request costs that asks nothing."""
+        """Time a request that needs no work."""
         wire = await self.wire()
         self.probed.append((await wire.ask(LIVE))[1])
 
     async def closed(self, num_clients: int, seconds: float) -> float:
-        """So many clients, one request each at a time; tokens a second."""
+        """Run clients with one request each at a time; return tokens a second."""
         until = time.perf_counter() + seconds
 
         async def client() -> None:
@@ -134,7 +134,7 @@ class Load:
         return self.rate(until - 0.8 * seconds, until)
 
     async def opened(self, a_second: float, seconds: float) -> float:
-        """So many requests a second, whatever becomes of them; tokens a second."""
+        """Send requests at a fixed rate, whatever their result; return tokens a second."""
         began = time.perf_counter()
         tasks: set[asyncio.Task[None]] = set()
         for kind, each in ((self.one, a_second), (self.probe, PROBES_A_SECOND)):
@@ -154,7 +154,7 @@ class Load:
             tasks.add(asyncio.ensure_future(kind()))
 
     def rate(self, since: float, until: float) -> float:
-        """Tokens a second of accepted requests; each request's are spread over its time."""
+        """Return the tokens a second of accepted requests, each spread over its duration."""
         total = 0.0
         for first, end, num_tokens in self.served:
             inside = max(0.0, min(end, until) - max(first, since))
@@ -163,7 +163,7 @@ class Load:
 
 
 def request(num_tokens: int) -> bytes:
-    """A request for so many tokens, as it goes over the wire."""
+    """Return the bytes of a request for so many tokens."""
     body = {"prompt": [3] * 30, "max_tokens": num_tokens, "stream": True, "ignore_eos": True}
     data = json.dumps(body).encode()
     head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
@@ -171,7 +171,7 @@ def request(num_tokens: int) -> bytes:
 
 
 def quantiles(seconds: list[float]) -> dict[str, float]:
-    """In milliseconds."""
+    """Return quantiles in milliseconds."""
     ordered = sorted(seconds) or [float("nan")]
     places = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "worst": 1.0}
     last = len(ordered) - 1
@@ -179,20 +179,20 @@ def quantiles(seconds: list[float]) -> dict[str, float]:
 
 
 def cpu_seconds(number: int) -> float:
-    """Processor time of a process so far."""
+    """Return the processor time of a process so far."""
     fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def measure(served: Served, seconds: float, factor: float) -> dict[str, Any]:
-    """Peak, then overload."""
+    """Measure the peak, and then the overload."""
     load = Load(served.port)
-    await load.closed(SLOTS, 1.0)  # warm
+    await load.closed(SLOTS, 1.0)  # warm up
     peak = await load.closed(SLOTS + 4, max(4.0, seconds / 4))
     load.statuses.clear()
     number = served.process.pid
     rate = factor * peak / NUM_TOKENS
-    await load.opened(rate, min(2.0, seconds / 4))  # its connections are there from now on
+    await load.opened(rate, min(2.0, seconds / 4))  # opens the connections
     load.rejected.clear()
     load.probed.clear()
     memory, spent = resident_mib(number), cpu_seconds(number)
@@ -215,7 +215,6 @@ async def measure(served: Served, seconds: float, factor: float) -> dict[str, An
 
 
 def main() -> int:
-    """The command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--factor", type=float, default=10.0)
@@ -226,7 +225,7 @@ def main() -> int:
         "server": {"max_waiting_requests": 32},
     }
     cores = sorted(os.sched_getaffinity(0))
-    if len(cores) > 1:  # the server and its engine inherit the first
+    if len(cores) > 1:  # the server and its engine inherit the first core
         os.sched_setaffinity(0, {cores[0]})
     served = Served(settings)
     if len(cores) > 1:

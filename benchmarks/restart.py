@@ -1,12 +1,12 @@
-"""How fast an engine's death is seen, and how fast its streams go again; each must be exact.
+"""Measures how fast a killed engine is detected, and its streams continue; all must be exact.
 
     python benchmarks/restart.py [--model smollm2] [--streams 50] [--kills 10] [--option NAME=JSON]
 
-The engine runs in a process of its own, on whatever backend the options say; it is killed with
-SIGKILL at random moments while streams are open. Detection is the time to the death's being
-buried; going again is the time until an open stream, and until every one of them, has a new token.
-Beside the times stands the processor time that the new engine had taken by then, which says more
-on a machine that is busy with other work.
+The engine runs in its own process, on the backend that the options choose. It is killed with
+SIGKILL at random moments while streams are open. `detected` is the time until the restart is
+counted, `first_continues` and `all_continue` the time until the first or the last open stream has
+a new token. `processor_seconds` is the processor time that the new engine had used by then, which
+says more on a busy machine.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Texts = dict[int, list[int]]
 
 
 class Streams:
-    """Many requests at once, and when each was given its newest token."""
+    """Concurrent requests, and when each received its newest token."""
 
     def __init__(self, llm: AsyncLLM, num_streams: int, num_tokens: int) -> None:
         self.llm = llm
@@ -47,7 +47,7 @@ class Streams:
         self.runs = 0
 
     async def run(self) -> Texts:
-        """All of them to their ends."""
+        """Run all requests to their ends; return their tokens."""
         self.runs += 1
         self.tokens = {index: [] for index in range(self.num_streams)}
         self.newest.clear()
@@ -70,90 +70,88 @@ class Streams:
             self.newest[index] = time.monotonic()
 
     def open(self) -> list[int]:
-        """Those that have begun and have not ended."""
+        """Return the streams that have begun and have not ended."""
         return [i for i, tokens in self.tokens.items() if 0 < len(tokens) < self.num_tokens]
 
 
 async def kill(streams: Streams) -> dict[str, float]:
-    """One SIGKILL, and what follows."""
+    """Kill the engine; return the seconds until each stage of the recovery."""
     client: Any = streams.llm._client
     restarts = client.supervisor.restarts.num_restarts
-    hurt = streams.open()
+    interrupted = streams.open()
     os.kill(client.supervisor.run.process.popen.pid, signal.SIGKILL)
     began = time.monotonic()
     while client.supervisor.restarts.num_restarts == restarts:
         await asyncio.sleep(POLL_SECONDS)
-    told = {"detected": time.monotonic() - began, "open": float(len(hurt))}
+    times = {"detected": time.monotonic() - began, "open": float(len(interrupted))}
     while not client.is_well():
         await asyncio.sleep(POLL_SECONDS)
-    # What the dead engine had said may come until then; what counts comes later.
+    # Tokens that the killed engine had sent may come until then, and do not count.
     ready_at = time.monotonic()
     number = client.supervisor.run.process.popen.pid
 
     def note(what: str) -> None:
-        told[what] = time.monotonic() - began
-        told[f"{what}_processor"] = processor_seconds(number)
+        times[what] = time.monotonic() - began
+        times[f"{what}_processor"] = processor_seconds(number)
 
     note("ready")
-    waiting = set(hurt)
-    while waiting and len(waiting) == len(hurt):
+    waiting = set(interrupted)
+    while waiting and len(waiting) == len(interrupted):
         await asyncio.sleep(POLL_SECONDS)
-        waiting = {index for index in hurt if streams.newest[index] <= ready_at}
-    note("first_goes_again")
+        waiting = {index for index in interrupted if streams.newest[index] <= ready_at}
+    note("first_continues")
     while waiting:
         await asyncio.sleep(POLL_SECONDS)
-        waiting = {index for index in hurt if streams.newest[index] <= ready_at}
-    note("all_go_again")
-    return told
+        waiting = {index for index in interrupted if streams.newest[index] <= ready_at}
+    note("all_continue")
+    return times
 
 
 def processor_seconds(number: int) -> float:
-    """What a process has taken so far, on all cores together."""
+    """Return the processor time of a process so far, on all cores together."""
     words = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def measure(streams: Streams, num_kills: int, seed: int) -> dict[str, Any]:
-    """An undisturbed run, then as many as it takes for so many deaths."""
+    """Run once undisturbed, and then until the engine was killed often enough."""
     chance = random.Random(seed)
     began = time.monotonic()
     truth = await streams.run()
     span = time.monotonic() - began
-    deaths: list[dict[str, float]] = []
+    kills: list[dict[str, float]] = []
     num_unequal = num_runs = 0
-    while len(deaths) < num_kills:
+    while len(kills) < num_kills:
         run = asyncio.ensure_future(streams.run())
         num_runs += 1
-        while not run.done() and len(deaths) < num_kills:
+        while not run.done() and len(kills) < num_kills:
             await asyncio.wait([run], timeout=chance.uniform(0.1, 0.9) * span)
             if not run.done() and streams.open():
-                deaths.append(await kill(streams))
-        told = await run
-        num_unequal += sum(told[index] != truth[index] for index in truth)
-    names = ("ready", "first_goes_again", "all_go_again")
+                kills.append(await kill(streams))
+        tokens = await run
+        num_unequal += sum(tokens[index] != truth[index] for index in truth)
+    names = ("ready", "first_continues", "all_continue")
     return {
         "streams": streams.num_streams,
         "undisturbed_seconds": span,
         "runs": num_runs,
         "unequal_streams": num_unequal,
-        "open_streams_at_deaths": [int(death["open"]) for death in deaths],
-        "seconds": {
-            name: spread([death[name] for death in deaths]) for name in ("detected", *names)
-        },
+        "open_streams_at_kills": [int(each["open"]) for each in kills],
+        "seconds": {name: spread([each[name] for each in kills]) for name in ("detected", *names)},
         "processor_seconds": {
-            name: spread([death[f"{name}_processor"] for death in deaths]) for name in names
+            name: spread([each[f"{name}_processor"] for each in kills]) for name in names
         },
     }
 
 
 def spread(values: list[float]) -> dict[str, float]:
-    """Median and worst."""
+    """Return the median and the worst value."""
     ordered = sorted(values)
     return {"median": ordered[len(ordered) // 2], "worst": ordered[-1]}
 
 
 def start(model: str | None, options: dict[str, Any], directory: Path) -> AsyncLLM:
-    """A real model, or the fake runner."""
+    """Start an engine with a real model, or with the fake runner."""
     if model:
         return AsyncLLM(model, engine="process", **options)
     tokenizer = str(make_model(directory))
@@ -164,15 +162,14 @@ def start(model: str | None, options: dict[str, Any], directory: Path) -> AsyncL
 
 
 def main() -> int:
-    """The command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", help="a real one instead of the fake runner")
+    parser.add_argument("--model", help="a real model instead of the fake runner")
     parser.add_argument("--streams", type=int, default=50)
     parser.add_argument("--tokens", type=int, default=60)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--option", action="append", default=[], metavar="NAME=JSON", help="of the engine"
+        "--option", action="append", default=[], metavar="NAME=JSON", help="a setting of the engine"
     )
     given = parser.parse_args()
     pairs = [each.partition("=") for each in given.option]

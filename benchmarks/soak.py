@@ -1,10 +1,10 @@
-"""The server under everything at once, for as long as is wanted: mixed load, leavers, kills.
+"""Runs the server under mixed load, with clients that leave and engines that are killed.
 
     python benchmarks/soak.py --seconds 900 [--model smollm2]
 
-A real server process over a real engine process, which is killed again and again. At the end no
-request may be lost, every answer must be that of the undisturbed run, and nothing may be left
-behind: blocks, seats, tasks, threads, descriptors, memory. The exit code says whether all held.
+A real server process uses a real engine process, which is killed again and again. No request may
+be lost, every response must equal that of the undisturbed run, and at the end nothing may be left
+behind: blocks, slots, tasks, threads, descriptors, memory. The exit code is 1 if any of this fails.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from benchmarks.soak_client import (
 STALL_SECONDS = 3.0
 SETTINGS: dict[str, Any] = {
     "model": None,
-    "options": {"max_model_len": 1024, "max_num_seqs": 16},  # of a real one
+    "options": {"max_model_len": 1024, "max_num_seqs": 16},  # for a real model
     "engine": "fake?step=0.005&slots=16&blocks=800",
     "server": {"stall_seconds": STALL_SECONDS, "max_waiting_requests": 12},
 }
-MAX_GROWTH_MIB = 16.0  # from the second quarter's mean to the last's
+MAX_GROWTH_MIB = 16.0  # from the mean of the second quarter to that of the last
 MANNERS = {
     "whole": (Manner(), 0.7),
     "slow": (Manner(pace=0.05), 0.1),
@@ -54,18 +54,18 @@ MANNERS = {
 
 @dataclass(frozen=True)
 class Load:
-    """How much of everything; a real model must get somewhere between two kills."""
+    """The amount of load; a real model must make progress between two kills."""
 
     num_kinds: int = 60  # of requests
     num_clients: int = 24
-    kill_seconds: float = 7.5  # at most, from an engine's being ready to its end
+    kill_seconds: float = 7.5  # the longest time from an engine's start to its kill
 
 
 REAL = Load(num_kinds=12, num_clients=6, kill_seconds=40.0)
 
 
 class Soak:
-    """One run."""
+    """A run of the soak test, with its counts and faults."""
 
     def __init__(self, served: Served, seconds: float, seed: int, load: Load) -> None:
         self.served = served
@@ -80,13 +80,13 @@ class Soak:
         self._over = asyncio.Event()  # the clients have ended
 
     async def run(self) -> dict[str, Any]:
-        """All of it; the report."""
+        """Run the whole test; return the report."""
         served = self.served
         self.kinds = catalogue(served.start["vocabulary"], self.load.num_kinds, self.random)
         for body in self.kinds:
             answer = await ask(served.port, body)
             if answer.status != 200 or not answer.is_ended:
-                raise LostError(f"undisturbed, and yet: {answer}")
+                raise LostError(f"the undisturbed run failed: {answer}")
             self.truth.append(answer.said())
         await self._settle()
         before = {**served.held(), **served.outside()}
@@ -113,7 +113,7 @@ class Soak:
             await asyncio.sleep(chance.choice([0.0, 0.0, 0.2]))
 
     async def _one(self, which: int, name: str) -> None:
-        """One request to its end, asked again as long as it is turned away for now."""
+        """Send one request, again while it is rejected, and check the response."""
         for _ in range(200):
             try:
                 answer = await ask(self.served.port, self.kinds[which], MANNERS[name][0])
@@ -125,12 +125,12 @@ class Soak:
                 return
             if answer.status not in (429, 503):
                 break
-            self.counts["turned away"] += 1
+            self.counts["rejected"] += 1
             await asyncio.sleep(min(1.0, answer.retry_seconds))
         if answer.status != 200 or answer.error() or not answer.is_ended:
             self._lose(which, name, f"{answer.status} {answer.error()}")
         elif answer.said() != self.truth[which]:
-            self._lose(which, name, "it was told something else than undisturbed")
+            self._lose(which, name, "the response differs from the undisturbed one")
         else:
             self.counts[f"{name}: exact"] += 1
 
@@ -139,7 +139,7 @@ class Soak:
         self.faults.append(f"request {which} ({name}): {why}")
 
     async def _kill(self) -> None:
-        """kill -9, and how long until there is an engine again."""
+        """Kill the engine again and again, and measure the time until the next is ready."""
         while not self._over.is_set():
             await self._pause(self.random.uniform(0.5, self.load.kill_seconds))
             number = self.served.engine()
@@ -161,13 +161,13 @@ class Soak:
             await self._pause(0.5)
 
     async def _pause(self, seconds: float) -> None:
-        """So long, or until the clients have ended."""
+        """Wait for so long, or until the clients have ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._over.wait()
 
     async def _settle(self) -> None:
-        """Until nothing runs; what cannot be waited out is found by whoever compares."""
+        """Wait until nothing runs; `_compare` finds anything that is left."""
         for _ in range(300):
             held = self.served.held()
             port = self.served.port
@@ -175,7 +175,7 @@ class Soak:
             if not (held["tickets"] or held["flights"] or running):
                 return
             await asyncio.sleep(0.1)
-        self.faults.append(f"it never rests: {held}, {running} sequences and blocks")
+        self.faults.append(f"requests do not end: {held}, {running} sequences and blocks")
 
     def _compare(self, before: dict[str, Any], after: dict[str, Any]) -> None:
         for name in ("flights", "tickets", "inside", "waiting_bytes"):
@@ -188,14 +188,14 @@ class Soak:
             self.faults.append(f"memory grows: {self.growth_mib():.1f} MiB")
 
     def growth_mib(self) -> float:
-        """From the mean of the second quarter to the mean of the last."""
+        """Return the growth from the mean of the second quarter to that of the last."""
         weights = [each for _, each in self.memory]
         size = max(1, len(weights) // 4)
         second, last = weights[size : 2 * size], weights[-size:]
         return sum(last) / size - sum(second) / max(1, len(second))
 
     def slope_mib_an_hour(self) -> float:
-        """Least squares, over the second half."""
+        """Return the slope of a least-squares line through the second half."""
         half = self.memory[len(self.memory) // 2 :]
         mean_at = sum(at for at, _ in half) / len(half)
         mean = sum(each for _, each in half) / len(half)
@@ -221,10 +221,9 @@ class Soak:
 
 
 def main() -> int:
-    """The command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=900.0)
-    parser.add_argument("--model", help="a real one instead of the fake runner")
+    parser.add_argument("--model", help="a real model instead of the fake runner")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     served = Served(SETTINGS | {"model": options.model})

@@ -1,4 +1,4 @@
-"""Clients of a server that is soaked: a catalogue of requests, the truth, and ways to misbehave."""
+"""Clients for the soak test: requests of many kinds, responses, and ways to misbehave."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from typing import Any
 HEAD = (
     "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {size}\r\n\r\n"
 )
-HOLD_SECONDS = 5.0  # how long who never reads keeps his connection
-LIMIT_SECONDS = 600.0  # a request that has no end by then is lost
+HOLD_SECONDS = 5.0  # how long a client that never reads keeps its connection
+LIMIT_SECONDS = 600.0  # a request that has not ended by then is lost
 
 
 class LostError(Exception):
-    """A request was not answered as it must be."""
+    """The response to a request is missing or incomplete."""
 
 
 class LeftError(Exception):
-    """The client went away, as it meant to."""
+    """The client closed the connection on purpose."""
 
 
 @dataclass(frozen=True)
 class Manner:
-    """How a client reads."""
+    """A client's way of reading."""
 
     pace: float = 0.0  # seconds between reads
     leaves_after: int | None = None  # reads
@@ -40,17 +40,17 @@ class Manner:
 
 @dataclass
 class Answer:
-    """A response, parsed."""
+    """A response after parsing."""
 
     status: int
     retry_seconds: float
-    told: list[Any]  # of a stream each payload; else the one body
+    parts: list[Any]  # the payloads of a stream, or the one body
     is_ended: bool
 
     def said(self) -> list[Any]:
-        """What must be equal from run to run: each choice's tokens, text and end."""
+        """Return what must equal from run to run: each choice's tokens, text and end."""
         choices: dict[int, list[Any]] = {}
-        for part in self.told:
+        for part in self.parts:
             for choice in part.get("choices", ()):
                 kept = choices.setdefault(choice["index"], [[], "", None])
                 kept[0] += choice.get("token_ids") or []
@@ -59,8 +59,8 @@ class Answer:
         return [choices[index] for index in sorted(choices)]
 
     def error(self) -> dict[str, Any] | None:
-        """The error, wherever it stands."""
-        return next((part["error"] for part in self.told if part.get("error")), None)
+        """Return the error, wherever it stands."""
+        return next((part["error"] for part in self.parts if part.get("error")), None)
 
 
 async def ask(
@@ -69,7 +69,7 @@ async def ask(
     manner: Manner = Manner(),
     hear: Callable[[int], object] = lambda num_bytes: None,
 ) -> Answer:
-    """One request over a connection of its own; `hear` is told of what comes, when it comes."""
+    """Send a request over its own connection; call `hear` with the size of each read."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 16)
     try:
         data = json.dumps(body).encode()
@@ -102,7 +102,7 @@ async def _read(
 
 
 def parse(received: bytes) -> Answer:
-    """Bytes off the wire; what is no whole response is lost."""
+    """Parse a response; raise LostError if it is incomplete."""
     head, _, body = received.partition(b"\r\n\r\n")
     lines = head.decode().split("\r\n")
     if not body:
@@ -134,7 +134,7 @@ def _unchunked(body: bytes) -> bytes:
 
 
 def catalogue(vocabulary: int, size: int, chance: random.Random) -> list[dict[str, Any]]:
-    """Requests of many kinds; what they are told depends on nothing but themselves."""
+    """Make requests of many kinds, whose responses depend on nothing but themselves."""
     most = min(vocabulary, 60) - 3
     shared = [3 + chance.randrange(most) for _ in range(80)]
     made = []
@@ -150,7 +150,7 @@ def catalogue(vocabulary: int, size: int, chance: random.Random) -> list[dict[st
             "return_token_ids": True,
             "stream": chance.random() < 0.7,
         }
-        if body["n"] > 1:  # of one text two would be the same
+        if body["n"] > 1:  # at temperature 0 both would be the same
             body["temperature"] = 0.8
         if chance.random() < 0.1:
             body["logprobs"] = 5
@@ -159,7 +159,7 @@ def catalogue(vocabulary: int, size: int, chance: random.Random) -> list[dict[st
 
 
 class Served:
-    """A server process, as its operator sees it."""
+    """A server process, seen from outside."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         program = Path(__file__).with_name("soak_server.py")
@@ -174,16 +174,16 @@ class Served:
         line = self.process.stdout.readline()
         if not line:
             raise LostError("the server has ended")
-        told: dict[str, Any] = json.loads(line)
-        return told
+        report: dict[str, Any] = json.loads(line)
+        return report
 
     def held(self) -> dict[str, Any]:
-        """What it holds now."""
+        """Return the resources that it reports to hold now."""
         self.process.send_signal(signal.SIGUSR1)
         return self._line()
 
     def engine(self) -> int | None:
-        """The engine's process, if there is one."""
+        """Return the engine's process, if there is one."""
         for number in self.children():
             with contextlib.suppress(OSError):  # it has just ended
                 if b"octavo.engine.process" in Path(f"/proc/{number}/cmdline").read_bytes():
@@ -191,7 +191,7 @@ class Served:
         return None
 
     def children(self) -> list[int]:
-        """Processes that it has started."""
+        """Return the processes that it has started."""
         found: list[int] = []
         for task in Path(f"/proc/{self.process.pid}/task").iterdir():
             with contextlib.suppress(OSError):  # a thread that has just ended
@@ -199,7 +199,7 @@ class Served:
         return found
 
     def outside(self) -> dict[str, int]:
-        """What the system says that it holds."""
+        """Return the resources that it holds according to the system."""
         base = Path(f"/proc/{self.process.pid}")
         threads = next(x for x in (base / "status").read_text().split("\n") if "Threads" in x)
         return {
@@ -209,24 +209,24 @@ class Served:
         }
 
     def resident_mib(self) -> float:
-        """Memory of the front end, now."""
+        """Return the resident memory of the front end."""
         return resident_mib(self.process.pid)
 
     def end(self) -> int:
-        """SIGTERM; its exit code."""
+        """Terminate it; return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         self.process.communicate(timeout=60)
         return self.process.returncode
 
 
 def resident_mib(number: int) -> float:
-    """Of a process."""
+    """Return the resident memory of a process."""
     status = Path(f"/proc/{number}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
 async def metric(port: int, name: str) -> float:
-    """The value of one of the server's metrics."""
+    """Return the value of one of the server's metrics."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     text = (await reader.read()).decode()

@@ -1,8 +1,8 @@
-"""The server that is soaked: the real one, over a real engine process, telling what it holds.
+"""The server of the soak test: a real one over a real engine process, which reports what it holds.
 
     python benchmarks/soak_server.py '{"model": null, "engine": "fake?step=0.01", ...}'
 
-Its standard output has one line of JSON when it is ready, one for each SIGUSR1, one at its end.
+It prints a line of JSON when it is ready, for each SIGUSR1, and at its end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.api.tiny import make_model
 
 
 def start(settings: dict[str, Any], directory: Path) -> AsyncLLM:
-    """The engine: a fake runner by default, a real model where one is named."""
+    """Start the engine with a fake runner, or with a real model if one is named."""
     if settings["model"]:
         return AsyncLLM(settings["model"], engine="process", **settings["options"])
     arguments = EngineArguments(model=settings["engine"], tokenizer=str(make_model(directory)))
@@ -42,7 +42,7 @@ def start(settings: dict[str, Any], directory: Path) -> AsyncLLM:
 
 
 def held(server: Server) -> dict[str, int]:
-    """What would grow if something were forgotten."""
+    """Count what would grow if anything were forgotten."""
     admission = server.admission
     gc.collect()
     return {
@@ -56,24 +56,21 @@ def held(server: Server) -> dict[str, int]:
 
 
 async def serve(settings: dict[str, Any], llm: AsyncLLM) -> None:
-    """Until a signal ends it."""
+    """Serve until a signal ends the process."""
     server = Server(llm, ServerSettings(port=0, **settings["server"]))
 
-    def tell(**more: Any) -> None:
+    def report(**more: Any) -> None:
         print(json.dumps({**held(server), **more}), flush=True)
 
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGUSR1, tell)
+    loop.add_signal_handler(signal.SIGUSR1, report)
     facts = server.engine.facts
     settle_memory()
-    await Lifecycle(server).run(
-        lambda life: tell(port=life.port, vocabulary=facts.vocabulary, seats=facts.max_num_seqs)
-    )
-    tell(over=1)
+    await Lifecycle(server).run(lambda life: report(port=life.port, vocabulary=facts.vocabulary))
+    report(over=1)
 
 
 def main() -> None:
-    """The command."""
     settings = json.loads(sys.argv[1])
     server = settings["server"]
     if "admin_socket" in server:

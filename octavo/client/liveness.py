@@ -15,7 +15,7 @@ class Liveness:
         self._timing = timing
         self._step_timeout_factor = step_timeout_factor
         self._began_at = now  # when its process began; later, when it became ready
-        self._heard_at = now  # the last frame
+        self._last_frame_at = now
         self._progress_at = now  # when its work was last seen to go on
         self._ticked_at = now
         self._heartbeat = Heartbeat(0, 0.0, 0)
@@ -32,7 +32,7 @@ class Liveness:
 
     def note_frame(self, now: float, heartbeat: Heartbeat | None) -> None:
         """Note a frame: a heartbeat, or (None) any other message, which is progress."""
-        self._heard_at = now
+        self._last_frame_at = now
         if heartbeat is None or heartbeat.step != self._heartbeat.step:
             self._progress_at = now
         if heartbeat is not None:
@@ -44,7 +44,7 @@ class Liveness:
 
     def restart_clocks(self, now: float) -> None:
         """Ignore the time until now, in which this process may have read no frames."""
-        self._heard_at = self._progress_at = self._ticked_at = now
+        self._last_frame_at = self._progress_at = self._ticked_at = now
 
     def is_fresh(self, now: float) -> bool:
         """Return whether the last sign of life is newer than half of `silence_seconds`.
@@ -52,7 +52,7 @@ class Liveness:
         If this process itself has stalled for more than a tick, the time of the stall does not
         count: frames may be unread.
         """
-        silence = min(now, self._ticked_at + TICK_SECONDS) - self._heard_at
+        silence = min(now, self._ticked_at + TICK_SECONDS) - self._last_frame_at
         return self._is_ready and silence <= self._timing.silence_seconds / 2
 
     def note_tick(self, now: float) -> None:
@@ -70,7 +70,7 @@ class Liveness:
             if now - self._began_at > seconds:
                 return f"the engine was not ready {seconds:.0f} s after its start"
             return None
-        silence = now - self._heard_at
+        silence = now - self._last_frame_at
         if silence > self._timing.silence_seconds:
             return f"it gave no sign of life for {silence:.1f} s"
         if not has_work:

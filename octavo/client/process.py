@@ -43,7 +43,6 @@ from octavo.wire.message_types import (
     StartEngine,
     StepOutput,
     WireError,
-    WireRequest,
 )
 
 log = logging.getLogger(__name__)
@@ -161,17 +160,17 @@ class ProcessClient:
             except WireError as error:
                 self._refuse(entry, error)
         for batch in in_batches(wires):
-            try:
-                self.supervisor.write(batch)
-            except WireError:  # one of the requests is too large: find it
-                for wire in batch.requests:
-                    self._submit_alone(wire)
+            self._add(batch)
 
-    def _submit_alone(self, wire: WireRequest) -> None:
+    def _add(self, message: AddRequests) -> None:
         try:
-            self.supervisor.write(AddRequests((wire,)))
+            self.supervisor.write(message)
         except WireError as error:
-            entry = self._journal.find_number(wire.number)
+            if len(message.requests) > 1:  # one of them is too large: find it
+                for wire in message.requests:
+                    self._add(AddRequests((wire,)))
+                return
+            entry = self._journal.find_number(message.requests[0].number)
             assert entry is not None
             self._refuse(entry, error)
 

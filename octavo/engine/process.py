@@ -112,7 +112,7 @@ def main(argv: list[str]) -> int:
             EngineLoop(engine.core, channel, record, progress).serve()
         except Exception as error:
             log.exception("the engine ends because a step failed")
-            channel.send(EngineFailed(_describe(error), at_start=False))
+            channel.send(EngineFailed(_describe(error)))
         return 4
     finally:
         channel.close()
@@ -286,7 +286,7 @@ def _build(name: str | None, arguments: EngineArguments, wrap: Wrap) -> CoreAndF
     except Exception as error:
         if not isinstance(error, _SELF_EXPLANATORY):
             traceback.print_exc()
-        return EngineFailed(_describe(error), at_start=True)
+        return EngineFailed(_describe(error))
 
 
 def _describe(error: Exception) -> str:

@@ -140,10 +140,9 @@ class EngineReady(Struct, tag=1, array_like=True, frozen=True, forbid_unknown_fi
 
 
 class EngineFailed(Struct, tag=2, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """The reason why the engine ends, and whether it had not started yet."""
+    """The reason why the engine cannot start, or why it ends."""
 
     text: Text
-    at_start: bool
 
 
 class StepOutput(Struct, tag=3, array_like=True, frozen=True, forbid_unknown_fields=True):

@@ -8,6 +8,7 @@ The model's name sets its behaviour: `fake?step=0.01&poison=7&how=abort`.
     how       … by `abort`, `raise`, `exit`, `hang` (with Python's lock), `sleep`, `kill` or `stop`
     gate      a file: while it exists, no step that produces a third token ends
     fail      the engine's start fails with this text
+    warn      a warning that the start logs, as the start of a real engine does
     crash     the engine's process ends at its start, as with `how`
     slots     sequences that run at once
     blocks    blocks of the KV cache
@@ -16,6 +17,7 @@ The model's name sets its behaviour: `fake?step=0.01&poison=7&how=abort`.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import signal
 import time
@@ -106,9 +108,7 @@ def die(how: str) -> None:
         case "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
         case "hang":
-            ctypes.PyDLL(None).sleep(
-                1000
-            )  # holds Python's lock, like a native call that never returns
+            ctypes.PyDLL(None).sleep(1000)  # holds the GIL, like a native call without end
         case "sleep":
             time.sleep(1000)
         case _:
@@ -141,6 +141,8 @@ def _logprobs(tokens: list[int], position: int, count: int) -> TokenLogprobs:
 def make(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:
     """Build the fake engine: a factory for `octavo.engine.process`."""
     settings = dict(parse_qsl(arguments.model.partition("?")[2]))
+    if "warn" in settings:
+        logging.getLogger("octavo.engine.build").warning("%s", settings["warn"])
     if "fail" in settings:
         raise ValueError(settings["fail"])
     if "crash" in settings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from array import array
 from dataclasses import replace
 from functools import partial
@@ -14,6 +15,7 @@ from octavo.client.process import ProcessClient
 from octavo.core.plan import HiddenPayload, LogprobsPayload
 from octavo.core.request import Abort, Pause, ResetPrefixCache, Resume
 from octavo.core.snapshot import EngineSnapshot
+from octavo.observe.log import set_up_log
 from octavo.wire import message_types as messages
 from tests.client.clients import Caller, eventually, process_of, request, run, running
 from tests.sim.truth import whole_output
@@ -31,14 +33,27 @@ def client(gate: Path) -> ProcessClient:  # type: ignore[misc]
         yield client
 
 
-def test_facts_come_with_the_start(client: ProcessClient) -> None:
+def test_a_started_client_has_the_facts_of_its_engine(client: ProcessClient) -> None:
     facts = client.facts
     assert (facts.vocabulary, facts.max_model_len, facts.block_size) == (61, 4096, 4)
     assert facts.architecture == "FakeForCausalLM"
     assert client.is_well()
 
 
-def test_ends_stop_tokens_and_lengths(client: ProcessClient) -> None:
+def test_the_engine_logs_flags_where_it_names_settings(capfd: pytest.CaptureFixture[str]) -> None:
+    root, ours = logging.getLogger(), logging.getLogger("octavo")
+    handlers, level = root.handlers[:], ours.level
+    try:
+        set_up_log("WARNING", {"max_model_len": "--max-model-len"})
+        with running("warn=lower max_model_len"):
+            pass
+    finally:
+        root.handlers[:] = handlers
+        ours.setLevel(level)
+    assert "octavo.engine.build: lower --max-model-len\n" in capfd.readouterr().err
+
+
+def test_requests_end_by_stop_tokens_and_by_length(client: ProcessClient) -> None:
     whole, _ = whole_output(request("", max_tokens=20), 4096)
     stopped = request("stopped", stop_token_ids=(whole[5],))
     ended = replace(request("ended", ignore_eos=False), eos_token_ids=(whole[5],))
@@ -61,7 +76,7 @@ def test_ends_stop_tokens_and_lengths(client: ProcessClient) -> None:
     run(world)
 
 
-def test_log_probabilities_of_tokens_and_prompts_and_hidden_states(client: ProcessClient) -> None:
+def test_log_probabilities_and_hidden_states_arrive(client: ProcessClient) -> None:
     prompt = [index % 60 for index in range(1000)]  # two chunks and more
     asked = request("asked", prompt, logprobs=2, prompt_logprobs=1, max_tokens=4)
     hidden = request("hidden", [5, 6], max_tokens=1, pooling="last")

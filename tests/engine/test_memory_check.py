@@ -35,7 +35,7 @@ def opened_model(directory: Path) -> OpenedModel:
     return open_model(resolve_source(str(directory)))
 
 
-def test_the_mirrored_numbers_are_the_backends() -> None:
+def test_the_estimate_uses_the_numbers_of_the_backends() -> None:
     assert footprint.QUERY_TILE == attention.QUERY_TILE
     assert footprint.KEY_TILE == attention.KEY_TILE
     assert footprint.MOST_KEPT_CELLS == attention.MOST_KEPT_CELLS
@@ -75,7 +75,7 @@ def test_weights_take_what_was_predicted(
     assert bill.stored_bytes == stored
 
 
-def test_nothing_is_read_for_the_bill(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_estimate_reads_no_weights(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = opened_model(directory)
 
     def refuse(*_: object) -> None:
@@ -87,7 +87,7 @@ def test_nothing_is_read_for_the_bill(directory: Path, monkeypatch: pytest.Monke
     make_bill(EngineArguments(str(directory), backend="torch"), opened, place_layers(opened.model))
 
 
-def test_the_cache_takes_what_is_free_up_to_a_bound(directory: Path) -> None:
+def test_the_cache_takes_the_free_memory_up_to_a_bound(directory: Path) -> None:
     opened = opened_model(directory)
     layout = place_layers(opened.model)
     asked = EngineArguments(str(directory), backend="torch", max_num_seqs=1_000_000)
@@ -115,7 +115,7 @@ def test_a_short_memory_shortens_sequences(directory: Path) -> None:
         )
 
 
-def test_a_model_that_does_not_fit(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_model_too_large_is_refused(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     opened = opened_model(directory)
     layout = place_layers(opened.model)
     with pytest.raises(
@@ -128,7 +128,7 @@ def test_a_model_that_does_not_fit(directory: Path, caplog: pytest.LogCaptureFix
     assert "the machine may swap" in caplog.text
 
 
-def test_int8_kv_takes_a_byte_a_number_and_a_scale_a_head(directory: Path) -> None:
+def test_int8_kv_takes_a_byte_per_number_and_a_scale_per_head(directory: Path) -> None:
     opened = opened_model(directory)
     layout = place_layers(opened.model)
     asked = EngineArguments(str(directory), backend="native", kv_cache_dtype="int8")
@@ -163,7 +163,7 @@ def test_a_number_of_threads_is_not_ignored_silently(directory: Path) -> None:
     assert free.weights_bytes > 0
 
 
-def test_the_slow_backend_is_not_taken_quietly(
+def test_an_automatic_choice_of_the_slow_backend_is_logged(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log warns of it, unless the user has chosen that backend."""
@@ -214,7 +214,7 @@ def test_weights_that_are_quantised_already_stay_so_with_a_warning(
     assert len(caplog.records) == 1
 
 
-def test_an_instruction_set_that_is_not_there_is_refused_in_the_same_words(
+def test_a_missing_instruction_set_is_refused_with_one_message(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The check before loading and the backend's own check raise the same message."""

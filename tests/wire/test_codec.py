@@ -190,7 +190,7 @@ WHOLE_MESSAGES: list[ToEngineFrame | FromEngineFrame] = [
     ),
     FromEngineFrame(9, 0, ProcessStarted()),
     FromEngineFrame(9, 1, EngineReady(FACTS)),
-    FromEngineFrame(9, 2, EngineFailed("it is full", True)),
+    FromEngineFrame(9, 2, EngineFailed("it is full")),
     FromEngineFrame(
         9, 3, StepOutput((), EngineSnapshot(1.5, 3, num_finished={"stop": 2}, recent=(STEP,)))
     ),
@@ -234,7 +234,7 @@ def test_a_message_that_cannot_be_encoded_is_an_error() -> None:
 def test_frames_have_a_maximum_size_in_both_directions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "MAX_FRAME_BYTES", 1000)
     with pytest.raises(WireError, match=r"the message has .* bytes; at most 1000"):
-        encode(FromEngineFrame(1, 0, EngineFailed("x" * 2000, True)))
+        encode(FromEngineFrame(1, 0, EngineFailed("x" * 2000)))
     with pytest.raises(WireError, match="the frame has 1001 bytes"):
         decode_from_engine(b"\x00" * 1001)
 

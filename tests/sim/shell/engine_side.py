@@ -162,7 +162,7 @@ class SimEngine:
         if self._ending is not None:
             return
         if self._random.random() < self._world.start_failures:
-            self._send(EngineFailed("no memory for the weights", True))
+            self._send(EngineFailed("no memory for the weights"))
             self.end("its process ended with exit code 3")
             return
         runner = FakeRunner({"poison": "1", "how": "raise"})
@@ -195,7 +195,7 @@ class SimEngine:
             self._world.errors.append(error)
             self.end("its process ended with exit code 4")
         except RuntimeError as error:  # a poisoned step
-            self._send(EngineFailed(str(error), False))
+            self._send(EngineFailed(str(error)))
             self.end("its process ended with exit code 4")
 
     def _beat(self) -> None:
