@@ -1,7 +1,7 @@
-"""The situations in which the core is measured; each case sets worlds up and returns its figures.
+"""The cases in which the core is measured; each case builds worlds and returns its figures.
 
-A case starts afresh for every repeat, and runs some steps before it counts any. Cases that are
-compared with each other take turns, some steps each, so that a disturbance hits all alike.
+A case starts a new world for every repeat, and runs some steps before it counts any. Worlds that
+are compared take turns, some steps each, so that a disturbance affects all of them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from octavo.core.kv_manager import KVManager
 from octavo.core.sequence import Sequence as CoreSequence
 
 NUM_WARM_STEPS = 20
-TURN_STEPS = 10  # that a world takes before the next has its turn
+TURN_STEPS = 10  # steps of a world before the next one's turn
 PROMPT_TOKENS = 1000  # of a waiting request
-SHORT_PROMPT_TOKENS = 128  # of the many, and of those that come and go
+SHORT_PROMPT_TOKENS = 128  # where there are many requests, or many end and begin
 LONG_PROMPT_TOKENS = 32_768  # 2,048 blocks
 NUM_WAITING = (0, 1_000, 10_000, 50_000)
 
@@ -38,14 +38,14 @@ CONFIG = CoreConfig(
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured."""
+    """The number of repeats and steps of a measurement."""
 
     repeats: int
     steps: int
 
 
 def decoding(config: CoreConfig, count: int) -> World:
-    """A world in which so many sequences decode, their blocks filling at different steps."""
+    """Return a world in which `count` sequences decode; their blocks fill at different steps."""
     world = World(config)
     for index in range(count):
         world.add(world.request(200 + index % 97))
@@ -54,7 +54,7 @@ def decoding(config: CoreConfig, count: int) -> World:
 
 
 def take_turns(worlds: Sequence[World], num_steps: int) -> list[list[Sample]]:
-    """The samples of each world; all warm up before any is counted."""
+    """Return the samples of each world; all warm up before any is counted."""
     for world in worlds:
         world.steps(NUM_WARM_STEPS)
     samples: list[list[Sample]] = [[] for _ in worlds]
@@ -67,7 +67,7 @@ def take_turns(worlds: Sequence[World], num_steps: int) -> list[list[Sample]]:
 def compare(
     names: Sequence[str], starts: Sequence[Callable[[], World]], effort: Effort
 ) -> tuple[list[Figure], list[list[list[Sample]]]]:
-    """A figure for each of several worlds that take turns, and their samples by repeat."""
+    """Return a figure for each of several worlds that take turns, and their samples by repeat."""
     repeats = [
         take_turns([start() for start in starts], effort.steps) for _ in range(effort.repeats)
     ]
@@ -79,7 +79,7 @@ def compare(
 
 
 def decode_steps(effort: Effort) -> list[Figure]:
-    """The two sizes with a target, a single sequence, and plans made one step ahead."""
+    """Measure the two sizes with a target, a single sequence, and pipeline depth 2."""
 
     large = replace(CONFIG, max_num_seqs=1000)
 
@@ -101,14 +101,14 @@ def decode_steps(effort: Effort) -> list[Figure]:
 
 
 def cold_steps(effort: Effort) -> list[Figure]:
-    """The two sizes again, with the caches full of something else before each step.
+    """Measure the two sizes with CPU caches that are full of other data before each step.
 
-    So an engine meets them whose model runs on the same processor.
+    This is the case of an engine whose model runs on the same processor.
     """
-    something_else = bytearray(64 << 20)
+    other_data = bytearray(64 << 20)
 
     def cold(world: World) -> Sample:
-        something_else[:] = bytes(len(something_else))
+        other_data[:] = bytes(len(other_data))
         return world.step()
 
     figures = []
@@ -122,15 +122,15 @@ def cold_steps(effort: Effort) -> list[Figure]:
     return figures
 
 
-def waiting_for_a_seat(count: int) -> World:
-    """All seats are taken."""
+def waiting_for_a_slot(count: int) -> World:
+    """Return a world in which all slots are in use."""
     world = decoding(CONFIG, CONFIG.max_num_seqs)
     world.add_waiting(count, SHORT_PROMPT_TOKENS)
     return world
 
 
 def waiting_for_blocks(count: int) -> World:
-    """There are seats, but the head's prompt needs more blocks than are free."""
+    """Return a world with free slots, whose queue's head needs more blocks than are free."""
     world = decoding(replace(CONFIG, max_num_seqs=512), CONFIG.max_num_seqs)
     world.add_waiting(min(count, 1), CONFIG.max_model_len - 100)
     world.add_waiting(max(count - 1, 0), SHORT_PROMPT_TOKENS)
@@ -138,7 +138,7 @@ def waiting_for_blocks(count: int) -> World:
 
 
 def waiting_for_an_adapter(count: int) -> World:
-    """There are seats and blocks, but the only adapter slot is another adapter's."""
+    """Return a world with free slots and blocks, but without a free adapter slot."""
     world = World(replace(CONFIG, max_num_seqs=512, max_loras=1))
     for index in range(CONFIG.max_num_seqs):
         world.add(world.request(200 + index % 97, lora="one"))
@@ -148,10 +148,10 @@ def waiting_for_an_adapter(count: int) -> World:
 
 
 def independence(effort: Effort) -> list[Figure]:
-    """256 decode while ever more wait, for each reason that may hold them."""
+    """Measure steps of 256 sequences while more and more wait, for each reason to wait."""
     figures = []
     for reason, begin in (
-        ("for a seat", waiting_for_a_seat),
+        ("for a slot", waiting_for_a_slot),
         ("head lacks blocks", waiting_for_blocks),
         ("heads lack an adapter", waiting_for_an_adapter),
     ):
@@ -175,11 +175,13 @@ def _median_ns(samples: Sequence[Sample]) -> float:
 
 
 def mixed_steps(effort: Effort) -> list[Figure]:
-    """255 decode while one prompt of 32k tokens after the other takes what is left of the step."""
+    """Measure 255 decoding sequences beside prompts of 32k tokens that fill each step."""
 
     def start() -> World:
         world = decoding(CONFIG, 255)
-        for _ in range(2 + (NUM_WARM_STEPS + effort.steps) // 18):  # a prompt is 18 steps and more
+        for _ in range(
+            2 + (NUM_WARM_STEPS + effort.steps) // 18
+        ):  # a prompt takes at least 18 steps
             request = world.request(LONG_PROMPT_TOKENS)
             world.add(replace(request, sampling=replace(request.sampling, max_tokens=1)))
         return world
@@ -189,7 +191,7 @@ def mixed_steps(effort: Effort) -> list[Figure]:
 
 
 def churn_steps(effort: Effort) -> list[Figure]:
-    """In every step 10 of 256 end and 10 of 10,000 are admitted, prompts of 128 tokens."""
+    """Measure steps in which 10 of 256 sequences end and 10 of 10,000 are admitted."""
 
     def start() -> World:
         world = decoding(CONFIG, 256)
@@ -215,7 +217,7 @@ def churn_steps(effort: Effort) -> list[Figure]:
 
 
 def all_end(effort: Effort) -> list[Figure]:
-    """1,000 sequences end in the same step, without and with another step in flight."""
+    """Measure a step in which 1,000 sequences end, without and with another step in flight."""
     figures = []
     for depth in (1, 2):
         config = replace(CONFIG, max_num_seqs=1000, pipeline_depth=depth)
@@ -227,14 +229,14 @@ def all_end(effort: Effort) -> list[Figure]:
                 world.run_until_decoding(1000)
                 world.steps(2)
                 world.num_to_end = 1000
-                samples.append(world.steps(depth)[-1])  # the step whose apply brings the end
+                samples.append(world.steps(depth)[-1])  # the step whose result ends them
             repeats.append(samples)
         figures.append(step_figure(f"1,000 end in one step, pipeline depth {depth}", repeats))
     return figures
 
 
 def preemption_storm(effort: Effort) -> list[Figure]:
-    """Each of 1,000 sequences needs a second block, and none is free: 500 are preempted."""
+    """Measure a step in which 1,000 sequences need a block, none is free, and 500 are preempted."""
     figures = []
     for depth in (1, 2):
         config = replace(
@@ -260,10 +262,10 @@ def preemption_storm(effort: Effort) -> list[Figure]:
 
 
 def shared_prefix(effort: Effort) -> list[Figure]:
-    """10,000 arrive at once on an idle engine and share the first 512 of their 1,000 tokens.
+    """Measure 10,000 requests that arrive at once and share 512 of their 1,000 tokens.
 
-    The first begins to compute what all share, and others are set aside to follow it; then they
-    return to the queue, and as many begin as fit in a step.
+    The first one computes the shared prefix, and others follow it. Then they return to the queue,
+    and as many start as fit into a step.
     """
     repeats = []
     common = array("i", range(512))
@@ -279,7 +281,7 @@ def shared_prefix(effort: Effort) -> list[Figure]:
 
 
 def match_long_prefix(effort: Effort) -> list[Figure]:
-    """A new sequence whose 2,048 full blocks are all in the cache."""
+    """Measure a new sequence whose 2,048 full blocks are all in the cache."""
     config = replace(CONFIG, max_num_batched_tokens=2 * LONG_PROMPT_TOKENS)
     world = World(config)
     first = world.request(LONG_PROMPT_TOKENS + 1)
@@ -319,10 +321,10 @@ def _match_once(kv: KVManager, sequence: CoreSequence) -> tuple[int, int, int, i
 
 
 def memory(effort: Effort) -> list[Figure]:
-    """What 2,000 waiting requests keep alive, everything of the request itself included."""
-    fresh, looked_up = [], []
+    """Measure the memory of 2,000 waiting requests, the requests themselves included."""
+    fresh, matched_kb = [], []
     count = 2000
-    for _ in range(min(effort.repeats, 2)):  # it hardly varies
+    for _ in range(min(effort.repeats, 2)):  # the result hardly varies
         world = World(CONFIG)
         tracemalloc.start()
         before, _ = tracemalloc.get_traced_memory()
@@ -333,15 +335,15 @@ def memory(effort: Effort) -> list[Figure]:
         matched, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         fresh.append([(added - before) / count / 1000])
-        looked_up.append([(matched - before) / count / 1000])
+        matched_kb.append([(matched - before) / count / 1000])
     return [
         figure("memory of a waiting 1k-token request", "kB", fresh),
-        figure("memory of one whose prefix was looked up", "kB", looked_up),
+        figure("memory of one whose prefix was looked up", "kB", matched_kb),
     ]
 
 
 def add_and_abort(effort: Effort) -> list[Figure]:
-    """One request comes to 10,000 waiting ones; one from their midst is aborted."""
+    """Measure adding a request to 10,000 waiting ones, and aborting one from their middle."""
     adds: list[list[float]] = []
     aborts: list[list[float]] = []
     for _ in range(effort.repeats):
@@ -366,7 +368,7 @@ def add_and_abort(effort: Effort) -> list[Figure]:
 
 
 def full_collection(effort: Effort) -> list[Figure]:
-    """What the garbage collector takes for a full pass, which comes once in a few hundred steps."""
+    """Measure a full garbage collection, which happens once in a few hundred steps."""
     repeats = []
     for _ in range(effort.repeats):
         gc.collect()
@@ -375,7 +377,7 @@ def full_collection(effort: Effort) -> list[Figure]:
         WATCH.start()
         num_unreachable = gc.collect()
         repeats.append([WATCH.stop() / NS_PER_MS])
-        assert num_unreachable == 0, "the core makes no cycles, so there is nothing to collect"
+        assert num_unreachable == 0, "the core made reference cycles"
         del world
     return [figure("full collection, 1,000 run and 10,000 wait", "ms", repeats)]
 

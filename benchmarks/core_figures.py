@@ -1,4 +1,4 @@
-"""What a measurement says: a median with its spread, and whether it meets its target."""
+"""The figures of a measurement: a median with its spread, and its target."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from benchmarks.core_world import Sample
 
 NS_PER_MS = 1e6
 
-# What the core is held to. A figure of one of these names is printed with "met" or "MISSED".
+# The core's targets. A figure with one of these names is printed with "met" or "MISSED".
 TARGETS = {
     "1,000 running, 10,000 waiting": 2.0,  # ms
     "256 running": 0.5,  # ms
-    # "Independent of the number waiting": the median with 50,000 by that with 1,000, within
-    # what the noise of a shared machine makes of equal medians.
-    "50,000 waiting by 1,000: for a seat": 1.10,
+    # A step's cost must not depend on the number waiting: the median with 50,000 divided by that
+    # with 1,000, with a margin for the noise of a shared machine.
+    "50,000 waiting by 1,000: for a slot": 1.10,
     "50,000 waiting by 1,000: head lacks blocks": 1.10,
     "50,000 waiting by 1,000: heads lack an adapter": 1.10,
     "match 32k cached tokens": 5.0,  # ms, hashing included
@@ -35,25 +35,25 @@ class Figure:
     p90: float
     max: float
     num_samples: int
-    repeat_medians: list[float]  # one for each fresh start
-    parts: dict[str, float] = field(default_factory=dict)  # medians beside it
+    repeat_medians: list[float]  # one for each repeat
+    parts: dict[str, float] = field(default_factory=dict)  # medians of its parts
     collector: dict[str, float] = field(default_factory=dict)
 
     @property
     def target(self) -> float | None:
-        """The most that the median may be, if it is held to anything."""
+        """The upper bound of the median, if there is one."""
         return TARGETS.get(self.name)
 
     @property
-    def verdict(self) -> str:
-        """Met or MISSED, with the figure by its target; empty without a target."""
+    def comparison(self) -> str:
+        """The words met or MISSED with the ratio to the target; empty without a target."""
         if self.target is None:
             return ""
         word = "met" if self.median <= self.target else "MISSED"
         return f"{word} ({self.median / self.target:.2f} of {self.target:g} {self.unit})".rstrip()
 
     def as_json(self) -> dict[str, object]:
-        """All of it as plain values."""
+        """Return the figure as plain values."""
         row: dict[str, object] = asdict(self)
         if self.target is not None:
             row["target"] = self.target
@@ -69,7 +69,7 @@ def figure(
     parts: Mapping[str, Iterable[float]] | None = None,
     collector: dict[str, float] | None = None,
 ) -> Figure:
-    """The figure that the values of all repeats come to."""
+    """Return the figure of the values of all repeats."""
     ordered = sorted(value for values in repeats for value in values)
     p10 = p90 = ordered[0]
     if len(ordered) > 1:
@@ -91,7 +91,7 @@ def figure(
 
 
 def step_figure(name: str, repeats: Sequence[Sequence[Sample]]) -> Figure:
-    """The figure of steps: in milliseconds, with the collector's share in them."""
+    """Return the figure of steps in milliseconds, with the garbage collector's share."""
     samples = [sample for repeat in repeats for sample in repeat]
     full = [sample.full_gc_ns / NS_PER_MS for sample in samples if sample.full_gc_ns]
     without = [sample.total_ns for sample in samples if not sample.full_gc_ns]

@@ -1,10 +1,10 @@
-"""Measure what a step of the core costs, schedule and apply, and hold the figures to targets.
+"""Measure the cost of the core's steps, and compare it with targets.
 
     python benchmarks/core_step.py            a table
     python benchmarks/core_step.py --json     one JSON object
     python benchmarks/core_step.py --quick    half a minute, rougher
 
-docs/performance.md says how to read them.
+docs/performance.md explains the figures.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # so that the program can be called by its path
+sys.path.insert(0, str(ROOT))  # so that the program can be run by its path
 
 from benchmarks.core_cases import CASES, Effort  # noqa: E402
 from benchmarks.core_figures import Figure  # noqa: E402
@@ -26,7 +26,7 @@ from benchmarks.core_world import watching_the_collector  # noqa: E402
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line of the program."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object, no table")
     parser.add_argument("--quick", action="store_true", help="few steps, two repeats")
@@ -39,12 +39,12 @@ def arguments() -> argparse.Namespace:
     )
     parsed = parser.parse_args()
     if parsed.repeats is not None and parsed.repeats < 1:
-        parser.error(f"--repeats {parsed.repeats}: at least one is needed")
+        parser.error(f"--repeats {parsed.repeats} must be at least 1")
     return parsed
 
 
 def machine() -> dict[str, object]:
-    """What the figures depend on besides the code."""
+    """Return the properties of the machine that the figures depend on."""
     models: list[str] = []
     information = Path("/proc/cpuinfo")
     if information.exists():
@@ -61,13 +61,13 @@ def machine() -> dict[str, object]:
 
 
 def measure(effort: Effort, chosen: list[str] | None, quiet: bool) -> list[Figure]:
-    """The figures of all chosen cases, printed as they come unless `quiet`."""
+    """Return the figures of all chosen cases; print each at once unless `quiet`."""
     figures: list[Figure] = []
     with watching_the_collector():
         for case in CASES:
             if chosen and case.__name__ not in chosen:
                 continue
-            gc.collect()  # the worlds of the last case are not this one's garbage
+            gc.collect()  # collect the last case's worlds before this one is timed
             for each in case(effort):
                 figures.append(each)
                 if not quiet:
@@ -82,7 +82,7 @@ HEADER = (
 
 
 def row(each: Figure) -> str:
-    """One figure as a line of the table."""
+    """Return one figure as a line of the table."""
     text = f"{each.name:50} {number(each.median)}{each.unit:>3}"
     text += f"{number(each.p10)}{number(each.p90)}{number(each.max)}   "
     parts = [
@@ -94,17 +94,16 @@ def row(each: Figure) -> str:
             f"{each.collector['num_full']:3.0f} × ≤{each.collector['longest_full_ms']:5.1f} ms,"
             f" {each.collector['young_share']:4.1%}"
         )
-    return f"{text}  {each.verdict}".rstrip()
+    return f"{text}  {each.comparison}".rstrip()
 
 
 def number(value: float) -> str:
-    """Three or four digits that matter."""
+    """Return a number with three or four significant digits."""
     digits = 3 if value < 1 else 2 if value < 100 else 0
     return f"{value:8.{digits}f}"
 
 
 def main() -> None:
-    """Measure, then print."""
     options = arguments()
     effort = Effort(repeats=2, steps=50) if options.quick else Effort(repeats=5, steps=300)
     if options.repeats is not None:
@@ -114,7 +113,7 @@ def main() -> None:
         print(*(f"{name}: {value}" for name, value in about.items()), sep="\n")
         print(HEADER)
     figures = measure(effort, options.case, quiet=options.json)
-    missed = [each.name for each in figures if each.verdict.startswith("MISSED")]
+    missed = [each.name for each in figures if each.comparison.startswith("MISSED")]
     if options.json:
         rows = [each.as_json() for each in figures]
         report = {

@@ -1,12 +1,12 @@
-"""A scheduler under measurement: requests go in, results are made up, schedule and apply are timed.
+"""A scheduler whose `schedule` and `apply` are timed, with invented results.
 
-    add ──▶ schedule ──▶ plan ──▶ made-up result ──▶ apply ──▶ events, dropped
-            └─ timed ─┘                             └ timed ┘
+    add ──▶ schedule ──▶ plan ──▶ invented result ──▶ apply ──▶ events, dropped
+            └─ timed ─┘                              └ timed ┘
 
-What is timed is the thread's CPU time, so that a machine shared with others gives the figures of
-an idle one, but for the caches; the wall's time is kept beside it. Making the result is not timed,
-nor is giving back the memory of a plan and of its events, which in an engine falls to those who
-send them on. The garbage collector runs as it does by default, and its share is noted.
+The time is the thread's CPU time, so that a shared machine gives nearly the figures of an idle
+one; the wall time is recorded too. Neither making the result is timed, nor freeing a plan and its
+events, which in an engine happens after they are sent. The garbage collector runs with its default
+settings, and its share is recorded.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.core.scheduler import Scheduler
 
 CACHE_KEY = b"a key for measurements only"
-TOKEN = 7  # what every chunk samples
+TOKEN = 7  # the sample of every chunk
 END_TOKEN = 2  # … unless its sequence is to end
-LONG = 1 << 20  # more tokens than any measurement lets a sequence have
-STEP_SECONDS = 0.02  # what the clock is told a step takes
+LONG = 1 << 20  # more tokens than a sequence has in any measurement
+STEP_SECONDS = 0.02  # between two steps on the scheduler's clock
 OLDEST_GENERATION = 2
 
 
 class Sample(NamedTuple):
-    """One step, in nanoseconds of CPU time."""
+    """The times of one step, in nanoseconds of CPU time."""
 
     schedule_ns: int
     apply_ns: int
@@ -44,38 +44,37 @@ class Sample(NamedTuple):
 
     @property
     def total_ns(self) -> int:
-        """Schedule and apply together."""
+        """The time of schedule and apply together."""
         return self.schedule_ns + self.apply_ns
 
 
 class Stopwatch:
-    """Times stretches of code, and how much of them the garbage collector took."""
+    """A stopwatch for sections of code, with the share of the garbage collector."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Begin a new sample, of one stretch or several."""
+        """Start a new sample of one or more sections."""
         self.wall_ns = 0
         self.young_gc_ns = 0
         self.full_gc_ns = 0
         self._is_running = False
 
     def start(self) -> None:
-        """Begin a stretch."""
         self._is_running = True
         self._wall_begin_ns = perf_counter_ns()
         self._begin_ns = thread_time_ns()
 
     def stop(self) -> int:
-        """End a stretch: its CPU time."""
+        """End a section and return its CPU time."""
         elapsed_ns = thread_time_ns() - self._begin_ns
         self.wall_ns += perf_counter_ns() - self._wall_begin_ns
         self._is_running = False
         return elapsed_ns
 
     def on_collection(self, phase: str, info: dict[str, int]) -> None:
-        """What gc.callbacks calls before and after each collection."""
+        """Record a collection; gc.callbacks calls this before and after each one."""
         if phase == "start":
             self._collection_begin_ns = thread_time_ns()
         elif self._is_running:
@@ -91,7 +90,7 @@ WATCH = Stopwatch()
 
 @contextmanager
 def watching_the_collector() -> Iterator[None]:
-    """Have every collection inside noted."""
+    """Record every garbage collection in the block."""
     gc.callbacks.append(WATCH.on_collection)
     try:
         yield
@@ -100,7 +99,7 @@ def watching_the_collector() -> Iterator[None]:
 
 
 class World:
-    """One scheduler, its clock, and the results that have not been applied."""
+    """One scheduler, its clock, and the results not yet applied."""
 
     def __init__(self, config: CoreConfig) -> None:
         self.scheduler = Scheduler(config, CACHE_KEY)
@@ -112,10 +111,10 @@ class World:
     def request(
         self, num_tokens: int, *, lora: str | None = None, shared: array[int] | None = None
     ) -> Request:
-        """A request of its own tokens behind those of `shared`; it ends only when told to."""
+        """Return a request with own tokens after those of `shared`, which does not end itself."""
         self._number += 1
         prompt = array("i", shared or ())
-        # The first token of its own is the request's number, so that no two prompts agree.
+        # The first own token is the request's number, so that no two prompts are equal.
         prompt.extend([self._number, *range(num_tokens - len(prompt) - 1)])
         return Request(
             request_id=f"request-{self._number}",
@@ -127,31 +126,31 @@ class World:
         )
 
     def add(self, request: Request) -> None:
-        """Let a request wait; none is turned away here."""
+        """Add a request, which must not be rejected."""
         refused = self.scheduler.add(request, self.now)
         assert refused is None, refused
 
     def add_waiting(self, count: int, num_tokens: int, lora: str | None = None) -> None:
-        """Let so many requests of this length wait."""
+        """Add `count` requests of this length to the queue."""
         for _ in range(count):
             self.add(self.request(num_tokens, lora=lora))
 
     def run_until_decoding(self, count: int) -> None:
-        """Step until exactly so many run and each has sampled."""
+        """Step until exactly `count` sequences run and each has sampled."""
         running = self.scheduler.running
         while len(running) != count or any(each.catching_up for each in running):
             self.step()
             running = self.scheduler.running
 
     def step(self) -> Sample:
-        """Schedule, make the result up, and apply it once as many fly as may."""
+        """Schedule, invent the result, and apply the oldest one if the pipeline is full."""
         scheduler = self.scheduler
         self.now += STEP_SECONDS
         WATCH.reset()
         WATCH.start()
         plan = scheduler.schedule(self.now)
         schedule_ns = WATCH.stop()
-        assert plan is not None, "there is nothing to measure"
+        assert plan is not None, "nothing was planned"
         self._results.append(self._answer(plan))
         apply_ns = 0
         if len(self._results) >= scheduler.config.pipeline_depth:
@@ -163,7 +162,7 @@ class World:
         return Sample(schedule_ns, apply_ns, WATCH.wall_ns, WATCH.young_gc_ns, WATCH.full_gc_ns)
 
     def steps(self, count: int) -> list[Sample]:
-        """So many steps, one after the other."""
+        """Run `count` steps and return their samples."""
         return [self.step() for _ in range(count)]
 
     def _answer(self, plan: StepPlan) -> StepResult:

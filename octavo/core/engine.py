@@ -19,15 +19,7 @@ from octavo.core.block_pool import BlockPool
 from octavo.core.check import check_integrity
 from octavo.core.config import CoreConfig
 from octavo.core.plan import StepPlan, StepResult
-from octavo.core.request import (
-    Abort,
-    Event,
-    Pause,
-    Request,
-    ResetPrefixCache,
-    Resume,
-    TokenEvent,
-)
+from octavo.core.request import Abort, Event, Pause, Request, ResetPrefixCache, Resume, TokenEvent
 from octavo.core.scheduler import Scheduler
 
 

@@ -34,12 +34,10 @@ from octavo.core.stats import PREFIX, EngineStats, WaitClock
 class Lifecycle:
     """The living sequences of one engine, their slots, and the plans in flight."""
 
-    def __init__(
-        self, config: CoreConfig, kv: KVManager, limiters: Series[Limiter], stats: EngineStats
-    ) -> None:
+    def __init__(self, config: CoreConfig, kv: KVManager, limiters: Series[Limiter]) -> None:
         self._kv = kv
         self._limiters = limiters
-        self._stats = stats
+        self.stats = EngineStats()
         self.sequences: dict[str, Sequence] = {}  # all that live, by request id
         self.queue = WaitingQueue()
         self.running: list[Sequence] = []  # sorted by order
@@ -57,7 +55,8 @@ class Lifecycle:
     # waiting
 
     def enqueue(self, sequence: Sequence, now: float) -> None:
-        """Put a sequence into the queue, at the place that its order gives it."""
+        """Put a new or preempted sequence into the queue, at the place that its order gives it."""
+        self.sequences[sequence.request_id] = sequence
         self.wait_clock.advance(now)
         sequence.wait_reading = self.wait_clock.read()
         self.queue.add(sequence)
@@ -100,7 +99,7 @@ class Lifecycle:
             stats.num_cached_tokens = num_cached
         else:
             stats.num_recached_tokens += num_cached
-        self._stats.num_cached_tokens += num_cached
+        self.stats.num_cached_tokens += num_cached
         return NewSlot(
             slot=sequence.slot,
             request_id=sequence.request_id,
@@ -117,7 +116,7 @@ class Lifecycle:
         victim = self.running.pop()
         victim.stats.num_preemptions += 1
         victim.stats.num_lost_tokens += victim.num_computed
-        self._stats.num_preemptions += 1
+        self.stats.num_preemptions += 1
         self._vacate(victim, now)
         victim.rewind()
         self.enqueue(victim, now)
@@ -185,7 +184,7 @@ class Lifecycle:
         stats.num_output_tokens = num_output
         num_sampled = num_output - len(sequence.request.emitted)
         stats.num_decode_steps = num_sampled - stats.num_accepted_drafts - stats.num_prefills
-        self._stats.add_finish(outcome.reason)
+        self.stats.add_finish(outcome.reason)
         return TokenEvent(
             sequence.request_id,
             num_output if position is None else position,

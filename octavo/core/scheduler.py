@@ -32,16 +32,7 @@ from octavo.core.plan_draft import InFlight, PlanDraft
 from octavo.core.queue import Policy
 from octavo.core.request import FinishReason, Request, TokenEvent
 from octavo.core.sequence import Sequence
-from octavo.core.stats import (
-    BLOCKS,
-    BUDGET,
-    PAUSED,
-    SLOTS,
-    TURN,
-    EngineStats,
-    PrefillChunk,
-    StepStats,
-)
+from octavo.core.stats import BLOCKS, BUDGET, PAUSED, SLOTS, TURN, PrefillChunk, StepStats
 
 # Waiting sequences examined behind the head while the head waits for something that others may
 # not need. A bound keeps a step's cost independent of the length of the queue.
@@ -64,15 +55,15 @@ MAX_EXAMINED_TOKENS = 262_144
 class Scheduler:
     """One engine's scheduler: it decides; its `lifecycle` moves the sequences.
 
-    `sequences`, `queue`, `running` and `in_flight` are the lifecycle's, for others to read.
+    `stats`, `sequences`, `queue`, `running` and `in_flight` are those of the lifecycle.
     """
 
     def __init__(self, config: CoreConfig, cache_key: bytes, pool: BlockPool | None = None) -> None:
         self.config = config
         self.kv = KVManager(config, cache_key, pool)
         self.limiters = limiters_for(config)
-        self.stats = EngineStats()
-        self.lifecycle = Lifecycle(config, self.kv, self.limiters, self.stats)
+        self.lifecycle = Lifecycle(config, self.kv, self.limiters)
+        self.stats = self.lifecycle.stats
         self.sequences = self.lifecycle.sequences
         self.queue = self.lifecycle.queue
         self.running = self.lifecycle.running
@@ -110,7 +101,6 @@ class Scheduler:
         if overload is not None:
             return self._reject(request, "overloaded", overload)
         sequence = Sequence(request, self._policy.order(request), max_total, now)
-        self.sequences[request.request_id] = sequence
         self.lifecycle.enqueue(sequence, now)
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from octavo.core.engine import EngineCore
 from octavo.core.stats import StepStats
@@ -54,16 +55,11 @@ def take_snapshot(core: EngineCore, now: float) -> EngineSnapshot:
     """Return a snapshot of an engine's statistics."""
     scheduler = core.scheduler
     stats = scheduler.stats
+    totals: dict[str, Any] = {name: getattr(stats, name) for name in _TOTALS}
     num_recent = len(stats.recent)
     return EngineSnapshot(
         taken_at=now,
-        num_steps=stats.num_steps,
-        num_tokens=stats.num_tokens,
-        num_prefill_tokens=stats.num_prefill_tokens,
-        num_cached_tokens=stats.num_cached_tokens,
-        num_preemptions=stats.num_preemptions,
-        num_drafts=stats.num_drafts,
-        num_accepted_drafts=stats.num_accepted_drafts,
+        **totals,
         num_finished=dict(stats.num_finished),
         num_running=len(scheduler.running),
         num_waiting=scheduler.queue.num_waiting,

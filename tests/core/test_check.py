@@ -250,11 +250,11 @@ SHARING: list[Case] = [
         lambda s: s.sequences["a"].digests.__setitem__(0, b"wrong"),
     ),
     (
-        "d is announced to compute a block, but does not run",
+        "d computes a block, but does not run",
         lambda s: s.kv.upcoming.__setitem__(b"x", s.sequences["d"]),
     ),
     (
-        "a is announced to compute a block of another digest",
+        "a computes a block of another digest",
         lambda s: s.kv.upcoming.__setitem__(b"x", s.sequences["a"]),
     ),
 ]

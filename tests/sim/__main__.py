@@ -22,9 +22,9 @@ LAST_LINES = 20  # of a shrunk world's trace, which is rarely longer
 
 
 def main() -> int:
-    """Run worlds; 0 if all of them hold."""
+    """Run the command line; return 0 if all worlds hold."""
     options = _arguments()
-    # Being ended must clean up as Ctrl-C does: there are processes and directories to remove.
+    # SIGTERM must clean up as Ctrl-C does: it ends processes and removes directories.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if options.planted:
@@ -35,13 +35,13 @@ def main() -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # `| head` has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
 def _arguments() -> argparse.Namespace:
-    """The command line; what it asks for and would not get is an error."""
+    """Parse the command line; options that would have no effect are errors."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--seeds", type=_at_least(1), help="how many worlds (default 1000)")
     parser.add_argument("--from", type=_at_least(0), dest="first", help="the first seed")
@@ -54,12 +54,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="with --planted: bugs whose name contains this")
     options = parser.parse_args()
     if options.only and not options.planted:
-        parser.error("--only chooses among the planted bugs: give --planted as well, or leave it")
+        parser.error("--only chooses among the planted bugs: add --planted, or omit --only")
     chosen = (options.seeds, options.first, options.trace or None, options.no_shrink or None)
     if options.planted and any(option is not None for option in chosen):
         parser.error(
             f"--planted runs seeds 0 to {NUM_SEEDS - 1} against each bug: "
-            "leave --seeds, --from, --trace and --no-shrink"
+            "omit --seeds, --from, --trace and --no-shrink"
         )
     options.seeds = 1000 if options.seeds is None else options.seeds
     options.first = options.first or 0
@@ -67,7 +67,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _at_least(least: int) -> Callable[[str], int]:
-    """A type of argument: a whole number with a lower bound."""
+    """Return a type of argument: a whole number with a lower bound."""
 
     def parse(text: str) -> int:
         try:
@@ -75,14 +75,14 @@ def _at_least(least: int) -> Callable[[str], int]:
         except ValueError:
             number = least - 1
         if number < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} on")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
         return number
 
     return parse
 
 
 def run_seed(seed: int) -> tuple[int, int, str | None]:
-    """One world: the seed, its ticks, and the failure if it fails."""
+    """Run one world; return the seed, its ticks, and its failure if it has one."""
     simulation = Simulation(draw_world(seed))
     failure = _run(simulation)
     return seed, simulation.num_ticks, None if failure is None else _named(failure)
@@ -91,7 +91,7 @@ def run_seed(seed: int) -> tuple[int, int, str | None]:
 def _run(simulation: Simulation) -> Exception | None:
     try:
         simulation.run()
-    except Exception as error:  # whatever it is, it is what we look for
+    except Exception as error:  # any exception is a failure
         return error
     return None
 
@@ -101,7 +101,7 @@ def _named(failure: Exception) -> str:
 
 
 def _leave_signals_to_the_parent() -> None:
-    """It ends its workers itself, by SIGTERM, and says what there is to say once."""
+    """Ignore Ctrl-C in a worker: the parent ends it by SIGTERM, and prints one message."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -131,7 +131,7 @@ def _search(first: int, count: int, workers: int, shrinks: bool) -> int:
 
 
 def explain(seed: int, failure: str, shrinks: bool) -> None:
-    """Which seed, how to run it again, and the smallest world that still fails, with its end."""
+    """Print a failing seed, how to replay it, and its shrunk world with the end of its trace."""
     print(f"seed {seed}: {failure}")
     program = os.path.relpath(sys.executable)
     print(f"replay: {program} -m tests.sim --seeds 1 --from {seed} --trace", flush=True)
@@ -152,7 +152,7 @@ def _show_end(simulation: Simulation, failure: Exception) -> None:
 
 
 def _trace(seeds: range) -> int:
-    """Print the traces; after the first failure where the code found it, and the state."""
+    """Print the traces up to the first failure, then its traceback and the state."""
     for seed in seeds:
         world = draw_world(seed)
         simulation = Simulation(world, record=True)

@@ -1,10 +1,10 @@
-"""The executor that is also the oracle: it keeps real paged memory and believes nothing it is told.
+"""An executor with real paged memory, which detects every plan that would compute a wrong token.
 
-Every worker stores, for each token it computes, (token, position, conditions, group) in the
-physical cell that the plan's block table names. Before it answers it reads the whole prefix back
-through the table and compares. Blocks handed out anew are poisoned first. So a block freed too
-early, a stale hash, a wrong difference or an off-by-one in a chunk is a failure in the very step
-in which it does harm. Two workers run from the same plans and must agree.
+A worker stores (token, position, conditions, group) for each token that it computes, in the
+physical cell that the plan's block table names. Before it samples, it reads the whole prefix back
+through the table and compares. Newly allocated blocks are poisoned first. So a block that is freed
+too early, a stale hash, a wrong difference or an off-by-one in a chunk fails in the same step in
+which it does harm. Two workers run the same plans and must agree.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ POISON = -1
 
 
 class SimulationError(AssertionError):
-    """The core told the workers something that is wrong."""
+    """A plan or an event of the core that is wrong."""
 
 
 class WorkerDiedError(Exception):
-    """A fault of the world, not of the core: the executor is gone."""
+    """A fault of the world, not of the core: the executor has died."""
 
 
 def require(condition: bool, message: str) -> None:
@@ -42,21 +42,20 @@ class Slot:
         self.tokens = list(new.tokens)
         self.tables = [list(table) for table in new.tables]
         self.conditions = conditions
-        self.version = version  # of the weights, when its KV was begun
+        self.version = version  # of the weights, when the slot was opened
         self.position = 0  # positions computed; set by the first chunk
         self.is_new = True
-        self.cells: list[list[int]] = [[] for _ in range(num_groups)]  # what memory must hold
+        self.cells: list[list[int]] = [[] for _ in range(num_groups)]  # the right content
         self.states = [start(new.lora)]  # hash of each prefix
         for token in self.tokens:
             self.states.append(extend(self.states[-1], token))
 
     def append(self, token: int) -> None:
-        """Know one more token."""
         self.tokens.append(token)
         self.states.append(extend(self.states[-1], token))
 
-    def blocks_still_its_own(self, worker: Worker) -> Iterator[int]:
-        """Full blocks that hold what this sequence would put there, out of its window or not."""
+    def intact_blocks(self, worker: Worker) -> Iterator[int]:
+        """Yield the full blocks with this sequence's content, in its window or not."""
         size = worker.block_size
         for table, cells in zip(self.tables, self.cells, strict=True):
             for index, block in enumerate(table[: len(cells) // size]):
@@ -65,7 +64,7 @@ class Slot:
 
 
 class Worker:
-    """One rank: slots, and memory in blocks."""
+    """One rank: its slots, and its memory in blocks."""
 
     def __init__(self, config: CoreConfig, request_of: Callable[[str], Request]) -> None:
         self.config = config
@@ -80,7 +79,7 @@ class Worker:
     # applying a plan's differences
 
     def run(self, plan: StepPlan, draft_length: int) -> StepResult:
-        """Do a step, in the order plan.py promises."""
+        """Run a step, in the order that plan.py promises."""
         for number in plan.freed:
             require(number in self.slots, f"slot {number} freed, but not open")
             del self.slots[number]
@@ -95,37 +94,38 @@ class Worker:
         drafts = dict(plan.drafts)
         tokens: list[int] = []
         accepted: list[tuple[int, int]] = []
-        guesses: list[tuple[int, tuple[int, ...]]] = []
+        new_drafts: list[tuple[int, tuple[int, ...]]] = []
         chunks = zip(plan.slots, plan.starts, plan.counts, plan.samples, strict=True)
         for number, first, count, samples in chunks:
             require(number in self.slots, f"a chunk for slot {number}, which is not open")
             slot = self.slots[number]
-            given = drafts.get(number, ())
-            self._compute(slot, first, first + count, given)
+            verified = drafts.get(number, ())
+            self._compute(slot, first, first + count, verified)
             known = len(slot.tokens)
-            require(first + count <= known + len(given), f"{slot.request_id}: past what is known")
+            end = known + len(verified)
+            require(first + count <= end, f"{slot.request_id}: past its known tokens")
             require(samples == (first + count >= known), f"{slot.request_id}: samples={samples}")
             if not samples:
                 tokens.append(NO_TOKEN)
                 continue
-            num_right = self._verify(slot, given)
-            if num_right:
-                accepted.append((number, num_right))
+            num_accepted = self._verify(slot, verified)
+            if num_accepted:
+                accepted.append((number, num_accepted))
             tokens.append(self._sample(slot))
             if draft_length:
-                guesses.append((number, self._guess(slot, draft_length)))
-        return StepResult(plan.step, tuple(tokens), tuple(accepted), tuple(guesses))
+                new_drafts.append((number, self._draft(slot, draft_length)))
+        return StepResult(plan.step, tuple(tokens), tuple(accepted), tuple(new_drafts))
 
     def _open(self, new: NewSlot) -> Slot:
         request = self._request_of(new.request_id)
-        require(new.num_prompt == len(request.prompt), f"{new.request_id}: another prompt's length")
-        require(new.sampling == request.sampling, f"{new.request_id}: another's sampling")
+        require(new.num_prompt == len(request.prompt), f"{new.request_id}: wrong prompt length")
+        require(new.sampling == request.sampling, f"{new.request_id}: wrong sampling parameters")
         key = (request.cache_scope, new.lora)
         conditions = self._conditions.setdefault(key, len(self._conditions))
         return Slot(new, conditions, self.version, len(self.config.groups))
 
     def _copy(self, plan: StepPlan) -> None:
-        """Copies come before any write, so a source may already belong to somebody else."""
+        """Copy blocks before any write: a source may be in use by another sequence already."""
         for source, destination in plan.copies:
             self.memory[destination] = list(self.memory[source])
             self.versions[destination] = self.versions[source]
@@ -138,7 +138,7 @@ class Worker:
 
     def _poison(self, blocks: Iterable[int]) -> None:
         for block in blocks:
-            require(block != 0, "the null block was handed out")
+            require(block != 0, "the null block was allocated")
             self.memory[block] = [POISON] * self.block_size
             self.versions[block] = POISON
 
@@ -147,8 +147,10 @@ class Worker:
     def _compute(self, slot: Slot, first: int, end: int, drafts: tuple[int, ...]) -> None:
         """Write the chunk's tokens, then read the prefix back as attention would."""
         if slot.is_new:
-            self._begin(slot, first)
-        require(slot.position == first, f"{slot.request_id}: at {slot.position}, told {first}")
+            self._start(slot, first)
+        require(
+            slot.position == first, f"{slot.request_id}: chunk at {first}, not at {slot.position}"
+        )
         tokens = (slot.tokens + list(drafts))[first:end]
         for group, (table, cells) in enumerate(zip(slot.tables, slot.cells, strict=True)):
             require(end <= len(table) * self.block_size, f"{slot.request_id}: table too short")
@@ -162,8 +164,8 @@ class Worker:
             self._read_back(slot, group, first, end)
         slot.position = end
 
-    def _begin(self, slot: Slot, first: int) -> None:
-        """A new slot's prefix is taken as given, and then checked like any other."""
+    def _start(self, slot: Slot, first: int) -> None:
+        """Take a new slot's prefix as given, and check the versions of its blocks."""
         slot.is_new = False
         slot.position = first
         for group, cells in enumerate(slot.cells):
@@ -174,15 +176,15 @@ class Worker:
                     raise SimulationError(self._unfit(slot, first, block))
 
     def _unfit(self, slot: Slot, first: int, block: int) -> str:
-        """Why nobody may begin from this block."""
+        """Return the message that a sequence must not start with this block."""
         version = self.versions[block]
-        why = f"computed with weights {version}, and these are {slot.version}"
+        why = f"computed with weights {version}, not {slot.version}"
         if version == POISON:
-            why = "which holds nothing yet, or what a failed request left"
-        return f"{slot.request_id}: begins at {first} from block {block}, {why}"
+            why = "which is empty or was left by a failed request"
+        return f"{slot.request_id}: starts at {first} with block {block}, {why}"
 
     def _oldest(self, group: int, position: int) -> int:
-        """The first position that a query reads: said here once more, not taken from the core."""
+        """Return the first position that a query reads, computed independently of the core."""
         window = self.config.groups[group].window
         return 0 if window is None else max(0, position - (window - 1))
 
@@ -211,7 +213,7 @@ class Worker:
             require(found == cells[begin:end], _difference(slot, begin, found, cells))
 
     def _verify(self, slot: Slot, drafts: tuple[int, ...]) -> int:
-        """Accept drafts as long as they are what the model would have said."""
+        """Accept drafts while they equal the model's tokens; return how many."""
         num_right = 0
         for draft in drafts:
             if draft != next_token(slot.states[-1]):
@@ -226,38 +228,38 @@ class Worker:
         slot.append(token)
         return token
 
-    def _guess(self, slot: Slot, length: int) -> tuple[int, ...]:
-        """Drafts: sometimes right to the end, sometimes wrong somewhere, sometimes none."""
+    def _draft(self, slot: Slot, length: int) -> tuple[int, ...]:
+        """Return drafts: sometimes all right, sometimes with a wrong one, sometimes none."""
         state = slot.states[-1]
         wrong_at = state % (length + 2)
-        guesses = []
+        drafts = []
         for index in range(state % 7 % (length + 1)):
             token = next_token(state)
             if index == wrong_at:
                 token = (token + 1) % VOCABULARY
-            guesses.append(token)
+            drafts.append(token)
             state = extend(state, token)
-        return tuple(guesses)
+        return tuple(drafts)
 
 
 def _difference(slot: Slot, begin: int, found: list[int], cells: list[int]) -> str:
-    """What a cell of the prefix holds, and what it should."""
+    """Return the message which cell of the prefix has which wrong content."""
     for position, code in enumerate(found, begin):
         if position < len(cells) and code != cells[position]:
             right = cells[position]
             token, place = code & 4095, code >> 12 & 0xFFFFFFF
-            told = f"token {token} of position {place}"
+            content = f"token {token} of position {place}"
             if code == POISON:
-                told = "nothing, for nobody has written it"
+                content = "nothing, since it was never written"
             elif code >> 40 != right >> 40:
-                told += ", of another adapter, cache scope or KV group"
+                content += ", of another adapter, cache scope or KV group"
             should = f"position {position} should hold token {right & 4095}"
-            return f"{slot.request_id}: {should}, and holds {told}"
+            return f"{slot.request_id}: {should}, and holds {content}"
     return f"{slot.request_id}: reads {len(found)} cells at {begin}"
 
 
 class SimExecutor:
-    """Two workers that must agree, and results that come back when the world pleases."""
+    """Two workers that must agree, and results that arrive when the world decides."""
 
     def __init__(
         self,
@@ -275,7 +277,7 @@ class SimExecutor:
         self._check_plan = check_plan
 
     def submit(self, plan: StepPlan) -> None:
-        """Do the step at once; what it gave is kept until it is collected."""
+        """Run a step at once, and keep its result until it is collected."""
         if self._faults.die_at_submit:
             raise WorkerDiedError
         self._check_plan(plan)
@@ -284,7 +286,7 @@ class SimExecutor:
         self.results.append(self._report(plan, result))
 
     def collect(self, wait: bool) -> StepResult | None:
-        """The oldest result, unless this is one of the slow moments."""
+        """Return the oldest result; None if the world makes this call slow."""
         if self._faults.die_at_collect:
             raise WorkerDiedError
         if not wait and self._is_slow():
@@ -292,12 +294,12 @@ class SimExecutor:
         return self.results.popleft()
 
     def reset(self) -> None:
-        """New weights: from now on no sequence may begin from KV of the old."""
+        """Change the weights: no sequence may start with KV of the old ones from now on."""
         for worker in self.workers:
             worker.version += 1
 
     def _report(self, plan: StepPlan, result: StepResult) -> StepResult:
-        """Add what else workers tell: log-probabilities for some, failure of one."""
+        """Add payloads for some requests, and errors for poisoned ones."""
         slots = self.workers[0].slots
         tokens = list(result.tokens)
         payloads, errors = [], []
@@ -319,14 +321,14 @@ class SimExecutor:
         )
 
     def distrust(self, request_id: str) -> list[int]:
-        """Nobody may begin from what a failed request has computed, but those who have it."""
+        """Forbid new sequences the blocks that only a failed request has computed; return them."""
         distrusted = []
         for worker in self.workers:
             failed = [s for s in worker.slots.values() if s.request_id == request_id]
             others = [s for s in worker.slots.values() if s.request_id != request_id]
             kept = {block for slot in others for table in slot.tables for block in table}
             for slot in failed:
-                for block in slot.blocks_still_its_own(worker):
+                for block in slot.intact_blocks(worker):
                     if block not in kept:
                         worker.versions[block] = POISON
                         distrusted.append(block)
@@ -334,7 +336,7 @@ class SimExecutor:
 
 
 class Faults:
-    """What the world does to the executor just now."""
+    """The faults that the world injects into the executor at present."""
 
     def __init__(self) -> None:
         self.die_at_submit = False

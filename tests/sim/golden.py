@@ -1,7 +1,7 @@
-"""Golden traces: twenty worlds, tick by tick, and the sums of many, as somebody last saw them.
+"""Golden traces: recorded traces of twenty worlds, and the totals of many.
 
-A change that is not meant to change behaviour must leave them as they are, to the byte. One that
-is meant to writes them anew, `python -m tests.sim.golden --write`, and says why in its commit.
+A change that is not meant to change behaviour must reproduce them byte for byte. A change that is
+meant to records them again, `python -m tests.sim.golden --write`, and its commit says why.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.sim.simulation import Simulation
 from tests.sim.world import draw_world
 
 DIRECTORY = Path(__file__).parent / "golden"
-# The first twenty seeds whose worlds are neither trivial nor long, so that a diff can be read.
+# The first twenty seeds whose traces are neither trivial nor too long to read a diff.
 NUM_TRACES = 20
 LINES = range(60, 260)
 TOTALS = Path(__file__).parent / "golden_totals.txt"
@@ -21,14 +21,14 @@ NUM_SUMMED = 200
 
 
 def trace_of(seed: int) -> str:
-    """One world's trace, with its configuration on top."""
+    """Return a world's trace, with its configuration as the first line."""
     world = draw_world(seed)
     lines = Simulation(world, record=True).run().trace or []
     return "\n".join([str(world.config), *lines, ""])
 
 
 def choose_seeds() -> list[int]:
-    """The seeds to keep traces of."""
+    """Return the seeds whose traces are recorded."""
     seeds: list[int] = []
     seed = 0
     while len(seeds) < NUM_TRACES:
@@ -39,7 +39,7 @@ def choose_seeds() -> list[int]:
 
 
 def totals() -> str:
-    """What many worlds came to: a change that only costs or saves work shows here."""
+    """Return the totals of many worlds, which show changes that only cost or save work."""
     sums = dict.fromkeys(
         ("steps", "tokens", "prefill tokens", "cached", "preempted", "drafts", "accepted"), 0
     )
@@ -63,7 +63,7 @@ def totals() -> str:
 
 
 def write() -> None:
-    """Write all traces and the sums anew."""
+    """Record all traces and the totals again."""
     DIRECTORY.mkdir(exist_ok=True)
     for old in DIRECTORY.glob("*.txt"):
         old.unlink()

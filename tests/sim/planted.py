@@ -1,7 +1,7 @@
-"""Plants bugs in the core, one by one, and demands that the simulator catches each.
+"""Plants bugs in the core, one at a time, and requires that the simulator catches each.
 
-A bug is a change of the source text. The core is copied, the text replaced, and the simulator
-run on the copy. A bug that is not caught within NUM_SEEDS worlds is a hole in the simulator.
+A bug is a change of the source text. The core is copied, the text is replaced, and the simulator
+runs on the copy. A bug that is not caught within NUM_SEEDS worlds is a gap in the simulator.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from tests.sim.planted_bugs import BUGS, Bug
 
 ROOT = Path(__file__).resolve().parents[2]
 NUM_SEEDS = 1000
-TIMEOUT_SECONDS = 300  # a bug may make the core spin; that is caught too
+TIMEOUT_SECONDS = 300  # a bug that makes the core loop for ever is caught too
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What became of one planted bug."""
+class Finding:
+    """The result of planting one bug."""
 
     bug: Bug
-    caught_by: str | None  # the first line the simulator printed
+    caught_by: str | None  # the first line of the simulator's report
 
     def __str__(self) -> str:
         return f"{self.bug.name}: {self.caught_by or 'NOT CAUGHT'}"
 
 
 def plant(bug: Bug, directory: Path) -> None:
-    """Copy what a simulation needs and put the bug in."""
+    """Copy the files that a simulation needs, and apply the bug."""
     shutil.copytree(ROOT / "octavo" / "core", directory / "octavo" / "core")
     shutil.copytree(ROOT / "tests" / "sim", directory / "tests" / "sim")
     for package in ("octavo", "tests"):
@@ -44,14 +44,14 @@ def plant(bug: Bug, directory: Path) -> None:
 
 
 class _Children:
-    """Simulators that run just now, so that whoever interrupts us leaves none behind."""
+    """The running simulators, all of which an interrupt must end."""
 
     def __init__(self) -> None:
         self._running: dict[int, subprocess.Popen[str]] = {}
         self._stopped = threading.Event()
 
     def run(self, command: list[str], directory: Path) -> subprocess.CompletedProcess[str]:
-        """Run one to its end; kill it if that takes too long, or if all are stopped."""
+        """Run a simulator to its end; kill it if it takes too long, or after `stop`."""
         pipe = subprocess.PIPE
         with subprocess.Popen(command, cwd=directory, stdout=pipe, stderr=pipe, text=True) as child:
             self._running[child.pid] = child
@@ -67,7 +67,7 @@ class _Children:
         return subprocess.CompletedProcess(command, child.returncode, stdout, stderr)
 
     def stop(self) -> None:
-        """Kill those that run, and those that are about to."""
+        """Kill the running simulators, and those that are about to start."""
         self._stopped.set()
         for child in list(self._running.values()):
             child.kill()
@@ -76,8 +76,8 @@ class _Children:
 _CHILDREN = _Children()
 
 
-def try_bug(bug: Bug) -> Verdict:
-    """Plant one bug and let the simulator look for it."""
+def try_bug(bug: Bug) -> Finding:
+    """Plant a bug and let the simulator search for it."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         plant(bug, directory)
@@ -85,16 +85,16 @@ def try_bug(bug: Bug) -> Verdict:
         try:
             done = _CHILDREN.run([*command, "--seeds", str(NUM_SEEDS)], directory)
         except subprocess.TimeoutExpired:
-            return Verdict(bug, "it never ends")
+            return Finding(bug, "it never ends")
     if done.returncode == 0:
-        return Verdict(bug, None)
+        return Finding(bug, None)
     if not done.stdout.startswith("seed "):
-        raise RuntimeError(f"{bug.name}: the simulator did not even run: {done.stderr[-500:]}")
-    return Verdict(bug, done.stdout.splitlines()[0])
+        raise RuntimeError(f"{bug.name}: the simulator did not run: {done.stderr[-500:]}")
+    return Finding(bug, done.stdout.splitlines()[0])
 
 
 def run_planted(only: str, workers: int) -> int:
-    """Try every bug whose name contains `only`; 0 if all are caught."""
+    """Try every bug whose name contains `only`; return 0 if all are caught."""
     bugs = [bug for bug in BUGS if only in bug.name]
     if not bugs:
         file = Path("tests") / "sim" / "planted_bugs.py"
@@ -103,10 +103,10 @@ def run_planted(only: str, workers: int) -> int:
     missed = 0
     with ThreadPoolExecutor(workers) as pool:
         try:
-            for verdict in pool.map(try_bug, bugs):
-                missed += verdict.caught_by is None
-                print(verdict, flush=True)
-        except BaseException:  # Ctrl-C above all: wait for nothing that has not been begun
+            for finding in pool.map(try_bug, bugs):
+                missed += finding.caught_by is None
+                print(finding, flush=True)
+        except BaseException:  # Ctrl-C above all: do not start the rest
             pool.shutdown(wait=False, cancel_futures=True)
             _CHILDREN.stop()
             raise

@@ -1,4 +1,4 @@
-"""The bugs that the simulator must catch: one plausible slip each, as a change of the source."""
+"""The bugs that the simulator must catch: plausible mistakes, as changes of the source text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Bug:
-    """One change. `old` must occur exactly once in the file, so that a bug cannot go stale."""
+    """One change. `old` must occur exactly once in the file, so that no bug becomes outdated."""
 
     name: str
     file: str
@@ -15,14 +15,14 @@ class Bug:
     new: str
 
     def apply(self, source: str) -> str:
-        """The source with the bug in it."""
+        """Return the source with the bug in it."""
         if source.count(self.old) != 1:
             found = source.count(self.old)
             raise ValueError(f"{self.name}: {self.old!r} occurs {found} times in {self.file}")
         return source.replace(self.old, self.new)
 
 
-# How Sequence.rewind begins.
+# The first lines of Sequence.rewind.
 _REWOUND = (
     '        """Forget everything computed or in flight; the known tokens stay."""\n'
     "        self.slot = NO_SLOT\n"
@@ -44,7 +44,7 @@ BUGS = (
         "        self.ref_counts[block] = 1\n",
     ),
     Bug(
-        "a block handed out anew keeps its label",
+        "a block allocated again keeps its label",
         "block_pool.py",
         "                self.unlabel(block)\n            block = following[block]\n",
         "                pass\n            block = following[block]\n",
@@ -56,7 +56,7 @@ BUGS = (
         "",
     ),
     Bug(
-        "a second block takes over a content's name",
+        "a second block takes over a label",
         "block_pool.py",
         " and digest not in self._index[group]",
         "",
@@ -85,7 +85,7 @@ BUGS = (
     Bug("the hash is not chained", "kv_manager.py", "digest + data[", "data["),
     Bug("a reset keeps the epoch", "kv_manager.py", "        self.epoch += 1\n", ""),
     Bug(
-        "blocks are offered before they are computed",
+        "blocks are cached before they are computed",
         "kv_manager.py",
         "num_full = sequence.num_computed // self.block_size",
         "num_full = sequence.num_planned // self.block_size",
@@ -103,7 +103,7 @@ BUGS = (
         "        return tuple(\n            (tail, tail)\n",
     ),
     Bug(
-        "the copied block stays held",
+        "the copied block is never released",
         "kv_manager.py",
         "        for block in prefix.tails:\n            self.pool.release(block)\n",
         "",
@@ -127,14 +127,14 @@ BUGS = (
         "num_tokens = min(common, parent.num_planned)",
     ),
     Bug(
-        "a fork agrees one token too far",
+        "a fork shares one token too many",
         "kv_manager.py",
         "            high = middle\n    return low\n",
         "            high = middle\n    return low + 1\n",
     ),
     Bug("a window is one position short", "config.py", "- self.window + 1", "- self.window + 2"),
     Bug(
-        "a window's blocks go when they are planned past",
+        "a window's blocks are released when they are planned past",
         "kv_manager.py",
         "first_needed(sequence.num_computed) // self.block_size\n        table =",
         "first_needed(sequence.num_planned) // self.block_size\n        table =",
@@ -152,7 +152,7 @@ BUGS = (
         "        count = end // self.block_size - len(sequence.tables[0])\n",
     ),
     Bug(
-        "a refused admission keeps the prefix",
+        "a failed admission keeps the prefix",
         "kv_manager.py",
         "            for block in reversed(held):\n                self.pool.release(block)\n",
         "",
@@ -164,13 +164,13 @@ BUGS = (
         "                    if False:\n",
     ),
     Bug(
-        "one who left is still said to compute",
+        "a sequence that left is still announced to compute",
         "kv_manager.py",
         "        for digest in sequence.digests[sequence.num_committed :]:\n",
         "        for digest in ():\n",
     ),
     Bug(
-        "a window is thought to begin at a block's edge",
+        "a window is assumed to begin at a block border",
         "kv_manager.py",
         "self._blocks(group.window - 1 + ahead) + 1",
         "self._blocks(group.window - 1 + ahead)",
@@ -183,13 +183,13 @@ BUGS = (
     ),
     # scheduler, lifecycle, sequence, outcome, plan_draft
     Bug(
-        "workers take all that is known for the prompt",
+        "workers take all known tokens for the prompt",
         "lifecycle.py",
         "num_prompt=sequence.num_prompt,",
         "num_prompt=len(sequence.tokens),",
     ),
     Bug(
-        "workers are told nobody's sampling parameters",
+        "workers get default sampling parameters",
         "lifecycle.py",
         "sampling=sequence.request.sampling,",
         "sampling=type(sequence.request.sampling)(),",
@@ -219,13 +219,13 @@ BUGS = (
         "            pass\n",
     ),
     Bug(
-        "the newest flight is not struck",
+        "the newest step in flight is not dropped",
         "lifecycle.py",
         "        for step in self.in_flight:\n            step.drop",
         "        for step in list(self.in_flight)[:-1]:\n            step.drop",
     ),
     Bug(
-        "a preempted sequence believes it is still planned",
+        "a preempted sequence is still planned",
         "sequence.py",
         _REWOUND + "        self.num_planned = 0\n",
         _REWOUND,
@@ -237,7 +237,7 @@ BUGS = (
         _REWOUND + "        self.num_planned = 0\n",
     ),
     Bug(
-        "a preempted sequence keeps its guesses",
+        "a preempted sequence keeps its drafts",
         "sequence.py",
         "        self.drafts = ()\n        self.verifying = ()\n",
         "        self.verifying = ()\n",
@@ -255,13 +255,13 @@ BUGS = (
         "",
     ),
     Bug(
-        "a rejected draft is taken for a token",
+        "a rejected draft becomes a token",
         "outcome.py",
         "(*drafts[:num_accepted], token)",
         "(*drafts[: num_accepted + 1], token)",
     ),
     Bug(
-        "tokens behind a stop are given out",
+        "tokens after a stop are emitted",
         "outcome.py",
         '            return Outcome(tokens[:count], "stop", named)\n',
         '            return Outcome(tokens, "stop", named)\n',
@@ -279,7 +279,7 @@ BUGS = (
         "        if known + count > sequence.max_total:\n",
     ),
     Bug(
-        "guesses go past the end",
+        "drafts exceed the end",
         "scheduler.py",
         "drafts[: sequence.max_total - len(sequence.tokens) - 1]",
         "drafts[: sequence.max_total - len(sequence.tokens)]",
@@ -291,13 +291,13 @@ BUGS = (
         "            pass\n",
     ),
     Bug(
-        "followers are left behind when their leader goes",
+        "followers are not released when their source leaves",
         "lifecycle.py",
         "        sequence.catching_up = False  # its followers wait for nothing any more\n",
         "",
     ),
     Bug(
-        "the wrong one stands back",
+        "a preempted sequence is planned",
         "scheduler.py",
         "            if victim is sequence:\n                return 0\n",
         "",
@@ -309,7 +309,7 @@ BUGS = (
         "        if True:\n",
     ),
     Bug(
-        "one that lacks blocks is overtaken",
+        "a sequence that lacks blocks is overtaken",
         "scheduler.py",
         "(sequence, prefix, spare):\n            return BLOCKS, False\n",
         "(sequence, prefix, spare):\n            return BLOCKS, True\n",
@@ -342,13 +342,13 @@ BUGS = (
         "        return count\n",
     ),
     Bug(
-        "a prompt is cut although it may not be",
+        "a prompt is cut without chunked prefill",
         "limits.py",
         "        return 0 if cut else count\n",
         "        return count\n",
     ),
     Bug(
-        "an adapter's slot is never given back",
+        "an adapter's slot is never freed",
         "limits.py",
         "            if not self.running[lora]:\n                del self.running[lora]\n",
         "",
@@ -360,49 +360,49 @@ BUGS = (
         "len(self.running) <= self.num_slots",
     ),
     Bug(
-        "planning goes on behind an unknown token of a speculating sequence",
+        "a speculating sequence is planned behind an unknown token",
         "limits.py",
         "        return 0 if sequence.num_expected > len(sequence.tokens) else count\n",
         "        return count\n",
     ),
     Bug(
-        "priorities are upside down",
+        "priorities are reversed",
         "queue.py",
         "            return (request.priority, request.arrival, self._number)\n",
         "            return (-request.priority, request.arrival, self._number)\n",
     ),
     Bug(
-        "ageing makes the urgent wait",
+        "ageing favours the less urgent",
         "queue.py",
         "request.arrival + request.priority * self.ageing_seconds",
         "request.arrival - request.priority * self.ageing_seconds",
     ),
     Bug(
-        "the newest goes first",
+        "the newest request goes first",
         "queue.py",
         "            return (0, request.arrival, self._number)\n",
         "            return (0, -request.arrival, -self._number)\n",
     ),
     Bug(
-        "the queue takes one too many",
+        "the queue accepts one request too many",
         "admit.py",
         "        if queue.num_waiting >= config.max_num_waiting:\n",
         "        if queue.num_waiting > config.max_num_waiting:\n",
     ),
     Bug(
-        "what can never fit is let in",
+        "a request that can never fit is admitted",
         "admit.py",
         "        if num_blocks > config.num_blocks - 1:\n",
         "        if num_blocks > config.num_blocks:\n",
     ),
     Bug(
-        "one plan too many flies",
+        "one plan too many is in flight",
         "engine.py",
         "        if len(scheduler.in_flight) < scheduler.config.pipeline_depth:\n",
         "        if len(scheduler.in_flight) <= scheduler.config.pipeline_depth:\n",
     ),
     Bug(
-        "events are given out twice",
+        "events are emitted twice",
         "engine.py",
         "        events, self._outbox = self._outbox, []\n        return events\n",
         "        return self._outbox\n",

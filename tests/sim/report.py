@@ -1,4 +1,4 @@
-"""What a person is shown of a world that fails: the world as Python, and the state it failed in."""
+"""The report of a failing world: the world as Python, and the state in which it failed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Written = World | CoreConfig | KVGroup | Arrival | Fault
 
 
 def as_python(value: Written) -> str:
-    """An expression that makes this value again, without what it has by default."""
+    """Return an expression that makes this value, without its defaults."""
     parts = []
     for each in fields(value):
         content = getattr(value, each.name)
@@ -34,7 +34,7 @@ def _literal(content: Any) -> str:
 
 
 def world_as_python(world: World) -> str:
-    """The world as Python, an event a line, to be pasted into a test."""
+    """Return the world as Python with an event on each line, to be pasted into a test."""
     events = "".join(f"        ({tick}, {as_python(event)}),\n" for tick, event in world.events)
     rest = f"slowness={world.slowness!r}, refuse_at={world.refuse_at!r}"
     return (
@@ -44,12 +44,12 @@ def world_as_python(world: World) -> str:
 
 
 def state_of(simulation: Simulation) -> str:
-    """Who runs and waits with which counters and blocks, and the plans in flight."""
+    """Return the state of the core: sequences with counters and blocks, and plans in flight."""
     scheduler = simulation.engine.scheduler
     lines = [_row("running", sequence) for sequence in scheduler.running]
     lines += [_row("waiting", sequence) for sequence in scheduler.queue]
-    lines += [_row("held", sequence) for sequence in scheduler.queue.following.values()]
-    lines += [line for flight in scheduler.in_flight for line in _plan(flight)]
+    lines += [_row("following", sequence) for sequence in scheduler.queue.following.values()]
+    lines += [line for step in scheduler.in_flight for line in _plan(step)]
     lines.append(f"{scheduler.kv.pool.num_free} blocks free of {scheduler.kv.pool.num_blocks - 1}")
     return "\n".join(f"     {line}" for line in lines)
 
@@ -63,14 +63,14 @@ def _row(place: str, sequence: Sequence) -> str:
     return f"{place} {sequence.request_id}: {counters}{owned}"
 
 
-def _plan(flight: InFlight) -> list[str]:
-    """One plan in flight; its last may be the one that was found to be wrong."""
-    plan = flight.plan
+def _plan(step: InFlight) -> list[str]:
+    """Return the lines of a plan in flight; the last plan may be the wrong one."""
+    plan = step.plan
     opened = ", ".join(f"{new.request_id} in slot {new.slot}" for new in plan.opened)
-    told = f"freed {plan.freed}, opened ({opened}), copies {plan.copies}"
-    lines = [f"plan {plan.step}: {told}, new blocks {plan.new_blocks}, drafts {plan.drafts}"]
-    for index, sequence in enumerate(flight.sequences):
-        owner = "nobody" if sequence is None else sequence.request_id
+    slots = f"freed {plan.freed}, opened ({opened}), copies {plan.copies}"
+    lines = [f"plan {plan.step}: {slots}, new blocks {plan.new_blocks}, drafts {plan.drafts}"]
+    for index, sequence in enumerate(step.sequences):
+        owner = "dropped" if sequence is None else sequence.request_id
         end = plan.starts[index] + plan.counts[index]
         samples = ", samples" if plan.samples[index] else ""
         lines.append(f"  slot {plan.slots[index]}: {owner} {plan.starts[index]} to {end}{samples}")

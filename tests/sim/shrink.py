@@ -1,8 +1,8 @@
-"""Makes a failing world small: leaves out what the failure does not need.
+"""Shrinks a failing world to what the failure needs.
 
 Delta debugging over the list of events: halves, then quarters, then single events are left out
-as long as the world still fails. Afterwards the configuration's features are turned off one by
-one, for as long as it fails without them.
+as long as the world still fails. Then the configuration's features are turned off one by one, as
+long as it still fails.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.sim.world import Arrival, Fault, World
 
 Events = tuple[tuple[int, Arrival | Fault], ...]
 
-# What each feature is when it is off; tried in this order.
+# The value of each feature when it is off, in the order of the attempts.
 PLAIN: tuple[dict[str, object], ...] = (
     {"pipeline_depth": 1},
     {"max_drafts": 0},
@@ -30,16 +30,16 @@ PLAIN: tuple[dict[str, object], ...] = (
 
 
 def failure_of(world: World) -> Exception | None:
-    """How a world fails; None if it does not."""
+    """Return the exception with which a world fails; None if it holds."""
     try:
         Simulation(world).run()
-    except Exception as error:  # whatever it is, it is what we look for
+    except Exception as error:  # any exception is a failure
         return error
     return None
 
 
 def shrink(world: World, fails: Callable[[World], bool] | None = None) -> World:
-    """A smaller world that still fails."""
+    """Return a smaller world that still fails."""
     still_fails = fails or (lambda candidate: failure_of(candidate) is not None)
     world = _fewer_events(world, still_fails)
     for plain in PLAIN:

@@ -1,8 +1,8 @@
-"""Runs one world: a front end that keeps journals, an engine that may die, and the checks.
+"""One run of a world: a front end with journals, an engine that may die, and the checks.
 
-After every tick the core's integrity is checked; every event is held against what the request
-must answer; when the faults are over, everything must finish within a computed bound and leave
-nothing behind.
+The core's integrity is checked after every tick, and every event is compared with the right
+output of its request. When the faults are over, every request must finish within a computed
+number of ticks, and the engine must be empty.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from tests.sim.truth import whole_output
 from tests.sim.world import Arrival, Fault, World
 
 TICK_SECONDS = 0.001
-CALL_SECONDS = 0.000_01  # what each look at the clock takes
+CALL_SECONDS = 0.000_01  # the time that each reading of the clock takes
 
 
 @dataclass
 class Refusals:
-    """Allocations that the world refuses, and how many there were."""
+    """The allocations that the world makes fail, and how many there were."""
 
     refuse_at: int | None
     to_refuse: int = 0
@@ -45,7 +45,7 @@ class Refusals:
 
 
 class RefusingPool(BlockPool):
-    """A block pool that now and then says it has none left."""
+    """A block pool in which some allocations fail although blocks are free."""
 
     __slots__ = ("refusals",)
 
@@ -66,7 +66,7 @@ class RefusingPool(BlockPool):
 
 @dataclass
 class Journal:
-    """What the front end knows of one request: enough to begin it again anywhere."""
+    """The front end's journal of a request: everything needed to start it again."""
 
     request: Request
     expected: list[int]
@@ -75,10 +75,10 @@ class Journal:
     reason: str | None = None
     restarted: bool = False
     aborted: bool = False
-    could_overload: bool = False  # the queue was full when it was handed in
+    could_overload: bool = False  # the queue was full when it was submitted
 
     def resume(self) -> Request:
-        """The request as a fresh engine must get it."""
+        """Return the request as a new engine must get it."""
         return replace(self.request, emitted=array("i", self.output), resumed=self.restarted)
 
 
@@ -91,7 +91,7 @@ class Simulation:
         self.now = 1000.0
         self.num_ticks = 0
         self.journals: dict[str, Journal] = {}
-        self.backlog: list[str] = []  # to be given to the engine, oldest first
+        self.backlog: list[str] = []  # to be submitted to the engine, oldest first
         self.faults = Faults()
         self.refusals = Refusals(world.refuse_at)
         self.paused = False
@@ -122,7 +122,7 @@ class Simulation:
         if self.paused:
             self.engine.on_event(Pause())
 
-    # What a subclass replaces to put these worlds around another model.
+    # A subclass overrides these methods to run the worlds with another model.
 
     def _make_executor(self) -> SimExecutor:
         return SimExecutor(
@@ -130,7 +130,7 @@ class Simulation:
         )
 
     def _expect(self, request: Request) -> tuple[list[int], FinishReason]:
-        """All that a request must be given, and how it must end."""
+        """Return the right output and finish reason of a request."""
         return whole_output(request, self.config.max_model_len)
 
     def _sampling(self, arrival: Arrival) -> SamplingParams:
@@ -146,11 +146,13 @@ class Simulation:
         if event.payload is not None:
             last = event.tokens[-1] if event.tokens else -1
             require(name.endswith("7"), f"{name}: another request's payload")
-            early = event.finish_reason == "stop"  # an accepted draft may stop it before the last
+            early = (
+                event.finish_reason == "stop"
+            )  # an accepted draft may end it before the last token
             require(early or event.payload == last, f"{name}: payload {event.payload}")
 
     def _restart(self) -> None:
-        """The engine is dead: begin all that is unfinished again, from its journal."""
+        """Start a new engine, and resubmit every unfinished request from its journal."""
         self._log("engine died")
         self.faults.die_at_submit = self.faults.die_at_collect = False
         self.backlog = []
@@ -169,7 +171,7 @@ class Simulation:
     # running
 
     def run(self) -> Simulation:
-        """The whole life of the world; raises if anything is not as it must be."""
+        """Run the whole world; raise if anything is wrong."""
         events = iter(self.world.events)
         event = next(events, None)
         while event is not None:
@@ -186,7 +188,7 @@ class Simulation:
         return self
 
     def _heal(self) -> None:
-        """Faults are over; from here on everything must finish."""
+        """End all faults; every request must finish from now on."""
         self.faults.die_at_submit = self.faults.die_at_collect = False
         self.refusals.to_refuse = 0
         if self.paused:
@@ -194,9 +196,10 @@ class Simulation:
             self.engine.on_event(Resume())
 
     def _most_ticks(self) -> int:
-        """Every tick but those in the pipeline advances the first in order by a position or more.
+        """Return a bound on the ticks until every request has finished.
 
-        Twice, since under priorities one that waits may take the place of one that runs.
+        Every tick in which no step is only in flight advances the first sequence in order. Twice
+        as many, since under priorities a waiting sequence may preempt a running one.
         """
         living = [j for j in self.journals.values() if j.reason is None]
         positions = sum(len(j.request.prompt) + len(j.expected) + 2 for j in living)
@@ -225,28 +228,28 @@ class Simulation:
             self._log_step(events)
         if was_idle and self.refusals.num_refused == refused:
             planned = scheduler.stats.num_tokens > num_tokens
-            require(planned, "nothing planned, though nothing is in flight and somebody lives")
+            require(planned, "nothing planned, although nothing is in flight and sequences live")
 
     def _submit_backlog(self) -> None:
-        """Give the engine all that is to be begun, or begun again, in the order it came."""
+        """Submit all requests that must be started, or started again, in their order."""
         names, self.backlog = self.backlog, []
         for name in names:
             journal = self.journals[name]
             was_full = not journal.restarted and self._is_full(journal)
             self.engine.on_event(journal.resume())
             taken = name in self.engine.scheduler.sequences
-            require(not (taken and was_full), f"{name}: taken in although the queue is full")
+            require(not (taken and was_full), f"{name}: admitted although the queue is full")
             journal.could_overload = was_full
 
     def _is_full(self, journal: Journal) -> bool:
-        """Whether the engine must turn a new request away, by its documented bounds."""
+        """Return whether the engine must reject a new request, by its documented bounds."""
         queue, config = self.engine.scheduler.queue, self.config
         if queue.num_waiting == 0:
             return False
         num_tokens = queue.num_tokens + len(journal.request.prompt)
         return queue.num_waiting >= config.max_num_waiting or num_tokens > config.max_waiting_tokens
 
-    # what happens
+    # events of the world
 
     def _happen(self, event: Arrival | Fault) -> None:
         self._log(f"{event}")
@@ -320,10 +323,10 @@ class Simulation:
     # checks
 
     def _receive(self, event: TokenEvent) -> None:
-        """Hold an event against what its request must be told."""
+        """Compare an event of the core with the right output of its request."""
         name = event.request_id
         journal = self.journals[name]
-        require(journal.reason is None, f"{name}: news after its end: {event}")
+        require(journal.reason is None, f"{name}: an event after its end: {event}")
         require(event.position == len(journal.output), f"{name}: position {event.position}")
         journal.output.extend(event.tokens)
         right = journal.expected[: len(journal.output)]
@@ -349,24 +352,24 @@ class Simulation:
                 named = event.finish_reason == "stop" and last in request.sampling.stop_token_ids
                 require(event.stop_token == (last if named else None), f"{name}: stop token")
             case "abort":
-                require(journal.aborted, f"{name}: aborted by nobody")
+                require(journal.aborted, f"{name}: aborted without a command")
             case "error":
-                require(name in self.faults.poisoned, f"{name}: failed for nothing")
+                require(name in self.faults.poisoned, f"{name}: failed without a fault")
                 labels = self.engine.scheduler.kv.pool.labels
                 for block in self.executor.distrust(name):
-                    require(labels[block] is None, f"{name} failed, and block {block} is offered")
+                    require(labels[block] is None, f"{name} failed, and block {block} is cached")
             case "refused":
                 require(bool(event.message) and self._could_refuse(request), f"{name}: {event}")
             case "overloaded":
                 full = journal.could_overload
-                require(bool(event.message) and full, f"{name}: turned away: {event.message}")
+                require(bool(event.message) and full, f"{name}: rejected: {event.message}")
             case _:
                 require(False, f"{name}: ended as {event.finish_reason}")
         if event.finish_reason is not None and event.stats and not journal.restarted:
             self._check_stats(journal, event.stats)
 
     def _could_refuse(self, request: Request) -> bool:
-        """Whether some bound, taken at its worst, could be too small for this request."""
+        """Return whether some bound could be too small for this request."""
         config = self.config
         most = min(request.max_total, config.max_model_len) - 1
         blocks = -(-most // config.block_size) * len(config.groups)
@@ -385,17 +388,18 @@ class Simulation:
             return
         at = stats.num_cached_tokens
         for chunk in stats.chunks:
-            require(chunk.start == at < chunk.end, f"{name}: chunk {chunk} begins not at {at}")
+            require(chunk.start == at < chunk.end, f"{name}: chunk {chunk} does not start at {at}")
             at = chunk.end
         if journal.output:
             require(at == len(journal.request.prompt), f"{name}: prefill ends at {at}")
         if not self.jumped:
-            held = sum(stats.wait_seconds.values())
+            explained = sum(stats.wait_seconds.values())
             waited = stats.first_planned_at - stats.added_at
-            require(abs(held - waited) < 1e-6, f"{name}: waited {waited}, explained {held}")
+            right = abs(explained - waited) < 1e-6
+            require(right, f"{name}: waited {waited}, explained {explained}")
 
     def _check_plan(self, plan: StepPlan) -> None:
-        """Just after scheduling: every bound is kept, and nobody was overtaken for no reason."""
+        """Check a new plan: it respects every bound, and overtakes nothing without a reason."""
         config, scheduler = self.config, self.engine.scheduler
         require(not (self.paused and plan.slots), "planned while paused")
         cap = config.long_prefill_tokens or config.max_num_batched_tokens
@@ -406,14 +410,15 @@ class Simulation:
             require(whole, f"{new.request_id}: its prompt was cut")
             place = self._place(new.request_id)
             for waiting in scheduler.queue:
-                # Only he may be passed who waits for an adapter, or for his turn to be told of.
-                told = waiting.request.sampling.prompt_logprobs is not None
-                alone = waiting.request.lora or (told and config.prompt_logprob_tokens)
-                passed = self._place(waiting.request_id) < place and not alone
+                # A sequence may be overtaken only if it waits for an adapter or prompt_logprobs.
+                reports_prompt = waiting.request.sampling.prompt_logprobs is not None
+                capped = reports_prompt and config.prompt_logprob_tokens
+                may_be_passed = waiting.request.lora or capped
+                passed = self._place(waiting.request_id) < place and not may_be_passed
                 require(not passed, f"{new.request_id} overtook {waiting.request_id}")
 
     def _place(self, name: str) -> tuple[float, ...]:
-        """The order that the policy promises; who came at the same instant may go either way."""
+        """Return the place that the policy promises; equal places may go in either order."""
         config, request = self.config, self.journals[name].request
         if config.policy == "fcfs":
             return (request.arrival,)
@@ -422,17 +427,17 @@ class Simulation:
         return (request.priority, request.arrival)
 
     def _check_rest(self) -> None:
-        """Nothing is left: the engine is as it was when it began."""
+        """Check that the engine is as empty as at its start."""
         require(not self._living(), f"lost: {self._living()}")
         scheduler = self.engine.scheduler
         pool = scheduler.kv.pool
-        require(pool.num_free == pool.num_blocks - 1, "blocks are still held")
+        require(pool.num_free == pool.num_blocks - 1, "blocks are still in use")
         num_free_slots = len(scheduler.lifecycle.free_slots)
         require(num_free_slots == self.config.max_num_seqs, "slots are still in use")
-        require(not scheduler.queue.num_waiting and not scheduler.running, "somebody is left")
-        require(not scheduler.kv.upcoming, "somebody is said to compute")
+        require(not scheduler.queue.num_waiting and not scheduler.running, "sequences are left")
+        require(not scheduler.kv.upcoming, "blocks are still announced as upcoming")
         for worker in self.executor.workers:
-            require(not worker.slots, f"workers were not told to forget {list(worker.slots)}")
+            require(not worker.slots, f"slots {list(worker.slots)} were never announced as freed")
 
     def _log_step(self, events: list[TokenEvent]) -> None:
         recent = self.engine.scheduler.stats.recent

@@ -1,4 +1,4 @@
-"""A failure tells enough to be found, and a wrong command line is refused in a sentence."""
+"""The report of a failure, and the errors of the command line."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ WORLD = World(
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    """The program with this command line."""
+    """Run the program with this command line."""
     monkeypatch.setattr(sys, "argv", ["tests.sim", *arguments])
-    monkeypatch.setattr("signal.signal", lambda *_: None)  # pytest's own stay
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # keep pytest's handlers
     return main()
 
 
-def test_a_world_is_written_as_the_python_that_makes_it() -> None:
-    """Defaults are left out; what remains is what WORLD above says."""
+def test_a_world_is_written_as_python() -> None:
+    """Defaults are left out, so the text equals the definition of WORLD above."""
     assert world_as_python(WORLD).split("\n") == [
         "World(",
         "    seed=5,",
@@ -47,10 +47,10 @@ def test_a_world_is_written_as_the_python_that_makes_it() -> None:
     ]
 
 
-def test_a_failure_shows_the_state_it_was_found_in(
+def test_a_failure_is_reported_with_the_state_of_the_core(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With a core that offers no block, a world soon fails; search and replay tell how."""
+    """A core that commits no block fails soon; search and replay both report the state."""
     monkeypatch.setattr(KVManager, "commit", lambda manager, sequence: None)
     seed, failure = next((seed, why) for seed, _, why in map(run_seed, range(50)) if why)
     explain(seed, failure, shrinks=True)
@@ -61,7 +61,7 @@ def test_a_failure_shows_the_state_it_was_found_in(
     assert "\nWorld(\n" in found
     for output in (found, replayed):
         assert " FAILED: IntegrityError: " in output
-        assert "computed, not offered" in output
+        assert "computed, but not committed" in output
         assert "\n     running r" in output
         assert " blocks free of " in output
 
@@ -69,37 +69,37 @@ def test_a_failure_shows_the_state_it_was_found_in(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--seeds", "abc"], "'abc' is not a whole number from 1 on"),
-        (["--seeds", "0"], "'0' is not a whole number from 1 on"),
-        (["--from", "-5"], "'-5' is not a whole number from 0 on"),
-        (["--workers", "0"], "'0' is not a whole number from 1 on"),
-        (["--only", "budget"], "give --planted as well"),
-        (["--planted", "--seeds", "5"], "leave --seeds"),
+        (["--seeds", "abc"], "'abc' is not a whole number of at least 1"),
+        (["--seeds", "0"], "'0' is not a whole number of at least 1"),
+        (["--from", "-5"], "'-5' is not a whole number of at least 0"),
+        (["--workers", "0"], "'0' is not a whole number of at least 1"),
+        (["--only", "budget"], "add --planted"),
+        (["--planted", "--seeds", "5"], "omit --seeds"),
     ],
 )
-def test_a_wrong_command_line_is_refused(
+def test_a_wrong_command_line_is_an_error(
     arguments: list[str],
     message: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """No world is run, least of all none of them with the verdict that all hold."""
+    """No world runs, so the program must not report that all hold."""
     with pytest.raises(SystemExit) as ended:
         run(monkeypatch, *arguments)
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
 
 
-def test_no_such_planted_bug(
+def test_an_unknown_planted_bug_is_an_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """That nothing was tried is not a success, and says where the names are."""
+    """The message names the file with the names."""
     assert run(monkeypatch, "--planted", "--only", "nonsense") == 2
     assert "planted_bugs.py has the names" in capsys.readouterr().out
 
 
-def test_what_a_wrong_cell_holds_is_told_beside_what_it_should() -> None:
-    """A cell overwritten behind the core's back is named by token and position."""
+def test_a_wrong_cell_is_reported_with_its_content_and_the_right_one() -> None:
+    """An overwritten cell is reported with the token and position in it."""
     simulation = Simulation(replace(WORLD, events=(), slowness=0.0))
     simulation._arrive(Arrival(name="r0", prompt=(7, 8), max_tokens=9))
     simulation._tick()

@@ -1,4 +1,4 @@
-"""What a world that ends cannot show: that nobody starves while requests keep coming."""
+"""Endless streams of requests, which worlds do not have: every request gets its turn."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def _step(scheduler: Scheduler, now: float) -> None:
         scheduler.apply(StepResult(plan.step, tokens), now)
 
 
-def test_a_stream_for_one_adapter_does_not_keep_another_out() -> None:
-    """With every adapter slot always in use, who needs another adapter still gets a turn."""
+def test_a_stream_of_requests_for_two_adapters_does_not_starve_a_third() -> None:
+    """A request for another adapter runs although both adapter slots are always in demand."""
     config = CoreConfig(num_blocks=400, max_model_len=100, max_num_seqs=8, max_loras=2)
     scheduler = Scheduler(config, b"key")
     for adapter in ("a", "b"):

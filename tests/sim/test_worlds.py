@@ -1,4 +1,4 @@
-"""Thousands of worlds on every change, and the properties of the simulator itself."""
+"""Thousands of worlds for every change, and the properties of the simulator itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORLDS_A_TEST = 100
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, NUM_WORLDS, WORLDS_A_TEST))
 def test_worlds_hold(first: int) -> None:
-    """Every world of the range; a failure names the command that replays it."""
+    """Every world of the range holds; a failure names the command that replays it."""
     for seed in range(first, first + WORLDS_A_TEST):
         failure = failure_of(draw_world(seed))
         assert failure is None, f"python -m tests.sim --seeds 1 --from {seed}: {failure!r}"
@@ -25,8 +25,8 @@ def test_worlds_hold(first: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(0, 60, 5))
-def test_each_allocation_in_turn_may_be_refused(seed: int) -> None:
-    """The k-th allocation fails, for every k that the world comes to."""
+def test_any_allocation_may_fail(seed: int) -> None:
+    """The world holds if its k-th allocation fails, for every k."""
     world = draw_world(seed)
     refused_at = 1
     while True:
@@ -38,17 +38,17 @@ def test_each_allocation_in_turn_may_be_refused(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_seed_fixes_everything(seed: int) -> None:
-    """The same world twice gives the same trace, to the letter."""
+def test_a_seed_determines_the_whole_run(seed: int) -> None:
+    """Two runs of a world have equal traces."""
     once = Simulation(draw_world(seed), record=True).run()
     again = Simulation(draw_world(seed), record=True).run()
     assert once.trace == again.trace
 
 
 @pytest.mark.slow
-def test_the_worlds_reach_what_they_are_for() -> None:
-    """What must happen somewhere does happen, or the worlds have gone tame."""
-    seen = dict.fromkeys(("preempted", "cached", "restarted", "refused memory", "drafts"), 0)
+def test_the_worlds_reach_every_kind_of_event() -> None:
+    """Preemptions, cache hits, restarts, failures and all finish reasons occur often enough."""
+    seen = dict.fromkeys(("preempted", "cached", "restarted", "failed allocations", "drafts"), 0)
     ends: dict[str | None, int] = {}
     for seed in range(200):
         simulation = Simulation(draw_world(seed)).run()
@@ -57,7 +57,7 @@ def test_the_worlds_reach_what_they_are_for() -> None:
         seen["cached"] += stats.num_cached_tokens
         seen["drafts"] += stats.num_accepted_drafts
         seen["restarted"] += sum(j.restarted for j in simulation.journals.values())
-        seen["refused memory"] += simulation.refusals.num_refused
+        seen["failed allocations"] += simulation.refusals.num_refused
         for journal in simulation.journals.values():
             ends[journal.reason] = ends.get(journal.reason, 0) + 1
     assert min(seen.values()) > 20, seen
@@ -66,7 +66,7 @@ def test_the_worlds_reach_what_they_are_for() -> None:
 
 
 def test_shrinking_leaves_only_what_a_failure_needs() -> None:
-    """Of a world that 'fails' whenever two certain faults are in it, those two remain."""
+    """Two faults remain of a world that fails exactly if it has these two."""
     pause, reset = Fault("pause"), Fault("reset")
     world = draw_world(3)
     world = replace(world, events=(*world.events, (90, pause), (91, Fault("abort")), (92, reset)))

@@ -1,8 +1,8 @@
-"""A world: one configuration and everything that happens in it, drawn from a seed.
+"""A world: one configuration and all events in it, drawn from a seed.
 
-Each seed first draws which features are on and how extreme, then what happens when ("swarm"
-testing: a world with few features reaches deeper into each). A world is plain data, so it can be
-shrunk by leaving events out, and run again.
+A seed first draws which features are on and how extreme they are, then the events ("swarm
+testing": a world with few features tests each of them more deeply). A world is plain data, so it
+can be shrunk by leaving events out, and run again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.sim.truth import VOCABULARY
 
 @dataclass(frozen=True)
 class Arrival:
-    """A request comes; its prompt is settled when it does."""
+    """The arrival of a request, whose prompt is determined at that moment."""
 
     name: str
     prompt: tuple[int, ...]
@@ -29,49 +29,49 @@ class Arrival:
     priority: int = 0
     lora: str | None = None
     scope: str = ""
-    # A fork takes the tokens its parent has by then, up to `keep` of its output, and goes on
-    # from them with `prompt` instead.
+    # A fork starts with its parent's tokens at that moment, up to `keep` of its output, and
+    # continues them with `prompt`.
     parent: str | None = None
     keep: int = 0
-    inherits: bool = True  # its parent's adapter and cache scope
+    inherits: bool = True  # it has its parent's adapter and cache scope
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something else happens. What `argument` means depends on the kind."""
+    """Any other event; KINDS explains `argument` and `number` for each kind."""
 
     kind: str
     argument: str = ""
     number: float = 0
 
 
-# Kinds of Fault, and what their arguments mean.
+# The kinds of Fault, and the meaning of their arguments.
 KINDS = {
-    "abort": "argument: the request's name, whatever it is doing, or one nobody knows",
+    "abort": "argument: the name of a request in any state, or an unknown name",
     "pause": "until a resume",
     "resume": "",
     "reset": "the prefix cache is reset",
-    "die": "argument: 'submit', 'collect' or 'between'; the engine is lost and begun anew",
-    "refuse": "number: so many allocations from now on are refused",
+    "die": "argument: 'submit', 'collect' or 'between'; the engine dies there and is restarted",
+    "refuse": "number: so many of the next allocations fail",
     "nan": "argument: the request whose logits are not finite from now on",
-    "jump": "number: seconds by which the clock jumps, back or forth",
-    "abort all": "as a shutdown does, with work in flight",
+    "jump": "number: seconds by which the clock jumps, forward or back",
+    "abort all": "all requests are aborted, with work in flight, as in a shutdown",
 }
 
 
 @dataclass(frozen=True)
 class World:
-    """A configuration, and (tick, what happens) in order."""
+    """A configuration, and its events by tick."""
 
     seed: int
     config: CoreConfig
     events: tuple[tuple[int, Arrival | Fault], ...]
-    slowness: float  # chance that a result is not there yet when it is asked for
-    refuse_at: int | None = None  # this one allocation is refused, counted from 1
+    slowness: float  # the chance that a result has not arrived yet when it is collected
+    refuse_at: int | None = None  # the number of one allocation that fails, counted from 1
 
 
 def draw_world(seed: int) -> World:
-    """The world of a seed."""
+    """Return the world of a seed."""
     rng = random.Random(seed)
     config = _draw_config(rng)
     if seed % 4 == 1 and all(group.window for group in config.groups):
@@ -94,7 +94,7 @@ def _log_uniform(rng: random.Random, low: int, high: int) -> int:
 def _draw_config(rng: random.Random) -> CoreConfig:
     block_size = rng.choice((1, 2, 3, 4, 4, 5, 8, 16, 32))
     groups = _draw_groups(rng)
-    # In a crowded world many sequences grow at once, and blocks are what everybody wants.
+    # In a crowded world many sequences grow at once, and blocks are scarce.
     crowded = rng.random() < 0.4
     blocks = (rng.randint(4, 12), rng.randint(12, 60), rng.randint(60, 400))
     num_blocks = rng.choice(blocks[:2] if crowded else blocks)
@@ -125,7 +125,7 @@ def _draw_config(rng: random.Random) -> CoreConfig:
 
 
 def _tighten(config: CoreConfig) -> CoreConfig:
-    """With windows alone, far longer sequences than the pool: just what the door says they need."""
+    """Return the config with a pool just as large as its longest, windowed sequence needs."""
     budget = min(config.max_num_batched_tokens, 12) if config.chunked_prefill else 150
     config = replace(config, max_model_len=150, max_num_batched_tokens=budget, num_blocks=1000)
     return replace(config, num_blocks=KVManager(config, b"").peak_blocks(149) + 1)
@@ -144,7 +144,7 @@ def _draw_groups(rng: random.Random) -> tuple[KVGroup, ...]:
 
 
 def _draw_ticks(rng: random.Random, num_ticks: int) -> list[int]:
-    """When requests arrive: evenly, or in bursts."""
+    """Return the ticks of arrivals: spread evenly, or in bursts."""
     count = _log_uniform(rng, 3, 40)
     if rng.random() < 0.5:
         return sorted(rng.randrange(num_ticks) for _ in range(count))
@@ -153,7 +153,7 @@ def _draw_ticks(rng: random.Random, num_ticks: int) -> list[int]:
 
 
 class _Arrivals:
-    """Draws requests that are related to each other as real ones are."""
+    """A generator of requests that share prefixes as real ones do."""
 
     def __init__(self, rng: random.Random, config: CoreConfig) -> None:
         self.rng = rng
@@ -174,7 +174,7 @@ class _Arrivals:
         return tuple(self.rng.randrange(VOCABULARY) for _ in range(count))
 
     def draw(self, again: str | None = None) -> Arrival:
-        """One more request; with `again`, one that asks what that one asked."""
+        """Return one more request; with `again`, one with the prompt of that request."""
         rng = self.rng
         name = f"r{len(self.names)}"
         parent = rng.choice(self.names) if self.names and rng.random() < self.fork_rate else None
@@ -210,14 +210,14 @@ class _Arrivals:
         match rng.randrange(6):
             case 0:
                 return self._tokens(rng.randint(1, longest))
-            case 1:  # just about full blocks
+            case 1:  # around a block border
                 blocks = rng.randint(1, max(1, longest // size))
                 return self._tokens(max(1, blocks * size + rng.choice((-1, 0, 1))))
             case 2:
                 return self._tokens(1)
             case 3 if self.past:
                 return rng.choice(self.past) or (1,)
-            case 4:  # a family's prefix, to a block's edge or about it
+            case 4:  # a family's prefix up to around a block border
                 cut = rng.randint(0, len(family) // size) * size + rng.choice((-1, 0, 1))
                 return family[: max(1, cut)]
             case _:
@@ -228,7 +228,7 @@ class _Arrivals:
 def _draw_faults(
     rng: random.Random, num_ticks: int, maker: _Arrivals
 ) -> list[tuple[int, Arrival | Fault]]:
-    """Some kinds of fault, some times each; most worlds have few kinds."""
+    """Return faults: a few kinds, a few times each."""
     events: list[tuple[int, Arrival | Fault]] = []
     names = list(maker.names)
 
@@ -245,7 +245,7 @@ def _draw_faults(
                 case "nan":
                     name = rng.choice(names)
                     tick = add(Fault(kind, name))
-                    # Others ask the same soon after: would they get the tainted KV?
+                    # Requests with the same prompt follow soon: they must not hit the wrong KV.
                     ticks = range(tick + 1, tick + 1 + rng.randint(0, 3))
                     events.extend((later, maker.draw(again=name)) for later in ticks)
                 case "pause":

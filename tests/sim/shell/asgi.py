@@ -1,8 +1,8 @@
-"""One HTTP connection as an ASGI application sees it, and a reader of any pace at its other end.
+"""One HTTP connection as an ASGI application sees it, with a client that reads at any pace.
 
-It behaves as uvicorn's does where that is felt: writing waits while too much is unread, what is
-written after the connection has closed is dropped, and `receive` tells of a disconnect when the
-response is over too.
+It behaves like a connection of uvicorn: writing waits while too much is unread, data written after
+the connection has closed is dropped, and `receive` reports a disconnect after the end of the
+response too.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import json
 from collections.abc import MutableMapping
 from typing import Any
 
-# From a reader's making room until whoever waited for it has a turn: a busy loop's time, in which
-# others do things.
+# The delay from a read until a waiting writer continues, as in a busy event loop, in which other
+# tasks run first.
 TURN_SECONDS = 0.005
 
 
 class ProtocolError(AssertionError):
-    """The application broke the rules of ASGI."""
+    """A violation of the ASGI protocol by the application."""
 
 
 class Connection:
-    """One request's; `body` comes in pieces, each after so many seconds."""
+    """The connection of one request. Its body arrives in pieces, each after a delay."""
 
     def __init__(
         self, name: str, method: str, path: str, body: bytes = b"", high_water: int = 600
@@ -32,15 +32,15 @@ class Connection:
         self.status: int | None = None
         self.headers: dict[str, str] = {}
         self.received = b""
-        self.is_whole = False  # the response came to its end
+        self.is_whole = False  # the response is complete
         self.was_cut = False  # the server closed it
         self.is_closed = False
-        self.high_water = high_water  # bytes that nobody has read, above which a writer waits
+        self.high_water = high_water  # unread bytes above which a writer waits
         self.most_unread = self.largest_write = 0
         self._unread = b""
         self._news = asyncio.Event()  # for the reader
         self._room = asyncio.Event()  # for the writer
-        self._over = asyncio.Event()  # for the watch
+        self._over = asyncio.Event()  # for `receive`
         headers = [(b"host", b"localhost"), (b"x-request-id", name.encode())]
         headers += [(b"content-type", b"application/json")]
         headers += [(b"content-length", str(len(body)).encode())]
@@ -60,7 +60,7 @@ class Connection:
     # the application's side
 
     async def receive(self) -> MutableMapping[str, Any]:
-        """A piece of the body; then nothing until the connection or the response ends."""
+        """Return a piece of the body; later wait for the end of the connection or response."""
         if self.pieces and not self._over.is_set():
             seconds, piece = self.pieces.pop(0)
             if seconds:
@@ -74,11 +74,11 @@ class Connection:
         return {"type": "http.disconnect"}
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
-        """Take a part of the response; wait while the reader has too much to read."""
+        """Accept a part of the response; wait while too much is unread."""
         if self.is_closed:
             return
         if self.is_whole:
-            raise ProtocolError("something was written behind the end")
+            raise ProtocolError("data was written after the end")
         if message["type"] == "http.response.start":
             if self.status is not None:
                 raise ProtocolError("two status lines")
@@ -95,15 +95,15 @@ class Connection:
             self._over.set()
 
     def must_wait(self) -> bool:
-        """Whether `send` would."""
+        """Return whether `send` would have to wait for the reader."""
         return len(self._unread) > self.high_water and not self.is_closed
 
     def write(self, body: bytes) -> None:
-        """What `send` does with a part of the body, when it need not wait."""
+        """Accept a part of the body without waiting."""
         if self.is_closed:
             return
         if self.is_whole:
-            raise ProtocolError("something was written behind the end")
+            raise ProtocolError("data was written after the end")
         if self.status is None:
             raise ProtocolError("a body without a status line")
         self._unread += body
@@ -112,20 +112,20 @@ class Connection:
         self._news.set()
 
     def cut(self) -> None:
-        """The server closes it."""
+        """Close the connection for the server."""
         self.was_cut = True
         self.close()
 
     # the client's side
 
     def close(self) -> None:
-        """It is gone, whoever wanted that."""
+        """Close the connection for either side."""
         self.is_closed = True
         for event in (self._news, self._room, self._over):
             event.set()
 
     async def read(self, pace: float, stalls_after: int | None = None) -> None:
-        """Take what comes, every `pace` seconds, to the end; or stop taking, and hold on."""
+        """Read every `pace` seconds to the end, or stop reading but stay connected."""
         num_reads = 0
         while True:
             await self._news.wait()
@@ -148,14 +148,14 @@ class Connection:
             self._news.clear()
 
     def frames(self) -> tuple[list[Any], bool]:
-        """Of a stream: the whole frames' payloads, and whether the mark of the end came."""
+        """Return the payloads of a stream's frames, and whether its end marker arrived."""
         frames = self.received.decode().split("\n\n")
         rest = frames.pop()
         if self.is_whole and not self.is_closed and rest:
-            raise ProtocolError(f"half a frame at the end: {rest!r}")
+            raise ProtocolError(f"an incomplete frame at the end: {rest!r}")
         payloads = [each for each in frames if each != ": ping"]
         if not all(each.startswith("data: ") and "\n" not in each for each in payloads):
-            raise ProtocolError(f"no frames: {payloads}")
-        told = [each.removeprefix("data: ") for each in payloads]
-        is_ended = bool(told) and told[-1] == "[DONE]"
-        return [json.loads(each) for each in told if each != "[DONE]"], is_ended
+            raise ProtocolError(f"malformed frames: {payloads}")
+        data = [each.removeprefix("data: ") for each in payloads]
+        is_ended = bool(data) and data[-1] == "[DONE]"
+        return [json.loads(each) for each in data if each != "[DONE]"], is_ended

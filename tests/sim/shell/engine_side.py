@@ -1,7 +1,7 @@
-"""Simulated engine processes: the real host and core behind a simulated socket, and their deaths.
+"""Simulated engine processes: the real engine loop and core behind a simulated socket.
 
-Frames are encoded and decoded as on the wire; they arrive in order, later than they were sent,
-and those of an engine that has died may still arrive, or not.
+Frames are encoded and decoded as on the wire. They arrive in order, with a delay; frames of an
+engine that has died may still arrive, or be lost.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Box:
 
 
 class SimEngine:
-    """Implements `octavo.client.launcher.EngineProcess`: a process that is not there."""
+    """A simulated process, as `octavo.client.launcher.EngineProcess` describes it."""
 
     def __init__(self, world: SimLauncher, epoch: int, config: CoreConfig) -> None:
         self._world = world
@@ -70,12 +70,12 @@ class SimEngine:
         self._was_killed = False
         self._on_end: Callable[[], None] | None = None
         self.is_stopped = False  # as by SIGSTOP
-        self.is_hung = False  # in a step that never ends; its pulse goes on
-        self.is_mad = False  # it says what is no message
+        self.is_hung = False  # in a step that never ends; its pulses continue
+        self.is_mad = False  # it sends data that is no message
         self.is_closed = False
         self._loop.call_later(self._random.uniform(0, 0.1), self._begin)
 
-    # what the client does with it
+    # called by the client
 
     def send(self, data: bytes) -> bool:
         if self._ending is not None or self._random.random() < self._world.fullness:
@@ -95,7 +95,7 @@ class SimEngine:
 
     def kill(self) -> None:
         if self._ending is None and not (self.is_stopped or self.is_hung or self.is_mad):
-            self._world.errors.append(AssertionError("an engine was killed that did no wrong"))
+            self._world.errors.append(AssertionError("a healthy engine was killed"))
         self.end("its process was ended by SIGKILL")
 
     def exit_reason(self) -> str | None:
@@ -112,18 +112,18 @@ class SimEngine:
         self._on_end = None
         self.is_closed = True
 
-    # what the world does with it
+    # called by the world
 
     @property
     def is_ready(self) -> bool:
         return self._host is not None and self._ending is None
 
     def names(self) -> list[str]:
-        """Of the sequences in its core."""
+        """Return the ids of the sequences in the core."""
         return [] if self._core is None else list(self._core.scheduler.sequences)
 
     def end(self, how: str, by_others: bool = False) -> None:
-        """The process is gone; what it had sent may arrive, arrive late, or not."""
+        """End the process; frames that it has sent may arrive, arrive late, or be lost."""
         if self._ending is not None:
             return
         self._ending, self._was_killed = how, by_others
@@ -136,11 +136,11 @@ class SimEngine:
             self._loop.call_later(self._random.uniform(0, 0.05), self._tell_end)
 
     def babble(self) -> None:
-        """Send what is no message."""
+        """Send data that is no message."""
         self.is_mad = True
         self._world.carry(self.epoch, False, self._random.randbytes(20))
 
-    # its own life
+    # the process itself
 
     def _tell_end(self) -> None:
         if self._on_end is not None:
@@ -191,7 +191,7 @@ class SimEngine:
             elif not self._is_resting:
                 self._is_resting = True
                 host.report_idle()
-        except WireError as error:  # the front end said something wrong
+        except WireError as error:  # the front end sent something wrong
             self._world.errors.append(error)
             self.end("its process ended with exit code 4")
         except RuntimeError as error:  # a poisoned step
@@ -218,7 +218,7 @@ class SimEngine:
         self._num_sent += 1
 
     def take(self) -> ToEngine | None:
-        """The next message from the front end."""
+        """Return the next message from the front end."""
         if not self._inbox:
             return None
         frame = decode_to_engine(self._inbox.popleft())
@@ -229,13 +229,13 @@ class SimEngine:
 
 
 class _Channel:
-    """An engine's end of the socket, for its host."""
+    """The engine's end of the simulated socket."""
 
     def __init__(self, engine: SimEngine) -> None:
         self._engine = engine
 
     def receive(self, wait: bool) -> ToEngine | None:
-        assert not wait, "nobody waits in here"
+        assert not wait, "the simulated loop must not block"
         return self._engine.take()
 
     def send(self, message: FromEngine) -> None:
@@ -243,19 +243,19 @@ class _Channel:
 
 
 class SimLauncher:
-    """Implements `octavo.client.launcher.Launcher`."""
+    """A launcher of simulated processes, as `octavo.client.launcher.Launcher` describes it."""
 
     def __init__(self, loop: VirtualLoop, seed: int, config: CoreConfig) -> None:
         self.loop = loop
         self.random = random.Random(seed)
         self.config = config
-        self.fullness = 0.0  # how often the socket takes no frame
+        self.fullness = 0.0  # the chance that the socket is full
         self.start_failures = 0.0
         self.max_delay = self.random.choice([0.0, 0.001, 0.05])
         self.engines: list[SimEngine] = []
         self.errors: list[Exception] = []
         self.num_dumps = 0
-        self.num_late = 0  # frames of engines that have a successor already
+        self.num_late = 0  # frames of an engine that arrived after its successor's start
         self.is_closed = False
         self._arrived: deque[Incoming] = deque()
         self._travelling: list[Incoming] = []
@@ -282,11 +282,11 @@ class SimLauncher:
         self._on_frame = None
 
     def delay(self) -> float:
-        """How long a frame travels."""
+        """Return the delay of a frame."""
         return self.random.uniform(0, self.max_delay)
 
     def carry(self, epoch: int, is_heartbeat: bool, data: bytes) -> None:
-        """A frame on its way up; those of one socket arrive in order."""
+        """Send a frame to the front end; the frames of one socket arrive in order."""
         incoming = Incoming(epoch, is_heartbeat, data)
         key = (epoch, is_heartbeat)
         at = max(self.loop.time() + self.delay(), self._latest.get(key, 0.0) + 1e-9)
@@ -295,11 +295,11 @@ class SimLauncher:
         self.loop.call_at(at, self._arrive, incoming)
 
     def lose_frames(self, epoch: int) -> None:
-        """What is still travelling from this engine never arrives."""
+        """Drop the frames of this engine that have not arrived yet."""
         self._travelling = [each for each in self._travelling if each.epoch != epoch]
 
     def hold_frames(self, epoch: int, seconds: float) -> None:
-        """What is still travelling from this engine arrives so much later."""
+        """Delay the frames of this engine that have not arrived yet."""
         held = [each for each in self._travelling if each.epoch == epoch]
         self.lose_frames(epoch)
         for incoming in held:
@@ -318,7 +318,7 @@ class SimLauncher:
             self.loop.call_soon(self._on_frame)
 
     def facts(self, longest_tokens: int) -> EngineFacts:
-        """What an engine of this world tells."""
+        """Return the facts that an engine of this world reports."""
         config = self.config
         return EngineFacts(
             name="simulated",

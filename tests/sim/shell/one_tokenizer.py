@@ -1,4 +1,4 @@
-"""Gives all simulated front ends one tokenizer: reading it takes longer than a world does."""
+"""One tokenizer for all simulated front ends, since loading it takes longer than a world."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.api.tiny import make_model
 
 @contextmanager
 def one_tokenizer(directory: Path) -> Iterator[None]:
-    """As long as this lasts, every source's tokenizer is that of a tiny model made here."""
+    """Replace every model's tokenizer by that of a tiny model."""
     made = tokenizer_from_directory(make_model(directory))
 
     def load(source: Any) -> Any:

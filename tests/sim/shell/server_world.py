@@ -1,8 +1,8 @@
-"""A world around the whole front end: clients that speak HTTP over ASGI, and what befalls them.
+"""A world around the whole front end: clients that speak HTTP over ASGI, and faults.
 
-The application, admission, generation, `AsyncLLM` and the process client are the real ones; so
-is all that an engine consists of but its model. Connections, readers, processes, the clock and the
-order of tasks come from a seed. Every client knows what it must be told.
+The application, admission, generation, `AsyncLLM`, the process client and the engine without its
+model are the real ones. Connections, readers, processes, the clock and the order of tasks are
+simulated from a seed. Every client knows its right output.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tests.sim.truth import whole_output
 
 MAX_ATTEMPTS = 100
 STALL_SECONDS = 3.0
-END_SECONDS = 2.5  # behind the drain's own time: for the last frames to be written
+END_SECONDS = 2.5  # after the drain's own time, to write the last frames
 
 
 @dataclass
 class Wish:
-    """What one client asks for, how it behaves, and what it must be told."""
+    """The request of one client, its behaviour, and its right output."""
 
     index: int
     prompt: list[int]
@@ -56,11 +56,11 @@ class Wish:
 
     @property
     def kills(self) -> bool:
-        """Whether it ends the engine that computes it."""
+        """True if it ends the engine that computes it."""
         return POISON_TOKEN in self.prompt and len(self.whole) > HARMLESS
 
     def body(self) -> bytes:
-        """The request's."""
+        """Return the body of the request as JSON."""
         fields: dict[str, Any] = {
             "prompt": self.prompt,
             "n": self.n,
@@ -79,8 +79,8 @@ class Wish:
 
 
 @dataclass
-class Told:
-    """What a response said."""
+class Answer:
+    """The content of a response."""
 
     tokens: list[list[int]]
     text: list[str]
@@ -90,7 +90,7 @@ class Told:
 
 
 class ServerWorld(World):
-    """One seed's."""
+    """The world of one seed."""
 
     def _run(self) -> None:
         arguments = EngineArguments(model="simulated", seed=self.seed)
@@ -125,7 +125,7 @@ class ServerWorld(World):
         faults = asyncio.create_task(self._faults())
         callers = [asyncio.create_task(self._call(i)) for i in range(self.random.randint(2, 8))]
         end = self.random.random()
-        if end < 0.1:  # the engine is closed under all of them
+        if end < 0.1:  # the engine is closed while clients wait
             await asyncio.sleep(self.random.uniform(0, 4))
             self.is_over = True
             self.engine.close()
@@ -142,13 +142,13 @@ class ServerWorld(World):
         await asyncio.gather(*callers)
         faults.cancel()
         await asyncio.gather(faults, return_exceptions=True)
-        if self.is_drained:  # what was given up is still to be dropped by an engine that can
+        if self.is_drained:  # the engine still has to drop aborted requests
             await self._wait_for(lambda: not len(self.client._journal))
         elif not self.is_over:
             await self._heal()
 
     async def _end_in_order(self) -> None:
-        """What SIGTERM does, and perhaps a second one."""
+        """End the server as SIGTERM does, and perhaps as a second one does."""
         self._count("ended")
         life = Lifecycle(self.server, handles_signals=False)
         began, slept = self.loop.time(), self.num_events.get("asleep", 0)
@@ -160,9 +160,9 @@ class ServerWorld(World):
         if self.num_events.get("asleep", 0) == slept:
             took = self.loop.time() - began
             require(took <= self.server.config.drain_seconds + END_SECONDS, f"drained {took:.1f} s")
-        # Who reads slowly, or not at all, may still have something to read.
+        # A client that reads slowly, or not at all, may still have something to read.
         left = {flight.record.request_id for flight in self.server.active.values()} - self.slow
-        require(not left, f"{left} were not told of the end")
+        require(not left, f"{left} are still open after the drain")
 
     async def _ask_admin(self, path: str, **fields: Any) -> int:
         connection = Connection("admin", "POST", path, json.dumps(fields).encode())
@@ -179,7 +179,7 @@ class ServerWorld(World):
         prompt = [chance.randrange(POISON_TOKEN) for _ in range(chance.randint(1, 30))]
         if chance.random() < 0.06:
             prompt[chance.randrange(len(prompt))] = POISON_TOKEN
-            self.has_guilty = True
+            self.has_cause = True
         made = Wish(
             index=index,
             prompt=prompt,
@@ -208,15 +208,15 @@ class ServerWorld(World):
         wish = self._wish(index, chance)
         for attempt in range(MAX_ATTEMPTS):
             connection = await self._ask(wish, f"c{index}x{attempt}")
-            seconds = self._judge(wish, connection)
+            seconds = self._check_response(wish, connection)
             if seconds is None:
                 return
             self._count("retried")
             await asyncio.sleep(seconds)
-        raise AssertionError(f"client {index} was turned away {MAX_ATTEMPTS} times")
+        raise AssertionError(f"client {index} was rejected {MAX_ATTEMPTS} times")
 
     async def _ask(self, wish: Wish, name: str) -> Connection:
-        """Send it once; everything about it has come to an end when this returns."""
+        """Send a request once, and wait until response and connection have ended."""
         connection = Connection(name, "POST", "/v1/completions", wish.body(), self.high_water)
         connection.pieces = [(wish.body_delay, piece) for _, piece in connection.pieces]
         was_drained = self.is_drained
@@ -240,14 +240,16 @@ class ServerWorld(World):
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         if was_drained:
-            require(connection.status in (503, None), f"{name} was let in after the end")
-        # The second is for a ping, which does not wait for its turn.
+            require(connection.status in (503, None), f"{name} was admitted after the drain began")
+        # Twice, since a ping is written without waiting.
         limit = connection.high_water + 2 * connection.largest_write
-        require(connection.most_unread <= limit, f"{connection.most_unread} bytes wait for {name}")
+        require(
+            connection.most_unread <= limit, f"{connection.most_unread} bytes are unread by {name}"
+        )
         return connection
 
     async def _hang_up(self, wish: Wish, connection: Connection, name: str) -> None:
-        """Break the connection; whoever has left is not computed any further."""
+        """Close the connection, and check that server and engine have dropped the request."""
         if wish.hangs_up_after is None:
             return
         await asyncio.sleep(wish.hangs_up_after)
@@ -258,83 +260,85 @@ class ServerWorld(World):
         self._count("hung up")
         await asyncio.sleep(2 * launcher.max_delay + 3 * STEP_SECONDS)
         names = [flight.record.request_id for flight in self.server.active.values()]
-        require(name not in names, f"{name} has hung up, and the server goes on with it")
+        require(name not in names, f"{name} has hung up, but the server still serves it")
         if not (engine.is_hung or engine.is_stopped or launcher.fullness) and engine.is_ready:
             left = numbers & set(engine.names())
-            require(not left, f"{name} has hung up, and the engine goes on with it")
+            require(not left, f"{name} has hung up, but the engine still computes it")
 
     async def _abort(self, seconds: float, name: str) -> None:
         await asyncio.sleep(seconds)
         if await self._ask_admin("/abort", request_id=name) == 200:
             self._count("aborted")
 
-    # what they must be told
+    # the checks of each response
 
-    def _judge(self, wish: Wish, connection: Connection) -> float | None:
-        """Seconds after which to ask again; None: the client is served, or has given up."""
+    def _check_response(self, wish: Wish, connection: Connection) -> float | None:
+        """Check a response; return the seconds until a retry, or None if there is none."""
         name = f"client {wish.index}"
         if connection.is_closed:
-            self._judge_closed(wish, connection)
+            self._check_closed(wish, connection)
             return None
-        require(connection.is_whole, f"{name} never got an end")
-        told = self._parse(wish, connection)
-        for tokens in told.tokens:
+        require(connection.is_whole, f"{name} got an incomplete response")
+        answer = self._parse(wish, connection)
+        for tokens in answer.tokens:
             require(tokens == wish.whole[: len(tokens)], f"{name}: {tokens}, not {wish.whole}")
-        if told.error is None:
-            self._judge_served(wish, told)
+        if answer.error is None:
+            self._check_served(wish, answer)
             return None
-        return self._judge_error(wish, connection, told.error)
+        return self._check_error(wish, connection, answer.error)
 
-    def _judge_closed(self, wish: Wish, connection: Connection) -> None:
-        """A connection without an end: the client's own doing, or that it did not read."""
+    def _check_closed(self, wish: Wish, connection: Connection) -> None:
+        """Check a response that was cut off: the client closed it, or did not read."""
         if connection.was_cut:
             self._count("cut")
             is_slow = wish.stalls_after is not None or "asleep" in self.num_events
-            require(is_slow, f"client {wish.index} reads, and was cut off")
+            require(is_slow, f"client {wish.index} reads, but was cut off")
         if wish.is_stream and connection.status == 200:
-            told = self._parse(wish, connection)
-            for tokens in told.tokens:
+            answer = self._parse(wish, connection)
+            for tokens in answer.tokens:
                 require(tokens == wish.whole[: len(tokens)], f"client {wish.index}: {tokens}")
 
-    def _parse(self, wish: Wish, connection: Connection) -> Told:
-        told = Told([[] for _ in range(wish.n)], [""] * wish.n, [None] * wish.n)
+    def _parse(self, wish: Wish, connection: Connection) -> Answer:
+        answer = Answer([[] for _ in range(wish.n)], [""] * wish.n, [None] * wish.n)
         if connection.status != 200:
-            told.error = json.loads(connection.received)["error"]
-            return told
+            answer.error = json.loads(connection.received)["error"]
+            return answer
         if not wish.is_stream:
             parts = [json.loads(connection.received)]
         else:
             parts, is_ended = connection.frames()
-            require(is_ended or connection.is_closed, f"client {wish.index}: no mark of the end")
+            require(is_ended or connection.is_closed, f"client {wish.index}: no end marker")
         for part in parts:
-            require(told.error is None, "something came behind an error")
-            told.error = part.get("error")
-            told.usage = part.get("usage") or told.usage
+            require(answer.error is None, "a frame follows an error")
+            answer.error = part.get("error")
+            answer.usage = part.get("usage") or answer.usage
             for choice in part.get("choices", ()):
                 index = choice["index"]
-                require(told.reasons[index] is None, "something came behind a finish reason")
-                told.tokens[index] += choice.get("token_ids") or []
-                told.text[index] += choice["text"]
-                told.reasons[index] = choice["finish_reason"]
-        return told
+                require(answer.reasons[index] is None, "tokens follow a finish reason")
+                answer.tokens[index] += choice.get("token_ids") or []
+                answer.text[index] += choice["text"]
+                answer.reasons[index] = choice["finish_reason"]
+        return answer
 
-    def _judge_served(self, wish: Wish, told: Told) -> None:
+    def _check_served(self, wish: Wish, answer: Answer) -> None:
         name = f"client {wish.index}"
-        if "abort" in told.reasons:
-            require(wish.aborts_after is not None, f"{name} was aborted by nobody")
+        if "abort" in answer.reasons:
+            require(wish.aborts_after is not None, f"{name} was aborted without a command")
             return
-        require(not wish.kills, f"{name} should have killed")
-        require(all(tokens == wish.whole for tokens in told.tokens), f"{name}: not all of it")
-        require(set(told.reasons) == {wish.reason}, f"{name}: {told.reasons}, not {wish.reason}")
+        require(not wish.kills, f"{name} should have ended the engine")
+        require(all(tokens == wish.whole for tokens in answer.tokens), f"{name}: not all tokens")
+        require(
+            set(answer.reasons) == {wish.reason}, f"{name}: {answer.reasons}, not {wish.reason}"
+        )
         shown = wish.whole[:-1] if wish.reason == "stop" else wish.whole
         text = self.engine.model.tokenizer.decode(shown, skip_special_tokens=True)
-        require(all(each == text for each in told.text), f"{name}: {told.text}, not {text!r}")
-        assert told.usage is not None
-        counted = told.usage["prompt_tokens"], told.usage["completion_tokens"]
-        require(counted == (len(wish.prompt), wish.n * len(wish.whole)), f"{name}: {told.usage}")
+        require(all(each == text for each in answer.text), f"{name}: {answer.text}, not {text!r}")
+        assert answer.usage is not None
+        counted = answer.usage["prompt_tokens"], answer.usage["completion_tokens"]
+        require(counted == (len(wish.prompt), wish.n * len(wish.whole)), f"{name}: {answer.usage}")
         self._count("served")
 
-    def _judge_error(
+    def _check_error(
         self, wish: Wish, connection: Connection, error: dict[str, Any]
     ) -> float | None:
         name, code = f"client {wish.index}", error["code"]
@@ -343,24 +347,24 @@ class ServerWorld(World):
         is_late = wish.deadline_ms is not None or "asleep" in self.num_events
         match code:
             case "engine_error":
-                require(wish.kills, f"{name} has done nothing, and failed")
+                require(wish.kills, f"{name} failed without a fault of its own")
                 return None
             case "deadline_exceeded" | "deadline":
-                require(is_late, f"{name} had time enough: {error}")
+                require(is_late, f"{name} had no deadline: {error}")
                 return None
             case "server_shutdown":
-                was_told = "retry-after" in connection.headers or connection.status == 200
-                require(was_told, f"{name} is not told when to come again")
+                has_header = "retry-after" in connection.headers or connection.status == 200
+                require(has_header, f"{name} got no retry-after header")
                 drained = self.is_drained or "drained" in self.num_events
-                require(drained, f"{name} was told of an end that is none")
+                require(drained, f"{name} got server_shutdown without a drain")
                 return None if self.is_drained else again
             case "engine_not_ready":
                 return None if self.is_over else again
             case "aborted":
-                require(wish.aborts_after is not None, f"{name} was aborted by nobody")
+                require(wish.aborts_after is not None, f"{name} was aborted without a command")
                 return None
             case "queue_full" | "tokens" | "bytes" | "engine_full":
-                require(connection.status == 429, f"{name} was turned away behind a 200")
+                require(connection.status == 429, f"{name} was rejected after a status 200")
                 return again
             case None if connection.status == 408:
                 require("asleep" in self.num_events, f"{name}: {error}")
@@ -376,18 +380,18 @@ class ServerWorld(World):
         for name in ("stalls_after", "hangs_up_after", "aborts_after", "deadline_ms"):
             setattr(wish, name, None)
         for attempt in range(MAX_ATTEMPTS):
-            seconds = self._judge(wish, await self._ask(wish, f"last{attempt}"))
+            seconds = self._check_response(wish, await self._ask(wish, f"last{attempt}"))
             if seconds is None:
                 break
             await asyncio.sleep(seconds)
         else:
-            raise AssertionError("healed, and nobody is served")
+            raise AssertionError("a request after the last fault was not served")
         await self._wait_for(lambda: not self.launcher.engines[-1].names())
         require(not self.launcher.engines[-1].names(), "the engine still has sequences")
         self._count("restarts", self.client.supervisor.restarts.num_restarts)
 
     async def _wait_for(self, condition: Callable[[], bool]) -> None:
-        """A while, for what nobody tells of; whether it came is for others to judge."""
+        """Wait a while for a condition that sends no notification; the caller checks it."""
         for _ in range(2000):
             if condition():
                 return
@@ -400,7 +404,7 @@ class ServerWorld(World):
         require(queue.num_admitted == 0, f"{queue.num_admitted} sequences are still admitted")
         leaked = [key for key, each in queue._queues.items() if each.num_admitted]
         require(not leaked, f"keys with requests that are still admitted: {leaked}")
-        require(not server.active, f"requests that nobody waits for: {list(server.active)}")
+        require(not server.active, f"requests are still active: {list(server.active)}")
         answered = sum(server.metrics.responses._values.values())
         require(answered == self.num_calls, f"{answered} of {self.num_calls} calls were counted")
         super()._check_the_end()

@@ -1,8 +1,8 @@
-"""A world around the front end's asynchronous shell: callers, and what befalls their engine.
+"""A world around the front end's asynchronous API: callers, and the faults of their engine.
 
-`AsyncLLM` and the process client are the real ones, and so is all that an engine consists of but
-its model; the sockets, the processes, the clock and the order of tasks come from a seed. Every
-caller knows what it must be told, for the fake model's text is settled by the prompt.
+`AsyncLLM`, the process client and the engine without its model are the real ones. The sockets,
+the processes, the clock and the order of tasks are simulated from a seed. Every caller knows its
+right output, since the fake model's text depends only on the prompt.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tests.sim.shell.engine_side import STEP_SECONDS, SimEngine, SimLauncher
 from tests.sim.shell.virtual_loop import VirtualLoop
 from tests.sim.truth import whole_output
 
-LIMIT_SECONDS = 700.0  # virtual; whoever has not ended by then never will
+LIMIT_SECONDS = 700.0  # virtual; a caller that has not ended by then never will
 TIMING = Timing(
     watchdog_seconds=3.0, silence_seconds=2.0, start_seconds=50.0, max_failed_engines=40
 )
 
 
 class WrongError(AssertionError):
-    """Somebody was told something else than he should have been."""
+    """A caller received a wrong result, or the front end did not clean up."""
 
 
 def require(condition: bool, message: str) -> None:
@@ -45,22 +45,22 @@ def require(condition: bool, message: str) -> None:
 
 @dataclass
 class Outcome:
-    """What one caller has seen."""
+    """The output that one caller has received."""
 
     tokens: list[list[int]]
     text: list[str]
     reasons: list[str | None]
     ending: str = "left"  # or "finished", "failed", "dead"
-    left_in: SimEngine | None = None  # the engine it was in when its caller left it …
-    left_as: list[str] = field(default_factory=list)  # … and under which numbers
+    left_in: SimEngine | None = None  # the engine that ran the request when its caller left
+    left_as: list[str] = field(default_factory=list)  # its numbers in that engine
 
 
 @dataclass
 class World:
-    """One seed's."""
+    """The world of one seed."""
 
     seed: int
-    num_events: dict[str, int] = field(default_factory=dict)  # what has happened, how often
+    num_events: dict[str, int] = field(default_factory=dict)  # counts by kind
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -74,12 +74,12 @@ class World:
         )
         self.launcher = SimLauncher(self.loop, self.seed + 1, config)
         self.is_over = False
-        self.has_guilty = False  # somebody who may well end an engine
-        self.slips: list[str] = []  # errors in callbacks, which nobody waits for
-        self.loop.set_exception_handler(lambda loop, told: self.slips.append(str(told)))
+        self.has_cause = False  # a request or a fault may have ended an engine
+        self.slips: list[str] = []  # errors in callbacks
+        self.loop.set_exception_handler(lambda loop, context: self.slips.append(str(context)))
 
     def run(self) -> None:
-        """All of it; AssertionError if anything is wrong."""
+        """Run the world; raise AssertionError if anything is wrong."""
         asyncio.set_event_loop(self.loop)
         try:
             self._run()
@@ -89,7 +89,7 @@ class World:
             self.loop.close()
 
     def _tidy(self) -> None:
-        """End what a world that went wrong has left."""
+        """Cancel the tasks that a failed world has left."""
         tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
             task.cancel()
@@ -110,7 +110,7 @@ class World:
     async def _live(self) -> None:
         faults = asyncio.create_task(self._faults())
         callers = [asyncio.create_task(self._call(i)) for i in range(self.random.randint(2, 8))]
-        if self.random.random() < 0.15:  # the server is closed on all of them
+        if self.random.random() < 0.15:  # the engine is closed while callers wait
             await asyncio.sleep(self.random.uniform(0, 4))
             self.engine.close()
             self.is_over = True
@@ -128,7 +128,7 @@ class World:
         await asyncio.sleep(chance.uniform(0, 3))
         is_poison = chance.random() < 0.08
         prompt = [chance.randrange(POISON_TOKEN) for _ in range(chance.randint(1, 30))]
-        self.has_guilty |= is_poison
+        self.has_cause |= is_poison
         if is_poison:
             prompt[chance.randrange(len(prompt))] = POISON_TOKEN
         kind = chance.choice(list(RequestOutputKind))
@@ -145,7 +145,7 @@ class World:
         pace = chance.choice([0.0, 0.0, 0.2])  # a slow reader
         reader = self._read(f"c{index}", prompt, sampling, outcome, leaves_after, pace)
         task = asyncio.ensure_future(reader)
-        if chance.random() < 0.1:  # a connection that breaks, whenever
+        if chance.random() < 0.1:  # a connection that breaks at any moment
             await asyncio.wait([task], timeout=chance.uniform(0, 3))
             task.cancel()
             self._count("cancelled")
@@ -161,13 +161,13 @@ class World:
         await self._check_gone(f"c{index}", outcome)
 
     async def _check_gone(self, name: str, outcome: Outcome) -> None:
-        """Whoever has left is not computed any further."""
+        """Check that the engine has dropped the request of a caller that left."""
         engine, launcher = outcome.left_in, self.launcher
         await asyncio.sleep(2 * launcher.max_delay + 3 * STEP_SECONDS)
         if engine is None or engine.is_hung or engine.is_stopped or launcher.fullness:
             return
         left = set(outcome.left_as) & set(engine.names()) if engine.is_ready else set()
-        require(not left, f"{name} has left, and the engine goes on with it")
+        require(not left, f"{name} has left, but the engine still computes it")
 
     async def _read(
         self,
@@ -195,7 +195,7 @@ class World:
             require("this request ended the engine" in str(error), f"{name}: {error}")
             outcome.ending = "failed"
         except EngineDeadError:
-            require(self.is_over, f"{name} was told of a death, and the engine lives")
+            require(self.is_over, f"{name} received EngineDeadError, but the engine lives")
             outcome.ending = "dead"
         finally:
             entries = [e for e in self.client._journal if e.name.startswith(f"{name}#")]
@@ -210,7 +210,9 @@ class World:
                 outcome.text[part.index] += part.text
             else:
                 before = outcome.tokens[part.index]
-                require(part.token_ids[: len(before)] == before, "what was told has changed")
+                require(
+                    part.token_ids[: len(before)] == before, "tokens received earlier have changed"
+                )
                 outcome.tokens[part.index] = part.token_ids[:]
                 outcome.text[part.index] = part.text
             outcome.reasons[part.index] = part.finish_reason
@@ -229,20 +231,20 @@ class World:
         kills = is_poison and len(whole) > HARMLESS
         name = f"caller {index}"
         for tokens in outcome.tokens:
-            require(tokens == whole[: len(tokens)], f"{name} was told {tokens}, not {whole}")
+            require(tokens == whole[: len(tokens)], f"{name} received {tokens}, not {whole}")
         if outcome.ending == "finished":
-            require(not kills, f"{name} should have killed")
-            require(all(tokens == whole for tokens in outcome.tokens), f"{name}: not all of it")
+            require(not kills, f"{name} should have ended the engine")
+            require(all(tokens == whole for tokens in outcome.tokens), f"{name}: not all tokens")
             require(set(outcome.reasons) == {reason}, f"{name}: {outcome.reasons}, not {reason}")
             decode = self.engine.model.tokenizer.decode
             shown = whole[:-1] if reason == "stop" else whole
             text = decode(shown, skip_special_tokens=True)
             require(all(each == text for each in outcome.text), f"{name}: {outcome.text}")
         elif outcome.ending == "failed":
-            require(kills, f"{name} has done nothing, and failed")
-            self._count("condemned")
+            require(kills, f"{name} failed without a fault of its own")
+            self._count("failed")
 
-    # what befalls the engine
+    # faults of the engine
 
     async def _faults(self) -> None:
         kinds: dict[str, Callable[[SimEngine], Any]] = {
@@ -264,20 +266,20 @@ class World:
                 await asyncio.sleep(self.random.random())
                 if not self.is_over:
                     await self.engine.resume()
-            elif kind == "asleep":  # the whole machine: nobody may be blamed
+            elif kind == "asleep":  # the whole machine slept: no engine is at fault
                 self.loop.now += 100.0
             else:
-                self.has_guilty = True
+                self.has_cause = True
                 kinds[kind](engine)
 
     async def _heal(self) -> None:
-        """No more faults: a last request must be served, and nothing be left of the others."""
+        """End all faults; a last request must be served, and the others must be gone."""
         self.launcher.fullness = self.launcher.start_failures = 0.0
-        await self.engine.resume()  # it may have been paused by the last of them
+        await self.engine.resume()  # the last fault may have paused it
         sampling = SamplingParams(max_tokens=4, seed=1, ignore_eos=True)
         outcome = Outcome([[]], [""], [None])
         await self._read("last", [1, 2, 3], sampling, outcome, None, 0.0)
-        require(outcome.ending == "finished", "healed, and nobody is served")
+        require(outcome.ending == "finished", "a request after the last fault was not served")
         self._check(-1, [1, 2, 3], sampling, outcome, is_poison=False)
         for _ in range(100):
             if not self.launcher.engines[-1].names():
@@ -285,19 +287,21 @@ class World:
             await asyncio.sleep(0.05)
         require(not self.launcher.engines[-1].names(), "the engine still has sequences")
         num_restarts = self.client.supervisor.restarts.num_restarts
-        if not self.has_guilty:
-            require(num_restarts == 0, "an engine was ended for nothing")
-        require(self.client.is_well(), "healed, and not well")
+        if not self.has_cause:
+            require(num_restarts == 0, "an engine was ended without a fault")
+        require(self.client.is_well(), "the client is not well after the last fault")
         self._count("late frames", self.launcher.num_late)
         self._count("restarts", num_restarts)
 
     def _check_the_end(self) -> None:
-        require(not self.slips, f"errors that nobody saw: {self.slips}")
-        require(not self.launcher.errors, f"between the two: {self.launcher.errors}")
+        require(not self.slips, f"errors in callbacks: {self.slips}")
+        require(
+            not self.launcher.errors, f"errors between front end and engine: {self.launcher.errors}"
+        )
         if not self.is_over:
-            require(len(self.client._journal) == 0, "the journal has entries of nobody")
-        require(not self.engine._sinks, "callers that nobody waits for")
-        require(len(self.engine._table) == 0, "the request table has entries without a caller")
+            require(len(self.client._journal) == 0, "the journal has entries without a request")
+        require(not self.engine._sinks, "sinks are left behind")
+        require(len(self.engine._table) == 0, "the request table is not empty")
         self.engine.close()
         require(all(engine.is_closed for engine in self.launcher.engines), "engines left behind")
         require(self.launcher.is_closed, "the socket was left open")

@@ -1,4 +1,4 @@
-"""The whole front end through seeded worlds over ASGI, and bugs that these must find."""
+"""Seeded worlds of the whole front end over ASGI, and planted bugs that they must find."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def world(seed: int) -> ServerWorld:
-    """One that has been lived through."""
+    """Return a world that has been run."""
     made = ServerWorld(seed)
     made.run()
     return made
@@ -47,7 +47,7 @@ def test_worlds() -> None:
         except BaseException as error:
             error.add_note(f"ServerWorld({seed})")
             raise
-    # What never happens is not tested.
+    # An event that never happens is not tested.
     for what in ("killed", "crashed", "stopped", "hung", "paused", "asleep", "closed", "ended"):
         assert happened[what] >= 5, happened
     for what in ("hung up", "cut", "aborted", "drained", "retried", "engine_error"):
@@ -59,7 +59,7 @@ def test_worlds() -> None:
     assert happened["restarts"] > NUM_WORLDS / 2, happened
 
 
-def test_a_seed_is_a_world() -> None:
+def test_a_seed_determines_a_world() -> None:
     assert world(11).num_events == world(11).num_events
     assert world(11).loop.now == world(11).loop.now
 
@@ -67,8 +67,8 @@ def test_a_seed_is_a_world() -> None:
 # planted bugs
 
 
-def _goes_on_for_nobody(patch: pytest.MonkeyPatch) -> None:
-    """A disconnect does not abort."""
+def _ignores_disconnects(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: a disconnect does not abort the request."""
 
     async def watch(self: Supervisor) -> None:
         await self._call.gone()
@@ -77,7 +77,7 @@ def _goes_on_for_nobody(patch: pytest.MonkeyPatch) -> None:
 
 
 def _drops_streams_at_the_end(patch: pytest.MonkeyPatch) -> None:
-    """What is open when the drain's time is over is broken off."""
+    """Plant a bug: streams that are open at the end of a drain are cut off."""
     stop = Supervisor.stop
 
     def drop(self: Supervisor, why: Exception) -> None:
@@ -89,17 +89,17 @@ def _drops_streams_at_the_end(patch: pytest.MonkeyPatch) -> None:
 
 def _ends_without_waiting(patch: pytest.MonkeyPatch) -> None:
     async def drain(self: Lifecycle) -> None:
-        """Nobody is told."""
+        """Return without waiting for any request."""
 
     patch.setattr(Lifecycle, "_drain", drain)
 
 
-def _lets_in_while_draining(patch: pytest.MonkeyPatch) -> None:
+def _admits_while_draining(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Server, "refusal", lambda self: None)
 
 
-def _keeps_seats(patch: pytest.MonkeyPatch) -> None:
-    """Whoever is turned away after he was let in keeps his seat."""
+def _keeps_slots(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: a request rejected after its admission keeps its slot."""
     leave = Ticket.leave
 
     def forget(self: Ticket) -> None:
@@ -128,7 +128,7 @@ def _loses_a_token_at_restarts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Journal, "submit", forgetful)
 
 
-def _shows_slow_readers_the_newest_only(patch: pytest.MonkeyPatch) -> None:
+def _drops_output_for_slow_readers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(generation, "joined", lambda first, second: second)
 
 
@@ -141,7 +141,7 @@ def _waits_for_readers_forever(patch: pytest.MonkeyPatch) -> None:
 
 
 def _waits_for_no_reader(patch: pytest.MonkeyPatch) -> None:
-    """What is not read is kept, however much it is."""
+    """Plant a bug: unread data is buffered without bound."""
     write = Exchange.write
 
     async def hasty(self: Exchange, body: bytes, *, more: bool = False) -> None:
@@ -151,8 +151,8 @@ def _waits_for_no_reader(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Exchange, "write", hasty)
 
 
-def _overtakes_what_waits(patch: pytest.MonkeyPatch) -> None:
-    """An output is written at once, although an earlier one waits for the task."""
+def _writes_out_of_order(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: an output is written at once, although an earlier one waits for the task."""
     take = generation.Generation.take
 
     def hasty(self: generation.Generation, index: int, output: Any) -> None:
@@ -165,7 +165,7 @@ def _overtakes_what_waits(patch: pytest.MonkeyPatch) -> None:
 
 
 def _writes_without_asking(patch: pytest.MonkeyPatch) -> None:
-    """An output is written at once, although the reader has not taken the last ones."""
+    """Plant a bug: an output is written at once, although the reader is too slow."""
     take = generation.Generation.take
 
     def hasty(self: generation.Generation, index: int, output: Any) -> None:
@@ -181,8 +181,8 @@ def _pings_forever(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EventStream, "stop_pinging", lambda self: None)
 
 
-def _forgets_flights(patch: pytest.MonkeyPatch) -> None:
-    """Failed requests stay in the books."""
+def _keeps_failed_requests(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: failed requests stay in the table of active requests."""
     run = generation.Generation.run
 
     async def careless(self: generation.Generation) -> None:
@@ -199,20 +199,20 @@ def _forgets_flights(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "plant",
     [
-        _goes_on_for_nobody,
+        _ignores_disconnects,
         _drops_streams_at_the_end,
         _ends_without_waiting,
-        _lets_in_while_draining,
-        _keeps_seats,
+        _admits_while_draining,
+        _keeps_slots,
         _keeps_bytes,
         _loses_a_token_at_restarts,
-        _shows_slow_readers_the_newest_only,
+        _drops_output_for_slow_readers,
         _waits_for_readers_forever,
         _waits_for_no_reader,
-        _overtakes_what_waits,
+        _writes_out_of_order,
         _writes_without_asking,
         _pings_forever,
-        _forgets_flights,
+        _keeps_failed_requests,
     ],
 )
 def test_planted_bugs_are_found(
@@ -224,4 +224,4 @@ def test_planted_bugs_are_found(
             world(seed)
         except (AssertionError, TimeoutError):
             return
-    raise AssertionError(f"no world of {NUM_FOR_PLANTED} has noticed: {plant.__name__}")
+    raise AssertionError(f"no world of {NUM_FOR_PLANTED} found {plant.__name__}")

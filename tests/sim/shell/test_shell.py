@@ -1,4 +1,4 @@
-"""The front end's asynchronous shell through seeded worlds, and bugs that these must find."""
+"""Seeded worlds of the front end's asynchronous API, and planted bugs that they must find."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def world(seed: int) -> World:
-    """One that has been lived through."""
+    """Return a world that has been run."""
     made = World(seed)
     made.run()
     return made
@@ -43,15 +43,15 @@ def test_worlds() -> None:
         except BaseException as error:
             error.add_note(f"World({seed})")
             raise
-    # What never happens is not tested.
+    # An event that never happens is not tested.
     for what in ("killed", "crashed", "stopped", "hung", "babbled", "paused", "asleep"):
         assert happened[what] >= 5, happened
-    for what in ("left", "cancelled", "aborted", "closed", "condemned", "late frames"):
+    for what in ("left", "cancelled", "aborted", "closed", "failed", "late frames"):
         assert happened[what] >= 5, happened
     assert happened["restarts"] > NUM_WORLDS
 
 
-def test_a_seed_is_a_world() -> None:
+def test_a_seed_determines_a_world() -> None:
     assert world(11).num_events == world(11).num_events
     assert world(11).loop.now == world(11).loop.now
 
@@ -60,7 +60,7 @@ def test_a_seed_is_a_world() -> None:
 
 
 def _forgets_tokens(patch: pytest.MonkeyPatch) -> None:
-    """A new engine is not told of the tokens that came before."""
+    """Plant a bug: a new engine does not get the first emitted token."""
     submit = Journal.submit
 
     def forgetful(self: Journal, entry: Entry, now: float) -> Any:
@@ -71,8 +71,8 @@ def _forgets_tokens(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Journal, "submit", forgetful)
 
 
-def _heeds_late_frames(patch: pytest.MonkeyPatch) -> None:
-    """Frames of an engine that is gone are taken for its successor's."""
+def _accepts_late_frames(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: frames of a dead engine are accepted as its successor's."""
     take = Supervisor._take
 
     def gullible(self: Supervisor, incoming: Incoming) -> None:
@@ -81,8 +81,8 @@ def _heeds_late_frames(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Supervisor, "_take", gullible)
 
 
-def _leaves_some_behind(patch: pytest.MonkeyPatch) -> None:
-    """After a death the newest request is not given to the new engine."""
+def _forgets_a_request(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: the newest request is not resubmitted to a new engine."""
 
     def submit_waiting(self: ProcessClient) -> None:
         if self._quarantine.isolate() is None:
@@ -91,7 +91,7 @@ def _leaves_some_behind(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProcessClient, "_submit_waiting", submit_waiting)
 
 
-def _never_condemns(patch: pytest.MonkeyPatch) -> None:
+def _never_fails_a_request(patch: pytest.MonkeyPatch) -> None:
     suspect = Quarantine.suspect
 
     def lenient(self: Quarantine, at_work: Any, was_killed: bool) -> None:
@@ -100,15 +100,15 @@ def _never_condemns(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Quarantine, "suspect", lenient)
 
 
-def _condemns_bystanders(patch: pytest.MonkeyPatch) -> None:
+def _fails_other_requests(patch: pytest.MonkeyPatch) -> None:
     def harsh(self: Quarantine, at_work: Any, was_killed: bool) -> Any:
         return next(iter(at_work), None)
 
     patch.setattr(Quarantine, "suspect", harsh)
 
 
-def _drops_no_withdrawn(patch: pytest.MonkeyPatch) -> None:
-    """Aborts never reach the engine."""
+def _sends_no_aborts(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: aborts are not sent to the engine."""
 
     def abort(self: ProcessClient, name: str) -> None:
         entry = self._journal.find(name)
@@ -133,11 +133,11 @@ def _blames_the_engine_for_a_sleep(patch: pytest.MonkeyPatch) -> None:
     "plant",
     [
         _forgets_tokens,
-        _heeds_late_frames,
-        _leaves_some_behind,
-        _never_condemns,
-        _condemns_bystanders,
-        _drops_no_withdrawn,
+        _accepts_late_frames,
+        _forgets_a_request,
+        _never_fails_a_request,
+        _fails_other_requests,
+        _sends_no_aborts,
         _sees_no_silence,
         _blames_the_engine_for_a_sleep,
     ],
@@ -151,4 +151,4 @@ def test_planted_bugs_are_found(
             world(seed)
         except (AssertionError, TimeoutError):
             return
-    raise AssertionError(f"no world of 80 has noticed: {plant.__name__}")
+    raise AssertionError(f"no world of 80 found {plant.__name__}")

@@ -1,8 +1,8 @@
 """An asyncio event loop without a clock or a network: time is a number, order comes from a seed.
 
-When nothing is ready it jumps to the next timer. Whatever is ready at one moment runs in an order
-drawn from the seed, except that calls on one object stay in theirs, as asyncio promises. A loop in
-which nothing can ever happen again is an error, not a wait.
+When no callback is ready, the time jumps to the next timer. Callbacks that are ready at the same
+time run in an order drawn from the seed, except that calls on one object keep their order, as
+asyncio promises. A loop in which nothing can ever happen again raises an error.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Any
 
 
 class StuckError(AssertionError):
-    """Somebody waits, and there is nothing left that could end it."""
+    """A deadlock: tasks wait, and no callback or timer is left."""
 
 
 class _NoNetwork:
-    """A selector that has nothing to select from, and moves the clock instead of waiting."""
+    """A selector without files, which moves the clock instead of waiting."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
 
     def select(self, timeout: float | None) -> list[Any]:
         if timeout is None:
-            raise StuckError("everybody waits, and nothing will ever happen")
+            raise StuckError("all tasks wait, and no callback or timer is left")
         self._loop.now += max(0.0, timeout)
         return []
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """Run coroutines in it with `run_until_complete`."""
+    """An event loop in virtual time; `run_until_complete` runs a coroutine in it."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -62,10 +62,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         assert not events
 
     def _write_to_self(self) -> None:
-        """Nobody is in another thread."""
+        """Skip the wake-up: no other thread uses the loop."""
 
 
 def _source(handle: asyncio.Handle) -> int:
-    """Calls of one source stay in order: the object whose method it is, or the handle itself."""
+    """Return the identity of a callback's object, whose calls keep their order."""
     owner = getattr(handle._callback, "__self__", None)  # type: ignore[attr-defined]
     return id(handle if owner is None or isinstance(owner, asyncio.Future) else owner)
