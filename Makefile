@@ -125,7 +125,7 @@ test: setup build/openai-1 check coverage ## everything; the last line is pytest
 test-smollm2: setup ## SmolLM2's text of fifty prompts against the reference (minutes)
 	@$(RUN) -m pytest --quiet tests/models/every_prompt.py
 
-CLIENTS := langchain-openai litellm lm-eval schemathesis
+CLIENTS := langchain-openai litellm lm-eval opentelemetry schemathesis
 CLIENT_STAMPS := $(CLIENTS:%=build/clients/%/.installed) build/clients/node/.installed
 
 build/clients/%/.installed: requirements/clients/%.txt $(VENV)/.venv

@@ -6,9 +6,9 @@
     python benchmarks/compare.py --quick                  a few tokens of each: does it all start?
     python benchmarks/compare.py --write-docs build/compare.json [more of other cases]
 
-Each round measures every case in every engine, one after the other, so that a machine that drifts
-drifts for all. What counts are the ratios of a round; the table has their median and spread. A peer
-that is not installed is left out, and said so. docs/performance.md says how to read the table.
+Each round measures every case in every engine in turn, so that a drifting machine affects all of
+them. The results are the ratios of a round; the table has their median and spread. A peer that is
+not installed is left out and named. docs/performance.md says how to read the table.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ QUICK = {"requests": 4, "prompt_tokens": 64, "output_tokens": 8, "shared_tokens"
 
 
 def main() -> None:
-    """Measure and print; or write what was measured into the docs."""
+    """Measure and print, or write earlier measurements into the docs."""
     asked = arguments()
     if asked.write_docs:
         results, *more = [Results.read(path) for path in asked.write_docs]
@@ -57,7 +57,7 @@ def main() -> None:
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     engines = find(places(asked), asked.peers, names)
     results = Results(about(asked))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))  # through the lines below
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # runs `finally`
     try:
         for index in range(asked.rounds):
             measure(engines, cases, index, results, asked.out)
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--cases", type=listed(list(CASES)), default=list(CASES), help=",".join(CASES)
@@ -91,7 +91,7 @@ def arguments() -> argparse.Namespace:
 
 
 def listed(known: list[str]) -> type:
-    """What reads a list with commas, in the order of `known`."""
+    """Return a parser of lists with commas, which keeps the order of `known`."""
 
     def read(text: str) -> list[str]:
         wanted = text.split(",")
@@ -104,7 +104,7 @@ def listed(known: list[str]) -> type:
 
 
 def places(asked: argparse.Namespace) -> Places:
-    """Where the peers are."""
+    """Return the places of the peers."""
     paths = {kind: getattr(asked, kind).absolute() for kind in KINDS[1:]}
     log = asked.out.absolute().with_suffix(".log")
     models = asked.models.absolute()
@@ -112,7 +112,7 @@ def places(asked: argparse.Namespace) -> Places:
 
 
 def quick(case: Case) -> Case:
-    """The case, much smaller."""
+    """Return a much smaller variant of the case."""
     smaller = {name: min(getattr(case, name), most) for name, most in QUICK.items()}
     return replace(case, **smaller)
 
@@ -120,11 +120,11 @@ def quick(case: Case) -> Case:
 def measure(
     engines: list[Engine], cases: list[Case], index: int, results: Results, out: Path
 ) -> None:
-    """One round; an engine that fails too often is left out from there on."""
+    """Run one round; an engine that fails too often is left out from then on."""
     for case in cases:
         wanted = rows.engines_of(case.key)
         here = [engine for engine in engines if engine.name in wanted]
-        turn = index % max(1, len(here))  # nobody is always the first
+        turn = index % max(1, len(here))  # each engine is first in some round
         for engine in here[turn:] + here[:turn]:
             began = time.monotonic()
             try:
@@ -141,7 +141,7 @@ def measure(
 
 
 def fail(engine: Engine, engines: list[Engine], results: Results, why: str) -> None:
-    """Say so, and end it: its next case starts it anew."""
+    """Report the failure and end the engine; its next case starts it again."""
     print(f"{engine.name} failed: {why}", file=sys.stderr)
     engine.close()
     failures: list[str] = results.about["failures"]
@@ -152,14 +152,14 @@ def fail(engine: Engine, engines: list[Engine], results: Results, why: str) -> N
 
 
 def tell(index: int, case: Case, engine: Engine, metrics: Metrics, seconds: float) -> None:
-    """A line while it runs."""
+    """Print a line of progress."""
     name, value = next(iter(metrics.items()))
     told = f"{index + 1}  {case.key:12} {engine.name:26} {value:9.5g} {name:8} ({seconds:.0f} s)"
     print(told, file=sys.stderr, flush=True)
 
 
 def about(asked: argparse.Namespace) -> dict[str, object]:
-    """What the figures were measured on, and of what."""
+    """Describe the machine and the versions of the figures."""
     name, instruction_sets = processor()
     git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()

@@ -1,9 +1,9 @@
-"""What the HTTP front end alone can carry: streamed chunks a second, the first byte's way, memory.
+"""The capacity of the HTTP front end alone: chunks per second, time to first byte, memory.
 
 The engine is a process of its own, as always, but has no model: each step gives every sequence one
-token, and sleeps. So what is measured is the front end, all of it: frames, journal, desk,
-detokeniser, JSON, events, sockets. Clients are another process, pinned with the engine to another
-core.
+token, and sleeps. The figures are therefore those of the whole front end: frames, journal, request
+table, detokeniser, JSON, events, sockets. The clients run in another process, which is pinned with
+the engine to another core.
 
     python benchmarks/frontend.py --json
 """
@@ -31,10 +31,10 @@ from octavo.core.config import CoreConfig
 from octavo.core.plan import NO_TOKEN, StepPlan, StepResult
 from octavo.engine.process import CoreAndFacts, Wrap
 from octavo.engine_arguments import EngineArguments
-from octavo.server.adapter import LLMEngine
+from octavo.loader import Source
 from octavo.server.lifecycle import Lifecycle, settle_memory
 from octavo.server.server import Server
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 from octavo.text.prompt_worker import load_tokenizer_at
 from tests.api.tiny import make_tokenizer_files
 from tests.engine.over_runner import engine_over_runner
@@ -50,7 +50,7 @@ class Metronome:
         self._step_seconds = step_seconds
 
     def run(self, plan: StepPlan) -> StepResult:
-        """A letter for whoever is to be given a token."""
+        """Return a letter for each sequence that samples in this step."""
         if self._step_seconds:
             time.sleep(self._step_seconds)
         token = 40 + plan.step % 50
@@ -60,7 +60,7 @@ class Metronome:
 
 
 def make(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:
-    """The factory of that engine; the model's name is a step's seconds."""
+    """Make the engine; the model's name is the duration of a step in seconds."""
     config = CoreConfig(
         num_blocks=1 << 17,
         max_model_len=1 << 14,
@@ -72,12 +72,12 @@ def make(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:
 
 
 async def serve(client: ProcessClient, arguments: EngineArguments) -> None:
-    """The process that is measured."""
+    """Serve in the process that is measured, and print the figures at the end."""
     assert arguments.tokenizer is not None
     path = Path(arguments.tokenizer)
-    llm = AsyncLLM.over(client, arguments, load_tokenizer_at(path))
-    engine = await LLMEngine.over(llm, tokenizer=path)
-    server = Server(engine, ServerConfig(port=0, max_connections_per_client=MAX_STREAMS))
+    source = Source("metronome", path, (path / "none.safetensors",))
+    llm = AsyncLLM.over(client, arguments, load_tokenizer_at(path), source)
+    server = Server(llm, ServerSettings(port=0, max_connections_per_client=MAX_STREAMS))
     settle_memory()
 
     def ready(life: Lifecycle) -> None:
@@ -85,12 +85,12 @@ async def serve(client: ProcessClient, arguments: EngineArguments) -> None:
 
     await Lifecycle(server).run(ready)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    told = {"resident_mib": resident_mib(), "peak_mib": peak}
-    print(json.dumps({**told, "first_byte_ms": first_byte_ms(server)}), flush=True)
+    memory = {"resident_mib": resident_mib(), "peak_mib": peak}
+    print(json.dumps({**memory, "first_byte_ms": first_byte_ms(server)}), flush=True)
 
 
 def start(step_seconds: float) -> None:
-    """The same, with its engine."""
+    """Start the engine process and serve."""
     import uvloop
 
     with tempfile.TemporaryDirectory() as name:
@@ -105,13 +105,13 @@ def start(step_seconds: float) -> None:
 
 
 def engine_process(client: ProcessClient) -> int:
-    """Its number."""
+    """Return the id of the engine's process."""
     process: Any = client.supervisor.run.process  # type: ignore[union-attr]
     return int(process.popen.pid)
 
 
 def first_byte_ms(server: Server) -> float:
-    """Median, from the engine's first token to the first chunk written to the socket."""
+    """Return the median time from the engine's first token to the first chunk on the socket."""
     records = server.recent._records.values()
     times = [
         record.first_byte_at - record.stats.first_token_at
@@ -124,19 +124,19 @@ def first_byte_ms(server: Server) -> float:
 
 
 def resident_mib() -> float:
-    """Of this process, now."""
+    """Return the resident memory of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def processor_seconds(number: int) -> float:
-    """What all threads of a process that live have taken so far, to the nanosecond."""
+    """Return the processor time of all living threads of a process, to the nanosecond."""
     tasks = Path(f"/proc/{number}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 async def load(port: int, num_streams: int, num_tokens: int) -> dict[str, float]:
-    """Many streams at once, read as they come."""
+    """Read many streams at once; return the counts and the rates."""
     counts = 0
 
     async def one() -> None:
@@ -162,7 +162,7 @@ async def load(port: int, num_streams: int, num_tokens: int) -> dict[str, float]
 
 
 def measure(num_streams: int, num_tokens: int, step_seconds: float) -> dict[str, Any]:
-    """Start a server, load it, end it."""
+    """Start a server, load it and stop it; return the figures."""
     command = [sys.executable, __file__, "--serve", str(step_seconds)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -180,20 +180,20 @@ def measure(num_streams: int, num_tokens: int, step_seconds: float) -> dict[str,
         taken = processor_seconds(number) - before[name]
         loaded[f"{name}_microseconds"] = 1e6 * taken / (num_streams * num_tokens)  # a token
     process.terminate()
-    told = json.loads(process.stdout.readlines()[-1])
+    final = json.loads(process.stdout.readlines()[-1])
     process.wait()
     os.sched_setaffinity(0, set(cores))
-    return {**loaded, "resident_at_start_mib": float(resident), **told}
+    return {**loaded, "resident_at_start_mib": float(resident), **final}
 
 
 def pin(number: int, cores: set[int]) -> None:
-    """All threads of a process."""
+    """Pin all threads of a process to some cores."""
     for task in Path(f"/proc/{number}/task").iterdir():
         os.sched_setaffinity(int(task.name), cores)
 
 
 def main() -> None:
-    """The command."""
+    """Run the benchmark and print its figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--serve", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--streams", type=int, default=256)
@@ -211,13 +211,13 @@ def main() -> None:
     if options.json:
         print(json.dumps(results, indent=2))
         return
-    for name, told in results.items():
+    for name, found in results.items():
         print(
-            f"{name}: {told['chunks_a_second']:.0f} chunks, {told['tokens_a_second']:.0f} tokens "
-            f"a second; processor time a token: front end {told['front_end_microseconds']:.1f} µs, "
-            f"engine {told['engine_microseconds']:.1f} µs; first byte after "
-            f"{told['first_byte_ms']:.2f} ms; resident {told['resident_at_start_mib']:.0f} MiB at "
-            f"the start, {told['peak_mib']:.0f} at the peak"
+            f"{name}: {found['chunks_a_second']:.0f} chunks, {found['tokens_a_second']:.0f} tokens "
+            f"a second; processor time a token: front end {found['front_end_microseconds']:.1f} µs,"
+            f" engine {found['engine_microseconds']:.1f} µs; first byte after "
+            f"{found['first_byte_ms']:.2f} ms; resident {found['resident_at_start_mib']:.0f} MiB "
+            f"at the start, {found['peak_mib']:.0f} at the peak"
         )
 
 

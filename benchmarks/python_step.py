@@ -1,13 +1,13 @@
-"""Measure what Python costs in a step of the native engine: all of a step but the native calls.
+"""Measure Python's time in a step of the native engine: the step without the native calls.
 
     python benchmarks/python_step.py                 a table by number of streams
     python benchmarks/python_step.py --json          one JSON object
-    python benchmarks/python_step.py --profile 32    where it goes at 32 streams
+    python benchmarks/python_step.py --profile 32    a profile at 32 streams
 
-A step is `EngineCore.step`: schedule, plan, batch, forward, draw, apply, and the events. Its
-thread's processor time is taken, less that of the calls into the extension, so other processes
-disturb it little. The model is tiny, its vocabulary SmolLM2's: Python's part depends on the streams
-alone.
+A step is `EngineCore.step`: schedule, plan, batch, forward, sample, apply, and the events. The
+figure is its thread's processor time less that of the calls into the extension, so other processes
+disturb it little. The model is tiny, with SmolLM2's vocabulary: Python's part depends only on the
+number of streams.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from octavo.core.engine import EngineCore  # noqa: E402
 from octavo.core.request import Request  # noqa: E402
 from octavo.core.sampling_params import SamplingParams  # noqa: E402
 from octavo.exec.inline import InlineExecutor  # noqa: E402
+from octavo.layers import ModelSpec  # noqa: E402
 from octavo.layers.rope import Rope, plain  # noqa: E402
 from octavo.models.build import bind  # noqa: E402
 from octavo.models.kv_layout import place_layers  # noqa: E402
 from octavo.models.llama import Llama  # noqa: E402
-from octavo.models.spec import ModelSpec  # noqa: E402
 from octavo.runner.kv_cache import groups_of  # noqa: E402
 from octavo.runner.model_runner import ModelRunner  # noqa: E402
 
@@ -60,7 +60,7 @@ AIM_FIRST, AIM_FURTHER = 150.0, 5.0  # microseconds; docs/performance.md
 
 
 class _Weights:
-    """Small random numbers for everything."""
+    """Small random numbers for every weight."""
 
     def __init__(self) -> None:
         self._shapes: dict[str, tuple[int, ...]] = {}
@@ -76,20 +76,20 @@ class _Weights:
         return generator.standard_normal(self._shapes[name], np.float32) * np.float32(0.2)
 
     def stored_type(self, name: str) -> None:
-        """They are in no file."""
+        """Return None: the weights are in no file."""
 
     def stored(self, name: str) -> None:
-        """Nothing is stored: there are only values."""
+        """Return None: there are only values."""
 
 
 class Clock:
-    """The thread's time inside native calls, added up."""
+    """The sum of the thread's time inside native calls."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     def timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The call, and its time counted."""
+        """Run the call and add its time."""
 
         def run(*arguments: Any) -> Any:
             began = time.thread_time()
@@ -101,7 +101,7 @@ class Clock:
 
 
 class _Module:
-    """The extension, with some calls replaced."""
+    """The extension with some calls replaced."""
 
     def __init__(self, **calls: Callable[..., Any]) -> None:
         self.__dict__.update(calls)
@@ -122,7 +122,7 @@ class _Program:
 
 
 def make_core(num_streams: int, num_tokens: int, clock: Clock) -> EngineCore:
-    """An engine over a tiny model, whose native calls are timed."""
+    """Build an engine over a tiny model whose native calls are timed."""
     spec = ModelSpec(
         vocabulary=VOCABULARY,
         hidden=HIDDEN,
@@ -156,7 +156,7 @@ def make_core(num_streams: int, num_tokens: int, clock: Clock) -> EngineCore:
 
 
 def begin(core: EngineCore, num_streams: int, num_tokens: int, way: str) -> None:
-    """Requests of different prompts, until all of them decode."""
+    """Add requests with different prompts, and step until all of them decode."""
     generator = np.random.default_rng(1)
     for number in range(num_streams):
         prompt = array("i", generator.integers(0, VOCABULARY, PROMPT_TOKENS).tolist())
@@ -167,7 +167,7 @@ def begin(core: EngineCore, num_streams: int, num_tokens: int, way: str) -> None
 
 
 def measure(num_streams: int, way: str, num_steps: int) -> float:
-    """Microseconds of Python in a step, the median."""
+    """Return the median microseconds of Python in a step."""
     clock = Clock()
     num_tokens = num_steps + WARM_UP_STEPS + 10
     core = make_core(num_streams, num_tokens, clock)
@@ -190,7 +190,7 @@ def measure(num_streams: int, way: str, num_steps: int) -> float:
 
 
 def profile(num_streams: int, way: str, num_steps: int) -> None:
-    """Print what Python's time goes to."""
+    """Print a profile of Python's time."""
     num_tokens = num_steps + WARM_UP_STEPS + 10
     core = make_core(num_streams, num_tokens, Clock())
     begin(core, num_streams, num_tokens, way)

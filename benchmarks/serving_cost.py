@@ -1,11 +1,11 @@
-"""What the server adds to the engine's own time: the same requests offline and over HTTP.
+"""The server's cost on top of the engine's: the same requests offline and over HTTP.
 
     python benchmarks/serving_cost.py [--model smollm2] [--rounds 7] [--json]
 
 Offline is `LLM.generate` in one process. Over HTTP is `octavo serve`, with a stream for each
-request. Both stay loaded and take turns, round by round, so that whatever else the machine does
-meets both. The client shares the machine's cores with the server: it only gathers bytes, ten times
-a second, and its processor time is told, as are those of front end and engine.
+request. Both stay loaded and alternate, round by round, so that other load on the machine affects
+both. The client shares the machine's cores with the server: it only collects bytes, ten times a
+second. Its processor time is reported, as are those of the front end and the engine.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 ROOT = Path(__file__).parents[1]
-# Between two looks of the client at its sockets: long, so that it takes little of the cores that it
-# shares with the server, until most of the answers are there.
+# The client's pause between two reads: long until most of the answers have come, so that it takes
+# little time of the cores that it shares with the server.
 LOOK_SECONDS, LAST_LOOK_SECONDS, MOST = 0.1, 0.002, 0.85
 END = b"data: [DONE]\n\n"
 HEAD = (
@@ -37,7 +37,7 @@ HEAD = (
 
 
 def make_prompts(num_requests: int, num_tokens: int, seed: int) -> list[list[int]]:
-    """Of tokens that stand for words; each round others, so that no prefix is known."""
+    """Make prompts of ordinary tokens; each seed gives others, so that no prefix is cached."""
     chance = random.Random(seed)
     return [
         [chance.randrange(1000, 20_000) for _ in range(num_tokens)] for _ in range(num_requests)
@@ -45,7 +45,7 @@ def make_prompts(num_requests: int, num_tokens: int, seed: int) -> list[list[int
 
 
 def offline(options: dict[str, Any]) -> None:
-    """The process that generates without a server: a line of JSON in, one out, for each round."""
+    """Generate without a server: read and write one line of JSON for each round."""
     from octavo import LLM, SamplingParams
 
     llm = LLM(options["model"], **options["engine"])
@@ -61,7 +61,7 @@ def offline(options: dict[str, Any]) -> None:
 
 
 class Offline:
-    """The other end of that process."""
+    """The handle of the process that generates offline."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.process = subprocess.Popen(
@@ -74,18 +74,18 @@ class Offline:
 
     def _read(self) -> dict[str, Any]:
         assert self.process.stdout is not None
-        told: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return told
+        figures: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return figures
 
     def run(self, prompts: list[list[int]]) -> dict[str, float]:
-        """One round."""
+        """Run one round; return its figures."""
         assert self.process.stdin is not None
         before = processor_seconds(self.process.pid)
         self.process.stdin.write(json.dumps(prompts) + "\n")
         self.process.stdin.flush()
-        told = self._read()
-        told["engine"] = processor_seconds(self.process.pid) - before
-        return told
+        figures = self._read()
+        figures["engine"] = processor_seconds(self.process.pid) - before
+        return figures
 
 
 class Online:
@@ -108,21 +108,21 @@ class Online:
         self.usual_bytes = 0  # of all answers of a round
 
     def run(self, prompts: list[list[int]]) -> dict[str, float]:
-        """One round: all at once, each on a connection of its own, until all have ended."""
+        """Run one round, with each request on a connection of its own; return its figures."""
         numbers = {"front end": self.process.pid, "engine": self.engine, "client": os.getpid()}
         before = {name: processor_seconds(number) for name, number in numbers.items()}
         began = time.monotonic()
         answers = self._ask(prompts)
-        told = {"seconds": time.monotonic() - began}
+        figures = {"seconds": time.monotonic() - began}
         for name, number in numbers.items():
-            told[name] = processor_seconds(number) - before[name]
+            figures[name] = processor_seconds(number) - before[name]
         for answer in answers:
             if b" 200 " not in answer[:20]:
                 raise RuntimeError(f"the server refused: {answer[:500]!r}")
         usages = [answer.rpartition(b'"completion_tokens":')[2] for answer in answers]
-        told["tokens"] = sum(int(usage[: usage.index(b",")]) for usage in usages)
-        told["chunks"] = sum(answer.count(b'"text":') for answer in answers)
-        return told
+        figures["tokens"] = sum(int(usage[: usage.index(b",")]) for usage in usages)
+        figures["chunks"] = sum(answer.count(b'"text":') for answer in answers)
+        return figures
 
     def _ask(self, prompts: list[list[int]]) -> list[bytearray]:
         answers = [bytearray() for _ in prompts]
@@ -169,7 +169,7 @@ def _flag(name: str, value: object) -> list[str]:
 
 
 def children(number: int) -> list[int]:
-    """The engines among the processes that a process has started."""
+    """Return the ids of the engines that a process has started."""
     tasks = Path(f"/proc/{number}/task").iterdir()
     started = [int(word) for task in tasks for word in (task / "children").read_text().split()]
     return [
@@ -180,13 +180,13 @@ def children(number: int) -> list[int]:
 
 
 def processor_seconds(number: int) -> float:
-    """What all threads of a process have taken so far."""
+    """Return the processor time of all threads of a process so far."""
     words = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(options: dict[str, Any]) -> dict[str, Any]:
-    """All rounds, after one that warms up."""
+    """Run all rounds, after one that warms up; return the report."""
     size = options["requests"], options["input"]
     alone = Offline(options)
     served = Online(options)
@@ -196,10 +196,10 @@ def measure(options: dict[str, Any]) -> dict[str, Any]:
             prompts = make_prompts(*size, seed=number)
             pairs = [("offline", alone.run), ("served", served.run)]
             for name, run in pairs if number % 2 else reversed(pairs):
-                told = run(prompts)
-                assert told["tokens"] == options["requests"] * options["output"], told
+                figures = run(prompts)
+                assert figures["tokens"] == options["requests"] * options["output"], figures
                 if number >= 0:
-                    rounds[name].append(told)
+                    rounds[name].append(figures)
     finally:
         for process in (alone.process, served.process):
             process.terminate()
@@ -208,19 +208,19 @@ def measure(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def report(rounds: dict[str, list[dict[str, float]]], num_tokens: int) -> dict[str, Any]:
-    """Medians and ranges; the ratio is that of each round's pair."""
+    """Return medians and ranges; the ratios are those of each round's pair."""
     pairs = zip(rounds["served"], rounds["offline"], strict=True)
     per_token = 1e6 / num_tokens
     return {
         "rounds": len(rounds["served"]),
-        "offline_seconds": spread([told["seconds"] for told in rounds["offline"]]),
-        "served_seconds": spread([told["seconds"] for told in rounds["served"]]),
+        "offline_seconds": spread([figures["seconds"] for figures in rounds["offline"]]),
+        "served_seconds": spread([figures["seconds"] for figures in rounds["served"]]),
         "served_by_offline": spread([a["seconds"] / b["seconds"] for a, b in pairs]),
-        "chunks": spread([told["chunks"] for told in rounds["served"]]),
+        "chunks": spread([figures["chunks"] for figures in rounds["served"]]),
         "processor_microseconds_a_token": {
-            "offline": spread([told["engine"] * per_token for told in rounds["offline"]]),
+            "offline": spread([figures["engine"] * per_token for figures in rounds["offline"]]),
             **{
-                name: spread([told[name] * per_token for told in rounds["served"]])
+                name: spread([figures[name] * per_token for figures in rounds["served"]])
                 for name in ("engine", "front end", "client")
             },
         },
@@ -228,7 +228,7 @@ def report(rounds: dict[str, list[dict[str, float]]], num_tokens: int) -> dict[s
 
 
 def spread(values: list[float]) -> dict[str, float]:
-    """Least, median and most."""
+    """Return the least, the median and the largest value."""
     return {
         "least": round(min(values), 4),
         "median": round(statistics.median(values), 4),
@@ -237,7 +237,7 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def main() -> None:
-    """The command."""
+    """Run the benchmark and print its figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--offline", help=argparse.SUPPRESS)
     parser.add_argument("--model", default="smollm2")
@@ -258,13 +258,13 @@ def main() -> None:
     }
     if given.threads:
         engine["num_threads"] = given.threads
-    told = measure({**vars(given), "engine": engine})
+    figures = measure({**vars(given), "engine": engine})
     if given.json:
-        print(json.dumps(told, indent=2))
+        print(json.dumps(figures, indent=2))
         return
     for name in ("offline_seconds", "served_seconds", "served_by_offline"):
-        print(f"{name:18}", "{median} ({least} to {most})".format(**told[name]))
-    costs = told["processor_microseconds_a_token"]
+        print(f"{name:18}", "{median} ({least} to {most})".format(**figures[name]))
+    costs = figures["processor_microseconds_a_token"]
     print("processor time a token, in µs:", {name: cost["median"] for name, cost in costs.items()})
 
 

@@ -25,10 +25,9 @@ from octavo.api.async_llm import AsyncLLM
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient
 from octavo.engine_arguments import EngineArguments
-from octavo.server.adapter import LLMEngine
 from octavo.server.lifecycle import Lifecycle, settle_memory
 from octavo.server.server import Server
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 from tests.api.tiny import make_model
 
 
@@ -48,9 +47,9 @@ def held(server: Server) -> dict[str, int]:
     gc.collect()
     return {
         "tasks": len(asyncio.all_tasks()),
-        "flights": len(server.active),
+        "active_requests": len(server.active),
         "tickets": admission.num_open,
-        "inside": admission.num_inside,
+        "admitted": admission.num_admitted,
         "waiting_bytes": admission.waiting_bytes,
         "objects": len(gc.get_objects()),
     }
@@ -58,7 +57,7 @@ def held(server: Server) -> dict[str, int]:
 
 async def serve(settings: dict[str, Any], llm: AsyncLLM) -> None:
     """Serve until a signal ends the process."""
-    server = Server(await LLMEngine.over(llm), ServerConfig(port=0, **settings["server"]))
+    server = Server(llm, ServerSettings(port=0, **settings["server"]))
 
     def report(**more: Any) -> None:
         print(json.dumps({**held(server), **more}), flush=True)

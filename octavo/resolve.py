@@ -14,9 +14,9 @@ from octavo.backends.base import ELEMENT_BYTES, FLOAT_TYPES, KVLayout, StepSize,
 from octavo.backends.select import Choice, Name, select
 from octavo.core.config import ConfigError, CoreConfig
 from octavo.engine_arguments import EngineArguments
+from octavo.layers import ModelSpec
 from octavo.models.footprint import stored, tensor_sizes
 from octavo.models.load import OpenedModel
-from octavo.models.spec import ModelSpec
 from octavo.observe.machine import memory, num_cores
 from octavo.observe.memory_bill import HEADROOM_BYTES, MemoryBill
 from octavo.runner.kv_cache import groups_of, num_blocks_in, readable
@@ -85,7 +85,7 @@ def resolve(
         prefix_caching=arguments.enable_prefix_caching,
         chunked_prefill=arguments.enable_chunked_prefill,
         long_prefill_tokens=arguments.long_prefill_token_threshold,
-        told_prompt_tokens=_told_tokens(spec) if arguments.enable_chunked_prefill else 0,
+        prompt_logprob_tokens=_told_tokens(spec) if arguments.enable_chunked_prefill else 0,
         policy=arguments.scheduling_policy,
         ageing_seconds=arguments.priority_ageing_seconds,
         max_num_waiting=arguments.max_num_queued_reqs,

@@ -1,5 +1,7 @@
 """What every test run shares: the quick tests first, and the same examples on every run."""
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,3 +44,20 @@ def _turn(item: pytest.Item) -> tuple[bool, int]:
     directory = item.path.relative_to(TESTS).parts[0]
     rank = FIRST.index(directory) if directory in FIRST else len(FIRST)
     return item.get_closest_marker("slow") is not None, rank
+
+
+@pytest.fixture(autouse=True)
+def _same_logging() -> Iterator[None]:
+    """Fail a test that leaves the logging changed: later tests in this process depend on it."""
+    before = _logging_state()
+    yield
+    assert _logging_state() == before, "the test must restore the loggers that it changes"
+
+
+def _logging_state() -> list[object]:
+    state: list[object] = [logging.root.manager.disable]
+    for logger in (logging.getLogger(), logging.getLogger("octavo")):
+        # pytest adds its own handlers anew in each phase of a test.
+        ours = [each for each in logger.handlers if not type(each).__module__.startswith("_pytest")]
+        state += [logger.level, logger.propagate, logger.disabled, ours]
+    return state

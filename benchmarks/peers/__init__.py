@@ -1,1 +1,1 @@
-"""Engines to compare with, each asked in the same way."""
+"""The engines to compare with, all driven through one interface."""

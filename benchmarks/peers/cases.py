@@ -27,7 +27,7 @@ Figure = Literal["decode", "prefill", "total", "start", "python", "http"]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One measurement."""
+    """A number of requests of one shape, and the figure computed from them."""
 
     key: str  # as --cases names it
     name: str
@@ -39,7 +39,7 @@ class Case:
     streams: int = 0  # over HTTP: requests at a time
 
     def prompts(self, seed: int) -> list[list[int]]:
-        """Token ids; no two runs of a process may find each other's in a cache."""
+        """Return random token ids, different in each run, so that no cache has them."""
         ids = random.Random(f"{self.name} {seed}")
 
         def some(count: int) -> list[int]:
@@ -79,7 +79,7 @@ CASES = {case.key: case for case in _ALL}
 
 
 def rate(case: Case, whole_s: float, first_s: float) -> float:
-    """The case's tokens a second, from the seconds of the whole call and of one with one token."""
+    """Return tokens a second, from the seconds of the whole call and of one with one token."""
     match case.figure:
         case "decode":
             return case.requests * (case.output_tokens - 1) / max(whole_s - first_s, 1e-9)

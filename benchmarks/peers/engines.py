@@ -1,4 +1,4 @@
-"""The engines without a server: how each is started, and how a case is put to it."""
+"""The engines without a server: how each is started and how it runs a case."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ Metrics = dict[str, float]
 
 
 class EngineError(RuntimeError):
-    """An engine that could not be started, or did not do what a case asks for."""
+    """An engine that did not start, or did not do what a case requires."""
 
 
 class Engine(Protocol):
-    """Something with a name that gives a case's figures."""
+    """An engine that measures cases."""
 
     name: str
     version: str
 
     def measure(self, case: Case, seed: int) -> Metrics:
-        """What the case measures, by name."""
+        """Measure a case and return its figures by name."""
 
     def close(self) -> None:
-        """End it."""
+        """Stop the engine and release its resources."""
 
 
 @dataclass
 class WorkerEngine:
     """An engine behind worker.py, started at its first case.
 
-    One that starts slowly is kept from round to round, and stopped meanwhile.
+    An engine that starts slowly is kept from round to round, and stopped in between.
     """
 
     name: str
@@ -88,7 +88,7 @@ class WorkerEngine:
             self._process = None
 
     def _first_token(self, case: Case, seed: int) -> Metrics:
-        """A process of its own; of the very first, its files may not have been in memory."""
+        """Measure a new process; before the first, the files may not be in memory."""
         for _ in range(1 if self.version else 2):
             fresh = replace(self)
             began = time.perf_counter()
@@ -102,7 +102,7 @@ class WorkerEngine:
         return {"seconds": seconds}
 
     def _python(self, case: Case, seed: int) -> Metrics:
-        """What is between two runs of the native program, with one sequence and with all."""
+        """Return the time between two runs of the native program, for one sequence and for all."""
         prompts = case.prompts(seed)
         one = self._call(prompts[:1], case.output_tokens, gaps=True)["gap_s"]
         all_of_them = self._call(prompts, case.output_tokens, gaps=True)["gap_s"]
@@ -158,7 +158,7 @@ class WorkerEngine:
 
 @dataclass
 class LlamaEngine:
-    """llama.cpp by its own benchmarks: llama-bench, and llama-batched-bench for several streams."""
+    """llama.cpp's own benchmarks: llama-bench, and llama-batched-bench for several streams."""
 
     name: str
     programs: Path  # the directory they are in
@@ -185,21 +185,21 @@ class LlamaEngine:
         raise EngineError(f"{self.name} has no program for {case.name}")
 
     def close(self) -> None:
-        """Nothing stays behind."""
+        """Return at once: no process is left running."""
 
     def _bench(self, *asked: object) -> float:
-        told = json.loads(self._run("llama-bench", "-r", 1, "-o", "json", *asked))[0]
-        self.version = f"llama.cpp {told['build_commit']}"
-        return float(told["avg_ts"])
+        report = json.loads(self._run("llama-bench", "-r", 1, "-o", "json", *asked))[0]
+        self.version = f"llama.cpp {report['build_commit']}"
+        return float(report["avg_ts"])
 
     def _batched(self, case: Case) -> float:
         context = case.requests * (case.prompt_tokens + case.output_tokens) + 64
-        told = self._run(
+        report = self._run(
             "llama-batched-bench",
             *("-c", context, "-b", 2048, "-npp", case.prompt_tokens, "-ntg", case.output_tokens),
             *("-npl", case.requests, "--output-format", "jsonl"),
         )
-        line = next(line for line in reversed(told.splitlines()) if line.startswith("{"))
+        line = next(line for line in reversed(report.splitlines()) if line.startswith("{"))
         figures = json.loads(line)
         if case.figure == "decode":
             return float(figures["speed_tg"])
@@ -221,7 +221,7 @@ class LlamaEngine:
 
 @dataclass
 class MemoryReader:
-    """No engine but a bound: all weights read once for each token, and nothing else done.
+    """A bound instead of an engine: reads all weights once for each token.
 
     It reads as fast as a plain loop does, with as many threads as the engines have.
     """
@@ -244,4 +244,4 @@ class MemoryReader:
         return {"tok/s": bytes_a_second / self.weight_bytes, "GB/s": bytes_a_second / 1e9}
 
     def close(self) -> None:
-        """Nothing stays behind."""
+        """Return at once: no process is left running."""

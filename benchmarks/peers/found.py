@@ -1,4 +1,4 @@
-"""Which engines are here, each with the settings that serve it best on this machine."""
+"""The installed engines, each with the settings that suit it best on this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS = ("octavo", "llama", "vllm", "zentorch", "openvino", "transformers")
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where each peer is: llama.cpp's programs, the others' Pythons."""
+    """The places of the peers: llama.cpp's programs, the others' Pythons."""
 
     llama: Path
     vllm: Path
@@ -32,7 +32,7 @@ class Places:
     preload: str = ""
 
     def has(self, kind: str) -> bool:
-        """Whether a kind of engine is installed."""
+        """Return whether a kind of engine is installed."""
         if kind == "octavo":
             return True
         place: Path = getattr(self, kind)
@@ -40,7 +40,7 @@ class Places:
 
 
 def find(places: Places, kinds: list[str], names: set[str]) -> list[Engine]:
-    """Those of `names` that are of these kinds and installed; ours first."""
+    """Return the installed engines among `names` of these kinds, Octavo's first."""
     makers = {
         "octavo": _octavo,
         "llama": _llama,
@@ -158,7 +158,7 @@ def _vllm(places: Places, kind: str, names: set[str]) -> Iterator[Engine]:
 
 
 def _preloaded(python: Path) -> Iterator[str]:
-    """The allocator and the OpenMP that vLLM's documentation has preloaded, as far as here."""
+    """Return the allocator and OpenMP library that vLLM's documentation preloads, if present."""
     allocators = sorted(Path("/usr/lib").glob("*/libtcmalloc_minimal.so.4"))
     for found in (*allocators[:1], python.parent.parent / "lib" / "libiomp5.so"):
         if found.exists():

@@ -1,7 +1,7 @@
-"""The client that all servers are measured by: streams of token ids, and when each part came.
+"""The HTTP client for all servers: streams of token ids, and the time of each part.
 
-It shares the processors with the server, so it does as little as it can while time counts: it
-notes when bytes came, and reads them afterwards.
+It shares the processors with the server, so during the measurement it only records when bytes
+arrive, and parses them afterwards.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LIMIT_SECONDS = 600
 
 
 class ClientError(RuntimeError):
-    """A server whose answer is not what was asked for."""
+    """A server's answer that is not what was requested."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Stream(asyncio.Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came: tokens by the server's own count, and the time of each event with some."""
+    """An answer: tokens by the server's own count, and the time of each event with tokens."""
 
     began: float
     tokens: int
@@ -58,7 +58,7 @@ class Answer:
 
 
 def request(port: int, prompt: list[int], output_tokens: int) -> bytes:
-    """The bytes of a request that cannot end before all tokens are written."""
+    """Return the bytes of a request that cannot end before all tokens are generated."""
     body = json.dumps(
         {
             "model": "model",
@@ -78,7 +78,7 @@ def request(port: int, prompt: list[int], output_tokens: int) -> bytes:
 
 
 def read(stream: Stream) -> Answer:
-    """The answer of a stream that has ended."""
+    """Parse the answer of a stream that has ended."""
     whole = b"".join(data for _, data in stream.parts)
     head, _, body = whole.partition(b"\r\n\r\n")
     if b" 200 " not in head.partition(b"\r\n")[0] + b" ":
@@ -97,17 +97,17 @@ def read(stream: Stream) -> Answer:
         told: dict[str, Any] = json.loads(text[at + len(MARK) - 1 :].partition(b"\n")[0])
         usage = told.get("usage") or usage
         choices = told.get("choices")
-        # Without a choice an event tells the usage; one that only tells the end has no text.
+        # An event without a choice has the usage; one that only ends the stream has no text.
         if choices and (choices[0].get("text") or not choices[0].get("finish_reason")):
             events.append(clock.time(at))
         at = text.find(MARK, at + 1)
     if usage is None:
-        raise ClientError("the server told no usage")
+        raise ClientError("the server sent no usage")
     return Answer(stream.began, int(usage["completion_tokens"]), tuple(events))
 
 
 def _chunks(whole: bytes, at: int) -> Iterator[tuple[int, bytes]]:
-    """Where each chunk's content stands, and the content."""
+    """Yield the position of each chunk's content, and the content."""
     while True:
         end = whole.find(b"\r\n", at)
         size = int(whole[at:end], 16) if end >= 0 else -1
@@ -120,7 +120,7 @@ def _chunks(whole: bytes, at: int) -> Iterator[tuple[int, bytes]]:
 
 
 class _Clock:
-    """When the byte came that stands at a place of the text."""
+    """The arrival times of the bytes of a text."""
 
     def __init__(self, parts: list[tuple[float, bytes]], chunks: list[tuple[int, bytes]]) -> None:
         self._times = [at for at, _ in parts]
@@ -137,7 +137,7 @@ class _Clock:
 async def ask(
     port: int, prompts: list[list[int]], output_tokens: int, streams: int
 ) -> list[Answer]:
-    """All prompts, `streams` at a time; each answer in full."""
+    """Send all prompts, `streams` at a time, and return the answers."""
     waiting = [request(port, prompt, output_tokens) for prompt in reversed(prompts)]
     done: list[Stream] = []
 
@@ -157,7 +157,7 @@ async def ask(
 
 
 def figures(answers: list[Answer], output_tokens: int) -> dict[str, float]:
-    """Tokens a second, and when clients saw the first and the next."""
+    """Compute tokens a second, and when clients saw the first and the next token."""
     for answer in answers:
         if answer.tokens != output_tokens or not answer.events:
             raise ClientError(f"{answer.tokens} tokens came of {output_tokens}")
@@ -181,6 +181,6 @@ def figures(answers: list[Answer], output_tokens: int) -> dict[str, float]:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The smallest value that at least this share of them does not exceed."""
+    """Return the smallest value that at least this share of the values does not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))]

@@ -1,8 +1,8 @@
-"""Makes the models that are compared, so that every engine reads the same weights.
+"""The models of the comparison, created so that every engine reads the same weights.
 
-smollm2      SmolLM2-135M-Instruct as it comes: a GGUF of four-bit weights
-smollm2-bf16 the same weights, dequantised to bf16: safetensors, and a BF16 GGUF
-smollm2-q8_0 the same in eight bits: a GGUF
+smollm2      SmolLM2-135M-Instruct as published: a GGUF file of four-bit weights
+smollm2-bf16 the same weights, dequantised to bf16: safetensors, and a BF16 GGUF file
+smollm2-q8_0 the same in eight bits: a GGUF file
 smollm2-openvino  the bf16 weights as OpenVINO reads them, in fp16, computed in bf16
 llama-1b     the shape of a 1B Llama with random weights in bf16, in both forms
 """
@@ -49,19 +49,19 @@ ONE_BILLION: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """One model in the forms that engines read."""
+    """One model in the formats that the engines read."""
 
     directory: Path | None  # safetensors
     gguf: Path
 
 
 def smollm2() -> Weights:
-    """The four-bit file as it is."""
+    """Return the four-bit file as published."""
     return Weights(None, _gguf(resolve("smollm2")))
 
 
 def smollm2_bf16(to: Path, quantize: Path | None) -> Weights:
-    """The same weights in bf16; the GGUF by llama.cpp's own tool, where there is one."""
+    """Write the weights in bf16; llama.cpp's own tool writes the GGUF file, if present."""
     source = resolve("smollm2")
     directory, gguf = to / "smollm2-bf16", to / "smollm2-bf16.gguf"
     if not (directory / "config.json").exists():
@@ -74,7 +74,7 @@ def smollm2_bf16(to: Path, quantize: Path | None) -> Weights:
 
 
 def smollm2_q8(to: Path, quantize: Path) -> Path:
-    """The same weights once more, in eight bits."""
+    """Write the weights in eight bits."""
     gguf = to / "smollm2-q8_0.gguf"
     if not gguf.exists():
         _quantize(quantize, _gguf(resolve("smollm2")), gguf, "Q8_0")
@@ -82,7 +82,7 @@ def smollm2_q8(to: Path, quantize: Path) -> Path:
 
 
 def openvino(directory: Path, python: Path) -> Path:
-    """`directory` as OpenVINO reads it; `python` has its exporter."""
+    """Export `directory` for OpenVINO; `python` has its exporter."""
     made = directory.with_name(directory.name.replace("bf16", "openvino"))
     if not (made / "openvino_model.bin").exists():
         command = [str(python), "-m", "optimum.commands.optimum_cli", "export", "openvino"]
@@ -104,7 +104,7 @@ def _quantize(quantize: Path, source: Path, target: Path, type_name: str) -> Non
 
 
 def llama_1b(to: Path) -> Weights:
-    """Random weights, small enough that nothing overflows."""
+    """Write random weights, small enough that nothing overflows."""
     directory, gguf = to / "llama-1b", to / "llama-1b.gguf"
     if not (directory / "config.json").exists():
         directory.mkdir(parents=True, exist_ok=True)
@@ -148,7 +148,7 @@ def _write_directory(source: Source, directory: Path) -> None:
 
 
 def _write_tokenizer(source: Source, directory: Path) -> None:
-    """As other libraries read it."""
+    """Write the tokenizer in the form that other libraries read."""
     tokenizer = load_tokenizer(source)
     config = {"tokenizer_class": "PreTrainedTokenizerFast", **tokenizer.special_tokens}
     (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=1))
@@ -204,7 +204,7 @@ GGUF_NAMES = {
 
 
 def _write_gguf(tensors: dict[str, Array], path: Path) -> None:
-    """Rows in the other order of rotary pairs would do as well: the weights are random."""
+    """Write a GGUF file; the order of rotary pairs does not matter for random weights."""
     import gguf
 
     writer = gguf.GGUFWriter(path, "llama")

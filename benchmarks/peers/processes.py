@@ -1,7 +1,7 @@
-"""Trees of processes from outside: their signals, and the memory they hold.
+"""Trees of processes: their signals, and the memory they hold.
 
-Engines start processes of their own, some in sessions of their own; whoever is measured is the
-whole tree.
+Engines start processes of their own, some in sessions of their own; a measurement covers the whole
+tree.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def tree(root: int) -> list[int]:
-    """A process and all that descend from it, itself first."""
+    """Return a process and all its descendants, itself first."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -32,17 +32,17 @@ def tree(root: int) -> list[int]:
 
 
 def stop(root: int) -> None:
-    """Let none of them run: some engines' threads spin while they have nothing to do."""
+    """Stop the processes: some engines' threads spin while they have nothing to do."""
     _send(tree(root), signal.SIGSTOP)
 
 
 def go_on(root: int) -> None:
-    """Let them run again."""
+    """Continue the stopped processes."""
     _send(tree(root), signal.SIGCONT)
 
 
 def end(process: subprocess.Popen[Any], patience_s: float = 0.0) -> None:
-    """End them all, and wait for the first; with patience, it is asked to end by itself."""
+    """End all processes and wait for the first, which gets time to end by itself."""
     members = tree(process.pid)
     if patience_s:
         _send(members, signal.SIGCONT)
@@ -50,14 +50,16 @@ def end(process: subprocess.Popen[Any], patience_s: float = 0.0) -> None:
         try:
             process.wait(patience_s)
         except subprocess.TimeoutExpired:
-            print(f"process {process.pid} did not end when told to, and is killed", file=sys.stderr)
+            print(f"process {process.pid} did not end by itself and is killed", file=sys.stderr)
     _send(members, signal.SIGKILL)
     process.wait()
 
 
 def memory_mb(root: int) -> tuple[float, float]:
-    """Megabytes (10^6) in memory of the tree: each page shared among its users, and each counted
-    once for every process that maps it."""
+    """Return the megabytes (10^6) of the tree, each page shared among its users.
+
+    A page counts once for every process that maps it.
+    """
     shared = resident = 0
     for number in tree(root):
         try:

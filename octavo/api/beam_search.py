@@ -1,8 +1,8 @@
-"""Beam search: the most probable continuations, several kept at each step.
+"""Beam search: the most probable continuations, with several kept at each step.
 
-Every beam is continued by one token at a time, told the log-probabilities of the likeliest; the
-best of all candidates are the next beams. A beam's prompt is its parent's and one token, so the
-prefix cache gives back all its full blocks.
+Each beam is extended by one token at a time, with the log-probabilities of the likeliest tokens;
+the best of all candidates are the next beams. A beam's prompt is its parent's prompt and one more
+token, so the prefix cache holds all its full blocks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from octavo.api.outputs import CompletionOutput, RequestError, RequestOutput
 from octavo.api.prompts import Input
-from octavo.api.requests import Model
+from octavo.api.text_model import TextModel
 from octavo.core.sampling_params import SamplingParams
 
 Run = Callable[[Sequence[Input], SamplingParams], list[RequestOutput]]
@@ -22,7 +22,7 @@ Run = Callable[[Sequence[Input], SamplingParams], list[RequestOutput]]
 
 @dataclass(frozen=True, slots=True)
 class BeamSearchParams:
-    """How many beams, how long, and how long ones compare with short ones."""
+    """The number of beams, their length, and the weight of the length in the score."""
 
     beam_width: int
     max_tokens: int
@@ -55,29 +55,29 @@ class _Beam:
 
 
 def search(
-    prompt: Input, parameters: BeamSearchParams, model: Model, run: Run
+    prompt: Input, parameters: BeamSearchParams, model: TextModel, run: Run
 ) -> list[CompletionOutput]:
-    """The best beams, best first, without their texts."""
+    """Return the best beams, best first, without their texts."""
     width = parameters.beam_width
     step = SamplingParams(
         max_tokens=1, temperature=0.0, logprobs=2 * width, detokenize=False, ignore_eos=True
     )
     living, done = [_Beam((), 0.0)], list[_Beam]()
-    room = max(model.longest_tokens - len(prompt.token_ids), 1)  # without any, `run` says so
+    room = max(model.facts.longest_tokens - len(prompt.token_ids), 1)  # if none, `run` refuses it
     for _ in range(min(parameters.max_tokens, room)):
         inputs = [_input(prompt, beam) for beam in living]
         candidates = []
         for beam, output in zip(living, run(inputs, step), strict=True):
             logprobs = output.outputs[0].logprobs
             assert logprobs
-            for token, told in logprobs[0].items():
+            for token, entry in logprobs[0].items():
                 ended = token in model.end_ids and not parameters.ignore_eos
-                total = beam.logprob + told.logprob
+                total = beam.logprob + entry.logprob
                 candidates.append(_Beam((*beam.tokens, token), total, ended))
         candidates.sort(key=lambda beam: (-beam.score(parameters.length_penalty), beam.tokens))
         done.extend(beam for beam in candidates if beam.ended)
         living = [beam for beam in candidates if not beam.ended][:width]
-    everybody = sorted(
+    ranked = sorted(
         (*done, *living), key=lambda beam: (-beam.score(parameters.length_penalty), beam.tokens)
     )
     return [
@@ -87,7 +87,7 @@ def search(
             cumulative_logprob=beam.logprob,
             finish_reason="stop" if beam.ended else "length",
         )
-        for index, beam in enumerate(everybody[:width])
+        for index, beam in enumerate(ranked[:width])
     ]
 
 

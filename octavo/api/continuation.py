@@ -1,4 +1,4 @@
-"""One continuation on its way to the user: tokens to text, stop strings, log-probabilities."""
+"""One continuation of a prompt: tokens to text, stop strings, log-probabilities."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from octavo.text.tokenizer import Tokenizer
 
 
 class Continuation:
-    """What has come of one continuation, and what of it has not been handed on yet."""
+    """The output of one continuation so far, and the part that has not been sent yet."""
 
     def __init__(
         self, index: int, prompt: Sequence[int], sampling: SamplingParams, tokenizer: Tokenizer
@@ -32,11 +32,11 @@ class Continuation:
         self._stops = None
         if sampling.stop and sampling.detokenize:
             self._stops = StopStrings(sampling.stop, include=sampling.include_stop_str_in_output)
-        # Where nobody sees the middle, not even a stop string, the text is made at the end.
+        # If only the end is needed, even for stop strings, all text is decoded at the end.
         is_final = sampling.output_kind is RequestOutputKind.FINAL_ONLY
         self._reads_late = is_final and self._stops is None
-        self._num_taken = 0  # tokens handed on as deltas
-        self._fresh: list[str] = []  # text that has not been handed on, nor put to the whole
+        self._num_taken = 0  # tokens sent as deltas
+        self._fresh: list[str] = []  # text that is neither sent nor in `whole` yet
         self.whole = CompletionOutput(index)
         if sampling.logprobs is not None:
             self.whole.logprobs = []
@@ -47,11 +47,11 @@ class Continuation:
             self.prompt_logprobs = [None] * len(prompt)
 
     def push(self, event: TokenEvent) -> bool:
-        """Take an event; whether the engine is to be told to stop, because the text has ended."""
+        """Take an event; return whether the text has ended, so that the engine must stop."""
         whole = self.whole
         assert whole.finish_reason is None, "an event after the end"
         assert event.position == len(whole.token_ids), f"token {event.position} out of order"
-        sampled = () if event.payload is None else self._heed(event.payload)
+        sampled = () if event.payload is None else self._store(event.payload)
         for number, token in enumerate(event.tokens):
             whole.token_ids.append(token)
             if sampled:
@@ -68,14 +68,14 @@ class Continuation:
         return False
 
     def fail(self, message: str) -> None:
-        """End here, with what has come so far."""
+        """End the continuation with an error; keep what has come so far."""
         self.whole.finish_reason, self.whole.error = "error", message
         if self._reads_late:
-            with contextlib.suppress(Exception):  # its text may be what failed
+            with contextlib.suppress(Exception):  # perhaps it is the text that fails
                 self._read(self.whole.token_ids)
 
     def take(self) -> CompletionOutput:
-        """What is new since the last time."""
+        """Return what is new since the last call."""
         whole, fresh = self.whole, self._fresh
         num_tokens, self._num_taken = self._num_taken, len(whole.token_ids)
         self._fresh = []
@@ -91,20 +91,20 @@ class Continuation:
         )
 
     def snapshot(self) -> CompletionOutput:
-        """What has come so far; it stays as it is when more comes."""
+        """Return a copy of the whole so far, which later events do not change."""
         whole = self.everything()
         logprobs = None if whole.logprobs is None else whole.logprobs[:]
         return replace(whole, token_ids=whole.token_ids[:], logprobs=logprobs)
 
     def everything(self) -> CompletionOutput:
-        """What has come so far, itself; where nothing is taken as a delta."""
+        """Return the whole so far, without copying; not to be mixed with `take`."""
         self.whole.text += "".join(self._fresh)
         self._fresh = []
         return self.whole
 
     @property
     def _hides_stop(self) -> bool:
-        """A token that ends the sequence is among its ids, but not in its text."""
+        """The rule for the token that ends the sequence: True leaves it out of the text."""
         return not self._sampling.include_stop_str_in_output
 
     def _finish(self, event: TokenEvent) -> None:
@@ -120,13 +120,13 @@ class Continuation:
             self._fresh.append(self._stops.finish())
 
     def _read(self, token_ids: Sequence[int]) -> None:
-        """Make the text of all at once."""
+        """Decode all tokens at once."""
         if self._detokenizer is not None:
-            self._reads_late = False  # not again, should it fail
+            self._reads_late = False  # nor tried again if it fails
             self._fresh.append(self._detokenizer.push_all(token_ids))
 
     def _let_through(self, text: str) -> bool:
-        """Text that has become whole: whether it ends with a stop string, and the stream there."""
+        """Add decoded text; return whether a stop string in it ends the continuation."""
         if self._stops is not None:
             whole = self.whole
             may_stop = len(whole.token_ids) >= self._sampling.min_tokens
@@ -139,31 +139,31 @@ class Continuation:
             self._fresh.append(text)
         return False
 
-    def _heed(self, payload: object) -> Sequence[TokenLogprobs]:
-        """What comes beside tokens; the log-probabilities of the sampled ones, if asked for."""
+    def _store(self, payload: object) -> Sequence[TokenLogprobs]:
+        """Store an event's payload; return the sampled tokens' log-probabilities, if wanted."""
         if isinstance(payload, HiddenPayload):
             self.hidden_state = payload.values.tolist()
         if not isinstance(payload, LogprobsPayload):
             return ()
         if self.prompt_logprobs is not None:
-            for offset, told in enumerate(payload.prompt):
-                self.prompt_logprobs[payload.prompt_start + offset] = self._explain(told)
+            for offset, entry in enumerate(payload.prompt):
+                self.prompt_logprobs[payload.prompt_start + offset] = self._explain(entry)
         return () if self.whole.logprobs is None else payload.sampled
 
-    def _add_logprobs(self, told: TokenLogprobs) -> None:
+    def _add_logprobs(self, entry: TokenLogprobs) -> None:
         assert self.whole.logprobs is not None
         assert self.whole.cumulative_logprob is not None
-        self.whole.logprobs.append(self._explain(told))
-        self.whole.cumulative_logprob += told.logprobs[0]
+        self.whole.logprobs.append(self._explain(entry))
+        self.whole.cumulative_logprob += entry.logprobs[0]
 
-    def _explain(self, told: TokenLogprobs) -> dict[int, Logprob]:
-        """The token that stands there first, then the likeliest, best first."""
+    def _explain(self, entry: TokenLogprobs) -> dict[int, Logprob]:
+        """Return the log-probabilities at a position: its own token first, then the likeliest."""
         text_of = self._tokenizer.text_of
-        pairs = zip(told.token_ids, told.logprobs, strict=True)
+        pairs = zip(entry.token_ids, entry.logprobs, strict=True)
         named = {
             token: Logprob(logprob, place, text_of(token))
             for place, (token, logprob) in enumerate(pairs)
         }
-        first = told.token_ids[0]  # the second time it comes, it has the place of the likeliest
-        named[first] = Logprob(told.logprobs[0], told.rank, text_of(first))
+        first = entry.token_ids[0]  # if it is also among the likeliest, that entry is replaced
+        named[first] = Logprob(entry.logprobs[0], entry.rank, text_of(first))
         return named

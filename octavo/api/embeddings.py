@@ -1,4 +1,4 @@
-"""Prompts as vectors: how they are asked for, and what the user gets."""
+"""Prompts as vectors: the request for one, and the user's output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from octavo.core.sampling_params import Pooling, RequestOutputKind, SamplingPara
 
 
 def asking_for(pooling: Pooling) -> SamplingParams:
-    """A request that is only about its prompt; a token comes with the prompt's last step."""
+    """Return the parameters of a request that needs only its prompt's hidden states.
+
+    The prompt's last step generates one token anyway; it is dropped.
+    """
     return SamplingParams(
         max_tokens=1,
         temperature=0.0,
@@ -27,7 +30,7 @@ def asking_for(pooling: Pooling) -> SamplingParams:
 
 
 def pooled(output: RequestOutput) -> PoolingRequestOutput:
-    """The vector as the model gives it."""
+    """Return the vector as the model gives it."""
     return PoolingRequestOutput(
         output.request_id,
         PoolingOutput(_vector(output)),
@@ -38,7 +41,7 @@ def pooled(output: RequestOutput) -> PoolingRequestOutput:
 
 
 def embedded(output: RequestOutput, normalize: bool) -> EmbeddingRequestOutput:
-    """The vector as an embedding, brought to length one if wanted."""
+    """Return the vector as an embedding, normalised if wanted."""
     vector = _vector(output)
     return EmbeddingRequestOutput(
         output.request_id,
@@ -50,7 +53,7 @@ def embedded(output: RequestOutput, normalize: bool) -> EmbeddingRequestOutput:
 
 
 def of_length_one(values: list[float]) -> list[float]:
-    """A vector's direction; nothing has none, and stays as it is."""
+    """Scale a vector to length one; a zero vector stays as it is."""
     length = math.hypot(*values)
     return [value / length for value in values] if length else values
 

@@ -1,4 +1,4 @@
-"""Ctrl-C between two steps of an engine, not in the middle of one, which would ruin it."""
+"""Ctrl-C held back until a step of the engine has ended: inside one it would break the engine."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 
 class HeldInterrupts:
-    """Within `with`, a Ctrl-C waits for `check` or the end; a second one does not wait.
+    """A context in which a Ctrl-C waits for `check` or the end; a second one does not wait.
 
-    Outside the main thread no signal arrives, and there is nothing to hold.
+    Signals arrive only in the main thread; elsewhere it does nothing.
     """
 
     def __init__(self) -> None:
         self._previous: Any = None
         self._is_pending = False
-        self.was_forced = False  # a second Ctrl-C struck wherever the program was
+        self.was_forced = False  # by a second Ctrl-C, wherever the program was
 
     def __enter__(self) -> HeldInterrupts:
         if threading.current_thread() is threading.main_thread():
@@ -36,7 +36,7 @@ class HeldInterrupts:
             self.check()
 
     def check(self) -> None:
-        """Do now what a Ctrl-C that came meanwhile asks for."""
+        """Handle a Ctrl-C that has come meanwhile."""
         if self._is_pending:
             self._is_pending = False
             self._previous(signal.SIGINT, None)

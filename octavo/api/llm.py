@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
 from octavo.api.beam_search import BeamSearchParams, search
 from octavo.api.embeddings import asking_for, embedded, pooled
 from octavo.api.local_model import LocalModel
-from octavo.api.offline_runner import OfflineRequest, OfflineRunner, first_error, place
+from octavo.api.offline_runner import OfflineRunner, first_error, place
 from octavo.api.outputs import (
     EmbeddingRequestOutput,
     PoolingRequestOutput,
@@ -19,9 +20,14 @@ from octavo.api.outputs import (
     RequestOutput,
 )
 from octavo.api.prompts import Input, Prompt, is_many, read_prompt
-from octavo.api.requests import PLAIN, Options
+from octavo.api.requests import PLAIN, Options, check_request
 from octavo.core.request import ResetPrefixCache
-from octavo.core.sampling_params import LogitsProcessor, Pooling, SamplingParams
+from octavo.core.sampling_params import (
+    LogitsProcessor,
+    Pooling,
+    RequestOutputKind,
+    SamplingParams,
+)
 from octavo.engine_arguments import read_arguments
 from octavo.loader import DEFAULT_MODEL
 from octavo.text.chat.messages import Message, conversations
@@ -38,8 +44,8 @@ class LLM:
     >>> llm.generate("The capital of France is")[0].outputs[0].text
 
     `options` are the fields of `octavo.engine_arguments.EngineArguments`. `logits_processors` are
-    named functions that requests may ask for by name. `close` gives the memory back; so does
-    leaving a `with` statement.
+    functions that requests can select by name. `close` frees the memory, and so does leaving a
+    `with` statement.
     """
 
     def __init__(
@@ -53,7 +59,7 @@ class LLM:
         self._runner = OfflineRunner(self._model)
 
     def close(self) -> None:
-        """Give the model's memory back. Later calls are refused; closing twice is no error."""
+        """Free the model's memory. Later calls raise an error; a second `close` does nothing."""
         self._runner.close()
 
     def __enter__(self) -> Self:
@@ -65,15 +71,15 @@ class LLM:
         self.close()
 
     def get_tokenizer(self) -> Any:
-        """The model's tokenizer."""
+        """Return the model's tokenizer."""
         return self._model.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """What the model's makers recommend."""
-        return self._model.default_sampling()
+        """Return the sampling parameters that the model's makers recommend."""
+        return self._model.defaults
 
     def reset_prefix_cache(self) -> bool:
-        """Share no KV computed before now; True, for that never fails."""
+        """Share no KV computed before now. It always returns True, because it cannot fail."""
         self._runner.send(ResetPrefixCache())
         return True
 
@@ -90,9 +96,12 @@ class LLM:
 
         A prompt is a text, a list of token ids, or a dict with either. Everything is checked
         before anything is begun. A request that fails later has the finish reason "error" and
-        says why in `outputs[0].error`; the others are whole.
+        the message in `outputs[0].error`; the others are complete.
         """
-        return self._run(self._read_all(prompts), sampling_params, use_tqdm, priority, cache_salt)
+        inputs = self._read_all(prompts)
+        levels = _for_each(0 if priority is None else priority, len(inputs), "priority")
+        options = [Options(level, cache_scope=cache_salt or "") for level in levels]
+        return self._run(inputs, sampling_params, use_tqdm, options)
 
     def chat(
         self,
@@ -106,12 +115,16 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Answer one conversation or many, written as prompts by the model's chat template."""
+        """Answer one conversation or many, written as prompts by the model's chat template.
+
+        The template runs in this process: a sandbox keeps it from everything but its variables,
+        and its size and its output are limited, but not its time and memory.
+        """
         template = self._model.template(chat_template, with_tools=bool(tools))
         many = conversations(messages)
         prompts: list[Prompt] = []
         for index, conversation in enumerate(many):
-            try:
+            with about(f"conversations[{index}]: " if len(many) > 1 else ""):
                 text = template.render(
                     conversation,
                     tools=tools,
@@ -119,13 +132,10 @@ class LLM:
                     continue_final_message=continue_final_message,
                     variables=chat_template_kwargs,
                 )
-            except RequestError as error:
-                where = f"conversations[{index}]: " if len(many) > 1 else ""
-                raise type(error)(where + str(error)) from None
             # The template writes special tokens itself.
             ids = self._model.tokenizer.encode(text, add_special_tokens=False)
             prompts.append({"prompt": text, "prompt_token_ids": ids})
-        return self._run(self._read_all(prompts), sampling_params, use_tqdm, None, "")
+        return self._run(self._read_all(prompts), sampling_params, use_tqdm)
 
     def embed(
         self,
@@ -135,9 +145,9 @@ class LLM:
         normalize: bool = True,
         use_tqdm: bool = True,
     ) -> list[EmbeddingRequestOutput]:
-        """Each prompt as a vector of length one, made of the model's last hidden states.
+        """Return each prompt as a vector of length one, made from the model's last hidden states.
 
-        `pooling` takes the last token's, their mean over the prompt, or the first token's (cls).
+        `pooling` selects the last token's, their mean over the prompt, or the first token's (cls).
         """
         outputs = self._pool(prompts, pooling, use_tqdm)
         return [embedded(output, normalize) for output in outputs]
@@ -149,27 +159,27 @@ class LLM:
         pooling: Pooling = "last",
         use_tqdm: bool = True,
     ) -> list[PoolingRequestOutput]:
-        """The same vectors as the model gives them, of any length."""
+        """Return the vectors of `embed` as the model gives them, without normalising."""
         return [pooled(output) for output in self._pool(prompts, pooling, use_tqdm)]
 
     def _pool(
         self, prompts: Prompt | Sequence[Prompt], pooling: Pooling, use_tqdm: bool
     ) -> list[RequestOutput]:
-        return self._run(self._read_all(prompts), asking_for(pooling), use_tqdm, None, "")
+        return self._run(self._read_all(prompts), asking_for(pooling), use_tqdm)
 
     def beam_search(
         self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams
     ) -> list[RequestOutput]:
-        """The most probable continuations of each prompt, best first."""
+        """Return the most probable continuations of each prompt, best first."""
         if not isinstance(params, BeamSearchParams):
             raise RequestError(
                 f"params must be BeamSearchParams, not {type(params).__name__}; "
                 "for example BeamSearchParams(beam_width=4, max_tokens=32)"
             )
-        model, results = self._model.table.model, []
+        model, results = self._model, []
 
         def run(inputs: Sequence[Input], sampling: SamplingParams) -> list[RequestOutput]:
-            return self._run(inputs, sampling, False, None, "", is_trusted=True)
+            return self._run(inputs, sampling, False, [Options(is_beam=True)] * len(inputs))
 
         for read in self._read_all(prompts):
             beams = search(read, params, model, run)
@@ -183,13 +193,12 @@ class LLM:
 
     def _read_all(self, prompts: Prompt | Sequence[Prompt]) -> list[Input]:
         many: Sequence[Any] = prompts if is_many(prompts) else [prompts]  # type: ignore[assignment]
-        model = self._model.table.model
         inputs = []
         for index, prompt in enumerate(many):
-            try:
-                inputs.append(read_prompt(prompt, model.tokenizer, model.vocabulary))
-            except RequestError as error:
-                raise RequestError(place(index, len(many)) + str(error)) from None
+            with about(place(index, len(many))):
+                inputs.append(
+                    read_prompt(prompt, self._model.tokenizer, self._model.facts.vocabulary)
+                )
         return inputs
 
     def _run(
@@ -197,31 +206,43 @@ class LLM:
         inputs: Sequence[Input],
         sampling: SamplingParams | Sequence[SamplingParams] | None,
         shows_progress: bool,
-        priorities: Sequence[int] | None,
-        cache_scope: str,
-        *,
-        is_trusted: bool = False,
+        options: Sequence[Options] = (),
     ) -> list[RequestOutput]:
+        """Check everything before anything is begun, then run it to its end."""
         if sampling is None:
-            sampling = self._model.default_sampling()
+            sampling = self._model.defaults
         each = _for_each(sampling, len(inputs), "sampling_params")
-        options = [PLAIN] * len(inputs)
-        if priorities is not None or cache_scope:
-            levels = _for_each(0 if priorities is None else priorities, len(inputs), "priority")
-            options = [Options(level, cache_scope=cache_scope) for level in levels]
-        jobs = list(map(OfflineRequest, inputs, each, options))
-        outputs = self._runner.run(jobs, shows_progress=shows_progress, is_trusted=is_trusted)
+        options = options or [PLAIN] * len(inputs)
+        # The caller did not write the prompts of a beam search, so messages do not number them.
+        count = 1 if any(each.is_beam for each in options) else len(inputs)
+        requests = []
+        for index, (read, wanted, own) in enumerate(zip(inputs, each, options, strict=True)):
+            with about(place(index, count)):
+                # Only the end is seen, so that nothing before it need be put together.
+                kind = RequestOutputKind.FINAL_ONLY
+                requests.append(check_request(self._model, read, wanted, own, kind))
+        outputs = self._runner.run(requests, shows_progress=shows_progress)
         failure = first_error(outputs)
         if failure is not None:
             index, message = failure
-            if is_trusted or each[index].pooling is not None:  # there is no half of such a result
-                raise RequestError(place(index, 1 if is_trusted else len(inputs)) + message)
-            log.warning("%s%s; its finish_reason is 'error'", place(index, len(inputs)), message)
+            if options[index].is_beam or each[index].pooling is not None:  # half of it is useless
+                raise RequestError(place(index, count) + message)
+            log.warning("%s%s; its finish_reason is 'error'", place(index, count), message)
         return outputs
 
 
+@contextmanager
+def about(what: str) -> Iterator[None]:
+    """Put `what` before the message of a RequestError."""
+    try:
+        yield
+    except RequestError as error:
+        error.args = (what + str(error),)
+        raise
+
+
 def _for_each(value: Any, count: int, name: str) -> list[Any]:
-    """One value for all, or a list with one for each."""
+    """Repeat one value `count` times, or take a list that has one for each."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         if len(value) != count:
             raise RequestError(f"{len(value)} {name} for {count} prompts: give one, or one each")

@@ -1,4 +1,4 @@
-"""A model's name to an engine in this process and a desk in front of it."""
+"""A model and its engine in this process, made from the model's name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from octavo.text.tokenizer import Tokenizer
 
 
 class LocalModel(TextModel):
-    """An engine, a desk, and the text side of one model."""
+    """An engine in this process and the text side of its model."""
 
     def __init__(
         self, arguments: EngineArguments, processors: Mapping[str, LogitsProcessor] | None = None
@@ -29,9 +29,9 @@ class LocalModel(TextModel):
 
         self.engine: BuiltEngine = build_engine(arguments, processors=processors, meanwhile=load)
         self.core = self.engine.core
-        super().__init__(self.engine.facts, arguments, tuple(processors or ()), *tokenizers)
+        super().__init__(self.engine.facts, arguments, tuple(processors or ()), tokenizers[0])
 
     def release(self) -> None:
-        """Let go of the engine: the weights' and the cache's memory. The tokenizer stays."""
+        """Free the engine, with the weights and the cache. The tokenizer stays."""
         if hasattr(self, "engine"):
             del self.engine, self.core

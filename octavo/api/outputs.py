@@ -1,4 +1,4 @@
-"""What a user gets back: the text and tokens of a request, and how it ended."""
+"""The outputs of a request: its text and tokens, and how it ended."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Logprob(NamedTuple):
     decoded_token: str | None = None
 
 
-# At each position: the tokens that were asked for, the one that was chosen among them.
+# At each position: the likeliest tokens, with the chosen one among them.
 Logprobs = list[dict[int, Logprob]]
-PromptLogprobs = list[dict[int, Logprob] | None]  # nothing comes before the first token
+PromptLogprobs = list[dict[int, Logprob] | None]  # None for the first token, which nothing precedes
 
 
 @dataclass(slots=True)
@@ -45,16 +45,16 @@ class CompletionOutput:
     logprobs: Logprobs | None = None
     finish_reason: str | None = None  # "stop", "length", "abort" or "error"
     stop_reason: int | str | None = None  # the stop string or stop token; None for an EOS
-    error: str | None = None  # what went wrong, where finish_reason is "error"
+    error: str | None = None  # the message if finish_reason is "error"
 
     def finished(self) -> bool:
-        """Whether nothing more will come."""
+        """Return whether the continuation has ended."""
         return self.finish_reason is not None
 
 
 @dataclass(slots=True)
 class RequestOutput:
-    """A request: its prompt, and what has been generated so far (or since the last time)."""
+    """A request's prompt, and what was generated so far or, in deltas, since the last output."""
 
     request_id: str
     prompt: str | None
@@ -69,14 +69,14 @@ class RequestOutput:
 
 @dataclass(slots=True)
 class EmbeddingOutput:
-    """An embedding."""
+    """One prompt's embedding vector."""
 
     embedding: list[float]
 
 
 @dataclass(slots=True)
 class EmbeddingRequestOutput:
-    """What `embed` gives for one prompt."""
+    """The output of `embed` for one prompt."""
 
     request_id: str
     outputs: EmbeddingOutput
@@ -94,7 +94,7 @@ class PoolingOutput:
 
 @dataclass(slots=True)
 class PoolingRequestOutput:
-    """What `encode` gives for one prompt."""
+    """The output of `encode` for one prompt."""
 
     request_id: str
     outputs: PoolingOutput

@@ -1,4 +1,4 @@
-"""A line on the terminal that says how far a batch has come."""
+"""A line on the terminal with the progress of a batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ REDRAW_SECONDS = 0.1
 
 
 class Progress:
-    """Draws itself at most ten times a second, and not at all where nobody looks."""
+    """A progress line, drawn at most ten times a second and only on a terminal."""
 
     def __init__(self, total: int, shown: bool, stream: TextIO | None = None) -> None:
         self._total = total
@@ -20,7 +20,7 @@ class Progress:
         self._done = self._tokens = 0
 
     def show(self, done: int, new_tokens: int) -> None:
-        """So many requests are done, and so many output tokens have come since the last time."""
+        """Take the number of finished requests and of new output tokens; redraw the line."""
         self._done = done
         self._tokens += new_tokens
         now = time.monotonic()
@@ -32,7 +32,7 @@ class Progress:
             self._stream.flush()
 
     def close(self) -> None:
-        """Leave the line as it is and go to the next."""
+        """Leave the line as it is and start the next."""
         if self._shown:
             self._stream.write("\n")
             self._stream.flush()

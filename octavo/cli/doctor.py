@@ -1,6 +1,6 @@
-"""Says what this machine offers, which backends can be had, what is missing, and what to do.
+"""The `doctor` command: what this machine offers, which backends work, what is missing.
 
-The exit code is 1 if no model could be run here as it is.
+The exit code is 1 if no model can run on this machine as it is.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from octavo.cli.output import size, table
 from octavo.cli.parsing import Parser
 from octavo.cli.version import version_of
 
-_LEAST_OPEN_FILES = 4096  # a socket for each client of the server
+_LEAST_OPEN_FILES = 4096  # the server needs a socket for each client
 _LEAST_MEMORY = 1 << 30
-# Packages that are not needed by everybody, and what for.
+# Optional packages and their purposes.
 _OPTIONAL = {
     "huggingface_hub": ("octavo[hub]", "fetching models from the Hugging Face hub"),
     "openai": ("openai", "trying the server from Python"),
@@ -40,7 +40,7 @@ _DISTRIBUTIONS = {"zmq": "pyzmq"}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line: what was looked at, what was found, and, if that is bad, what to do."""
+    """One line of the report: a subject, the finding and, if it is bad, advice."""
 
     what: str
     found: str
@@ -49,12 +49,11 @@ class Finding:
 
 
 def add_arguments(parser: Parser) -> None:
-    """How to print."""
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look at everything; 1 if nothing could run."""
+    """Print the report and return the exit code."""
     findings = [finding for check in CHECKS for finding in check()]
     code = 1 if any(each.is_fatal for each in findings) else 0
     if arguments.json:
@@ -75,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def verdict(findings: list[Finding]) -> str:
-    """One line: whether models run here, and the first thing to do."""
+    """Return a line that says whether models run here, and the first thing to do."""
     fatal = [each for each in findings if each.is_fatal]
     if fatal:
         return f"No model can run here yet: {fatal[0].what}: {fatal[0].advice}."
@@ -86,7 +85,6 @@ def verdict(findings: list[Finding]) -> str:
 
 
 def python() -> list[Finding]:
-    """The interpreter and the system."""
     version = version_of("octavo") or "run from its sources"
     return [
         Finding("octavo", version),
@@ -96,31 +94,31 @@ def python() -> list[Finding]:
 
 
 def processor() -> list[Finding]:
-    """Cores and what they can do."""
     from octavo.observe import machine
 
     allowed, quota = machine.num_cores()
     name, sets = machine.processor()
     cores = f"{allowed} allowed"
     if quota is not None and quota < allowed:
-        cores += f", {quota:g} of them by the container's quota"
+        cores += f", {quota:g} of them available by the container's quota"
     return [
         Finding("processor", name or "unknown"),
         Finding("cores", cores),
-        Finding("instruction sets", ", ".join(sets) or "none that kernels are written for"),
+        Finding("instruction sets", ", ".join(sets) or "none that Octavo has kernels for"),
     ]
 
 
 def memory() -> list[Finding]:
-    """How much, and how it is paged."""
     from octavo.observe import machine
 
     found = machine.memory()
     told = f"{size(found.available)} free of {size(found.total)}"
-    told += ", which the container allows" if found.is_limited else ""
+    told += ", limited by the container" if found.is_limited else ""
     advice = ""
     if found.available < _LEAST_MEMORY:
-        advice = "end other programs, or use a small model: `octavo fit MODEL` tells its memory"
+        advice = (
+            "end other programs, or use a smaller model: `octavo fit MODEL` computes its memory"
+        )
     pages = machine.huge_pages()
     slow = pages == "never"
     remedy = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
@@ -131,7 +129,6 @@ def memory() -> list[Finding]:
 
 
 def limits() -> list[Finding]:
-    """What the system lets a process have."""
     try:
         import resource
     except ImportError:  # not a Unix
@@ -139,12 +136,13 @@ def limits() -> list[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     advice = ""
     if 0 <= soft < _LEAST_OPEN_FILES:
-        advice = f"ulimit -n {_LEAST_OPEN_FILES} before `octavo serve`, for as many clients"
+        advice = (
+            f"run `ulimit -n {_LEAST_OPEN_FILES}` before `octavo serve`, to serve as many clients"
+        )
     return [Finding("open files", f"{soft:,} (at most {hard:,})", advice)]
 
 
 def packages() -> list[Finding]:
-    """What is installed."""
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     findings = []
     if missing:
@@ -153,7 +151,7 @@ def packages() -> list[Finding]:
             Finding("packages", f"without {', '.join(missing)}", f"pip install {names}", True)
         )
     else:
-        findings.append(Finding("packages", "all that are needed"))
+        findings.append(Finding("packages", "all required packages are installed"))
     for name, (requirement, purpose) in _OPTIONAL.items():
         version = version_of(name)
         found = version or f"not installed: pip install '{requirement}' for {purpose}"
@@ -162,7 +160,6 @@ def packages() -> list[Finding]:
 
 
 def backends() -> list[Finding]:
-    """Which could compute, and why not the others."""
     from octavo.backends.select import NATIVE_BLOCK_TOKENS, native_caps, torch_caps
 
     native, torch = native_caps(NATIVE_BLOCK_TOKENS), torch_caps()
@@ -173,21 +170,24 @@ def backends() -> list[Finding]:
         tiers = ", ".join(_native.tiers())
         findings.append(Finding("native backend", f"runs, with kernels for {tiers}"))
     else:
-        advice = "install Octavo again with a C++ compiler and CMake at hand"
+        advice = "install a C++ compiler and CMake, then install Octavo again"
         is_fatal = torch.refusal is not None
         findings.append(Finding("native backend", native.refusal, advice, is_fatal))
     if torch.refusal is None:
         found = f"PyTorch {version_of('torch')}, on the CPU: the reference"
         findings.append(Finding("torch backend", found))
     elif native.refusal is None:
-        findings.append(Finding("torch backend", "no PyTorch, and none is needed"))
+        findings.append(Finding("torch backend", "PyTorch is not installed, and not needed"))
     else:
-        findings.append(Finding("torch backend", "no PyTorch", "pip install 'octavo[torch]'", True))
+        findings.append(
+            Finding(
+                "torch backend", "PyTorch is not installed", "pip install 'octavo[torch]'", True
+            )
+        )
     return findings
 
 
 def caches() -> list[Finding]:
-    """Where models are kept."""
     from octavo import env
     from octavo.loader.inventory import bytes_under
 
@@ -205,7 +205,7 @@ def caches() -> list[Finding]:
 
 
 def _is_writable(path: Path) -> bool:
-    """Whether files can be made there, or the directory itself."""
+    """Return whether files, or the directory itself, can be created there."""
     import os
 
     while not path.exists():

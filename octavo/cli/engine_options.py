@@ -18,7 +18,7 @@ from octavo.loader import DEFAULT_MODEL
 if TYPE_CHECKING:
     from octavo.engine_arguments import EngineArguments as Arguments
 
-# Of vLLM's flags without effect, those that stand alone; all others take a value.
+# vLLM's flags without effect that take no value; all others take one.
 _ALONE = frozenset(
     {
         "trust_remote_code",
@@ -32,7 +32,7 @@ _ALONE = frozenset(
         "async_scheduling",
     }
 )
-_SHORT = {  # as vLLM has them
+_SHORT = {  # vLLM's short flags
     "tensor_parallel_size": "-tp",
     "pipeline_parallel_size": "-pp",
     "data_parallel_size": "-dp",
@@ -46,10 +46,10 @@ _DEFAULTS = {field.name: field.default for field in fields(EngineArguments)}
 
 
 def add_model(parser: Parser, *, has_default: bool = True) -> None:
-    """The model, as a word or, where there is a default, as --model."""
+    """Add the model, as a word or, where there is a default, as --model."""
     if has_default:
         parser.add_argument(
-            "model_word", metavar="MODEL", nargs="?", help=f"the model; {DEFAULT_MODEL} by default"
+            "model_word", metavar="MODEL", nargs="?", help=f"the model (default: {DEFAULT_MODEL})"
         )
         parser.add_argument("--model", metavar="MODEL", help=argparse.SUPPRESS)
     else:
@@ -57,7 +57,7 @@ def add_model(parser: Parser, *, has_default: bool = True) -> None:
 
 
 def model_of(arguments: argparse.Namespace) -> str:
-    """The model that is meant."""
+    """Return the model that the user named."""
     word, flag = arguments.model_word, getattr(arguments, "model", None)
     if word is not None and flag not in (None, word):
         from octavo.cli.parsing import UsageError
@@ -76,7 +76,7 @@ def model_of(arguments: argparse.Namespace) -> str:
 
 
 def add_engine_options(parser: Parser) -> None:
-    """A flag for each field; what is not given is left out, so that the field's default holds."""
+    """Add a flag for each field; omitted flags leave the field's default in place."""
     group = parser.add_argument_group("engine")
     _add_model_options(group)
     _add_memory_options(group)
@@ -97,47 +97,53 @@ def add_engine_options(parser: Parser) -> None:
 
 
 def _add_model_options(group: argparse._ArgumentGroup) -> None:
-    _add(group, "tokenizer", "where the tokenizer is, if not with the model", metavar="MODEL")
+    _add(group, "tokenizer", "the tokenizer's place, if it is not with the model", metavar="MODEL")
     _add(
         group,
         "dtype",
-        "of weights and KV while computing: auto, float32 or bfloat16",
+        "type of weights and KV while computing: auto, float32 or bfloat16",
         metavar="TYPE",
     )
     _add(
         group,
         "max_model_len",
-        "tokens a sequence may have, as in 4096 or 32k; by default as many as the model can and "
-        "the memory holds",
+        "maximum tokens of a sequence, as in 4096 or 32k (default: as many as the model and the "
+        "memory allow)",
         type=sequence_length,
         metavar="TOKENS",
         default_text="",
     )
-    _add(group, "seed", "what unseeded requests draw theirs from", type=int, metavar="NUMBER")
+    _add(
+        group,
+        "seed",
+        "seed from which requests without a seed get theirs",
+        type=int,
+        metavar="NUMBER",
+    )
     _add(
         group,
         "max_logprobs",
-        "most log-probabilities a request may ask for; -1: all",
+        "maximum number of log-probabilities a request may ask for; -1: all",
         type=int,
         metavar="COUNT",
     )
     _add(
         group,
         "backend",
-        "what computes: the native engine where it is built, else the reference",
+        "the backend: auto takes the native engine where it is built, else torch",
         choices=("auto", "native", "torch"),
     )
     _add(
         group,
         "cpu_weights",
-        "what the native engine keeps floating-point weights as; a number behind int8 and int4 is "
-        "how many inputs share a scale, if not 32",
+        "the native engine's format of floating-point weights; the number after int8 and int4 is "
+        "the number of inputs that share a scale (default: 32)",
         choices=get_args(CpuWeights),
     )
     _add(
         group,
         "num_threads",
-        "threads of the native engine; 0: one a physical core",
+        "threads of the native engine; 0: one per physical core",
         type=int,
         metavar="N",
     )
@@ -147,8 +153,8 @@ def _add_memory_options(group: argparse._ArgumentGroup) -> None:
     _add(
         group,
         "kv_cache_memory_bytes",
-        "memory for the KV cache, as in 4GiB; by default what is free beside the weights, at most "
-        "4 GiB",
+        "memory for the KV cache, as in 4GiB (default: what is free beside the weights, at most "
+        "4 GiB)",
         "--kv-cache-memory",
         type=byte_count,
         metavar="SIZE",
@@ -156,26 +162,32 @@ def _add_memory_options(group: argparse._ArgumentGroup) -> None:
     _add(
         group,
         "num_gpu_blocks_override",
-        "KV blocks, instead of what the memory gives",
+        "number of KV blocks, instead of a number computed from memory",
         type=int,
         metavar="COUNT",
     )
-    _add(group, "block_size", "tokens a KV block", type=int, metavar="TOKENS")
-    _add(group, "enable_prefix_caching", "share the KV of equal beginnings")
+    _add(group, "block_size", "tokens per KV block", type=int, metavar="TOKENS")
+    _add(group, "enable_prefix_caching", "share the KV of equal prefixes")
     _add(
         group,
         "kv_cache_dtype",
-        "what KV is kept as: int8 takes half the memory and is nearly as exact",
+        "format of the KV cache: int8 takes half the memory and is nearly as exact",
         choices=("auto", "int8"),
     )
 
 
 def _add_scheduling_options(group: argparse._ArgumentGroup) -> None:
-    _add(group, "max_num_seqs", "sequences that run at once", type=int, metavar="COUNT")
+    _add(
+        group,
+        "max_num_seqs",
+        "maximum number of sequences that run at once",
+        type=int,
+        metavar="COUNT",
+    )
     _add(
         group,
         "max_num_batched_tokens",
-        "tokens a step",
+        "maximum number of tokens in a step",
         type=token_count,
         metavar="TOKENS",
     )
@@ -183,29 +195,29 @@ def _add_scheduling_options(group: argparse._ArgumentGroup) -> None:
     _add(
         group,
         "long_prefill_token_threshold",
-        "cap on one chunk of a long prompt; 0: none",
+        "maximum chunk of a long prompt; 0: no limit",
         type=token_count,
         metavar="TOKENS",
     )
-    _add(group, "scheduling_policy", "who comes first: fcfs or priority", metavar="POLICY")
+    _add(group, "scheduling_policy", "scheduling order: fcfs or priority", metavar="POLICY")
     _add(
         group,
         "priority_ageing_seconds",
-        "waiting this long makes up for one step of priority; 0: never",
+        "waiting time that equals one step of priority; 0: never",
         type=float,
         metavar="SECONDS",
     )
     _add(
         group,
         "max_num_queued_reqs",
-        "requests that may wait in the engine",
+        "maximum number of requests that wait in the engine",
         type=int,
         metavar="COUNT",
     )
 
 
 def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What was asked for, by the names of `EngineArguments` and of vLLM's options."""
+    """Return the flags that were given, by the names of `EngineArguments` and of vLLM."""
     names = [*_DEFAULTS, *INERT, *FIXED]
     return {
         name: getattr(arguments, name)
@@ -215,7 +227,7 @@ def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def engine_arguments(arguments: argparse.Namespace) -> Arguments:
-    """The same, checked."""
+    """Return the checked `EngineArguments` of the flags."""
     from octavo.engine_arguments import read_arguments
 
     return read_arguments(model_of(arguments), engine_options(arguments))
@@ -246,7 +258,7 @@ def _flag(name: str) -> str:
 
 
 def _literal(text: str) -> int | float | bool | str | None:
-    """A value as a Python caller would write it: flags that must be 1 or None are compared so."""
+    """Convert a value to what a Python caller would pass, so that the two compare equal."""
     words: dict[str, bool | None] = {"none": None, "true": True, "false": False}
     if text.lower() in words:
         return words[text.lower()]

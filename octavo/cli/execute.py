@@ -1,4 +1,4 @@
-"""Runs one sub-command: builds its parser, sets up the log, and turns errors into words."""
+"""The run of one sub-command: its parser, the log, and the messages of its errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from octavo.observe.log import set_up_log
 
 
 def make_parser(command: Command) -> Parser:
-    """The command's parser with all its options."""
+    """Build the command's parser with all its options."""
     module = importlib.import_module(command.module)
     description, _, more = (module.__doc__ or "").partition("\n\n")
     parser = Parser(
@@ -26,13 +26,15 @@ def make_parser(command: Command) -> Parser:
     )
     module.add_arguments(parser)
     parser.add_argument(
-        "--debug", action="store_true", help="show the traceback of an error, and log everything"
+        "--debug",
+        action="store_true",
+        help="show the traceback of an error, and log at debug level",
     )
     return parser
 
 
 def execute(command: Command, words: list[str]) -> int:
-    """Run it; the exit code."""
+    """Run the command and return the exit code."""
     is_debugging = "--debug" in words
     spellings: dict[str, str] = {}
     try:
@@ -40,9 +42,12 @@ def execute(command: Command, words: list[str]) -> int:
         spellings = parser.spellings(words)
         arguments = parser.parse_args(words)
         level = getattr(arguments, "log_level", logging.WARNING)
-        set_up_log(logging.DEBUG if is_debugging else level, spellings)
-        code: int = importlib.import_module(command.module).run(arguments)
-        sys.stdout.flush()
+        undo = set_up_log(logging.DEBUG if is_debugging else level, spellings)
+        try:
+            code: int = importlib.import_module(command.module).run(arguments)
+            sys.stdout.flush()
+        finally:
+            undo()  # a program that calls `main` keeps its own logging
     except UsageError as error:
         sys.stderr.write(f"octavo {command.name}: {error}\n")
         return USAGE
@@ -51,7 +56,7 @@ def execute(command: Command, words: list[str]) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("\n")
         return INTERRUPTED
-    except BrokenPipeError:  # whoever read our output has read enough
+    except BrokenPipeError:  # the reader of our output has closed the pipe
         _discard(sys.stdout)
         return FAILED
     except Exception as error:
@@ -63,7 +68,7 @@ def execute(command: Command, words: list[str]) -> int:
 
 
 def _discard(stream: TextIO) -> None:
-    """Let the interpreter's last flush of a broken pipe go to nobody."""
+    """Redirect standard output, so that the last flush of a broken pipe cannot fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, stream.fileno())

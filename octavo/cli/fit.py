@@ -1,6 +1,6 @@
-"""Says how much memory a model takes, before it is loaded: a bill, from the files' headers alone.
+"""The `fit` command: the memory a model needs, computed from the headers of its files.
 
-No weight is read. The KV table says how many sequences of which length fit at once.
+No weight is read. The KV table lists how many sequences of which length fit at once.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _LENGTHS = (512, 2048, 8192, 32_768, 131_072, 1_048_576)
 
 
 def add_arguments(parser: Parser) -> None:
-    """The model, the memory, and the engine's flags, for they change the bill."""
+    """Add the model, the memory, and the engine's flags, which change the result."""
     add_model(parser, has_default=False)
     parser.add_argument(
         "--memory",
         type=byte_count,
         metavar="SIZE",
-        help="memory to fit into, as in 16GiB; by default what is free here now",
+        help="memory to fit into, as in 16GiB (default: what is free on this machine)",
     )
-    parser.add_argument("--json", action="store_true", help="as JSON, sizes in bytes")
+    parser.add_argument("--json", action="store_true", help="print JSON, sizes in bytes")
     add_engine_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the bill; 1 if the model does not fit."""
+    """Print the memory bill; return 1 if the model does not fit."""
     from octavo.core.config import ConfigError
     from octavo.loader.source import resolve as resolve_source
     from octavo.models.kv_layout import place_layers
@@ -69,15 +69,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _shortage(asked: EngineArguments, bill: MemoryBill, config: EngineConfig, free: int) -> str:
-    """What is said of a KV cache that was asked for and is too large; "" if there is room."""
+    """Return the message for a requested KV cache that is too large; "" if there is room."""
     needed = bill.with_blocks(config.core.num_blocks)
     if needed <= free:
         return ""
     is_in_blocks = asked.num_gpu_blocks_override is not None
     flag = "--num-gpu-blocks-override" if is_in_blocks else "--kv-cache-memory-bytes"
     return (
-        f"{size(needed)} are needed, and {size(free)} are free: there are {size(needed - free)} "
-        f"too few; lower {flag}, or leave it out for as much as there is room for"
+        f"{size(needed)} are needed and {size(free)} are free, which is {size(needed - free)} "
+        f"too few; lower {flag}, or leave it out to use what is free"
     )
 
 
@@ -117,21 +117,25 @@ def _as_text(
 def _memory_rows(bill: MemoryBill, config: EngineConfig | None, free: int) -> list[tuple[str, ...]]:
     block = f"{size(bill.block_bytes)} a block of {bill.block_size} tokens"
     rows = [
-        ("weights", size(bill.weights_bytes), "as the backend keeps them"),
-        ("a step", size(bill.step_bytes), f"about; of {bill.chunk_tokens:,} tokens, the largest"),
+        ("weights", size(bill.weights_bytes), "in the backend's formats"),
+        (
+            "a step",
+            size(bill.step_bytes),
+            f"about; for the largest step, {bill.chunk_tokens:,} tokens",
+        ),
     ]
     if config is not None:
         num_blocks = config.core.num_blocks
         told = f"{num_blocks:,} blocks; {block}, {size(int(bill.token_bytes))} a token"
         rows.append(("KV cache", size(num_blocks * bill.block_bytes), told))
-        rows.append(("in all", size(bill.with_blocks(num_blocks)), ""))
+        rows.append(("total", size(bill.with_blocks(num_blocks)), ""))
     else:
         rows.append(("KV", size(int(bill.token_bytes)), f"a token; {block}"))
     return [*rows, ("free", size(free), "")]
 
 
 def _length_rows(bill: MemoryBill, config: EngineConfig) -> list[tuple[str, ...]]:
-    """How many fit, at lengths that people think in, up to the longest there can be."""
+    """Return how many sequences fit, for some usual lengths up to the longest possible."""
     core = config.core
     kv_bytes = core.num_blocks * bill.block_bytes
     rows: list[tuple[str, ...]] = []

@@ -1,6 +1,7 @@
-"""Lists the models that are in the caches.
+"""The `list` command: the models in the caches.
 
-Ours is OCTAVO_CACHE, else ~/.cache/octavo; the Hugging Face hub's is shared with its own tools.
+Octavo's cache is OCTAVO_CACHE or ~/.cache/octavo; the Hugging Face hub's cache is shared with
+the hub's own tools.
 """
 
 from __future__ import annotations
@@ -13,12 +14,11 @@ from octavo.cli.parsing import Parser
 
 
 def add_arguments(parser: Parser) -> None:
-    """How to print."""
-    parser.add_argument("--json", action="store_true", help="as JSON, one list")
+    parser.add_argument("--json", action="store_true", help="print a JSON list")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print name, kind, size and place of each."""
+    """Print the name, kind, size and place of each model."""
     from octavo.loader.inventory import kept_models
 
     models = kept_models()
@@ -37,7 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(told, indent=1) + "\n")
         return 0
     if not models:
-        sys.stdout.write("There are no models yet; `octavo pull smollm2` fetches a small one.\n")
+        sys.stdout.write(
+            "The caches hold no models yet; `octavo pull smollm2` fetches a small one.\n"
+        )
         return 0
     rows = [("MODEL", "KIND", "SIZE", "PATH")]
     rows += [(each.name, each.kind, size(each.num_bytes), str(each.path)) for each in models]

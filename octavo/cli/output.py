@@ -1,4 +1,4 @@
-"""Tables and sizes for people."""
+"""Tables and sizes as text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def table(rows: Sequence[Sequence[str]], *, indent: str = "", right: Sequence[int] = ()) -> str:
-    """Columns as wide as their widest cell; those named in `right` end flush."""
+    """Format rows as columns; the columns in `right` are aligned to the right."""
     if not rows:
         return ""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -21,7 +21,7 @@ def table(rows: Sequence[Sequence[str]], *, indent: str = "", right: Sequence[in
 
 
 def size(num_bytes: int) -> str:
-    """`513 MiB`."""
+    """Format a number of bytes, as in 513 MiB."""
     value = float(num_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(value) < 1024:

@@ -1,4 +1,4 @@
-"""An argument parser whose errors say what, why and what to do, and the types of its values."""
+"""The argument parser, whose errors say what to do, and the types of its values."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any, NoReturn
 
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[kmgt]?)(?P<binary>i?)b?", re.IGNORECASE)
 _UNITS = " kmgt"
-_LIKENESS = 0.7  # of what is typed to the flag that may be meant
+_LIKENESS = 0.7  # similarity of a typed word to the flag that it may mean
 
 
 class UsageError(Exception):
-    """The command line cannot be understood; the message says what to type instead."""
+    """A mistake in the command line; the message says what to type instead."""
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, but flags are never abbreviated, and errors are raised."""
+    """An ArgumentParser that never abbreviates flags and raises its errors."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(
@@ -27,9 +27,9 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does, with options allowed between positional arguments.
+        """Parse, allowing options between positional arguments.
 
-        `--max_model_len` is `--max-model-len`, as vLLM has it.
+        `--max_model_len` means `--max-model-len`, as in vLLM.
         """
         if args is not None:
             args = self._dashed(args)
@@ -43,11 +43,11 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}{end} `{self.prog} --help`")
 
     def flags(self) -> list[str]:
-        """Every flag, those that are not shown included."""
+        """Return every flag, hidden ones included."""
         return [flag for action in self._actions for flag in action.option_strings]
 
     def spellings(self, words: Sequence[str]) -> dict[str, str]:
-        """Each setting's flag, as it is typed in `words` or, where it is not, by its first name."""
+        """Map each setting to its flag as typed in `words`, or else to the flag's first name."""
         typed = {word.partition("=")[0] for word in self._dashed(words)}
         found = {}
         for action in self._actions:
@@ -57,11 +57,11 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def visible_actions(self) -> list[argparse.Action]:
-        """The arguments that `--help` shows."""
+        """Return the arguments that `--help` shows."""
         return [action for action in self._actions if action.help != argparse.SUPPRESS]
 
     def _dashed(self, words: Sequence[str]) -> list[str]:
-        """The words with long options as they are called here; behind `--` all words are values."""
+        """Replace underscores in long options by dashes; after `--` all words are values."""
         end = words.index("--") if "--" in words else len(words)
         return [*map(self._dashed_option, words[:end]), *words[end:]]
 
@@ -74,14 +74,14 @@ class Parser(argparse.ArgumentParser):
     def _about_unknown(self, words: list[str]) -> str:
         name = words[0].partition("=")[0]
         if not name.startswith("-"):
-            return f"there is no place for {words[0]!r}"
+            return f"{words[0]!r} is one argument too many"
         near = get_close_matches(name, self.flags(), n=1, cutoff=_LIKENESS)
         hint = f"; did you mean {near[0]}?" if near else ""
         return f"there is no option {name}{hint}"
 
 
 def byte_count(text: str) -> int:
-    """`4GiB`, `500MB`, `1.5G` or a number of bytes. Without a B, units are binary."""
+    """Parse `4GiB`, `500MB`, `1.5G` or a number of bytes. Without a B, units are binary."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise argparse.ArgumentTypeError(
@@ -93,7 +93,7 @@ def byte_count(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """A time; it may be 0, but must end."""
+    """Parse a finite, non-negative time."""
     try:
         value = float(text)
     except ValueError:
@@ -104,7 +104,7 @@ def seconds(text: str) -> float:
 
 
 def token_count(text: str) -> int:
-    """`4096`, `32k` (thousands) or `32K` (of 1024), as vLLM reads it."""
+    """Parse `4096`, `32k` (thousands) or `32K` (multiples of 1024), as vLLM does."""
     units = {"k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
     factor = units.get(text[-1:], 1)
     digits = text[:-1] if text[-1:] in units else text
@@ -117,5 +117,5 @@ def token_count(text: str) -> int:
 
 
 def sequence_length(text: str) -> int | None:
-    """A number of tokens; `auto` and -1, as vLLM has them, are None: as many as there can be."""
+    """Parse a number of tokens; `auto` and -1 are None, the maximum, as in vLLM."""
     return None if text in ("auto", "-1") else token_count(text)

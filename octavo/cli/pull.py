@@ -1,4 +1,4 @@
-"""Fetches a model into the cache, unless it is there."""
+"""The `pull` command: fetches a model into the cache, unless it is there."""
 
 from __future__ import annotations
 
@@ -12,16 +12,13 @@ from octavo.cli.parsing import Parser
 
 
 def add_arguments(parser: Parser) -> None:
-    """The model."""
     parser.set_defaults(log_level="INFO")
     add_model(parser, has_default=False)
-    parser.add_argument(
-        "-q", "--quiet", action="store_true", help="print the directory, and nothing else"
-    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only the directory")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Fetch, with progress where somebody looks; then say where it is."""
+    """Fetch the model, with progress at a terminal, and print its place."""
     from octavo.loader.source import resolve
 
     if arguments.quiet and not arguments.debug:

@@ -1,7 +1,7 @@
-"""Answers a prompt, or, without one at a terminal, holds a conversation.
+"""The `run` command: answers a prompt or, without one at a terminal, holds a conversation.
 
-The prompt is the words behind the command, or what is piped in; with both, what is piped in comes
-behind the words. Ctrl-C ends an answer; twice, the program.
+The prompt consists of the words after the command and of what is piped in. Ctrl-C ends an answer;
+a second one ends the program.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from octavo.loader import DEFAULT_MODEL
 if TYPE_CHECKING:
     from octavo.cli.conversation import Conversation
 
-MAX_PROMPT_BYTES = 64 << 20  # of standard input; no model reads as much
+MAX_PROMPT_BYTES = 64 << 20  # of standard input; more than any model's context
 
 
 def add_arguments(parser: Parser) -> None:
-    """The prompt, what the answer is to be like, and the engine's flags."""
+    """Add the prompt, the options of the answer, and the engine's flags."""
     parser.add_argument("prompt", metavar="PROMPT", nargs="*", help="the prompt")
     parser.add_argument(
         "-m", "--model", metavar="MODEL", default=DEFAULT_MODEL, help="the model (smollm2)"
@@ -31,26 +31,26 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--raw", action="store_true", help="continue the prompt as it is, without a chat template"
     )
-    parser.add_argument("--system", metavar="TEXT", help="what the model is told of its task")
+    parser.add_argument("--system", metavar="TEXT", help="the system message")
     parser.add_argument(
         "--chat-template",
         metavar="FILE",
         help="a Jinja template instead of the model's: a file, or the template itself",
     )
     parser.add_argument(
-        "--stats", action="store_true", help="tell tokens and speed after each answer"
+        "--stats", action="store_true", help="print tokens and speed after each answer"
     )
     add_sampling_options(parser)
     add_engine_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Answer, and be done; or chat."""
+    """Answer one prompt, or hold a conversation."""
     prompt = _prompt(arguments)
     if prompt is None and arguments.raw:
-        raise UsageError("--raw continues a prompt, and there is none; write one behind it")
+        raise UsageError("--raw continues a prompt, and there is none; write one after it")
     if arguments.raw and (arguments.system or arguments.chat_template):
-        raise UsageError("--raw takes no chat template, so --system and --chat-template are void")
+        raise UsageError("--raw uses no chat template; leave out --system and --chat-template")
     conversation = _open(arguments)
     try:
         if prompt is None:
@@ -64,7 +64,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _open(arguments: argparse.Namespace) -> Conversation:
-    """Load the model."""
     from octavo.api.async_llm import AsyncLLM
     from octavo.cli.conversation import Conversation
 
@@ -87,15 +86,13 @@ def _open(arguments: argparse.Namespace) -> Conversation:
 
 
 def _prompt(arguments: argparse.Namespace) -> str | None:
-    """What is asked, from the words and from standard input; None at a terminal without words."""
+    """Return the prompt from words and standard input; None at a terminal without words."""
     words = " ".join(arguments.prompt)
     if sys.stdin is None or sys.stdin.isatty():
         return words or None
     data = sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
     if len(data) > MAX_PROMPT_BYTES:
-        raise UsageError(
-            f"standard input has more than {MAX_PROMPT_BYTES:,} bytes; no model reads as much"
-        )
+        raise UsageError(f"standard input has more than {MAX_PROMPT_BYTES:,} bytes; shorten it")
     try:
         piped = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -107,5 +104,5 @@ def _prompt(arguments: argparse.Namespace) -> str | None:
     if words and piped.strip():
         return f"{words}\n\n{piped}"
     if not (words or piped):
-        raise UsageError("there is no prompt: write one behind the command, or pipe one in")
+        raise UsageError("there is no prompt: write one after the command, or pipe one in")
     return words or piped

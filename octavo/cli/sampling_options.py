@@ -1,4 +1,4 @@
-"""The flags that say how tokens are drawn, under the names that requests have for them."""
+"""The flags of sampling parameters, with the names that requests use."""
 
 from __future__ import annotations
 
@@ -11,20 +11,30 @@ if TYPE_CHECKING:
     from octavo.core.sampling_params import SamplingParams
 
 _OPTIONS: tuple[tuple[str, type, str, str], ...] = (
-    ("max_tokens", int, "TOKENS", "most tokens of an answer; by default as many as there is room"),
-    ("min_tokens", int, "TOKENS", "fewest tokens of an answer"),
-    ("temperature", float, "NUMBER", "0 takes the most likely token; by default as the model says"),
-    ("top_p", float, "SHARE", "draw from the most likely tokens that make up this share"),
-    ("top_k", int, "COUNT", "draw from so many of the most likely tokens; 0: from all"),
-    ("min_p", float, "SHARE", "leave out tokens less likely than this share of the likeliest"),
-    ("repetition_penalty", float, "NUMBER", "above 1: repeat less of prompt and answer"),
-    ("presence_penalty", float, "NUMBER", "above 0: repeat less of the answer"),
-    ("frequency_penalty", float, "NUMBER", "above 0: less so the more often it stands there"),
+    (
+        "max_tokens",
+        int,
+        "TOKENS",
+        "maximum number of tokens of an answer (default: as many as fit)",
+    ),
+    ("min_tokens", int, "TOKENS", "minimum number of tokens of an answer"),
+    ("temperature", float, "NUMBER", "0 takes the most likely token (default: the model's own)"),
+    (
+        "top_p",
+        float,
+        "SHARE",
+        "sample from the most likely tokens whose probabilities add up to this share",
+    ),
+    ("top_k", int, "COUNT", "sample from this many of the most likely tokens; 0: from all"),
+    ("min_p", float, "SHARE", "exclude tokens less likely than this share of the most likely one"),
+    ("repetition_penalty", float, "NUMBER", "above 1: repeat prompt and answer less"),
+    ("presence_penalty", float, "NUMBER", "above 0: repeat the answer less"),
+    ("frequency_penalty", float, "NUMBER", "above 0: repeat a token less the more often it occurs"),
 )
 
 
 def add_sampling_options(parser: Parser) -> None:
-    """Everything a prompt at a terminal may want."""
+    """Add the flags of all sampling parameters."""
     group = parser.add_argument_group("sampling")
     for name, kind, metavar, text in _OPTIONS:
         flag = "--" + name.replace("_", "-")
@@ -33,16 +43,18 @@ def add_sampling_options(parser: Parser) -> None:
         "--stop",
         action="append",
         metavar="TEXT",
-        help="end the answer before this text; may be given several times",
+        help="end the answer before this text (repeatable)",
     )
-    group.add_argument("--ignore-eos", action="store_true", help="go on behind the model's end")
     group.add_argument(
-        "--sampling-seed", type=int, metavar="NUMBER", help="the same seed draws the same answer"
+        "--ignore-eos", action="store_true", help="continue after the model's end token"
+    )
+    group.add_argument(
+        "--sampling-seed", type=int, metavar="NUMBER", help="the same seed gives the same answer"
     )
 
 
 def sampling_of(arguments: argparse.Namespace, recommended: SamplingParams) -> SamplingParams:
-    """The model's own recommendation with what was asked for put over it."""
+    """Combine the model's recommendation with the flags that were given."""
     from dataclasses import replace
 
     from octavo.core.sampling_params import RequestOutputKind

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 from octavo.cli.engine_options import add_engine_options, add_model, engine_options, model_of
 from octavo.cli.output import size, table
 from octavo.cli.parsing import Parser
-from octavo.cli.server_options import add_server_options, server_config
+from octavo.cli.server_options import add_server_options, server_settings
 
 if TYPE_CHECKING:
     from octavo.api.async_llm import AsyncLLM
     from octavo.engine_arguments import EngineArguments
     from octavo.loader import Source
     from octavo.server.lifecycle import Lifecycle
-    from octavo.server.settings import ServerConfig
+    from octavo.server.settings import ServerSettings
     from octavo.wire.facts import EngineFacts
 
 _LEVELS = {"trace": "DEBUG", "critical": "CRITICAL", "error": "ERROR", "warning": "WARNING"}
@@ -58,19 +58,23 @@ def run(arguments: argparse.Namespace) -> int:
     start = StartUp(time.monotonic() - (process_age() or 0.0))
     from octavo.engine_arguments import read_arguments
     from octavo.loader.source import resolve
+    from octavo.server.http.middleware import load_middlewares
     from octavo.server.http.sockets import check_addresses
 
-    config = server_config(arguments)
+    config = server_settings(arguments)
     asked = read_arguments(model_of(arguments), engine_options(arguments))
     check_addresses(config)
-    source = resolve(asked.model)  # here, where progress is seen and errors are the user's to read
-    if asked.tokenizer is not None:
-        source = _tokenizer_source(asked.tokenizer)
+    load_middlewares(config.middleware)
+    # The tokenizer first: a wrong name must not wait for the download of the model.
+    tokenizer = None if asked.tokenizer is None else _tokenizer_source(asked.tokenizer)
+    # Resolved in this process, where the user sees the progress and the errors.
+    model = resolve(asked.model)
+    source = tokenizer or model
     start.lap("start Python, find the model")
     llm = _load(asked, arguments.engine, source, engine_options(arguments))
     try:
         start.add_engine(llm.facts)
-        return _serve(config, llm, asked, source, start)
+        return _serve(config, llm, start)
     finally:
         llm.close()
 
@@ -104,22 +108,14 @@ def _load(
         with ThreadPoolExecutor(1) as pool:
             reading = pool.submit(load_tokenizer, tokenizer)
             client.start()
-        return AsyncLLM.over(client, asked, reading.result())
+        return AsyncLLM.over(client, asked, reading.result(), tokenizer)
     except BaseException:
         client.close()
         raise
 
 
-def _serve(
-    config: ServerConfig, llm: AsyncLLM, asked: EngineArguments, source: Source, start: StartUp
-) -> int:
+def _serve(config: ServerSettings, llm: AsyncLLM, start: StartUp) -> int:
     from octavo.server import lifecycle
-    from octavo.server.adapter import LLMEngine
-
-    tokenizer = source.weights[0] if source.is_gguf else source.directory
-
-    async def start_engine() -> LLMEngine:
-        return await LLMEngine.over(llm, max_logprobs=asked.max_logprobs, tokenizer=tokenizer)
 
     def say_ready(life: Lifecycle) -> None:
         start.lap("open the door")
@@ -127,7 +123,7 @@ def _serve(
         sys.stdout.write(f"{text}\n{start.text()}\n{_memory_text(llm.facts)}")
         sys.stdout.flush()
 
-    return lifecycle.run(config, start_engine, say_ready)
+    return lifecycle.run(config, llm, say_ready)
 
 
 class StartUp:

@@ -1,4 +1,4 @@
-"""The flags of the server: one for every field of ServerConfig, named as vLLM's where it has any.
+"""The flags of the server: one for every field of ServerSettings, named as vLLM's where it has any.
 
 vLLM's flags that mean nothing here are taken with a line of reason; those that ask for what there
 is not are refused with one.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from octavo.cli.parsing import Parser, UsageError, byte_count, seconds, token_count
 
 if TYPE_CHECKING:
-    from octavo.server.settings import ServerConfig
+    from octavo.server.settings import ServerSettings
 
 log = logging.getLogger("octavo.cli")
 
@@ -67,7 +67,7 @@ _TIMES: tuple[_Row, ...] = (
     ),
     ("template_seconds", seconds, "SECONDS", "for a chat template to be rendered"),
     ("tokenize_seconds", seconds, "SECONDS", "for a text to be tokenised"),
-    ("num_preparers", int, "COUNT", "processes that do so for large texts"),
+    ("prompt_workers", int, "COUNT", "processes that render and tokenise prompts"),
 )
 _GROUPS = {
     "network": _NETWORK,
@@ -104,13 +104,12 @@ _REFUSED = {
     "ssl-certfile": "there is no TLS; put a reverse proxy in front",
     "ssl-ca-certs": "there is no TLS; put a reverse proxy in front",
     "shutdown-timeout": "--drain-seconds says how long running requests may finish",
-    "otlp-traces-endpoint": "traces are not sent; /metrics and explain tell where time went",
+    "otlp-traces-endpoint": "install OpenTelemetry's ASGI middleware with --middleware",
     "hf-token": "other users could see it in the list of processes; set HF_TOKEN",
     "uds": "it listens on TCP; --admin-socket is a unix socket for operators",
     "config": "options are given on the command line",
     "default-chat-template-kwargs": "send chat_template_kwargs with the request",
     "root-path": "routes begin at /; let the reverse proxy take the prefix away",
-    "middleware": "no code is loaded by name",
     "lora-modules": "there are no adapters yet",
     "tool-call-parser": "tool calls are not parsed yet",
     "enable-auto-tool-choice!": "tool calls are not parsed yet",
@@ -121,9 +120,9 @@ _REFUSED = {
 
 def add_server_options(parser: Parser) -> None:
     """Flags by what they are about."""
-    from octavo.server.settings import ServerConfig
+    from octavo.server.settings import ServerSettings
 
-    defaults = {field.name: field.default for field in fields(ServerConfig)}
+    defaults = {field.name: field.default for field in fields(ServerSettings)}
     for title, rows in _GROUPS.items():
         group = parser.add_argument_group(title)
         for name, kind, metavar, text in rows:
@@ -167,6 +166,13 @@ def _add_special(title: str, group: argparse._ArgumentGroup) -> None:
                     metavar=what.upper(),
                     help=text,
                 )
+            group.add_argument(
+                "--middleware",
+                action="append",
+                metavar="MODULE:FACTORY",
+                help="an ASGI middleware, made by factory(application); give it again for more, "
+                "the last of which is the outermost",
+            )
         case "dialect":
             group.add_argument(
                 "--served-model-name",
@@ -195,10 +201,10 @@ def _add_foreign(parser: Parser, name: str) -> None:
     parser.add_argument(flag, dest=destination, default=None, help=argparse.SUPPRESS, **options)
 
 
-def server_config(arguments: argparse.Namespace) -> ServerConfig:
+def server_settings(arguments: argparse.Namespace) -> ServerSettings:
     """What was asked for, checked."""
     from octavo import env
-    from octavo.server.settings import ServerConfig, read_keys
+    from octavo.server.settings import ServerSettings, read_keys
 
     _settle_foreign(arguments)
     given = {name: getattr(arguments, name) for name, *_ in _ROWS}
@@ -221,11 +227,12 @@ def server_config(arguments: argparse.Namespace) -> ServerConfig:
         asked["chat_template"] = read_template(arguments.chat_template)
     if arguments.served_model_name is not None:
         asked["served_model_name"] = tuple(arguments.served_model_name)
-    return ServerConfig(
+    return ServerSettings(
         api_keys=tuple(dict.fromkeys((*typed, *keys))),
         allowed_hosts=_words(arguments.allowed_hosts),
         allowed_origins=_words(arguments.allowed_origins),
         enable_explain=arguments.enable_explain,
+        middleware=tuple(arguments.middleware or ()),
         **asked,
     )
 

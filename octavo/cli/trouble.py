@@ -1,4 +1,4 @@
-"""Says in words what went wrong: whose mistake it is, and what to do about it."""
+"""Error messages for the terminal: what went wrong, and what to do about it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _MISSING = {
     "uvicorn": "the server needs uvicorn, which is not installed; pip install octavo",
 }
 
-_THEIRS = ("ServerConfigError", "EngineStartError", "TokenizerError")
+_THEIRS = ("ServerSettingsError", "EngineStartError", "TokenizerError")
 
 
 def explain(error: Exception, spellings: Mapping[str, str] | None = None) -> str:
-    """One line or a few for the person at the terminal; `spellings`: see `as_flags`."""
+    """Return the message of an error; for `spellings` see `as_flags`."""
     match error:
         case ModuleNotFoundError(name=str(name)) if not name.startswith("octavo"):
             package = name.partition(".")[0]
@@ -25,19 +25,19 @@ def explain(error: Exception, spellings: Mapping[str, str] | None = None) -> str
             )
         case MemoryError():
             return (
-                "there is not enough memory; `octavo fit MODEL` tells how much it takes, and "
-                "--max-model-len or --kv-cache-memory-bytes make it less"
+                "there is not enough memory; `octavo fit MODEL` computes how much is needed, and "
+                "--max-model-len or --kv-cache-memory-bytes reduce it"
             )
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror.lower()}"
     if is_theirs(error):
         return as_flags(str(error), _of_request(error, spellings or {}))
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return f"{what}\nThis is a defect of Octavo's. --debug shows where it is; please report it."
+    return f"{what}\nThis is a bug in Octavo. --debug shows the traceback; please report it."
 
 
 def _of_request(error: Exception, spellings: Mapping[str, str]) -> Mapping[str, str]:
-    """An engine has a seed, too, and its flag is not the one that a request's is typed by."""
+    """Replace the flag of `seed` if the error is about a request's seed, not the engine's."""
     from octavo.core.sampling_params import RequestError
 
     if isinstance(error, RequestError) and "sampling_seed" in spellings:
@@ -46,20 +46,20 @@ def _of_request(error: Exception, spellings: Mapping[str, str]) -> Mapping[str, 
 
 
 def is_theirs(error: Exception) -> bool:
-    """Whether the message is for the person who typed the command."""
+    """Return whether the message is written for the user of the command line."""
     from octavo.core.config import ConfigError
     from octavo.core.sampling_params import RequestError
     from octavo.loader.errors import CheckpointError
 
     if isinstance(error, ConfigError | RequestError | CheckpointError | OSError):
         return True
-    # Of parts that must not be imported for this.
+    # Modules that must not be imported for this check.
     name = type(error).__name__
     return type(error).__module__.startswith("octavo.") and name in _THEIRS
 
 
 def as_flags(message: str, spellings: Mapping[str, str] | None = None) -> str:
-    """The message with settings' names as they are typed: `max_model_len` → `--max-model-len`.
+    """Replace the names of settings by their flags: `max_model_len` → `--max-model-len`.
 
     `spellings` has the command's own; a setting that it does not have is a flag of another.
     """
@@ -71,7 +71,7 @@ def _settings() -> list[str]:
     from dataclasses import fields
 
     from octavo.engine_arguments import FIXED, INERT, EngineArguments
-    from octavo.server.settings import ServerConfig
+    from octavo.server.settings import ServerSettings
 
-    own = [field.name for kind in (EngineArguments, ServerConfig) for field in fields(kind)]
+    own = [field.name for kind in (EngineArguments, ServerSettings) for field in fields(kind)]
     return [name for name in (*own, *INERT, *FIXED) if name != "model"]

@@ -1,4 +1,4 @@
-"""Prints the version."""
+"""The `version` command: Octavo's version."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from octavo.cli.parsing import Parser
 
 
 def add_arguments(parser: Parser) -> None:
-    """None of its own."""
+    """Add no arguments: the command has none."""
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Octavo's, and that of the Python it runs in."""
+    """Print the versions of Octavo and of Python."""
     version = version_of("octavo") or "(run from its sources)"
     sys.stdout.write(f"octavo {version} (Python {platform.python_version()})\n")
     return 0
 
 
 def version_of(package: str) -> str | None:
-    """The installed version; None if it is not installed."""
+    """Return the installed version of a package, or None."""
     from importlib import metadata
 
     try:

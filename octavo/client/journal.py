@@ -126,7 +126,7 @@ class Journal:
         if event.stats is not None and entry.lost_seconds:
             event.stats.first_token_at = entry.first_token_at
             event.stats.num_output_tokens = len(entry.emitted)
-            event.stats.held_seconds[RESTART] = entry.lost_seconds
+            event.stats.wait_seconds[RESTART] = entry.lost_seconds
         return event
 
     def lose_engine(self, now: float) -> None:

@@ -1,8 +1,9 @@
-"""The heart of the engine: which sequence computes which tokens next, and in which KV blocks.
+"""The scheduler of the engine: which sequence computes which tokens next, in which KV blocks.
 
-Pure standard-library Python and a pure function of (state, events, now): no clock, no
-randomness, no I/O, no threads. `tests/sim` drives it through thousands of hostile worlds a minute.
+The core is a pure function of (state, events, now) and imports only the standard library: no
+clock, no randomness, no I/O, no threads. `tests/sim` runs it through thousands of simulated
+worlds full of faults each minute.
 
 Reading order: config, sampling_params, request, sequence, plan, block_pool, kv_manager, limits,
-queue, door, flight, outcome, stats, roster, scheduler, engine, check.
+queue, admit, plan_draft, outcome, stats, lifecycle, scheduler, engine, check, snapshot.
 """

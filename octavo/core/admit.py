@@ -1,7 +1,7 @@
-"""What is turned away before it waits: requests that could never run, and requests too many.
+"""The bounds that a request must respect before it may wait: its own size, and the queue's.
 
-Every refusal names the numbers that do not fit together. Nothing that passed this door is ever
-dropped for its size later: that is half of the proof that everything finishes.
+Every rejection names both numbers. A request that is admitted here is never dropped for its size
+later: that is half of the proof that every request finishes (scheduler.py has the other half).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from octavo.core.queue import WaitingQueue
 from octavo.core.request import Request
 
 
-class Door:
-    """The bounds of one engine, put as questions about a request."""
+class AdmissionRules:
+    """The bounds of one engine, each checked in one place."""
 
     def __init__(
         self, config: CoreConfig, kv: KVManager, queue: WaitingQueue, limiters: Series[Limiter]
@@ -28,7 +28,7 @@ class Door:
         self._limiters = limiters
 
     def refusal(self, request: Request, max_total: int) -> str | None:
-        """Why this request could never run; None if it could."""
+        """Return why this request could never run, even alone; None if it could."""
         config = self._config
         num_prompt, num_emitted = len(request.prompt), len(request.emitted)
         if not num_prompt:
@@ -58,10 +58,10 @@ class Door:
         return None
 
     def overload(self, request: Request) -> str | None:
-        """Why this request cannot be taken into the queue now; None if it can.
+        """Return why the queue cannot take this request now; None if it can.
 
-        An empty queue takes a request of any length: what may run may also wait. And one that
-        was taken in before an engine died has its place, however many come back with it.
+        An empty queue takes a request of any length, since every request that can run must be
+        able to wait. A resumed request is always taken: it was admitted before its engine died.
         """
         config, queue = self._config, self._queue
         num_tokens = len(request.prompt) + len(request.emitted)

@@ -1,19 +1,21 @@
-"""Who holds which KV block: reference counts, the free list in order of reuse, the hash index.
+"""The pool of KV blocks: reference counts, the free list in order of reuse, the content index.
 
-A block is in exactly one of three states, and moves between them like this:
+A block is in exactly one of four states:
 
                     acquire / allocate                     release
     free, no label ───────────────────▶ referenced (ref>0) ─────────▶ free, at the FRONT
-                                          │  ▲                        (nobody can want it: next out)
+                                          │  ▲                        (not shareable: used first)
                                     label │  │ acquire
                                           ▼  │ (a hit)     release
                                         referenced, labelled ───────▶ free, labelled, at the BACK
-                                                                      (longest unused goes first)
+                                                                      (longest unused: used first)
 
-The free list is doubly linked through two plain lists of block numbers, so that taking a block
-out of its middle (a prefix hit) costs the same few operations as taking its head. A labelled
-block stays in the index while it is free; it leaves when it is handed out again. Block 0 is the
-null block: it stands in tables where there is nothing to read, and is never handed out.
+A label names the content of a block that is full and computed. The index finds blocks by label,
+also free ones; a block loses its label when it is allocated again.
+
+The free list is doubly linked through two plain lists of block numbers, so that a block is taken
+out of its middle (a prefix hit) as quickly as from its head. Block 0 is the null block: it fills
+tables where there is nothing to read, and is never allocated.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ NULL_BLOCK = 0
 
 
 class BlockPool:
-    """All KV blocks of one worker set."""
+    """The KV blocks of one engine, by number; the workers hold their content."""
 
     __slots__ = ("_index", "_next", "_previous", "labels", "num_blocks", "num_free", "ref_counts")
 
@@ -31,16 +33,16 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.num_free = num_blocks - 1
         self.ref_counts = [0] * num_blocks
-        # (group, digest) of a block whose content is known and final.
+        # (group, digest) of each block whose content is final.
         self.labels: list[tuple[int, bytes] | None] = [None] * num_blocks
         self._index: tuple[dict[bytes, int], ...] = tuple({} for _ in range(num_groups))
-        # A ring through block 0, which is never free itself: next of 0 is the head, previous of
-        # 0 the tail.
+        # A ring through block 0, which is never free itself: the next of 0 is the head, the
+        # previous of 0 is the tail.
         self._next = [*range(1, num_blocks), 0]
         self._previous = [num_blocks - 1, *range(num_blocks - 1)]
 
     def allocate(self, count: int) -> list[int] | None:
-        """Take `count` blocks from the front of the free list; None if there are not so many."""
+        """Take `count` blocks from the front of the free list; return None if there are too few."""
         if count > self.num_free:
             return None
         blocks = []
@@ -58,9 +60,9 @@ class BlockPool:
         return blocks
 
     def acquire(self, block: int) -> None:
-        """Hold a block once more; a free one leaves the free list."""
+        """Count another holder of a block; a free block leaves the free list."""
         if self.ref_counts[block] == 0:
-            assert self.labels[block] is not None, f"block {block} is free and has no content"
+            assert self.labels[block] is not None, f"block {block} is free and has no label"
             before, after = self._previous[block], self._next[block]
             self._next[before] = after
             self._previous[after] = before
@@ -68,9 +70,9 @@ class BlockPool:
         self.ref_counts[block] += 1
 
     def release(self, block: int) -> None:
-        """Hold a block once less; the last holder returns it to the free list."""
+        """Count one holder less; the last holder returns the block to the free list."""
         count = self.ref_counts[block] - 1
-        assert count >= 0, f"block {block} is released more often than held"
+        assert count >= 0, f"block {block} is released more often than acquired"
         self.ref_counts[block] = count
         if count:
             return
@@ -85,14 +87,14 @@ class BlockPool:
         self.num_free += 1
 
     def label(self, block: int, group: int, digest: bytes) -> None:
-        """Let later sequences find this block; the first block with a content keeps the name."""
-        assert self.ref_counts[block] > 0, f"block {block} is labelled while nobody holds it"
+        """Let later sequences find this block, unless another block has the same label."""
+        assert self.ref_counts[block] > 0, f"block {block} is labelled while it is free"
         if self.labels[block] is None and digest not in self._index[group]:
             self.labels[block] = (group, digest)
             self._index[group][digest] = block
 
     def unlabel(self, block: int) -> None:
-        """Let nobody find this block any more."""
+        """Remove a block's label, so that it is found no more."""
         label = self.labels[block]
         if label is not None:
             group, digest = label
@@ -100,25 +102,27 @@ class BlockPool:
             self.labels[block] = None
 
     def find(self, group: int, digest: bytes) -> int | None:
-        """The block with this content, if any."""
+        """Return the block with this label; None if there is none."""
         return self._index[group].get(digest)
 
     def clear_labels(self) -> None:
-        """Empty the index: no content is shared any more."""
+        """Remove all labels, so that no block is found any more."""
         for index in self._index:
             index.clear()
         self.labels = [None] * self.num_blocks
 
     def free_blocks(self) -> list[int]:
-        """The free list, next out first: for checks and tests."""
+        """Return the free list in order of reuse, for checks and tests."""
         blocks: list[int] = []
         block = self._next[NULL_BLOCK]
         while block != NULL_BLOCK and len(blocks) <= self.num_blocks:
-            assert self._next[self._previous[block]] == block, f"free list torn at block {block}"
+            assert self._next[self._previous[block]] == block, (
+                f"the free list is broken at block {block}"
+            )
             blocks.append(block)
             block = self._next[block]
         return blocks
 
     def indexed(self, group: int) -> dict[bytes, int]:
-        """The index of one group, to be read only: for checks and tests."""
+        """Return the index of one group, to be read only."""
         return self._index[group]

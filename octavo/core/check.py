@@ -1,8 +1,8 @@
-"""Every invariant of the core in one place, to be called at any moment between two verbs.
+"""Every invariant of the core in one place; it can be checked between any two verbs.
 
-Each check is a paragraph of the program's proof, stated as code. They read everything and write
-nothing, so a production engine may run them, when it is idle rather than between steps: long
-shared prefixes are compared token by token.
+Each check is a part of the proof of correctness, written as code. The checks read everything and
+write nothing, so a production engine may run them, but when it is idle rather than between steps:
+long shared prefixes are compared token by token.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from octavo.core.sequence import NO_SLOT, Sequence, Status
 
 
 class IntegrityError(AssertionError):
-    """The core's state contradicts itself: a defect in the program, never in a request."""
+    """A contradiction in the core's state: a defect of the program, never of a request."""
 
 
 def _distinct(numbers: Iterable[int]) -> bool:
@@ -46,11 +46,13 @@ def check_integrity(scheduler: Scheduler) -> None:
 
 
 def _check_places(scheduler: Scheduler) -> None:
-    """Every living sequence stands in exactly one place: running, queue or held aside."""
+    """Require that every living sequence is in exactly one place: running, waiting or following."""
     places = Counter(s.request_id for s in scheduler.running)
     places.update(s.request_id for s in scheduler.queue)
-    places.update(scheduler.queue.held.keys())
-    _require(places == Counter(scheduler.sequences.keys()), "lost or doubled: {}", places)
+    places.update(scheduler.queue.following.keys())
+    _require(
+        places == Counter(scheduler.sequences.keys()), "sequences lost or listed twice: {}", places
+    )
     for sequence in scheduler.running:
         _require(
             sequence.status is Status.RUNNING,
@@ -63,29 +65,35 @@ def _check_places(scheduler: Scheduler) -> None:
 
 
 def _check_slots(scheduler: Scheduler) -> None:
-    """A slot has one sequence or is free; slots to be announced as freed are free, named once."""
+    """Require that a slot has one sequence or is free, and that freed slots are announced once."""
+    lifecycle = scheduler.lifecycle
     taken = {s.slot: s for s in scheduler.running}
     _require(len(taken) == len(scheduler.running), "two sequences in one slot")
-    for slot, owner in enumerate(scheduler.slots):
+    for slot, owner in enumerate(lifecycle.slots):
         _require(owner is taken.get(slot), "slot {} and its sequence disagree", slot)
-    free = scheduler.free_slots
+    free = lifecycle.free_slots
     _require(_distinct(free), "a slot is free twice: {}", free)
-    _require(len(free) + len(taken) == len(scheduler.slots), "a slot is lost")
+    _require(len(free) + len(taken) == len(lifecycle.slots), "a slot is lost")
     _require(not any(slot in taken for slot in free), "a slot in use is free")
-    freed = scheduler.freed_slots
-    _require(not any(slot in taken for slot in freed), "slots in use are to be freed: {}", freed)
-    _require(_distinct(freed), "a slot is to be freed twice: {}", freed)
+    freed = lifecycle.freed_slots
+    _require(
+        not any(slot in taken for slot in freed), "slots in use are announced as freed: {}", freed
+    )
+    _require(_distinct(freed), "a slot is announced as freed twice: {}", freed)
 
 
 def _check_queue(scheduler: Scheduler) -> None:
-    """The queue is in order, its sums are right, and its sequences own nothing."""
+    """Require that the queue is in order, its sums are right, and its sequences own nothing."""
     queue = scheduler.queue
     for before, after in pairwise(queue):
         _require(before.order < after.order, "queue out of order at {}", after.request_id)
-    waiting = [*queue, *queue.held.values()]
+    waiting = [*queue, *queue.following.values()]
     num_tokens = sum(len(s.tokens) for s in waiting)
     _require(
-        queue.num_tokens == num_tokens, "queue says {} tokens, not {}", queue.num_tokens, num_tokens
+        queue.num_tokens == num_tokens,
+        "the queue counts {} tokens, not {}",
+        queue.num_tokens,
+        num_tokens,
     )
     for sequence in queue:
         _require(
@@ -94,39 +102,42 @@ def _check_queue(scheduler: Scheduler) -> None:
             sequence.request_id,
             sequence.status,
         )
-    led = {f.request_id: f for s in scheduler.running for _, f in s.followers}
-    for sequence in queue.held.values():
+    followers = {f.request_id: f for s in scheduler.running for _, f in s.followers}
+    for sequence in queue.following.values():
         _require(
-            sequence.status is Status.HELD,
-            "{} is held as {!r}",
+            sequence.status is Status.FOLLOWING,
+            "{} follows as {!r}",
             sequence.request_id,
             sequence.status,
         )
-        _require(led.get(sequence.request_id) is sequence, "{} follows nobody", sequence.request_id)
+        is_led = followers.get(sequence.request_id) is sequence
+        _require(is_led, "{} follows no running sequence", sequence.request_id)
     for sequence in waiting:
         owns = sequence.tables or sequence.num_capacity or sequence.slot != NO_SLOT
         moved = sequence.num_computed or sequence.num_planned or sequence.drafts
-        _require(not owns and not moved, "{} waits and owns something", sequence.request_id)
+        _require(
+            not owns and not moved, "{} waits and owns slots, blocks or chunks", sequence.request_id
+        )
         _require(
             sequence.num_expected == len(sequence.tokens),
-            "{} waits and expects tokens",
+            "{} waits and expects a sample",
             sequence.request_id,
         )
 
 
 def _check_counters(scheduler: Scheduler, sequence: Sequence) -> None:
-    """Between fact and plan lies exactly what is in flight."""
+    """Require that planned minus computed is exactly what is in flight."""
     planned = sampling = 0
-    for flight in scheduler.flights:
-        for index, owner in enumerate(flight.sequences):
+    for step in scheduler.in_flight:
+        for index, owner in enumerate(step.sequences):
             if owner is sequence:
-                planned += flight.plan.counts[index]
-                sampling += flight.plan.samples[index]
+                planned += step.plan.counts[index]
+                sampling += step.plan.samples[index]
     name, known = sequence.request_id, len(sequence.tokens)
     _require(sequence.num_computed >= 0, "{}: computed < 0", name)
     _require(
         sequence.num_planned == sequence.num_computed + planned,
-        "{}: planned {} is not computed {} and {} in flight",
+        "{}: planned {} is not computed {} plus {} in flight",
         name,
         sequence.num_planned,
         sequence.num_computed,
@@ -151,15 +162,17 @@ def _check_counters(scheduler: Scheduler, sequence: Sequence) -> None:
     _require(
         sequence.num_planned <= limit, "{}: planned {} past {}", name, sequence.num_planned, limit
     )
-    _require(known < sequence.max_total, "{}: {} tokens, and still running", name, known)
+    _require(known < sequence.max_total, "{}: still runs with {} tokens", name, known)
     _require(len(sequence.drafts) <= scheduler.config.max_drafts, "{}: too many drafts", name)
-    _require(not (sequence.drafts and sequence.in_flight), "{}: drafts behind a flight", name)
+    _require(
+        not (sequence.drafts and sequence.in_flight), "{}: drafts behind a step in flight", name
+    )
 
 
 def _check_tables(scheduler: Scheduler, sequence: Sequence) -> None:
-    """Tables of all groups are alike, long enough, hardly longer, and null only out of window."""
+    """Require tables of one length, just long enough, and null only out of the window."""
     kv, name = scheduler.kv, sequence.request_id
-    _require(len(sequence.tables) == len(kv.groups), "{}: a table a group", name)
+    _require(len(sequence.tables) == len(kv.groups), "{}: not one table for each group", name)
     num_blocks = len(sequence.tables[0])
     alike = all(len(table) == num_blocks for table in sequence.tables)
     _require(alike, "{}: tables of different lengths", name)
@@ -178,13 +191,13 @@ def _check_tables(scheduler: Scheduler, sequence: Sequence) -> None:
         first = group.first_needed(sequence.num_computed) // kv.block_size
         _require(NULL_BLOCK not in table[first:], "{}: null block in the window", name)
     full = sequence.num_computed // kv.block_size
-    _require(sequence.num_committed <= full, "{}: offered before computed", name)
+    _require(sequence.num_committed <= full, "{}: committed before computed", name)
     current = kv.config.prefix_caching and sequence.cache_epoch == kv.epoch
-    _require(not current or sequence.num_committed == full, "{}: computed, not offered", name)
+    _require(not current or sequence.num_committed == full, "{}: computed, but not committed", name)
 
 
 def _check_blocks(scheduler: Scheduler) -> None:
-    """A block is held as often as tables name it, and free just if none does."""
+    """Require that reference counts equal the entries in tables, and that all others are free."""
     pool = scheduler.kv.pool
     holders = Counter(
         block
@@ -198,21 +211,23 @@ def _check_blocks(scheduler: Scheduler) -> None:
         len(free) == pool.num_free, "{} free blocks listed, {} counted", len(free), pool.num_free
     )
     _require(_distinct(free), "a block is free twice")
-    _require(NULL_BLOCK not in holders and pool.ref_counts[NULL_BLOCK] == 0, "null block held")
+    _require(
+        NULL_BLOCK not in holders and pool.ref_counts[NULL_BLOCK] == 0, "the null block is in use"
+    )
     for block in range(1, pool.num_blocks):
         _require(
             pool.ref_counts[block] == holders[block],
-            "block {}: {} holds, {} holders",
+            "block {}: reference count {}, {} holders",
             block,
             pool.ref_counts[block],
             holders[block],
         )
-    _require(not any(block in holders for block in free), "a held block is free")
+    _require(not any(block in holders for block in free), "a block in use is free")
     _require(len(free) + len(holders) == pool.num_blocks - 1, "blocks are lost")
 
 
 def _check_sharing(scheduler: Scheduler) -> None:
-    """A block in two tables is full and computed, at one place, behind the same tokens."""
+    """Require that a shared block is full, computed, at one index, and after equal tokens."""
     kv = scheduler.kv
     seen: dict[int, tuple[Sequence, int, int]] = {}
     for sequence in scheduler.running:
@@ -224,23 +239,27 @@ def _check_sharing(scheduler: Scheduler) -> None:
                 if other == (sequence, group, index):
                     continue
                 end = (index + 1) * kv.block_size
-                _require(other[1:] == (group, index), "block {} at two places", block)
+                _require(other[1:] == (group, index), "block {} is at two places", block)
                 for holder in (sequence, other[0]):
-                    _require(end <= holder.num_computed, "shared block {} not computed", block)
+                    _require(
+                        end <= holder.num_computed,
+                        "block {} is shared before it is computed",
+                        block,
+                    )
                 _require(
                     sequence.tokens[:end] == other[0].tokens[:end],
-                    "block {} shared behind different tokens",
+                    "block {} is shared after different tokens",
                     block,
                 )
                 one, two = sequence.request, other[0].request
-                _require(one.lora == two.lora, "block {} shared between adapters", block)
+                _require(one.lora == two.lora, "block {} is shared between adapters", block)
                 _require(
-                    one.cache_scope == two.cache_scope, "block {} shared between scopes", block
+                    one.cache_scope == two.cache_scope, "block {} is shared between scopes", block
                 )
 
 
 def _check_index(scheduler: Scheduler) -> None:
-    """The index and the labels say the same, and a held block's label is its own digest."""
+    """Require that index and labels agree, and that a block's label is its own digest."""
     kv, pool = scheduler.kv, scheduler.kv.pool
     indexed = {
         block: (group, digest)
@@ -256,37 +275,41 @@ def _check_index(scheduler: Scheduler) -> None:
                 if label is not None:
                     _require(
                         index < sequence.num_computed // kv.block_size,
-                        "block {} offered before it is full",
+                        "block {} is cached before it is full",
                         block,
                     )
                     _require(
                         label == (group, sequence.digests[index]),
-                        "block {} offered as what it is not",
+                        "block {} is cached under another digest",
                         block,
                     )
     for digest, owner in kv.upcoming.items():
-        _require(owner.status is Status.RUNNING, "{} computes nothing", owner.request_id)
+        _require(
+            owner.status is Status.RUNNING,
+            "{} is announced to compute a block, but does not run",
+            owner.request_id,
+        )
         _require(
             digest in owner.digests[owner.num_committed :],
-            "{} computes another block",
+            "{} is announced to compute a block of another digest",
             owner.request_id,
         )
 
 
 def _check_plans(scheduler: Scheduler) -> None:
-    """Plans in flight are within every bound and follow each other."""
-    config, flights = scheduler.config, scheduler.flights
-    _require(len(flights) <= config.pipeline_depth, "{} plans in flight", len(flights))
-    for before, after in pairwise(flights):
+    """Require that plans in flight respect every bound and have consecutive numbers."""
+    config, in_flight = scheduler.config, scheduler.in_flight
+    _require(len(in_flight) <= config.pipeline_depth, "{} plans in flight", len(in_flight))
+    for before, after in pairwise(in_flight):
         _require(
             before.plan.step + 1 == after.plan.step,
-            "plans {} and {}",
+            "plan {} is followed by plan {}",
             before.plan.step,
             after.plan.step,
         )
-    for flight in flights:
-        plan = flight.plan
-        _require(_distinct(plan.slots), "step {}: a slot twice", plan.step)
+    for step in in_flight:
+        plan = step.plan
+        _require(_distinct(plan.slots), "step {}: a slot has two chunks", plan.step)
         _require(
             plan.num_tokens <= config.max_num_batched_tokens,
             "step {}: {} tokens",
@@ -297,7 +320,7 @@ def _check_plans(scheduler: Scheduler) -> None:
 
 
 def _check_adapters(scheduler: Scheduler) -> None:
-    """The adapter limiter knows exactly the adapters that run."""
+    """Require that the adapter limiter counts exactly the adapters that run."""
     running: dict[str, dict[str, None]] = {}
     for sequence in scheduler.running:
         if sequence.request.lora is not None:

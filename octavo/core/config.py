@@ -1,4 +1,4 @@
-"""The numbers the core works under, checked once, before anything is built from them."""
+"""The core's settings, checked once, when they are made."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ MAX_PRIORITY = 1_000_000
 
 
 class ConfigError(ValueError):
-    """A setting, or two settings together, that cannot work; the message says what to change."""
+    """A setting, or a combination of two, that cannot work; the message says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class KVGroup:
-    """Layers whose KV is kept alike; they share one block table a sequence.
+    """Layers that keep the same positions' KV, and share one block table for each sequence.
 
-    `window` is the number of most recent positions a query may read (itself included);
+    `window` is the number of most recent positions that a query may read (its own included);
     None means all of them.
     """
 
     window: int | None = None
 
     def first_needed(self, position: int) -> int:
-        """The oldest position that a query at `position` reads."""
+        """Return the oldest position that a query at `position` reads."""
         if self.window is None or position < self.window:
             return 0
         return position - self.window + 1
@@ -32,48 +32,48 @@ class KVGroup:
 
 @dataclass(frozen=True, slots=True)
 class CoreConfig:
-    """What the scheduler and the KV manager are built for."""
+    """The settings of the scheduler and the KV manager."""
 
-    num_blocks: int  # in the pool, the null block included
-    max_model_len: int  # positions a sequence may have
-    block_size: int = 16  # tokens a block
+    num_blocks: int  # blocks in the pool, the null block included
+    max_model_len: int  # tokens of a sequence, output included
+    block_size: int = 16  # tokens in a block
     groups: tuple[KVGroup, ...] = (KVGroup(),)
-    max_num_batched_tokens: int = 2048  # tokens a step
+    max_num_batched_tokens: int = 2048  # tokens in a step
     max_num_seqs: int = 256  # slots: sequences running at once
-    pipeline_depth: int = 1  # steps in flight; 1 is synchronous
+    pipeline_depth: int = 1  # steps in flight at once; 1 is synchronous
     prefix_caching: bool = True
     chunked_prefill: bool = True
-    long_prefill_tokens: int = 0  # cap on one chunk of a long prefill; 0: none
-    told_prompt_tokens: int = 0  # cap on a step's tokens of prompts with prompt_logprobs; 0: none
-    max_drafts: int = 0  # draft tokens a sequence may have verified in a step
-    policy: str = "fcfs"  # or "priority": the lower number first
-    ageing_seconds: float = 0.0  # waiting this long makes up for one step of priority; 0: never
-    max_num_waiting: int = 10_000  # requests not yet running
+    long_prefill_tokens: int = 0  # cap on the tokens of one chunk; 0: none
+    prompt_logprob_tokens: int = 0  # cap on a step's tokens with prompt_logprobs; 0: none
+    max_drafts: int = 0  # draft tokens of a sequence verified in one step
+    policy: str = "fcfs"  # or "priority": the lower number goes first
+    ageing_seconds: float = 0.0  # waiting so long gains one step of priority; 0: no ageing
+    max_num_waiting: int = 10_000  # requests in the queue
     max_waiting_tokens: int = 100_000_000  # their known tokens together
-    max_loras: int = 0  # different adapters running at once; 0: no adapters
-    watermark: float = 0.01  # share of the blocks kept free when a waiting sequence is admitted
+    max_loras: int = 0  # different adapters running at once; 0: adapters are refused
+    watermark: float = 0.01  # share of the blocks that an admission must leave free
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if value < least:
-                raise ConfigError(f"{name}={value} is below its least value, {least}")
+                raise ConfigError(f"{name}={value} must be at least {least}")
         if self.policy not in ("fcfs", "priority"):
             raise ConfigError(f"policy={self.policy!r} is unknown; choose 'fcfs' or 'priority'")
         if not 0.0 <= self.watermark < 1.0:
-            raise ConfigError(f"watermark={self.watermark} is not in [0, 1)")
+            raise ConfigError(f"watermark={self.watermark} must be at least 0 and below 1")
         if not (self.ageing_seconds >= 0.0 and math.isfinite(self.ageing_seconds)):
-            raise ConfigError(f"ageing_seconds={self.ageing_seconds} is negative or not finite")
+            raise ConfigError(f"ageing_seconds={self.ageing_seconds} must be finite and at least 0")
         if not self.groups:
-            raise ConfigError("groups is empty; a model keeps KV in at least one group")
+            raise ConfigError("groups is empty; name at least one KV group")
         for group in self.groups:
             if group.window is not None and group.window < 1:
-                raise ConfigError(f"window={group.window} of a KV group is below 1")
-        for name in ("long_prefill_tokens", "told_prompt_tokens"):
+                raise ConfigError(f"window={group.window} of a KV group must be at least 1")
+        for name in ("long_prefill_tokens", "prompt_logprob_tokens"):
             if getattr(self, name) and not self.chunked_prefill:
                 raise ConfigError(
                     f"{name}={getattr(self, name)} needs chunked_prefill=True: "
-                    "a prompt that may not be cut cannot be capped"
+                    "a prompt that is not cut into chunks cannot be capped"
                 )
 
 
@@ -85,7 +85,7 @@ _LEAST = {
     "max_num_seqs": 1,
     "pipeline_depth": 1,
     "long_prefill_tokens": 0,
-    "told_prompt_tokens": 0,
+    "prompt_logprob_tokens": 0,
     "max_drafts": 0,
     "max_num_waiting": 1,
     "max_waiting_tokens": 1,

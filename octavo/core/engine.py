@@ -1,12 +1,12 @@
-"""One engine: a scheduler, an executor, and the plans in flight between them.
+"""One engine: a scheduler, an executor, and the loop between them.
 
-`step` is the whole life of an engine:
+An engine does nothing but repeat `step`:
 
-    now → schedule → plan → executor.submit        as long as fewer than `pipeline_depth` fly
+    now → schedule → plan → executor.submit        if fewer than `pipeline_depth` are in flight
     executor.collect → result → apply → events
 
-With depth 2, plan N+1 is made while step N computes. The clock and the executor are arguments,
-so a test may put any world around it.
+With depth 2, plan N+1 is made while step N computes. The clock and the executor are arguments, so
+that a simulation can replace both.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from octavo.core.scheduler import Scheduler
 
 
 class Executor(Protocol):
-    """Carries plans to the workers and brings results back, both in order.
+    """The connection to the workers: plans go out and results come back, both in order.
 
-    Whatever goes wrong with all of a step is an exception, and the end of the engine; what goes
-    wrong with one sequence is in the result.
+    A failure of a whole step is an exception, which ends the engine. A failure of one sequence is
+    part of the result.
     """
 
     def submit(self, plan: StepPlan) -> None:
-        """Begin a step; it may still be running when this returns."""
+        """Start a step; it may still run when this method returns."""
 
     def collect(self, wait: bool) -> StepResult | None:
-        """The oldest step's result; None if it is not there yet, and not to be waited for."""
+        """Return the oldest step's result; None if it is not there yet and `wait` is false."""
 
 
 class EngineCore:
-    """Events in, events out, one step at a time."""
+    """An engine without a loop of its own: events in, events out, one step at a time."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class EngineCore:
         self._outbox: list[TokenEvent] = []
 
     def on_event(self, event: Event) -> None:
-        """Take a request or a command; what follows from it is in the next step's events."""
+        """Take a request or a command; its events are among those of the next step."""
         scheduler = self.scheduler
         match event:
             case Request():
@@ -82,18 +82,18 @@ class EngineCore:
                 assert_never(event)
 
     def step(self, wait: bool = True) -> list[TokenEvent]:
-        """Plan one step if another may fly, then take one result if there is one to be had.
+        """Plan a step if another may be in flight, then apply a result if one has arrived.
 
-        With `wait`, a result is waited for when nothing more can be planned before it.
+        With `wait`, wait for the result if nothing more can be planned without it.
         """
         scheduler = self.scheduler
         plan = None
-        if len(scheduler.flights) < scheduler.config.pipeline_depth:
+        if len(scheduler.in_flight) < scheduler.config.pipeline_depth:
             plan = scheduler.schedule(self._clock())
             if plan is not None:
                 self._executor.submit(plan)
-        if scheduler.flights:
-            full = len(scheduler.flights) >= scheduler.config.pipeline_depth
+        if scheduler.in_flight:
+            full = len(scheduler.in_flight) >= scheduler.config.pipeline_depth
             result = self._executor.collect(wait and (full or plan is None))
             if result is not None:
                 self._outbox.extend(scheduler.apply(result, self._clock()))
@@ -104,19 +104,18 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step could do anything, now or when a result comes back."""
+        """True if a step has anything to do, now or when a result arrives."""
         scheduler = self.scheduler
-        if scheduler.flights or self._outbox or scheduler.freed_slots:
+        if scheduler.in_flight or self._outbox or scheduler.lifecycle.freed_slots:
             return True
         return bool(scheduler.sequences) and not scheduler.paused
 
     @property
     def longest_tokens(self) -> int:
-        """Tokens one sequence can have, its output included: the model's length, or what the KV
-        pool holds."""
+        """The most tokens of one sequence, output included: the model's length or the pool's."""
         scheduler = self.scheduler
         num_blocks, lengths = scheduler.config.num_blocks - 1, range(scheduler.config.max_model_len)
-        # The last token's KV is never needed, so of n positions come n + 1 tokens.
+        # The last token's KV is never needed, so n positions suffice for n + 1 tokens.
         return bisect_right(lengths, num_blocks, key=scheduler.kv.peak_blocks)
 
     def _post(self, event: TokenEvent | None) -> None:

@@ -1,4 +1,4 @@
-"""Which blocks hold which sequence's KV: found, grown, offered to others, given back.
+"""The block tables of all sequences: found in the prefix cache, grown, committed, released.
 
 Sharing is by content. The content of a full block is named by a chain of keyed hashes,
 
@@ -6,18 +6,18 @@ Sharing is by content. The content of a full block is named by a chain of keyed 
     digest(-1)      = H_key(epoch, scope, adapter)
 
 so equal digests mean equal tokens from position 0 on, computed under equal conditions. The key
-is secret and random a process: a tenant cannot aim at another's blocks.
+is a random secret of each process: a tenant cannot construct the digest of another's blocks.
 
-Two things may never happen, and everything here is arranged round them:
+Two things must never happen:
 
-1. A block is offered before its KV is a fact. `commit` looks at num_computed alone, which only
-   results raise, never plans.
-2. A block that two tables hold is written. Only full blocks are shared; the partial block at the
-   end of a fork's prefix is copied at once, into the first block the fork gets of its own, since
-   its very next chunk writes there. So tables only ever grow at the end.
+1. A block enters the prefix cache before its KV is written. `commit` reads only num_computed,
+   which results raise and plans do not.
+2. A block in two tables is written to. Only full blocks are shared. The partial block at the end
+   of a fork's prefix is copied at once, into the fork's first own block, since its next chunk
+   writes there. So tables grow only at the end.
 
-Sliding windows: a table of a windowed group is as long as any other, but blocks that no coming
-query reads are given back and replaced by the null block.
+Sliding windows: the table of a windowed group is as long as the others, but blocks that no later
+query reads are released and replaced by the null block.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from octavo.core.block_pool import NULL_BLOCK, BlockPool
 from octavo.core.config import CoreConfig
 from octavo.core.sequence import Sequence, Status
 
-DIGEST_BYTES = 16  # 2^-64 chance of a collision among 2^32 blocks, and nobody can look for one
+DIGEST_BYTES = 16  # a collision among 2^32 blocks has a chance of 2^-64; the key hides the rest
 NEVER = 1 << 62  # more than any count of tokens or blocks
 
 
 class Prefix(NamedTuple):
-    """Leading tokens of a sequence whose KV exists already."""
+    """Leading tokens of a sequence whose KV exists already, and the blocks that hold it."""
 
     num_tokens: int
-    tables: tuple[list[int], ...]  # shared full blocks, a list a group, null where out of window
-    tails: tuple[int, ...] = ()  # a group: partial block to be copied behind them
-    source: Sequence | None = None  # who is computing yet more of the same prefix
-    target: int = 0  # … and has it once so many positions are computed
+    tables: tuple[list[int], ...]  # by group: shared full blocks, null where out of the window
+    tails: tuple[int, ...] = ()  # by group: the partial block to be copied after them
+    source: Sequence | None = None  # a sequence that computes more of the same prefix
+    target: int = 0  # … and has it when so many positions are computed
 
 
 class KVManager:
-    """Block tables of all sequences over one pool. Verbs: match, adopt, grow, commit, release."""
+    """The block tables over one pool. Verbs: match, adopt, grow, commit, release."""
 
     def __init__(self, config: CoreConfig, cache_key: bytes, pool: BlockPool | None = None) -> None:
         self.config = config
@@ -53,14 +53,14 @@ class KVManager:
         self.groups = config.groups
         self.pool = pool or BlockPool(config.num_blocks, len(config.groups))
         self.epoch = 0
-        self.upcoming: dict[bytes, Sequence] = {}  # digest → who is computing that block
+        self.upcoming: dict[bytes, Sequence] = {}  # digest → the sequence that computes that block
         self._cache_key = cache_key
         self._windowed = [i for i, group in enumerate(self.groups) if group.window is not None]
-        # Most tokens of one chunk. Chunks in flight need not be counted: for want of blocks a
-        # sequence that is alone waits until they are back, and its window has moved on.
+        # The most tokens of one chunk. Chunks in flight need not be counted: a sequence that is
+        # alone and lacks blocks waits for their results, and then its window has moved.
         ahead = min(config.max_num_batched_tokens, config.long_prefill_tokens or NEVER)
-        # A group: most blocks that one sequence ever holds. A window of w positions behind the
-        # first and `ahead` after it may begin in mid-block, hence the one more.
+        # By group, the most blocks that one sequence ever holds. The window before a chunk and
+        # the chunk itself may begin in the middle of a block, hence one more.
         self._most_blocks = [
             NEVER if group.window is None else self._blocks(group.window - 1 + ahead) + 1
             for group in self.groups
@@ -70,22 +70,22 @@ class KVManager:
         return -(-num_tokens // self.block_size)
 
     def peak_blocks(self, num_positions: int) -> int:
-        """Most blocks one sequence holds at once on its way to `num_positions`."""
+        """Return the most blocks that a sequence of `num_positions` holds at once."""
         blocks = self._blocks(num_positions)
         return sum(min(blocks, most) for most in self._most_blocks)
 
     # match
 
     def match(self, sequence: Sequence, parent: Sequence | None = None) -> Prefix:
-        """The longest prefix to be had: from the cache, or from the sequence it is a fork of.
+        """Return the longest prefix in the cache, or in the sequence that this one is a fork of.
 
-        At least one token is always left to compute, for its logits.
+        It never covers the last token, which must be computed for its logits.
         """
         if sequence.cache_epoch != self.epoch:
             sequence.digests.clear()
             sequence.cache_epoch = self.epoch
         if not sequence.request.reads_cache:
-            return self._nothing()
+            return self._empty_prefix()
         prefix = self._match_cache(sequence)
         if parent is not None:
             forked = self._match_parent(sequence, parent)
@@ -93,12 +93,12 @@ class KVManager:
                 return forked
         return prefix
 
-    def _nothing(self) -> Prefix:
+    def _empty_prefix(self) -> Prefix:
         return Prefix(0, tuple([] for _ in self.groups))
 
     def _match_cache(self, sequence: Sequence) -> Prefix:
         if not self.config.prefix_caching:
-            return self._nothing()
+            return self._empty_prefix()
         limit = (len(sequence.tokens) - 1) // self.block_size
         digests = self._digests(sequence, limit)
         if self._windowed:
@@ -130,8 +130,8 @@ class KVManager:
         return hits
 
     def _match_windowed(self, digests: list[bytes]) -> tuple[list[int], ...]:
-        """Most leading blocks such that every group has all that the next query reads of them."""
-        # A group without a window reads everything: behind its first miss there is nothing to find.
+        """Return the longest tables whose blocks in the next query's window are all cached."""
+        # A group without a window reads everything, so its first miss ends the prefix.
         for group in range(len(self.groups)):
             if group not in self._windowed:
                 digests = digests[: len(self._leading_hits(group, digests))]
@@ -139,7 +139,7 @@ class KVManager:
         for group in range(len(self.groups)):
             find = self.pool.indexed(group).get
             hits.append([find(digest, NULL_BLOCK) for digest in digests])
-        # From the longest on: a miss inside a window leaves only what lies before it.
+        # Begin with the longest: a miss in a window leaves only the blocks before it.
         length = len(digests)
         while length:
             firsts = self._first_blocks(length * self.block_size)
@@ -159,7 +159,7 @@ class KVManager:
         )
 
     def _first_blocks(self, position: int) -> list[int]:
-        """A group: the first block that a query at `position` reads."""
+        """Return, by group, the first block that a query at `position` reads."""
         return [group.first_needed(position) // self.block_size for group in self.groups]
 
     def _match_parent(self, sequence: Sequence, parent: Sequence) -> Prefix | None:
@@ -175,7 +175,7 @@ class KVManager:
         tables, tails = [], []
         for table, first in zip(parent.tables, self._first_blocks(num_tokens), strict=True):
             if NULL_BLOCK in table[first:num_held]:
-                return None  # the parent is past it, and its window with it
+                return None  # the parent's window has moved past it
             tables.append([NULL_BLOCK] * min(first, num_blocks) + table[first:num_blocks])
             if remainder:
                 tails.append(table[num_blocks])
@@ -187,9 +187,9 @@ class KVManager:
     # grow
 
     def fits(self, sequence: Sequence, prefix: Prefix, spare: int) -> bool:
-        """Whether all known tokens could be computed now, with `spare` blocks left over.
+        """Return whether all known tokens could be computed now with `spare` blocks left over.
 
-        What it takes is noted with the sequence, so that it need not be worked out in each step.
+        Store the number needed in the sequence, so that later steps need not match it again.
         """
         blocks = self._blocks(len(sequence.tokens))
         needed = spare
@@ -201,20 +201,20 @@ class KVManager:
         sequence.num_free_needed = needed
         return needed <= self.pool.num_free
 
-    def owed(self, sequence: Sequence) -> int:
-        """Blocks that a running sequence still lacks for the tokens it knows."""
+    def lacking_blocks(self, sequence: Sequence) -> int:
+        """Return how many blocks a running sequence still lacks for its known tokens."""
         lacking = self._blocks(len(sequence.tokens)) - len(sequence.tables[0])
         return sum(min(lacking, most) for most in self._most_blocks)
 
     def adopt(
         self, sequence: Sequence, prefix: Prefix, end: int
     ) -> tuple[tuple[int, int], ...] | None:
-        """Begin a sequence's tables with a prefix and grow them to `end`: the copies to make.
+        """Start a sequence's tables with a prefix, grow them to `end`, and return blocks to copy.
 
-        None, and nothing changed, if there are too few blocks.
+        Return None and change nothing if there are too few blocks.
         """
         held = [block for table in prefix.tables for block in table if block != NULL_BLOCK]
-        held.extend(prefix.tails)  # for as long as the copy's destination is being found
+        held.extend(prefix.tails)  # until the destination of the copy is allocated
         for block in held:
             self.pool.acquire(block)
         num_shared = len(prefix.tables[0])
@@ -243,9 +243,9 @@ class KVManager:
         )
 
     def grow(self, sequence: Sequence, end: int) -> tuple[tuple[int, ...], ...] | None:
-        """Make the tables cover positions before `end`: the new blocks, a tuple a group.
+        """Grow the tables to cover the positions before `end`; return the new blocks by group.
 
-        None, and the tables unchanged, if there are too few.
+        Return None and leave the tables as they are if there are too few blocks.
         """
         for group in self._windowed:
             self._drop_out_of_window(sequence, group)
@@ -264,7 +264,7 @@ class KVManager:
         return tuple(added)
 
     def _drop_out_of_window(self, sequence: Sequence, group: int) -> None:
-        """Give back blocks that no query from num_computed on reads, in flight or to come."""
+        """Release the blocks that no query from num_computed on reads, in flight or later."""
         first = self.groups[group].first_needed(sequence.num_computed) // self.block_size
         table = sequence.tables[group]
         for index in range(sequence.first_block[group], first):
@@ -276,8 +276,8 @@ class KVManager:
     # commit
 
     def commit(self, sequence: Sequence) -> None:
-        """Offer the blocks that results have filled since the last time."""
-        if sequence.cache_epoch != self.epoch:  # computed under conditions that no longer hold
+        """Put the blocks that were filled since the last call into the prefix cache."""
+        if sequence.cache_epoch != self.epoch:  # computed before a reset
             sequence.commit_at = NEVER
             return
         num_full = sequence.num_computed // self.block_size
@@ -295,10 +295,10 @@ class KVManager:
     # release
 
     def release(self, sequence: Sequence, forget: bool = False) -> None:
-        """Give back all blocks, the last first, so that of a cached prefix the tail goes first.
+        """Release all blocks, the last first, so that a cached prefix loses its tail first.
 
-        With `forget`, their content is not to be trusted: whatever the sequence has offered
-        leaves the cache, those blocks too that its window has left behind.
+        With `forget`, remove everything that the sequence has committed from the prefix cache,
+        since its content may be wrong: the blocks that its window has passed too.
         """
         for digest in sequence.digests[sequence.num_committed :]:
             if self.upcoming.get(digest) is sequence:
@@ -319,13 +319,13 @@ class KVManager:
         sequence.commit_at = NEVER
 
     def reset_cache(self) -> None:
-        """Share nothing that was computed before now."""
+        """Clear the prefix cache, and keep blocks that are being computed now out of it."""
         self.epoch += 1
         self.pool.clear_labels()
         self.upcoming.clear()
 
     def _digests(self, sequence: Sequence, count: int) -> list[bytes]:
-        """Chain hashes of the first `count` full blocks; known ones are kept with the sequence."""
+        """Return the sequence's chain of digests, extended to at least `count` full blocks."""
         digests = sequence.digests
         begin = len(digests)
         if begin < count:
@@ -341,7 +341,7 @@ class KVManager:
         return digests
 
     def _root(self, sequence: Sequence) -> bytes:
-        """What the chain starts from: conditions under which KV may be shared at all."""
+        """Return the start of the chain: a hash of the conditions for sharing KV at all."""
         request = sequence.request
         scope = request.cache_scope.encode("utf-8", "surrogatepass")
         adapter = (
@@ -352,7 +352,7 @@ class KVManager:
 
 
 def _common_length(one: array[int], other: array[int]) -> int:
-    """How many leading tokens two sequences share."""
+    """Return how many leading tokens two sequences share."""
     low, high = 0, min(len(one), len(other))
     if one[:high] == other[:high]:
         return high

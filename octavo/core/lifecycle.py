@@ -1,97 +1,106 @@
-"""Where each living sequence is, and what it takes to move it from one place to another.
+"""The places of all living sequences, and every move from one place to another.
 
-                   _wait              _begin                     _end
-    (added) ─────────────▶ waiting ─────────────▶ running ─────────────▶ (finished)
-                            │  ▲  ▲                 │  │
-                    _follow │  │  └─────────────────┘  │ leads its followers, and lets
-                            ▼  │ _lead_on   (preempted) │ them go when it leaves
-                            held ◀─────────────────────┘
+               enqueue            start                      finish
+    (added) ───────────▶ waiting ──────────▶ running ───────────────────▶ (finished)
+                          │  ▲ ▲               │  │
+                   follow │  │ └───────────────┘  │ releases its followers when they can
+                          ▼  │      preempt       │ use its prefix, or when it leaves
+                       following ◀────────────────┘
 
-A sequence is in one of these places and in one list. Only a running one owns anything: a slot,
-blocks, chunks in flight, an adapter's place. `_vacate` takes all of it back, in one place, so
-that nothing can be forgotten on one of the ways out (end, abort, failure, preemption).
+A sequence is in exactly one of these places, and in the list that belongs to it. Only a running
+sequence owns anything: a slot, blocks, chunks in flight, a share of what a limiter counts.
+`_vacate` takes all of it back, so that no way out (end, abort, failure, preemption) can miss
+a part.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections import deque
+from collections.abc import Sequence as Series
 
-from octavo.core import stats as why
-from octavo.core.block_pool import BlockPool
 from octavo.core.config import CoreConfig
-from octavo.core.kv_manager import KVManager
-from octavo.core.limits import limiters_for
+from octavo.core.kv_manager import KVManager, Prefix
+from octavo.core.limits import Limiter
 from octavo.core.outcome import Outcome
 from octavo.core.plan import NewSlot
 from octavo.core.plan_draft import InFlight
 from octavo.core.queue import WaitingQueue
 from octavo.core.request import TokenEvent
 from octavo.core.sequence import Sequence, Status
-from octavo.core.stats import EngineStats, HoldClock
+from octavo.core.stats import PREFIX, EngineStats, WaitClock
 
 
-class Roster:
-    """All sequences that live."""
+class Lifecycle:
+    """The living sequences of one engine, their slots, and the plans in flight."""
 
-    def __init__(self, config: CoreConfig, cache_key: bytes, pool: BlockPool | None = None) -> None:
-        self.config = config
-        self.kv = KVManager(config, cache_key, pool)
-        self.limiters = limiters_for(config)
-        self.sequences: dict[str, Sequence] = {}  # all, by request
+    def __init__(
+        self, config: CoreConfig, kv: KVManager, limiters: Series[Limiter], stats: EngineStats
+    ) -> None:
+        self._kv = kv
+        self._limiters = limiters
+        self._stats = stats
+        self.sequences: dict[str, Sequence] = {}  # all that live, by request id
         self.queue = WaitingQueue()
         self.running: list[Sequence] = []  # sorted by order
         self.slots: list[Sequence | None] = [None] * config.max_num_seqs
         self.free_slots = [*range(config.max_num_seqs - 1, -1, -1)]
-        self.freed_slots: list[int] = []  # those the workers have not been told to forget
-        self.flights: deque[InFlight] = deque()  # oldest first
-        self.stats = EngineStats()
-        self.hold_clock = HoldClock()
+        self.freed_slots: list[int] = []  # to be announced to the workers in the next plan
+        self.in_flight: deque[InFlight] = deque()  # oldest first
+        self.wait_clock = WaitClock()
 
-    def _parent(self, sequence: Sequence) -> Sequence | None:
+    def parent_of(self, sequence: Sequence) -> Sequence | None:
+        """Return the living sequence that this one is a fork of, if there is one."""
         parent_id = sequence.request.parent_id
         return None if parent_id is None else self.sequences.get(parent_id)
 
-    def _wait(self, sequence: Sequence, now: float) -> None:
-        self.hold_clock.advance(now)
-        sequence.hold_reading = self.hold_clock.read()
+    # waiting
+
+    def enqueue(self, sequence: Sequence, now: float) -> None:
+        """Put a sequence into the queue, at the place that its order gives it."""
+        self.wait_clock.advance(now)
+        sequence.wait_reading = self.wait_clock.read()
         self.queue.add(sequence)
 
-    def _follow(self, sequence: Sequence, source: Sequence, target: int, now: float) -> None:
-        """Stand aside until `source` has computed the prefix both share."""
-        self.hold_clock.since(sequence.hold_reading, sequence.stats.held_seconds)
-        sequence.held_since = now
-        source.followers.append((target, sequence))
+    def follow(self, index: int, prefix: Prefix, now: float) -> None:
+        """Take a sequence out of the queue until `prefix.source` has computed what both share."""
+        assert prefix.source is not None
+        sequence = self.queue.set_aside(index)
+        self.wait_clock.add_since(sequence.wait_reading, sequence.stats.wait_seconds)
+        sequence.following_since = now
+        prefix.source.followers.append((prefix.target, sequence))
 
-    def _lead_on(self, source: Sequence, now: float) -> None:
-        """Send followers back to the queue that this sequence has, or no longer can have, led."""
-        waiting = []
+    def release_followers(self, source: Sequence, now: float) -> None:
+        """Return followers to the queue if their prefix is computed, or never will be."""
+        remaining = []
         for target, follower in source.followers:
-            if follower.status is not Status.HELD:
+            if follower.status is not Status.FOLLOWING:
                 continue  # aborted
             if source.catching_up and source.num_computed < target:
-                waiting.append((target, follower))
+                remaining.append((target, follower))
                 continue
             _count_following(follower, now)
-            self.queue.unhold(follower)
-            self.hold_clock.advance(now)
-            follower.hold_reading = self.hold_clock.read()
-        source.followers = waiting
+            self.queue.put_back(follower)
+            self.wait_clock.advance(now)
+            follower.wait_reading = self.wait_clock.read()
+        source.followers = remaining
 
-    def _begin(self, sequence: Sequence, num_cached: int, now: float) -> NewSlot:
-        """Give an admitted sequence its slot and its place among the running: its whole state."""
+    # running
+
+    def start(self, sequence: Sequence, num_cached: int, now: float) -> NewSlot:
+        """Give an admitted sequence a slot, and return its whole state for the workers."""
         sequence.status = Status.RUNNING
         sequence.slot = self.free_slots.pop()
         self.slots[sequence.slot] = sequence
         insort(self.running, sequence, key=order_of)
         stats = sequence.stats
-        self.hold_clock.since(sequence.hold_reading, stats.held_seconds)
+        self.wait_clock.add_since(sequence.wait_reading, stats.wait_seconds)
         if stats.first_planned_at is None:
             stats.first_planned_at = now
             stats.num_cached_tokens = num_cached
         else:
             stats.num_recached_tokens += num_cached
-        self.stats.num_cached_tokens += num_cached
+        self._stats.num_cached_tokens += num_cached
         return NewSlot(
             slot=sequence.slot,
             request_id=sequence.request_id,
@@ -103,20 +112,50 @@ class Roster:
             stop_ids=tuple(sorted(sequence.stop_ids)),
         )
 
+    def preempt_last(self, now: float) -> Sequence:
+        """Return the last running sequence to the queue; it will compute its KV again."""
+        victim = self.running.pop()
+        victim.stats.num_preemptions += 1
+        victim.stats.num_lost_tokens += victim.num_computed
+        self._stats.num_preemptions += 1
+        self._vacate(victim, now)
+        victim.rewind()
+        self.enqueue(victim, now)
+        return victim
+
+    def take_freed_slots(self) -> tuple[int, ...]:
+        """Return the slots that the next plan must announce as freed, each of them once."""
+        freed = tuple(self.freed_slots)
+        self.freed_slots = []
+        return freed
+
     def _vacate(self, sequence: Sequence, now: float, forget: bool = False) -> None:
-        """Take back all that a running sequence has; it is out of `running` or will be."""
-        self.kv.release(sequence, forget)
+        """Take back everything that a running sequence owns; `running` is the caller's to update.
+
+        With `forget`, the content of its blocks leaves the prefix cache too.
+        """
+        self._kv.release(sequence, forget)
         self.slots[sequence.slot] = None
         self.free_slots.append(sequence.slot)
         self.freed_slots.append(sequence.slot)
-        for flight in self.flights:
-            flight.strike(sequence)
-        for limiter in self.limiters:
+        for step in self.in_flight:
+            step.drop(sequence)
+        for limiter in self._limiters:
             limiter.leave(sequence)
-        sequence.catching_up = False  # leads nobody any further
-        self._lead_on(sequence, now)
+        sequence.catching_up = False  # its followers wait for nothing any more
+        self.release_followers(sequence, now)
 
-    def _end(
+    # the end
+
+    def abort(self, sequence: Sequence, now: float) -> TokenEvent:
+        """End a sequence at once, in whatever place it is."""
+        if sequence.status is Status.RUNNING:
+            self.running.remove(sequence)
+        else:
+            self.queue.remove(sequence)
+        return self.finish(sequence, Outcome((), "abort"), now)
+
+    def finish(
         self,
         sequence: Sequence,
         outcome: Outcome,
@@ -126,13 +165,16 @@ class Roster:
         payload: object | None = None,
         message: str | None = None,
     ) -> TokenEvent:
-        """The last event of a request; whoever calls has seen to the list it stood in."""
+        """End a sequence and return its last event; its list is the caller's to update.
+
+        `apply` ends many sequences in one step, and removes them from `running` all at once.
+        """
         assert outcome.reason is not None
         if sequence.status is Status.RUNNING:
             self._vacate(sequence, now, forget=outcome.reason == "error")
         elif sequence.status is Status.WAITING:
-            self.hold_clock.advance(now)
-            self.hold_clock.since(sequence.hold_reading, sequence.stats.held_seconds)
+            self.wait_clock.advance(now)
+            self.wait_clock.add_since(sequence.wait_reading, sequence.stats.wait_seconds)
         else:
             _count_following(sequence, now)
         sequence.status = Status.FINISHED
@@ -141,9 +183,9 @@ class Roster:
         stats = sequence.stats
         stats.finished_at = now
         stats.num_output_tokens = num_output
-        num_given = num_output - len(sequence.request.emitted)
-        stats.num_decode_steps = num_given - stats.num_accepted_drafts - stats.num_prefills
-        self.stats.add_finish(outcome.reason)
+        num_sampled = num_output - len(sequence.request.emitted)
+        stats.num_decode_steps = num_sampled - stats.num_accepted_drafts - stats.num_prefills
+        self._stats.add_finish(outcome.reason)
         return TokenEvent(
             sequence.request_id,
             num_output if position is None else position,
@@ -155,14 +197,18 @@ class Roster:
             stats,
         )
 
+    def remove_finished(self) -> None:
+        """Remove from `running` every sequence that `finish` has ended."""
+        self.running[:] = [each for each in self.running if each.status is Status.RUNNING]
+
 
 def _count_following(sequence: Sequence, now: float) -> None:
-    """Add the time for which a held sequence has followed another."""
-    held_seconds = sequence.stats.held_seconds
-    following = max(0.0, now - sequence.held_since)
-    held_seconds[why.PREFIX] = held_seconds.get(why.PREFIX, 0.0) + following
+    """Add the time for which a sequence has followed another to its statistics."""
+    wait_seconds = sequence.stats.wait_seconds
+    following = max(0.0, now - sequence.following_since)
+    wait_seconds[PREFIX] = wait_seconds.get(PREFIX, 0.0) + following
 
 
 def order_of(sequence: Sequence) -> tuple[float, float, int]:
-    """A sequence's place among all that live."""
+    """Return a sequence's place in the total order: a key for `bisect`."""
     return sequence.order

@@ -1,60 +1,60 @@
-"""Reasons to schedule fewer tokens, or none: one small class each, and `schedule` names none.
+"""Reasons to plan fewer tokens, or none: one small class each; the scheduler knows only the hooks.
 
-The scheduler asks every limiter in turn. `admits` is asked of a waiting sequence before any work
-is put into it, `clip` of every chunk, `commit` tells of every chunk that was planned, `enter` of
-every sequence that begins to run, `leave` of every one that no longer does. `clip` and `commit`
-cost nothing where a limiter does not override them, nor for sequences that decode where it says
-that those are no business of its own.
+The scheduler calls the hooks of every limiter: `admits` for a waiting sequence before any work is
+spent on it, `clip` and `commit` for every chunk, `enter` when a sequence begins to run, `leave`
+when it stops running. `clip` and `commit` are in the hot loop over the running sequences. They
+cost nothing where a limiter does not override them, nor for decoding sequences where it declares
+`prefill_only`.
 
-The hardest invariant: a limiter may refuse for as long as others run, never for ever. A sequence
-that is alone gets at least one token of what it needs, or `refuse` has said at the door that it
-never would.
+The hardest invariant: a limiter may delay a sequence while others run, never for ever. A sequence
+that is alone must get at least one token, unless `refuse` has rejected its request beforehand.
+docs/how-to/add-a-limiter.md shows how to add one.
 """
 
 from __future__ import annotations
 
-from octavo.core import stats
 from octavo.core.config import CoreConfig
 from octavo.core.request import Request
 from octavo.core.sequence import Sequence
+from octavo.core.stats import ADAPTERS, BUDGET
 
 
 class Limiter:
-    """One reason. The hooks do nothing unless overridden."""
+    """The hooks of a limiter. Each does nothing unless it is overridden."""
 
-    reason = stats.BUDGET  # what a waiting sequence it turns away is said to wait for
-    particular = False  # its refusal concerns that sequence alone: those behind it may pass
-    of_prompts = False  # `clip` and `commit` are asked of sequences that catch up, and of no others
+    reason = BUDGET  # reported as the reason why a sequence waits that `admits` keeps waiting
+    may_be_passed = False  # sequences behind one that it keeps waiting may be admitted before it
+    prefill_only = False  # `clip` and `commit` are not called for sequences that decode
 
     def refuse(self, request: Request, max_total: int) -> str | None:
-        """Why this request could never run to `max_total` known tokens; None if it could."""
+        """Return why this request could never reach `max_total` known tokens; None if it could."""
         return None
 
     def begin(self) -> None:
-        """A new step is being planned."""
+        """Prepare for the planning of a new step."""
 
     def admits(self, sequence: Sequence) -> bool:
-        """Whether a waiting sequence might get a token in this step."""
+        """Return whether a waiting sequence might get a token in this step."""
         return True
 
     def clip(self, sequence: Sequence, count: int) -> int:
-        """How many of the next `count` tokens may be planned."""
+        """Return how many of the next `count` tokens may be planned."""
         return count
 
     def commit(self, sequence: Sequence, count: int) -> None:
-        """These tokens have been planned."""
+        """Count tokens that have been planned; `num_planned` includes them already."""
 
     def enter(self, sequence: Sequence) -> None:
-        """The sequence begins to run; its first chunk has been told of."""
+        """Count a sequence that begins to run, after `commit` for its first chunk."""
 
     def leave(self, sequence: Sequence) -> None:
-        """The sequence runs no more: finished, aborted, failed or preempted."""
+        """Stop counting a sequence that finished, was aborted, failed or was preempted."""
 
 
 class OneInFlight(Limiter):
-    """With speculation: nothing is planned behind a sample that has not come back.
+    """A cap for speculation: nothing is planned behind a sample that is in flight.
 
-    Drafts continue the newest token; behind an unknown one there is nothing to continue.
+    Drafts continue the newest token, so none can be made while that token is unknown.
     """
 
     def clip(self, sequence: Sequence, count: int) -> int:
@@ -62,7 +62,7 @@ class OneInFlight(Limiter):
 
 
 class LongPrefill(Limiter):
-    """No chunk is longer than the cap, so that a long prompt does not crowd out the others."""
+    """A cap on the length of a chunk, so that a long prompt leaves room for other requests."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -72,7 +72,7 @@ class LongPrefill(Limiter):
 
 
 class TokenBudget(Limiter):
-    """No step computes more tokens than the budget."""
+    """A cap on the tokens of a step."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
@@ -92,15 +92,14 @@ class TokenBudget(Limiter):
         self.remaining -= count
 
 
-class ToldPrompts(Limiter):
-    """No step computes more tokens of prompts whose log-probabilities are told than the cap.
+class PromptLogprobs(Limiter):
+    """A cap on a step's prompt tokens whose log-probabilities are reported.
 
-    Each of them takes a row of logits, as long as the vocabulary, where others take none.
+    Each of them needs a row of logits as long as the vocabulary; other prompt tokens need none.
     """
 
-    # One that waits for its turn to be told of keeps nobody from the budget that it cannot use.
-    particular = True
-    of_prompts = True
+    may_be_passed = True  # requests without prompt_logprobs do not compete for this cap
+    prefill_only = True
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -110,28 +109,33 @@ class ToldPrompts(Limiter):
         self.remaining = self.most
 
     def admits(self, sequence: Sequence) -> bool:
-        return self.remaining > 0 or not _is_told(sequence, 0)
+        return self.remaining > 0 or not _reports_prompt(sequence, 0)
 
     def clip(self, sequence: Sequence, count: int) -> int:
-        return min(count, self.remaining) if _is_told(sequence, sequence.num_planned) else count
+        if _reports_prompt(sequence, sequence.num_planned):
+            return min(count, self.remaining)
+        return count
 
     def commit(self, sequence: Sequence, count: int) -> None:
-        if _is_told(sequence, sequence.num_planned - count):
+        if _reports_prompt(sequence, sequence.num_planned - count):
             self.remaining -= count
 
 
-def _is_told(sequence: Sequence, start: int) -> bool:
-    """Whether a chunk from `start` on tells of its prompt; a preempted one has told of all."""
+def _reports_prompt(sequence: Sequence, start: int) -> bool:
+    """Return whether a chunk from `start` on reports log-probabilities of its prompt.
+
+    A sequence that has generated tokens has reported its whole prompt before it was preempted.
+    """
     num_prompt = sequence.num_prompt
-    told = sequence.request.sampling.prompt_logprobs
-    return told is not None and start + 1 < num_prompt == len(sequence.tokens)
+    wanted = sequence.request.sampling.prompt_logprobs is not None
+    return wanted and start + 1 < num_prompt == len(sequence.tokens)
 
 
 class WholePrompt(Limiter):
-    """Without chunked prefill: all that a sequence lacks is computed in one step, or nothing.
+    """A refusal to cut a prefill: everything that a sequence lacks in one step, or nothing.
 
-    It stands behind the limiters that cut. The whole sequence must fit in one step, not the
-    prompt alone: after a preemption its output is computed with it.
+    It must come after the limiters that clip. The whole sequence must fit into one step, not
+    only the prompt: after a preemption, its output is computed together with the prompt.
     """
 
     def __init__(self, budget: int) -> None:
@@ -141,9 +145,9 @@ class WholePrompt(Limiter):
         if max_total - 1 <= self.budget:
             return None
         return (
-            f"prompt ({len(request.prompt)} tokens) and max_tokens "
-            f"({request.sampling.max_tokens}) come to more than max_num_batched_tokens="
-            f"{self.budget}, and chunked prefill is off; shorten them, raise it or turn it on"
+            f"the prompt ({len(request.prompt)} tokens) and max_tokens "
+            f"({request.sampling.max_tokens}) exceed max_num_batched_tokens={self.budget}, and "
+            "chunked prefill is off; shorten them, raise the limit or turn chunked prefill on"
         )
 
     def clip(self, sequence: Sequence, count: int) -> int:
@@ -152,10 +156,10 @@ class WholePrompt(Limiter):
 
 
 class AdapterSlots(Limiter):
-    """At most so many different adapters run at once; a sequence with another one waits."""
+    """A cap on the different adapters that run at once."""
 
-    reason = stats.ADAPTERS
-    particular = True
+    reason = ADAPTERS
+    may_be_passed = True
 
     def __init__(self, num_slots: int) -> None:
         self.num_slots = num_slots
@@ -183,15 +187,15 @@ class AdapterSlots(Limiter):
 
 
 def limiters_for(config: CoreConfig) -> tuple[Limiter, ...]:
-    """The limiters a configuration calls for, those that cut before those that judge the cut."""
+    """Return the limiters that a configuration asks for: first those that clip to a number."""
     chosen: list[Limiter] = []
     if config.max_drafts:
         chosen.append(OneInFlight())
     if config.long_prefill_tokens:
         chosen.append(LongPrefill(config.long_prefill_tokens))
     chosen.append(TokenBudget(config.max_num_batched_tokens))
-    if config.told_prompt_tokens:
-        chosen.append(ToldPrompts(config.told_prompt_tokens))
+    if config.prompt_logprob_tokens:
+        chosen.append(PromptLogprobs(config.prompt_logprob_tokens))
     if not config.chunked_prefill:
         chosen.append(WholePrompt(config.max_num_batched_tokens))
     chosen.append(AdapterSlots(config.max_loras))

@@ -1,13 +1,13 @@
-"""What a step's result means for one sequence: which tokens it gains, and whether they end it.
+"""The effect of a step's result on one sequence: the tokens it gains, and whether they end it.
 
-With drafts d1..dn in flight, of which the workers found the first k right, positions and
-counters move like this (f is the fresh token sampled behind the last right draft):
+With drafts d1..dn in flight, of which the workers accepted the first k, tokens and counters
+move like this (f is the token sampled after the last accepted draft):
 
-    before the result   tokens … t           num_planned covers t d1 … dn
-    after it            tokens … t d1 … dk f  num_planned covers t d1 … dk, and falls back by n-k
+    before the result   tokens … t            num_planned covers t d1 … dn
+    after the result    tokens … t d1 … dk f  num_planned covers t d1 … dk: n-k fewer
 
-so what is computed is again all but the newest token. An ending token among the accepted cuts
-off whatever follows it.
+so every known token but the newest is computed again. If one of the accepted tokens ends the
+sequence, those after it are cut off.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from octavo.core.sequence import Sequence
 
 
 class Outcome(NamedTuple):
-    """Tokens gained, and how the sequence ended with them if it did."""
+    """The tokens that a sequence gained, and how they ended it if they did."""
 
     tokens: tuple[int, ...] = ()
     reason: FinishReason | None = None
     stop_token: int | None = None
 
 
-class Answer:
-    """A result with its sparse parts at hand by slot."""
+class SlotResults:
+    """A step's result with its sparse parts indexed by slot."""
 
-    __slots__ = ("accepted", "drafts", "errors", "particular", "payloads", "tokens")
+    __slots__ = ("accepted", "drafts", "errors", "extras", "payloads", "tokens")
 
     def __init__(self, result: StepResult) -> None:
         self.tokens = result.tokens
@@ -38,12 +38,12 @@ class Answer:
         self.drafts = dict(result.drafts)
         self.payloads = dict(result.payloads)
         self.errors = dict(result.errors)
-        # Slots of which more is told than a token.
-        self.particular = {**self.accepted, **self.drafts, **self.payloads, **self.errors}
+        # Slots whose result is more than a token.
+        self.extras = {**self.accepted, **self.drafts, **self.payloads, **self.errors}
 
 
-def gain(sequence: Sequence, token: int, num_accepted: int) -> Outcome:
-    """Append the accepted drafts and the fresh token, and let the counters follow."""
+def append_tokens(sequence: Sequence, token: int, num_accepted: int) -> Outcome:
+    """Append the accepted drafts and the sampled token, and move the counters along."""
     drafts = sequence.verifying
     assert token >= 0, f"slot {sequence.slot} should have sampled a token"
     assert 0 <= num_accepted <= len(drafts), "more drafts accepted than were sent"
@@ -56,13 +56,13 @@ def gain(sequence: Sequence, token: int, num_accepted: int) -> Outcome:
     sequence.verifying = ()
     sequence.stats.num_prefills += sequence.catching_up
     sequence.catching_up = False
-    # One step, however many tokens; all but one of them were guessed.
+    # All tokens but one of the step were drafts.
     sequence.stats.num_accepted_drafts += len(outcome.tokens) - 1
     return outcome
 
 
 def _until_end(sequence: Sequence, tokens: tuple[int, ...]) -> Outcome:
-    """Cut the tokens behind the first that ends the sequence."""
+    """Cut off the tokens after the first one that ends the sequence."""
     sampling = sequence.request.sampling
     known = len(sequence.tokens)
     for count, token in enumerate(tokens, 1):

@@ -1,18 +1,18 @@
-"""The two messages between the core and the workers: one plan down, one result up, a step.
+"""The two messages of a step: one plan to the workers, one result back.
 
-A worker keeps a row of state for each slot, so a plan tells it differences only:
+A worker keeps a row of state for each slot, so a plan contains only differences:
 
     freed       slots to forget, before anything else
-    opened      slots that begin now, with everything known of their sequence
+    opened      slots that start now, with the whole state of their sequence
     copies      (source, destination) blocks to copy, in this order, before any write of the step
-    new_blocks  (slot, a tuple of ids for each KV group) appended to block tables of known slots
+    new_blocks  (slot, a tuple of ids for each KV group) to append to the slot's block tables
     slots, starts, counts, samples
-                one chunk each: compute `counts` positions from `starts`; `samples` says that the
-                chunk reaches the last expected token, so that its last row is sampled
-    drafts      (slot, tokens): the last tokens of that slot's chunk are guesses to be verified
+                one entry for each chunk: compute `counts` positions from `starts` on; `samples`
+                says that the chunk reaches the last expected token, so its last row is sampled
+    drafts      (slot, tokens): the last tokens of that slot's chunk are drafts to be verified
 
-The hardest rule: a plan may be built while earlier ones still run, so a chunk may cover a token
-that nobody knows yet. It is always the slot's own last sample, which the worker has at hand.
+The hardest rule: a plan may be made while earlier ones still run, so a chunk may cover a token
+that the core does not know yet. It is always the slot's own last sample, which the worker has.
 Workers run plans strictly in order; that alone makes it safe to reuse a block or a slot in the
 plan after the one that last used it.
 """
@@ -30,20 +30,20 @@ NO_TOKEN = -1  # in StepResult.tokens: this chunk sampled nothing
 
 @dataclass(frozen=True, slots=True)
 class NewSlot:
-    """A sequence's whole state, for the workers, at the moment it gets a slot."""
+    """The whole state of a sequence that gets a slot, for the workers."""
 
     slot: int
     request_id: str
-    tokens: array[int]  # the prompt and what was generated before
+    tokens: array[int]  # the prompt, and the output that is known already
     num_prompt: int
     tables: tuple[tuple[int, ...], ...]  # a block table for each KV group
     sampling: SamplingParams
     lora: str | None
-    stop_ids: tuple[int, ...] = ()  # all that end it; min_tokens keeps them from being sampled
+    stop_ids: tuple[int, ...] = ()  # not sampled before min_tokens
 
 
 class StepPlan(NamedTuple):
-    """One step's work for every worker. Chunks are parallel tuples: they become arrays there."""
+    """One step's work for every worker. Chunks are parallel tuples, which become arrays there."""
 
     step: int
     freed: tuple[int, ...]
@@ -58,48 +58,48 @@ class StepPlan(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        """Positions computed in this step."""
+        """The number of positions computed in this step."""
         return sum(self.counts)
 
 
 class TokenLogprobs(NamedTuple):
-    """What the model thought of one position, before any sampling parameter touched it.
+    """The model's log-probabilities at one position, before any sampling parameter is applied.
 
-    The first entry is the token that stands there; behind it are the most likely ones, best
-    first, as many as were asked for (the first may be among them). Ranks of those are 1, 2, ….
+    The first entry is the token at that position. The most likely tokens follow, best first, as
+    many as the request asks for (the first may be among them); their ranks are 1, 2, ….
     """
 
     token_ids: array[int]
     logprobs: array[float]
-    rank: int  # of the first: one more than there are likelier tokens
+    rank: int  # of the first: one more than the number of likelier tokens
 
 
 @dataclass(frozen=True, slots=True)
 class LogprobsPayload:
-    """The payload of a request that asked for log-probabilities.
+    """The payload of a request that asks for log-probabilities.
 
-    Prompt parts come chunk by chunk. After a preemption a part may come again, the same to the
-    bit; `prompt_start` says where it belongs.
+    Those of the prompt come chunk by chunk. After a preemption a part may come again, with equal
+    bits; `prompt_start` says where it belongs.
     """
 
-    sampled: tuple[TokenLogprobs, ...] = ()  # of each token the step gave; more if it ended before
-    prompt_start: int = 0  # the position in the prompt that prompt[0] is about
+    sampled: tuple[TokenLogprobs, ...] = ()  # of every sampled token, those cut off included
+    prompt_start: int = 0  # the position of prompt[0] in the prompt
     prompt: tuple[TokenLogprobs, ...] = ()  # position 0 has none
 
 
 @dataclass(frozen=True, slots=True)
 class HiddenPayload:
-    """The payload of a request that asked for an embedding of its prompt; it may come again."""
+    """The payload of a request for an embedding of its prompt; it may come more than once."""
 
     values: array[float]
 
 
 class StepResult(NamedTuple):
-    """What a step gave. `tokens` answers the plan's chunks one for one; the rest is sparse."""
+    """The result of a step. `tokens` has one entry for each chunk; the rest is sparse."""
 
     step: int
     tokens: tuple[int, ...]  # the sampled token, NO_TOKEN for a chunk that samples nothing
-    accepted: tuple[tuple[int, int], ...] = ()  # (slot, how many of its drafts were right)
-    drafts: tuple[tuple[int, tuple[int, ...]], ...] = ()  # (slot, guesses at its next tokens)
+    accepted: tuple[tuple[int, int], ...] = ()  # (slot, how many of its drafts were accepted)
+    drafts: tuple[tuple[int, tuple[int, ...]], ...] = ()  # (slot, drafts of its next tokens)
     payloads: tuple[tuple[int, object], ...] = ()  # (slot, log-probabilities and the like)
-    errors: tuple[tuple[int, str], ...] = ()  # (slot, what went wrong with this sequence alone)
+    errors: tuple[tuple[int, str], ...] = ()  # (slot, why this sequence failed)

@@ -1,4 +1,4 @@
-"""A plan in the making, and a plan on its way: which sequence each chunk belongs to."""
+"""A plan while the scheduler collects its parts, and a plan in flight with its chunks' owners."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from octavo.core.sequence import Sequence
 
 
 class InFlight:
-    """A plan that workers have, and whose chunks they are; a struck chunk is nobody's."""
+    """A plan that the workers have, and the sequence of each chunk; None for a dropped chunk."""
 
-    __slots__ = ("_places", "plan", "planned_at", "sequences")
+    __slots__ = ("_index_of_slot", "plan", "planned_at", "sequences")
 
     def __init__(self, plan: StepPlan, sequences: list[Sequence | None], planned_at: float) -> None:
         self.plan = plan
         self.sequences = sequences
         self.planned_at = planned_at
-        self._places: dict[int, int] | None = None  # slot → index, once something is struck
+        self._index_of_slot: dict[int, int] | None = None  # made at the first drop
 
-    def strike(self, sequence: Sequence) -> None:
-        """Let this sequence's chunk, if there is one, belong to nobody."""
-        if self._places is None:
-            self._places = {slot: index for index, slot in enumerate(self.plan.slots)}
-        index = self._places.get(sequence.slot)
+    def drop(self, sequence: Sequence) -> None:
+        """Ignore the result of this sequence's chunk, if the plan has one."""
+        if self._index_of_slot is None:
+            self._index_of_slot = {slot: index for index, slot in enumerate(self.plan.slots)}
+        index = self._index_of_slot.get(sequence.slot)
         if index is not None and self.sequences[index] is sequence:
             self.sequences[index] = None
 
@@ -75,12 +75,12 @@ class PlanDraft:
         self.counts.append(count)
         self.samples.append(samples)
 
-    def finish(self, step: int, freed: list[int]) -> StepPlan:
-        """The plan as it goes to the workers."""
+    def finish(self, step: int, freed: tuple[int, ...]) -> StepPlan:
+        """Return the plan as it goes to the workers."""
         slots = tuple([sequence.slot for sequence in self.sequences if sequence is not None])
         return StepPlan(
             step=step,
-            freed=tuple(freed),
+            freed=freed,
             opened=tuple(self.opened),
             copies=tuple(self.copies),
             new_blocks=tuple(self.new_blocks),

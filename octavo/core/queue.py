@@ -1,11 +1,11 @@
-"""Who waits, and in which order: one total order over sequences, fixed when a request is added.
+"""The waiting sequences in one total order, which is fixed when a request is added.
 
     fcfs                      (0,        arrival,                     number)
     priority                  (priority, arrival,                     number)
     priority, with ageing     (0,        arrival + priority * ageing, number)
 
-Ageing needs no clock. If all waiting sequences gain on their priority at the same rate, their
-order among themselves never changes: a request beats one that is more urgent by one just if it
+Ageing needs no clock. If all waiting sequences gain priority at the same rate, their order among
+themselves never changes: a request goes before one that is more urgent by one exactly if it
 arrived `ageing_seconds` earlier. A fixed order is also why preemption cannot go in circles: the
 first of all living sequences stays the first until it is finished.
 """
@@ -21,7 +21,7 @@ from octavo.core.sequence import Sequence, Status
 
 
 class Policy:
-    """What the order is, and who may take whose place."""
+    """The order of sequences, and the rule for preempting one for another."""
 
     def __init__(self, config: CoreConfig) -> None:
         self.by_priority = config.policy == "priority"
@@ -29,7 +29,7 @@ class Policy:
         self._number = 0
 
     def order(self, request: Request) -> tuple[float, float, int]:
-        """The place of a new request; smaller goes first."""
+        """Return the place of a new request; the smaller goes first."""
         self._number += 1
         if not self.by_priority:
             return (0, request.arrival, self._number)
@@ -38,10 +38,10 @@ class Policy:
         return (0, request.arrival + request.priority * self.ageing_seconds, self._number)
 
     def may_displace(self, waiting: Sequence, running: Sequence) -> bool:
-        """Whether a waiting sequence is worth preempting a running one for.
+        """Return whether a running sequence may be preempted for a waiting one.
 
-        Only if it is more urgent by its priority and also first in order: to have come earlier
-        is no reason to throw computed KV away.
+        Only if the waiting one has the more urgent priority and is also first in order: an
+        earlier arrival alone is no reason to throw computed KV away.
         """
         return (
             self.by_priority
@@ -56,22 +56,23 @@ def _backwards(sequence: Sequence) -> tuple[float, float, int]:
 
 
 class WaitingQueue:
-    """The waiting sequences, sorted, with the next one at the END of the list.
+    """The waiting sequences, sorted, with the head at the end of the list.
 
-    So what a step does at the head (look, take, put a preempted one back) costs nothing that
-    grows with the number waiting; only adding and aborting move pointers, 8 bytes for each one
-    that waits. Held sequences stand aside: they keep their place, but nobody looks at them.
+    The operations of a step at the head (peek, take, return a preempted one) therefore cost the
+    same however many wait; only adding and aborting move pointers, 8 bytes for each waiting
+    sequence. A sequence that follows another is set aside: it keeps its order, but `schedule`
+    does not see it.
     """
 
-    __slots__ = ("_sequences", "held", "num_tokens")
+    __slots__ = ("_sequences", "following", "num_tokens")
 
     def __init__(self) -> None:
         self._sequences: list[Sequence] = []
-        self.held: dict[str, Sequence] = {}
-        self.num_tokens = 0  # known tokens of all together, the held included
+        self.following: dict[str, Sequence] = {}
+        self.num_tokens = 0  # known tokens of all sequences here, the following ones included
 
     def __len__(self) -> int:
-        """How many can be looked at: all but the held."""
+        """Return how many can be admitted: all but those that follow another."""
         return len(self._sequences)
 
     def __iter__(self) -> Iterator[Sequence]:
@@ -79,18 +80,18 @@ class WaitingQueue:
 
     @property
     def num_waiting(self) -> int:
-        """How many wait, the held included."""
-        return len(self._sequences) + len(self.held)
+        """The number of waiting sequences, those that follow another included."""
+        return len(self._sequences) + len(self.following)
 
     def add(self, sequence: Sequence) -> None:
-        """Put a sequence in its place."""
+        """Insert a sequence at the place that its order gives it."""
         sequence.status = Status.WAITING
         sequence.num_free_needed = 0
         insort(self._sequences, sequence, key=_backwards)
         self.num_tokens += len(sequence.tokens)
 
     def peek(self, index: int) -> Sequence:
-        """The sequence `index` places behind the head."""
+        """Return the sequence `index` places behind the head."""
         return self._sequences[-1 - index]
 
     def take(self, index: int) -> Sequence:
@@ -99,24 +100,24 @@ class WaitingQueue:
         self.num_tokens -= len(sequence.tokens)
         return sequence
 
-    def hold(self, index: int) -> Sequence:
-        """Set the sequence `index` places behind the head aside."""
+    def set_aside(self, index: int) -> Sequence:
+        """Hide the sequence `index` places behind the head: it follows another from now on."""
         sequence = self._sequences.pop(-1 - index)
-        sequence.status = Status.HELD
-        self.held[sequence.request_id] = sequence
+        sequence.status = Status.FOLLOWING
+        self.following[sequence.request_id] = sequence
         return sequence
 
-    def unhold(self, sequence: Sequence) -> None:
-        """Put a held sequence back in its place."""
-        del self.held[sequence.request_id]
+    def put_back(self, sequence: Sequence) -> None:
+        """Return a sequence that was set aside to its old place."""
+        del self.following[sequence.request_id]
         self.num_tokens -= len(sequence.tokens)
         self.add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Remove a sequence wherever it stands."""
+        """Remove a sequence, whether it waits or follows another."""
         self.num_tokens -= len(sequence.tokens)
-        if sequence.status is Status.HELD:
-            del self.held[sequence.request_id]
+        if sequence.status is Status.FOLLOWING:
+            del self.following[sequence.request_id]
             return
         index = bisect_left(self._sequences, _backwards(sequence), key=_backwards)
         assert self._sequences[index] is sequence, f"{sequence.request_id} is not waiting"

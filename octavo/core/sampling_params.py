@@ -1,18 +1,18 @@
-"""How one request wants its tokens chosen, checked once, when it is made.
+"""The sampling parameters of a request, checked once, when they are made.
 
-Names, defaults and meanings are those that users of vLLM know. Lists, sets of one string and
-dictionaries are accepted and kept as tuples, so that a request can be compared, hashed and sent
-as it is; `dataclasses.replace` makes a changed copy and checks it again.
+Names, defaults and meanings are those of vLLM. Lists, mappings and a single string in place of a
+list are accepted and stored as tuples, so that parameters can be compared, hashed and sent as
+they are; `dataclasses.replace` makes a changed copy and checks it again.
 
-The core reads only what ends a sequence. The front end reads what concerns text, and settles two
-things before a request reaches the core: `seed` (an unseeded request gets one, so that its draws
-can be repeated after a restart; workers take None as 0) and `bad_words_token_ids` (only it has
-the tokenizer). The rest is the sampler's, to whom this struct travels unread.
+The core reads only the fields that end a sequence. The front end reads the fields about text, and
+sets two fields before a request reaches the core: `seed` (an unseeded request gets one, so that
+its draws can be repeated after a restart; workers take None as 0) and `bad_words_token_ids`
+(only the front end has the tokenizer). The sampler reads the rest.
 
 `logits_processors` are names that the workers' runner was started with, or, where the engine
 runs in the same process, callables `(prompt_ids, output_ids, logits) -> logits` over numpy
-arrays. They see a copy of the logits after the masks and biases and before the penalties. They
-must be pure functions: after a preemption or a restart a token is drawn again.
+arrays. They receive a copy of the logits after masks and biases and before penalties. They must
+be pure functions, since a token is drawn again after a preemption or a restart.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, cast, get_args
 
-GREEDY_BELOW = 1e-5  # a temperature this low means the most likely token
-LEAST_TEMPERATURE = 0.01  # what is above that and lower than this counts as this
+GREEDY_BELOW = 1e-5  # a lower temperature means the most likely token
+LEAST_TEMPERATURE = 0.01  # temperatures between the two are raised to this
 NO_LIMIT = 2**31 - 1  # max_tokens=None: as many as the model's length allows
 ALL = -1  # logprobs=-1: the whole vocabulary
 
@@ -33,26 +33,33 @@ MAX_SEQUENCES = 16_384  # n
 MAX_IDS = 1 << 20  # in any list of token ids; more than any vocabulary has
 MAX_STRINGS = 1024  # in `stop` and `bad_words`
 MAX_STRING_LENGTH = 4096
-MAX_BAD_WORD_VARIANTS = 128  # every word has one with and one without a space before it
+MAX_BAD_WORD_VARIANTS = 128  # each word with and without a space before it
 MAX_PROCESSORS = 16
-MAX_TEMPERATURE = 1e6  # beyond it all tokens are equally likely, whatever the model says
-MAX_BIAS = 100.0  # a logit bias is clamped to plus and minus this
-# Beyond these a repetition penalty only overflows.
-REPETITION_RANGE = (0.01, 100.0)
+MAX_TEMPERATURE = 1e6  # above it all tokens are equally likely
+MAX_BIAS = 100.0  # a logit bias is clamped to ± this
+REPETITION_RANGE = (0.01, 100.0)  # a penalty outside of it only overflows
 
 LogitsProcessor = Callable[[Any, Any, Any], Any]
 
-# Of the prompt's last token, their mean over the prompt, of its first token.
+# The hidden state of the prompt's last token, the mean over the prompt, that of its first token.
 Pooling = Literal["last", "mean", "cls"]
 POOLINGS = get_args(Pooling)
 
 
 class RequestError(ValueError):
-    """A request that cannot be served as it is; the message says why and what to change."""
+    """A request that cannot be served as it is; the message says why and what to change.
+
+    `param` names the parameter at fault and `code` the kind of error, where the check knows them.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
 
 
 class RequestOutputKind(Enum):
-    """What each output of a stream holds."""
+    """The content of each output of a stream."""
 
     CUMULATIVE = 0  # everything so far
     DELTA = 1  # what is new
@@ -61,10 +68,10 @@ class RequestOutputKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How tokens are drawn, when they end, and what is told of them."""
+    """Parameters of how tokens are drawn, when a sequence ends, and what is reported."""
 
-    max_tokens: int = 16  # None is accepted: as many as fit
-    min_tokens: int = 0  # before so many tokens nothing stops the sequence
+    max_tokens: int = 16  # None is accepted and means as many as fit
+    min_tokens: int = 0  # nothing stops the sequence before it has so many
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     seed: int | None = None  # -1 means None
@@ -73,23 +80,23 @@ class SamplingParams:
     top_p: float = 1.0
     top_k: int = 0  # 0 or -1: off
     min_p: float = 0.0  # relative to the most likely token
-    presence_penalty: float = 0.0  # of the output's tokens
-    frequency_penalty: float = 0.0  # … for every time they stand there
-    repetition_penalty: float = 1.0  # of the output's and the prompt's
+    presence_penalty: float = 0.0  # for tokens in the output
+    frequency_penalty: float = 0.0  # … for each occurrence
+    repetition_penalty: float = 1.0  # for tokens in the prompt or the output
     stop: tuple[str, ...] = ()
     include_stop_str_in_output: bool = False
     bad_words: tuple[str, ...] = ()
-    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()  # filled in by the front end
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()  # set by the front end
     logit_bias: tuple[tuple[int, float], ...] = ()  # a mapping is accepted
     allowed_token_ids: tuple[int, ...] | None = None
     logits_processors: tuple[str | LogitsProcessor, ...] = ()
-    logprobs: int | None = None  # so many most likely tokens beside the chosen; -1: all
-    prompt_logprobs: int | None = None  # the same for the prompt; reads no prefix cache
+    logprobs: int | None = None  # how many tokens besides the sampled one; -1: all
+    prompt_logprobs: int | None = None  # the same for the prompt; bypasses the prefix cache
     detokenize: bool = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
-    pooling: Pooling | None = None  # which of the prompt's last hidden states are told: embeddings
+    pooling: Pooling | None = None  # return an embedding of the prompt
 
     def __post_init__(self) -> None:
         self._check_end()
@@ -100,18 +107,18 @@ class SamplingParams:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the most likely token is taken."""
+        """True if the most likely token is always chosen."""
         return self.temperature < GREEDY_BELOW
 
     @property
     def is_about_prompt(self) -> bool:
-        """Whether its one token is a by-product, which no answer holds and which needs no place."""
+        """True if its one token is discarded, and so does not count against max_model_len."""
         return self.pooling is not None and self.max_tokens == 1
 
     def check_vocabulary(self, size: int) -> None:
         """Raise RequestError if a token id does not exist in a vocabulary of this size.
 
-        Stop tokens are not looked at: one that does not exist simply never stops anything.
+        Stop tokens are not checked: one that does not exist never stops anything.
         """
         biased = (token for token, _ in self.logit_bias)
         bad = (token for word in self.bad_words_token_ids for token in word)
@@ -162,7 +169,7 @@ class SamplingParams:
         if self.top_p == 0.0:
             raise RequestError(
                 "top_p=0.0 leaves no token; it must be above 0 and at most 1. "
-                "For the most likely token set temperature=0"
+                "For the most likely token, set temperature=0"
             )
         if self.top_k == -1:
             self._set("top_k", 0)
@@ -192,12 +199,12 @@ class SamplingParams:
             if not self.allowed_token_ids:
                 raise RequestError(
                     "allowed_token_ids is empty, so no token could be chosen; "
-                    "leave it out, or name at least one"
+                    "omit it, or name at least one"
                 )
         words = _items("bad_words_token_ids", self.bad_words_token_ids)
         kept = tuple(tuple(_each_id("bad_words_token_ids", word)) for word in words)
         if not all(kept):
-            raise RequestError("bad_words_token_ids holds a word without tokens; leave it out")
+            raise RequestError("bad_words_token_ids contains a word without tokens; remove it")
         self._set("bad_words_token_ids", kept)
         _require_length("bad_words_token_ids", len(kept), MAX_BAD_WORD_VARIANTS)
         processors = _items("logits_processors", self.logits_processors)
@@ -206,7 +213,7 @@ class SamplingParams:
         for processor in self.logits_processors:
             if not (isinstance(processor, str) or callable(processor)):
                 raise RequestError(
-                    f"logits_processors holds {processor!r}, which is neither the name of a "
+                    f"logits_processors contains {processor!r}, which is neither the name of a "
                     "processor that the engine was started with nor a callable"
                 )
 
@@ -218,7 +225,7 @@ class SamplingParams:
                 raise RequestError(f"{name}={getattr(self, name)!r} must be True or False")
         if self.stop and not self.detokenize:
             raise RequestError(
-                "stop strings are looked for in the text, and detokenize=False makes none; "
+                "stop strings are searched for in the text, and detokenize=False makes none; "
                 "use stop_token_ids, or detokenize=True"
             )
         if self.pooling is None:
@@ -227,8 +234,7 @@ class SamplingParams:
             raise RequestError(f"pooling={self.pooling!r} must be one of {', '.join(POOLINGS)}")
         elif (self.logprobs, self.prompt_logprobs) != (None, None):
             raise RequestError(
-                "pooling cannot be had together with logprobs or prompt_logprobs; "
-                "ask for them in two requests"
+                "pooling cannot be combined with logprobs or prompt_logprobs; send two requests"
             )
         if not isinstance(self.output_kind, RequestOutputKind):
             raise RequestError(f"output_kind={self.output_kind!r} is not a RequestOutputKind")
@@ -244,7 +250,7 @@ _FLAGS = (
 
 
 def _require_int(name: str, value: Any, low: int = -(2**63), high: int = 2**63 - 1) -> int:
-    """`value` as an int; whatever counts as one will do, numpy's integers too, but no bool."""
+    """Return `value` as an int. Integers of numpy are accepted, a bool is not."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -257,7 +263,7 @@ def _require_int(name: str, value: Any, low: int = -(2**63), high: int = 2**63 -
 
 
 def _require_number(name: str, value: Any, low: float, high: float) -> float:
-    """`value` as a number of Python's; numpy's will do."""
+    """Return `value` as a Python number. Numbers of numpy are accepted, a bool is not."""
     number = value
     if not isinstance(value, int | float):
         if not hasattr(type(value), "__float__"):
@@ -275,7 +281,7 @@ def _require_number(name: str, value: Any, low: float, high: float) -> float:
 
 def _require_length(name: str, length: int, most: int) -> None:
     if length > most:
-        raise RequestError(f"{name} has {length} entries; at most {most} are taken")
+        raise RequestError(f"{name} has {length} entries; at most {most} are allowed")
 
 
 def _items(name: str, value: object) -> Iterable[Any]:
@@ -297,16 +303,16 @@ def _ids(params: SamplingParams, name: str) -> Iterable[int]:
 
 
 def _bias(pair: Any) -> tuple[int, float]:
-    """One entry of logit_bias; JSON writes the token id as a string."""
+    """Return one checked entry of logit_bias; in JSON the token id is a string."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise RequestError(f"logit_bias holds {pair!r}; it must map token ids to numbers")
+        raise RequestError(f"logit_bias contains {pair!r}; it must map token ids to numbers")
     token, value = pair
     if isinstance(token, str) and token.isascii() and token.isdigit():
         token = int(token[:20])
     if isinstance(token, str):
         raise RequestError(
-            f"logit_bias has the key {token[:64]!r}, which is no token id; those are whole "
-            "numbers, as in '42'"
+            f"logit_bias has the key {token[:64]!r}, which is no token id; token ids are "
+            "whole numbers, such as '42'"
         )
     token = _require_int("a token id in logit_bias", token, 0, NO_LIMIT)
     value = _require_number(f"logit_bias of token {token}", value, -math.inf, math.inf)
@@ -321,8 +327,10 @@ def _strings(name: str, value: object) -> Iterable[str]:
     for count, text in enumerate(_items(name, value), 1):
         _require_length(name, count, MAX_STRINGS)
         if not isinstance(text, str):
-            raise RequestError(f"{name} holds {text!r}, which is not a string")
+            raise RequestError(f"{name} contains {text!r}, which is not a string")
         if not text:
-            raise RequestError(f"{name} holds an empty string, which is found everywhere; drop it")
+            raise RequestError(
+                f"{name} contains an empty string, which matches everywhere; remove it"
+            )
         _require_length(f"a string in {name}", len(text), MAX_STRING_LENGTH)
         yield text

@@ -1,224 +1,238 @@
-"""Who computes what in the next step, and what its result changes.
+"""The choice of what each step computes, and the effect of each result.
 
-Four verbs: add, abort, schedule, apply. `schedule` goes through the running sequences, first in
-order first, then through the waiting ones, and lets each compute what it lacks: need, clipped by
-every limiter, grown into blocks, committed. When blocks run out, the last running sequence gives
-up its own, until the present one fits or is itself the last.
+Four verbs: add, abort, schedule, apply. `schedule` goes through the running sequences in order,
+then through the waiting ones, and lets each compute the tokens that it lacks: clip their number
+by every limiter, grow the block tables, commit. When blocks run out, the last running sequence is
+preempted, until the present one fits or is itself the last.
 
-Why everything finishes. Sequences have one total order that never changes (queue.py). Victims
-are taken from its end, so the first of all that live is never preempted once it runs. It fits,
-since `add` refuses what would not fit alone; so it advances in every step, and finishes; then
-another is the first. While it waits, those that run finish by the same argument.
+Why every request finishes. Sequences have one total order that never changes (queue.py). Victims
+are taken from its end, so the first of all living sequences is never preempted once it runs. It
+fits, since `add` refuses a request that would not fit alone; so it advances in every step, and
+finishes; then another is the first. While it waits, the running ones finish by the same argument.
 
-The hardest invariant ties plans to results. A `InFlight` remembers whose chunks a plan carries.
-Whatever ends a sequence's claim to a chunk (abort, finish, failure, preemption) strikes it from
-every flight at once, so `apply` never has to ask whether a result is late: a struck chunk's
-token belongs to nobody.
+The hardest invariant ties results to plans. An `InFlight` remembers the sequence of each chunk.
+Whatever ends a sequence's claim to a chunk (abort, finish, failure, preemption) drops it from
+every plan in flight at once, so `apply` never has to ask whether a result is late: the result of
+a dropped chunk is ignored.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 
-from octavo.core import stats as why
-from octavo.core.admit import Door
+from octavo.core.admit import AdmissionRules
 from octavo.core.block_pool import BlockPool
 from octavo.core.config import CoreConfig
-from octavo.core.lifecycle import Roster, order_of
-from octavo.core.limits import Limiter
-from octavo.core.outcome import Answer, Outcome, gain
+from octavo.core.kv_manager import KVManager
+from octavo.core.lifecycle import Lifecycle, order_of
+from octavo.core.limits import Limiter, limiters_for
+from octavo.core.outcome import Outcome, SlotResults, append_tokens
 from octavo.core.plan import StepPlan, StepResult
 from octavo.core.plan_draft import InFlight, PlanDraft
 from octavo.core.queue import Policy
 from octavo.core.request import FinishReason, Request, TokenEvent
-from octavo.core.sequence import Sequence, Status
-from octavo.core.stats import PrefillChunk, StepStats
+from octavo.core.sequence import Sequence
+from octavo.core.stats import (
+    BLOCKS,
+    BUDGET,
+    PAUSED,
+    SLOTS,
+    TURN,
+    EngineStats,
+    PrefillChunk,
+    StepStats,
+)
 
-# Waiting sequences looked at behind one that waits for a reason of its own. A bound, so that a
-# step's cost does not grow with the queue; 64 such in a row leave little else to be done.
+# Waiting sequences examined behind the head while the head waits for something that others may
+# not need. A bound keeps a step's cost independent of the length of the queue.
 MAX_PASSED_OVER = 64
 
-# Sequences that may overtake the head of the queue while it waits for a reason of its own. Then
-# nobody passes it any more, so what it waits for is given back in the end: without a bound, a
-# stream of requests for one adapter would keep a request for another waiting for ever.
+# Sequences that may overtake the head of the queue in all. Without a bound, a stream of requests
+# for one adapter would keep a request for another one waiting for ever; when it is reached, what
+# the head waits for becomes free in the end.
 MAX_OVERTAKEN = 64
 
-# Waiting sequences set aside in one step to follow others. A bound for the same reason: when
-# 10,000 arrive at once with one prefix, hashing all their prompts takes half a second.
+# Waiting sequences that one step lets follow others. When 10,000 requests with one prefix arrive
+# at once, hashing all their prompts takes half a second.
 MAX_FOLLOWING = 64
 
-# Known tokens of the sequences that one step admits or sets aside. The same bound for long prompts:
-# each is hashed, and copied for the workers, at 3 ms for 32k tokens. One is always looked at.
-MAX_TOKENS_LOOKED_AT = 262_144
+# Known tokens of the waiting sequences that one step examines: each prompt is hashed, and copied
+# for the workers, which takes 3 ms for 32k tokens. One sequence is always examined.
+MAX_EXAMINED_TOKENS = 262_144
 
 
-class Scheduler(Roster):
-    """Every decision about the sequences of the roster."""
+class Scheduler:
+    """One engine's scheduler: it decides; its `lifecycle` moves the sequences.
+
+    `sequences`, `queue`, `running` and `in_flight` are the lifecycle's, for others to read.
+    """
 
     def __init__(self, config: CoreConfig, cache_key: bytes, pool: BlockPool | None = None) -> None:
-        super().__init__(config, cache_key, pool)
-        self.policy = Policy(config)
+        self.config = config
+        self.kv = KVManager(config, cache_key, pool)
+        self.limiters = limiters_for(config)
+        self.stats = EngineStats()
+        self.lifecycle = Lifecycle(config, self.kv, self.limiters, self.stats)
+        self.sequences = self.lifecycle.sequences
+        self.queue = self.lifecycle.queue
+        self.running = self.lifecycle.running
+        self.in_flight = self.lifecycle.in_flight
         self.paused = False
+        self._policy = Policy(config)
+        self._admission = AdmissionRules(config, self.kv, self.queue, self.limiters)
         self._next_step = 0
         self._spare_blocks = int(config.watermark * config.num_blocks)
-        self._owed_blocks = 0  # what those that catch up still lack, while others are admitted
-        # Hooks that a limiter does not override are not called for every running sequence.
-        # The first of each two are those for sequences that decode, the others for all.
-        steady = [each for each in self.limiters if not each.of_prompts]
-        both = (steady, self.limiters)
-        self._clips = [[each.clip for each in some if _overrides(each, "clip")] for some in both]
+        self._lacking_blocks = 0  # of sequences that catch up, while others are admitted
+        # Hooks that a limiter does not override are not called for every running sequence. The
+        # first list of each pair is for sequences that decode, the second for those catching up.
+        decoding = [each for each in self.limiters if not each.prefill_only]
+        pair = (decoding, self.limiters)
+        self._clips = [[each.clip for each in some if _overrides(each, "clip")] for some in pair]
         self._commits = [
-            [each.commit for each in some if _overrides(each, "commit")] for some in both
+            [each.commit for each in some if _overrides(each, "commit")] for some in pair
         ]
-        self._door = Door(config, self.kv, self.queue, self.limiters)
 
     # add and abort
 
     def add(self, request: Request, now: float) -> TokenEvent | None:
-        """Let a request wait for its turn; an event only if it is turned away.
+        """Put a request into the queue; return an event only if it is rejected.
 
-        Ids are the caller's to keep apart: an event under an id in use would seem to end the
-        request that lives.
+        Raise ValueError if the id is in use: an event would seem to end the living request.
         """
         if request.request_id in self.sequences:
             raise ValueError(f"request id {request.request_id!r} is in use")
         longest = self.config.max_model_len + request.sampling.is_about_prompt
         max_total = min(request.max_total, longest)
-        refusal = self._door.refusal(request, max_total)
+        refusal = self._admission.refusal(request, max_total)
         if refusal is not None:
-            return self._turn_away(request, "refused", refusal)
-        overload = self._door.overload(request)
+            return self._reject(request, "refused", refusal)
+        overload = self._admission.overload(request)
         if overload is not None:
-            return self._turn_away(request, "overloaded", overload)
-        sequence = Sequence(request, self.policy.order(request), max_total, now)
+            return self._reject(request, "overloaded", overload)
+        sequence = Sequence(request, self._policy.order(request), max_total, now)
         self.sequences[request.request_id] = sequence
-        self._wait(sequence, now)
+        self.lifecycle.enqueue(sequence, now)
         return None
 
-    def _turn_away(self, request: Request, reason: FinishReason, message: str) -> TokenEvent:
+    def _reject(self, request: Request, reason: FinishReason, message: str) -> TokenEvent:
         self.stats.add_finish(reason)
         position = len(request.emitted)
         return TokenEvent(request.request_id, position, (), reason, message=message)
 
     def abort(self, request_id: str, now: float) -> TokenEvent | None:
-        """End a request at once, whatever it is doing; None if it does not live."""
+        """End a request at once, in whatever state it is; return None if it does not live."""
         sequence = self.sequences.get(request_id)
-        if sequence is None:
-            return None
-        if sequence.status is Status.RUNNING:
-            self.running.remove(sequence)
-        else:
-            self.queue.remove(sequence)
-        return self._end(sequence, Outcome((), "abort"), now)
+        return None if sequence is None else self.lifecycle.abort(sequence, now)
 
     def reset_prefix_cache(self) -> None:
-        """Share nothing computed before now; what runs goes on with what it has."""
+        """Share nothing computed before now; running sequences keep the KV they have."""
         self.kv.reset_cache()
 
     def pause(self, now: float) -> None:
-        """Plan nothing more until `resume`; what is in flight is still applied."""
-        self.hold_clock.advance(now)
-        self.hold_clock.reason = why.PAUSED
+        """Plan nothing more until `resume`; results of steps in flight are still applied."""
+        self.lifecycle.wait_clock.change_reason(PAUSED, now)
         self.paused = True
 
     def resume(self, now: float) -> None:
-        """Go on after `pause`; nobody need have called `schedule` between the two."""
+        """Plan again after `pause`."""
         if self.paused:
-            self.hold_clock.advance(now)
-            self.hold_clock.reason = why.TURN
+            self.lifecycle.wait_clock.change_reason(TURN, now)
             self.paused = False
 
     # schedule
 
     def schedule(self, now: float) -> StepPlan | None:
-        """The next step's plan; None if there is nothing to do or to tell."""
-        self.hold_clock.advance(now)
+        """Return the next step's plan; None if there is nothing to compute or to announce."""
+        wait_clock = self.lifecycle.wait_clock
+        wait_clock.advance(now)
         draft = PlanDraft()
-        if self.paused:
-            self.hold_clock.reason = why.PAUSED
-        else:
+        if not self.paused:
             for limiter in self.limiters:
                 limiter.begin()
-            self._make_way(draft, now)
-            num_first = self._num_before_the_urgent()
-            if num_first < len(self.running):
-                less_urgent = self.running[num_first:]
-                self._continue_running(self.running[:num_first], draft, now)
-                self._admit_waiting(draft, now, less_urgent[0])
-                self._continue_running(less_urgent, draft, now)
-            else:
-                self._continue_running(self.running, draft, now)
-            held_by = self._admit_waiting(draft, now)
-            self.hold_clock.reason = held_by or why.TURN
-        if not draft.sequences and not self.freed_slots:
+            wait_clock.reason = self._fill(draft, now) or TURN
+        if not draft.sequences and not self.lifecycle.freed_slots:
             return None
-        return self._send_off(draft, now)
+        return self._launch(draft, now)
 
-    def _make_way(self, draft: PlanDraft, now: float) -> None:
-        """Preempt running sequences for more urgent ones that wait, if the policy says so."""
+    def _fill(self, draft: PlanDraft, now: float) -> str | None:
+        """Plan chunks of running and waiting sequences; return what the queue's head waits for."""
+        self._preempt_for_urgent(draft, now)
+        num_first = self._num_before_urgent()
+        if num_first < len(self.running):
+            less_urgent = self.running[num_first:]
+            self._continue_running(self.running[:num_first], draft, now)
+            self._admit_waiting(draft, now, less_urgent[0])
+            self._continue_running(less_urgent, draft, now)
+        else:
+            self._continue_running(self.running, draft, now)
+        return self._admit_waiting(draft, now)
+
+    def _preempt_for_urgent(self, draft: PlanDraft, now: float) -> None:
+        """Preempt running sequences for more urgent waiting ones, if the policy allows it."""
         while self.queue and self.running:
             head = self.queue.peek(0)
-            if not self.policy.may_displace(head, self.running[-1]):
+            if not self._policy.may_displace(head, self.running[-1]):
                 return
             if not all(limiter.admits(head) for limiter in self.limiters):
                 return
-            prefix = self.kv.match(head, self._parent(head))
+            prefix = self.kv.match(head, self.lifecycle.parent_of(head))
             if prefix.source is not None and prefix.source.order < head.order:
                 return
             if self.kv.fits(head, prefix, self._spare_blocks):
-                if self.free_slots:
+                if self.lifecycle.free_slots:
                     return
-            elif head.num_free_needed > self.kv.pool.num_free + self._num_displaceable(head):
+            elif head.num_free_needed > self.kv.pool.num_free + self._num_displaceable_blocks(head):
                 return  # it would not fit even then
-            self._preempt(self.running[-1], draft, now)
+            self._preempt_last(draft, now)
 
-    def _num_before_the_urgent(self) -> int:
-        """How many of the running come before the waiting that are more urgent than the last.
+    def _num_before_urgent(self) -> int:
+        """Return how many running sequences come before the waiting ones that are more urgent.
 
-        Those behind may not use the step's tokens up before the urgent have had theirs.
+        The running sequences after them must not use up the step's tokens first.
         """
         num_running = len(self.running)
         if self.queue and self.running:
             head = self.queue.peek(0)
-            if self.policy.may_displace(head, self.running[-1]):
+            if self._policy.may_displace(head, self.running[-1]):
                 return bisect_left(self.running, head.order, key=order_of)
         return num_running
 
-    def _num_displaceable(self, head: Sequence) -> int:
-        """At most so many blocks come free if everybody goes whose place `head` may take."""
+    def _num_displaceable_blocks(self, head: Sequence) -> int:
+        """Return an upper bound on the blocks that `head` could free by preempting others."""
         return sum(
             len(table)
             for running in self.running
-            if self.policy.may_displace(head, running)
+            if self._policy.may_displace(head, running)
             for table in running.tables
         )
 
     def _continue_running(self, sequences: list[Sequence], draft: PlanDraft, now: float) -> None:
-        """Plan what these running sequences lack; victims leave at the end of the running."""
+        """Plan what these running sequences lack; victims leave at the end of `running`."""
         all_clips, all_commits = self._clips, self._commits
         for sequence in sequences:
             catching_up = sequence.catching_up
             expected = sequence.num_expected
             if expected >= sequence.max_total:
-                continue  # its last token is on the way
+                continue  # its last token is being sampled
             if sequence.slot < 0:
-                continue  # it gave way to one before it
+                continue  # it was preempted for one before it
             start = sequence.num_planned
             count = expected + len(sequence.drafts) - start
             for clip in all_clips[catching_up]:
                 count = clip(sequence, count)
             if count > 0 and start + count > sequence.num_capacity:
-                count = self._make_room(sequence, count, draft, now)
+                count = self._grow(sequence, count, draft, now)
             if count <= 0:
                 continue
             draft.add_chunk(sequence, count)
             for commit in all_commits[catching_up]:
                 commit(sequence, count)
 
-    def _make_room(self, sequence: Sequence, count: int, draft: PlanDraft, now: float) -> int:
-        """Grow a running sequence's tables: for how many tokens; 0 if it must stand back.
+    def _grow(self, sequence: Sequence, count: int, draft: PlanDraft, now: float) -> int:
+        """Grow a running sequence's tables, preempting others if blocks run out.
 
-        Guesses are not worth a preemption: they are given up before anybody else's KV is.
+        Return for how many tokens they have room: 0 if it must wait, or was preempted itself.
+        Drafts are given up before anything is preempted for them.
         """
         while True:
             added = self.kv.grow(sequence, sequence.num_planned + count)
@@ -227,112 +241,104 @@ class Scheduler(Roster):
                     draft.new_blocks.append((sequence.slot, added))
                 return count
             if sequence.drafts:
-                # A limiter may have cut into the guesses already: what is known is all that counts.
+                # A limiter may have cut into the drafts already: count known tokens only.
                 sequence.drafts = ()
                 count = min(count, sequence.num_expected - sequence.num_planned)
                 continue
-            victim = self.running[-1]
-            if victim is self.running[0]:
-                return 0  # alone, it fits once its own steps in flight are back
-            self._preempt(victim, draft, now)
+            if self.running[-1] is self.running[0]:
+                return 0  # alone, it fits once its own steps in flight have returned
+            victim = self._preempt_last(draft, now)
             if victim is sequence:
                 return 0
 
-    def _preempt(self, victim: Sequence, draft: PlanDraft, now: float) -> None:
-        """Take a running sequence's slot and blocks; it will compute its KV again."""
-        assert self.running[-1] is victim, f"{victim.request_id} is not the last to run"
-        self.running.pop()
-        victim.stats.num_preemptions += 1
-        victim.stats.num_lost_tokens += victim.num_computed
-        self.stats.num_preemptions += 1
+    def _preempt_last(self, draft: PlanDraft, now: float) -> Sequence:
         draft.num_preempted += 1
-        self._vacate(victim, now)
-        victim.rewind()
-        self._wait(victim, now)
+        return self.lifecycle.preempt_last(now)
 
     def _admit_waiting(
         self, draft: PlanDraft, now: float, before: Sequence | None = None
     ) -> str | None:
-        """Let waiting sequences begin: what holds the first that cannot, None if none is left.
+        """Start waiting sequences; return what the first one left waits for, None if none is left.
 
-        With `before`, only those that come before that running sequence.
+        With `before`, start only those that come before that running sequence.
         """
-        if not self.queue:
+        queue, free_slots = self.queue, self.lifecycle.free_slots
+        if not queue:
             return None
-        if not self.free_slots:
-            return why.SLOTS
-        held_by: str | None = None
+        if not free_slots:
+            return SLOTS
+        blocker: str | None = None
         index = 0
         ahead = self.running
         if before is not None:
             ahead = [each for each in ahead if each.order < before.order]
-        self._owed_blocks = sum([self.kv.owed(each) for each in ahead if each.catching_up])
-        most_held = len(self.queue.held) + MAX_FOLLOWING
+        self._lacking_blocks = sum(
+            [self.kv.lacking_blocks(each) for each in ahead if each.catching_up]
+        )
+        most_following = len(queue.following) + MAX_FOLLOWING
         num_tokens = 0
-        while index < len(self.queue) and len(self.queue.held) < most_held:
-            if before is not None and self.queue.peek(index).order > before.order:
+        while index < len(queue) and len(queue.following) < most_following:
+            if before is not None and queue.peek(index).order > before.order:
                 break
-            if not self.free_slots:
-                return held_by or why.SLOTS
-            if num_tokens >= MAX_TOKENS_LOOKED_AT:
-                return held_by or why.TURN
-            num_tokens += len(self.queue.peek(index).tokens)
+            if not free_slots:
+                return blocker or SLOTS
+            if num_tokens >= MAX_EXAMINED_TOKENS:
+                return blocker or TURN
+            num_tokens += len(queue.peek(index).tokens)
             reason, may_be_passed = self._try_admit(index, draft, now)
             if reason is None:
                 if index:
-                    self.queue.peek(0).num_overtaken += 1
+                    queue.peek(0).num_overtaken += 1
                 continue
-            held_by = held_by or reason
+            blocker = blocker or reason
             if not may_be_passed or index >= MAX_PASSED_OVER:
                 break
-            if self.queue.peek(0).num_overtaken >= MAX_OVERTAKEN:
+            if queue.peek(0).num_overtaken >= MAX_OVERTAKEN:
                 break
             index += 1
-        return held_by
+        return blocker
 
     def _try_admit(self, index: int, draft: PlanDraft, now: float) -> tuple[str | None, bool]:
-        """Let one waiting sequence begin, or say what holds it and whether others may pass it."""
+        """Start one waiting sequence, or return what it waits for and whether it may be passed."""
         sequence = self.queue.peek(index)
         for limiter in self.limiters:
             if not limiter.admits(sequence):
-                return limiter.reason, limiter.particular
+                return limiter.reason, limiter.may_be_passed
         if self.running and self.kv.pool.num_free < sequence.num_free_needed:
-            return why.BLOCKS, False  # as when it was last looked at, at a price
-        prefix = self.kv.match(sequence, self._parent(sequence))
+            return BLOCKS, False  # known from the last time, without matching its prefix again
+        prefix = self.kv.match(sequence, self.lifecycle.parent_of(sequence))
         if prefix.source is not None and prefix.source.order < sequence.order:
-            self.queue.hold(index)
-            self._follow(sequence, prefix.source, prefix.target, now)
+            self.lifecycle.follow(index, prefix, now)
             return None, True
-        spare = self._spare_blocks + self._owed_blocks if self.running else 0
+        spare = self._spare_blocks + self._lacking_blocks if self.running else 0
         if not self.kv.fits(sequence, prefix, spare):
-            return why.BLOCKS, False
+            return BLOCKS, False
         sequence.num_planned = prefix.num_tokens
         count = sequence.num_expected - prefix.num_tokens
         for limiter in self.limiters:
             count = limiter.clip(sequence, count)
         if count <= 0:
             sequence.num_planned = 0
-            return why.BUDGET, False
+            return BUDGET, False
         copies = self.kv.adopt(sequence, prefix, prefix.num_tokens + count)
         if copies is None:
-            return why.BLOCKS, False
+            return BLOCKS, False
         self.queue.take(index)
         draft.copies.extend(copies)
-        draft.opened.append(self._begin(sequence, prefix.num_tokens, now))
+        draft.opened.append(self.lifecycle.start(sequence, prefix.num_tokens, now))
         draft.add_chunk(sequence, count)
-        self._owed_blocks += self.kv.owed(sequence)
+        self._lacking_blocks += self.kv.lacking_blocks(sequence)
         for limiter in self.limiters:
             limiter.commit(sequence, count)
             limiter.enter(sequence)
         return None, True
 
-    def _send_off(self, draft: PlanDraft, now: float) -> StepPlan:
-        """Close the draft and remember whose chunks it carries."""
-        plan = draft.finish(self._next_step, self.freed_slots)
-        self.stats.num_drafts += sum(len(guesses) for _, guesses in plan.drafts)
+    def _launch(self, draft: PlanDraft, now: float) -> StepPlan:
+        """Make the plan, and remember the sequences of its chunks until its result arrives."""
+        plan = draft.finish(self._next_step, self.lifecycle.take_freed_slots())
+        self.stats.num_drafts += sum(len(drafts) for _, drafts in plan.drafts)
         self._next_step += 1
-        self.freed_slots = []
-        self.flights.append(InFlight(plan, draft.sequences, now))
+        self.in_flight.append(InFlight(plan, draft.sequences, now))
         num_waiting = self.queue.num_waiting
         self.stats.add_step(
             StepStats(
@@ -346,7 +352,7 @@ class Scheduler(Roster):
                 num_running=len(self.running),
                 num_waiting=num_waiting,
                 num_free_blocks=self.kv.pool.num_free,
-                held_by=self.hold_clock.reason if num_waiting else None,
+                blocked_by=self.lifecycle.wait_clock.reason if num_waiting else None,
             )
         )
         return plan
@@ -354,98 +360,99 @@ class Scheduler(Roster):
     # apply
 
     def apply(self, result: StepResult, now: float) -> list[TokenEvent]:
-        """Replace expectation by fact: what the oldest step in flight gave."""
-        flight = self.flights.popleft()
-        assert result.step == flight.plan.step, f"result {result.step} came out of order"
-        assert len(result.tokens) == len(flight.sequences), "a result must answer every chunk"
-        answer = Answer(result)
+        """Apply the result of the oldest step in flight; return what it means for each request."""
+        step = self.in_flight.popleft()
+        assert result.step == step.plan.step, f"result {result.step} came out of order"
+        assert len(result.tokens) == len(step.sequences), "a result must answer every chunk"
+        results = SlotResults(result)
         events: list[TokenEvent] = []
         ended = False
-        particular = answer.particular
+        extras = results.extras
         new_event = tuple.__new__
-        pairs = zip(flight.sequences, result.tokens, strict=True)
+        pairs = zip(step.sequences, result.tokens, strict=True)
         for index, (sequence, token) in enumerate(pairs):
             if sequence is None:
                 continue
             tokens = sequence.tokens
             known = len(tokens)
             if (
-                (particular and sequence.slot in particular)
+                (extras and sequence.slot in extras)
                 or sequence.catching_up
                 or sequence.verifying
                 or token in sequence.stop_ids
                 or known + 1 >= sequence.max_total
             ):
-                event = self._apply_chunk(sequence, index, flight, answer, now)
+                event = self._apply_chunk(sequence, index, step, results, now)
                 if event is not None:
                     events.append(event)
                     ended = ended or event.finish_reason is not None
                 continue
-            # The steady case, one more token of a sequence that decodes, done in place: this
-            # loop is most of what the core does in a busy engine.
+            # The common case, one more token of a sequence that decodes, is inlined: this loop
+            # is most of what the core does in a busy engine.
             assert token >= 0, f"slot {sequence.slot} should have sampled a token"
             tokens.append(token)
             sequence.num_computed = known
             if known >= sequence.commit_at:
                 self.kv.commit(sequence)
             position = known - sequence.num_prompt
-            # TokenEvent(request_id, position, (token,)) at two thirds of its price.
+            # The same as TokenEvent(request_id, position, (token,)), a third faster.
             fields = (sequence.request_id, position, (token,), None, None, None, None, None)
             events.append(new_event(TokenEvent, fields))
         if ended:
-            self.running = [each for each in self.running if each.status is Status.RUNNING]
+            self.lifecycle.remove_finished()
         return events
 
     def _apply_chunk(
-        self, sequence: Sequence, index: int, flight: InFlight, answer: Answer, now: float
+        self, sequence: Sequence, index: int, step: InFlight, results: SlotResults, now: float
     ) -> TokenEvent | None:
-        """One chunk's result, in general."""
-        plan = flight.plan
+        """Apply one chunk's result in the general case."""
+        plan = step.plan
         slot = plan.slots[index]
-        error = answer.errors.get(slot)
+        error = results.errors.get(slot)
         if error is not None:
-            return self._end(sequence, Outcome((), "error"), now, message=error)
+            return self.lifecycle.finish(sequence, Outcome((), "error"), now, message=error)
         position = len(sequence.tokens) - sequence.num_prompt
         end = plan.starts[index] + plan.counts[index]
-        caught_up_before = not sequence.catching_up
+        was_decoding = not sequence.catching_up
         if plan.samples[index]:
-            outcome = gain(sequence, answer.tokens[index], answer.accepted.get(slot, 0))
+            num_accepted = results.accepted.get(slot, 0)
+            outcome = append_tokens(sequence, results.tokens[index], num_accepted)
         else:
             outcome = Outcome()
             sequence.num_computed = end
         if sequence.num_computed >= sequence.commit_at:
             self.kv.commit(sequence)
-        if caught_up_before:
-            self.stats.num_accepted_drafts += answer.accepted.get(slot, 0)
+        if was_decoding:
+            self.stats.num_accepted_drafts += results.accepted.get(slot, 0)
         else:
-            chunk = PrefillChunk(plan.starts[index], end, flight.planned_at, now)
+            chunk = PrefillChunk(plan.starts[index], end, step.planned_at, now)
             sequence.stats.add_chunk(chunk)
-            self._lead_on(sequence, now)
+            self.lifecycle.release_followers(sequence, now)
         stats = None
         if outcome.tokens and sequence.stats.first_token_at is None:
-            stats = sequence.stats  # told already: its text may end before the core knows
+            stats = sequence.stats  # sent now, since a stop string may end the text at any time
             stats.first_token_at = now
-        payload = answer.payloads.get(slot)
+        payload = results.payloads.get(slot)
         if outcome.reason is not None:
-            return self._end(sequence, outcome, now, position=position, payload=payload)
-        self._take_drafts(sequence, answer.drafts.get(slot, ()))
+            return self.lifecycle.finish(sequence, outcome, now, position=position, payload=payload)
+        self._keep_drafts(sequence, results.drafts.get(slot, ()))
         if not outcome.tokens and payload is None:
             return None
         return TokenEvent(
             sequence.request_id, position, outcome.tokens, payload=payload, stats=stats
         )
 
-    def _take_drafts(self, sequence: Sequence, drafts: tuple[int, ...]) -> None:
-        """Keep guesses at what follows the newest token, for the next plan.
+    def _keep_drafts(self, sequence: Sequence, drafts: tuple[int, ...]) -> None:
+        """Keep drafts of the tokens that follow the newest one, for the next plan.
 
-        There is no such token yet while one is in flight, or while a sequence is catching up.
+        The newest token is unknown while a sample is in flight or the sequence catches up.
         """
         assert len(drafts) <= self.config.max_drafts, f"{len(drafts)} drafts are too many"
-        behind = sequence.in_flight or sequence.catching_up
-        assert not (drafts and behind), "drafts behind an unknown token"
+        is_behind = sequence.in_flight or sequence.catching_up
+        assert not (drafts and is_behind), "drafts behind an unknown token"
         sequence.drafts = drafts[: sequence.max_total - len(sequence.tokens) - 1]
 
 
 def _overrides(limiter: Limiter, hook: str) -> bool:
-    """Whether a limiter does anything in a hook; those that do not are not called in the loop."""
+    """Return whether a limiter overrides a hook; the hot loop calls no other hooks."""
     return getattr(type(limiter), hook) is not getattr(Limiter, hook)

@@ -1,4 +1,4 @@
-"""An engine's statistics at one moment, as they are sent to the front end."""
+"""A snapshot of an engine's statistics, as it is sent to the front end."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from octavo.core.engine import EngineCore
 from octavo.core.stats import StepStats
 
-MAX_STEPS_SENT = 64  # in one snapshot; the engine itself remembers more
+MAX_STEPS_SENT = 64  # in one snapshot; the engine itself keeps more
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
-    """Totals since the engine's start, how full it is, and its newest steps."""
+    """Totals since the engine's start, its present load, and its most recent steps."""
 
-    taken_at: float = 0.0  # on the monotonic clock
+    taken_at: float = 0.0  # seconds on the engine's clock
     num_steps: int = 0
     num_tokens: int = 0
     num_prefill_tokens: int = 0
@@ -31,7 +31,7 @@ class EngineSnapshot:
     recent: tuple[StepStats, ...] = ()
 
     def after(self, earlier: EngineSnapshot) -> EngineSnapshot:
-        """This one, with the totals of engines before it added: totals never fall."""
+        """Return this snapshot with an earlier engine's totals added: totals never fall."""
         finished = dict(earlier.num_finished)
         for reason, count in self.num_finished.items():
             finished[reason] = finished.get(reason, 0) + count
@@ -51,7 +51,7 @@ _TOTALS = (
 
 
 def take_snapshot(core: EngineCore, now: float) -> EngineSnapshot:
-    """The engine's statistics as they are now."""
+    """Return a snapshot of an engine's statistics."""
     scheduler = core.scheduler
     stats = scheduler.stats
     num_recent = len(stats.recent)
@@ -65,7 +65,7 @@ def take_snapshot(core: EngineCore, now: float) -> EngineSnapshot:
         num_drafts=stats.num_drafts,
         num_accepted_drafts=stats.num_accepted_drafts,
         num_finished=dict(stats.num_finished),
-        num_running=len(scheduler.sequences) - scheduler.queue.num_waiting,
+        num_running=len(scheduler.running),
         num_waiting=scheduler.queue.num_waiting,
         num_free_blocks=scheduler.kv.pool.num_free,
         num_blocks=scheduler.config.num_blocks,

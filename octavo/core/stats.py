@@ -1,9 +1,9 @@
-"""What the core remembers to explain itself: each request's timeline, each step's size.
+"""Statistics: each request's timeline, why requests wait, and the size of each step.
 
-A queue's reasons are kept without touching the queue. The scheduler adds the time between two
-steps to the reason that held the queue's head then (`HoldClock`). A request notes the clock when
-it begins to wait and when it is admitted; the difference says how long each reason held it, at a
-cost that does not depend on how many wait.
+The reasons for waiting are counted without touching the queue. The scheduler adds the time
+between two steps to the reason that kept the queue's head waiting (`WaitClock`). A request reads
+the clock when it begins to wait and when it is admitted; the difference says how long it waited
+for each reason, at a cost that does not depend on how many wait.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-# Why a waiting sequence is not running.
-SLOTS = "slots"  # max_num_seqs run already
-BUDGET = "budget"  # max_num_batched_tokens are planned already
+# What a waiting sequence waits for.
+SLOTS = "slots"  # max_num_seqs sequences run already
+BUDGET = "budget"  # max_num_batched_tokens tokens are planned already
 BLOCKS = "blocks"  # too few free KV blocks
 ADAPTERS = "adapters"  # max_loras other adapters run
-PREFIX = "prefix"  # a running sequence is computing its prefix just now
+PREFIX = "prefix"  # a running sequence computes its prefix
 PAUSED = "paused"  # an operator paused the engine
-TURN = "turn"  # it came between two steps
-RESTART = "restart"  # its engine died; added by the front end, never by the core
+TURN = "turn"  # the next step: it was added between two steps
+RESTART = "restart"  # a new engine, since its own died; added by the front end, not by the core
 REASONS = (SLOTS, BUDGET, BLOCKS, ADAPTERS, PREFIX, PAUSED, TURN)
 
-# Chunks a timeline lists one by one; what follows is merged into the last. 2 million tokens of
-# prompt at the default budget.
+# Chunks that a timeline lists one by one; later ones are merged into the last. With the default
+# budget, they suffice for a prompt of 2 million tokens.
 MAX_CHUNKS = 1024
 
-# Steps remembered for the operator's "what was the engine doing": some minutes of decoding.
+# Steps kept for the operator's question what the engine was doing: some minutes of decoding.
 NUM_RECENT_STEPS = 4096
 
 
 class PrefillChunk(NamedTuple):
-    """A piece of catching up: positions `start` to `end`, and when it was planned and done."""
+    """A chunk of a sequence that catches up: positions `start` to `end`, and its times."""
 
     start: int
     end: int
@@ -42,7 +42,7 @@ class PrefillChunk(NamedTuple):
 
 @dataclass(slots=True)
 class RequestStats:
-    """Where one request's time went."""
+    """The timeline of one request."""
 
     arrival: float
     num_prompt_tokens: int
@@ -51,18 +51,18 @@ class RequestStats:
     first_token_at: float | None = None
     finished_at: float | None = None
     num_cached_tokens: int = 0  # of the known tokens, when first admitted
-    num_recached_tokens: int = 0  # given back by the cache after preemptions
+    num_recached_tokens: int = 0  # found in the cache after preemptions
     num_preemptions: int = 0
-    num_lost_tokens: int = 0  # computed, then dropped by preemptions
+    num_lost_tokens: int = 0  # computed, then lost by preemptions
     num_output_tokens: int = 0
-    num_prefills: int = 0  # times it caught up and sampled: once, and again after preemptions
-    num_decode_steps: int = 0  # further steps that gave tokens
-    num_accepted_drafts: int = 0  # tokens that were guessed, and so took no step of their own
+    num_prefills: int = 0  # how often it caught up and sampled: once, and after each preemption
+    num_decode_steps: int = 0  # other steps that sampled
+    num_accepted_drafts: int = 0  # output tokens that took no step of their own
     chunks: list[PrefillChunk] = field(default_factory=list)
-    held_seconds: dict[str, float] = field(default_factory=dict)
+    wait_seconds: dict[str, float] = field(default_factory=dict)  # by reason
 
     def add_chunk(self, chunk: PrefillChunk) -> None:
-        """Append a chunk; past the bound, widen the last one."""
+        """Append a chunk; beyond the bound, extend the last one."""
         if len(self.chunks) < MAX_CHUNKS:
             self.chunks.append(chunk)
         else:
@@ -70,8 +70,8 @@ class RequestStats:
             self.chunks[-1] = last._replace(end=chunk.end, applied_at=chunk.applied_at)
 
 
-class HoldClock:
-    """Seconds for which each reason has held the head of the queue, since the beginning."""
+class WaitClock:
+    """Seconds for which each reason has kept the queue's head waiting since the start."""
 
     __slots__ = ("_last", "reason", "seconds")
 
@@ -81,24 +81,29 @@ class HoldClock:
         self._last: float | None = None
 
     def advance(self, now: float) -> None:
-        """Give the time since the last call to the present reason; a clock set back gives none."""
+        """Add the time since the last call to the present reason; 0 if the clock was set back."""
         if self._last is not None and now > self._last:
             self.seconds[self.reason] += now - self._last
         self._last = now
 
+    def change_reason(self, reason: str, now: float) -> None:
+        """Count the time from `now` on for another reason."""
+        self.advance(now)
+        self.reason = reason
+
     def read(self) -> tuple[float, ...]:
-        """The present reading, to be compared with a later one."""
+        """Return the present reading, for a later `add_since`."""
         return tuple(self.seconds.values())
 
-    def since(self, reading: tuple[float, ...], into: dict[str, float]) -> None:
-        """Add to `into` what each reason has gained since `reading`, if anything."""
+    def add_since(self, reading: tuple[float, ...], into: dict[str, float]) -> None:
+        """Add to `into` the seconds of each reason since `reading`, leaving out zeros."""
         for reason, then, seconds in zip(REASONS, reading, self.seconds.values(), strict=True):
             if seconds > then:
                 into[reason] = into.get(reason, 0.0) + seconds - then
 
 
 class StepStats(NamedTuple):
-    """The size of one step, as planned, and the state it left."""
+    """The size of one step when it was planned, and the state after planning."""
 
     step: int
     planned_at: float
@@ -110,12 +115,12 @@ class StepStats(NamedTuple):
     num_running: int
     num_waiting: int
     num_free_blocks: int
-    held_by: str | None  # what kept the head of the queue out; None: nobody was left waiting
+    blocked_by: str | None  # why the queue's head was not admitted; None: nothing waits
 
 
 @dataclass(slots=True)
 class EngineStats:
-    """Totals since the start, and the recent steps."""
+    """Totals since the start, and the most recent steps."""
 
     num_steps: int = 0
     num_tokens: int = 0
@@ -124,16 +129,16 @@ class EngineStats:
     num_preemptions: int = 0
     num_finished: dict[str, int] = field(default_factory=dict)
     num_drafts: int = 0
-    num_accepted_drafts: int = 0  # found right, those behind an end included
+    num_accepted_drafts: int = 0  # those cut off after an ending token included
     recent: deque[StepStats] = field(default_factory=lambda: deque(maxlen=NUM_RECENT_STEPS))
 
     def add_step(self, step: StepStats) -> None:
-        """Count a step that was planned."""
+        """Count a step that has been planned."""
         self.num_steps += 1
         self.num_tokens += step.num_tokens
         self.num_prefill_tokens += step.num_prefill_tokens
         self.recent.append(step)
 
     def add_finish(self, reason: str) -> None:
-        """Count a request's end."""
+        """Count a request that ended, by its finish reason."""
         self.num_finished[reason] = self.num_finished.get(reason, 0) + 1

@@ -1,1 +1,1 @@
-"""Who the ranks are, and how they share a model."""
+"""The ranks that share a model."""

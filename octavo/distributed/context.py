@@ -1,4 +1,4 @@
-"""This rank's place among all ranks: an argument wherever it matters, never a global."""
+"""The position of this rank among all ranks; always an argument, never a global."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ParallelContext:
-    """Tensor parallelism: `ranks` hold a slice of every matrix each."""
+    """A rank in tensor parallelism, where each of `ranks` holds a slice of every matrix."""
 
     rank: int = 0
     ranks: int = 1
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.ranks:
-            raise ValueError(f"rank {self.rank} is not one of {self.ranks}")
+            raise ValueError(f"rank must be from 0 to {self.ranks - 1}, is {self.rank}")
 
 
 ALONE = ParallelContext()

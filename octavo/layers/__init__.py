@@ -1,8 +1,8 @@
-"""What models are made of: declarations that a backend gives a meaning to.
+"""The layers that models are declared with; a backend gives them their meaning.
 
-A layer says what it is (sizes, options, which tensors it wants) and what it does with values. It
-never hears of ranks, dtypes, devices or quantisation; `octavo.models.build.bind` settles those
-and hands every layer its `ops`, the backend's operations.
+A layer states its sizes, its options and its tensors, and computes with symbolic values. It does
+not depend on ranks, dtypes, devices or quantisation: `octavo.models.build.bind` decides those and
+gives every layer its `ops`, the backend's operations.
 """
 
 from octavo.layers.attention import PagedAttention, QKVLinear, SelfAttention
@@ -15,26 +15,41 @@ from octavo.layers.module import Batch, Module, Ops, Part, TensorDeclaration, Va
 from octavo.layers.moe import Routing, SparseMLP
 from octavo.layers.norm import LayerNorm, RMSNorm
 from octavo.layers.rope import Rope
-from octavo.layers.weight_names import AnyOf, From, Pieces, grouped_rows
+from octavo.layers.spec import ExpertSpec, ModelSpec
+from octavo.layers.standard import (
+    sandwich_block,
+    standard_attention,
+    standard_block,
+    standard_mlp,
+    standard_norm,
+    standard_weights,
+)
+from octavo.layers.weight_names import (
+    FirstOf,
+    Slices,
+    StoredTensor,
+    WeightSource,
+    grouped_rows,
+)
 
 __all__ = [
     "MLP",
-    "AnyOf",
     "Batch",
     "Block",
     "CausalLM",
     "Embedding",
-    "From",
+    "ExpertSpec",
+    "FirstOf",
     "GateUpLinear",
     "GatedMLP",
     "LayerNorm",
     "Linear",
+    "ModelSpec",
     "Module",
     "Ops",
     "PagedAttention",
     "ParallelBlock",
     "Part",
-    "Pieces",
     "PositionEmbedding",
     "QKVLinear",
     "RMSNorm",
@@ -43,8 +58,17 @@ __all__ = [
     "SandwichBlock",
     "SelfAttention",
     "SequentialBlock",
+    "Slices",
     "SparseMLP",
+    "StoredTensor",
     "TensorDeclaration",
     "Value",
+    "WeightSource",
     "grouped_rows",
+    "sandwich_block",
+    "standard_attention",
+    "standard_block",
+    "standard_mlp",
+    "standard_norm",
+    "standard_weights",
 ]

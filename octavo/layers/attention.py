@@ -1,4 +1,4 @@
-"""Attention over paged KV, and the projection in front of it."""
+"""Attention over paged KV, and the projections around it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from octavo.layers.rope import Rope
 
 
 class QKVLinear(Linear):
-    """Queries, keys and values as one matrix, in this order."""
+    """The projection to queries, keys and values as one matrix, in this order."""
 
     def __init__(
         self, hidden: int, heads: int, kv_heads: int, head_dim: int, *, bias: bool = False
@@ -23,20 +23,19 @@ class QKVLinear(Linear):
 
 
 class SelfAttention(Module):
-    """Project, attend, project back; a family says which projections and which attention."""
+    """A projection to queries, keys and values, attention, and the projection back."""
 
-    qkv: QKVLinear
-    attend: PagedAttention
-    out: Linear
+    def __init__(self, qkv: QKVLinear, attend: PagedAttention, out: Linear) -> None:
+        self.qkv, self.attend, self.out = qkv, attend, out
 
     def __call__(self, x: Value, batch: Batch) -> Value:
         return self.out(self.attend(self.qkv(x), batch))
 
 
 class PagedAttention(Module):
-    """Softmax attention of each token over its own sequence, KV kept in blocks.
+    """Softmax attention of each token over its own sequence, with KV kept in blocks.
 
-    `place` is settled by binding: the KV group this layer's cache is in, and its number there.
+    `place` is set by `place_layers`: the KV group of this layer's cache, and its index there.
     """
 
     sinks: Value | None
@@ -50,12 +49,12 @@ class PagedAttention(Module):
         *,
         scale: float,
         rope: Rope | None = None,
-        window: int | None = None,  # most recent positions read, the token's own included
+        window: int | None = None,  # how many recent positions are read, the token's own included
         softcap: float | None = None,
         q_norm: RMSNorm | LayerNorm | None = None,
         k_norm: RMSNorm | LayerNorm | None = None,
         norm_whole: bool = False,  # the norms are over all heads together, not head by head
-        has_sinks: bool = False,
+        has_sinks: bool = False,  # each head can attend to a learned sink that has no value
     ) -> None:
         self.heads = heads
         self.kv_heads = kv_heads

@@ -1,7 +1,7 @@
-"""One layer of a decoder: attention and an MLP, and how norms and additions join them.
+"""One layer of a decoder: attention and an MLP, and the norms and additions that join them.
 
-A block takes what is still to be added to the residual stream, and the stream; so the norm that
-comes next adds and normalises in one step.
+A block receives and returns the residual stream as two addends, so that the next norm can add
+and normalise in one step.
 """
 
 from __future__ import annotations
@@ -13,36 +13,46 @@ from octavo.layers.moe import SparseMLP
 from octavo.layers.norm import LayerNorm, RMSNorm
 
 Norm = RMSNorm | LayerNorm
+AnyMLP = MLP | GatedMLP | SparseMLP
 
 
 class Block(Module):
-    """What a decoder repeats."""
+    """One of the layers that a decoder stacks."""
 
     def __call__(self, x: Value, residual: Value | None, batch: Batch) -> tuple[Value, Value]:
-        """Two addends: what this block gives, and the residual stream so far."""
+        """Return two addends: this block's last output, and the residual stream before it."""
         raise NotImplementedError
 
 
 class SequentialBlock(Block):
-    """Attention, then an MLP, each behind a norm."""
+    """Attention, then an MLP, each preceded by a norm; both outputs may be scaled."""
 
     def __init__(
-        self, attn_norm: Norm, attn: SelfAttention, mlp_norm: Norm, mlp: MLP | GatedMLP | SparseMLP
+        self,
+        attn_norm: Norm,
+        attn: SelfAttention,
+        mlp_norm: Norm,
+        mlp: AnyMLP,
+        scale: float = 1.0,
     ) -> None:
         self.attn_norm, self.attn = attn_norm, attn
         self.mlp_norm, self.mlp = mlp_norm, mlp
+        self.scale = scale
 
     def __call__(self, x: Value, residual: Value | None, batch: Batch) -> tuple[Value, Value]:
         x, residual = self.attn_norm.add(x, residual)
-        x, residual = self.mlp_norm.add(self.attn(x, batch), residual)
-        return self.mlp(x), residual
+        x, residual = self.mlp_norm.add(self._scaled(self.attn(x, batch)), residual)
+        return self._scaled(self.mlp(x)), residual
+
+    def _scaled(self, x: Value) -> Value:
+        return x if self.scale == 1.0 else x * self.scale
 
 
 class ParallelBlock(Block):
-    """Attention and an MLP side by side, behind a norm each or one for both."""
+    """Attention and an MLP in parallel, with a norm before each or one before both."""
 
     def __init__(
-        self, attn_norm: Norm, attn: SelfAttention, mlp_norm: Norm | None, mlp: MLP | GatedMLP
+        self, attn_norm: Norm, attn: SelfAttention, mlp_norm: Norm | None, mlp: AnyMLP
     ) -> None:
         self.attn_norm, self.attn = attn_norm, attn
         self.mlp_norm, self.mlp = mlp_norm, mlp
@@ -54,7 +64,7 @@ class ParallelBlock(Block):
 
 
 class SandwichBlock(Block):
-    """Attention, then an MLP, each between two norms."""
+    """Attention, then an MLP, with norms before and after each."""
 
     def __init__(
         self,
@@ -62,7 +72,7 @@ class SandwichBlock(Block):
         attn: SelfAttention,
         attn_out_norm: Norm,
         mlp_norm: Norm,
-        mlp: GatedMLP,
+        mlp: AnyMLP,
         mlp_out_norm: Norm,
     ) -> None:
         self.attn_norm, self.attn, self.attn_out_norm = attn_norm, attn, attn_out_norm

@@ -1,4 +1,4 @@
-"""Tables looked up by token or by position."""
+"""Tables that are looked up by token or by position."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from octavo.layers.module import Module, Part, TensorDeclaration, Value
 
 
 class Embedding(Module):
-    """A row for each token, split over ranks by rows of the vocabulary."""
+    """A row for each token of the vocabulary, split over ranks by rows."""
 
     weight: Value
 
@@ -25,7 +25,7 @@ class Embedding(Module):
 
 
 class PositionEmbedding(Module):
-    """A learned row for each position, as GPT-2 has."""
+    """A learned row for each position, as in GPT-2."""
 
     weight: Value
 

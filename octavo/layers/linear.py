@@ -1,4 +1,4 @@
-"""Matrix products: a weight, perhaps a bias, and how its rows belong together."""
+"""Matrix products: a weight, an optional bias, and the parts that its rows consist of."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from octavo.layers.module import Module, Part, TensorDeclaration, Value
 
 
 class Linear(Module):
-    """y = x Wᵀ + b. `shard` says which axis is split over ranks: its outputs or its inputs."""
+    """A projection y = x Wᵀ + b, split over ranks by its outputs, by its inputs, or not at all."""
 
     weight: Value
     bias: Value | None

@@ -7,7 +7,7 @@ from octavo.layers.module import Module, Value
 
 
 class GatedMLP(Module):
-    """down(act(gate(x)) · up(x))."""
+    """A gated feed-forward layer: down(act(gate(x)) · up(x))."""
 
     def __init__(self, hidden: int, ffn: int, activation: str, *, bias: bool = False) -> None:
         self.activation = activation
@@ -19,7 +19,7 @@ class GatedMLP(Module):
 
 
 class MLP(Module):
-    """down(act(up(x)))."""
+    """A plain feed-forward layer: down(act(up(x)))."""
 
     def __init__(self, hidden: int, ffn: int, activation: str, *, bias: bool = True) -> None:
         self.activation = activation

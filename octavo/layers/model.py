@@ -1,4 +1,4 @@
-"""What every language model has: its family's names, and the way from hidden to logits."""
+"""The base of every language model: embedding, blocks, final norm and head."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from octavo.layers.embedding import Embedding
 from octavo.layers.linear import Linear
 from octavo.layers.module import Batch, Module, Value
 from octavo.layers.norm import LayerNorm, RMSNorm
+from octavo.layers.spec import ModelSpec
+from octavo.layers.standard import standard_block, standard_norm
 from octavo.layers.weight_names import WeightSource
 
 
 class CausalLM(Module):
-    """A decoder. A family sets the class attributes, makes the layers, and says `weights`."""
+    """A decoder. A family names the checkpoint's tensors and overrides the parts that differ."""
 
-    architectures: ClassVar[tuple[str, ...]] = ()  # the names that config.json gives it
-    ignored: ClassVar[tuple[str, ...]] = ()  # checkpoint tensors that mean nothing (`*`: anything)
-    # How names begin in some checkpoints, and how in the others; the first that fits is taken.
+    # Checkpoint tensors that no layer uses; `*` matches anything.
+    ignored: ClassVar[tuple[str, ...]] = ()
+    # Prefixes that some checkpoints use, with this family's own prefix; the first match applies.
     renames: ClassVar[tuple[tuple[str, str], ...]] = ()
 
     embed: Embedding
@@ -29,30 +31,42 @@ class CausalLM(Module):
     logit_scale: float = 1.0
     logit_cap: float | None = None
 
+    def __init__(self, spec: ModelSpec) -> None:
+        self.spec = spec
+        self.embed = Embedding(spec.vocabulary, spec.hidden, spec.embed_scale)
+        self.blocks = [self.block(layer) for layer in range(spec.layers)]
+        self.norm = standard_norm(spec)
+        self.head = Linear(spec.hidden, spec.vocabulary, shard="out")
+        self.tied, self.logit_scale, self.logit_cap = spec.tied, spec.logit_scale, spec.logit_cap
+
+    def block(self, layer: int) -> Block:
+        """Declare one of the blocks."""
+        return standard_block(self.spec, layer)
+
     def weights(self) -> Mapping[str, WeightSource]:
-        """Ours ← the checkpoint's. `*` is a block's number, the same on both sides."""
+        """Return the checkpoint's name for each layer; `*` is the block's number on both sides."""
         raise NotImplementedError
 
     def hidden(self, batch: Batch) -> Value:
-        """The last hidden state of every token, normalised."""
+        """Compute the last hidden state of every token, normalised."""
         x, residual = self.enter(batch), None
         for block in self.blocks:
             x, residual = block(x, residual, batch)
         return self.norm.add(x, residual)[0]
 
     def enter(self, batch: Batch) -> Value:
-        """What the first block reads."""
+        """Compute the input of the first block."""
         return self.embed(batch.token_ids)
 
     def logits(self, hidden: Value) -> Value:
-        """Scores over the vocabulary."""
+        """Compute scores over the vocabulary."""
         scores = self.head(hidden)
         if self.logit_scale != 1.0:
             scores = scores * self.logit_scale
         return scores if self.logit_cap is None else self.ops.soft_cap(scores, self.logit_cap)
 
     def __call__(self, batch: Batch) -> tuple[Value, Value]:
-        """Logits and hidden states, each of the rows they are wanted of."""
+        """Compute logits and hidden states, each for the rows that the batch asks for."""
         hidden = self.hidden(batch)
         logits = self.logits(self.ops.select_rows(hidden, batch.logits_rows))
         return logits, self.ops.select_rows(hidden, batch.hidden_rows)

@@ -1,4 +1,4 @@
-"""The base of every layer, and what a backend must be able to do with values."""
+"""The base of every layer, and the operations that a backend must provide."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-# A backend's value: a torch tensor, or a symbol of the program being recorded. Layers add and
-# scale values with + and *, and give everything else to `ops`.
+# A backend's value: a torch tensor, or a symbol of the program being recorded. Layers use + and *
+# on values, and call `ops` for everything else.
 Value = Any
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows of a projection that are one thing: the queries, say."""
+    """Rows of a projection that belong together, for example the queries."""
 
     name: str
     rows: int
-    unit: int = 1  # rows that stay together when the projection is split: a head's
-    replicable: bool = False  # fewer units than ranks: several ranks hold the same one (KV heads)
+    unit: int = 1  # rows that stay together when the projection is split: those of a head
+    replicable: bool = False  # with fewer units than ranks, ranks hold copies (KV heads)
 
 
 @dataclass(frozen=True, slots=True)
 class TensorDeclaration:
-    """One tensor that a layer wants from the checkpoint."""
+    """One tensor that a layer needs from the checkpoint."""
 
     shape: tuple[int, ...]
-    optional: bool = False  # a checkpoint without it is whole all the same
-    split: Part | None = None  # its rows are shared out over ranks (a Linear says so itself)
+    optional: bool = False  # a checkpoint may lack it
+    split: Part | None = None  # its rows are split over ranks (a Linear has `shard` instead)
 
 
 class Batch(Protocol):
-    """What a forward pass is told of its tokens, as backend values; the backend makes it."""
+    """The inputs of a forward pass as the backend's values."""
 
     @property
     def token_ids(self) -> Value:
-        """The token at each row."""
+        """The token of each row."""
 
     @property
     def positions(self) -> Value:
-        """Its place in its sequence."""
+        """The position of each row in its sequence."""
 
     @property
     def logits_rows(self) -> Value:
@@ -51,7 +51,7 @@ class Batch(Protocol):
 
 
 class Ops(Protocol):
-    """Every operation a model may use. `backends/torch/ops.py` says what each one means."""
+    """Every operation that models may use; `backends/torch/ops.py` defines their meaning."""
 
     def embed(self, token_ids: Value, table: Value) -> Value: ...
     def select_rows(self, x: Value, rows: Value) -> Value: ...
@@ -71,20 +71,20 @@ class Ops(Protocol):
 
 
 class Module:
-    """A layer: other layers as attributes (or in lists), and tensors it declares.
+    """A layer: other layers as attributes (or in lists), and the tensors that it declares.
 
-    After binding, each declared tensor `name` is an attribute `name` holding the backend's
-    value, or None where an optional one is absent.
+    After binding, each declared tensor is an attribute of the same name that holds the backend's
+    value, or None if it is optional and absent.
     """
 
     ops: Ops
 
     def tensors(self) -> dict[str, TensorDeclaration]:
-        """The tensors of this layer itself, not of the layers inside it."""
+        """Declare the tensors of this layer itself, without the layers inside it."""
         return {}
 
     def walk(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """This layer and all layers inside it, each with its dotted name."""
+        """Yield this layer and all layers inside it, each with its dotted name."""
         yield prefix, self
         for name, value in vars(self).items():
             inner = f"{prefix}.{name}" if prefix else name

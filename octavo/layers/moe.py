@@ -12,21 +12,21 @@ from octavo.layers.module import Module, TensorDeclaration, Value
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """How scores become the weights of the chosen experts."""
+    """The rule by which scores become the weights of the chosen experts."""
 
     top_k: int
-    # "softmax": over all experts, then the best are chosen; "chosen": over the chosen alone;
-    # "sigmoid": each score for itself
+    # "softmax": over all experts, before the best are chosen; "chosen": over the chosen ones only;
+    # "sigmoid": of each score separately
     scores: Literal["softmax", "chosen", "sigmoid"] = "softmax"
-    normalise: bool = False  # the chosen weights are made to sum to one
+    normalise: bool = False  # scale the chosen weights to a sum of one
     scale: float = 1.0
 
 
 class ExpertMatrices(Module):
-    """All experts' weights: [expert, out, in], and biases where the family has them."""
+    """The weights [expert, out, in] of all experts, and biases if the family has them."""
 
     gate_up_weight: Value
-    gate_up_bias: Value  # set where has_bias
+    gate_up_bias: Value  # only if has_bias
     down_weight: Value
     down_bias: Value
 
@@ -51,14 +51,14 @@ class ExpertMatrices(Module):
         return declared
 
     def matrix(self, tensor: str) -> Linear:
-        """What one expert's part of a tensor belongs to: it is split like a dense MLP's."""
+        """Return the projection of one expert that a tensor belongs to, as ranks split it."""
         if tensor.startswith("gate_up"):
             return GateUpLinear(self.hidden, self.ffn)
         return Linear(self.ffn, self.hidden, shard="in")
 
 
 class SparseMLP(Module):
-    """A router, its experts, and perhaps one expert that every token passes."""
+    """A router, its experts, and an optional expert that every token passes."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class SparseMLP(Module):
         router_bias: bool = False,
         expert_bias: bool = False,
         shared_ffn: int = 0,
-        shared_gate: bool = False,  # the shared expert is weighted by a sigmoid of its own
+        shared_gate: bool = False,  # a sigmoid of its own weights the shared expert
     ) -> None:
         self.routing = routing
         self.router = Linear(hidden, experts, bias=router_bias)

@@ -1,4 +1,4 @@
-"""Normalisations, alone or behind a residual addition."""
+"""Normalisations, alone or after a residual addition."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ class _Norm(Module):
         raise NotImplementedError
 
     def add(self, x: Value, residual: Value | None) -> tuple[Value, Value]:
-        """Add x to the residual stream: the sum normalised, and the sum."""
+        """Add x to the residual stream; return the normalised sum and the sum."""
         total = x if residual is None else residual + x
         return self(total), total
 
 
 class RMSNorm(_Norm):
-    """x / rms(x) · (offset + w)."""
+    """A normalisation by the root mean square: x / rms(x) · (offset + w)."""
 
     weight: Value
 
     def __init__(self, size: int, eps: float, offset: float = 0.0) -> None:
         self.size = size
         self.eps = eps
-        self.offset = offset  # 1 for Gemma, which stores w - 1
+        self.offset = offset  # 1 for Gemma, whose checkpoints contain w - 1
 
     def tensors(self) -> dict[str, TensorDeclaration]:
         return {"weight": TensorDeclaration((self.size,))}
@@ -33,7 +33,7 @@ class RMSNorm(_Norm):
 
 
 class LayerNorm(_Norm):
-    """(x - mean) / std · w + b; a size of (heads, dimensions) has weights for each head."""
+    """A normalisation (x - mean) / std · w + b; a size (heads, dimensions) means w per head."""
 
     weight: Value
     bias: Value | None

@@ -1,4 +1,4 @@
-"""Rotary position embedding: which dimensions turn, how fast, and how positions are scaled."""
+"""Rotary position embedding: the frequency of each pair of dimensions, and its scalings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Frequencies, one for each pair of dimensions; made by the functions below."""
+    """A frequency for each pair of dimensions; the functions below compute them."""
 
     frequencies: tuple[float, ...]
     interleaved: bool = False  # pairs are (0,1), (2,3) … instead of (i, i + half)
@@ -16,24 +16,24 @@ class Rope:
 
     @property
     def num_dimensions(self) -> int:
-        """How many leading dimensions of a head turn; the others pass unchanged."""
+        """The number of leading dimensions of a head that rotate; the others pass unchanged."""
         return 2 * len(self.frequencies)
 
 
 def plain(dimensions: int, theta: float) -> tuple[float, ...]:
-    """theta^(-2i/d), as the original."""
+    """Return theta^(-2i/d), the original frequencies."""
     return tuple(1.0 / theta ** (i / dimensions) for i in range(0, dimensions, 2))
 
 
 def linear(dimensions: int, theta: float, factor: float) -> tuple[float, ...]:
-    """All positions are divided by a factor."""
+    """Return frequencies for positions that are divided by a factor."""
     return tuple(f / factor for f in plain(dimensions, theta))
 
 
 def llama3(
     dimensions: int, theta: float, factor: float, low: float, high: float, original_length: int
 ) -> tuple[float, ...]:
-    """Slow frequencies are divided by a factor, fast ones kept, those between blended."""
+    """Divide slow frequencies by a factor, keep fast ones, and blend those in between."""
     frequencies = []
     for frequency in plain(dimensions, theta):
         turns = original_length * frequency / (2 * math.pi)  # over the original context
@@ -51,7 +51,7 @@ def yarn(
     beta_slow: float = 1.0,
     truncate: bool = True,
 ) -> tuple[float, ...]:
-    """YaRN: dimensions that turn often keep their speed, those that turn rarely are slowed."""
+    """Return YaRN's frequencies: dimensions that turn often are kept, the others are slowed."""
 
     def dimension_of(turns: float) -> float:
         length = math.log(original_length / (turns * 2 * math.pi))
@@ -71,11 +71,11 @@ def yarn(
 
 
 def yarn_magnitude(factor: float, scale: float = 1.0) -> float:
-    """How much YaRN sharpens attention."""
+    """Return the factor by which YaRN sharpens attention."""
     return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
 
 
 def by_factors(dimensions: int, theta: float, factors: tuple[float, ...]) -> tuple[float, ...]:
-    """LongRoPE: each frequency has a divisor of its own."""
+    """Return LongRoPE's frequencies: each is divided by a factor of its own."""
     pairs = zip(plain(dimensions, theta), factors, strict=True)
     return tuple(frequency / factor for frequency, factor in pairs)

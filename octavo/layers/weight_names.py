@@ -1,4 +1,4 @@
-"""Where a layer's tensors are in a checkpoint, said as data."""
+"""Where the tensors of a layer are in a checkpoint, as data."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class From:
-    """One checkpoint tensor that is not simply stored as the layer wants it.
+class StoredTensor:
+    """A checkpoint tensor whose rows or axes are in another order than the layer's.
 
-    `rows[i]` is the checkpoint's row that becomes row i of ours; None takes them in order.
+    `rows[i]` is the checkpoint's row that becomes row i of the layer; None keeps their order.
     """
 
     name: str
@@ -19,33 +19,34 @@ class From:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
-    """A tensor stored in pieces along its first axis: expert by expert, head by head.
+class Slices:
+    """A tensor that the checkpoint keeps in slices along its first axis, by expert or by head.
 
-    `@` is the piece's number. Several names are stacked along the output, as for any projection.
+    `@` in a name is the slice's number. Several names are stacked along the output, as for any
+    projection.
     """
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class AnyOf:
-    """A tensor that checkpoints keep in different ways: the first that is there is taken."""
+class FirstOf:
+    """A tensor that checkpoints keep in different ways; the first way that is present is used."""
 
-    ways: tuple[From | Pieces, ...]
+    ways: tuple[str | StoredTensor | Slices, ...]
 
 
-# What a model's `weights` maps a layer's name to: a checkpoint name without ".weight"; several,
-# to be stacked along the output; or one of the above. Where our name ends in a tensor's own
-# ("… .gate_up_weight"), the checkpoint's name is the whole name.
-WeightSource = str | From | Pieces | AnyOf | tuple["str | From", ...]
+# A value of `CausalLM.weights`: a checkpoint name without ".weight"; several names, to be stacked
+# along the output; or one of the classes above. If our name ends in a tensor's own name
+# ("… .gate_up_weight"), the checkpoint's name is complete.
+WeightSource = str | StoredTensor | Slices | FirstOf | tuple["str | StoredTensor", ...]
 
 
 def grouped_rows(heads: int, kv_heads: int, head_dim: int) -> tuple[int, ...]:
-    """Order for fused projections that keep a KV head's queries, its keys and its values together.
+    """Return the row order for a fused projection that is stored by KV head.
 
-    The rows of all queries, then of all keys, then of all values, where the checkpoint has, for
-    each KV head, its queries' heads, its keys and its values.
+    The checkpoint has, for each KV head, its queries' heads, its keys and its values. The layer
+    has the rows of all queries, then of all keys, then of all values.
     """
     per_group = heads // kv_heads + 2
     starts = [

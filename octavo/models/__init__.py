@@ -1,1 +1,1 @@
-"""What each model family is, and how a checkpoint becomes one, bound to a backend."""
+"""Model families, and the loading of checkpoints into models that are bound to a backend."""

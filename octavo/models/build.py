@@ -1,8 +1,9 @@
-"""Binds a declared model to a backend and a checkpoint: every choice is made here, once.
+"""Binding of a declared model to a backend and a checkpoint.
 
-For each tensor a layer declares: where it is in the checkpoint (the family's `weights`), which
-slice of it this rank owns (octavo.quant.compose), and what the backend makes of it. Names and
-shapes are checked before anything is read, so that a wrong checkpoint costs no time.
+For each tensor that a layer declares, binding decides where it is in the checkpoint (from the
+family's `weights`), which slice of it this rank owns (octavo.quant.compose), and what the backend
+makes of it. All names and shapes are checked before anything is read, so that a wrong checkpoint
+fails at once.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from numpy.typing import NDArray
 from octavo.backends.base import Backend, StoredRows
 from octavo.distributed.context import ALONE, ParallelContext
 from octavo.layers import (
-    AnyOf,
     CausalLM,
-    From,
+    FirstOf,
     LayerNorm,
     Linear,
     Module,
     PagedAttention,
-    Pieces,
+    Slices,
+    StoredTensor,
     TensorDeclaration,
     Value,
+    WeightSource,
 )
 from octavo.layers.moe import ExpertMatrices
-from octavo.layers.weight_names import WeightSource
 from octavo.models.checkpoint_weights import RenamedWeights, Weights
 from octavo.models.config_reader import ConfigurationError
 from octavo.quant.compose import ShardError, part_run, row_runs, shard, split_parts
@@ -41,31 +42,31 @@ Floats = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One tensor of one layer, and what it is made of."""
+    """One tensor of one layer, and the checkpoint's tensors that it is made of."""
 
     module: Module
     tensor: str
     declared: TensorDeclaration
-    sources: tuple[From, ...]  # one, or one a part, stacked along the output
+    sources: tuple[StoredTensor, ...]  # one, or one for each part, stacked along the output
 
     @property
     def matrix(self) -> tuple[Linear, str] | None:
-        """The projection this belongs to, and which of its tensors it is; of each expert, perhaps.
+        """The projection (of each expert) that the tensor belongs to, and its name there.
 
-        None for what is not part of any: norms, embeddings.
+        None for tensors outside projections: norms, embeddings.
         """
         if isinstance(self.module, ExpertMatrices):
             return self.module.matrix(self.tensor), self.tensor.rpartition("_")[2]
         return (self.module, self.tensor) if isinstance(self.module, Linear) else None
 
-    def names(self, source: From) -> list[str]:
-        """The checkpoint's tensors that one source stands for: one, or one a piece."""
+    def names(self, source: StoredTensor) -> list[str]:
+        """Return the names of the checkpoint's tensors for a source: one, or one for each slice."""
         if "@" not in source.name:
             return [source.name]
-        return [source.name.replace("@", str(piece)) for piece in range(self.declared.shape[0])]
+        return [source.name.replace("@", str(index)) for index in range(self.declared.shape[0])]
 
     def shapes(self) -> Iterable[tuple[int, ...]]:
-        """The shape each source (or each piece of it) must have in the checkpoint."""
+        """Yield the shape that each source, or each slice of it, must have in the checkpoint."""
         for source, rows in zip(self.sources, self._rows(), strict=True):
             shape = list(self.declared.shape)
             axis = 1 if isinstance(self.module, ExpertMatrices) else 0
@@ -78,7 +79,7 @@ class Need:
             yield tuple(shape)
 
     def _rows(self) -> list[int | None]:
-        """How many rows each source gives; None: all there are."""
+        """Return the number of rows of each source; None: all of the layer's."""
         if len(self.sources) == 1 or self.matrix is None:
             return [None] * len(self.sources)
         return [part.rows for part in self.matrix[0].parts]
@@ -102,7 +103,7 @@ def bind(
 
 
 def _value(need: Need, backend: Backend, weights: Weights, context: ParallelContext) -> Value:
-    """A tensor as the backend keeps it: matrices row by row as they are stored, where they can."""
+    """Make the backend's value of a tensor; a matrix keeps its stored rows if there is one rank."""
     is_bias = need.matrix is not None and need.matrix[1] == "bias"
     if len(need.declared.shape) == 1 or is_bias or isinstance(need.module, LayerNorm):
         return backend.parameter(assemble(need, weights.read, context))
@@ -117,7 +118,7 @@ def _value(need: Need, backend: Backend, weights: Weights, context: ParallelCont
 
 
 def find_needs(model: CausalLM, available: Container[str]) -> Iterable[Need]:
-    """Every declared tensor with its sources; optional ones that are absent are set to None."""
+    """Yield every declared tensor with its sources; set optional ones that are absent to None."""
     table = model.weights()
     for path, module in model.walk():
         for tensor, declared in module.tensors().items():
@@ -132,8 +133,8 @@ def find_needs(model: CausalLM, available: Container[str]) -> Iterable[Need]:
 
 def _sources(
     path: str, tensor: str, table: Mapping[str, WeightSource], available: Container[str]
-) -> Iterable[From]:
-    """A layer's name and tensor, looked up: whole name first, then without its last word."""
+) -> Iterable[StoredTensor]:
+    """Look a layer's tensor up in the table: by its whole name, then without the last word."""
     stem, _, word = tensor.rpartition("_")
     for key, suffix in (
         (f"{path}.{tensor}", ""),
@@ -145,27 +146,30 @@ def _sources(
         if source is not None:
             number = next((part for part in key.split(".") if part.isdigit()), "")
             for found in _expand(source, suffix, number, available):
-                # What has one axis has nothing to transpose: the bias of a transposed weight.
+                # The bias of a transposed weight has one axis, so there is nothing to transpose.
                 is_vector = suffix == ".bias"
                 yield replace(found, transposed=False) if is_vector else found
             return
-    raise ConfigurationError(f"{path}.{tensor} has no place in the checkpoint: a defect of ours")
+    raise ConfigurationError(
+        f"{path}.{tensor} has no entry in the family's weights(): this is "
+        "a defect in octavo.models; please report it"
+    )
 
 
 def _expand(
     source: WeightSource, suffix: str, number: str, available: Container[str]
-) -> Iterable[From]:
+) -> Iterable[StoredTensor]:
     match source:
         case str():
-            yield From(source.replace("*", number) + suffix)
-        case From():
+            yield StoredTensor(source.replace("*", number) + suffix)
+        case StoredTensor():
             yield replace(source, name=source.name.replace("*", number) + suffix)
-        case Pieces():
+        case Slices():
             yield from _expand(source.names, suffix, number, available)
-        case AnyOf():
+        case FirstOf():
             ways = [list(_expand(way, suffix, number, available)) for way in source.ways]
-            there = (way for way in ways if way[0].name.replace("@", "0") in available)
-            yield from next(there, ways[0])
+            present = (way for way in ways if way[0].name.replace("@", "0") in available)
+            yield from next(present, ways[0])
         case _:
             for part in source:
                 yield from _expand(part, suffix, number, available)
@@ -175,17 +179,17 @@ def _expand(
 
 
 def check_ranks(model: CausalLM, context: ParallelContext) -> None:
-    """Refuse to split what no single rank could compute its part of."""
+    """Refuse a model that cannot be split over ranks."""
     for path, module in model.walk():
         if context.ranks > 1 and isinstance(module, PagedAttention) and module.norm_whole:
             raise ShardError(
-                f"{path}: this model normalises all its heads together, and each of "
-                f"{context.ranks} ranks would have only a part of them; use one rank"
+                f"{path}: this model normalises all its heads together, but each of "
+                f"{context.ranks} ranks would have only some of them; use one rank"
             )
 
 
 def check(model: CausalLM, needs: Sequence[Need], weights: Weights) -> None:
-    """Compare what is needed with what is there, before anything is read."""
+    """Compare the needed tensors with those in the checkpoint, before anything is read."""
     expected: dict[str, tuple[int, ...]] = {}
     for need in needs:
         for source, shape in zip(need.sources, need.shapes(), strict=True):
@@ -207,7 +211,7 @@ def check(model: CausalLM, needs: Sequence[Need], weights: Weights) -> None:
 
 
 def stored_matrices(need: Need, weights: Weights) -> list[list[StoredRows]]:
-    """The parts of a matrix, one below the other, as they are stored; of each expert's matrix."""
+    """Return the stored parts of a matrix, one below the other; for experts, of each matrix."""
     count = need.declared.shape[0] if isinstance(need.module, ExpertMatrices) else 1
     stacks = [_stored_source(need, source, count, weights) for source in need.sources]
     if need.matrix is not None and len(stacks) == 1:
@@ -216,22 +220,24 @@ def stored_matrices(need: Need, weights: Weights) -> list[list[StoredRows]]:
     return [list(parts) for parts in zip(*stacks, strict=True)]
 
 
-def _stored_source(need: Need, source: From, count: int, weights: Weights) -> list[StoredRows]:
-    """One source: its rows, in our order; those of each of `count` matrices."""
-    pieces = []
+def _stored_source(
+    need: Need, source: StoredTensor, count: int, weights: Weights
+) -> list[StoredRows]:
+    """Return the rows of one source, in the layer's order, for each of `count` matrices."""
+    slices = []
     for name in need.names(source):
         rows = None if source.transposed else weights.stored(name)
         if rows is None:
             values = weights.read(name)
             values = np.swapaxes(values, -1, -2) if source.transposed else values
             rows = StoredRows.of(values.reshape(-1, values.shape[-1]))
-        pieces.append(rows)
-    if len(pieces) < count:  # they are stored as one
-        pieces = _cut(pieces[0], [len(pieces[0]) // count] * count)
+        slices.append(rows)
+    if len(slices) < count:  # all matrices are stored as one tensor
+        slices = _cut(slices[0], [len(slices[0]) // count] * count)
     if source.rows is None:
-        return pieces
+        return slices
     order = np.asarray(source.rows, np.int64)
-    return [rows.reordered(order) for rows in pieces]
+    return [rows.reordered(order) for rows in slices]
 
 
 def _cut(rows: StoredRows, sizes: Sequence[int]) -> list[StoredRows]:
@@ -240,7 +246,7 @@ def _cut(rows: StoredRows, sizes: Sequence[int]) -> list[StoredRows]:
 
 
 def _cut_floats(need: Need, array: Floats, context: ParallelContext) -> list[list[StoredRows]]:
-    """The same of this rank's share, which was put together as floats."""
+    """Cut this rank's share, assembled as floats, into the parts of each matrix."""
     matrices = array if isinstance(need.module, ExpertMatrices) else array[None]
     if need.matrix is None:
         return [[StoredRows.of(matrix)] for matrix in matrices]
@@ -249,7 +255,7 @@ def _cut_floats(need: Need, array: Floats, context: ParallelContext) -> list[lis
 
 
 def assemble(need: Need, read: Callable[[str], Floats], context: ParallelContext) -> Floats:
-    """This rank's part of a tensor, stacked from its sources."""
+    """Assemble this rank's part of a tensor from its sources."""
     parts = [_read_source(need, source, read) for source in need.sources]
     if need.matrix is None:
         whole = np.concatenate(parts)
@@ -258,19 +264,19 @@ def assemble(need: Need, read: Callable[[str], Floats], context: ParallelContext
             whole = whole[rows.start : rows.stop]
         return np.ascontiguousarray(whole)
     linear, word = need.matrix
-    stored = PLAIN.tensor(word)
+    stored = PLAIN[word]
     if len(parts) == 1:
         parts = split_parts(parts[0], linear, stored)
     mine = shard(parts, linear, stored, context)
     if word == "bias" and linear.shard == "in" and context.rank:
-        return np.zeros_like(mine)  # the ranks' results are added up: one of them brings it
+        return np.zeros_like(mine)  # the ranks' results are summed, so only rank 0 adds the bias
     return mine
 
 
-def _read_source(need: Need, source: From, read: Callable[[str], Floats]) -> Floats:
-    """One source as the layer wants it: pieces put together, rows and axes in our order."""
-    pieces = [read(name) for name in need.names(source)]
-    array = np.stack(pieces) if "@" in source.name else pieces[0]
+def _read_source(need: Need, source: StoredTensor, read: Callable[[str], Floats]) -> Floats:
+    """Read one source: slices stacked, rows and axes in the layer's order."""
+    slices = [read(name) for name in need.names(source)]
+    array = np.stack(slices) if "@" in source.name else slices[0]
     if source.transposed:
         array = np.swapaxes(array, -1, -2)
     if source.rows is not None:

@@ -1,4 +1,4 @@
-"""A checkpoint's tensors as the binder wants them."""
+"""A checkpoint's tensors in the form that binding needs."""
 
 from __future__ import annotations
 
@@ -20,27 +20,29 @@ BLOCKS, SCALES = "_blocks", "_scales"
 
 
 class Weights(Protocol):
-    """Tensors by their Hugging Face names, whatever file they come from."""
+    """Tensors by their Hugging Face names, independent of the file format."""
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Every tensor there is."""
+        """Return the shape of every tensor."""
 
     def read(self, name: str) -> NDArray[Any]:
-        """Its values."""
+        """Return the values of a tensor."""
 
     def stored(self, name: str) -> StoredRows | None:
-        """A matrix' rows as the file has them (of a stack of matrices, all rows one below the
-        other); None where they are not stored as rows."""
+        """Return the rows of a matrix as stored, or None if it is not stored as rows.
+
+        For a stack of matrices, their rows follow each other.
+        """
 
     def stored_type(self, name: str) -> str | None:
-        """The type of these rows, of which none is read."""
+        """Return the type of the stored rows without reading them."""
 
     def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
-        """Refuse what is missing, misshapen, or neither expected nor known to be extra."""
+        """Refuse missing tensors, wrong shapes, and tensors neither expected nor in `extra`."""
 
 
 def stored_rows(checkpoint: Checkpoint, name: str, index: int | None = None) -> StoredRows | None:
-    """The rows of a tensor (or of one of the tensors along its first axis), as bytes."""
+    """Return the rows of a tensor, or of one slice along its first axis, as bytes."""
     info = checkpoint.info(name)
     if len(info.shape) < 2 or (index is not None and len(info.shape) < 3):
         return None
@@ -55,11 +57,11 @@ def stored_rows(checkpoint: Checkpoint, name: str, index: int | None = None) -> 
         return dequantize(rows.view(typed.dtype), info.type)
 
     rows = typed.view(np.uint8)
-    return StoredRows(info.type.name, info.shape[-1], rows, None, _is_of_file(rows), decode)
+    return StoredRows(info.type.name, info.shape[-1], rows, None, _is_mapped(rows), decode)
 
 
-def _is_of_file(values: NDArray[Any]) -> bool:
-    """Whether it is a view of a mapped file; what was misaligned there is a view of a copy."""
+def _is_mapped(values: NDArray[Any]) -> bool:
+    """Return whether an array is a view of a mapped file; misaligned tensors are copied."""
     owner: object = values
     while isinstance(owner, np.ndarray | memoryview):
         owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
@@ -67,9 +69,9 @@ def _is_of_file(values: NDArray[Any]) -> bool:
 
 
 class CheckpointWeights:
-    """A safetensors checkpoint: names and values are what they are.
+    """A safetensors checkpoint with its own names and values.
 
-    Except for MXFP4: `name_blocks` stands for the matrix that it and `name_scales` hold.
+    MXFP4 is the exception: `name_blocks` stands for the matrix stored in it and `name_scales`.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -124,12 +126,12 @@ def _decode_mxfp4(rows: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 class RenamedWeights:
-    """Weights some of whose names begin differently from what the family calls them."""
+    """Weights whose names have other prefixes than those of the family."""
 
     def __init__(self, weights: Weights, renames: Sequence[tuple[str, str]]) -> None:
         self._weights = weights
-        # The family's name → the checkpoint's. Where two are for one tensor, the other of them is
-        # not expected, and so refused.
+        # The family's name → the checkpoint's. If two checkpoint names map to one tensor, one of
+        # them is not expected and therefore refused.
         self._stored = {_renamed(stored, renames): stored for stored in weights.shapes()}
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -151,7 +153,7 @@ class RenamedWeights:
 
 
 def _renamed(name: str, renames: Sequence[tuple[str, str]]) -> str:
-    for beginning, ours in renames:
-        if name.startswith(beginning):
-            return ours + name.removeprefix(beginning)
+    for prefix, ours in renames:
+        if name.startswith(prefix):
+            return ours + name.removeprefix(prefix)
     return name

@@ -1,11 +1,13 @@
-"""What model families say in the same words in their config.json: sizes, windows, rotations."""
+"""The parts of a config.json that model families share: sizes, windows, rotations."""
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from octavo.layers import ModelSpec
 from octavo.layers.rope import (
     Rope,
     by_factors,
@@ -31,7 +33,7 @@ ACTIVATIONS = (
     "relu",
     "relu2",
 )
-# Each layer and each frequency is an object of ours, so a damaged number must not come that far.
+# Every layer and every frequency becomes a Python object, so a damaged number is refused early.
 MAX_LAYERS = 10_000
 MAX_HEAD_DIM = 1 << 16
 ORIGINAL_LENGTH = "original_max_position_embeddings"
@@ -40,8 +42,40 @@ ORIGINAL_LENGTH = "original_max_position_embeddings"
 class Config(Values):
     """One config.json, or a part of it that describes a decoder."""
 
+    def standard_spec(self, **own: Any) -> ModelSpec:
+        """Return a spec: the fields in `own` as given, the others under their usual keys.
+
+        A field that a family gives itself is not read, so its usual key may be absent or mean
+        something else.
+        """
+        layers, dim = self.layers(), self.head_dim()
+        usual: dict[str, Callable[[], Any]] = {
+            "vocabulary": lambda: self.positive("vocab_size"),
+            "hidden": lambda: self.positive("hidden_size"),
+            "layers": lambda: layers,
+            "heads": lambda: self.positive("num_attention_heads"),
+            "kv_heads": self.kv_heads,
+            "head_dim": lambda: dim,
+            "ffn": lambda: self.positive("intermediate_size"),
+            "eps": lambda: self.number("rms_norm_eps", 1e-6),
+            "activation": lambda: self.activation("hidden_act", "silu"),
+            "max_len": self.max_len,
+            "attention_scale": lambda: dim**-0.5,
+            "ropes": lambda: (self.rope(dim),) * layers,
+            "windows": lambda: (None,) * layers,
+            "tied": lambda: self.boolean("tie_word_embeddings", False),
+            "qkv_bias": lambda: self.boolean("attention_bias", False),
+            "out_bias": lambda: self.boolean("attention_bias", False),
+        }
+        read = {field: reader() for field, reader in usual.items() if field not in own}
+        return ModelSpec(**read, **own)
+
+    def architecture(self, default: str) -> str:
+        """Return the first of `architectures`, or the default where there is none."""
+        return (self.strings("architectures") or (default,))[0]
+
     def head_dim(self) -> int:
-        """Dimensions of an attention head."""
+        """Read the dimensions of an attention head."""
         hidden, heads = self.positive("hidden_size"), self.positive("num_attention_heads")
         if not self.has("head_dim") and hidden % heads:
             raise ConfigurationError(
@@ -53,7 +87,7 @@ class Config(Values):
         return dim
 
     def kv_heads(self) -> int:
-        """KV heads; as many as heads unless it is said."""
+        """Read the number of KV heads, by default the number of heads."""
         heads = self.positive("num_attention_heads")
         kv_heads = self.positive("num_key_value_heads", heads)
         if heads % kv_heads:
@@ -62,29 +96,39 @@ class Config(Values):
             )
         return kv_heads
 
+    def experts(self, key: str) -> tuple[int, int]:
+        """Read the number of experts in a layer, and how many of them a token passes."""
+        top_k, count = self.positive("num_experts_per_tok"), self.positive(key)
+        if top_k > count:
+            raise ConfigurationError(
+                f"config: {top_k} of {count} experts cannot be chosen: num_experts_per_tok must "
+                f"be at most {key}"
+            )
+        return count, top_k
+
     def max_len(self) -> int:
-        """Positions the model is made for; files with YaRN may state those it had before."""
+        """Read how many positions the model supports; files with YaRN may state fewer."""
         stated = self.positive("max_position_embeddings", 2048)
-        said = self._rotation()
-        is_stated = said.has("factor") and said.has(ORIGINAL_LENGTH)
-        if _rope_type(said) != "yarn" or said.has("long_factor") or not is_stated:
+        rotation = self._rotation()
+        is_stated = rotation.has("factor") and rotation.has(ORIGINAL_LENGTH)
+        if _rope_type(rotation) != "yarn" or rotation.has("long_factor") or not is_stated:
             return stated
-        stretched = said.above("factor", 0.0) * said.positive(ORIGINAL_LENGTH)
+        stretched = rotation.above("factor", 0.0) * rotation.positive(ORIGINAL_LENGTH)
         return max(stated, int(min(stretched, MAX_SIZE - 1)))
 
     def run_len(self) -> int:
-        """Positions it will be run with."""
+        """Return how many positions the model will be run with."""
         return min(self._max_len or self.max_len(), self.max_len())
 
     def layers(self, key: str = "num_hidden_layers") -> int:
-        """How many blocks there are."""
+        """Read the number of blocks."""
         layers = self.positive(key)
         if layers > MAX_LAYERS:
             raise ConfigurationError(f"config: {key} must be at most {MAX_LAYERS:,}, is {layers:,}")
         return layers
 
     def activation(self, key: str = "hidden_act", default: str | None = None) -> str:
-        """A function between the two halves of an MLP."""
+        """Read the name of the activation in an MLP."""
         name = self.string(key, default)
         if name not in ACTIVATIONS:
             known = ", ".join(sorted(ACTIVATIONS))
@@ -92,7 +136,7 @@ class Config(Values):
         return name
 
     def rounded(self, value: float) -> float:
-        """A constant as the checkpoint's own type holds it, for families trained with it so."""
+        """Round a constant to the checkpoint's type, for families trained with it so rounded."""
         name = self.string("dtype", self.string("torch_dtype", "float32"))
         if name == "bfloat16":
             bits: int = struct.unpack("<I", struct.pack("<f", value))[0]
@@ -105,11 +149,11 @@ class Config(Values):
     def windows(
         self, layers: int, *, period: int | None = None, used: bool = True
     ) -> tuple[int | None, ...]:
-        """How far each layer sees; None is everything.
+        """Read the window of each layer; None means that it reads all positions.
 
-        `layer_types` says it layer by layer. Without it, families with a `period` let the last
-        layer of each period see everything, others those below max_window_layers. `used` is what
-        a missing use_sliding_window means.
+        `layer_types` states the kind of every layer. Without it, the last layer of each `period`
+        has no window; in families without a period, those below max_window_layers have none.
+        `used` is the default of use_sliding_window.
         """
         window = self.integer("sliding_window", 0) or None
         if not self.boolean("use_sliding_window", used):
@@ -138,116 +182,117 @@ class Config(Values):
         *,
         theta: float = 10_000.0,
         theta_key: str = "rope_theta",
-        share: float = 1.0,  # of each head turns, where the file does not say
+        share: float = 1.0,  # default of the part of each head that rotates
         kind: str | None = None,
         interleaved: bool = False,
     ) -> Rope:
-        """The rotary embedding, of all layers or of those of one kind (FULL or SLIDING).
+        """Read the rotary embedding of all layers, or of those of one kind (FULL or SLIDING).
 
-        Older files say rope_theta and rope_scaling, newer ones rope_parameters.
+        Older files have rope_theta and rope_scaling, newer ones rope_parameters.
         """
-        said = self._rope_said(kind)
-        base = said.above("rope_theta", 1.0, self.above(theta_key, 1.0, theta))
-        share = said.number("partial_rotary_factor", self.number("partial_rotary_factor", share))
+        stated = self._rotation_of(kind)
+        base = stated.above("rope_theta", 1.0, self.above(theta_key, 1.0, theta))
+        share = stated.number("partial_rotary_factor", self.number("partial_rotary_factor", share))
         pairs = (int(head_dim * share) + 1) // 2 if 0 < share <= 1 else 0
         if not 0 < 2 * pairs <= head_dim:
             raise ConfigurationError(
-                f"config: {share:g} of {head_dim} dimensions cannot turn: they must make pairs, "
+                f"config: {share:g} of {head_dim} dimensions cannot rotate: they must make pairs, "
                 f"from 1 to {head_dim // 2}"
             )
-        frequencies, magnitude = self._frequencies(said, int(head_dim * share), base)
+        frequencies, magnitude = self._frequencies(stated, int(head_dim * share), base)
         return Rope(frequencies, interleaved, magnitude)
 
     def _rotation(self) -> Config:
         keys = ("rope_scaling", "rope_parameters")
         return next((self.part(key) for key in keys if self.values.get(key)), Config({}))
 
-    def _rope_said(self, kind: str | None) -> Config:
-        """What the file says of rotation, for layers of a kind."""
-        said = self._rotation()
-        by_kind = [key for key, value in said.values.items() if isinstance(value, Mapping)]
+    def _rotation_of(self, kind: str | None) -> Config:
+        """Return what the file states about the rotation of layers of one kind."""
+        stated = self._rotation()
+        by_kind = [key for key, value in stated.values.items() if isinstance(value, Mapping)]
         if kind is None:
             if by_kind:
                 raise ConfigurationError(
                     f"config: rope_parameters differ by layer ({', '.join(by_kind)}), which this "
                     "family does not support"
                 )
-            return said
+            return stated
         if by_kind:
-            return said.part(kind) if said.has(kind) else Config({})
-        # One scaling is for the layers that see far; the others never meet a long distance.
-        return said if kind == FULL else Config({})
+            return stated.part(kind) if stated.has(kind) else Config({})
+        # A single scaling is for full layers; distances inside a window are never long.
+        return stated if kind == FULL else Config({})
 
     def _frequencies(
-        self, said: Config, dimensions: int, theta: float
+        self, stated: Config, dimensions: int, theta: float
     ) -> tuple[tuple[float, ...], float]:
-        """How fast each pair of dimensions turns, and the factor on what is turned."""
-        name = _rope_type(said)
+        """Return the frequency of each pair of dimensions, and the factor on cos and sin."""
+        name = _rope_type(stated)
         if name in ("default", "mrope"):
             return plain(dimensions, theta), 1.0
-        if name == "dynamic" and not said.has("alpha"):
-            # Its frequencies grow with the sequence, but only beyond the length that bounds ours.
+        if name == "dynamic" and not stated.has("alpha"):
+            # Frequencies depend on the sequence only beyond max_len, which bounds our sequences.
             return plain(dimensions, theta), 1.0
         if name == "linear":
-            return linear(dimensions, theta, said.above("factor", 0.0)), 1.0
-        original = self.positive(ORIGINAL_LENGTH, said.positive(ORIGINAL_LENGTH, self.max_len()))
-        if name in ("longrope", "su") or (name == "yarn" and said.has("long_factor")):
-            return self._longrope(said, dimensions, theta, original)
+            return linear(dimensions, theta, stated.above("factor", 0.0)), 1.0
+        original = self.positive(ORIGINAL_LENGTH, stated.positive(ORIGINAL_LENGTH, self.max_len()))
+        if name in ("longrope", "su") or (name == "yarn" and stated.has("long_factor")):
+            return self._longrope(stated, dimensions, theta, original)
         if name == "llama3":
-            low = said.above("low_freq_factor", 0.0)
-            high = said.above("high_freq_factor", low)
-            factor = said.above("factor", 0.0)
+            low = stated.above("low_freq_factor", 0.0)
+            high = stated.above("high_freq_factor", low)
+            factor = stated.above("factor", 0.0)
             return llama3(dimensions, theta, factor, low, high, original), 1.0
         if name == "yarn":
-            return self._yarn(said, dimensions, theta, original)
+            return self._yarn(stated, dimensions, theta, original)
         raise ConfigurationError(
             f"config: rope_type {name!r} is not supported; known are default, linear, llama3, "
             "yarn, longrope and dynamic (without alpha)"
         )
 
     def _yarn(
-        self, said: Config, dimensions: int, theta: float, original: int
+        self, stated: Config, dimensions: int, theta: float, original: int
     ) -> tuple[tuple[float, ...], float]:
-        factor = said.above("factor", 0.0, self.max_len() / original)
-        slow = said.above("beta_slow", 0.0, 1.0)
-        fast = said.above("beta_fast", 0.0, 32.0)
-        truncate = said.boolean("truncate", True)
+        factor = stated.above("factor", 0.0, self.max_len() / original)
+        slow = stated.above("beta_slow", 0.0, 1.0)
+        fast = stated.above("beta_fast", 0.0, 32.0)
+        truncate = stated.boolean("truncate", True)
         frequencies = yarn(dimensions, theta, factor, original, fast, slow, truncate)
         magnitude = yarn_magnitude(factor)
-        over, under = said.number("mscale", 0.0), said.number("mscale_all_dim", 0.0)
+        over, under = stated.number("mscale", 0.0), stated.number("mscale_all_dim", 0.0)
         if over and under:
             magnitude = yarn_magnitude(factor, over) / yarn_magnitude(factor, under)
-        return frequencies, said.above("attention_factor", 0.0, magnitude)
+        return frequencies, stated.above("attention_factor", 0.0, magnitude)
 
     def _longrope(
-        self, said: Config, dimensions: int, theta: float, original: int
+        self, stated: Config, dimensions: int, theta: float, original: int
     ) -> tuple[tuple[float, ...], float]:
-        """One set of factors for sequences within the original length, one for longer ones.
+        """Choose the factors for sequences within the original length, or those for longer ones.
 
-        Which it is must not change in mid-sequence, so the longest run decides.
+        The choice must not change within a sequence, so the longest possible run decides.
         """
         key = "long_factor" if self.run_len() > original else "short_factor"
-        factors = said.numbers(key)
+        factors = stated.numbers(key)
         if len(factors) != (pairs := (dimensions + 1) // 2) or min(factors) <= 0:
             raise ConfigurationError(
                 f"config: {key} must be {pairs} numbers above 0, one for each pair of dimensions "
-                f"that turn; there are {len(factors)}"
+                f"that rotate; there are {len(factors)}"
             )
-        factor = said.above("factor", 0.0, self.max_len() / original)
+        factor = stated.above("factor", 0.0, self.max_len() / original)
         magnitude = 1.0
         if factor > 1.0 and original > 1:
             magnitude = math.sqrt(1 + math.log(factor) / math.log(original))
         frequencies = by_factors(dimensions, theta, factors)
-        return frequencies, said.above("attention_factor", 0.0, magnitude)
+        return frequencies, stated.above("attention_factor", 0.0, magnitude)
 
 
 def refuse_encoder(config: Config) -> None:
-    """Some decoders' files may say that every token sees all others."""
+    """Refuse a model whose tokens attend to all others, which some decoders' files can ask for."""
     if config.boolean("use_bidirectional_attention", False):
         raise ConfigurationError(
-            "config: use_bidirectional_attention makes an encoder of it; only decoders run"
+            "config: use_bidirectional_attention makes this model an encoder; only decoders are "
+            "supported"
         )
 
 
-def _rope_type(said: Config) -> str:
-    return said.string("rope_type", said.string("type", "default"))
+def _rope_type(stated: Config) -> str:
+    return stated.string("rope_type", stated.string("type", "default"))

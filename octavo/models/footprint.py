@@ -1,6 +1,6 @@
-"""Weighs an opened model: its tensors by storage type, and what they come to once they are bound.
+"""The memory of an opened model: its stored tensors by type, and the tensors of its layers.
 
-Only headers are read. What is held can be weighed as well, to be compared.
+Only headers are read.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from octavo.observe.memory_bill import Stored, by_type
 
 
 def stored(opened: OpenedModel) -> tuple[Stored, ...]:
-    """The checkpoint's tensors."""
+    """Return the sizes of the checkpoint's tensors by type."""
     infos = opened.checkpoint.tensors.values()
     return by_type([(info.type.name, info.num_bytes) for info in infos])
 
 
 def tensor_sizes(opened: OpenedModel) -> Iterator[TensorSize]:
-    """What the layers will hold."""
+    """Yield the sizes of the tensors that the layers will hold."""
     weights: Weights = opened.weights
     if opened.model.renames:
         weights = RenamedWeights(weights, opened.model.renames)
@@ -44,7 +44,7 @@ def tensor_sizes(opened: OpenedModel) -> Iterator[TensorSize]:
 
 
 def _part(need: Need, index: int, weights: Weights, count: int) -> tuple[str, int, int]:
-    """Of one source: the type of its rows, their inputs, and how many go to each matrix."""
+    """Return the type of one source's rows, their inputs, and how many each matrix has."""
     source, shape = need.sources[index], list(need.shapes())[index]
     rows, inputs = shape[:-3:-1] if source.transposed else shape[-2:]
     names = need.names(source)

@@ -1,4 +1,4 @@
-"""What a model's files say about generating with it: where texts end, and how to sample."""
+"""The defaults for generation in a model's files: end tokens and sampling parameters."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _SAMPLING = ("temperature", "top_p", "min_p", "repetition_penalty")
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """None: the files do not say."""
+    """The defaults of one model; None means that its files have none."""
 
     bos_id: int | None = None
-    eos_ids: tuple[int, ...] = ()  # any of them ends a text; the first is "the" end
+    eos_ids: tuple[int, ...] = ()  # any of them ends a text; the first is the tokenizer's own
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -26,31 +26,31 @@ class GenerationDefaults:
     max_new_tokens: int | None = None
 
 
-def of_configuration(
+def defaults_from_json(
     config: Mapping[str, Any], generation: Mapping[str, Any]
 ) -> GenerationDefaults:
-    """generation_config.json first, config.json where it is silent."""
+    """Read generation_config.json, and config.json for token ids that it lacks."""
     ids = {
         **_text(config),
         **{key: value for key, value in generation.items() if value is not None},
     }
-    said = Config(generation)
+    sampling = Config(generation)
     return GenerationDefaults(
         bos_id=next(iter(_ids(ids, "bos_token_id")), None),
         eos_ids=_ids(ids, "eos_token_id"),
-        top_k=_top_k(said),
-        max_new_tokens=_max_new_tokens(said),
-        **{name: said.optional_number(name) for name in _SAMPLING},
+        top_k=_top_k(sampling),
+        max_new_tokens=_max_new_tokens(sampling),
+        **{name: sampling.optional_number(name) for name in _SAMPLING},
     )
 
 
-def of_gguf(metadata: Metadata) -> GenerationDefaults:
-    """A GGUF file says it among the tokenizer's keys and under general.sampling."""
+def defaults_from_gguf(metadata: Metadata) -> GenerationDefaults:
+    """Read a GGUF file's tokenizer keys and those under general.sampling."""
 
     def token(name: str) -> int | None:
         return metadata.integer(f"tokenizer.ggml.{name}_token_id", None)
 
-    # The end of a turn and of a message end a text too, where they are not its end already.
+    # The ends of a turn (eot) and of a message (eom) also end a text.
     ends = dict.fromkeys(end for end in map(token, ("eos", "eot", "eom")) if end is not None)
     return GenerationDefaults(
         bos_id=token("bos"),
@@ -63,21 +63,21 @@ def of_gguf(metadata: Metadata) -> GenerationDefaults:
     )
 
 
-def _top_k(said: Config) -> int | None:
-    """Some say -1 for all tokens, some 0."""
-    if said.values.get("top_k") == -1:
+def _top_k(sampling: Config) -> int | None:
+    """Read top_k; files use both -1 and 0 for all tokens."""
+    if sampling.values.get("top_k") == -1:
         return 0
-    return said.integer("top_k") if said.has("top_k") else None
+    return sampling.integer("top_k") if sampling.has("top_k") else None
 
 
-def _max_new_tokens(said: Config) -> int | None:
-    """Nothing, and what leaves room for nothing, is no recommendation."""
-    most = said.integer("max_new_tokens") if said.has("max_new_tokens") else None
+def _max_new_tokens(sampling: Config) -> int | None:
+    """Read max_new_tokens; 0 is no recommendation."""
+    most = sampling.integer("max_new_tokens") if sampling.has("max_new_tokens") else None
     return most if most is None or most > 0 else None
 
 
 def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A model of text and images may say it of its text part alone."""
+    """Merge in text_config, where multimodal models may keep their token ids."""
     part = config.get("text_config")
     return {**part, **config} if isinstance(part, Mapping) else config
 

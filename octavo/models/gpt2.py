@@ -5,65 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from octavo.layers import (
-    MLP,
     Batch,
     CausalLM,
-    Embedding,
-    From,
-    LayerNorm,
-    Linear,
-    PagedAttention,
+    ModelSpec,
     PositionEmbedding,
-    QKVLinear,
-    SelfAttention,
-    SequentialBlock,
+    StoredTensor,
     Value,
+    WeightSource,
 )
-from octavo.layers.weight_names import WeightSource
 from octavo.models.config_reader import Config, ConfigurationError
-from octavo.models.spec import ModelSpec
-
-
-class Attention(SelfAttention):
-    """Self-attention that is told of no positions: the embedding is."""
-
-    def __init__(self, spec: ModelSpec) -> None:
-        heads, dim = spec.heads, spec.head_dim
-        self.qkv = QKVLinear(spec.hidden, heads, heads, dim, bias=True)
-        self.attend = PagedAttention(heads, heads, dim, scale=spec.attention_scale)
-        self.out = Linear(spec.hidden, spec.hidden, bias=True, shard="in")
-
-
-class Block(SequentialBlock):
-    """Attention and a plain MLP."""
-
-    def __init__(self, spec: ModelSpec) -> None:
-        super().__init__(
-            LayerNorm(spec.hidden, spec.eps),
-            Attention(spec),
-            LayerNorm(spec.hidden, spec.eps),
-            MLP(spec.hidden, spec.ffn, spec.activation),
-        )
 
 
 class GPT2(CausalLM):
-    """The whole decoder."""
+    """A decoder that adds an embedding of positions to that of tokens."""
 
-    architectures = ("GPT2LMHeadModel",)
-    # The first published ones have no beginning.
+    # The first published checkpoints lack the prefix.
     renames = tuple((name, f"transformer.{name}") for name in ("h.", "wte.", "wpe.", "ln_f."))
-    ignored = (
-        "transformer.h.*.attn.bias",
-        "transformer.h.*.attn.masked_bias",
-    )  # the causal mask, as a tensor
+    # The causal mask, stored as a tensor.
+    ignored = ("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias")
 
     def __init__(self, spec: ModelSpec) -> None:
-        self.embed = Embedding(spec.vocabulary, spec.hidden)
+        super().__init__(spec)
         self.position = PositionEmbedding(spec.max_len, spec.hidden)
-        self.blocks = [Block(spec) for _ in range(spec.layers)]
-        self.norm = LayerNorm(spec.hidden, spec.eps)
-        self.head = Linear(spec.hidden, spec.vocabulary, shard="out")
-        self.tied = spec.tied
 
     def enter(self, batch: Batch) -> Value:
         return self.embed(batch.token_ids) + self.position(batch.positions)
@@ -74,18 +37,18 @@ class GPT2(CausalLM):
             "embed": "transformer.wte",
             "position": "transformer.wpe",
             "blocks.*.attn_norm": block + "ln_1",
-            "blocks.*.attn.qkv": From(block + "attn.c_attn", transposed=True),
-            "blocks.*.attn.out": From(block + "attn.c_proj", transposed=True),
+            "blocks.*.attn.qkv": StoredTensor(block + "attn.c_attn", transposed=True),
+            "blocks.*.attn.out": StoredTensor(block + "attn.c_proj", transposed=True),
             "blocks.*.mlp_norm": block + "ln_2",
-            "blocks.*.mlp.up": From(block + "mlp.c_fc", transposed=True),
-            "blocks.*.mlp.down": From(block + "mlp.c_proj", transposed=True),
+            "blocks.*.mlp.up": StoredTensor(block + "mlp.c_fc", transposed=True),
+            "blocks.*.mlp.down": StoredTensor(block + "mlp.c_proj", transposed=True),
             "norm": "transformer.ln_f",
             "head": "lm_head",
         }
 
     @staticmethod
     def read(config: Config) -> ModelSpec:
-        """What a GPT-2 config.json says, in its own words."""
+        """Read the spec from GPT-2's own keys."""
         hidden, heads = config.positive("n_embd"), config.positive("n_head")
         layers = config.layers("n_layer")
         if hidden % heads:
@@ -112,4 +75,9 @@ class GPT2(CausalLM):
             ropes=(None,) * layers,
             windows=(None,) * layers,
             tied=config.boolean("tie_word_embeddings", True),
+            qkv_bias=True,
+            out_bias=True,
+            mlp_bias=True,
+            gated=False,
+            norm="layer",
         )

@@ -1,8 +1,8 @@
-"""Groups a model's attention layers by what they keep, so that all share one pool of blocks.
+"""Grouping of a model's attention layers by their KV, so that all share one pool of blocks.
 
-Layers with the same window make a group. If one kind has several times as many layers as
-another (Gemma 3 has five windowed ones to each full one), it makes several groups of the smaller
-number: a block serves as many layers as a group has, so groups of unlike size would waste it.
+Layers with the same window form a group. If one kind has several times as many layers as another
+(Gemma 3 has five windowed layers for each full one), it forms several groups of the smaller size:
+a block has space for as many layers as the largest group, so groups of unequal size waste memory.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from octavo.models.config_reader import ConfigurationError
 
 
 def place_layers(model: CausalLM) -> KVLayout:
-    """Give every attention layer its (group, number), and say what the groups are."""
+    """Set every attention layer's (group, index), and return the layout of the groups."""
     layers = [layer for _, layer in model.walk() if isinstance(layer, PagedAttention)]
     shapes = {(layer.kv_heads, layer.head_dim) for layer in layers}
     if len(shapes) != 1:
-        raise ConfigurationError(f"attention layers keep KV of different shapes: {sorted(shapes)}")
+        raise ConfigurationError(
+            f"attention layers have KV of different shapes (heads, dimensions): {sorted(shapes)}; "
+            "all must be alike"
+        )
     kinds: dict[int | None, list[PagedAttention]] = {}
     for layer in layers:
         kinds.setdefault(layer.window, []).append(layer)

@@ -1,4 +1,4 @@
-"""Opens a model: from its files to a declared model, its numbers and its weights, not yet bound."""
+"""Opening of a model: its files become a declared model, a spec and weights, not yet bound."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from octavo.layers import CausalLM
+from octavo.layers import CausalLM, ModelSpec
 from octavo.loader import Checkpoint, CheckpointError, Source
 from octavo.loader.errors import SourceError, UnsupportedFormatError, quote
 from octavo.loader.strict_json import parse_object
 from octavo.models.checkpoint_weights import CheckpointWeights, Weights
 from octavo.models.config_reader import Config
-from octavo.models.generation import GenerationDefaults, of_configuration, of_gguf
+from octavo.models.generation import GenerationDefaults, defaults_from_gguf, defaults_from_json
 from octavo.models.gguf.gguf_weights import GgufWeights
 from octavo.models.gguf.to_config import read_config
 from octavo.models.registry import family_of
-from octavo.models.spec import ModelSpec
 
 QUANTISATIONS = ("mxfp4",)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedModel:
-    """Everything about a model but a backend; `build.bind(model, backend, weights)` comes next."""
+    """A model without a backend; the next step is `build.bind(model, backend, weights)`."""
 
     architecture: str
     model: CausalLM
@@ -38,7 +37,7 @@ class OpenedModel:
 def open_model(source: Source, max_len: int | None = None) -> OpenedModel:
     """Declare the model and map its weights; no tensor is read yet.
 
-    `max_len` is the longest sequence that will be run, where it is less than the model can.
+    `max_len` is the longest sequence that will be run, if shorter than the model's own limit.
     """
     checkpoint = source.open()
     if source.is_gguf:
@@ -56,15 +55,15 @@ def open_model(source: Source, max_len: int | None = None) -> OpenedModel:
         model = family(spec)
     with _errors_at(checkpoint.path if source.is_gguf else source.directory):
         if source.is_gguf:
-            generation = of_gguf(checkpoint.metadata)
+            generation = defaults_from_gguf(checkpoint.metadata)
         else:
-            generation = of_configuration(values, _generation_config(source.directory))
+            generation = defaults_from_json(values, _generation_config(source.directory))
     return OpenedModel(architecture, model, spec, weights, generation, checkpoint)
 
 
 @contextmanager
 def _errors_at(path: Path) -> Iterator[None]:
-    """An error that does not say where it is gets this place."""
+    """Add the path to errors that have none."""
     try:
         yield
     except CheckpointError as error:
@@ -72,7 +71,7 @@ def _errors_at(path: Path) -> Iterator[None]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in one of the files beside the weights."""
+    """Read the JSON object in one of the files beside the weights."""
     try:
         return parse_object(path.read_bytes(), path, path.name)
     except OSError as error:
@@ -84,19 +83,19 @@ def read_json(path: Path) -> dict[str, Any]:
 def _architecture(config: Config) -> str:
     names = config.strings("architectures")
     if not names:
-        return config.string("architectures")  # says that it is missing
+        return config.string("architectures")  # raises: it is missing
     return names[0]
 
 
 def _check_quantisation(values: Mapping[str, Any]) -> None:
-    """Say so in one line, before a hundred tensors are found to be missing."""
-    said = values.get("quantization_config")
-    method = said.get("quant_method") if isinstance(said, Mapping) else None
+    """Refuse unsupported quantisation before a hundred tensors are reported as missing."""
+    stated = values.get("quantization_config")
+    method = stated.get("quant_method") if isinstance(stated, Mapping) else None
     if method is not None and method not in QUANTISATIONS:
         raise UnsupportedFormatError(
-            f"the weights are quantised by {quote(str(method))}; of safetensors only "
-            f"{', '.join(QUANTISATIONS)} is read",
-            advice="take the model as it was before that, or as GGUF",
+            f"the weights are quantised by {quote(str(method))}, which is not supported in "
+            f"safetensors; supported are: {', '.join(QUANTISATIONS)}",
+            advice="use the unquantised model or a GGUF file",
         )
 
 

@@ -1,29 +1,25 @@
-"""Which file each architecture is in."""
+"""The file and the class of each architecture."""
 
 from __future__ import annotations
 
 import difflib
 from importlib import import_module
-from typing import ClassVar, Protocol
+from typing import Protocol
 
-from octavo.layers import CausalLM
+from octavo.layers import CausalLM, ModelSpec
 from octavo.models.config_reader import Config, ConfigurationError
-from octavo.models.spec import ModelSpec
 
 
 class Family(Protocol):
-    """A family's class: reads a config.json, and declares the model that it describes."""
+    """A family's class, which reads a config.json and declares the model that it describes."""
 
-    architectures: ClassVar[tuple[str, ...]]
-
-    def read(self, config: Config) -> ModelSpec:
-        """The model's numbers."""
+    def read(self, config: Config) -> ModelSpec: ...
 
     def __call__(self, spec: ModelSpec) -> CausalLM:
-        """The model, its layers not yet bound."""
+        """Declare the model; its layers are not yet bound."""
 
 
-# Architecture, as config.json names it → (module, class).
+# An architecture, as config.json names it → (module of octavo.models, class).
 FAMILIES: dict[str, tuple[str, str]] = {
     "LlamaForCausalLM": ("llama", "Llama"),
     "MistralForCausalLM": ("llama", "Llama"),
@@ -57,7 +53,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
 
 
 def family_of(architecture: str) -> Family:
-    """The class that implements an architecture."""
+    """Import and return the class that implements an architecture."""
     if architecture not in FAMILIES:
         near = difflib.get_close_matches(architecture, FAMILIES, n=3, cutoff=0.3)
         raise ConfigurationError(

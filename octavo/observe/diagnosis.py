@@ -41,7 +41,7 @@ def _cause(steps: list[StepStats], *, paused: bool) -> str:
         return why.PAUSED
     if not steps:
         return "idle"
-    held = Counter(step.held_by for step in steps if step.held_by not in (None, why.TURN))
+    held = Counter(step.blocked_by for step in steps if step.blocked_by not in (None, why.TURN))
     for reason, count in held.most_common(1):
         if count >= _ENOUGH * len(steps):
             return str(reason)
@@ -57,7 +57,7 @@ def _evidence(steps: list[StepStats]) -> dict[str, Any]:
     if not steps:
         return {"steps": 0}
     num_steps = len(steps)
-    held = Counter(str(step.held_by) for step in steps if step.held_by is not None)
+    held = Counter(str(step.blocked_by) for step in steps if step.blocked_by is not None)
     return {
         "steps": num_steps,
         "seconds": round(max(0.0, steps[-1].planned_at - steps[0].planned_at), 3),

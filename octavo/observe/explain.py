@@ -84,7 +84,7 @@ class Record:
             "cached_tokens": self.stats.num_cached_tokens if self.stats else None,
             "completion_tokens": self.num_output_tokens,
             "preemptions": self.stats.num_preemptions if self.stats else None,
-            "engine_restart_ms": _ms(self.stats.held_seconds.get(why.RESTART, 0.0))
+            "engine_restart_ms": _ms(self.stats.wait_seconds.get(why.RESTART, 0.0))
             if self.stats
             else None,
             "waited_for_client_ms": _ms(self.client_seconds),
@@ -141,7 +141,7 @@ def _shares(record: Record, now: float) -> dict[str, float]:
     stats = record.stats
     if stats is None:
         return shares
-    shares.update(stats.held_seconds)
+    shares.update(stats.wait_seconds)
     end = stats.finished_at or now
     if stats.first_planned_at is not None:
         first = stats.first_token_at or end
@@ -183,7 +183,7 @@ def _timeline(record: Record, end: float) -> list[dict[str, Any]]:
     if stats is None:
         return parts
     planned = stats.first_planned_at or stats.finished_at or end
-    reasons = {reason: _ms(seconds) for reason, seconds in stats.held_seconds.items()}
+    reasons = {reason: _ms(seconds) for reason, seconds in stats.wait_seconds.items()}
     add("queue", stats.added_at, planned - stats.added_at, reasons_ms=reasons)
     for chunk in stats.chunks[:MAX_PARTS]:
         took = chunk.applied_at - chunk.planned_at

@@ -6,7 +6,7 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 # Loggers whose lines name settings and quote no text from elsewhere.
 SETTING_LOGGERS = frozenset({"octavo.engine_arguments", "octavo.resolve", "octavo.engine.build"})
@@ -41,16 +41,24 @@ class LogFormatter(logging.Formatter):
         return f"{seconds}.{int(record.msecs):03d}Z"
 
 
-def set_up_log(level: int | str, flags: Mapping[str, str] | None = None) -> None:
+def set_up_log(level: int | str, flags: Mapping[str, str] | None = None) -> Callable[[], None]:
     """Log to standard error: Octavo's lines from `level` up, other libraries' from WARNING up.
 
     `flags` has the flag of each setting, as a user types it; lines about settings then name flags.
+    Return a function that removes the handler and restores the level.
     """
-    root = logging.getLogger()
-    for handler in _our_handlers():
+    root, ours = logging.getLogger(), logging.getLogger("octavo")
+    for old in _our_handlers():
+        root.removeHandler(old)
+    handler, level_before = LogHandler(flags), ours.level
+    root.addHandler(handler)
+    ours.setLevel(level)
+
+    def undo() -> None:
         root.removeHandler(handler)
-    root.addHandler(LogHandler(flags))
-    logging.getLogger("octavo").setLevel(level)
+        ours.setLevel(level_before)
+
+    return undo
 
 
 def flags_in_use() -> dict[str, str]:

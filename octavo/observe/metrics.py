@@ -107,10 +107,11 @@ class Metrics:
         self.unknown_fields = Counter("unknown_fields", "Fields of requests that nobody knows.")
         self.disconnects = Counter("disconnects", "Clients that left before the end.")
         self.slow_readers = Counter("slow_readers", "Clients dropped because they read nothing.")
-        self.escalations = Counter("prepared_elsewhere", "Prompts prepared in a process apart.")
-        self.killed = Counter("preparers_killed", "Preparing processes ended over a limit.")
+        self.prompt_workers_killed = Counter(
+            "prompt_workers_killed", "Prompt workers that exceeded a limit or died."
+        )
         self._own += [self.responses, self.rejected, self.unknown_fields, self.disconnects]
-        self._own += [self.slow_readers, self.escalations, self.killed]
+        self._own += [self.slow_readers, self.prompt_workers_killed]
         queue = self._queue
         self._own.append(Gauge("queue_requests", "At the door.", lambda: queue.num_waiting))
         self._own.append(Gauge("queue_tokens", "… their tokens.", lambda: queue.waiting_tokens))

@@ -1,4 +1,4 @@
-"""A program as text, for people and for tests: a line an instruction, a line between phases."""
+"""A listing as text, for people and for tests: one line for each instruction and barrier."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Iterable
 
 from octavo.program.listing import Instruction, Listing
 
-MEETING = "│"
+BARRIER = "│"
 
 
 def describe(listing: Listing) -> str:
-    """One line an instruction; MEETING where all threads meet."""
+    """Return one line for each instruction, and BARRIER where all threads wait for each other."""
     lines = []
     for instruction in listing:
         if instruction.barrier:
-            lines.append(MEETING)
+            lines.append(BARRIER)
         lines.append(describe_one(instruction))
     return "\n".join(lines)
 
 
 def describe_one(instruction: Instruction) -> str:
-    """One instruction."""
+    """Return one instruction as a line of words."""
     return " ".join(_words(instruction))
 
 

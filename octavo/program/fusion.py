@@ -1,4 +1,4 @@
-"""Peepholes: each function finds one pattern in a listing and makes fewer instructions of it."""
+"""Peephole passes: each finds one pattern in a listing and replaces it by fewer instructions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from octavo.program.listing import (
 
 
 def fuse(listing: Listing) -> None:
-    """Everything, in an order in which one makes room for the next."""
+    """Run all passes, in an order in which each enables the next."""
     take_into_attention(listing)
     leave_out_unwanted_rows(listing)
     scale_embeddings(listing)
@@ -33,7 +33,7 @@ def fuse(listing: Listing) -> None:
 
 
 def take_into_attention(listing: Listing) -> None:
-    """Norms and rotations of queries and keys are done by the attention that reads them."""
+    """Move norms and rotations of queries and keys into the attention that reads them."""
     for instruction in [i for i in listing if i.op == "Attention"]:
         attend = instruction.attend
         assert attend is not None
@@ -49,14 +49,15 @@ def take_into_attention(listing: Listing) -> None:
         assert v is not None
         if not q.buffer is k.buffer is v.buffer:
             raise RecordingError("queries, keys and values that are not parts of one projection")
-        if listing.readers(q.buffer) != [instruction]:  # which norms and turns them where they are
+        # The attention normalises and rotates them in place.
+        if listing.readers(q.buffer) != [instruction]:
             raise RecordingError("queries, keys or values that something else reads as well")
 
 
 def _unwrap(
     listing: Listing, value: Value, reader: Instruction
 ) -> tuple[Value, Rope | None, Norm | None]:
-    """What a value was before it was normed and turned for its reader, and how it was."""
+    """Remove the norm and the rotation that only `reader` reads; return their input and both."""
     rope, norm = None, None
     maker = listing.maker(value)
     if maker is not None and maker.op == "Rope" and listing.sole_reader(maker) is reader:
@@ -75,9 +76,10 @@ def _unwrap(
 
 
 def leave_out_unwanted_rows(listing: Listing) -> None:
-    """Behind the last attention no row looks at another: only those that are wanted go on.
+    """Process only the wanted rows after the last attention, where rows are independent.
 
-    What they still need from before it is selected while threads wait for the attention anyway.
+    Earlier values that they still need are selected just before the attention, where a barrier
+    follows anyway.
     """
     attentions = [i for i in listing if i.op == "Attention"]
     if not attentions:
@@ -104,7 +106,7 @@ def leave_out_unwanted_rows(listing: Listing) -> None:
 
 
 def _absorb(listing: Listing, op: str, *, into: str) -> list[tuple[Instruction, Instruction]]:
-    """Pairs (of kind `into`, its only reader of kind `op`)."""
+    """Find the pairs of an instruction `into` and its only reader, of the kind `op`."""
     pairs = []
     for instruction in listing:
         reader = listing.sole_reader(instruction) if instruction.op == into else None
@@ -114,20 +116,20 @@ def _absorb(listing: Listing, op: str, *, into: str) -> list[tuple[Instruction, 
 
 
 def _replace(listing: Listing, old: Instruction, *, by: Instruction) -> None:
-    """`by` does what the old one did, which is gone."""
+    """Remove an instruction and let another one write its output."""
     listing.remove(old)
     listing.change(by, out=old.out)
 
 
 def scale_embeddings(listing: Listing) -> None:
-    """A table's rows are scaled as they are looked up."""
+    """Scale an embedding's rows as they are looked up."""
     for embed, scale in _absorb(listing, "Scale", into="Embed"):
         embed.factor *= scale.factor
         _replace(listing, scale, by=embed)
 
 
 def gate_in_products(listing: Listing) -> None:
-    """activation(gate) · up, where a matrix has its gates and ups side by side."""
+    """Compute activation(gate) · up in the product of a matrix that interleaves gate and up."""
     for gemm in [i for i in listing if i.op == "Gemm"]:
         assert gemm.matrix is not None
         assert gemm.out is not None
@@ -135,13 +137,13 @@ def gate_in_products(listing: Listing) -> None:
             continue
         readers = listing.readers(gemm.out.buffer)
         if len(readers) != 1 or readers[0].op != "Gate":
-            raise RecordingError("a projection of gates and ups that is not read by a gate alone")
+            raise RecordingError("a projection of gates and ups that not only a gate reads")
         gemm.activation, gemm.gated = readers[0].activation, True
         _replace(listing, readers[0], by=gemm)
 
 
 def activate_in_products(listing: Listing) -> None:
-    """The activation behind a product."""
+    """Apply an activation in the product whose output it reads."""
     for gemm, activate in _absorb(listing, "Activate", into="Gemm"):
         if gemm.activation is None:
             gemm.activation = activate.activation
@@ -149,7 +151,7 @@ def activate_in_products(listing: Listing) -> None:
 
 
 def scale_in_products(listing: Listing) -> None:
-    """The factor behind a product."""
+    """Apply a factor in the product whose output it scales."""
     for gemm, scale in _absorb(listing, "Scale", into="Gemm"):
         if gemm.activation is None and gemm.factor == 1.0:
             gemm.factor = scale.factor
@@ -157,7 +159,7 @@ def scale_in_products(listing: Listing) -> None:
 
 
 def cap_in_products(listing: Listing) -> None:
-    """The soft cap behind a product."""
+    """Apply a soft cap in the product whose output it reads."""
     for gemm, cap in _absorb(listing, "SoftCap", into="Gemm"):
         if gemm.activation is None and gemm.cap == 0.0:
             gemm.cap = cap.cap
@@ -165,7 +167,7 @@ def cap_in_products(listing: Listing) -> None:
 
 
 def add_residuals_in_products(listing: Listing) -> None:
-    """The sum of a product and something that is there already."""
+    """Add a value that is already computed in the product that it is added to."""
     for add in [i for i in listing if i.op == "Add"]:
         for mine, other in ((add.y, add.x), (add.x, add.y)):
             assert mine is not None
@@ -184,7 +186,7 @@ def add_residuals_in_products(listing: Listing) -> None:
 
 
 def select_before_norms(listing: Listing) -> None:
-    """Rows that nobody wants need no norm: the norm goes behind the selection."""
+    """Move a norm behind a selection, so that only selected rows are normalised."""
     for norm in [i for i in listing if i.op == "Norm"]:
         assert norm.out is not None
         selections = listing.readers(norm.out.buffer)
@@ -201,7 +203,7 @@ def select_before_norms(listing: Listing) -> None:
 
 
 def split_products_by_kind(listing: Listing) -> None:
-    """A matrix whose pieces read different things is several products, side by side."""
+    """Split a product whose matrix has parts that read inputs of different forms."""
     for gemm in [i for i in listing if i.op == "Gemm"]:
         assert gemm.matrix is not None
         parts = gemm.matrix.by_kind()
@@ -214,7 +216,7 @@ def split_products_by_kind(listing: Listing) -> None:
 
 
 def prepare_products(listing: Listing) -> None:
-    """Each input is put once into the form that its matrices read, with the norm in front of it."""
+    """Convert each input once into the form that its matrices read, and normalise it then."""
     made: dict[tuple[int, int, int, str], Prepared] = {}
     for gemm in [i for i in listing if i.op == "Gemm"]:
         assert gemm.x is not None
@@ -237,14 +239,14 @@ def prepare_products(listing: Listing) -> None:
 
 
 def norm_while_preparing(listing: Listing) -> None:
-    """A norm that only products read is done on the way to them."""
+    """Compute a norm that only products read while their input is prepared."""
     for norm in [i for i in listing if i.op == "Norm"]:
         assert norm.out is not None
         if norm.out.buffer.place != "Scratch":
             continue
         readers = listing.readers(norm.out.buffer)
         if len(readers) != 1 or readers[0].op != "Prepare":
-            continue  # several kinds of the same rows would norm them several times
+            continue  # with several readers the norm would be computed several times
         prepare = readers[0]
         if prepare.x is not None and prepare.x.width == norm.out.width:
             prepare.norm = norm.norm
@@ -253,7 +255,9 @@ def norm_while_preparing(listing: Listing) -> None:
 
 
 def refuse_what_is_left(listing: Listing) -> None:
-    """Instructions that only make sense inside others."""
+    """Refuse instructions that are only supported as a part of others."""
     for instruction in listing:
         if instruction.op == "Rope":
-            raise RecordingError("a rotation of something else than an attention's queries or keys")
+            raise RecordingError(
+                "a rotation of something else than the queries or keys of an attention"
+            )

@@ -1,7 +1,7 @@
-"""A forward pass as it was recorded: values, instructions, and the list of them.
+"""A recorded forward pass: values, instructions, and the list of them.
 
-A value is some columns of a buffer; how many rows there are is known only when a step comes.
-A backend finds memory for the buffers and turns the instructions into its own.
+A value is a range of a buffer's columns; the number of rows is known only when a step runs.
+A backend allocates the buffers and translates the instructions into its own.
 """
 
 from __future__ import annotations
@@ -13,25 +13,46 @@ from typing import Literal, Protocol
 from octavo.layers import Rope, Routing
 from octavo.program.operands import Experts, Matrix, Vector
 
-# What rows stand for: the step's tokens; those of them that something is wanted of, and in the
-# order in which they are asked for those whose logits or hidden states are; pairs of a token and
-# one of its experts.
+# What the rows of a buffer are: all tokens of the step; the tokens that some output is wanted for;
+# the wanted logits or hidden states, in the order of the request; pairs of a token and one of its
+# experts.
 Space = Literal["Tokens", "Wanted", "Logits", "Hidden", "Pairs"]
 Place = Literal["Scratch", "LogitsOut", "HiddenOut"]
+# All operations. Passes must remove Rope: attention rotates its own queries and keys.
+Op = Literal[
+    "RopeTables",
+    "Embed",
+    "Select",
+    "Norm",
+    "Prepare",
+    "Gemm",
+    "Attention",
+    "Activate",
+    "Gate",
+    "Add",
+    "Multiply",
+    "Scale",
+    "SoftCap",
+    "Route",
+    "SortPairs",
+    "ExpertsIn",
+    "ExpertsOut",
+    "Rope",
+]
 
 
 class RecordingError(NotImplementedError):
-    """A model does something that the native engine has no instruction for."""
+    """A model that needs something for which there is no instruction."""
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"the native engine cannot run this model, which needs {what}; use backend='torch'"
+            f"this backend cannot run the model, which needs {what}; use backend='torch'"
         )
 
 
 @dataclass(eq=False, slots=True)
 class Buffer:
-    """Rows of `width` floats."""
+    """Memory for rows of `width` floats each."""
 
     space: Space
     width: int
@@ -39,7 +60,7 @@ class Buffer:
 
 
 class Arithmetic(Protocol):
-    """Records the operators of values as instructions, and makes new values."""
+    """A recorder of the operators + and *, and a factory of new values."""
 
     def add(self, x: Value, y: Value) -> Value: ...
     def multiply(self, x: Value, y: Value | float) -> Value: ...
@@ -48,7 +69,7 @@ class Arithmetic(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Value:
-    """Columns of a buffer: what layers hand on while a forward pass is recorded."""
+    """A range of a buffer's columns, which layers pass on while a forward pass is recorded."""
 
     buffer: Buffer
     first: int
@@ -76,12 +97,12 @@ class Norm:
     offset: float
     is_rms: bool
     heads: int = 1
-    weight_a_head: bool = False
+    weight_a_head: bool = False  # each head has weights of its own
 
 
 @dataclass(frozen=True, slots=True)
 class Attend:
-    """What an attention instruction is told besides its values."""
+    """The parameters of an attention instruction."""
 
     heads: int
     kv_heads: int
@@ -98,7 +119,7 @@ class Attend:
 
 @dataclass(eq=False, slots=True)
 class Prepared:
-    """Rows in the form that a kind of matrix reads; see csrc/kernels/table.h."""
+    """Rows in the form in which a kind of matrix reads its input."""
 
     space: Space
     inputs: int
@@ -107,9 +128,9 @@ class Prepared:
 
 @dataclass(eq=False, slots=True)
 class Instruction:
-    """One instruction; `op` says which fields mean something."""
+    """One instruction; `op` determines which of the fields are used."""
 
-    op: str  # a name of _native.Op, or "Rope", which only attention can take in
+    op: Op
     x: Value | None = None
     y: Value | None = None
     out: Value | None = None
@@ -129,7 +150,7 @@ class Instruction:
     head_dim: int = 0
     routing: Routing | None = None
     prepared: Prepared | None = None  # Prepare writes it, Gemm and experts read it
-    barrier: bool = False  # all threads meet before it
+    barrier: bool = False  # all threads wait for each other before it
 
     @property
     def reads(self) -> tuple[Value, ...]:
@@ -143,8 +164,8 @@ class Instruction:
 
     @property
     def space(self) -> Space:
-        """Whose rows it goes over."""
-        if self.op in ("RopeTables", "Attention"):  # every row has a key, whoever asks
+        """The kind of rows that the instruction processes."""
+        if self.op in ("RopeTables", "Attention"):  # every token writes its keys and values
             return "Tokens"
         if self.op in ("SortPairs", "ExpertsIn"):
             assert self.x is not None
@@ -156,10 +177,9 @@ class Instruction:
 
 
 class Listing:
-    """Instructions in order, and who reads and who writes what.
+    """Instructions in order, with an index of the readers and writers of each buffer.
 
-    That is known at once, however long the listing is, because every change of an instruction's
-    values goes through `change`.
+    Every change of an instruction's values must go through `change`, which updates the index.
     """
 
     def __init__(self, instructions: Iterable[Instruction]) -> None:
@@ -174,11 +194,11 @@ class Listing:
         return iter(self.instructions)
 
     def readers(self, buffer: Buffer) -> list[Instruction]:
-        """Every instruction that reads some of a buffer."""
+        """Return every instruction that reads some of a buffer."""
         return list(self._readers.get(buffer, ()))
 
     def maker(self, value: Value) -> Instruction | None:
-        """The instruction that wrote a value, if it is just what that one wrote."""
+        """Return the instruction that wrote a value, if it wrote exactly this value."""
         for instruction in self._makers.get(value.buffer, ()):
             for written in instruction.writes:
                 if written.buffer is value.buffer:
@@ -186,7 +206,7 @@ class Listing:
         return None
 
     def sole_reader(self, instruction: Instruction) -> Instruction | None:
-        """Who alone reads the whole of what an instruction writes."""
+        """Return the only reader of an instruction's output, if it reads all of it."""
         out = instruction.out
         if out is None or out.buffer.place != "Scratch":
             return None
@@ -200,7 +220,7 @@ class Listing:
         return self.instructions.index(instruction)
 
     def change(self, instruction: Instruction, **values: Value | None) -> None:
-        """Let an instruction read or write other values, named by its fields."""
+        """Set fields of an instruction that hold values, and update the index."""
         self._forget(instruction)
         for name, value in values.items():
             setattr(instruction, name, value)
@@ -228,5 +248,5 @@ class Listing:
 
 
 def _buffers(values: Iterable[Value]) -> Iterable[Buffer]:
-    """Each buffer once, in order."""
+    """Return each buffer once, in order."""
     return dict.fromkeys(value.buffer for value in values)

@@ -1,11 +1,11 @@
-"""The packed weights of instructions, as far as recording and fusion need to know them."""
+"""The interface that recording and fusion need of a backend's packed weights."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-# A few floats in the backend's own form: a norm's weights, a bias. The program never looks inside.
+# Floats in the backend's own form: a norm's weights, a bias. The program does not look inside.
 Vector = Any
 
 
@@ -21,7 +21,7 @@ class Matrix(Protocol):
 
     @property
     def gated(self) -> bool:
-        """Whether gate and up rows are interleaved, so that one product yields both."""
+        """True if gate and up rows are interleaved, so that one product yields both."""
 
     @property
     def kind(self) -> str:

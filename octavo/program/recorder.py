@@ -1,4 +1,4 @@
-"""Records a model's forward pass: operations on symbols, each an instruction in a list."""
+"""Recording of a model's forward pass: each operation on symbols becomes an instruction."""
 
 from __future__ import annotations
 
@@ -29,29 +29,34 @@ ACTIVATIONS = {
     "relu": "Relu",
     "relu2": "Relu2",
 }
-# What the attention kernels take of a head.
-HEAD_MULTIPLE = 8
-MOST_HEAD = 512
 GATES = {**ACTIVATIONS, "clamped_swiglu": "ClampedSwiglu"}
 
 
 @dataclass(frozen=True, slots=True)
+class HeadSizes:
+    """The sizes of a head that a backend's attention supports."""
+
+    multiple: int = 1
+    most: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Ids:
-    """What a step brings of each token: its id or its position."""
+    """A symbol for the token ids of a step, or for the tokens' positions."""
 
     by_position: bool
 
 
 @dataclass(frozen=True, slots=True)
 class WantedRows:
-    """The rows whose logits or hidden states are wanted."""
+    """A symbol for the rows whose logits or hidden states are wanted."""
 
     space: Space
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedBatch:
-    """A batch of any size."""
+    """The symbols of a batch of any size."""
 
     token_ids: Ids = field(default=Ids(by_position=False))
     positions: Ids = field(default=Ids(by_position=True))
@@ -60,18 +65,19 @@ class RecordedBatch:
 
 
 class Recorder:
-    """Implements `octavo.layers.Ops` by writing down what is asked for."""
+    """An implementation of `octavo.layers.Ops` that records every operation."""
 
-    def __init__(self) -> None:
+    def __init__(self, head_sizes: HeadSizes | None = None) -> None:
         self.instructions: list[Instruction] = []
+        self._head_sizes = head_sizes or HeadSizes()
 
     def record(self, model: CausalLM) -> Listing:
-        """The whole pass, from token ids to logits and hidden states."""
+        """Record the whole pass, from token ids to logits and hidden states."""
         self.instructions = [Instruction("RopeTables")]
         logits, hidden = model(RecordedBatch())
         for value, place in ((logits, "LogitsOut"), (hidden, "HiddenOut")):
             if not value.is_whole:
-                raise RecordingError("the last value is a part of another one")
+                raise RecordingError("logits or hidden states that are a part of another value")
             value.buffer.place = place
         recorded, self.instructions = self.instructions, []
         return Listing(recorded)
@@ -82,7 +88,7 @@ class Recorder:
         return Value(Buffer(space, width), 0, width, self)
 
     def new_like(self, x: Value) -> Value:
-        """A new buffer for as many rows and columns."""
+        """Return a new buffer with as many rows and columns."""
         return self._new(x.buffer.space, x.width)
 
     def _append(self, instruction: Instruction) -> Value:
@@ -153,11 +159,7 @@ class Recorder:
     def attention(
         self, q: Value, k: Value, v: Value, layer: PagedAttention, batch: RecordedBatch
     ) -> Value:
-        if layer.head_dim % HEAD_MULTIPLE or layer.head_dim > MOST_HEAD:
-            raise RecordingError(
-                f"heads of {layer.head_dim} numbers: it takes multiples of {HEAD_MULTIPLE} up to "
-                f"{MOST_HEAD}"
-            )
+        self._check_head(layer.head_dim)
         attend = Attend(
             layer.heads,
             layer.kv_heads,
@@ -171,6 +173,13 @@ class Recorder:
         return self._append(
             Instruction("Attention", q, k, self._new("Tokens", q.width), v, attend=attend)
         )
+
+    def _check_head(self, dim: int) -> None:
+        multiple, most = self._head_sizes.multiple, self._head_sizes.most
+        if dim % multiple or (most is not None and dim > most):
+            raise RecordingError(
+                f"heads of {dim} numbers: it takes multiples of {multiple} up to {most}"
+            )
 
     def activation(self, x: Value, name: str) -> Value:
         if name not in ACTIVATIONS:

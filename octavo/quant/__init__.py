@@ -1,1 +1,1 @@
-"""How weights are stored, and how storage, sharding and stacking compose."""
+"""Stored formats of weights, and how they combine with sharding and stacking."""

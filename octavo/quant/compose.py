@@ -1,8 +1,8 @@
-"""Sharding × storage × stacking: which slice of which stored tensor goes where on this rank.
+"""The slices of stored tensors that a rank owns, and their stacking.
 
 A stacked projection is a list of parts, each a run of logical rows. A rank owns a run of whole
-units (heads) of each part, or a run of the columns. What is stored of it is the same run divided
-by the axis' divisor; a run that does not divide is refused with its numbers.
+units (heads) of each part, or a run of the columns. In the stored tensor this is the same run
+divided by the axis' divisor; a run that does not divide is refused with its numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run of logical indices."""
+    """A contiguous run of logical indices."""
 
     start: int
     stop: int
@@ -34,11 +34,11 @@ class Run:
 
 
 class ShardError(CheckpointError):
-    """A matrix that does not divide among the ranks."""
+    """A matrix that cannot be divided among the ranks."""
 
 
 def part_run(part: Part, context: ParallelContext) -> Run:
-    """The rows of a part that this rank owns, counted within the part."""
+    """Return the rows of a part that this rank owns, counted within the part."""
     units, ranks = part.rows // part.unit, context.ranks
     if part.replicable and ranks > units:
         if ranks % units:
@@ -52,21 +52,21 @@ def part_run(part: Part, context: ParallelContext) -> Run:
 
 
 def row_runs(linear: Linear, context: ParallelContext) -> list[Run]:
-    """For each part, the rows this rank owns."""
+    """Return the rows of each part that this rank owns."""
     if linear.shard != "out":
         return [Run(0, part.rows) for part in linear.parts]
     return [part_run(part, context) for part in linear.parts]
 
 
 def column_run(linear: Linear, context: ParallelContext) -> Run:
-    """The columns this rank owns."""
+    """Return the columns that this rank owns."""
     if linear.shard != "in":
         return Run(0, linear.inputs)
     return part_run(Part("inputs", linear.inputs), context)
 
 
 def stored_slices(tensor: TensorDecl, rows: Run, columns: Run) -> tuple[slice, ...]:
-    """The slice of a stored tensor that holds these logical rows and columns."""
+    """Return the slice of a stored tensor that holds these logical rows and columns."""
     slices = []
     for axis in tensor.axes:
         run = rows if axis.logical == "out" else columns
@@ -86,7 +86,7 @@ def _cut(stored: Array, tensor: TensorDecl, rows: Run, columns: Run) -> Array:
 
 
 def split_parts(stacked: Array, linear: Linear, tensor: TensorDecl) -> list[Array]:
-    """Cut a stored tensor that holds all parts of a projection into each part's own."""
+    """Cut a stored tensor that holds all parts of a projection into its parts."""
     columns, parts, at = Run(0, linear.inputs), [], 0
     for part in linear.parts:
         rows = Run(at, at + part.rows)
@@ -98,10 +98,10 @@ def split_parts(stacked: Array, linear: Linear, tensor: TensorDecl) -> list[Arra
 def shard(
     parts: Sequence[Array], linear: Linear, tensor: TensorDecl, context: ParallelContext
 ) -> Array:
-    """This rank's stored tensor, stacked from the stored tensor of each part.
+    """Stack this rank's stored tensor from the stored tensor of each part.
 
-    Axes before those of the scheme (the experts') are kept. A tensor that has no rows, such as
-    an order of the columns, must be the same in all parts.
+    Axes before the declared ones (of experts) are kept. A tensor without rows, such as an order
+    of the columns, must be the same in all parts.
     """
     columns = column_run(linear, context)
     pieces = [
@@ -111,7 +111,7 @@ def shard(
     logical = [axis.logical for axis in tensor.axes]
     if "out" not in logical:
         if not all(np.array_equal(pieces[0], piece) for piece in pieces):
-            raise ShardError(f"{tensor.name}: the parts differ, but one is to serve them all")
+            raise ShardError(f"{tensor.name}: the parts differ, but they must share one tensor")
         return np.ascontiguousarray(pieces[0])
     joined = np.concatenate(pieces, axis=logical.index("out") - len(logical))
     return np.ascontiguousarray(joined)

@@ -6,12 +6,13 @@ curl --unix-socket PATH http://localhost/in-flight
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from octavo.api.async_llm import AsyncLLM
 from octavo.observe.diagnosis import diagnose
-from octavo.server.engine import Command
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.route import Handler, Route
@@ -19,13 +20,13 @@ from octavo.server.http.route import Handler, Route
 LEVELS = Literal["debug", "info", "warning", "error"]
 
 
-class LogLevel(Struct, kw_only=True):
+class LogLevel(Struct, kw_only=True, forbid_unknown_fields=True):
     """How much is logged."""
 
     level: LEVELS
 
 
-class AbortRequest(Struct, kw_only=True):
+class AbortRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Which request is to end."""
 
     request_id: Annotated[str, Meta(max_length=256)]
@@ -75,7 +76,7 @@ async def drain(exchange: Exchange) -> None:
 async def resume(exchange: Exchange) -> None:
     """After pause and after drain."""
     exchange.server.is_draining = False
-    await exchange.server.engine.command("resume")
+    await exchange.server.engine.resume()
     await exchange.respond_json({"draining": False})
 
 
@@ -92,15 +93,15 @@ async def diagnosis(exchange: Exchange) -> None:
     admission = {
         "waiting_requests": gates.num_waiting,
         "waiting_tokens": gates.waiting_tokens,
-        "sequences_inside": gates.num_inside,
+        "sequences_inside": gates.num_admitted,
         "expected_wait_seconds": round(gates.seconds_to_wait(), 3),
     }
     await exchange.respond_json(diagnose(exchange.server.engine.snapshot(), admission))
 
 
-def _commanding(command: Command) -> Handler:
+def _commanding(command: Callable[[AsyncLLM], Awaitable[object]]) -> Handler:
     async def handle(exchange: Exchange) -> None:
-        await exchange.server.engine.command(command)
+        await command(exchange.server.engine)
         await exchange.respond_json({"success": True})
 
     return handle
@@ -109,11 +110,11 @@ def _commanding(command: Command) -> Handler:
 ADMIN_ROUTES = (
     Route("GET", "/in-flight", in_flight, "Every request that is being answered."),
     Route("POST", "/abort", abort, "End a request.", AbortRequest),
-    Route("POST", "/pause", _commanding("pause"), "GenerationRequest no more steps."),
+    Route("POST", "/pause", _commanding(AsyncLLM.pause), "Plan no more steps."),
     Route("POST", "/resume", resume, "Go on after pause or drain."),
     Route("POST", "/drain", drain, "Take no more requests."),
     Route(
-        *("POST", "/reset-prefix-cache", _commanding("reset_prefix_cache")),
+        *("POST", "/reset-prefix-cache", _commanding(AsyncLLM.reset_prefix_cache)),
         "Share nothing that was computed before now.",
     ),
     Route("POST", "/log-level", log_level, "How much is logged.", LogLevel),

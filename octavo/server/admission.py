@@ -1,13 +1,13 @@
-"""Who gets to the engine, and when: a bounded queue at the door, fair between keys.
+"""The admission queue: limits what waits for the engine, and shares the engine between keys.
 
-    knock ──▶ (prompt is prepared) ──▶ wait ──▶ inside ──▶ leave
-      429: too many wait, or too         429: too many tokens wait, or the deadline
-      many bytes                              cannot be met
+    register ──▶ (prompt is prepared) ──▶ wait ──▶ admitted ──▶ leave
+      429: too many requests or             429: too many tokens wait, or
+      bytes wait                                 the deadline cannot be met
 
-Fairness is by virtual tokens: every key has a counter of what it was given, and the key with the
-lowest is next. A key that comes back after a rest begins at the lowest of those that wait, so
-rest is not saved up. The engine is handed little more than it can run at once: what waits inside
-it is in its order, not in ours.
+Each key has a counter of the tokens that it was served, and the key with the lowest counter is
+next. A key that returns after a pause starts at the lowest counter of the waiting keys, so that a
+pause saves nothing up. The engine is given little more than it can run at once, because requests
+that wait inside it are in the engine's order and no longer in this one.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from octavo.server.http.errors import ApiError, too_many
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 
-OUTPUT_WEIGHT = 2  # a generated token costs about this many of a prompt
-RATE_SECONDS = 30.0  # over which the rate of ends is taken
+OUTPUT_WEIGHT = 2  # prompt tokens that cost about as much as one generated token
+RATE_SECONDS = 30.0  # window in which finished requests are counted
 MAX_RETRY_SECONDS = 120
 
 
 @dataclass(slots=True)
-class _Lane:
-    """One key's requests."""
+class _KeyQueue:
+    """The waiting requests of one key, and what it was served."""
 
     waiting: list[tuple[int, int, Ticket]]
-    served: float = 0.0  # virtual tokens
-    last_turn: int = 0  # of equals, the one that has waited longest since its last
-    num_inside: int = 0
+    served: float = 0.0  # tokens, generated ones weighted
+    last_admission: int = 0  # among equals the key that has waited longest is next
+    num_admitted: int = 0
 
 
 class Admission:
-    """The door of one server. It is used from one event loop."""
+    """The admission queue of one server; all calls come from one event loop."""
 
     def __init__(
         self,
-        config: ServerConfig,
+        config: ServerSettings,
         max_num_seqs: int,
         clock: Callable[[], float],
         count: Callable[[str], None],
@@ -50,48 +50,50 @@ class Admission:
         self._config = config
         self._clock = clock
         self._count = count  # rejections, by reason
-        # A little more than runs, so that the engine always has who is next.
-        self._room = config.max_running_sequences or max_num_seqs + max(4, max_num_seqs // 4)
-        self._lanes: dict[str, _Lane] = {}
+        # A little more than the engine runs, so that it always has a next request.
+        self._capacity = config.max_running_sequences or max_num_seqs + max(4, max_num_seqs // 4)
+        self._queues: dict[str, _KeyQueue] = {}
         self._ends: deque[float] = deque(maxlen=1024)
         self._serial = 0
-        self.num_turns = 0
-        self.num_waiting = 0  # being prepared, or in line
+        self.num_admissions = 0  # since the start
+        self.num_waiting = 0  # being prepared, or in the queue
         self.waiting_tokens = 0
         self.waiting_bytes = 0
-        self.num_inside = 0  # sequences
-        self._num_tickets = 0
+        self.num_admitted = 0  # sequences
+        self.num_open = 0  # registered requests that have not left
 
-    @property
-    def num_open(self) -> int:
-        """Requests that have come in and have not left."""
-        return self._num_tickets
-
-    def knock(self, owner: str, num_bytes: int) -> Ticket:
-        """A place at the door for a request that has just come; nothing of it is read yet."""
+    def register(self, owner: str, num_bytes: int) -> Ticket:
+        """Count a new request, whose body is not read yet, or raise ApiError if too many wait."""
         config = self._config
         if self.num_waiting >= config.max_waiting_requests:
-            raise self.rejected("queue_full", f"{self.num_waiting} requests wait already")
+            raise self.rejected(
+                "queue_full",
+                f"{self.num_waiting} requests wait, of {config.max_waiting_requests} allowed",
+            )
         if self.waiting_bytes + num_bytes > config.max_waiting_bytes and self.num_waiting:
-            raise self.rejected("bytes", f"{self.waiting_bytes} bytes of requests wait already")
+            raise self.rejected(
+                "bytes",
+                f"{self.waiting_bytes} bytes of requests are waiting, and with this one's "
+                f"{num_bytes} they would be more than the {config.max_waiting_bytes} allowed",
+            )
         return Ticket(self, owner, num_bytes)
 
     def seconds_to_wait(self, num_ahead: int | None = None) -> float:
-        """An estimate for one who comes now, from how fast requests have ended of late."""
+        """Estimate the wait of a new request from how fast requests ended recently."""
         if num_ahead is None:
             num_ahead = self.num_waiting
-        if self.num_inside < self._room and not num_ahead:
+        if self.num_admitted < self._capacity and not num_ahead:
             return 0.0
         now = self._clock()
         while self._ends and now - self._ends[0] > RATE_SECONDS:
             self._ends.popleft()
         if not self._ends:
-            return 1.0 + num_ahead / self._room
+            return 1.0 + num_ahead / self._capacity
         span = max(0.1, now - self._ends[0])
         return (num_ahead + 1) * span / len(self._ends)
 
     def check_deadline(self, seconds: float) -> None:
-        """Refuse one that has just knocked and would only be cancelled later."""
+        """Raise ApiError for a registered request that could not meet its deadline."""
         expected = self.seconds_to_wait(self.num_waiting - 1)
         if expected > seconds:
             raise self.rejected(
@@ -100,110 +102,114 @@ class Admission:
             )
 
     def rejected(self, reason: str, message: str) -> ApiError:
-        """A refusal for now, with when to come again."""
+        """Return the error for a request that may be sent again, with the time to wait."""
         self._count(reason)
         seconds = min(MAX_RETRY_SECONDS, max(1, math.ceil(self.seconds_to_wait())))
         return too_many(f"{message}; try again in {seconds} s", seconds, reason)
 
-    # for tickets
+    # called by tickets
 
-    def _lane(self, owner: str) -> _Lane:
-        lane = self._lanes.get(owner)
-        if lane is None:
-            lane = self._lanes[owner] = _Lane([])
-        return lane
+    def _queue(self, owner: str) -> _KeyQueue:
+        queue = self._queues.get(owner)
+        if queue is None:
+            queue = self._queues[owner] = _KeyQueue([])
+        return queue
 
-    def _line_up(self, ticket: Ticket, priority: int) -> None:
-        lane = self._lane(ticket.owner)
-        if not (lane.waiting or lane.num_inside):
-            others = [each.served for each in self._lanes.values() if each.waiting]
-            lane.served = max(lane.served, min(others, default=0.0))
+    def _enqueue(self, ticket: Ticket, priority: int) -> None:
+        queue = self._queue(ticket.owner)
+        if not (queue.waiting or queue.num_admitted):
+            others = [each.served for each in self._queues.values() if each.waiting]
+            queue.served = max(queue.served, min(others, default=0.0))
         self._serial += 1
-        heapq.heappush(lane.waiting, (priority, self._serial, ticket))
-        self._let_in()
+        heapq.heappush(queue.waiting, (priority, self._serial, ticket))
+        self._admit_next()
 
-    def _let_in(self) -> None:
-        """Open the door to the lanes' first, lowest counter first, as long as there is room."""
+    def _admit_next(self) -> None:
+        """Admit requests, of the key with the lowest counter first, until the engine is full."""
         while True:
-            lanes = [lane for lane in self._lanes.values() if lane.waiting]
-            if not lanes:
+            queues = [queue for queue in self._queues.values() if queue.waiting]
+            if not queues:
                 return
-            lane = min(lanes, key=lambda each: (each.served, each.last_turn))
-            ticket = lane.waiting[0][2]
-            if self.num_inside and self.num_inside + ticket.num_sequences > self._room:
+            queue = min(queues, key=lambda each: (each.served, each.last_admission))
+            ticket = queue.waiting[0][2]
+            if self.num_admitted and self.num_admitted + ticket.num_sequences > self._capacity:
                 return
-            heapq.heappop(lane.waiting)
-            ticket.enter(lane)
+            heapq.heappop(queue.waiting)
+            ticket.admit(queue)
 
 
 class Ticket:
-    """One request's place, from the knock until it leaves."""
+    """One request from its registration until it leaves."""
 
-    def __init__(self, door: Admission, owner: str, num_bytes: int) -> None:
+    def __init__(self, admission: Admission, owner: str, num_bytes: int) -> None:
         self.owner = owner
         self.num_sequences = 0
         self.num_tokens = 0
-        self._door = door
+        self._admission = admission
         self._num_bytes = num_bytes
-        self._lane: _Lane | None = None
-        self._turn: asyncio.Future[None] | None = None
+        self._queue: _KeyQueue | None = None
+        self._admitted: asyncio.Future[None] | None = None
         self._is_closed = False
-        door.num_waiting += 1
-        door.waiting_bytes += num_bytes
-        door._num_tickets += 1
+        admission.num_waiting += 1
+        admission.waiting_bytes += num_bytes
+        admission.num_open += 1
 
     async def wait(self, num_tokens: int, num_sequences: int, priority: int = 0) -> None:
-        """Wait for the turn of a request with so many tokens of prompt, or be turned away."""
-        door, limit = self._door, self._door._config.max_waiting_tokens
-        if door.waiting_tokens and door.waiting_tokens + num_tokens > limit:
-            raise door.rejected("tokens", f"{door.waiting_tokens} tokens of prompts wait already")
+        """Wait until the request is admitted; raise ApiError if too many tokens wait."""
+        admission, limit = self._admission, self._admission._config.max_waiting_tokens
+        if admission.waiting_tokens and admission.waiting_tokens + num_tokens > limit:
+            raise admission.rejected(
+                "tokens",
+                f"{admission.waiting_tokens} prompt tokens are waiting, and with this request's "
+                f"{num_tokens} they would be more than the {limit} allowed",
+            )
         self.num_tokens, self.num_sequences = num_tokens, num_sequences
-        door.waiting_tokens += num_tokens
-        self._turn = asyncio.get_running_loop().create_future()
-        door._line_up(self, priority)
-        await self._turn
+        admission.waiting_tokens += num_tokens
+        self._admitted = asyncio.get_running_loop().create_future()
+        admission._enqueue(self, priority)
+        await self._admitted
 
-    def enter(self, lane: _Lane) -> None:
-        """Its turn has come."""
+    def admit(self, queue: _KeyQueue) -> None:
+        """Move the request from its key's queue to the engine."""
         self._stop_waiting()
-        self._lane = lane
-        self._door.num_turns += 1
-        lane.last_turn = self._door.num_turns
-        lane.num_inside += 1
-        lane.served += self.num_tokens
-        self._door.num_inside += self.num_sequences
-        assert self._turn is not None
-        if not self._turn.done():
-            self._turn.set_result(None)
+        self._queue = queue
+        self._admission.num_admissions += 1
+        queue.last_admission = self._admission.num_admissions
+        queue.num_admitted += 1
+        queue.served += self.num_tokens
+        self._admission.num_admitted += self.num_sequences
+        assert self._admitted is not None
+        if not self._admitted.done():
+            self._admitted.set_result(None)
 
-    def charge(self, num_tokens: int) -> None:
-        """So many tokens were generated for it."""
-        if self._lane is not None:
-            self._lane.served += OUTPUT_WEIGHT * num_tokens
+    def count_output(self, num_tokens: int) -> None:
+        """Add generated tokens to the counter of the request's key."""
+        if self._queue is not None:
+            self._queue.served += OUTPUT_WEIGHT * num_tokens
 
     def leave(self) -> None:
-        """Wherever it stands, it is done; again is no error."""
+        """Remove the request, whether it waits or was admitted; a second call does nothing."""
         if self._is_closed:
             return
         self._is_closed = True
-        door = self._door
-        door._num_tickets -= 1
-        if self._lane is None:
+        admission = self._admission
+        admission.num_open -= 1
+        if self._queue is None:
             self._stop_waiting()
-            self._leave_line()
+            self._leave_queue()
         else:
-            self._lane.num_inside -= 1
-            door.num_inside -= self.num_sequences
-            door._ends.append(door._clock())
-        door._let_in()
+            self._queue.num_admitted -= 1
+            admission.num_admitted -= self.num_sequences
+            admission._ends.append(admission._clock())
+        admission._admit_next()
 
-    def _leave_line(self) -> None:
-        lane = self._door._lanes.get(self.owner)
-        if lane is not None and self._turn is not None:
-            lane.waiting = [entry for entry in lane.waiting if entry[2] is not self]
-            heapq.heapify(lane.waiting)
+    def _leave_queue(self) -> None:
+        queue = self._admission._queues.get(self.owner)
+        if queue is not None and self._admitted is not None:
+            queue.waiting = [entry for entry in queue.waiting if entry[2] is not self]
+            heapq.heapify(queue.waiting)
 
     def _stop_waiting(self) -> None:
-        self._door.num_waiting -= 1
-        self._door.waiting_bytes -= self._num_bytes
-        self._door.waiting_tokens -= self.num_tokens
+        self._admission.num_waiting -= 1
+        self._admission.waiting_bytes -= self._num_bytes
+        self._admission.waiting_tokens -= self.num_tokens

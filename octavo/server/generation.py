@@ -1,343 +1,342 @@
-"""One request through the engine: admitted, streamed or gathered, counted, and always ended."""
+"""One request's way through the engine: admission, stream or whole answer, statistics, the end."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import aclosing
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
 from octavo.api.outputs import EngineDeadError, RequestError, RequestOutput
-from octavo.api.requests import FailedRequestError, Options
-from octavo.core.sampling_params import SamplingParams
+from octavo.api.requests import TOO_LONG, CheckedRequest, FailedRequestError
+from octavo.api.sinks import joined
 from octavo.observe.explain import Record, parameters_told
 from octavo.server.admission import Ticket
 from octavo.server.http.deadline import Supervisor
 from octavo.server.http.errors import ApiError, ClientGoneError, internal, invalid, unavailable
-from octavo.server.http.exchange import Exchange, encode
+from octavo.server.http.exchange import Exchange
 from octavo.server.http.sse import EventStream
-from octavo.server.schema.usage import PromptTokensDetails, Usage
 from octavo.server.server import ActiveRequest
-from octavo.text.prompt_worker import PreparedPrompt
 
 log = logging.getLogger(__name__)
 
 LOGGED_CHARACTERS = 16_384  # of one prompt
 
 
-class Shape(Protocol):
-    """How a dialect writes what the engine gives."""
+@dataclass(slots=True)
+class TokenCounts:
+    """The tokens of a request so far, all prompts and continuations together."""
 
-    def opening(self) -> Iterable[Any]:
-        """Chunks before the first token."""
+    prompt: int
+    generated: int = 0
+    cached_by_prompt: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def cached(self) -> int:
+        """The prompt tokens that came from the prefix cache."""
+        return sum(self.cached_by_prompt.values())
+
+
+class Shape(Protocol):
+    """A dialect's way to write the engine's outputs. Every payload is a complete chunk."""
+
+    def opening(self) -> Iterable[bytes]:
+        """Return the payloads before the first token."""
 
     def payloads(
-        self, prompt_index: int, output: RequestOutput, usage: Callable[[], Usage]
+        self, prompt_index: int, output: RequestOutput, counts: TokenCounts
     ) -> Iterable[bytes]:
-        """Chunks for what is new, as they are written; `usage` is seldom asked for at each."""
+        """Return the payloads for what is new."""
 
-    def closing(self, usage: Usage, explanation: dict[str, Any] | None) -> Iterable[Any]:
-        """Chunks behind the last token."""
+    def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
+        """Return the payloads after the last token."""
 
     def whole(
-        self, outputs: list[RequestOutput], usage: Usage, explanation: dict[str, Any] | None
-    ) -> Any:
-        """The response of a request that is not streamed."""
+        self,
+        outputs: list[RequestOutput],
+        counts: TokenCounts,
+        explanation: dict[str, Any] | None,
+    ) -> bytes:
+        """Return the response to a request that is not streamed."""
 
 
 @dataclass(slots=True)
 class GenerationRequest:
-    """What is to be generated for one HTTP request."""
+    """A request to generate, in the terms of no dialect; `shape` writes the answer in one."""
 
-    prompts: list[PreparedPrompt]
-    sampling: SamplingParams
+    requests: list[CheckedRequest]  # one for each prompt, with the same sampling
     shape: Shape
     is_stream: bool
-    options: Options
     explains: bool = False
-    drops_output: bool = False  # the one token that the engine must give was not asked for
+    drops_output: bool = False  # the engine must generate a token that was not asked for
+    template_seconds: float = 0.0
+    tokenize_seconds: float = 0.0
 
 
 @dataclass(slots=True)
-class _Count:
-    """Tokens so far."""
+class _PromptSink:
+    """The sink of one prompt's outputs."""
 
-    prompt: int
-    generated: int = 0
-    cached: dict[int, int] = field(default_factory=dict)  # by prompt
+    generation: Generation
+    index: int
 
-    def usage(self) -> Usage:
-        return Usage(
-            prompt_tokens=self.prompt,
-            completion_tokens=self.generated,
-            total_tokens=self.prompt + self.generated,
-            prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(self.cached.values())),
-        )
+    def put(self, output: RequestOutput) -> None:
+        self.generation.take(self.index, output)
+
+    def fail(self, error: Exception) -> None:
+        self.generation.fail(error)
 
 
 class Generation:
-    """One request on its way through the engine."""
+    """One request on its way through the engine.
+
+    The engine calls the sinks in the event loop. While the client reads fast enough, `take` writes
+    a streamed output at once, and no task is woken. Else the output is held for the task, at most
+    one for each prompt: later ones are merged into it until the client has read what came before.
+    """
 
     def __init__(
-        self, exchange: Exchange, ticket: Ticket, plan: GenerationRequest, supervisor: Supervisor
+        self,
+        exchange: Exchange,
+        ticket: Ticket,
+        request: GenerationRequest,
+        supervisor: Supervisor,
     ) -> None:
         server = self._server = exchange.server
-        self._call = exchange
+        self._exchange = exchange
         self._ticket = ticket
-        self._plan = plan
-        num_prompt = sum(len(prompt.token_ids) for prompt in plan.prompts)
-        self._count = _Count(num_prompt)
+        self._request = request
+        first = request.requests[0]
+        self._sampling = first.sampling
+        self._priority = first.options.priority
+        num_prompt = 0
+        for each in request.requests:
+            num_prompt += len(each.prompt.token_ids)
+        self._counts = TokenCounts(num_prompt)
         self._last_at = server.clock()
         server.num_flights += 1
         name = f"{exchange.request_id}-{server.num_flights}"
-        self._ids = tuple(f"{name}.{index}" for index in range(len(plan.prompts)))
+        self._ids = tuple(map(f"{name}.{{}}".format, range(len(request.requests))))
         self.record = record = Record(exchange.request_id, exchange.owner, exchange.began)
-        record.template_seconds = sum(prompt.template_seconds for prompt in plan.prompts)
-        record.tokenize_seconds = sum(prompt.tokenize_seconds for prompt in plan.prompts)
+        record.template_seconds = request.template_seconds
+        record.tokenize_seconds = request.tokenize_seconds
         record.prepared_at = self._last_at
         record.num_prompt_tokens = num_prompt
         record.parameters = parameters_told(
-            plan.sampling, priority=plan.options.priority, stream=plan.is_stream
+            first.sampling, priority=self._priority, stream=request.is_stream
         )
-        self._flight = ActiveRequest(record, self._ids, plan.is_stream, supervisor.stop)
-        self._outlet: EventStream | None = None  # where outputs are written as they come
-        self._num_held = 0  # outputs that came, and are the task's to write
+        self._active = ActiveRequest(record, self._ids, request.is_stream, supervisor.stop)
+        self._stream = EventStream(exchange)
+        self._writes_at_once = False  # the stream is open, and nothing waits to be written
+        self._held: dict[int, RequestOutput] = {}  # what the task must write, by prompt
+        self._num_running = len(self._ids)
+        self._error: Exception | None = None
+        self._news = asyncio.Event()
 
     async def run(self) -> None:
-        """Admit, generate, answer."""
-        server, plan, record = self._server, self._plan, self.record
+        """Wait to be admitted, generate, answer."""
+        server, record = self._server, self.record
+        # Not an attribute: a cycle of references would keep the request until a collection.
+        sinks = list(map(partial(_PromptSink, self), range(len(self._ids))))
         server.recent.add(record)
-        server.active[self._ids[0]] = self._flight
+        server.active[self._ids[0]] = self._active
         record.outcome = "failed"
         if server.config.log_prompts:
             self._log_prompts()
         try:
-            num_sequences = plan.sampling.n * len(plan.prompts)
-            await self._ticket.wait(self._count.prompt, num_sequences, plan.options.priority)
+            num_sequences = self._sampling.n * len(self._ids)
+            await self._ticket.wait(self._counts.prompt, num_sequences, self._priority)
             record.entered_at = self._last_at = server.clock()
             self._observe_parameters()
-            if plan.is_stream:
-                await self._stream()
+            for name, sink, each in zip(self._ids, sinks, self._request.requests, strict=True):
+                server.engine.submit(each, sink, name)
+            if self._request.is_stream:
+                await self._answer_as_stream()
             else:
-                await self._gather()
+                await self._answer_whole()
             record.outcome = "finished"
         except asyncio.CancelledError:
             record.outcome = "cancelled"
             raise
+        except (RequestError, EngineDeadError) as error:  # before anything is written
+            raise self._answer_to(error) from error
         finally:
+            for name, sink in zip(self._ids, sinks, strict=True):
+                server.engine.discard(name, sink)
             record.ended_at = server.clock()
-            record.num_output_tokens = self._count.generated
+            record.num_output_tokens = self._counts.generated
             del server.active[self._ids[0]]
             self._observe_end()
 
     # the two ways of answering
 
-    async def _gather(self) -> None:
-        outputs: dict[int, RequestOutput] = {}
-        async with aclosing(self._outputs()) as stream:
-            async for index, output in stream:
-                self._note(index, output)
-                outputs[index] = output
-        ordered = [outputs[index] for index in sorted(outputs)]
-        body = self._plan.shape.whole(ordered, self._count.usage(), self._explanation())
+    async def _answer_whole(self) -> None:
+        while self._num_running > len(self._held):  # every output is the only one of its prompt
+            await self._next()
+        outputs = [self._held[index] for index in sorted(self._held)]
+        for index, output in enumerate(outputs):
+            self._note(index, output)
+        body = self._request.shape.whole(outputs, self._counts, self._explanation())
         self.record.first_byte_at = self._server.clock()
-        await self._call.respond(encode(body))
+        await self._exchange.respond(body)
 
-    async def _stream(self) -> None:
-        stream = EventStream(self._call)
+    async def _answer_as_stream(self) -> None:
+        stream = self._stream
         try:
-            async with aclosing(self._outputs()) as outputs:
-                await self._stream_from(outputs, stream)
+            # The status line waits for the first token, but not for long.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._server.config.status_seconds):
+                    await self._news.wait()
+            if not self._news.is_set():
+                await stream.open()
+                await stream.events(self._request.shape.opening())
+            while self._num_running:
+                await self._next()
+                await self._write_held()
+            self.record.client_seconds = stream.waited_seconds
+            closing = self._request.shape.closing(self._counts, self._explanation())
+            await stream.events(closing)
+            await stream.close()
         except (asyncio.CancelledError, ClientGoneError):
             raise
-        except ApiError as error:
+        except Exception as error:
             if not stream.is_open:
                 raise
+            if not isinstance(error, ApiError):
+                log.exception("request %s failed in its stream", self._exchange.request_id)
+                error = internal(self._exchange.request_id)
             await stream.fail(error)
-        except Exception:
-            if not stream.is_open:
-                raise
-            log.exception("request %s failed in its stream", self._call.request_id)
-            await stream.fail(internal(self._call.request_id))
         finally:
             stream.stop_pinging()
             self.record.client_seconds = stream.waited_seconds
 
-    async def _stream_from(
-        self, outputs: AsyncGenerator[tuple[int, RequestOutput], None], stream: EventStream
-    ) -> None:
-        """The status line waits for the first token, but not for long."""
-        shape = self._plan.shape
-        first = asyncio.ensure_future(anext(outputs))
-        try:
-            await asyncio.wait({first}, timeout=self._server.config.status_seconds)
-            if not first.done():
-                await stream.open()
-                await stream.events(map(encode, shape.opening()))
-            index, output = await first
-        except BaseException:
-            first.cancel()
-            await asyncio.wait({first})
-            raise
+    async def _next(self) -> None:
+        """Wait until something is held, or raise the error that has ended the request."""
+        await self._news.wait()
+        self._news.clear()
+        if self._error is not None:
+            raise self._error
+
+    async def _write_held(self) -> None:
+        """Write what is held, behind the status line; later outputs may then be written at once."""
+        stream, shape = self._stream, self._request.shape
         payloads: list[bytes] = []
         if not stream.is_open:
             await stream.open()
-            payloads.extend(map(encode, shape.opening()))
-        self._note(index, output)
-        payloads.extend(shape.payloads(index, output, self._count.usage))
-        await stream.events(payloads)
-        self.record.first_byte_at = self._server.clock()
-        self._server.metrics.first_token.observe(self.record.first_byte_at - self.record.began)
-        self._outlet = stream
-        self._num_held -= 1
-        async for index, output in outputs:
+            payloads.extend(shape.opening())
+        held, self._held = self._held, {}
+        for index, output in held.items():
+            self._num_running -= output.finished
             self._note(index, output)
-            await stream.events(shape.payloads(index, output, self._count.usage))
-            self._num_held -= 1
-        self.record.client_seconds = stream.waited_seconds
-        closing = shape.closing(self._count.usage(), self._explanation())
-        await stream.events(map(encode, closing))
-        await stream.close()
-
-    def _take(self, index: int, output: RequestOutput) -> bool:
-        """Write what has come, without waking the task; False: it is the task's.
-
-        It is where anything before it still is, or the reader must be waited for.
-        """
-        stream = self._outlet
-        if stream is None or self._num_held or output.finished or self._call.must_wait():
-            self._num_held += 1
-            return False
-        self._note(index, output)
-        payloads = self._plan.shape.payloads(index, output, self._count.usage)
-        stream.events_now(payloads, self._last_at)
-        return True
+            payloads.extend(shape.payloads(index, output, self._counts))
+        await stream.events(payloads)
+        if self.record.first_byte_at is None:
+            self.record.first_byte_at = now = self._server.clock()
+            self._server.metrics.first_token.observe(now - self.record.began)
+        self._writes_at_once = not self._held
 
     # the engine's side
 
-    async def _outputs(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-        """What the engine gives, by prompt, with its failures in our words."""
-        try:
-            if len(self._plan.prompts) == 1:
-                async with aclosing(self._one(0)) as stream:
-                    async for output in stream:
-                        yield 0, output
-            else:
-                async with aclosing(self._merged()) as merged:
-                    async for item in merged:
-                        yield item
-        except FailedRequestError as error:
-            raise self._told(error) from error
-        except RequestError as error:
-            raise invalid(str(error), "prompt") from error
-        except EngineDeadError as error:
-            raise unavailable("the engine has stopped", "engine_not_ready") from error
+    def take(self, index: int, output: RequestOutput) -> None:
+        """Write an output at once if that needs no waiting; else hold it for the task."""
+        if self._writes_at_once and not output.finished and not self._exchange.must_wait():
+            self._note(index, output)
+            payloads = self._request.shape.payloads(index, output, self._counts)
+            self._stream.events_now(payloads, self._last_at)
+            return
+        self._writes_at_once = False
+        before = self._held.get(index)
+        self._held[index] = output if before is None else joined(before, output)
+        self._news.set()
 
-    def _one(self, index: int) -> Any:
-        prompt = self._plan.prompts[index]
-        return self._server.engine.generate(
-            {"prompt": prompt.text, "prompt_token_ids": prompt.token_ids},
-            self._plan.sampling,
-            self._ids[index],
-            options=self._plan.options,
-            take=partial(self._take, index) if self._plan.is_stream else None,
-        )
+    def fail(self, error: Exception) -> None:
+        """End the request with an error of the engine."""
+        if self._error is None:
+            self._error = self._answer_to(error)
+            self._error.__cause__ = error
+            self._news.set()
 
-    async def _merged(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-        """Several prompts' streams as one, each waiting with at most one output."""
-        queue: asyncio.Queue[tuple[int, RequestOutput | BaseException]] = asyncio.Queue(1)
-
-        async def pump(index: int) -> None:
-            try:
-                async with aclosing(self._one(index)) as stream:
-                    async for output in stream:
-                        await queue.put((index, output))
-            except Exception as error:
-                await queue.put((index, error))
-
-        tasks = [asyncio.ensure_future(pump(index)) for index in range(len(self._plan.prompts))]
-        num_open = len(tasks)
-        try:
-            while num_open:
-                index, output = await queue.get()
-                if isinstance(output, BaseException):
-                    raise output
-                num_open -= output.finished
-                yield index, output
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-
-    def _told(self, error: FailedRequestError) -> ApiError:
-        """What a client may hear of a request that the engine gave back."""
-        said = str(error).partition(": ")[2]  # behind the engine's own name of the request
+    def _answer_to(self, error: Exception) -> ApiError:
+        """Return the client's answer to an error of the engine."""
+        if isinstance(error, EngineDeadError):
+            return unavailable("the engine has stopped", "engine_not_ready")
+        if not isinstance(error, FailedRequestError):
+            return invalid(str(error), getattr(error, "param", None), getattr(error, "code", None))
+        message = str(error).partition(": ")[2]  # without the engine's own id of the request
         if error.reason == "refused":
-            return invalid(said, "max_tokens", "context_length_exceeded")
+            return invalid(message, "max_tokens", TOO_LONG)
         if error.reason == "overloaded":
-            return self._server.admission.rejected("engine_full", said)
-        log.error("request %s failed in the engine: %s", self._call.request_id, said)
+            return self._server.admission.rejected("engine_full", message)
+        log.error("request %s failed in the engine: %s", self._exchange.request_id, message)
         return ApiError(500, "the engine failed on this request", code="engine_error")
 
-    # the books
+    # logs and statistics
 
     def _log_prompts(self) -> None:
-        """Only for an operator who has asked; escaped, since a log's reader may obey characters."""
-        for engine_id, prompt in zip(self._ids, self._plan.prompts, strict=True):
-            text, num_left = prompt.text[:LOGGED_CHARACTERS], len(prompt.text) - LOGGED_CHARACTERS
+        """Log the prompts, escaped: a terminal or a log's reader may obey control characters."""
+        for name, each in zip(self._ids, self._request.requests, strict=True):
+            text = each.prompt.text
+            if text is None:
+                text = self._server.engine.model.tokenizer.decode(
+                    each.prompt.token_ids, skip_special_tokens=False
+                )
+            num_left = len(text) - LOGGED_CHARACTERS
             more = f" and {num_left} characters more" if num_left > 0 else ""
-            log.info("request %s prompt %s%s", engine_id, ascii(text), more)
+            log.info("request %s prompt %s%s", name, ascii(text[:LOGGED_CHARACTERS]), more)
 
     def _note(self, index: int, output: RequestOutput) -> None:
-        """Count an output."""
+        """Count the tokens of an output and observe its latency."""
         num_new = 0
-        if not self._plan.drops_output:
+        if not self._request.drops_output:
             for one in output.outputs:
                 num_new += len(one.token_ids)
         now = self._server.clock()
-        if self._plan.is_stream and self._count.generated and num_new:
+        if self._request.is_stream and self._counts.generated and num_new:
             self._server.metrics.between.observe((now - self._last_at) / num_new, num_new)
         self._last_at = now
-        self._count.generated += num_new
-        self._ticket.charge(num_new)
+        self._counts.generated += num_new
+        self._ticket.count_output(num_new)
         if output.num_cached_tokens is not None:
-            self._count.cached[index] = output.num_cached_tokens
+            self._counts.cached_by_prompt[index] = output.num_cached_tokens
         if output.finished:
-            metrics = self._server.metrics
-            for one in output.outputs:
-                metrics.success.add(1, one.finish_reason or "abort")
-            if output.metrics is not None:
-                self.record.stats = output.metrics
-                metrics.observe_stats(output.metrics, now)
-                if not self._plan.is_stream and output.metrics.first_token_at is not None:
-                    metrics.first_token.observe(output.metrics.first_token_at - self.record.began)
+            self._note_end(output, now)
+
+    def _note_end(self, output: RequestOutput, now: float) -> None:
+        metrics = self._server.metrics
+        for one in output.outputs:
+            metrics.success.add(1, one.finish_reason or "abort")
+        if output.metrics is not None:
+            self.record.stats = output.metrics
+            metrics.observe_stats(output.metrics, now)
+            if not self._request.is_stream and output.metrics.first_token_at is not None:
+                metrics.first_token.observe(output.metrics.first_token_at - self.record.began)
 
     def _explanation(self) -> dict[str, Any] | None:
-        if not self._plan.explains:
+        if not self._request.explains:
             return None
         self.record.outcome = "finished"
-        self.record.num_output_tokens = self._count.generated
+        self.record.num_output_tokens = self._counts.generated
         return self.record.explain(self._server.clock())
 
     def _observe_parameters(self) -> None:
-        metrics, sampling = self._server.metrics, self._plan.sampling
-        metrics.samples.observe(sampling.n)
-        metrics.most_tokens.observe(sampling.max_tokens)
-        metrics.prompt_tokens.add(self._count.prompt)
-        for prompt in self._plan.prompts:
-            metrics.prompt_length.observe(len(prompt.token_ids))
+        metrics = self._server.metrics
+        metrics.samples.observe(self._sampling.n)
+        metrics.most_tokens.observe(self._sampling.max_tokens)
+        metrics.prompt_tokens.add(self._counts.prompt)
+        for each in self._request.requests:
+            metrics.prompt_length.observe(len(each.prompt.token_ids))
 
     def _observe_end(self) -> None:
         metrics, record = self._server.metrics, self.record
         if record.entered_at is None or record.ended_at is None:
             return
-        metrics.generated_tokens.add(self._count.generated)
-        metrics.cached_tokens.add(sum(self._count.cached.values()))
-        metrics.output_length.observe(self._count.generated)
+        metrics.generated_tokens.add(self._counts.generated)
+        metrics.cached_tokens.add(self._counts.cached)
+        metrics.output_length.observe(self._counts.generated)
         metrics.whole.observe(record.ended_at - record.began)
-        if self._count.generated > 1 and record.first_byte_at is not None:
+        if self._counts.generated > 1 and record.first_byte_at is not None:
             span = record.ended_at - record.first_byte_at
-            metrics.per_token.observe(span / (self._count.generated - 1))
+            metrics.per_token.observe(span / (self._counts.generated - 1))

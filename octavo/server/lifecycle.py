@@ -19,14 +19,15 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import uvicorn
 
+from octavo.api.async_llm import AsyncLLM
 from octavo.server.admin import ADMIN_ROUTES
-from octavo.server.engine import Engine
 from octavo.server.http.app import Application
 from octavo.server.http.connection import Connections, bounded_protocol
 from octavo.server.http.errors import unavailable
+from octavo.server.http.middleware import ASGI, wrap
 from octavo.server.http.sockets import bind, bind_admin
 from octavo.server.server import Server
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 
 log = logging.getLogger(__name__)
 
@@ -55,24 +56,29 @@ class Lifecycle:
         self._ending = asyncio.Event()
         self._hurry = asyncio.Event()
         self._listeners: list[_Listener] = []
-        self._connections = Connections(self.config, server.metrics.slow_readers.add)
+        count_stall = server.metrics.slow_readers.add
+        direct = not self.config.middleware
+        self._connections = Connections(self.config, count_stall, writes_directly=direct)
         self._loop: asyncio.AbstractEventLoop | None = None
         self.port = 0
 
     async def run(self, on_ready: Callable[[Lifecycle], None] | None = None) -> None:
         """Serve until told to end."""
+        application = wrap(Application(self.server), self.config.middleware)
         main_socket = bind(self.config)
         self.port = main_socket.getsockname()[1]
         self._loop = loop = asyncio.get_running_loop()
-        tasks = [self._listen(Application(self.server), main_socket, self._connections)]
+        self.server.engine.attach()  # so that it is well before the first request
+        tasks = [self._listen(application, main_socket, self._connections)]
         if self.config.admin_socket is not None:
-            admin = Application(self.server, ADMIN_ROUTES, guards=False)
+            admin = Application(self.server, ADMIN_ROUTES, checks_access=False)
             listening = bind_admin(self.config.admin_socket)
             operators = Connections(self.config, self.server.metrics.slow_readers.add)
             tasks.append(self._listen(admin, listening, operators))
         for number in self._signals:
             loop.add_signal_handler(number, self.end)
         try:
+            await self.server.prompt_pool.start()
             while not all(listener.started for listener in self._listeners):
                 await asyncio.sleep(0.005)
             if on_ready is not None:
@@ -102,13 +108,13 @@ class Lifecycle:
         self._loop.call_soon_threadsafe(self.end)
 
     def _listen(
-        self, application: Application, listening: socket.socket, connections: Connections
+        self, application: ASGI, listening: socket.socket, connections: Connections
     ) -> asyncio.Task[None]:
         config = uvicorn.Config(
             application,
             http=bounded_protocol(connections),
             ws="none",
-            lifespan="off",
+            lifespan="auto" if self.config.middleware else "off",
             log_config=None,
             access_log=False,
             server_header=False,
@@ -162,14 +168,13 @@ class Lifecycle:
 
 
 def run(
-    config: ServerConfig,
-    start_engine: Callable[[], Awaitable[Engine]],
+    config: ServerSettings,
+    engine: AsyncLLM,
     on_ready: Callable[[Lifecycle], None] | None = None,
 ) -> int:
-    """Start the engine, serve, end in order; the process's exit code."""
+    """Serve an engine and end in order; return the process's exit code."""
 
     async def main() -> None:
-        engine = await start_engine()
         settle_memory()
         await Lifecycle(Server(engine, config)).run(on_ready or _say_ready)
 
@@ -192,7 +197,7 @@ def settle_memory() -> None:
     gc.set_threshold(*_GC_THRESHOLDS)
 
 
-def ready_text(config: ServerConfig, port: int, model: str) -> str:
+def ready_text(config: ServerSettings, port: int, model: str) -> str:
     """Where it is, and two ways to try it."""
     host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"

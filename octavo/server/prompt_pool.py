@@ -1,217 +1,260 @@
-"""Prompts to tokens: small ones at once, large or hostile ones in a process with a time limit.
+"""The prompt workers: processes that render chat templates and tokenise prompts for the server.
 
-A rendering that stays within `SMALL` takes the event loop milliseconds at the worst; one that
-does not is begun again in a process apart, under the full limits and the clock. A process that
-overruns is killed, and the next job gets a new one.
+Templates and texts are hostile input, so none of them is processed in the event loop. A worker has
+limits of time and memory. One that exceeds a limit fails only the job that it was doing: it is
+killed, and a new worker does the next job.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import socket
+import subprocess
 import sys
 from collections.abc import Callable
 
 import msgspec
 
-from octavo.server.engine import ModelFacts
 from octavo.server.http.errors import ApiError, invalid, unavailable
-from octavo.server.settings import ServerConfig
-from octavo.text.chat.budget import ChatTemplateError, TemplateLimitError
+from octavo.server.settings import ServerSettings
 from octavo.text.prompt_worker import (
     LENGTH,
     MAX_FRAME_BYTES,
-    SMALL,
-    SMALL_CHARACTERS,
     Conversation,
     PreparedPrompt,
     PromptJob,
     Refused,
-    Workbench,
-    do,
 )
 
-START_SECONDS = 60.0  # for a process to read its tokenizer; none of it is a client's doing
-MAX_IN_LINE = 64  # jobs that wait for a process
+log = logging.getLogger(__name__)
+
+START_SECONDS = 60.0  # for a worker to read its tokenizer
+SPARE_SECONDS = 1.0  # a worker ends itself so long after the server should have killed it
+MAX_TRIES = 2  # a worker can be killed from outside, which is not the job's fault
+_CHUNK_BYTES = 1 << 18
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoder: msgspec.msgpack.Decoder[PreparedPrompt | Refused]
+_decoder = msgspec.msgpack.Decoder(PreparedPrompt | Refused)
+_Result = PreparedPrompt | Refused | ApiError
+
+
+class WorkerDiedError(Exception):
+    """A worker that could not start, or that ended before it answered."""
 
 
 class PromptPool:
-    """Everything between a request's words and its token ids."""
+    """A bounded queue of jobs, and one task for each worker that takes jobs from it."""
 
-    def __init__(
-        self,
-        config: ServerConfig,
-        facts: ModelFacts,
-        clock: Callable[[], float],
-        count_elsewhere: Callable[[], None],
-        count_killed: Callable[[], None],
-    ) -> None:
+    def __init__(self, config: ServerSettings, path: str, count_killed: Callable[[], None]) -> None:
         self._config = config
-        self._facts = facts
-        self._clock = clock
-        self._count_elsewhere = count_elsewhere
+        self._path = path  # a model's directory or GGUF file, with the tokenizer
         self._count_killed = count_killed
-        self._bench = Workbench(facts.tokenizer, SMALL)
-        self._idle: list[_Process] = []
-        self._free = asyncio.Semaphore(config.num_preparers)
-        self._num_in_line = 0
-        self._burials: set[asyncio.Task[None]] = set()
+        self._queue: asyncio.Queue[tuple[PromptJob, asyncio.Future[_Result]]]
+        self._queue = asyncio.Queue(config.max_waiting_requests)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._workers: set[Worker] = set()
+        self._ended: list[Worker] = []  # killed, and not yet reaped
+        self._has_started = asyncio.Event()
+
+    async def start(self) -> None:
+        """Start the workers, wait until one is ready, and have it compile the chat template."""
+        self._begin()
+        await self._has_started.wait()
+        nothing = [{"role": "user", "content": ""}]
+        template = self._config.chat_template
+        with contextlib.suppress(ApiError):  # a model may have no template, or reject this
+            await self.prepare(
+                PromptJob(conversation=Conversation(messages=nothing, template=template))
+            )
 
     async def prepare(self, job: PromptJob) -> PreparedPrompt:
-        """The prompt's text and tokens; raises ApiError for what cannot be prepared."""
-        if self._is_small(job):
-            try:
-                return do(self._bench, job, self._clock)
-            except TemplateLimitError:
-                pass  # too much for here; a process apart has more time
-            except ChatTemplateError as error:
-                raise invalid(str(error), _blamed(job)) from None
-        return await self._elsewhere(job)
+        """Return the prompt's text and tokens; raise ApiError if they cannot be had."""
+        self._begin()
+        answer: asyncio.Future[_Result] = asyncio.get_running_loop().create_future()
+        try:
+            self._queue.put_nowait((job, answer))
+        except asyncio.QueueFull:
+            message = f"{self._queue.maxsize} prompts wait for a prompt worker, the most allowed"
+            raise unavailable(f"{message}; try again", "preparation_full", 1) from None
+        prepared = await answer
+        if isinstance(prepared, ApiError):
+            raise prepared
+        if isinstance(prepared, Refused):
+            raise invalid(prepared.message, prepared.param or _default_param(job), prepared.code)
+        if job.text is not None:  # the worker does not send it back
+            return msgspec.structs.replace(prepared, text=job.text)
+        return prepared
 
     async def close(self) -> None:
-        """End the processes."""
-        for process in self._idle:
-            await process.kill()
-        self._idle.clear()
-        await asyncio.gather(*self._burials)
+        """Kill the workers; jobs that are not done are cancelled."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        while not self._queue.empty():
+            self._queue.get_nowait()[1].cancel()
+        for worker in list(self._workers):
+            self._kill(worker)
+        for worker in self._ended:
+            worker.wait()
+        self._ended.clear()
 
-    def _bury(self, process: _Process) -> None:
-        """End a process without waiting for its end."""
-        task = asyncio.get_running_loop().create_task(process.kill())
-        self._burials.add(task)
-        task.add_done_callback(self._burials.discard)
+    def _begin(self) -> None:
+        if not self._tasks:
+            loop = asyncio.get_running_loop()
+            count = self._config.prompt_workers
+            self._tasks = [loop.create_task(self._serve()) for _ in range(count)]
 
-    def _is_small(self, job: PromptJob) -> bool:
-        if job.text is not None:
-            return len(job.text) <= SMALL_CHARACTERS
-        assert job.conversation is not None
-        if job.conversation.template not in (None, self._config.chat_template):  # a client's own
-            return False
-        return _size(job.conversation) <= SMALL_CHARACTERS
+    async def _serve(self) -> None:
+        """Keep one worker, and let it do one job after another."""
+        worker: Worker | None = None
+        while True:
+            worker = worker or await self._start_worker()
+            self._has_started.set()
+            job, answer = await self._queue.get()
+            if answer.done():  # the client is gone
+                continue
+            try:
+                worker, result = await self._do(worker, job)
+            except asyncio.CancelledError:
+                answer.cancel()
+                raise
+            if not answer.done():
+                answer.set_result(result)
 
-    async def _elsewhere(self, job: PromptJob) -> PreparedPrompt:
-        if self._num_in_line >= MAX_IN_LINE:
-            raise unavailable("too many large prompts are being prepared", "preparation_full", 1)
-        self._count_elsewhere()
-        self._num_in_line += 1
-        try:
-            async with self._free:
-                return await self._run(job)
-        finally:
-            self._num_in_line -= 1
-
-    async def _run(self, job: PromptJob) -> PreparedPrompt:
-        process = self._idle.pop() if self._idle else await _Process.start(self._facts.path)
+    async def _do(self, worker: Worker | None, job: PromptJob) -> tuple[Worker | None, _Result]:
+        """Return a job's result, and the worker if it can do more jobs."""
         config = self._config
         seconds = config.template_seconds if job.conversation else config.tokenize_seconds
-        is_well = False
+        for _ in range(MAX_TRIES):
+            worker = worker or await self._start_worker()
+            if worker is None:
+                message = "no prompt worker can be started; the server's log has the reason"
+                return None, unavailable(message, "prompt_worker")
+            try:
+                async with asyncio.timeout(seconds):
+                    return worker, await worker.do(job)
+            except TimeoutError:
+                self._kill(worker)
+                self._count_killed()
+                what = (
+                    "rendering the chat template" if job.conversation else "tokenising the prompt"
+                )
+                message = f"{what} took more than {seconds:g} s, which is the limit"
+                return None, invalid(message, _default_param(job))
+            except WorkerDiedError:
+                self._kill(worker)
+                self._count_killed()
+                worker = None
+                log.warning("a prompt worker died; its prompt is tried once more")
+        message = f"the prompt worker died {MAX_TRIES} times while it prepared the prompt"
+        return None, invalid(f"{message}; make it smaller", _default_param(job))
+
+    async def _start_worker(self) -> Worker | None:
+        """Return a new worker that is ready; log an error and return None if it fails."""
+        self._ended = [worker for worker in self._ended if not worker.has_ended()]
+        config = self._config
+        limit = max(config.template_seconds, config.tokenize_seconds) + SPARE_SECONDS
         try:
-            async with asyncio.timeout(seconds):
-                answer = await process.do(job)
-            is_well = True
-        except TimeoutError:
-            what = "rendering the chat template" if job.conversation else "tokenising the prompt"
-            self._count_killed()
-            raise invalid(f"{what} took more than {seconds:g} s", _blamed(job)) from None
-        except (EOFError, ConnectionError):
-            self._count_killed()
-            raise invalid("the prompt is too large to be prepared", _blamed(job)) from None
-        finally:
-            if is_well:
-                self._idle.append(process)
-            else:  # also when the client has gone: what it left running is nobody's
-                self._bury(process)
-        if isinstance(answer, Refused):
-            raise invalid(answer.message, _blamed(job))
-        return answer
+            worker = await Worker.start(self._path, limit)
+        except (WorkerDiedError, OSError) as error:
+            log.error("a prompt worker cannot be started: %s", error)
+            return None
+        self._workers.add(worker)
+        return worker
+
+    def _kill(self, worker: Worker) -> None:
+        """End a worker without waiting: releasing its memory can take a while."""
+        self._workers.discard(worker)
+        self._ended.append(worker)
+        worker.kill()
 
 
-class _Process:
-    """One preparing process; it does one job at a time."""
+class Worker:
+    """One process that runs `octavo.text.prompt_worker`, and the socket to it."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
         self._process = process
+        self._connection = connection
 
     @classmethod
-    async def start(cls, path: str) -> _Process:
-        """A process that has read its tokenizer."""
-        self = cls(
-            await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "octavo.text.prompt_worker"),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                start_new_session=True,  # a terminal's Ctrl-C is the server's to handle
+    async def start(cls, path: str, limit_seconds: float) -> Worker:
+        """Start a process and wait until it has read the tokenizer at `path`."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        arguments = ("-m", "octavo.text.prompt_worker", str(limit_seconds), path)
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,  # a Ctrl-C at the terminal is for the server to handle
             )
-        )
+        self = cls(process, ours)
         try:
             async with asyncio.timeout(START_SECONDS):
-                await self._write(path.encode())
                 await self._read()
-        except (TimeoutError, EOFError, ConnectionError):
-            await self.kill()
-            raise ApiError(500, "prompts of this size cannot be prepared now") from None
+        except TimeoutError:
+            self.kill()
+            self.wait()
+            raise WorkerDiedError(f"it was not ready after {START_SECONDS:g} s") from None
+        except WorkerDiedError:
+            self.kill()
+            raise WorkerDiedError(f"it ended with exit status {self.wait()}") from None
         except BaseException:
-            self.kill_now()
+            self.kill()
+            self.wait()
             raise
         return self
 
     async def do(self, job: PromptJob) -> PreparedPrompt | Refused:
-        """Send a job and wait for its answer."""
-        await self._write(msgspec.msgpack.encode(job))
-        frame = await self._read()
-        kind: type[PreparedPrompt] | type[Refused] = (
-            PreparedPrompt if frame[:1] == b"p" else Refused
-        )
-        return msgspec.msgpack.decode(frame[1:], type=kind)
+        """Send a job and return the answer; raise WorkerDiedError if none comes."""
+        try:
+            frame = _encode(job)
+        except OverflowError:  # JSON has such numbers, msgpack does not
+            return Refused(message="a number has more than 64 bits; send it as a string")
+        try:
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(self._connection, LENGTH.pack(len(frame)) + frame)
+        except OSError as error:
+            raise WorkerDiedError from error
+        return _decoder.decode(await self._read())
 
-    def kill_now(self) -> None:
-        """End it; it is collected in the background."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+    def kill(self) -> None:
+        """Kill the process; it is reaped when `has_ended` or `wait` finds that it has ended."""
+        self._process.kill()
+        self._connection.close()
 
-    async def kill(self) -> None:
-        """End it and wait until it has."""
-        self.kill_now()
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        await self._process.wait()
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
 
-    async def _write(self, frame: bytes) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(LENGTH.pack(len(frame)) + frame)
-        await self._process.stdin.drain()
+    def wait(self) -> int:
+        """Wait until the process has ended, and return its exit status."""
+        return self._process.wait()
 
-    async def _read(self) -> bytes:
-        assert self._process.stdout is not None
-        (length,) = LENGTH.unpack(await self._process.stdout.readexactly(LENGTH.size))
-        if length > MAX_FRAME_BYTES:
-            raise EOFError
-        return await self._process.stdout.readexactly(length)
-
-
-def _size(conversation: Conversation) -> int:
-    """Characters of a conversation, about; without walking far into what is large."""
-    total = 0
-    pending: list[object] = [
-        conversation.messages,
-        conversation.documents or (),
-        conversation.variables,
-    ]
-    while pending and total <= SMALL_CHARACTERS:
-        value = pending.pop()
-        total += 4
-        if isinstance(value, str):
-            total += len(value)
-        elif isinstance(value, dict):
-            pending.extend(value.keys())
-            pending.extend(value.values())
-        elif isinstance(value, list | tuple):
-            pending.extend(value[:SMALL_CHARACTERS])
-            total += len(value)
-    return total
+    async def _read(self) -> bytearray:
+        loop = asyncio.get_running_loop()
+        data = bytearray()
+        length = LENGTH.size
+        while len(data) < length:
+            try:
+                received = await loop.sock_recv(self._connection, _CHUNK_BYTES)
+            except OSError as error:
+                raise WorkerDiedError from error
+            data += received
+            if len(data) >= LENGTH.size:
+                length = LENGTH.size + LENGTH.unpack_from(data)[0]
+            if not received or length > MAX_FRAME_BYTES:
+                raise WorkerDiedError
+        del data[: LENGTH.size]
+        return data
 
 
-def _blamed(job: PromptJob) -> str:
+def _default_param(job: PromptJob) -> str:
+    """Return the field at fault, for errors that do not name it."""
     if job.conversation is None:
         return "prompt"
     return "messages" if job.conversation.template is None else "chat_template"

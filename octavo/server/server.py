@@ -1,4 +1,4 @@
-"""What all requests of one server share."""
+"""The state that all requests of one server share."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 
+from octavo.api.async_llm import AsyncLLM
 from octavo.observe.explain import Recent, Record
 from octavo.observe.metrics import Metrics
 from octavo.server.admission import Admission
-from octavo.server.engine import Engine
-from octavo.server.http.auth import Guard
+from octavo.server.http.auth import AccessControl
 from octavo.server.http.errors import ApiError, unavailable
 from octavo.server.prompt_pool import PromptPool
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 
 
 def _version() -> str:
@@ -34,23 +34,23 @@ class ActiveRequest:
     record: Record
     engine_ids: tuple[str, ...]
     is_stream: bool
-    stop: Callable[[Exception], None]  # end it now, with this to tell
+    stop: Callable[[Exception], None]  # end it now, with this error
 
 
 class Server:
-    """The engine, the doors and the books."""
+    """The engine, the admission queue, the statistics and what else all requests share."""
 
     def __init__(
         self,
-        engine: Engine,
-        config: ServerConfig | None = None,
+        engine: AsyncLLM,
+        config: ServerSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.config = config = config or ServerConfig()
+        self.config = config = config or ServerSettings()
         self.engine = engine
         self.clock = clock
-        self.started_at = int(time.time())  # told as `created`; decides nothing
-        self.guard = Guard(config)
+        self.started_at = int(time.time())  # shown as `created`; decides nothing
+        self.access = AccessControl(config)
         self.admission = Admission(
             config,
             engine.facts.max_num_seqs,
@@ -59,51 +59,38 @@ class Server:
         )
         self.metrics = Metrics(self.admission, engine.snapshot, self.readiness_as_number)
         self.prompt_pool = PromptPool(
-            config,
-            engine.facts,
-            clock,
-            self.metrics.escalations.add,
-            self.metrics.killed.add,
+            config, str(engine.model.path), self.metrics.prompt_workers_killed.add
         )
         self.recent = Recent(config.num_explained if config.enable_explain else 0)
         self.active: dict[str, ActiveRequest] = {}
         self.is_draining = False
-        self.num_flights = 0  # since the start: keeps apart requests that name themselves alike
-
-    @property
-    def model_names(self) -> tuple[str, ...]:
-        """What the model may be called here."""
-        return self.config.served_names or (self.engine.facts.name,)
-
-    @property
-    def model_name(self) -> str:
-        """What answers call it."""
-        return self.model_names[0]
-
-    @property
-    def fingerprint(self) -> str:
-        """`system_fingerprint`: equal ones give equal answers to equal seeds."""
-        return f"octavo-{VERSION}"
+        self.num_flights = 0  # since the start: distinguishes requests with the same id
+        self.model_names = config.served_names or (engine.facts.name,)  # what requests may name
+        self.model_name = self.model_names[0]  # the name in answers
+        # `system_fingerprint`: equal ones give equal answers to equal seeds.
+        self.fingerprint = f"octavo-{VERSION}"
 
     def wall_time(self) -> int:
-        """What `created` tells; nothing is decided by it."""
+        """Return the time for `created`; nothing is decided by it."""
         return int(time.time())
 
     def refusal(self) -> ApiError | None:
-        """Why nobody is served now; None if they are."""
+        """Return the reason why requests are not served now; None if they are."""
         if self.is_draining:
             return unavailable("the server is shutting down", "server_shutdown")
-        health = self.engine.health()
-        if not health.is_ready:
-            return unavailable(f"the engine is not ready: {health.reason}", "engine_not_ready")
+        if not self.engine.is_well():
+            return unavailable(
+                "the engine is not ready: it is being restarted, or has stopped",
+                "engine_not_ready",
+            )
         return None
 
     def readiness_as_number(self) -> float:
-        """For the metric."""
+        """Return 1 while requests are served and 0 otherwise, for the metric."""
         return 0.0 if self.refusal() else 1.0
 
     def check_model(self, name: str | None) -> None:
-        """Raise 404 unless `name` is the model served, or nothing."""
+        """Raise 404 unless `name` is that of the model, or None."""
         names = self.model_names
         if name is not None and name not in names:
             there = " or ".join(map(repr, names[:8]))

@@ -11,12 +11,12 @@ MAX_NAME_CHARACTERS = 512  # of a model
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
-class ServerConfigError(ValueError):
+class ServerSettingsError(ValueError):
     """Settings that cannot work, or would be dangerous; the message says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
-class ServerConfig:
+class ServerSettings:
     """Everything the front door can be told."""
 
     host: str = "127.0.0.1"
@@ -35,6 +35,7 @@ class ServerConfig:
     chat_template: str | None = None  # instead of the model's own
     log_prompts: bool = False  # at info, escaped
     enable_explain: bool = True
+    middleware: tuple[str, ...] = ()  # "module:factory" of ASGI middlewares
     # limits of a request
     max_body_bytes: int = 8 << 20
     max_header_bytes: int = 32 << 10
@@ -56,10 +57,10 @@ class ServerConfig:
     status_seconds: float = 1.0  # longest wait for a first token before a stream's status line
     ping_seconds: float = 15.0  # silence after which a stream carries a comment; 0: never
     drain_seconds: float = 30.0  # for running requests to finish after SIGTERM
-    # preparation of prompts
-    num_preparers: int = 2  # processes, started when first needed
-    template_seconds: float = 2.0
-    tokenize_seconds: float = 5.0
+    # prompt workers
+    prompt_workers: int = 1  # processes that render and tokenise
+    template_seconds: float = 2.0  # for a conversation, with its tokens
+    tokenize_seconds: float = 5.0  # for a text
     num_explained: int = 512  # recent requests that can be explained
     admin_socket: Path | None = None
 
@@ -74,12 +75,12 @@ class ServerConfig:
     def __post_init__(self) -> None:
         for name in self.served_names:
             if not 0 < len(name) <= MAX_NAME_CHARACTERS:
-                raise ServerConfigError(
+                raise ServerSettingsError(
                     f"served_model_name={name[:64]!r} must have 1 to {MAX_NAME_CHARACTERS} "
                     "characters: requests name it"
                 )
         if not 0 <= self.port <= 65535:
-            raise ServerConfigError(f"port={self.port} must be between 0 and 65535")
+            raise ServerSettingsError(f"port={self.port} must be between 0 and 65535")
         for field in fields(self):
             value = getattr(self, field.name)
             numeric = isinstance(value, int | float) and not isinstance(value, bool)
@@ -88,11 +89,11 @@ class ServerConfig:
                 and value <= 0
                 and field.name not in ("port", "ping_seconds", "num_explained")
             ):
-                raise ServerConfigError(f"{field.name}={value} must be above 0")
+                raise ServerSettingsError(f"{field.name}={value} must be above 0")
         if any(len(key) < 8 for key in self.api_keys):
-            raise ServerConfigError("an API key has fewer than 8 characters; choose a longer one")
+            raise ServerSettingsError("an API key has fewer than 8 characters; choose a longer one")
         if not (self.api_keys or self.insecure_no_auth or is_loopback(self.host)):
-            raise ServerConfigError(
+            raise ServerSettingsError(
                 f"host={self.host!r} can be reached from other machines, and there is no API key: "
                 "give one (--api-key-file, OCTAVO_API_KEY), bind 127.0.0.1, or, if everyone who "
                 "reaches this address may use the model, type --insecure-no-auth"
@@ -116,13 +117,13 @@ def read_keys(file: Path | None, from_environment: str) -> tuple[str, ...]:
         try:
             lines = file.read_text("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise ServerConfigError(
+            raise ServerSettingsError(
                 f"the key file {file} cannot be read: {reason(error)}; it is text with a key a line"
             ) from error
     stripped = (line.strip() for line in [*lines, *from_environment.split(",")])
     keys = tuple(dict.fromkeys(key for key in stripped if key and not key.startswith("#")))
     if file is not None and not keys:
-        raise ServerConfigError(f"the key file {file} holds no key; write one a line")
+        raise ServerSettingsError(f"the key file {file} holds no key; write one a line")
     return keys
 
 

@@ -1,45 +1,52 @@
-"""The hostile part of a request in a process that can be killed: templates and huge texts.
+"""The process that renders chat templates and tokenises prompts, so that a server can kill it.
 
-`python -m octavo.text.prompt_worker` reads jobs from its standard input and answers on its
-standard output, one at a time. A frame is four bytes of length and msgpack. The first frame says
-where the tokenizer is; each further one is a job, and is answered by a result.
+`python -m octavo.text.prompt_worker SECONDS PATH` reads the tokenizer at PATH and then answers the
+jobs that come over its standard input, which is a socket, one at a time. A frame is four bytes of
+length and msgpack; an empty frame says that the worker is ready. The server ends a job that takes
+too long; SECONDS is the time after which the worker ends itself, should the server be gone.
+
+The server imports this module for the jobs, so it imports the template engine only where it runs.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
+import os
 import resource
+import signal
 import struct
 import sys
+import time
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 from msgspec import Struct
 
-from octavo.text.chat.budget import ChatTemplateError, TemplateLimits
-from octavo.text.chat.template import ChatTemplate, choose_template
+from octavo.text.chat.messages import ChatTemplateError
 from octavo.text.tokenizer import Tokenizer
 from octavo.text.tokenizer_files import tokenizer_from_directory
 
-MAX_FRAME_BYTES = 256 << 20
-ADDRESS_SPACE_BYTES = 8 << 30  # of the process; what asks for more gets a MemoryError
-LENGTH = struct.Struct("<I")
+if TYPE_CHECKING:
+    from octavo.text.chat.template import ChatTemplate
 
-# Within these a conversation is rendered where the event loop runs: milliseconds at the worst.
-SMALL_CHARACTERS = 16_384
-SMALL = TemplateLimits(
-    template_characters=1 << 18,
-    output_characters=1 << 17,
-    built_characters=1 << 20,
-    steps=10_000,
-)
+LENGTH = struct.Struct("<I")
+MAX_FRAME_BYTES = 256 << 20
+MAX_TEMPLATES = 16  # compiled templates that are kept
+# The memory of one job. Text that is tokenised within the time limit takes at most half of it.
+JOB_BYTES = 2 << 30
+LARGE_FRAME_BYTES = 1 << 18  # larger jobs leave memory behind that is worth returning
+MAX_MESSAGE_CHARACTERS = 2000  # of an error
 
 
 class Conversation(Struct, frozen=True, kw_only=True):
-    """What a chat template is given."""
+    """The arguments of a chat template."""
 
     messages: list[dict[str, Any]]
-    template: str | None = None  # instead of the model's own
+    template: str | None = None  # None: the model's own
     documents: list[dict[str, Any]] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -47,15 +54,15 @@ class Conversation(Struct, frozen=True, kw_only=True):
 
 
 class PromptJob(Struct, frozen=True, kw_only=True):
-    """A text, or a conversation to be written as one, to be encoded."""
+    """A text to tokenise, or a conversation to render and tokenise."""
 
     text: str | None = None
     conversation: Conversation | None = None
     add_special_tokens: bool = True
 
 
-class PreparedPrompt(Struct, frozen=True, kw_only=True):
-    """The text and its tokens, and how long it took."""
+class PreparedPrompt(Struct, frozen=True, kw_only=True, tag=True):
+    """The text, its tokens, and the time that each step took."""
 
     text: str
     token_ids: list[int]
@@ -63,58 +70,55 @@ class PreparedPrompt(Struct, frozen=True, kw_only=True):
     tokenize_seconds: float = 0.0
 
 
-class Refused(Struct, frozen=True, kw_only=True):
-    """Why it cannot be prepared: a fault of the conversation or of its template."""
+class Refused(Struct, frozen=True, kw_only=True, tag=True):
+    """An error of the conversation or of its template."""
 
     message: str
+    param: str | None = None
+    code: str | None = None
 
 
-class Workbench:
-    """A tokenizer and its templates, compiled once each."""
+class PromptMaker:
+    """A tokenizer and the chat templates that were used last, compiled."""
 
-    def __init__(self, tokenizer: Tokenizer, limits: TemplateLimits | None = None) -> None:
-        self.tokenizer = tokenizer
-        self._limits = limits or TemplateLimits()
-        self._own: ChatTemplate | None = None
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._compiled = lru_cache(MAX_TEMPLATES)(self._compile)
 
-    def own_template(self) -> ChatTemplate:
-        """The model's own."""
-        if self._own is None:
-            source = choose_template(self.tokenizer.chat_templates, with_tools=False)
-            self._own = ChatTemplate(source, self.tokenizer.special_tokens, limits=self._limits)
-        return self._own
+    def make(self, job: PromptJob) -> PreparedPrompt:
+        """Render and tokenise; the text of a job that has one is not sent back."""
+        began = time.monotonic()
+        text = job.text if job.conversation is None else self._render(job.conversation)
+        assert text is not None
+        rendered = time.monotonic()
+        token_ids = self._tokenizer.encode(text, add_special_tokens=job.add_special_tokens)
+        return PreparedPrompt(
+            text="" if job.conversation is None else text,
+            token_ids=token_ids,
+            template_seconds=rendered - began,
+            tokenize_seconds=time.monotonic() - rendered,
+        )
 
-    def render(self, conversation: Conversation) -> str:
-        """The prompt, as the template writes it."""
-        if conversation.template is None:
-            template = self.own_template()
-        else:
-            special = self.tokenizer.special_tokens
-            template = ChatTemplate(conversation.template, special, limits=self._limits)
-        return template.render(
-            _known_roles(conversation.messages, template.source),
+    def _render(self, conversation: Conversation) -> str:
+        return self._compiled(conversation.template).render(
+            conversation.messages,
             documents=conversation.documents,
             add_generation_prompt=conversation.add_generation_prompt,
             continue_final_message=conversation.continue_final_message,
             variables=conversation.variables,
         )
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """The text's tokens."""
-        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    def _compile(self, source: str | None) -> ChatTemplate:
+        from octavo.text.chat.template import ChatTemplate, choose_template
 
-
-def _known_roles(messages: list[dict[str, Any]], source: str) -> list[dict[str, Any]]:
-    """What OpenAI calls the developer is the system to templates that do not know that word."""
-    if "developer" in source:
-        return messages
-    renamed = {"developer": "system"}
-    return [{**each, "role": renamed.get(each["role"], each["role"])} for each in messages]
+        if source is None:
+            source = choose_template(self._tokenizer.chat_templates, with_tools=False)
+        return ChatTemplate(source, self._tokenizer.special_tokens)
 
 
 def load_tokenizer_at(path: Path) -> Tokenizer:
-    """The tokenizer of a model's directory or of its GGUF file."""
-    if path.suffix == ".gguf":  # the reader of these files takes numpy along
+    """Load the tokenizer of a model's directory or of its GGUF file."""
+    if path.suffix == ".gguf":  # imported here because the reader of these files imports numpy
         from octavo.loader.gguf.reader import open_gguf
         from octavo.text.gguf_vocabulary import tokenizer_from_gguf
 
@@ -122,61 +126,72 @@ def load_tokenizer_at(path: Path) -> Tokenizer:
     return tokenizer_from_directory(path)
 
 
-def do(bench: Workbench, job: PromptJob, clock: Any) -> PreparedPrompt:
-    """One job, start to end."""
-    began = clock()
-    text = job.text
-    if job.conversation is not None:
-        text = bench.render(job.conversation)
-    assert text is not None
-    rendered = clock()
-    ids = bench.encode(text, add_special_tokens=job.add_special_tokens)
-    return PreparedPrompt(
-        text=text,
-        token_ids=ids,
-        template_seconds=rendered - began,
-        tokenize_seconds=clock() - rendered,
-    )
-
-
 def main() -> None:
-    """Serve jobs until the input ends."""
-    import time
+    """Answer jobs until the server closes the socket."""
+    import octavo.text.chat.template  # noqa: F401 (so that the first conversation need not wait)
 
-    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, ADDRESS_SPACE_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    source, sink = sys.stdin.buffer, sys.stdout.buffer
-    path = read_frame(source)
-    if path is None:
-        return
-    bench = Workbench(load_tokenizer_at(Path(path.decode())))
+    seconds, path = float(sys.argv[1]), Path(sys.argv[2])
+    maker = PromptMaker(load_tokenizer_at(path))
     decode = msgspec.msgpack.Decoder(PromptJob).decode
-    write_frame(sink, b"")  # ready
-    while (frame := read_frame(source)) is not None:
-        answer: PreparedPrompt | Refused
-        try:
-            answer = do(bench, decode(frame), time.monotonic)
-        except ChatTemplateError as error:
-            answer = Refused(message=str(error))
-        except MemoryError:
-            answer = Refused(message="the prompt takes more memory to prepare than there is")
-        kind = b"p" if isinstance(answer, PreparedPrompt) else b"r"
-        write_frame(sink, kind + msgspec.msgpack.encode(answer))
+    encode = msgspec.msgpack.Encoder().encode
+    _confine()
+    with open(0, "rb") as source, open(0, "wb", closefd=False) as sink:
+        write_frame(sink, b"")  # ready
+        while (frame := read_frame(source)) is not None:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            answer = _answer(maker, decode(frame))
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            write_frame(sink, encode(answer))
+            if len(frame) > LARGE_FRAME_BYTES or isinstance(answer, Refused):
+                del frame, answer
+                _return_memory()
+
+
+def _answer(maker: PromptMaker, job: PromptJob) -> PreparedPrompt | Refused:
+    try:
+        return maker.make(job)
+    except ChatTemplateError as error:
+        message = str(error)[:MAX_MESSAGE_CHARACTERS]  # a template chooses its length
+        return Refused(message=message, param=error.param, code=error.code)
+    except MemoryError:
+        return Refused(message=f"the prompt takes more than {JOB_BYTES >> 30} GiB to prepare")
+
+
+def _confine() -> None:
+    """Limit this process to what a job may take, and make it the first to end without memory."""
+    gc.collect()
+    gc.freeze()  # all that was loaded stays
+    _return_memory()
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + JOB_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):  # not every container allows it
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)  # a stack printed at a crash could hold a prompt
+    os.close(nothing)
+
+
+def _return_memory() -> None:
+    """Return freed memory to the system; the allocator would keep it."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
+    if trim is not None:
+        trim(0)
 
 
 def read_frame(source: BinaryIO) -> bytes | None:
-    """The next frame; None at the end."""
+    """Read the next frame; return None at the end of the stream."""
     head = source.read(LENGTH.size)
     if len(head) < LENGTH.size:
         return None
     (length,) = LENGTH.unpack(head)
-    if length > MAX_FRAME_BYTES:
-        raise ValueError(f"a frame of {length} bytes; at most {MAX_FRAME_BYTES} are taken")
     return source.read(length)
 
 
 def write_frame(sink: BinaryIO, frame: bytes) -> None:
-    """Send a frame now."""
+    """Write a frame and flush it."""
     sink.write(LENGTH.pack(len(frame)) + frame)
     sink.flush()
 

@@ -11,22 +11,22 @@ from octavo.models.generation import GenerationDefaults
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """Facts that an engine reports when it is ready."""
+    """The facts of one engine and its model, known once it is ready."""
 
     name: str  # what the user typed
     architecture: str
-    directory: str  # where the model's files are, the tokenizer's among them
+    directory: str  # where the model's files are, with the tokenizer's
     weights: tuple[str, ...]
     vocabulary: int  # rows of the head; ids beyond it do not exist
     max_model_len: int
-    longest_tokens: int  # what one sequence can have: that, or what the KV cache holds
+    longest_tokens: int  # of one sequence: max_model_len, or what the KV cache holds
     block_size: int
     num_blocks: int
     max_num_seqs: int
     max_num_waiting: int
     dtype: str
     generation: GenerationDefaults = field(default_factory=GenerationDefaults)
-    memory_bytes: dict[str, int] = field(default_factory=dict)  # what for, how much
+    memory_bytes: dict[str, int] = field(default_factory=dict)  # by purpose
     start_seconds: tuple[tuple[str, float], ...] = ()  # the parts of the start-up, in order
 
     @property

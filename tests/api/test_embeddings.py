@@ -1,4 +1,4 @@
-"""Embeddings: the reference's numbers, whatever chunks, caches and neighbours there are."""
+"""Embeddings equal the reference's, whatever the chunks, the cache and the batch are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from octavo import LLM, AsyncLLM, SamplingParams
 from octavo.api.embeddings import embedded, of_length_one
 from octavo.api.outputs import RequestError, RequestOutput
 from octavo.core.sampling_params import POOLINGS, Pooling
-from tests.api.tiny import TEXTS, make_model
+from tests.api.tiny import TEXTS, make_model, requests_of
 
 PROMPTS = [*TEXTS, "x", TEXTS[0] + TEXTS[1]]
 NUM_BLOCKS = 200
@@ -43,7 +43,7 @@ def llm(directory: Path) -> LLM:
 
 @pytest.fixture(scope="module")
 def expected(directory: Path, llm: LLM) -> dict[str, list[Any]]:
-    """What the reference's states come to, for each prompt."""
+    """Return the reference's pooled states of each prompt."""
     reference = LlamaModel.from_pretrained(directory, dtype=torch.float32)
     found: dict[str, list[Any]] = {name: [] for name in POOLINGS}
     for prompt in PROMPTS:
@@ -108,17 +108,16 @@ def test_the_state_is_the_prompt_s_however_much_is_generated(llm: LLM, pooling: 
         assert output.hidden_state == expected.outputs.data
 
 
-def test_of_several_continuations_one_tells_of_the_prompt(llm: LLM) -> None:
+def test_only_the_first_continuation_pools_the_prompt(llm: LLM) -> None:
     asked = SamplingParams(n=3, seed=5, max_tokens=2, pooling="mean")
-    requests = llm._model.table.open("n", llm._read_all("A day in")[0], asked, 0.0)
-    llm._model.table.close("n")
+    requests = requests_of(llm, "A day in", asked)
     assert [request.reads_cache for request in requests] == [False, True, True]
     (output,) = llm.generate("A day in", asked)
     assert output.hidden_state == llm.encode("A day in", pooling="mean")[0].outputs.data
 
 
 def test_the_last_state_is_what_the_head_reads(llm: LLM, directory: Path) -> None:
-    """Its product with the head is the logits: the likeliest token is greedy's first."""
+    """The product of the state and the head is the logits: its maximum is greedy's first token."""
     with safe_open(str(directory / "model.safetensors"), "numpy") as file:
         head = file.get_tensor("lm_head.weight")
     texts = llm.generate(PROMPTS, SamplingParams(max_tokens=1, temperature=0.0))
@@ -129,7 +128,7 @@ def test_the_last_state_is_what_the_head_reads(llm: LLM, directory: Path) -> Non
 
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_a_prompt_as_long_as_the_model_can(directory: Path, pooling: Pooling) -> None:
-    """The token that comes with a vector is nobody's, so the last place is the prompt's."""
+    """The token generated with a vector is dropped, so the prompt may fill the whole context."""
     ids = [index % 50 + 3 for index in range(128)]
     whole = make_llm(directory, 256).encode([ids, ids[:127]], pooling=pooling)
     chunked = make_llm(directory, 7, num_blocks=33).encode([ids, ids[:127]], pooling=pooling)

@@ -1,4 +1,4 @@
-"""`LLM` and `AsyncLLM` as a user meets them, on a tiny model."""
+"""`LLM` and `AsyncLLM` through their public methods, on a tiny model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import octavo
 from octavo import LLM, AsyncLLM, BeamSearchParams, RequestError, RequestOutputKind, SamplingParams
 from octavo.api.outputs import EngineDeadError, RequestOutput
 from octavo.core.sampling_params import LogitsProcessor
-from tests.api.tiny import TEMPLATE, core_of, make_model
+from tests.api.tiny import TEMPLATE, core_of, make_model, requests_of
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
 PROMPTS = ["The quick brown fox", "A day in", "Ein Tag wie", "x"]
@@ -35,7 +35,7 @@ def llm(directory: Path) -> LLM:
 
 
 def at_three() -> tuple[threading.Event, LogitsProcessor]:
-    """A gate, and what waits for it before the fourth token."""
+    """Return a gate, and a logits processor that waits for it before the fourth token."""
     gate = threading.Event()
 
     def held(prompt: Any, output: Any, logits: Any) -> Any:
@@ -118,8 +118,7 @@ def test_n_samples_differ_and_each_is_a_seeded_request_of_its_own(llm: LLM) -> N
     (output,) = llm.generate("A day in", several)
     texts = [sample.token_ids for sample in output.outputs]
     assert [sample.index for sample in output.outputs] == [0, 1, 2]
-    requests = llm._model.table.open("n", llm._read_all("A day in")[0], several, 0.0)
-    llm._model.table.close("n")
+    requests = requests_of(llm, "A day in", several)
     assert len({id(request.prompt) for request in requests}) == 1  # however large n is
     assert len({tuple(text) for text in texts}) == 3
     second = SamplingParams(seed=6, max_tokens=8, ignore_eos=True)
@@ -155,14 +154,14 @@ def test_logprobs_are_of_the_chosen_and_the_likeliest(llm: LLM) -> None:
     sample = output.outputs[0]
     assert sample.logprobs is not None
     pairs = list(zip(sample.logprobs, sample.token_ids, strict=True))
-    total = sum(told[token].logprob for told, token in pairs)
+    total = sum(entry[token].logprob for entry, token in pairs)
     assert sample.cumulative_logprob == pytest.approx(total)
-    for told, token in pairs:
-        assert len(told) == 3
-        assert told[token].rank == 1
+    for entry, token in pairs:
+        assert len(entry) == 3
+        assert entry[token].rank == 1
     assert output.prompt_logprobs is not None
     assert output.prompt_logprobs[0] is None
-    assert all(told for told in output.prompt_logprobs[1:])
+    assert all(entry for entry in output.prompt_logprobs[1:])
     with pytest.raises(RequestError, match="logprobs=21 is more than max_logprobs=20"):
         llm.generate("x", SamplingParams(logprobs=21))
 
@@ -223,12 +222,12 @@ def test_several_conversations_are_answered_each_as_if_alone(llm: LLM) -> None:
         ([{"role": "user", "content": "x"}, []], r"^messages\[1\] must be an object, not list"),
     ],
 )
-def test_what_is_no_conversation_is_refused(llm: LLM, messages: Any, message: str) -> None:
+def test_a_malformed_conversation_is_refused(llm: LLM, messages: Any, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         llm.chat(messages, GREEDY)
 
 
-def test_beam_search_finds_what_is_more_probable_than_greedy(llm: LLM) -> None:
+def test_beam_search_finds_more_probable_texts_than_greedy(llm: LLM) -> None:
     (found,) = llm.beam_search("The quick", BeamSearchParams(beam_width=4, max_tokens=5))
     scores = [beam.cumulative_logprob for beam in found.outputs]
     assert len(found.outputs) == 4
@@ -241,15 +240,14 @@ def test_beam_search_finds_what_is_more_probable_than_greedy(llm: LLM) -> None:
     assert scores[0] >= one.outputs[0].cumulative_logprob - 1e-6
 
 
-def test_offline_outputs_are_whole_whatever_kind_is_asked_for(llm: LLM) -> None:
+def test_offline_outputs_are_whole_for_every_output_kind(llm: LLM) -> None:
     deltas = replace(GREEDY, output_kind=RequestOutputKind.DELTA)
     assert only(llm.generate("x", deltas)) == only(llm.generate("x", GREEDY))
 
 
-def test_n_samples_compute_the_prompt_once_even_if_told_of_it(llm: LLM) -> None:
+def test_n_samples_compute_prompt_logprobs_once(llm: LLM) -> None:
     asked = SamplingParams(n=3, seed=5, max_tokens=2, ignore_eos=True, prompt_logprobs=0)
-    requests = llm._model.table.open("n", llm._read_all("A day in")[0], asked, 0.0)
-    llm._model.table.close("n")
+    requests = requests_of(llm, "A day in", asked)
     assert [request.reads_cache for request in requests] == [False, True, True]
     (output,) = llm.generate("A day in", asked)
     assert output.prompt_logprobs is not None
@@ -263,7 +261,7 @@ def test_beams_end_where_the_model_s_length_does(llm: LLM) -> None:
         llm.beam_search([[2] * 128], BeamSearchParams(2, 10))
 
 
-def test_after_a_step_was_broken_off_the_cause_is_told_and_not_hidden(
+def test_after_an_interrupted_step_the_cause_is_chained(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     llm = LLM(str(directory), num_gpu_blocks_override=50)
@@ -282,7 +280,7 @@ def test_after_a_step_was_broken_off_the_cause_is_told_and_not_hidden(
 
 
 def test_the_package_itself_imports_next_to_nothing() -> None:
-    """Neither torch nor numpy, nor anything else of weight, before something is asked for."""
+    """Importing octavo imports neither torch nor numpy nor anything else that is slow to load."""
     program = "import sys, octavo; print(*sys.modules)"
     command = [sys.executable, "-c", program]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
@@ -309,7 +307,7 @@ async def _collect(engine: AsyncLLM, prompt: str, sampling: SamplingParams) -> l
     return [output async for output in engine.generate(prompt, sampling)]
 
 
-def test_streams_side_by_side_say_what_generate_says(llm: LLM, engine: AsyncLLM) -> None:
+def test_concurrent_streams_equal_generate(llm: LLM, engine: AsyncLLM) -> None:
     async def all_of_them() -> list[list[RequestOutput]]:
         return await asyncio.gather(*(_collect(engine, prompt, GREEDY) for prompt in PROMPTS))
 
@@ -333,7 +331,7 @@ def test_deltas_add_up_to_the_whole(llm: LLM, engine: AsyncLLM) -> None:
         assert "".join(delta.text for delta in deltas_of_it) == sample.text
 
 
-def test_who_leaves_early_leaves_nothing_behind(engine: AsyncLLM) -> None:
+def test_leaving_a_stream_early_aborts_its_request(engine: AsyncLLM) -> None:
     long = SamplingParams(max_tokens=100, ignore_eos=True, seed=1)
 
     async def leave() -> None:
@@ -346,14 +344,14 @@ def test_who_leaves_early_leaves_nothing_behind(engine: AsyncLLM) -> None:
     asyncio.run(leave())
     core = core_of(engine)
     engine.close()
-    assert not engine._callers
-    assert len(engine._model.table) == 0
+    assert not engine._sinks
+    assert len(engine._table) == 0
     while core.has_work:
         core.step()
     assert not core.scheduler.sequences
 
 
-def test_an_abort_from_elsewhere_ends_the_stream_with_what_it_has(engine: AsyncLLM) -> None:
+def test_an_abort_ends_the_stream_with_the_text_so_far(engine: AsyncLLM) -> None:
     gate, held = at_three()
     long = SamplingParams(max_tokens=100, ignore_eos=True, seed=1, logits_processors=(held,))
 
@@ -372,7 +370,7 @@ def test_an_abort_from_elsewhere_ends_the_stream_with_what_it_has(engine: AsyncL
     assert 1 <= len(last.outputs[0].token_ids) < 100
 
 
-def test_a_bad_request_hurts_nobody_else(engine: AsyncLLM) -> None:
+def test_a_bad_request_does_not_affect_others(engine: AsyncLLM) -> None:
     async def both() -> list[RequestOutput]:
         good = asyncio.create_task(_collect(engine, "x", GREEDY))
         with pytest.raises(RequestError, match="the prompt has no tokens"):
@@ -382,7 +380,7 @@ def test_a_bad_request_hurts_nobody_else(engine: AsyncLLM) -> None:
     assert asyncio.run(both())[-1].finished
 
 
-def test_what_was_handed_out_does_not_change(engine: AsyncLLM) -> None:
+def test_an_output_does_not_change_after_it_was_yielded(engine: AsyncLLM) -> None:
     gate, held = at_three()
     outputs = []
 
@@ -398,7 +396,7 @@ def test_what_was_handed_out_does_not_change(engine: AsyncLLM) -> None:
     assert len(lengths) > 1
 
 
-def test_a_request_id_may_be_used_again_while_news_of_the_first_are_on_their_way(
+def test_a_request_id_may_be_reused_while_events_of_the_first_are_in_flight(
     engine: AsyncLLM,
 ) -> None:
     long = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True)
@@ -422,7 +420,7 @@ def test_a_request_id_is_in_use_until_its_caller_has_seen_the_end(engine: AsyncL
         stream = engine.generate("x", replace(GREEDY, logits_processors=(held,)), "same")
         first = await anext(stream)
         gate.set()
-        while len(engine._model.table):  # it goes on to its end, unread
+        while len(engine._table):  # it goes on to its end, unread
             await asyncio.sleep(0)
         assert not first.finished
         with pytest.raises(RequestError, match="'same' is in use"):
@@ -432,7 +430,7 @@ def test_a_request_id_is_in_use_until_its_caller_has_seen_the_end(engine: AsyncL
     assert asyncio.run(asyncio.wait_for(twice(), 300)) == 1
 
 
-def test_closing_wakes_whoever_waits(engine: AsyncLLM) -> None:
+def test_closing_wakes_the_waiting_callers(engine: AsyncLLM) -> None:
     gate, held = at_three()
 
     async def close() -> None:
@@ -450,4 +448,4 @@ def test_closing_wakes_whoever_waits(engine: AsyncLLM) -> None:
         await closing
 
     asyncio.run(asyncio.wait_for(close(), 300))
-    assert not engine._callers
+    assert not engine._sinks

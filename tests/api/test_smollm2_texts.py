@@ -1,4 +1,4 @@
-"""The default model, through the whole of the engine: a text does not depend on how it was run."""
+"""The default model in the whole engine: a text does not depend on how it was scheduled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SAMPLINGS = [
 
 
 def model(**options: Any) -> LLM:
-    """The default model, or a skipped test where it cannot be fetched."""
+    """Load the default model; skip the test if it cannot be fetched."""
     try:
         return LLM("smollm2", max_model_len=128, **options)
     except DownloadError as error:
@@ -28,7 +28,7 @@ def model(**options: Any) -> LLM:
 
 
 def texts(llm: LLM, sampling: SamplingParams) -> list[str]:
-    """What the model says to all prompts at once."""
+    """Return the texts for all prompts, run at once."""
     outputs = llm.generate(PROMPTS, sampling, use_tqdm=False)
     return [output.outputs[0].text for output in outputs]
 

@@ -1,4 +1,4 @@
-"""Streams of `AsyncLLM` in trouble, and what the request table makes of events one by one."""
+"""Streams of `AsyncLLM` under failures, and the request table's outputs event by event."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 
 from octavo import LLM, AsyncLLM, RequestError, RequestOutputKind, SamplingParams
-from octavo.api.async_llm import _joined
 from octavo.api.continuation import Continuation
 from octavo.api.outputs import CompletionOutput, EngineDeadError, RequestOutput
-from octavo.api.prompts import read_prompt
-from octavo.api.requests import FailedRequestError, Model, Options, RequestTable
+from octavo.api.requests import FailedRequestError, Options, RequestTable, check_request
+from octavo.api.sinks import joined
 from octavo.client.coalesce import coalesce
 from octavo.core.request import Request, TokenEvent
 from octavo.core.stats import RequestStats
@@ -79,11 +78,11 @@ def test_a_failure_ends_its_own_stream_only(engine: AsyncLLM, kind: RequestOutpu
         return await good
 
     assert len(run(both())[-1].outputs[0].token_ids) == 12
-    assert not engine._callers
-    assert len(engine._model.table) == 0
+    assert not engine._sinks
+    assert len(engine._table) == 0
 
 
-def test_whatever_goes_wrong_with_one_event_others_get_theirs(
+def test_an_error_in_one_event_does_not_affect_others(
     engine: AsyncLLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hand_on = engine._hand_on
@@ -148,8 +147,8 @@ def test_an_engine_outlives_an_event_loop_but_serves_one_at_a_time(engine: Async
     run(in_two_loops())
 
 
-def test_what_an_ended_loop_left_open_is_aborted(engine: AsyncLLM) -> None:
-    """A loop that is closed without being tidied up: no `finally` of its streams is run."""
+def test_the_open_requests_of_an_ended_loop_are_aborted(engine: AsyncLLM) -> None:
+    """A closed loop's requests are aborted although no `finally` of its streams has run."""
     gate = threading.Event()
 
     def wait_at_three(prompt: Any, output: Any, logits: Any) -> Any:
@@ -164,14 +163,14 @@ def test_what_an_ended_loop_left_open_is_aborted(engine: AsyncLLM) -> None:
     assert run(collect(engine, "x", GREEDY, "left"))[-1].finished  # the same name, anew
     core = core_of(engine)
     engine.close()
-    assert not engine._callers
-    assert len(engine._model.table) == 0
+    assert not engine._sinks
+    assert len(engine._table) == 0
     while core.has_work:
         core.step()
     assert core.scheduler.stats.num_finished["abort"] == 1
 
 
-def test_the_engine_finds_out_by_itself_that_a_loop_has_ended(engine: AsyncLLM) -> None:
+def test_the_engine_notices_that_a_loop_has_ended(engine: AsyncLLM) -> None:
     gate = threading.Event()
 
     def wait_at_three(prompt: Any, output: Any, logits: Any) -> Any:
@@ -188,11 +187,11 @@ def test_the_engine_finds_out_by_itself_that_a_loop_has_ended(engine: AsyncLLM) 
         time.sleep(0.001)
     engine.close()
     assert core.scheduler.stats.num_finished == {"abort": 1}
-    assert not engine._callers
-    assert len(engine._model.table) == 0
+    assert not engine._sinks
+    assert len(engine._table) == 0
 
 
-def test_what_users_of_other_engines_look_for(engine: AsyncLLM) -> None:
+def test_methods_known_from_other_engines(engine: AsyncLLM) -> None:
     async def look() -> None:
         tokenizer = await engine.get_tokenizer()
         prompt = tokenizer.encode("The quick brown fox jumps")
@@ -209,23 +208,19 @@ def test_what_users_of_other_engines_look_for(engine: AsyncLLM) -> None:
     run(look())
 
 
-# deltas, accounts and ends, event by event
+# deltas, statistics and ends, event by event
 
 
 @pytest.fixture
 def table(llm: LLM) -> RequestTable:
-    model = llm._model.table.model
-    return RequestTable(
-        Model(model.tokenizer, model.vocabulary, 128, 128, model.end_ids, model.max_logprobs), 0
-    )
+    return RequestTable(llm._model)
 
 
 def opened(table: RequestTable, sampling: SamplingParams) -> list[Request]:
-    prompt = read_prompt("x", table.model.tokenizer, table.model.vocabulary)
-    return table.open("mine", prompt, sampling, 0.0)
+    return table.open("mine", check_request(table._model, "x", sampling), 0.0)
 
 
-def test_deltas_are_of_what_is_new_and_of_nothing_else(engine: AsyncLLM, llm: LLM) -> None:
+def test_deltas_hold_only_what_is_new(engine: AsyncLLM, llm: LLM) -> None:
     asked = SamplingParams(
         n=3, seed=3, max_tokens=9, ignore_eos=True, prompt_logprobs=0, logprobs=0
     )
@@ -235,8 +230,8 @@ def test_deltas_are_of_what_is_new_and_of_nothing_else(engine: AsyncLLM, llm: LL
     assert sorted(each.index for each in ends) == [0, 1, 2]
     assert [output.finished for output in stream].count(True) == 1
     (whole,) = llm.generate("A day in", asked)
-    (told,) = [output.prompt_logprobs for output in stream if output.prompt_logprobs]
-    assert told == whole.prompt_logprobs
+    (sent,) = [output.prompt_logprobs for output in stream if output.prompt_logprobs]
+    assert sent == whole.prompt_logprobs
     for sample in whole.outputs:
         parts = [each for output in stream for each in output.outputs if each.index == sample.index]
         assert [token for part in parts for token in part.token_ids] == sample.token_ids
@@ -244,7 +239,7 @@ def test_deltas_are_of_what_is_new_and_of_nothing_else(engine: AsyncLLM, llm: LL
         assert all(part.token_ids or part.finished() for part in parts)
 
 
-def test_a_finished_continuation_is_not_told_again(table: RequestTable) -> None:
+def test_a_finished_continuation_is_not_sent_again(table: RequestTable) -> None:
     first, second = opened(table, SamplingParams(n=2, output_kind=DELTA))
     seen = []
     for event in (
@@ -278,18 +273,18 @@ def test_two_deltas_of_different_continuations_make_one() -> None:
     def delta(index: int, text: str, **fields: Any) -> RequestOutput:
         return RequestOutput("a", "x", [1], [CompletionOutput(index, text, [7])], **fields)
 
-    told: Any = [None, {}]
-    both = _joined(delta(1, "a", prompt_logprobs=told), delta(0, "b"))
-    both = _joined(both, delta(1, "c", finished=True))
+    sent: Any = [None, {}]
+    both = joined(delta(1, "a", prompt_logprobs=sent), delta(0, "b"))
+    both = joined(both, delta(1, "c", finished=True))
     assert [(each.index, each.text, each.token_ids) for each in both.outputs] == [
         (0, "b", [7]),
         (1, "ac", [7, 7]),
     ]
-    assert both.prompt_logprobs is told
+    assert both.prompt_logprobs is sent
     assert both.finished
 
 
-def test_the_first_continuation_s_account_is_the_request_s(table: RequestTable) -> None:
+def test_the_first_continuations_statistics_are_the_requests(table: RequestTable) -> None:
     def stats(num_cached: int) -> RequestStats:
         return RequestStats(0.0, 1, 0.0, num_cached_tokens=num_cached)
 
@@ -305,11 +300,11 @@ def test_the_first_continuation_s_account_is_the_request_s(table: RequestTable) 
 
 @pytest.mark.parametrize("includes", [False, True])
 @pytest.mark.parametrize(("min_tokens", "stops"), [(0, True), (2, False)])
-def test_a_stop_string_that_the_end_completes_has_stopped_it(
+def test_a_stop_string_completed_at_the_end_counts(
     table: RequestTable, includes: bool, min_tokens: int, stops: bool
 ) -> None:
-    """Half a character at the end becomes U+FFFD, which may be what was looked for."""
-    half = table.model.tokenizer.token_to_id("Ã")  # the byte C3 of byte-level vocabularies
+    """Half a character at the end becomes U+FFFD, which may be the stop string."""
+    half = table._model.tokenizer.token_to_id("Ã")  # the byte C3 of byte-level vocabularies
     assert half is not None
     sampling = SamplingParams(
         max_tokens=1 + min_tokens,

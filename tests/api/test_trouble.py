@@ -1,4 +1,4 @@
-"""What goes wrong with `LLM`, and what of it works on: options, prompts, Ctrl-C, failures."""
+"""Errors of `LLM` and the state after them: options, prompts, Ctrl-C, failed requests."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from octavo import LLM, BeamSearchParams, RequestError, SamplingParams
 from octavo.api.continuation import Continuation
 from octavo.api.interrupts import HeldInterrupts
 from octavo.api.outputs import EngineDeadError, RequestOutput
+from octavo.api.requests import RequestTable, check_request
 from octavo.backends.base import ForwardResult
 from octavo.core.config import ConfigError, CoreConfig
 from octavo.core.request import TokenEvent
 from octavo.core.stats import RequestStats
 from octavo.engine_arguments import EngineArguments
-from octavo.text.chat.budget import ChatTemplateError
+from octavo.text.chat.messages import ChatTemplateError
 from tests.api.tiny import make_model
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
@@ -77,7 +78,7 @@ def test_a_wrong_option_is_named(directory: Path, options: dict[str, Any], messa
         LLM(**{"model": directory, **options})
 
 
-def test_what_has_no_effect_is_named_once_with_the_reason(
+def test_options_without_effect_are_logged_once_with_the_reason(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -137,7 +138,7 @@ def test_the_bad_one_of_a_batch_is_named_before_anything_runs(
     unknown = SamplingParams(logits_processors=("mine",))
     with pytest.raises(RequestError, match=r"^prompts\[1\]: logits processor 'mine' is unknown to"):
         llm.generate(["x", "y"], [GREEDY, unknown])
-    assert len(llm._model.table) == 0
+    assert len(llm._runner._table) == 0
 
 
 def test_every_error_of_a_user_is_of_one_class(llm: LLM) -> None:
@@ -159,7 +160,7 @@ def test_every_error_of_a_user_is_of_one_class(llm: LLM) -> None:
 def test_bad_words_are_counted_with_their_spellings(llm: LLM) -> None:
     words: Any = [f"{number} x" for number in range(40)]
     given: Any = [[number] for number in range(60)]
-    with pytest.raises(RequestError, match=r"40 bad_words come to 80 .* has 60; at most 128"):
+    with pytest.raises(RequestError, match=r"40 bad_words have 80 .* has 60; at most 128"):
         llm.generate("x", SamplingParams(bad_words=words, bad_words_token_ids=given))
 
 
@@ -219,7 +220,7 @@ def _not_finite(prompt: Any, output: Any, logits: Any) -> Any:
     return np.full_like(logits, np.nan)
 
 
-def test_one_that_fails_takes_nobody_with_it(llm: LLM, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_request_fails_alone(llm: LLM, caplog: pytest.LogCaptureFixture) -> None:
     expected = only(llm.generate("x", GREEDY)).token_ids
     each = [
         GREEDY,
@@ -277,7 +278,7 @@ def test_a_text_that_cannot_be_made_is_its_request_s_own_failure(
     assert len(other.outputs[0].token_ids) == 12
 
 
-def test_what_has_no_half_is_refused_as_a_whole(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beams_and_vectors_fail_as_a_whole(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     executor: Any = llm._model.core._executor
     backend = executor.runner._backend
     forward = backend.forward
@@ -298,7 +299,7 @@ def test_what_has_no_half_is_refused_as_a_whole(llm: LLM, monkeypatch: pytest.Mo
 
 
 class _CtrlC:
-    """A logits processor at whose call a Ctrl-C comes: in the middle of a step."""
+    """A logits processor that sends a Ctrl-C, in the middle of a step."""
 
     def __init__(self, times: int) -> None:
         self.times = times
@@ -317,7 +318,7 @@ def test_ctrl_c_in_the_middle_of_a_step_leaves_an_llm_that_works(llm: LLM) -> No
         llm.generate(["x", "y"], sampling)
     assert signal.getsignal(signal.SIGINT) is before
     assert not llm._model.core.has_work
-    assert len(llm._model.table) == 0
+    assert len(llm._runner._table) == 0
     assert len(only(llm.generate("x", GREEDY)).token_ids) == 12
 
 
@@ -340,7 +341,7 @@ def test_an_error_does_not_swallow_a_ctrl_c() -> None:
         interrupted()
 
 
-def test_an_error_in_a_step_is_told_as_it_is(directory: Path) -> None:
+def test_an_error_in_a_step_is_raised_unchanged(directory: Path) -> None:
     llm = LLM(directory, num_gpu_blocks_override=50)
 
     def leave(prompt: Any, output: Any, logits: Any) -> Any:
@@ -353,16 +354,16 @@ def test_an_error_in_a_step_is_told_as_it_is(directory: Path) -> None:
     assert isinstance(raised.value.__cause__, SystemExit)
 
 
-def test_a_call_within_a_call_is_told_so(llm: LLM) -> None:
+def test_a_call_within_a_call_is_refused(llm: LLM) -> None:
     def again(prompt: Any, output: Any, logits: Any) -> Any:
         llm.generate("y", GREEDY)
 
     failed = only(llm.generate("x", SamplingParams(logits_processors=(again,))))
-    assert "RuntimeError: this LLM is at work in another call" in failed.error
+    assert "RuntimeError: this LLM is in use by another call" in failed.error
     assert len(only(llm.generate("x", GREEDY)).token_ids) == 12
 
 
-def test_a_closed_llm_lets_go_of_the_model_and_says_so(directory: Path) -> None:
+def test_a_closed_llm_frees_the_model_and_refuses_calls(directory: Path) -> None:
     with LLM(directory, num_gpu_blocks_override=50) as llm:
         engine = weakref.ref(llm._model.core)
         assert llm.generate("x", GREEDY)
@@ -393,7 +394,7 @@ def test_a_stop_string_leaves_the_account_of_the_request(llm: LLM) -> None:
     assert output.outputs[0].finish_reason == "stop"
     assert output.num_cached_tokens == 36
     assert output.metrics is not None
-    assert not llm._model.table._unaccounted
+    assert not llm._runner._table._unaccounted
 
 
 @pytest.mark.parametrize(
@@ -413,19 +414,20 @@ def test_a_batch_larger_than_the_queue_is_fed_as_the_queue_empties(
     assert [output.outputs for output in crowded.generate(prompts, GREEDY)] == expected
 
 
-def test_the_account_may_come_behind_tokens_that_were_on_their_way(llm: LLM) -> None:
-    """An engine in a thread of its own steps on until it hears of the stop string."""
+def test_the_statistics_may_follow_tokens_that_were_in_flight(llm: LLM) -> None:
+    """An engine in another thread goes on until it receives the abort for a stop string."""
     model = llm._model
     token = model.tokenizer.encode("The quick")[-1]
     stopped = SamplingParams(stop=(model.tokenizer.decode([token]),))
-    (request,) = model.table.open("one", llm._read_all("x")[0], stopped, 0.0)
+    table = RequestTable(model)
+    (request,) = table.open("one", check_request(model, "x", stopped), 0.0)
     name = request.request_id
-    output, (abort,) = model.table.receive(TokenEvent(name, 0, (token,)))
+    output, (abort,) = table.receive(TokenEvent(name, 0, (token,)))
     assert output is not None
     assert output.finished
     assert abort.request_id == name
-    assert model.table.receive(TokenEvent(name, 1, (token,))) == (None, [])
+    assert table.receive(TokenEvent(name, 1, (token,))) == (None, [])
     stats = RequestStats(arrival=0.0, num_prompt_tokens=1, added_at=0.0, num_cached_tokens=7)
-    assert model.table.receive(TokenEvent(name, 2, (), "abort", stats=stats)) == (None, [])
+    assert table.receive(TokenEvent(name, 2, (), "abort", stats=stats)) == (None, [])
     assert (output.metrics, output.num_cached_tokens) == (stats, 7)
-    assert not model.table._unaccounted
+    assert not table._unaccounted

@@ -1,4 +1,4 @@
-"""A whole model directory, tiny: random weights, and a tokenizer trained on a few sentences."""
+"""A tiny model directory: random weights, and a tokenizer trained on a few sentences."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from octavo import AsyncLLM
+from octavo import LLM, AsyncLLM, SamplingParams
+from octavo.api.requests import RequestTable, check_request
 from octavo.client.inline import InlineClient
 from octavo.core.engine import EngineCore
+from octavo.core.request import Request
 
 TEXTS = (
     "The quick brown fox jumps over the lazy dog, and the dog does not mind.",
@@ -45,7 +47,7 @@ def make_model(directory: Path) -> Path:
 
 
 def make_tokenizer_files(directory: Path) -> Path:
-    """The text side alone."""
+    """Write the tokenizer's files only."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -64,11 +66,17 @@ def make_tokenizer_files(directory: Path) -> Path:
 
 
 def core_of(engine: AsyncLLM) -> EngineCore:
-    """The core that an engine in this process steps."""
+    """Return the core that an engine in this process steps."""
     client = engine._client
     assert isinstance(client, InlineClient)
     assert client._core is not None
     return client._core
+
+
+def requests_of(llm: LLM, prompt: str, sampling: SamplingParams) -> list[Request]:
+    """Return the core's requests for a prompt, without running them."""
+    model = llm._runner._model
+    return RequestTable(model).open("n", check_request(model, prompt, sampling), 0.0)
 
 
 def _weights() -> dict[str, np.ndarray]:

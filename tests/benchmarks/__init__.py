@@ -1,1 +1,1 @@
-"""Tests of the programs that measure: that what they say is so."""
+"""Tests of the benchmark programs."""

@@ -1,4 +1,4 @@
-"""The comparison with peers: who is measured when, what is kept, what the tables say of it."""
+"""The comparison with peers: order of measurements, what is kept, and the tables."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ABOUT = {
 
 
 def results(**figures: list[Metrics | None]) -> Results:
-    """`case__engine=rounds`, the engine by its name in rows.py."""
+    """Parse `case__engine=rounds`, with the engines' names of rows.py."""
     told = Results(json.loads(json.dumps(ABOUT)))
     for key, rounds in figures.items():
         case, _, engine = key.partition("__")
@@ -50,7 +50,7 @@ def results(**figures: list[Metrics | None]) -> Results:
 
 @dataclass
 class Fake:
-    """An engine whose rate is told."""
+    """An engine whose rate is given."""
 
     name: str
     rates: list[float]  # 0: it fails

@@ -1,4 +1,4 @@
-"""The client that servers are measured by reads whole streams, and only those."""
+"""The client for servers reads complete streams, and only those."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def chunked(*parts: bytes) -> bytes:
 
 
 def served(writes: Sequence[bytes], count: int = 1, streams: int = 1) -> list[Answer]:
-    """What the client makes of a server that writes so, a moment between the parts."""
+    """Return the client's reading of a server that writes these parts, with pauses between."""
     most = now = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""The tiny model, and caches of the test's own."""
+"""Fixtures of the command line's tests: the tiny model and caches of the test's own."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.api.tiny import make_model
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A whole model's directory."""
+    """The directory of a complete tiny model."""
     return str(make_model(tmp_path_factory.mktemp("tiny")))
 
 
 @pytest.fixture
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Empty ones: `octavo` and `hub` below this."""
+    """Empty caches: `octavo` and `hub` below this directory."""
     monkeypatch.setenv("OCTAVO_CACHE", str(tmp_path / "octavo"))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -1,4 +1,4 @@
-"""`octavo bench profile` tells what a step is made of, whoever reads it."""
+"""`octavo bench profile` lists the parts of a step, for people and for programs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_alike_phases_are_one_and_nothing_is_left_out(
 
 
 def test_a_prompt(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """All its rows pass through the layers but the last one's end; one passes that and the head."""
+    """A single row, the last, passes through the end of the last layer and the head."""
     one, many = (told_of(capsys, tiny, "--prompt", str(rows), "--context", "0") for rows in (1, 40))
     assert many["rows"] == 40
     times: dict[float, int] = {}

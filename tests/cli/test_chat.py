@@ -1,4 +1,4 @@
-"""The conversation at a terminal: lines, commands, Ctrl-C, and what is remembered."""
+"""The conversation at a terminal: lines, commands, Ctrl-C, and the history."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from octavo.core.sampling_params import RequestOutputKind
 
 
 class Person:
-    """Types what it is given; an exception is what happens instead of a line."""
+    """A person who types the given lines; an exception replaces a line."""
 
     def __init__(self, *lines: str | type[BaseException]) -> None:
         self._lines = iter(lines)
@@ -26,7 +26,7 @@ class Person:
 
 
 class Echo:
-    """Remembers what it was asked; told to, it fails."""
+    """A model that repeats its prompt, or fails on request."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []

@@ -1,4 +1,4 @@
-"""`octavo doctor` says what is missing, and what to do."""
+"""`octavo doctor` reports what is missing, and what to do."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_little_memory_and_small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "memory", lambda: machine.Memory(1 << 30, 1 << 20, True))
     monkeypatch.setattr(machine, "huge_pages", lambda: "never")
     memory, pages = doctor.memory()
-    assert memory.found == "1 MiB free of 1 GiB, which the container allows"
+    assert memory.found == "1 MiB free of 1 GiB, limited by the container"
     assert "octavo fit MODEL" in memory.advice
     assert "transparent_hugepage" in pages.advice
 

@@ -1,4 +1,4 @@
-"""`octavo fit` tells what the engine takes, and whether that fits."""
+"""`octavo fit` computes the memory an engine takes, and whether it fits."""
 
 from __future__ import annotations
 

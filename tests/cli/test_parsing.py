@@ -72,7 +72,7 @@ def make_parser() -> Parser:
         (["--max-model"], "no option --max-model"),  # an abbreviation is not guessed at
         (["--size", "much"], "argument --size: 'much' is not a size"),
         (["--size"], "argument --size: expected one argument"),
-        (["a", "b"], "there is no place for 'b'"),
+        (["a", "b"], "'b' is one argument too many"),
     ],
 )
 def test_mistakes(words: list[str], message: str) -> None:

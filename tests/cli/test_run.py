@@ -1,4 +1,4 @@
-"""`octavo run` answers: as the library does, from words and from standard input."""
+"""`octavo run` answers as the library does, from words and from standard input."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_system_message_and_a_template(
     ("words", "piped", "code", "message"),
     [
         ([], b"", USAGE, "there is no prompt"),
-        (["--raw", "--system", "x", "y"], b"", USAGE, "--raw takes no chat template"),
+        (["--raw", "--system", "x", "y"], b"", USAGE, "--raw uses no chat template"),
         ([], b"\xff\xfe", USAGE, "not UTF-8 text (at byte 0)"),
         (["x", "--top-p", "7"], b"", FAILED, "--top-p=7.0"),
         (["x", "--max-num-seqs", "0"], b"", FAILED, "--max-num-seqs=0 must be at least 1"),

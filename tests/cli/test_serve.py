@@ -1,4 +1,4 @@
-"""`octavo serve` as a person starts it: the ready line, an answer, an end; and what it refuses."""
+"""`octavo serve` as a user starts it: the ready line, an answer, an end, and refusals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL = ("--num-gpu-blocks-override", "20")
 
 @contextlib.contextmanager
 def server(tiny: str, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """The real program, ended whatever happens."""
+    """Run the real program, and end it in any case."""
     command = [sys.executable, "-W", "ignore", "-m", "octavo", "serve", tiny, *SMALL, *words]
     process = subprocess.Popen(
         command,
@@ -43,7 +43,7 @@ def server(tiny: str, *words: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def read_until(process: subprocess.Popen[str], wanted: str) -> str:
-    """Its standard output up to the line with `wanted`."""
+    """Return the program's standard output up to the line with `wanted`."""
     assert process.stdout is not None
     lines = []
     for line in process.stdout:
@@ -101,7 +101,7 @@ print("after that they would come")
 
 
 def test_the_engine_is_launched_before_the_server_is_imported(tiny: str) -> None:
-    """So that both import at the same time."""
+    """The engine's imports overlap those of the server."""
     command = [sys.executable, "-c", IMPORTED_AT_LAUNCH, tiny]
     environment = child_environment({"OCTAVO_API_KEY": ""})
     told = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
@@ -110,7 +110,7 @@ def test_the_engine_is_launched_before_the_server_is_imported(tiny: str) -> None
 
 @pytest.mark.slow
 def test_ctrl_c_while_it_starts(tiny: str) -> None:
-    """Nothing stays behind, and no traceback is shown."""
+    """Ctrl-C during the start leaves no process and no traceback."""
     with server(tiny, "--port", "0", "--log-level", "debug") as process:
         assert process.stderr is not None
         process.stderr.readline()  # the engine's first line: it is at it
@@ -134,6 +134,7 @@ def test_ctrl_c_while_it_starts(tiny: str) -> None:
         (["--host", "no.such.host.invalid"], "no.such.host.invalid"),
         (["--max-num-seqs", "0"], "--max-num-seqs=0 must be at least 1"),
         (["--api-key-file", "/no/such"], "/no/such cannot be read"),
+        (["--middleware", "no.such:thing"], "--middleware='no.such:thing' cannot be used: the"),
     ],
 )
 def test_mistakes(

@@ -1,4 +1,4 @@
-"""The default model from the command line: its answer, and the memory it was said to take."""
+"""The default model on the command line: its answer, and the memory that was predicted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from octavo.loader.pinned import DEFAULT_MODEL
 pytestmark = pytest.mark.slow
 
 # Fills the KV cache with full-size steps in a process of its own, and watches its memory.
-# What torch needs merely to be imported is nobody's bill.
+# The memory that importing torch takes is not part of the prediction.
 MEASURE = """
 import json, threading
 import torch

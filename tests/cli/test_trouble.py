@@ -1,4 +1,4 @@
-"""Errors become words, and only defects of ours are called so."""
+"""Errors become messages, and only bugs of Octavo are called bugs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from octavo.cli.trouble import as_flags, explain
 from octavo.client.client import EngineStartError
 from octavo.core.config import ConfigError
 from octavo.loader.errors import SourceError
-from octavo.server.settings import ServerConfigError
+from octavo.server.settings import ServerSettingsError
 
 
 @pytest.mark.parametrize(
@@ -22,10 +22,10 @@ from octavo.server.settings import ServerConfigError
         (ConfigError("max_num_seqs=0 must be more"), "--max-num-seqs=0 must be more"),
         (RequestError("too long"), "too long"),
         (SourceError("is gone", path=Path("/x")), "/x: is gone"),
-        (ServerConfigError("no key"), "no key"),
+        (ServerSettingsError("no key"), "no key"),
         (EngineStartError("set max_model_len"), "set --max-model-len"),
         (FileNotFoundError(2, "No such file", "/x"), "/x: no such file"),
-        (ServerConfigError("port=-1 must"), "--port=-1 must"),
+        (ServerSettingsError("port=-1 must"), "--port=-1 must"),
     ],
 )
 def test_users_mistakes(error: Exception, text: str) -> None:
@@ -51,7 +51,7 @@ def test_what_is_missing(error: Exception, beginning: str) -> None:
 )
 def test_defects(error: Exception) -> None:
     assert explain(error).startswith(type(error).__name__)
-    assert "defect of Octavo's. --debug" in explain(error)
+    assert "bug in Octavo. --debug" in explain(error)
 
 
 @pytest.mark.parametrize(

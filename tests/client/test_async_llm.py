@@ -126,7 +126,7 @@ def test_text_and_usage_are_complete_after_a_crash(fake: AsyncLLM, gate: Path) -
         assert last.outputs[0].text
         assert last.metrics is not None
         assert last.metrics.num_output_tokens == 60
-        assert last.metrics.held_seconds["restart"] > 0
+        assert last.metrics.wait_seconds["restart"] > 0
         assert (
             last.outputs[0].token_ids
             == (await collect(fake, [1, 2, 3], LONG))[-1].outputs[0].token_ids
@@ -162,8 +162,8 @@ def test_leaving_aborting_pausing_and_resetting(fake: AsyncLLM, gate: Path) -> N
             await collect(fake, [1] * 5000, LONG)
 
     run(world())
-    assert not fake._callers
-    assert len(fake._model.table) == 0
+    assert not fake._sinks
+    assert len(fake._table) == 0
 
 
 def test_an_engine_outlives_an_event_loop(fake: AsyncLLM) -> None:
@@ -173,7 +173,7 @@ def test_an_engine_outlives_an_event_loop(fake: AsyncLLM) -> None:
     loop.close()  # with an open stream that is never read
     process_of(fake).kill()
     assert run(collect(fake, [5], LONG))[-1].outputs == first[-1].outputs
-    assert len(fake._model.table) == 0
+    assert len(fake._table) == 0
 
 
 def test_closing_wakes_the_callers_that_wait(directory: Path) -> None:

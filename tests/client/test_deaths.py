@@ -86,7 +86,7 @@ def test_ten_kills_under_fifty_streams_lose_no_token_and_repeat_none() -> None:
             assert client.supervisor.restarts.num_restarts == NUM_KILLS
             all_stats = [end.stats for end in caller.ends.values() if end.stats is not None]
             assert len(all_stats) == len(caller.ends)
-            assert max(stats.held_seconds.get(RESTART, 0.0) for stats in all_stats) > 0
+            assert max(stats.wait_seconds.get(RESTART, 0.0) for stats in all_stats) > 0
             assert {stats.num_output_tokens for stats in all_stats} == {500}
 
         run(world)

@@ -1,1 +1,1 @@
-"""Other people's clients."""
+"""Tests with other projects' clients."""

@@ -1,7 +1,7 @@
-"""Clients that people use, each as it is published, against real server processes.
+"""Widely used clients, each as it is published, against real server processes.
 
 `make test-clients` installs each into an environment of its own and runs this file; `make test`
-does not. A client's program says what it expects and fails where that is not so.
+does not. A client's program checks its expectations and fails if one does not hold.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SECONDS = 300
 
 @contextmanager
 def serving(directory: Path, **options: object) -> Iterator[str]:
-    """A server's address, for as long as the block lasts; it must end in order."""
+    """Run a server for as long as the block lasts; it must end in order."""
     directory.mkdir()
     given = json.dumps({"api_keys": [KEY], **options})
     command = [sys.executable, "-m", "tests.clients.server", str(directory), given]
@@ -50,14 +50,14 @@ def serving(directory: Path, **options: object) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server with room for everybody."""
+    """A server with room for every client."""
     with serving(tmp_path_factory.mktemp("open") / "model") as address:
         yield address
 
 
 @pytest.fixture(scope="session")
 def full_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server that is full: one request runs in an engine that is paused, another waits."""
+    """A full server: one request runs in a paused engine, another waits."""
     directory = tmp_path_factory.mktemp("full")
     admin = directory / "admin"
     options = {"max_running_sequences": 1, "max_waiting_requests": 1, "admin_socket": str(admin)}
@@ -84,12 +84,12 @@ def full_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         operator.close()
 
 
-# Nobody is asked anything but the servers here.
+# Clients contact only the servers of this file.
 OFFLINE = ("HF_HUB_OFFLINE=1", "HF_DATASETS_OFFLINE=1", "LITELLM_LOCAL_MODEL_COST_MAP=True")
 
 
 def in_environment(name: str, *command: str, directory: Path = HERE) -> str:
-    """What a client's program prints; it must succeed."""
+    """Run a client's program, which must succeed, and return its output."""
     assert (ENVIRONMENTS / name).is_dir(), f"{name} is not installed: make test-clients"
     done = subprocess.run(
         ["env", *OFFLINE, f"OPENAI_API_KEY={KEY}", *command],
@@ -118,6 +118,27 @@ def test_node(name: str, address: str, full_address: str) -> None:
     program.write_text((HERE / program.name).read_text("utf-8"), "utf-8")
     said = in_environment("node", "node", str(program), address, full_address, KEY)
     assert "all is well" in said
+
+
+def test_opentelemetry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ASGI middleware, installed by name, sees the client's trace and every chunk."""
+    (packages,) = (ENVIRONMENTS / "opentelemetry").glob("lib/python*/site-packages")
+    monkeypatch.setenv("PYTHONPATH", str(packages))
+    names = ["tests.clients.trace_middleware:trace"]
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    headers = {**HEADERS, "traceparent": f"00-{trace_id}-b7ad6b7169203331-01"}
+    body = {"prompt": "The quick", "max_tokens": 8, "stream": True, "ignore_eos": True}
+    with serving(tmp_path / "model", middleware=names) as address:
+        answer = httpx.post(
+            f"{address}/v1/completions", json=body, headers=headers, timeout=SECONDS
+        )
+    assert answer.text.endswith("data: [DONE]\n\n")
+    spans = [json.loads(line) for line in (tmp_path / "spans").read_text("utf-8").splitlines()]
+    assert {span["context"]["trace_id"] for span in spans} == {f"0x{trace_id}"}
+    sent = [span for span in spans if span["name"].endswith("http send")]
+    assert len(sent) > 3, "the start, several chunks and the end"
+    (whole,) = [span for span in spans if span["kind"] == "SpanKind.SERVER"]
+    assert 200 in whole["attributes"].values()
 
 
 def test_schemathesis(tmp_path: Path) -> None:

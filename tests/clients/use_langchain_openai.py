@@ -14,7 +14,7 @@ MESSAGES = [SystemMessage("Be brief."), HumanMessage("Hello"), AIMessage("Yes"),
 
 
 def chat(url: str = URL, key: str = KEY, **options: object) -> ChatOpenAI:
-    """The model as langchain has it."""
+    """Return langchain's model object for the server."""
     return ChatOpenAI(
         **{
             "base_url": f"{url}/v1",
@@ -30,7 +30,7 @@ def chat(url: str = URL, key: str = KEY, **options: object) -> ChatOpenAI:
 
 
 def refused(kind: type[openai.APIStatusError], model: ChatOpenAI) -> openai.APIStatusError:
-    """The error that a call ends with, streamed or not."""
+    """Return the error that a call raises, streamed or not."""
     for call in (lambda: model.invoke("x"), lambda: list(model.stream("x"))):
         try:
             call()
@@ -42,7 +42,7 @@ def refused(kind: type[openai.APIStatusError], model: ChatOpenAI) -> openai.APIS
 
 
 def main() -> None:
-    """Everything."""
+    """Run all checks of this client."""
     answer = chat().invoke(MESSAGES)
     assert isinstance(answer.content, str)
     assert answer.content

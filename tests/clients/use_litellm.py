@@ -13,7 +13,7 @@ MESSAGES = [{"role": "user", "content": "Hello"}]
 
 
 def ask(provider: str = "openai", url: str = URL, **fields: Any) -> Any:
-    """One chat."""
+    """Send one chat request and return the answer."""
     given: dict[str, Any] = {
         "model": f"{provider}/tiny",
         "messages": MESSAGES,
@@ -24,7 +24,7 @@ def ask(provider: str = "openai", url: str = URL, **fields: Any) -> Any:
 
 
 def refused(kind: type[Exception], **fields: Any) -> Any:
-    """The error that a call ends with, streamed or not."""
+    """Return the error that a call raises, streamed or not."""
     for stream in (False, True):
         try:
             answer = ask(**fields, stream=stream)
@@ -37,7 +37,7 @@ def refused(kind: type[Exception], **fields: Any) -> Any:
 
 
 def main() -> None:
-    """Everything."""
+    """Run all checks of this client."""
     for provider in ("openai", "hosted_vllm"):
         answer = ask(provider)
         text = answer.choices[0].message.content

@@ -23,7 +23,7 @@ QUESTIONS = [
 
 
 def post(path: str, body: dict[str, Any]) -> Any:
-    """JSON there and back, without any client."""
+    """Send a JSON request without any client library."""
     headers = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
     asked = urllib.request.Request(f"{URL}{path}", json.dumps(body).encode(), headers)
     with urllib.request.urlopen(asked, timeout=60) as answer:
@@ -31,7 +31,7 @@ def post(path: str, body: dict[str, Any]) -> Any:
 
 
 def by_hand(context: str, continuation: str) -> tuple[float, bool]:
-    """The same from the server's own account of the prompt, token by token."""
+    """Compute the log-likelihood from the server's prompt log-probabilities, token by token."""
     start = len(post("/tokenize", {"prompt": context})["tokens"])
     ids = post("/tokenize", {"prompt": context + continuation})["tokens"]
     body = {"prompt": ids, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 1}
@@ -41,7 +41,7 @@ def by_hand(context: str, continuation: str) -> tuple[float, bool]:
 
 
 class Task(ConfigurableTask):  # type: ignore[misc]  # mypy does not see the package
-    """Two questions with choices, in memory."""
+    """Two multiple-choice questions in memory."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -60,7 +60,7 @@ class Task(ConfigurableTask):  # type: ignore[misc]  # mypy does not see the pac
 
 
 def main() -> None:
-    """Everything."""
+    """Run all checks of this client."""
     model = LocalCompletionsAPI(
         base_url=f"{URL}/v1/completions",
         model="tiny",

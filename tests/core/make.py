@@ -1,8 +1,8 @@
-"""Makes what the tests of the core need: settings, requests, a worker, a rig that turns the crank.
+"""Helpers of the core's tests: settings, requests, a worker, and a rig that runs steps by hand.
 
-`Worker` is the smallest machine that can carry plans out. It keeps a row for each slot, writes
-tokens into blocks and reads them back through the block tables, so a wrong table is an error here
-and not a wrong number later. What it samples is a pure function of the tokens so far.
+`Worker` is the smallest program that can execute plans. It keeps a row for each slot, writes
+tokens into blocks and reads them back through the block tables, so that a wrong table is detected
+at once. The token that it samples is a pure function of the tokens so far.
 """
 
 from array import array
@@ -26,12 +26,12 @@ SAMPLING_FIELDS = (
 )
 
 NextToken = Callable[[Sequence[int]], int]
-# What follows these tokens, as a drafter guesses it.
+# Returns drafts of the tokens that follow the known ones.
 Drafter = Callable[[Sequence[int]], Sequence[int]]
 
 
 def config(**settings: Any) -> CoreConfig:
-    """Small numbers that a reader can follow: blocks of 4, room for 63 of them."""
+    """Return settings with small numbers: 63 blocks of 4 tokens."""
     small: dict[str, Any] = {
         "num_blocks": 64,
         "max_model_len": 64,
@@ -44,12 +44,12 @@ def config(**settings: Any) -> CoreConfig:
 
 
 def tokens(count: int, family: int = 1) -> list[int]:
-    """A prompt; those of one family are prefixes of each other."""
+    """Return a prompt; the prompts of one family are prefixes of each other."""
     return [family * 100 + position for position in range(count)]
 
 
 def request(request_id: str, prompt: int | Sequence[int], **fields: Any) -> Request:
-    """A request; a number as prompt means so many tokens. Sampling fields stand among others."""
+    """Return a request. A number as prompt means so many tokens; `fields` has all parameters."""
     sampling = {name: fields.pop(name) for name in SAMPLING_FIELDS if name in fields}
     known = tokens(prompt) if isinstance(prompt, int) else prompt
     fields.setdefault("arrival", 0.0)
@@ -58,17 +58,17 @@ def request(request_id: str, prompt: int | Sequence[int], **fields: Any) -> Requ
 
 
 def scrambled(known: Sequence[int]) -> int:
-    """The default model: the next token depends on every token before it."""
+    """Return the default model's next token, which depends on every token before it."""
     return crc32(array("i", known).tobytes()) % 90
 
 
 def counting(known: Sequence[int]) -> int:
-    """A model that is easy to follow: the next token is how many there are."""
+    """Return the number of tokens: a model that is easy to follow."""
     return len(known)
 
 
 def expected_output(prompt: Sequence[int], count: int, model: NextToken = scrambled) -> list[int]:
-    """What a model says after a prompt, computed without an engine."""
+    """Return the output of a model, computed without an engine."""
     known = list(prompt)
     for _ in range(count):
         known.append(model(known))
@@ -76,7 +76,7 @@ def expected_output(prompt: Sequence[int], count: int, model: NextToken = scramb
 
 
 class Row:
-    """What a worker knows of a slot."""
+    """A worker's state of one slot."""
 
     def __init__(self, request_id: str, known: Iterable[int], tables: Iterable[Iterable[int]]):
         self.request_id = request_id
@@ -85,7 +85,7 @@ class Row:
 
 
 class Worker:
-    """Carries out plans; `failing` names requests whose every chunk is answered with an error."""
+    """A worker that executes plans; chunks of requests in `failing` have an error as result."""
 
     def __init__(
         self, settings: CoreConfig, model: NextToken = scrambled, drafter: Drafter | None = None
@@ -99,7 +99,6 @@ class Worker:
         self.kv: dict[tuple[int, int], int] = {}  # (block, offset in it) → token
 
     def run(self, plan: StepPlan) -> StepResult:
-        """One step, whole."""
         for slot in plan.freed:
             del self.rows[slot]
         for new in plan.opened:
@@ -139,7 +138,7 @@ class Worker:
     def _chunk(
         self, drafts: Sequence[int], slot: int, start: int, count: int, samples: bool
     ) -> tuple[int, int]:
-        """Write a chunk, read everything back, sample: the token, and how many drafts are right."""
+        """Write a chunk, read everything back and sample; return the token and accepted drafts."""
         row = self.rows[slot]
         inputs = [*row.known, *drafts]
         size = self.config.block_size
@@ -170,29 +169,29 @@ class Worker:
 
 
 class Wire:
-    """An executor whose results come when the test lets them, or when they are waited for."""
+    """An executor whose results arrive when the test says so, or when the engine waits."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
-        self.flying: deque[StepResult] = deque()
+        self.results: deque[StepResult] = deque()
         self.num_arrived = 0
         self.waits: list[bool] = []
 
     def submit(self, plan: StepPlan) -> None:
-        """Run at once, tell later."""
-        self.flying.append(self.worker.run(plan))
+        """Run a step at once, and keep its result."""
+        self.results.append(self.worker.run(plan))
 
     def collect(self, wait: bool) -> StepResult | None:
-        """Something that has arrived, or whatever is waited for."""
+        """Return the oldest result if it has arrived or is waited for."""
         self.waits.append(wait)
         if not (wait or self.num_arrived):
             return None
         self.num_arrived = max(0, self.num_arrived - 1)
-        return self.flying.popleft()
+        return self.results.popleft()
 
 
 class Rig:
-    """A scheduler and a worker, turned by hand; every turn is followed by an integrity check."""
+    """A scheduler and a worker, run by hand, with an integrity check after every action."""
 
     def __init__(
         self,
@@ -211,17 +210,16 @@ class Rig:
         self.now = 0.0
 
     def add(self, request_id: str, prompt: int | Sequence[int], **fields: Any) -> TokenEvent | None:
-        """Add a request that arrives now, unless it says otherwise."""
+        """Add a request, which arrives now unless `fields` has another time."""
         fields.setdefault("arrival", self.now)
         event = self.scheduler.add(request(request_id, prompt, **fields), self.now)
         return self._seen(event)
 
     def abort(self, request_id: str) -> TokenEvent | None:
-        """Abort a request."""
         return self._seen(self.scheduler.abort(request_id, self.now))
 
     def plan(self) -> StepPlan | None:
-        """Plan a step a second later; the worker's answer waits for `land`."""
+        """Plan a step a second later; `land` applies its result."""
         self.now += 1.0
         plan = self.scheduler.schedule(self.now)
         check_integrity(self.scheduler)
@@ -231,28 +229,28 @@ class Rig:
         return plan
 
     def land(self) -> list[TokenEvent]:
-        """Apply the oldest answer."""
+        """Apply the oldest result that has not been applied."""
         events = self.scheduler.apply(self.results.popleft(), self.now)
         self.events.extend(events)
         check_integrity(self.scheduler)
         return events
 
     def step(self) -> list[TokenEvent]:
-        """Plan if another step may fly, land if none may or none was planned: the engine's beat."""
+        """Plan or apply a step as the engine does."""
         planned = len(self.results) < self.config.pipeline_depth and self.plan() is not None
         full = len(self.results) >= self.config.pipeline_depth
         return self.land() if self.results and (full or not planned) else []
 
     def finish(self, most_steps: int = 500) -> dict[str, list[int]]:
-        """Step until nothing lives: everything that was ever emitted, a list a request."""
+        """Step until all requests have ended; return all tokens emitted, by request."""
         for _ in range(most_steps):
             if not (self.scheduler.sequences or self.results):
                 return self.outputs()
             self.step()
-        raise AssertionError(f"still alive: {list(self.scheduler.sequences)}")
+        raise AssertionError(f"unfinished: {list(self.scheduler.sequences)}")
 
     def outputs(self) -> dict[str, list[int]]:
-        """All tokens emitted, and a check that events follow each other without a gap."""
+        """Return all tokens emitted, by request, after a check for gaps and repetitions."""
         outputs: dict[str, list[int]] = {}
         for event in self.events:
             output = outputs.setdefault(event.request_id, [0] * event.position)
@@ -261,31 +259,31 @@ class Rig:
         return outputs
 
     def ends(self) -> dict[str, str]:
-        """How each request that is over ended."""
+        """Return the finish reasons of the requests that have ended."""
         return {e.request_id: e.finish_reason for e in self.events if e.finish_reason is not None}
 
     def end_of(self, request_id: str) -> TokenEvent:
-        """The last event of a request."""
+        """Return the last event of a request."""
         return [e for e in self.events if e.request_id == request_id and e.finish_reason][-1]
 
     @property
     def running(self) -> list[str]:
-        """Ids of the running, first in order first."""
+        """Ids of the running sequences in order."""
         return [sequence.request_id for sequence in self.scheduler.running]
 
     @property
     def waiting(self) -> list[str]:
-        """Ids of the waiting, the held not among them."""
+        """Ids of the waiting sequences, without those that follow another."""
         return [sequence.request_id for sequence in self.scheduler.queue]
 
     @property
-    def held(self) -> list[str]:
-        """Ids of those that follow another."""
-        return list(self.scheduler.queue.held)
+    def following(self) -> list[str]:
+        """Ids of the sequences that follow another."""
+        return list(self.scheduler.queue.following)
 
     def chunks(self, plan: StepPlan | None) -> dict[str, tuple[int, int]]:
-        """A plan's chunks: request id → (start, count). To be asked before the slots move on."""
-        assert plan is not None, "there was nothing to plan"
+        """Return a plan's chunks, request id → (start, count), before their slots are reused."""
+        assert plan is not None, "nothing was planned"
         ids = [self.worker.rows[slot].request_id for slot in plan.slots]
         return dict(zip(ids, zip(plan.starts, plan.counts, strict=True), strict=True))
 

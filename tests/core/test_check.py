@@ -1,4 +1,4 @@
-"""Every invariant, broken on purpose: a check that cannot fail would prove nothing."""
+"""Every invariant, broken on purpose: a check that cannot fail proves nothing."""
 
 import ast
 import inspect
@@ -22,11 +22,11 @@ from tests.core.make import Rig, tokens
 
 
 def healthy() -> Scheduler:
-    """A bit of everything, in the middle of step 5.
+    """Return a scheduler in the middle of step 5 with sequences in every place.
 
-    "a" (slot 1) and "b" (slot 0) decode and share two blocks a group; "long" (slot 2) is being
-    computed, and "d" follows it; "c1" and "c2" wait for an adapter; slot 3 is to be announced as
-    free, and its chunk in flight is nobody's.
+    "a" (slot 1) and "b" (slot 0) decode and share two blocks in each group; "long" (slot 2) catches
+    up, and "d" follows it; "c1" and "c2" wait for an adapter; slot 3 is to be announced as freed,
+    and its chunk in flight was dropped.
     """
     rig = Rig(
         groups=(KVGroup(), KVGroup(window=6)),
@@ -51,14 +51,14 @@ def healthy() -> Scheduler:
     rig.add("c2", tokens(5, 4), lora="y", arrival=94.0)
     rig.step()
     rig.abort("gone")
-    assert (rig.running, rig.waiting, rig.held) == (["a", "b", "long"], ["c1", "c2"], ["d"])
-    assert [len(flight.plan.slots) for flight in rig.scheduler.flights] == [4]
-    assert rig.scheduler.freed_slots == [3]
+    assert (rig.running, rig.waiting, rig.following) == (["a", "b", "long"], ["c1", "c2"], ["d"])
+    assert [len(step.plan.slots) for step in rig.scheduler.in_flight] == [4]
+    assert rig.scheduler.lifecycle.freed_slots == [3]
     return rig.scheduler
 
 
 def setting(request_id: str, **values: Any) -> Callable[[Scheduler], None]:
-    """A sabotage that overwrites fields of one sequence."""
+    """Return a sabotage that overwrites fields of one sequence."""
 
     def sabotage(scheduler: Scheduler) -> None:
         for name, value in values.items():
@@ -68,7 +68,7 @@ def setting(request_id: str, **values: Any) -> Callable[[Scheduler], None]:
 
 
 def moving(request_id: str, **steps: int) -> Callable[[Scheduler], None]:
-    """A sabotage that moves counters of one sequence."""
+    """Return a sabotage that moves counters of one sequence."""
 
     def sabotage(scheduler: Scheduler) -> None:
         for name, step in steps.items():
@@ -79,30 +79,30 @@ def moving(request_id: str, **steps: int) -> Callable[[Scheduler], None]:
 
 
 def planning(**values: Any) -> Callable[[Scheduler], None]:
-    """A sabotage that overwrites parts of the plan in flight."""
+    """Return a sabotage that overwrites parts of the plan in flight."""
 
     def sabotage(scheduler: Scheduler) -> None:
-        flight = scheduler.flights[0]
-        flight.plan = flight.plan._replace(**values)
+        step = scheduler.in_flight[0]
+        step.plan = step.plan._replace(**values)
 
     return sabotage
 
 
-def flying(*plans: tuple[int, int | None]) -> Callable[[Scheduler], None]:
-    """A sabotage that adds flights (step, tokens of its one chunk), whose chunks are nobody's."""
+def launching(*plans: tuple[int, int | None]) -> Callable[[Scheduler], None]:
+    """Return a sabotage that adds plans (step, tokens of its one chunk) with dropped chunks."""
 
     def sabotage(scheduler: Scheduler) -> None:
         for step, count in plans:
             chunk = () if count is None else (count,)
             some = (7,) * len(chunk)
             plan = StepPlan(step, (), (), (), (), some, some, chunk, (True,) * len(chunk), ())
-            scheduler.flights.append(InFlight(plan, [None] * len(chunk), 0.0))
+            scheduler.in_flight.append(InFlight(plan, [None] * len(chunk), 0.0))
 
     return sabotage
 
 
 def put(scheduler: Scheduler, one: Sequence, group: int, index: int, block: int) -> None:
-    """Let a table name another block, with all counts right."""
+    """Put another block into a table, with correct reference counts."""
     pool = scheduler.kv.pool
     pool.release(one.tables[group][index])
     pool.ref_counts[block] += 1
@@ -154,7 +154,7 @@ def another_block_in_the_middle_of_a(scheduler: Scheduler, group: int, owner: st
 
 
 def adapter_slots(scheduler: Scheduler) -> AdapterSlots:
-    """The limiter that counts adapters."""
+    """Return the limiter that counts adapters."""
     return next(each for each in scheduler.limiters if isinstance(each, AdapterSlots))
 
 
@@ -177,81 +177,93 @@ def swap_waiting(scheduler: Scheduler) -> None:
 
 Case = tuple[str, Callable[[Scheduler], object]]
 PLACES: list[Case] = [
-    ("lost or doubled: ", lambda s: s.running.pop()),
-    ("a runs as <Status.HELD: 1>", setting("a", status=Status.HELD)),
+    ("sequences lost or listed twice: ", lambda s: s.running.pop()),
+    ("a runs as <Status.FOLLOWING: 1>", setting("a", status=Status.FOLLOWING)),
     ("running out of order at b", lambda s: s.running.reverse()),
     ("two sequences in one slot", setting("b", slot=1)),
-    ("slot 5 and its sequence disagree", lambda s: s.slots.__setitem__(5, s.running[0])),
-    ("a slot is free twice: ", lambda s: s.free_slots.append(s.free_slots[0])),
-    ("a slot is lost", lambda s: s.free_slots.pop()),
-    ("a slot in use is free", lambda s: s.free_slots.__setitem__(0, 1)),
-    ("slots in use are to be freed: [3, 1]", lambda s: s.freed_slots.append(1)),
-    ("a slot is to be freed twice: [3, 3]", lambda s: s.freed_slots.append(3)),
+    ("slot 5 and its sequence disagree", lambda s: s.lifecycle.slots.__setitem__(5, s.running[0])),
+    ("a slot is free twice: ", lambda s: s.lifecycle.free_slots.append(s.lifecycle.free_slots[0])),
+    ("a slot is lost", lambda s: s.lifecycle.free_slots.pop()),
+    ("a slot in use is free", lambda s: s.lifecycle.free_slots.__setitem__(0, 1)),
+    ("slots in use are announced as freed: [3, 1]", lambda s: s.lifecycle.freed_slots.append(1)),
+    ("a slot is announced as freed twice: [3, 3]", lambda s: s.lifecycle.freed_slots.append(3)),
     ("queue out of order at c1", swap_waiting),
-    ("queue says 36 tokens, not 35", lambda s: setattr(s.queue, "num_tokens", 36)),
-    ("c1 waits as <Status.HELD: 1>", setting("c1", status=Status.HELD)),
-    ("d is held as <Status.WAITING: 0>", setting("d", status=Status.WAITING)),
-    ("d follows nobody", lambda s: s.sequences["long"].followers.clear()),
-    ("c1 waits and owns something", setting("c1", tables=([1], [2]))),
-    ("c1 waits and owns something", setting("c1", num_capacity=4)),
-    ("c1 waits and owns something", setting("c1", slot=7)),
-    ("c1 waits and owns something", setting("c1", num_computed=1)),
-    ("c1 waits and owns something", setting("c1", num_planned=1)),
-    ("c1 waits and owns something", setting("c1", drafts=(1,))),
-    ("d waits and expects tokens", moving("d", num_expected=1)),
+    ("the queue counts 36 tokens, not 35", lambda s: setattr(s.queue, "num_tokens", 36)),
+    ("c1 waits as <Status.FOLLOWING: 1>", setting("c1", status=Status.FOLLOWING)),
+    ("d follows as <Status.WAITING: 0>", setting("d", status=Status.WAITING)),
+    ("d follows no running sequence", lambda s: s.sequences["long"].followers.clear()),
+    ("c1 waits and owns slots, blocks or chunks", setting("c1", tables=([1], [2]))),
+    ("c1 waits and owns slots, blocks or chunks", setting("c1", num_capacity=4)),
+    ("c1 waits and owns slots, blocks or chunks", setting("c1", slot=7)),
+    ("c1 waits and owns slots, blocks or chunks", setting("c1", num_computed=1)),
+    ("c1 waits and owns slots, blocks or chunks", setting("c1", num_planned=1)),
+    ("c1 waits and owns slots, blocks or chunks", setting("c1", drafts=(1,))),
+    ("d waits and expects a sample", moving("d", num_expected=1)),
 ]
 COUNTERS: list[Case] = [
     ("a: computed < 0", setting("a", num_computed=-1)),
-    ("a: planned 13 is not computed 11 and 1 in flight", moving("a", num_planned=1)),
+    ("a: planned 13 is not computed 11 plus 1 in flight", moving("a", num_planned=1)),
     ("a: expects 14, knows 12, 1 chunks in flight sample", moving("a", num_expected=1)),
     ("a: computed 12 of 12 known tokens", moving("a", num_computed=1, num_planned=1)),
     (
         "a: planned 13 past 12",
         lambda s: (moving("a", num_planned=1)(s), planning(counts=(2, 1, 5, 1))(s)),
     ),
-    ("a: 12 tokens, and still running", setting("a", max_total=12)),
+    ("a: still runs with 12 tokens", setting("a", max_total=12)),
     ("a: too many drafts", setting("a", drafts=(1, 2, 3))),
-    ("a: drafts behind a flight", setting("a", drafts=(1,))),
+    ("a: drafts behind a step in flight", setting("a", drafts=(1,))),
 ]
 TABLES: list[Case] = [
-    ("a: a table a group", lambda s: setting("a", tables=s.sequences["a"].tables[:1])(s)),
+    (
+        "a: not one table for each group",
+        lambda s: setting("a", tables=s.sequences["a"].tables[:1])(s),
+    ),
     ("a: tables of different lengths", lambda s: s.sequences["a"].tables[1].pop()),
     ("a: capacity 16 is not 12", moving("a", num_capacity=4)),
     ("a: planned past its tables", shorten_tables),
     ("a: tables 2 tokens too long", lengthen_tables),
     ("a: null block in the window", lambda s: s.sequences["a"].tables[1].__setitem__(2, 0)),
-    ("a: offered before computed", setting("a", num_committed=3)),
-    ("a: computed, not offered", setting("a", num_committed=1)),
+    ("a: committed before computed", setting("a", num_committed=3)),
+    ("a: computed, but not committed", setting("a", num_committed=1)),
 ]
 BLOCKS: list[Case] = [
     ("42 free blocks listed, 7 counted", lambda s: setattr(s.kv.pool, "num_free", 7)),
     ("a block is free twice", let_the_free_list_go_in_a_circle),
-    ("null block held", lambda s: s.kv.pool.ref_counts.__setitem__(NULL_BLOCK, 1)),
-    ("block 5: 3 holds, 2 holders", lambda s: s.kv.pool.ref_counts.__setitem__(5, 3)),
-    ("a held block is free", lambda s: put_into_the_free_list(s, 5)),
+    ("the null block is in use", lambda s: s.kv.pool.ref_counts.__setitem__(NULL_BLOCK, 1)),
+    ("block 5: reference count 3, 2 holders", lambda s: s.kv.pool.ref_counts.__setitem__(5, 3)),
+    ("a block in use is free", lambda s: put_into_the_free_list(s, 5)),
     ("blocks are lost", take_out_of_the_free_list),
 ]
 SHARING: list[Case] = [
-    ("block 10 at two places", lambda s: another_block_in_the_middle_of_a(s, 1, "a")),
-    ("shared block 4 not computed", lambda s: another_block_in_the_middle_of_a(s, 0, "b")),
-    ("block 5 shared behind different tokens", tokens_differ),
-    ("block 5 shared between adapters", lambda s: change_request(s, lora=None)),
-    ("block 5 shared between scopes", lambda s: change_request(s, cache_scope="other")),
-    ("index and labels disagree", lambda s: s.kv.pool.labels.__setitem__(5, None)),
-    ("block 7 offered before it is full", lambda s: s.kv.pool.label(7, 0, b"early")),
+    ("block 10 is at two places", lambda s: another_block_in_the_middle_of_a(s, 1, "a")),
     (
-        "block 5 offered as what it is not",
+        "block 4 is shared before it is computed",
+        lambda s: another_block_in_the_middle_of_a(s, 0, "b"),
+    ),
+    ("block 5 is shared after different tokens", tokens_differ),
+    ("block 5 is shared between adapters", lambda s: change_request(s, lora=None)),
+    ("block 5 is shared between scopes", lambda s: change_request(s, cache_scope="other")),
+    ("index and labels disagree", lambda s: s.kv.pool.labels.__setitem__(5, None)),
+    ("block 7 is cached before it is full", lambda s: s.kv.pool.label(7, 0, b"early")),
+    (
+        "block 5 is cached under another digest",
         lambda s: s.sequences["a"].digests.__setitem__(0, b"wrong"),
     ),
-    ("d computes nothing", lambda s: s.kv.upcoming.__setitem__(b"x", s.sequences["d"])),
-    ("a computes another block", lambda s: s.kv.upcoming.__setitem__(b"x", s.sequences["a"])),
+    (
+        "d is announced to compute a block, but does not run",
+        lambda s: s.kv.upcoming.__setitem__(b"x", s.sequences["d"]),
+    ),
+    (
+        "a is announced to compute a block of another digest",
+        lambda s: s.kv.upcoming.__setitem__(b"x", s.sequences["a"]),
+    ),
 ]
 PLANS: list[Case] = [
-    ("3 plans in flight", flying((6, None), (7, None))),
-    ("plans 5 and 9", flying((9, None))),
-    ("step 5: a slot twice", planning(slots=(1, 1, 2, 3))),
-    ("step 6: 33 tokens", flying((6, 33))),
-    ("step 6: an empty chunk", flying((6, 0))),
+    ("3 plans in flight", launching((6, None), (7, None))),
+    ("plan 5 is followed by plan 9", launching((9, None))),
+    ("step 5: a slot has two chunks", planning(slots=(1, 1, 2, 3))),
+    ("step 6: 33 tokens", launching((6, 33))),
+    ("step 6: an empty chunk", launching((6, 0))),
     ("adapters {'x': {'a': None, 'b': None}} run, {} are counted", forget_adapters),
     ("1 adapters run", lambda s: setattr(adapter_slots(s), "num_slots", 0)),
 ]
@@ -270,8 +282,8 @@ def test_a_broken_invariant_is_found(message: str, sabotage: Callable[[Scheduler
         check_integrity(scheduler)
 
 
-def test_no_invariant_is_without_its_sabotage() -> None:
-    """Each message in check.py is the message of a case above."""
+def test_every_invariant_has_a_case() -> None:
+    """Each message in check.py occurs in a case above."""
     templates = [
         call.args[1].value
         for call in ast.walk(ast.parse(inspect.getsource(check)))
@@ -282,7 +294,7 @@ def test_no_invariant_is_without_its_sabotage() -> None:
     ]
     assert len(templates) > 40
     for template in templates:
-        # The words of a message between its placeholders must stand in a case in their order.
+        # A case must contain the words between the placeholders, in their order.
         words = [word for word in re.split(r"\{.*?\}", str(template)) if word.strip()]
         pattern = ".*".join(re.escape(word.strip(" :,")) for word in words)
         assert any(re.search(pattern, message) for message, _ in CASES), template

@@ -1,4 +1,4 @@
-"""The engine: events in, events out, a step at a time."""
+"""The engine: events in, events out, one step at a time."""
 
 from collections import deque
 from typing import Any
@@ -15,7 +15,7 @@ from tests.core.make import KEY, Wire, Worker, config, expected_output, request,
 
 
 class Clock:
-    """Stands still unless it is moved."""
+    """A clock that moves only when a test moves it."""
 
     now = 0.0
 
@@ -24,7 +24,7 @@ class Clock:
 
 
 def engine(depth: int = 1, check_interval: int = 1) -> tuple[EngineCore, Wire]:
-    """An engine, and the wire to its worker."""
+    """Return an engine and the executor of its worker."""
     settings = config(pipeline_depth=depth)
     wire = Wire(Worker(settings))
     return EngineCore(settings, wire, Clock(), KEY, check_interval=check_interval), wire
@@ -39,7 +39,7 @@ def run(core: EngineCore) -> list[TokenEvent]:
 
 
 def text(events: list[TokenEvent]) -> list[int]:
-    """All tokens of some events."""
+    """Return all tokens of some events."""
     return [token for event in events for token in event.tokens]
 
 
@@ -68,7 +68,7 @@ def test_a_synchronous_engine_waits_for_each_result() -> None:
     assert wire.waits == [True, True]
 
 
-def test_an_overlapped_engine_waits_only_when_nothing_more_can_fly() -> None:
+def test_an_engine_of_depth_2_waits_only_when_its_pipeline_is_full() -> None:
     core, wire = engine(2)
     core.on_event(request("a", 6, max_tokens=3))
     assert core.step() == []
@@ -85,10 +85,10 @@ def test_a_full_pipeline_plans_nothing_more() -> None:
     core.on_event(request("a", 6, max_tokens=9))
     for _ in range(4):
         assert core.step(wait=False) == []
-    assert len(wire.flying) == 2
+    assert len(wire.results) == 2
 
 
-def test_what_is_turned_away_or_aborted_comes_out_with_the_next_step() -> None:
+def test_rejections_and_aborts_are_events_of_the_next_step() -> None:
     core, _ = engine()
     core.on_event(request("empty", 0))
     core.on_event(request("a", 6))
@@ -102,24 +102,24 @@ def test_what_is_turned_away_or_aborted_comes_out_with_the_next_step() -> None:
     assert not core.has_work
 
 
-def test_a_paused_engine_rests_until_it_goes_on() -> None:
+def test_a_paused_engine_plans_nothing_until_it_is_resumed() -> None:
     core, wire = engine(2)
     core.on_event(request("a", 6, max_tokens=4))
     core.step()
     core.on_event(Pause())
     first = run(core)
     assert not core.has_work
-    assert wire.flying == deque()
+    assert wire.results == deque()
     core.on_event(Resume())
     assert text(first + run(core)) == expected_output(tokens(6), 4)
 
 
 @pytest.mark.parametrize("num_steps", [0, 1], ids=["at rest", "stepped all the same"])
-def test_a_pause_is_what_held_those_that_waited_through_it(num_steps: int) -> None:
+def test_waiting_during_a_pause_counts_as_paused(num_steps: int) -> None:
     core, _ = engine()
     clock = core._clock
     assert isinstance(clock, Clock)
-    core.on_event(Resume())  # not paused: nothing to go on from
+    core.on_event(Resume())  # without a pause, it changes nothing
     core.on_event(request("a", 6, max_tokens=1))
     events = []
     for command, now in ((Pause(), 2.0), (Pause(), 5.0), (Resume(), 12.0)):
@@ -131,8 +131,8 @@ def test_a_pause_is_what_held_those_that_waited_through_it(num_steps: int) -> No
     events += run(core)
     stats = events[-1].stats
     assert stats is not None
-    assert stats.held_seconds[PAUSED] == 10.0
-    assert sum(stats.held_seconds.values()) == (13.0 if num_steps == 0 else 12.0)
+    assert stats.wait_seconds[PAUSED] == 10.0
+    assert sum(stats.wait_seconds.values()) == (13.0 if num_steps == 0 else 12.0)
 
 
 def test_a_reset_makes_the_engine_compute_again() -> None:
@@ -148,7 +148,7 @@ def test_a_reset_makes_the_engine_compute_again() -> None:
 
 
 @pytest.mark.parametrize(("interval", "noticed"), [(0, False), (1, True), (3, False)])
-def test_the_engine_checks_itself_every_so_many_steps(interval: int, noticed: bool) -> None:
+def test_the_engine_checks_its_integrity_at_an_interval(interval: int, noticed: bool) -> None:
     core, _ = engine(check_interval=interval)
     core.on_event(request("a", 6, max_tokens=9))
     core.step()
@@ -160,13 +160,13 @@ def test_the_engine_checks_itself_every_so_many_steps(interval: int, noticed: bo
         core.step()
 
 
-def test_a_command_that_nobody_knows_is_not_passed_over() -> None:
+def test_an_unknown_command_is_an_error() -> None:
     core, _ = engine()
     with pytest.raises(AssertionError, match="sing a song"):
         core.on_event("sing a song")  # type: ignore[arg-type]
 
 
-def test_what_goes_wrong_with_a_whole_step_is_the_end_of_the_engine() -> None:
+def test_an_executor_s_exception_leaves_the_engine() -> None:
     core, wire = engine()
 
     def lost(wait: bool) -> StepResult | None:
@@ -182,12 +182,12 @@ def test_what_goes_wrong_with_a_whole_step_is_the_end_of_the_engine() -> None:
     ("settings", "longest"),
     [
         ({"num_blocks": 100}, 64),  # max_model_len
-        ({"num_blocks": 6}, 21),  # five blocks of four, and a token whose KV nobody needs
+        ({"num_blocks": 6}, 21),  # five blocks of four, and the last token without KV
         ({"num_blocks": 8, "groups": (KVGroup(), KVGroup())}, 13),
         ({"num_blocks": 40, "groups": (KVGroup(), KVGroup(4)), "long_prefill_tokens": 4}, 64),
     ],
 )
-def test_the_longest_sequence_is_the_longest_that_is_not_refused(
+def test_longest_tokens_is_the_longest_sequence_that_is_not_refused(
     settings: dict[str, Any], longest: int
 ) -> None:
     settled = config(max_model_len=64, block_size=4, **settings)
@@ -196,5 +196,5 @@ def test_the_longest_sequence_is_the_longest_that_is_not_refused(
     for max_tokens, reasons in ((longest - 5, []), (longest - 4, ["refused"])):
         core.on_event(request(str(max_tokens), 5, max_tokens=max_tokens))
         events = core.step()
-        if longest < 64:  # beyond the model's length a sequence is cut, not refused
+        if longest < 64:  # max_model_len ends a longer sequence, it is not refused
             assert [event.finish_reason for event in events if event.finish_reason] == reasons

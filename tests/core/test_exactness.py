@@ -32,9 +32,9 @@ REQUESTS = st.fixed_dictionaries(
         "max_tokens": st.integers(1, 12),
         "priority": st.integers(0, 2),
         "fork": st.booleans(),
-        "emitted": st.integers(0, 4),  # resumed with so many tokens
-        "told": st.booleans(),
-        "after": st.integers(0, 12),  # steps before it comes
+        "emitted": st.integers(0, 4),  # tokens of an earlier engine
+        "reports_prompt": st.booleans(),
+        "after": st.integers(0, 12),  # its time of arrival
     }
 )
 SETTINGS = st.fixed_dictionaries(
@@ -45,7 +45,7 @@ SETTINGS = st.fixed_dictionaries(
         "block_size": st.integers(1, 5),
         "prefix_caching": st.booleans(),
         "long_prefill_tokens": st.sampled_from([0, 0, 1, 7]),
-        "told_prompt_tokens": st.sampled_from([0, 1, 7]),
+        "prompt_logprob_tokens": st.sampled_from([0, 1, 7]),
         "max_drafts": st.sampled_from([0, 0, 1, 3]),
         "policy": st.sampled_from(["fcfs", "priority"]),
         "groups": st.sampled_from(GROUPS),
@@ -55,13 +55,13 @@ SETTINGS = st.fixed_dictionaries(
 
 
 def guess(known: Sequence[int]) -> list[int]:
-    """Right once, twice or three times, and then wrong."""
+    """Return three drafts, of which the first one, two or three are right."""
     num_right = len(known) % 3 + 1
     return [*expected_output(known, num_right), -1, -1][:3]
 
 
 def requests_of(workload: list[dict[str, Any]]) -> list[Request]:
-    """The requests; a fork's parent is the first of all."""
+    """Return the requests of a workload; the parent of forks is the first one."""
     made = []
     for number, each in enumerate(workload):
         prompt = [*tokens(each["shared"]), *each["own"]]
@@ -73,7 +73,7 @@ def requests_of(workload: list[dict[str, Any]]) -> list[Request]:
                 max_tokens=each["max_tokens"],
                 priority=each["priority"],
                 parent_id="0" if each["fork"] and number else None,
-                prompt_logprobs=0 if each["told"] else None,
+                prompt_logprobs=0 if each["reports_prompt"] else None,
                 emitted=whole[: min(each["emitted"], each["max_tokens"] - 1)],
                 arrival=float(each["after"]),
             )
@@ -82,7 +82,7 @@ def requests_of(workload: list[dict[str, Any]]) -> list[Request]:
 
 
 def engine_for(chosen: dict[str, Any], requests: list[Request], room: int) -> EngineCore:
-    """An engine whose pool holds the longest request, and `room` blocks more."""
+    """Return an engine whose pool fits the longest request, and `room` more blocks."""
     measure = KVManager(config(**chosen), KEY)
     most = max(measure.peak_blocks(each.max_total - 1) for each in requests)
     made = config(**{**chosen, "num_blocks": 1 + most + room})

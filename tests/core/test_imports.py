@@ -1,4 +1,4 @@
-"""Every module of the core can be imported alone, and brings nothing but the standard library."""
+"""Every module of the core can be imported alone, and imports only the standard library."""
 
 import subprocess
 import sys
@@ -12,8 +12,8 @@ MODULES = sorted(
     for path in (ROOT / "octavo" / "core").rglob("*.py")
 )
 
-# Runs in a fresh, isolated interpreter, so that nothing which pytest has loaded can hide an import.
-LIST_WHAT_CAME_ALONG = """
+# Runs in a fresh, isolated interpreter, where no module that pytest has loaded hides an import.
+LIST_IMPORTED_MODULES = """
 import importlib, sys
 sys.path.insert(0, sys.argv[1])
 before = set(sys.modules)
@@ -22,15 +22,15 @@ print(*(set(sys.modules) - before))
 """
 
 
-def test_there_is_a_core() -> None:
-    """The tests below say nothing about an empty list."""
+def test_the_core_has_modules() -> None:
+    """The test below would pass without a module."""
     assert "octavo.core" in MODULES
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_import_brings_only_the_standard_library(module: str) -> None:
-    """The dynamic twin of the import rule in tests/tidy: it sees what the package root loads."""
-    command = [sys.executable, "-I", "-c", LIST_WHAT_CAME_ALONG, str(ROOT), module]
+    """The imports of the package root count too, which the rule in tests/tidy does not see."""
+    command = [sys.executable, "-I", "-c", LIST_IMPORTED_MODULES, str(ROOT), module]
     loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     assert module in loaded
     allowed = {*sys.stdlib_module_names, "octavo"}

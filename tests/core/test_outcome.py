@@ -1,17 +1,17 @@
-"""What a result means for one sequence: tokens gained, counters moved, an end found."""
+"""The effect of a result on one sequence: tokens, counters and its end."""
 
 from typing import Any
 
 import pytest
 
-from octavo.core.outcome import Answer, Outcome, gain
+from octavo.core.outcome import Outcome, SlotResults, append_tokens
 from octavo.core.plan import StepResult
 from octavo.core.sequence import Sequence
 from tests.core.make import request
 
 
 def sampling(prompt: int = 5, drafts: tuple[int, ...] = (), **fields: Any) -> Sequence:
-    """A sequence whose whole prompt and some drafts are in flight."""
+    """Return a sequence whose whole prompt and some drafts are in flight."""
     fields.setdefault("eos_token_ids", (90,))
     made = request("a", prompt, **fields)
     one = Sequence(made, (0, 0.0, 0), made.max_total, 0.0)
@@ -22,67 +22,67 @@ def sampling(prompt: int = 5, drafts: tuple[int, ...] = (), **fields: Any) -> Se
 
 
 def counters(one: Sequence) -> tuple[int, int, int]:
-    """Computed, planned, expected."""
+    """Return the numbers of computed, planned and expected tokens."""
     return one.num_computed, one.num_planned, one.num_expected
 
 
-def test_a_fresh_token_is_known_and_all_before_it_is_computed() -> None:
+def test_after_a_sample_every_token_but_the_newest_is_computed() -> None:
     one = sampling(5)
-    assert gain(one, 7, 0) == Outcome((7,))
+    assert append_tokens(one, 7, 0) == Outcome((7,))
     assert list(one.tokens)[5:] == [7]
     assert counters(one) == (5, 5, 6)
     assert not one.catching_up
 
 
 @pytest.mark.parametrize("accepted", [0, 1, 2, 3])
-def test_right_drafts_are_gained_and_plans_fall_back_behind_the_wrong(accepted: int) -> None:
+def test_accepted_drafts_are_appended_and_rejected_ones_leave_the_plan(accepted: int) -> None:
     one = sampling(5, drafts=(1, 2, 3))
-    assert gain(one, 7, accepted).tokens == (*(1, 2, 3)[:accepted], 7)
+    assert append_tokens(one, 7, accepted).tokens == (*(1, 2, 3)[:accepted], 7)
     assert counters(one) == (5 + accepted, 5 + accepted, 6 + accepted)
     assert one.verifying == ()
     assert one.stats.num_accepted_drafts == accepted
 
 
-def test_it_ends_at_its_last_token() -> None:
-    assert gain(sampling(max_tokens=1), 7, 0) == Outcome((7,), "length")
-    assert gain(sampling(drafts=(1, 2), max_tokens=2), 7, 2) == Outcome((1, 2), "length")
+def test_a_sequence_ends_at_its_last_token() -> None:
+    assert append_tokens(sampling(max_tokens=1), 7, 0) == Outcome((7,), "length")
+    assert append_tokens(sampling(drafts=(1, 2), max_tokens=2), 7, 2) == Outcome((1, 2), "length")
 
 
-def test_it_ends_with_an_ending_token_and_a_named_one_is_named() -> None:
+def test_a_stop_token_ends_a_sequence_and_is_reported_unless_it_is_eos() -> None:
     fields: dict[str, Any] = {"stop_token_ids": (80,), "eos_token_ids": (90,)}
-    assert gain(sampling(**fields), 80, 0) == Outcome((80,), "stop", 80)
-    assert gain(sampling(**fields), 90, 0) == Outcome((90,), "stop", None)
-    assert gain(sampling(**fields, ignore_eos=True), 90, 0) == Outcome((90,))
+    assert append_tokens(sampling(**fields), 80, 0) == Outcome((80,), "stop", 80)
+    assert append_tokens(sampling(**fields), 90, 0) == Outcome((90,), "stop", None)
+    assert append_tokens(sampling(**fields, ignore_eos=True), 90, 0) == Outcome((90,))
 
 
-def test_an_ending_token_among_the_drafts_cuts_off_what_follows() -> None:
+def test_a_stop_token_among_the_drafts_cuts_off_the_rest() -> None:
     one = sampling(drafts=(1, 90, 3))
-    assert gain(one, 7, 3) == Outcome((1, 90), "stop")
+    assert append_tokens(one, 7, 3) == Outcome((1, 90), "stop")
     assert list(one.tokens)[5:] == [1, 90]
     assert one.num_computed == 6
 
 
-def test_before_the_least_number_of_tokens_nothing_stops_it() -> None:
-    assert gain(sampling(min_tokens=2), 90, 0) == Outcome((90,))
-    assert gain(sampling(min_tokens=2, drafts=(90,)), 90, 1) == Outcome((90, 90), "stop")
+def test_nothing_stops_a_sequence_before_min_tokens() -> None:
+    assert append_tokens(sampling(min_tokens=2), 90, 0) == Outcome((90,))
+    assert append_tokens(sampling(min_tokens=2, drafts=(90,)), 90, 1) == Outcome((90, 90), "stop")
     resumed = sampling(min_tokens=2, emitted=[1])
-    assert gain(resumed, 90, 0) == Outcome((90,), "stop"), "what was emitted before counts"
+    assert append_tokens(resumed, 90, 0) == Outcome((90,), "stop"), "emitted tokens count"
 
 
-def test_a_worker_that_breaks_its_word_is_noticed() -> None:
+def test_a_wrong_result_of_a_worker_is_detected() -> None:
     with pytest.raises(AssertionError, match="should have sampled a token"):
-        gain(sampling(), -1, 0)
+        append_tokens(sampling(), -1, 0)
     for wrong in (-1, 2):
         with pytest.raises(AssertionError, match="more drafts accepted than were sent"):
-            gain(sampling(drafts=(1,)), 7, wrong)
+            append_tokens(sampling(drafts=(1,)), 7, wrong)
 
 
 @pytest.mark.parametrize(
     "part", ["accepted", "drafts", "payloads", "errors"], ids=lambda part: f"with {part}"
 )
-def test_an_answer_knows_whether_there_is_more_than_tokens(part: str) -> None:
-    assert not Answer(StepResult(1, (7,))).particular
+def test_slots_with_more_than_a_token_are_known(part: str) -> None:
+    assert not SlotResults(StepResult(1, (7,))).extras
     parts: dict[str, Any] = {part: ((0, 1),)}
-    answer = Answer(StepResult(1, (7,), **parts))
-    assert 0 in answer.particular
-    assert getattr(answer, part) == {0: 1}
+    results = SlotResults(StepResult(1, (7,), **parts))
+    assert 0 in results.extras
+    assert getattr(results, part) == {0: 1}

@@ -13,17 +13,17 @@ def test_a_plan_counts_its_tokens() -> None:
     assert plan.num_tokens == 6
 
 
-def test_a_message_never_changes() -> None:
+def test_messages_are_immutable() -> None:
     with pytest.raises(AttributeError):
         StepResult(1, ()).step = 2  # type: ignore[misc]
 
 
-def test_a_result_is_sparse_where_nothing_is_to_be_said() -> None:
+def test_the_sparse_parts_of_a_result_are_empty_by_default() -> None:
     result = StepResult(1, (NO_TOKEN,))
     assert (result.accepted, result.drafts, result.payloads, result.errors) == ((), (), (), ())
 
 
-def test_a_new_slot_carries_all_and_a_known_one_differences() -> None:
+def test_a_new_slot_has_its_whole_state_and_a_known_one_only_differences() -> None:
     rig = Rig(block_size=4)
     rig.add("a", 7, max_tokens=3, lora=None)
     first = rig.plan()
@@ -49,7 +49,7 @@ def test_a_new_slot_carries_all_and_a_known_one_differences() -> None:
     assert [(slot, len(added[0])) for slot, added in third.new_blocks] == [(0, 1)]
 
 
-def test_the_tokens_of_a_plan_do_not_move_with_the_sequence() -> None:
+def test_the_tokens_of_a_plan_do_not_change_with_the_sequence() -> None:
     rig = Rig()
     rig.add("a", 3, max_tokens=3)
     plan = rig.plan()

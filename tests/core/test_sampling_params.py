@@ -1,4 +1,4 @@
-"""Sampling parameters: what is accepted, how it is kept, and what every refusal says."""
+"""Sampling parameters: accepted values, stored values, and the message of every rejection."""
 
 import dataclasses
 import math
@@ -10,12 +10,12 @@ from octavo.core.sampling_params import NO_LIMIT, RequestError, RequestOutputKin
 
 
 def changed(**fields: Any) -> SamplingParams:
-    """Parameters with some fields of any type."""
+    """Return parameters with some fields of any type."""
     return SamplingParams(**fields)
 
 
 class _Seven:
-    """A number that is not one of Python's own, as numpy's are."""
+    """A number that is not a Python number, such as those of numpy."""
 
     def __index__(self) -> int:
         return 7
@@ -24,7 +24,7 @@ class _Seven:
         return 7.0
 
 
-def test_the_defaults_are_the_dialect_s() -> None:
+def test_the_defaults_are_those_of_vllm() -> None:
     params = SamplingParams()
     assert (params.n, params.max_tokens, params.temperature, params.top_p) == (1, 16, 1.0, 1.0)
     assert (params.top_k, params.min_p, params.seed, params.repetition_penalty) == (0, 0, None, 1)
@@ -33,14 +33,14 @@ def test_the_defaults_are_the_dialect_s() -> None:
     assert hash(params) == hash(SamplingParams())
 
 
-def test_a_request_asks_for_at_least_one_token() -> None:
+def test_max_tokens_is_at_least_one() -> None:
     assert SamplingParams(max_tokens=1).max_tokens == 1
     with pytest.raises(ValueError, match="max_tokens=0 must be at least 1"):
         SamplingParams(max_tokens=0)
 
 
 @pytest.mark.parametrize("min_tokens", [-1, 5])
-def test_the_least_is_between_nothing_and_the_most(min_tokens: int) -> None:
+def test_min_tokens_is_between_0_and_max_tokens(min_tokens: int) -> None:
     assert SamplingParams(max_tokens=4, min_tokens=4).min_tokens == 4
     with pytest.raises(ValueError, match=f"min_tokens={min_tokens} .* max_tokens=4"):
         SamplingParams(max_tokens=4, min_tokens=min_tokens)
@@ -72,7 +72,7 @@ def test_the_least_is_between_nothing_and_the_most(min_tokens: int) -> None:
         ({"logprobs": -1, "prompt_logprobs": 0}, {"logprobs": -1, "prompt_logprobs": 0}),
     ],
 )
-def test_what_is_kept(fields: dict[str, Any], kept: dict[str, Any]) -> None:
+def test_values_are_stored_in_one_form(fields: dict[str, Any], kept: dict[str, Any]) -> None:
     params = changed(**fields)
     assert {name: getattr(params, name) for name in kept} == kept
     assert dataclasses.replace(params) == params
@@ -108,20 +108,20 @@ def test_what_is_kept(fields: dict[str, Any], kept: dict[str, Any]) -> None:
         ({"logit_bias": {1: math.inf}}, "logit_bias of token 1 is inf; it must be finite"),
         ({"logit_bias": {"x": 1}}, "logit_bias has the key 'x', which is no token id"),
         ({"logit_bias": {-1: 1}}, "a token id in logit_bias=-1 must be between"),
-        ({"logit_bias": [4]}, "logit_bias holds 4; it must map token ids to numbers"),
+        ({"logit_bias": [4]}, "logit_bias contains 4; it must map token ids to numbers"),
         ({"logit_bias": 4}, "logit_bias=4 must be a list"),
         ({"allowed_token_ids": []}, "allowed_token_ids is empty, so no token could be chosen"),
         ({"allowed_token_ids": [-1]}, "a token id in allowed_token_ids=-1 must be between"),
         ({"allowed_token_ids": "12"}, "allowed_token_ids='12' must be a list"),
         ({"stop_token_ids": [1.0]}, "a token id in stop_token_ids=1.0 must be a whole number"),
         ({"stop_token_ids": range(2**20 + 1)}, "stop_token_ids has 1048577 entries; at most"),
-        ({"bad_words_token_ids": [[]]}, "holds a word without tokens"),
-        ({"bad_words_token_ids": [[1]] * 129}, "has 129 entries; at most 128 are taken"),
-        ({"logits_processors": [7]}, "holds 7, which is neither the name"),
+        ({"bad_words_token_ids": [[]]}, "contains a word without tokens"),
+        ({"bad_words_token_ids": [[1]] * 129}, "has 129 entries; at most 128 are allowed"),
+        ({"logits_processors": [7]}, "contains 7, which is neither the name"),
         ({"logits_processors": "name"}, "logits_processors='name' must be a list"),
         ({"logits_processors": ["x"] * 17}, "has 17 entries; at most 16"),
-        ({"stop": ""}, "stop holds an empty string"),
-        ({"stop": [1]}, "stop holds 1, which is not a string"),
+        ({"stop": ""}, "stop contains an empty string"),
+        ({"stop": [1]}, "stop contains 1, which is not a string"),
         ({"stop": ["x"] * 1025}, "stop has 1025 entries"),
         ({"stop": "x" * 4097}, "a string in stop has 4097 entries"),
         ({"stop": "x", "detokenize": False}, "detokenize=False makes none"),
@@ -129,12 +129,12 @@ def test_what_is_kept(fields: dict[str, Any], kept: dict[str, Any]) -> None:
         ({"output_kind": 2}, "output_kind=2 is not a RequestOutputKind"),
     ],
 )
-def test_what_is_refused(fields: dict[str, Any], message: str) -> None:
+def test_a_bad_value_is_rejected(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError, match=r"^.*" + message.replace("[", r"\[")):
         changed(**fields)
 
 
-def test_cold_means_greedy() -> None:
+def test_a_low_temperature_means_greedy() -> None:
     assert SamplingParams(temperature=0).is_greedy
     assert SamplingParams(temperature=9e-6).is_greedy
     assert not SamplingParams(temperature=1e-5).is_greedy
@@ -153,21 +153,21 @@ def test_token_ids_must_exist(fields: dict[str, Any]) -> None:
         params.check_vocabulary(10)
 
 
-def test_hidden_states_and_log_probabilities_share_one_place() -> None:
-    with pytest.raises(ValueError, match="pooling cannot be had together with logprobs"):
+def test_pooling_excludes_logprobs() -> None:
+    with pytest.raises(ValueError, match="pooling cannot be combined with logprobs"):
         SamplingParams(pooling="last", logprobs=0)
     with pytest.raises(ValueError, match="pooling='max' must be one of last, mean, cls"):
         SamplingParams(pooling="max")  # type: ignore[arg-type]
 
 
 class _Array:
-    """Numbers, of which there are several."""
+    """An array of several numbers."""
 
     def __float__(self) -> float:
         raise TypeError("only arrays of one element can be converted")
 
 
-def test_a_number_of_another_library_is_a_number_and_several_are_not() -> None:
+def test_a_number_of_another_library_is_accepted_and_an_array_is_not() -> None:
     assert changed(temperature=_Seven()).temperature == 7.0
     for value in (_Array(), True):
         with pytest.raises(RequestError, match=r"^temperature=.* must be a number$"):

@@ -1,4 +1,4 @@
-"""A sequence: known tokens, and how far computing has caught up with them."""
+"""A sequence: known tokens, and how far their KV is computed."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from tests.core.make import request
 
 
 def sequence(prompt: int = 5, **fields: Any) -> Sequence:
-    """A sequence that has just been added."""
+    """Return a sequence that has just been added."""
     made = request("a", prompt, **fields)
     return Sequence(made, (0, 0.0, 1), made.max_total, 0.0)
 
@@ -19,19 +19,19 @@ def test_a_new_sequence_knows_its_prompt_and_has_computed_nothing() -> None:
     assert (new.status, new.in_flight, new.catching_up) == (Status.WAITING, False, True)
 
 
-def test_emitted_tokens_are_known_but_are_not_prompt() -> None:
+def test_emitted_tokens_are_known_and_not_part_of_the_prompt() -> None:
     resumed = sequence(5, emitted=[7, 8])
     assert list(resumed.tokens)[5:] == [7, 8]
     assert (resumed.num_prompt, resumed.num_expected) == (5, 7)
 
 
-def test_both_kinds_of_ending_tokens_end_it_unless_one_is_ignored() -> None:
+def test_stop_tokens_and_eos_tokens_end_a_sequence_unless_eos_is_ignored() -> None:
     fields: dict[str, Any] = {"eos_token_ids": (1, 2), "stop_token_ids": (3,)}
     assert sequence(**fields).stop_ids == {1, 2, 3}
     assert sequence(**fields, ignore_eos=True).stop_ids == {3}
 
 
-def test_computing_and_sampling_are_both_in_flight() -> None:
+def test_a_sequence_is_in_flight_while_it_computes_or_samples() -> None:
     computing = sequence(5)
     computing.num_planned = 2
     assert computing.in_flight

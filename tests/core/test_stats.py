@@ -1,18 +1,18 @@
-"""What the core remembers to explain itself."""
+"""The statistics of requests, steps and waiting."""
 
 from octavo.core import stats
 from octavo.core.stats import (
     MAX_CHUNKS,
     NUM_RECENT_STEPS,
     EngineStats,
-    HoldClock,
     PrefillChunk,
     RequestStats,
     StepStats,
+    WaitClock,
 )
 
 
-def test_a_timeline_lists_chunks_and_widens_the_last_beyond_its_bound() -> None:
+def test_a_timeline_beyond_its_bound_extends_its_last_chunk() -> None:
     timeline = RequestStats(0.0, 10, 0.0)
     for index in range(MAX_CHUNKS + 2):
         timeline.add_chunk(PrefillChunk(index, index + 1, float(index), index + 0.5))
@@ -21,25 +21,25 @@ def test_a_timeline_lists_chunks_and_widens_the_last_beyond_its_bound() -> None:
     assert timeline.chunks[-1] == (MAX_CHUNKS - 1, MAX_CHUNKS + 2, MAX_CHUNKS - 1, MAX_CHUNKS + 1.5)
 
 
-def test_time_goes_to_the_reason_that_holds_when_it_passes() -> None:
-    clock = HoldClock()
+def test_time_counts_for_the_present_reason() -> None:
+    clock = WaitClock()
     clock.advance(10.0)
-    assert sum(clock.read()) == 0, "time begins with the first reading"
+    assert sum(clock.read()) == 0, "time begins with the first call"
     clock.advance(11.0)
     clock.reason = stats.BLOCKS
     clock.advance(14.0)
     assert (clock.seconds[stats.TURN], clock.seconds[stats.BLOCKS]) == (1.0, 3.0)
 
 
-def test_a_clock_set_back_takes_nothing_away() -> None:
-    clock = HoldClock()
+def test_a_clock_that_is_set_back_subtracts_nothing() -> None:
+    clock = WaitClock()
     for now in (10.0, 4.0, 6.0):
         clock.advance(now)
     assert sum(clock.read()) == 2.0
 
 
-def test_a_request_gets_what_each_reason_gained_while_it_waited() -> None:
-    clock, into = HoldClock(), {stats.BLOCKS: 1.0}
+def test_a_request_gets_the_seconds_of_each_reason_while_it_waits() -> None:
+    clock, into = WaitClock(), {stats.BLOCKS: 1.0}
     clock.advance(0.0)
     clock.advance(5.0)
     reading = clock.read()
@@ -47,12 +47,12 @@ def test_a_request_gets_what_each_reason_gained_while_it_waited() -> None:
     clock.advance(7.0)
     clock.reason = stats.SLOTS
     clock.advance(10.0)
-    clock.since(reading, into)
+    clock.add_since(reading, into)
     assert into == {stats.BLOCKS: 3.0, stats.SLOTS: 3.0}
 
 
 def step(number: int) -> StepStats:
-    """A step with 5 tokens, 3 of them prefill."""
+    """Return a step with 5 tokens, 3 of them prefill."""
     return StepStats(number, 0.0, 1, 5, 3, 1, 0, 1, 0, 63, None)
 
 
@@ -68,7 +68,7 @@ def test_totals_add_up_and_only_recent_steps_are_kept() -> None:
     assert [each.step for each in totals.recent] == [*range(10, NUM_RECENT_STEPS + 10)]
 
 
-def test_ends_are_counted_by_reason() -> None:
+def test_finished_requests_are_counted_by_reason() -> None:
     totals = EngineStats()
     for reason in ("stop", "length", "stop"):
         totals.add_finish(reason)

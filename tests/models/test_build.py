@@ -160,5 +160,5 @@ def test_an_optional_tensor_may_be_absent() -> None:
 
 def test_a_layer_that_a_family_forgot_is_a_defect_of_ours() -> None:
     table = {name: source for name, source in TABLE.items() if name != "head"}
-    with pytest.raises(ConfigurationError, match=r"head\.weight has no place in the checkpoint"):
+    with pytest.raises(ConfigurationError, match=r"head\.weight has no entry in the family"):
         list(find_needs(MadeUp(table), ()))

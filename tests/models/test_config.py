@@ -117,7 +117,7 @@ REFUSED: list[tuple[Read, dict[str, Any], str]] = [
     (
         lambda c: c.rope(4),
         {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}},
-        "2 numbers above 0, one for each pair of dimensions that turn; there are 1",
+        "2 numbers above 0, one for each pair of dimensions that rotate; there are 1",
     ),
     (
         lambda c: c.rope(4),
@@ -129,9 +129,9 @@ REFUSED: list[tuple[Read, dict[str, Any], str]] = [
         {"rope_parameters": {FULL: {"rope_type": "default"}}},
         "rope_parameters differ by layer (full_attention), which this family does not support",
     ),
-    (lambda c: c.rope(7), {}, "1 of 7 dimensions cannot turn: they must make pairs, from 1 to 3"),
-    (lambda c: c.rope(8), {"partial_rotary_factor": 0.0}, "0 of 8 dimensions cannot turn"),
-    (lambda c: c.rope(8), {"partial_rotary_factor": 1e300}, "1e+300 of 8 dimensions cannot turn"),
+    (lambda c: c.rope(7), {}, "1 of 7 dimensions cannot rotate: they must make pairs, from 1 to 3"),
+    (lambda c: c.rope(8), {"partial_rotary_factor": 0.0}, "0 of 8 dimensions cannot rotate"),
+    (lambda c: c.rope(8), {"partial_rotary_factor": 1e300}, "1e+300 of 8 dimensions cannot rotate"),
 ]
 
 

@@ -105,7 +105,7 @@ def test_all_ends_and_how_to_sample(tmp_path: Path) -> None:
         ({"general.architecture": (STRING, "bert")}, "'bert' is not supported"),
         ({"llama.block_count": None}, "no key 'llama.block_count'"),
         ({"llama.block_count": (U32, 4_000_000)}, "4,000,000 blocks and only 11 tensors"),
-        ({"llama.attention.head_count_kv": (ARRAY, (U32, [1, 2]))}, "differs from block to block"),
+        ({"llama.attention.head_count_kv": (ARRAY, (U32, [1, 2]))}, "differs between blocks"),
         ({"llama.attention.key_length": (U32, 4), "llama.attention.value_length": (U32, 2)}, "siz"),
         ({"llama.rope.scaling.type": (STRING, "wild")}, "RoPE scaling 'wild' is not supported"),
         ({"llama.embedding_length": (U32, 9)}, "hidden_size 9 does not divide into 2 heads"),

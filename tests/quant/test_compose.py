@@ -1,4 +1,4 @@
-"""Any scheme, stacked and sharded by data alone: what is put on a rank is a slice of the whole."""
+"""Any stored format is stacked and sharded by data alone: a rank's part is a slice."""
 
 from __future__ import annotations
 
@@ -9,21 +9,15 @@ from numpy.typing import NDArray
 from octavo.distributed.context import ParallelContext
 from octavo.layers import GateUpLinear, Linear, Part, QKVLinear
 from octavo.quant.compose import ShardError, part_run, shard, split_parts
-from octavo.quant.scheme import PLAIN, Axis, Scheme, TensorDecl
+from octavo.quant.scheme import PLAIN, Axis, TensorDecl
 
 GROUP, PACKED = 32, 8
-# Eight numbers of four bits share a word, 32 share a scale; and the same lying on its side.
-FOUR_BITS = Scheme(
-    "four bits",
-    (
-        TensorDecl("packed", (Axis("out"), Axis("in", PACKED))),
-        TensorDecl("scales", (Axis("out"), Axis("in", GROUP))),
-    ),
+# Eight numbers of four bits share a word, and 32 share a scale; and the same transposed.
+FOUR_BITS = (
+    TensorDecl("packed", (Axis("out"), Axis("in", PACKED))),
+    TensorDecl("scales", (Axis("out"), Axis("in", GROUP))),
 )
-SIDEWAYS = Scheme(
-    "sideways",
-    tuple(TensorDecl(decl.name, decl.axes[::-1]) for decl in FOUR_BITS.tensors),
-)
+SIDEWAYS = tuple(TensorDecl(decl.name, decl.axes[::-1]) for decl in FOUR_BITS)
 INPUTS = 128
 LINEARS: dict[str, Linear] = {
     "qkv": QKVLinear(INPUTS, 4, 2, 16),
@@ -36,20 +30,20 @@ Stored = dict[str, NDArray[np.uint32] | NDArray[np.float32]]
 
 
 def pack(matrix: NDArray[np.int64], scales: NDArray[np.float32]) -> Stored:
-    """What FOUR_BITS stores."""
+    """Pack a matrix as FOUR_BITS stores it."""
     words = matrix.reshape(len(matrix), -1, PACKED) << (4 * np.arange(PACKED))
     return {"packed": words.sum(-1).astype(np.uint32), "scales": scales}
 
 
 def unpack(stored: Stored) -> NDArray[np.float32]:
-    """The matrix that FOUR_BITS stands for."""
+    """Return the matrix that FOUR_BITS stands for."""
     nibbles = stored["packed"][..., None] >> (4 * np.arange(PACKED)).astype(np.uint32) & 15
     groups = nibbles.reshape(len(nibbles), -1, GROUP).astype(np.float32)
     return (groups * stored["scales"][..., None]).reshape(len(groups), -1)
 
 
 def made_up(linear: Linear) -> list[Stored]:
-    """A packed matrix for each part."""
+    """Make a packed matrix for each part."""
     generator = np.random.default_rng(0)
     return [
         pack(
@@ -63,7 +57,7 @@ def made_up(linear: Linear) -> list[Stored]:
 def expected_slice(
     name: str, whole: NDArray[np.float32], rank: int, ranks: int
 ) -> NDArray[np.float32]:
-    """The rank's part of the logical matrix, by hand."""
+    """Return the rank's part of the logical matrix, computed by hand."""
     rows, columns = whole.shape
     match name:
         case "qkv":  # four heads of queries, two of keys, two of values, 16 rows each
@@ -86,10 +80,10 @@ def expected_slice(
 
 @pytest.mark.parametrize("name", LINEARS)
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-@pytest.mark.parametrize("scheme", [FOUR_BITS, SIDEWAYS], ids=lambda scheme: scheme.name)
+@pytest.mark.parametrize("scheme", [FOUR_BITS, SIDEWAYS], ids=["four bits", "sideways"])
 @pytest.mark.parametrize("fused", [False, True], ids=["a tensor a part", "one for all"])
 def test_a_packed_matrix_is_cut_where_the_plain_one_is(
-    name: str, ranks: int, scheme: Scheme, fused: bool
+    name: str, ranks: int, scheme: tuple[TensorDecl, ...], fused: bool
 ) -> None:
     linear = LINEARS[name]
     parts = made_up(linear)
@@ -97,7 +91,7 @@ def test_a_packed_matrix_is_cut_where_the_plain_one_is(
     is_sideways = scheme is SIDEWAYS
     for rank in range(ranks):
         mine: Stored = {}
-        for decl in scheme.tensors:
+        for decl in scheme:
             stored = [part[decl.name].T if is_sideways else part[decl.name] for part in parts]
             if fused:
                 stacked = np.concatenate(stored, axis=int(is_sideways))
@@ -109,17 +103,17 @@ def test_a_packed_matrix_is_cut_where_the_plain_one_is(
 
 
 def test_leading_axes_are_kept() -> None:
-    """Experts: the same cut of each one's matrix."""
+    """Each expert's matrix is cut in the same way."""
     linear = LINEARS["gate_up"]
     experts = np.random.default_rng(0).random((3, 96, INPUTS), np.float32)
-    weight = PLAIN.tensor("weight")
+    weight = PLAIN["weight"]
     mine = shard(split_parts(experts, linear, weight), linear, weight, ParallelContext(1, 2))
     for expert, whole in zip(mine, experts, strict=True):
         assert np.array_equal(expert, expected_slice("gate_up", whole, 1, 2))
 
 
 def test_a_tensor_without_rows_serves_all_parts() -> None:
-    """Such as the order in which a scheme keeps the columns."""
+    """An example is the order in which a format keeps the columns."""
     order = TensorDecl("order", (Axis("in"),))
     linear = LINEARS["gate_up"]
     columns = np.arange(INPUTS)
@@ -129,20 +123,16 @@ def test_a_tensor_without_rows_serves_all_parts() -> None:
         shard([columns, columns[::-1]], linear, order, ParallelContext(1, 2))
 
 
-def test_the_bias_of_any_scheme_goes_with_the_rows() -> None:
-    assert FOUR_BITS.tensor("bias") == PLAIN.tensor("bias") == TensorDecl("bias", (Axis("out"),))
-    assert FOUR_BITS.tensor("scales").axes[1].divisor == GROUP
-
-
-@pytest.mark.parametrize(("tensor", "divisor"), [("scales", 32), ("packed", 8)])
-def test_a_group_that_would_be_cut_is_refused_with_its_numbers(tensor: str, divisor: int) -> None:
+@pytest.mark.parametrize("decl", FOUR_BITS, ids=lambda decl: decl.name)
+def test_a_group_that_would_be_cut_is_refused_with_its_numbers(decl: TensorDecl) -> None:
+    divisor = decl.axes[1].divisor
     inputs = 2 * divisor
     linear = Linear(inputs, 24, shard="in")
     stored = np.zeros((24, 2))
     half = divisor // 2
-    message = f"{tensor}: in {half}..{divisor} cuts a group of {divisor}; use fewer ranks"
+    message = f"{decl.name}: in {half}..{divisor} cuts a group of {divisor}; use fewer ranks"
     with pytest.raises(ShardError, match=message):
-        shard([stored], linear, FOUR_BITS.tensor(tensor), ParallelContext(1, 4))
+        shard([stored], linear, decl, ParallelContext(1, 4))
 
 
 def test_a_group_of_rows_that_would_be_cut_is_refused_too() -> None:

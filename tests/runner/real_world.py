@@ -248,7 +248,7 @@ class RealSimulation(Simulation):
             for tick, event in world.events
         )
         told = (0, 3, 11)[world.seed % 3] if world.config.chunked_prefill else 0
-        config = replace(world.config, groups=groups, told_prompt_tokens=told)
+        config = replace(world.config, groups=groups, prompt_logprob_tokens=told)
         super().__init__(replace(world, config=config, events=events))
 
     def _make_executor(self) -> Any:

@@ -125,7 +125,7 @@ def chunked(shape: str, way: str) -> list[TokenEvent]:
 
 
 def told_piece_by_piece(shape: str, way: str) -> list[TokenEvent]:
-    engine = Engine(SHAPES[shape], told_prompt_tokens=9)
+    engine = Engine(SHAPES[shape], prompt_logprob_tokens=9)
     told = engine.answer(*others(3), the_request(way))["it"]
     if "prompt_logprobs" in WAYS_TO_SAMPLE[way]:
         assert sum(event.payload is not None and not event.tokens for event in told) >= 4

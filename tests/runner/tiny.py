@@ -17,11 +17,11 @@ from octavo.core.plan import StepPlan
 from octavo.core.request import Request, TokenEvent
 from octavo.core.sampling_params import SamplingParams
 from octavo.exec.inline import InlineExecutor
+from octavo.layers import ModelSpec
 from octavo.layers.rope import Rope, plain
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.models.llama import Llama
-from octavo.models.spec import ModelSpec
 from octavo.runner.kv_cache import groups_of
 from octavo.runner.model_runner import ModelRunner
 

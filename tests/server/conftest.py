@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.server.engine import make_directory
+from tests.server.kept_workers import kept_workers
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shared_prompt_workers() -> Iterator[None]:
+    with kept_workers():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A real scheduler, desk and AsyncLLM, over a runner that needs no model: the next token is a
+"""A real AsyncLLM and core over a runner that needs no model: the next token is a
 function of all that came before it.
 """
 
@@ -19,9 +19,7 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.core.snapshot import EngineSnapshot, take_snapshot
 from octavo.engine_arguments import EngineArguments
 from octavo.exec.inline import InlineExecutor
-from octavo.server.adapter import LLMEngine
-from octavo.server.engine import Health, ModelFacts
-from octavo.text.prompt_worker import load_tokenizer_at
+from octavo.models.generation import GenerationDefaults
 from octavo.wire.facts import EngineFacts
 from tests.api.tiny import make_tokenizer_files
 
@@ -31,7 +29,7 @@ END = 1
 
 @dataclass
 class Slot:
-    """What the runner keeps of a running sequence."""
+    """The runner's state of one sequence."""
 
     new: NewSlot
     tokens: array[int]
@@ -39,7 +37,7 @@ class Slot:
 
 
 class ChainRunner:
-    """Its model is a hash of the whole prefix; it says so with log-probabilities if asked."""
+    """A runner whose next token is a hash of the whole prefix, with log-probabilities if wanted."""
 
     def __init__(self, before_step: Callable[[], object] = lambda: None) -> None:
         self.slots: dict[int, Slot] = {}
@@ -47,7 +45,7 @@ class ChainRunner:
         self.poisoned: set[str] = set()  # requests whose next step fails
 
     def run(self, plan: StepPlan) -> StepResult:
-        """Do a step."""
+        """Compute one step of the plan."""
         self.before_step()
         for number in plan.freed:
             del self.slots[number]
@@ -80,12 +78,12 @@ class ChainRunner:
         prompt: list[TokenLogprobs] = []
         first = max(1, start)
         if sampling.logprobs is not None and token != NO_TOKEN:
-            sampled = (told(slot.state, token, sampling.logprobs),)
+            sampled = (logprobs_of(slot.state, token, sampling.logprobs),)
         if sampling.prompt_logprobs is not None:
             state = 0
             for position, here in enumerate(slot.new.tokens[: slot.new.num_prompt]):
                 if first <= position <= start + count:
-                    prompt.append(told(state, here, sampling.prompt_logprobs))
+                    prompt.append(logprobs_of(state, here, sampling.prompt_logprobs))
                 state = extended(state, here)
         if not (sampled or prompt):
             return None
@@ -93,12 +91,12 @@ class ChainRunner:
 
 
 def extended(state: int, token: int) -> int:
-    """The hash of one token more."""
+    """Extend the hash by one token."""
     return (state * 1_000_003 + token + 17) % 2**61
 
 
 def chosen(state: int, sampling: SamplingParams) -> int:
-    """Never a special one, so that a text ends by its length."""
+    """Return the next token: never a special one, so that a text ends by its length."""
     if sampling.temperature:
         state = extended(state, (sampling.seed or 0) % 1_000_000_007)
     if sampling.allowed_token_ids:
@@ -106,8 +104,8 @@ def chosen(state: int, sampling: SamplingParams) -> int:
     return 2 + state % (VOCABULARY - 2)
 
 
-def told(before: int, token: int, most: int) -> TokenLogprobs:
-    """Made-up but ordered: the likeliest is what would be chosen."""
+def logprobs_of(before: int, token: int, most: int) -> TokenLogprobs:
+    """Return invented log-probabilities in order: the likeliest token is the greedy choice."""
     most = VOCABULARY if most == -1 else most
     best = 2 + before % (VOCABULARY - 2)
     likeliest = [(best + offset) % VOCABULARY for offset in range(most)]
@@ -117,8 +115,8 @@ def told(before: int, token: int, most: int) -> TokenLogprobs:
     return TokenLogprobs(array("i", ids), array("d", logprobs), rank)
 
 
-class FakeEngine(LLMEngine):
-    """The server's engine over a real AsyncLLM, whose model is a `ChainRunner`."""
+class FakeEngine(AsyncLLM):
+    """An AsyncLLM over a real core whose model is a `ChainRunner`."""
 
     def __init__(
         self,
@@ -128,14 +126,13 @@ class FakeEngine(LLMEngine):
         max_num_seqs: int = 8,
         num_blocks: int = 512,
         max_num_batched_tokens: int = 128,
-        defaults: SamplingParams | None = None,
         max_new_tokens: int | None = None,
         longest_tokens: int | None = None,
         runner: ChainRunner | None = None,
-        told_health: Health | None = None,
+        is_ready: bool = True,
     ) -> None:
         self.runner = runner or ChainRunner()
-        self.told_health = told_health or Health(True)
+        self.is_ready = is_ready
         config = CoreConfig(
             num_blocks=num_blocks,
             max_model_len=max_model_len,
@@ -144,49 +141,32 @@ class FakeEngine(LLMEngine):
             max_num_batched_tokens=max_num_batched_tokens,
         )
         self.core = EngineCore(config, InlineExecutor(self.runner), time.monotonic, b"k" * 32)
-        told = EngineFacts(
+        facts = EngineFacts(
             name="tiny",
             architecture="chain",
             directory=str(directory),
             weights=(str(directory / "none.safetensors"),),
             vocabulary=VOCABULARY,
             max_model_len=max_model_len,
-            longest_tokens=max_model_len,
+            longest_tokens=longest_tokens or max_model_len,
             block_size=4,
             num_blocks=num_blocks,
             max_num_seqs=max_num_seqs,
             max_num_waiting=10_000,
             dtype="none",
+            generation=GenerationDefaults(max_new_tokens=max_new_tokens),
         )
-        self.llm = AsyncLLM.over(InlineClient(self.core, told), EngineArguments(model="tiny"))
-        facts = ModelFacts(
-            name="tiny",
-            path=str(directory),
-            tokenizer=load_tokenizer_at(directory),
-            vocabulary=VOCABULARY,
-            max_model_len=max_model_len,
-            defaults=defaults or SamplingParams(),
-            max_num_seqs=max_num_seqs,
-            num_blocks=num_blocks,
-            block_size=4,
-            max_new_tokens=max_new_tokens,
-            longest_tokens=longest_tokens,
-        )
-        super().__init__(self.llm, facts)
+        self._settle(InlineClient(self.core, facts), EngineArguments(model="tiny"), ())
 
-    def health(self) -> Health:
-        """As the test says."""
-        return self.told_health
+    def is_well(self) -> bool:
+        """Return what the test has set."""
+        return self.is_ready
 
     def snapshot(self) -> EngineSnapshot:
-        """As the core is now."""
+        """Return the core's statistics of this moment."""
         return take_snapshot(self.core, time.monotonic())
-
-    def close(self) -> None:
-        """Stop the thread."""
-        self.llm.close()
 
 
 def make_directory(directory: Path) -> Path:
-    """The tokenizer alone: this engine needs no weights."""
+    """Write a model directory without weights, which this engine does not need."""
     return make_tokenizer_files(directory)

@@ -1,4 +1,4 @@
-"""A server in this process and a client of it, for as long as a test needs them."""
+"""A server in this process and a client of it, for the duration of a test."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from octavo.server.http.route import Route
 from octavo.server.lifecycle import Lifecycle
 from octavo.server.routes import ROUTES
 from octavo.server.server import Server
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 from tests.server.engine import FakeEngine
 
-LIMIT = 300.0  # seconds for whatever a test waits for; never part of a verdict
+LIMIT = 300.0  # seconds that a test waits at most; no test depends on it
 
 
 class Client(httpx.AsyncClient):
-    """An httpx client with the application at hand."""
+    """An httpx client that calls the application directly."""
 
-    def __init__(self, server: Server, routes: Any = ROUTES, *, guards: bool = True) -> None:
-        self.application = Application(server, routes, guards=guards)
+    def __init__(self, server: Server, routes: Any = ROUTES, *, checks_access: bool = True) -> None:
+        self.application = Application(server, routes, checks_access=checks_access)
         transport = httpx.ASGITransport(self.application)
         super().__init__(transport=transport, base_url="http://localhost")
         self.server = server
 
     async def complete(self, **fields: Any) -> Any:
-        """POST /v1/completions; its JSON, whatever the status."""
+        """Send POST /v1/completions; return the JSON of any status."""
         response = await self.post("/v1/completions", json={"prompt": "The quick", **fields})
         return response.json()
 
     async def chat(self, content: Any = "Hello", **fields: Any) -> Any:
-        """POST /v1/chat/completions; its JSON, whatever the status."""
+        """Send POST /v1/chat/completions; return the JSON of any status."""
         messages = [{"role": "user", "content": content}]
         body = {"messages": messages, **fields}
         return (await self.post("/v1/chat/completions", json=body)).json()
@@ -49,9 +49,9 @@ class Client(httpx.AsyncClient):
 async def serving(
     directory: Path, engine: FakeEngine | None = None, **options: Any
 ) -> AsyncIterator[Client]:
-    """Without a socket: the application is called as ASGI has it."""
+    """Serve without a socket: the client calls the ASGI application."""
     engine = engine or FakeEngine(directory)
-    server = Server(engine, ServerConfig(**options))
+    server = Server(engine, ServerSettings(**options))
     async with Client(server) as client:
         try:
             yield client
@@ -61,7 +61,7 @@ async def serving(
 
 
 def events(text: str) -> list[Any]:
-    """A stream's payloads, its frames checked to the byte; `[DONE]` is the last and left out."""
+    """Return a stream's payloads without the last, `[DONE]`; check the bytes of the frames."""
     frames = text.split("\n\n")
     assert frames.pop() == ""
     assert all(frame.startswith("data: ") and "\n" not in frame for frame in frames)
@@ -74,17 +74,17 @@ def events(text: str) -> list[Any]:
 def listening(
     directory: Path, engine: FakeEngine | None = None, **options: Any
 ) -> Iterator[Lifecycle]:
-    """With a socket, in a thread of its own, until the block is left."""
+    """Serve on a socket, in another thread, until the block is left."""
     engine = engine or FakeEngine(directory)
     ready = threading.Event()
     life: list[Lifecycle] = []
 
     async def main() -> None:
-        server = Server(engine, ServerConfig(port=0, **options))
+        server = Server(engine, ServerSettings(port=0, **options))
         life.append(Lifecycle(server, handles_signals=False))
         await life[0].run(lambda _: ready.set())
 
-    # Engine and server share an interpreter here, and must take turns more often than they do.
+    # Engine and server share an interpreter here, and must switch more often than by default.
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-4)
     thread = threading.Thread(target=lambda: asyncio.run(main()))
@@ -103,12 +103,12 @@ def listening(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let others go on until it is so."""
+    """Wait until a condition holds, and let other tasks run."""
     async with asyncio.timeout(LIMIT):
         while not condition():
             await asyncio.sleep(0.002)
 
 
 def all_routes() -> list[Route]:
-    """For parametrising."""
+    """Return all routes, as the parameters of a test."""
     return list(ROUTES)

@@ -1,4 +1,4 @@
-"""The door: bounds, fairness between keys, deadlines, and what rejections say."""
+"""The admission queue: limits, fairness between keys, deadlines, and the errors of rejections."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from octavo.server.admission import Admission, Ticket
-from octavo.server.engine import Health
 from octavo.server.http.errors import ApiError
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.make import LIMIT, events, serving, until
 
@@ -30,33 +29,33 @@ class Clock:
 
 
 def is_open(admission: Admission, number: int) -> bool:
-    """Whether so many requests are in the house."""
+    """Return whether `number` requests are registered."""
     return admission.num_open == number
 
 
-def door(clock: Clock | None = None, room: int = 2, **options: Any) -> Admission:
+def make_admission(clock: Clock | None = None, capacity: int = 2, **options: Any) -> Admission:
     reasons: list[str] = []
-    config = ServerConfig(max_running_sequences=room, **options)
+    config = ServerSettings(max_running_sequences=capacity, **options)
     admission = Admission(config, 64, clock or Clock(), reasons.append)
     admission.reasons = reasons  # type: ignore[attr-defined]
     return admission
 
 
-async def line_up(admission: Admission, owner: str, num_tokens: int, priority: int = 0) -> Any:
-    """A ticket, and the task that waits for its turn."""
-    ticket = admission.knock(owner, 10)
+async def enqueue(admission: Admission, owner: str, num_tokens: int, priority: int = 0) -> Any:
+    """Return a ticket and the task that waits for its admission."""
+    ticket = admission.register(owner, 10)
     task = asyncio.ensure_future(ticket.wait(num_tokens, 1, priority))
     await asyncio.sleep(0)
     return ticket, task
 
 
-def test_there_is_room_for_so_many_sequences() -> None:
+def test_no_more_sequences_are_admitted_than_the_capacity() -> None:
     async def main() -> None:
-        admission = door(room=2)
-        entries = [await line_up(admission, "a", 5) for _ in range(4)]
+        admission = make_admission(capacity=2)
+        entries = [await enqueue(admission, "a", 5) for _ in range(4)]
         await asyncio.sleep(0)
         assert [task.done() for _, task in entries] == [True, True, False, False]
-        assert (admission.num_inside, admission.num_waiting) == (2, 2)
+        assert (admission.num_admitted, admission.num_waiting) == (2, 2)
         assert admission.waiting_tokens == 10
         entries[0][0].leave()
         entries[0][0].leave()
@@ -65,58 +64,58 @@ def test_there_is_room_for_so_many_sequences() -> None:
         for ticket, task in entries:
             ticket.leave()
             task.cancel()
-        assert admission.num_inside == admission.num_waiting == admission.num_open == 0
+        assert admission.num_admitted == admission.num_waiting == admission.num_open == 0
         assert admission.waiting_tokens == admission.waiting_bytes == 0
 
     asyncio.run(main())
 
 
-def test_a_key_that_asks_much_does_not_keep_others_out() -> None:
-    """Nine wait for one key and then one for another: the other is next."""
+def test_a_key_with_many_requests_does_not_block_others() -> None:
+    """After nine requests of one key, the first request of another key is next."""
 
     async def main() -> None:
-        admission = door(room=1)
-        first, _ = await line_up(admission, "greedy", 100)
-        greedy = [await line_up(admission, "greedy", 100) for _ in range(8)]
-        modest, turn = await line_up(admission, "modest", 100)
+        admission = make_admission(capacity=1)
+        first, _ = await enqueue(admission, "greedy", 100)
+        greedy = [await enqueue(admission, "greedy", 100) for _ in range(8)]
+        modest, admitted = await enqueue(admission, "modest", 100)
         first.leave()
         await asyncio.sleep(0)
-        assert turn.done()
+        assert admitted.done()
         assert not any(task.done() for _, task in greedy)
-        modest.charge(10_000)
+        modest.count_output(10_000)
         modest.leave()
         served = []
-        again, _ = await line_up(admission, "modest", 100)
+        again, _ = await enqueue(admission, "modest", 100)
         for _ in range(8):
             await asyncio.sleep(0)
             owner = next(t for t, task in greedy if task.done() and t not in served)
             served.append(owner)
             owner.leave()
-        assert again.num_tokens == 100, "and what it was given before counts against it"
+        assert again.num_tokens == 100, "its earlier tokens count against it"
         again.leave()
 
     asyncio.run(main())
 
 
-def test_rest_is_not_saved_up() -> None:
+def test_a_pause_saves_nothing_up() -> None:
     async def main() -> None:
-        admission = door(room=1)
-        busy, _ = await line_up(admission, "busy", 50_000)
-        waiting, _ = await line_up(admission, "busy", 10)
-        newcomer, _ = await line_up(admission, "new", 10)
-        assert admission._lanes["new"].served == admission._lanes["busy"].served
+        admission = make_admission(capacity=1)
+        busy, _ = await enqueue(admission, "busy", 50_000)
+        waiting, _ = await enqueue(admission, "busy", 10)
+        newcomer, _ = await enqueue(admission, "new", 10)
+        assert admission._queues["new"].served == admission._queues["busy"].served
         for ticket in (busy, waiting, newcomer):
             ticket.leave()
 
     asyncio.run(main())
 
 
-def test_inside_one_key_the_lower_priority_goes_first() -> None:
+def test_the_lower_priority_of_a_key_is_first() -> None:
     async def main() -> None:
-        admission = door(room=1)
-        first, _ = await line_up(admission, "a", 1)
-        later, late = await line_up(admission, "a", 1, priority=5)
-        sooner, soon = await line_up(admission, "a", 1, priority=-5)
+        admission = make_admission(capacity=1)
+        first, _ = await enqueue(admission, "a", 1)
+        later, late = await enqueue(admission, "a", 1, priority=5)
+        sooner, soon = await enqueue(admission, "a", 1, priority=-5)
         first.leave()
         await asyncio.sleep(0)
         assert (soon.done(), late.done()) == (True, False)
@@ -126,18 +125,18 @@ def test_inside_one_key_the_lower_priority_goes_first() -> None:
     asyncio.run(main())
 
 
-def test_bounds_are_held_with_the_time_to_come_again() -> None:
+def test_a_full_queue_rejects_with_the_time_to_wait() -> None:
     async def main() -> None:
         clock = Clock()
-        admission = door(clock, 1, max_waiting_requests=3, max_waiting_bytes=100)
-        tickets = [(await line_up(admission, "a", 1))[0] for _ in range(4)]
+        admission = make_admission(clock, 1, max_waiting_requests=3, max_waiting_bytes=100)
+        tickets = [(await enqueue(admission, "a", 1))[0] for _ in range(4)]
         with pytest.raises(ApiError) as full:
-            admission.knock("b", 1)
+            admission.register("b", 1)
         assert full.value.status == 429
         assert full.value.code == "queue_full"
         tickets.pop().leave()
         with pytest.raises(ApiError) as heavy:
-            admission.knock("b", 90)
+            admission.register("b", 90)
         assert heavy.value.code == "bytes"
         for ticket in tickets:  # one a second
             clock.now += 1.0
@@ -147,21 +146,22 @@ def test_bounds_are_held_with_the_time_to_come_again() -> None:
     asyncio.run(main())
 
 
-def test_the_wait_is_foretold_from_how_fast_requests_end() -> None:
+def test_the_wait_is_estimated_from_how_fast_requests_end() -> None:
     async def main() -> None:
         clock = Clock()
-        admission = door(clock, 1, max_waiting_requests=9)
+        admission = make_admission(clock, 1, max_waiting_requests=9)
         assert admission.seconds_to_wait() == 0.0
-        tickets: list[Ticket] = [(await line_up(admission, "a", 1))[0] for _ in range(8)]
+        tickets: list[Ticket] = [(await enqueue(admission, "a", 1))[0] for _ in range(8)]
         for ticket in tickets[:4]:
             clock.now += 2.0
             ticket.leave()
             await asyncio.sleep(0)
         assert admission.num_waiting == 3
         assert admission.seconds_to_wait() == pytest.approx(4 * 6.0 / 4)
-        admission.knock("a", 1)
-        with pytest.raises(ApiError, match="the queue takes about") as late:
+        admission.register("a", 1)
+        with pytest.raises(ApiError) as late:
             admission.check_deadline(1.0)
+        assert late.value.code == "deadline"
         assert dict(late.value.headers)[b"retry-after"] == b"8"
         admission.check_deadline(60.0)
         with pytest.raises(ApiError):
@@ -172,14 +172,15 @@ def test_the_wait_is_foretold_from_how_fast_requests_end() -> None:
     asyncio.run(main())
 
 
-def test_too_many_tokens_wait() -> None:
+def test_too_many_waiting_tokens_reject_a_request() -> None:
     async def main() -> None:
-        admission = door(room=1, max_waiting_tokens=100)
-        first, _ = await line_up(admission, "a", 1)
-        second, _ = await line_up(admission, "a", 90)
-        third = admission.knock("a", 1)
-        with pytest.raises(ApiError, match="90 tokens of prompts wait already"):
+        admission = make_admission(capacity=1, max_waiting_tokens=100)
+        first, _ = await enqueue(admission, "a", 1)
+        second, _ = await enqueue(admission, "a", 90)
+        third = admission.register("a", 1)
+        with pytest.raises(ApiError) as raised:
             await third.wait(20, 1)
+        assert raised.value.code == "tokens"
         third.leave()
         first.leave()
         second.leave()
@@ -189,7 +190,7 @@ def test_too_many_tokens_wait() -> None:
     asyncio.run(main())
 
 
-def test_a_full_server_says_429_before_any_200(directory: Path) -> None:
+def test_a_full_server_answers_429_before_any_200(directory: Path) -> None:
     gate = threading.Event()
     engine = FakeEngine(directory, runner=ChainRunner(lambda: gate.wait(LIMIT)))
     options = {"max_running_sequences": 1, "max_waiting_requests": 2, "status_seconds": 0.05}
@@ -201,7 +202,7 @@ def test_a_full_server_says_429_before_any_200(directory: Path) -> None:
             for number in range(1, 4):
                 asked.append(asyncio.ensure_future(client.post("/v1/completions", json=body)))
                 await until(partial(is_open, client.server.admission, number))
-                await until(lambda: client.server.admission.num_inside == 1)
+                await until(lambda: client.server.admission.num_admitted == 1)
             refused = await client.post("/v1/completions", json=body)
             assert refused.status_code == 429
             assert int(refused.headers["retry-after"]) >= 1
@@ -225,7 +226,7 @@ def test_a_deadline_that_passes_ends_the_request(directory: Path, stream: bool) 
             body = {"prompt": "x", "max_tokens": 9, "stream": stream, "deadline_ms": 300}
             response = await client.post("/v1/completions", json=body)
             if stream:
-                while response.status_code == 504:  # this machine stood still at the status line
+                while response.status_code == 504:  # the machine stalled before the status line
                     response = await client.post("/v1/completions", json=body)
                 assert response.status_code == 200
                 error = events(response.text)[-1]["error"]
@@ -241,8 +242,8 @@ def test_a_deadline_that_passes_ends_the_request(directory: Path, stream: bool) 
     asyncio.run(main())
 
 
-def test_nobody_is_served_by_an_engine_that_is_not_ready(directory: Path) -> None:
-    engine = FakeEngine(directory, told_health=Health(False, "it loads the model"))
+def test_an_engine_that_is_not_ready_serves_no_request(directory: Path) -> None:
+    engine = FakeEngine(directory, is_ready=False)
 
     async def main() -> None:
         async with serving(directory, engine) as client:
@@ -251,7 +252,7 @@ def test_nobody_is_served_by_an_engine_that_is_not_ready(directory: Path) -> Non
             assert (await client.get("/health/live")).status_code == 200
             refused = await client.post("/v1/completions", json={"prompt": "x"})
             assert refused.status_code == 503
-            assert "it loads the model" in refused.json()["error"]["message"]
+            assert refused.json()["error"]["code"] == "engine_not_ready"
             assert "retry-after" in refused.headers
 
     asyncio.run(main())
@@ -259,7 +260,7 @@ def test_nobody_is_served_by_an_engine_that_is_not_ready(directory: Path) -> Non
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_request_that_fails_in_the_engine_fails_alone(directory: Path, stream: bool) -> None:
-    """And tells nothing of the engine's insides."""
+    """The error says nothing about the engine's internals."""
 
     async def main() -> None:
         engine = FakeEngine(directory)

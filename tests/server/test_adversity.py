@@ -31,8 +31,7 @@ from octavo.engine_arguments import EngineArguments
 from octavo.api.async_llm import AsyncLLM
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient
-from octavo.server.adapter import LLMEngine
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 from octavo.server.lifecycle import _say_ready, run
 
 arguments = EngineArguments(model="fake?step=0.01", tokenizer=sys.argv[1])
@@ -40,15 +39,12 @@ client = ProcessClient(arguments, ProcessLauncher("tests.client.fake_engine:make
 client.start()
 llm = AsyncLLM.over(client, arguments)
 
-async def start():
-    return await LLMEngine.over(llm)
-
 def tell(life):
     with open(sys.argv[2], "w") as file:
         print(life.port, file=file)
     _say_ready(life)
 
-code = run(ServerConfig(port=0), start, tell)
+code = run(ServerSettings(port=0), llm, tell)
 llm.close()
 sys.exit(code)
 """
@@ -161,9 +157,9 @@ def test_ten_times_too_many_are_turned_away_before_any_200(directory: Path, stre
                 order.append(response.status_code)
                 return response
 
-            door = client.server.admission
+            admission = client.server.admission
             asked = [asyncio.ensure_future(ask(index)) for index in range(4)]
-            while door.num_inside < 4:
+            while admission.num_admitted < 4:
                 await asyncio.sleep(0.001)
             asked += [asyncio.ensure_future(ask(index)) for index in range(4, 100)]
             while len(order) < 90:
@@ -178,6 +174,10 @@ def test_ten_times_too_many_are_turned_away_before_any_200(directory: Path, stre
             for each in served:
                 parts = events(each.text) if stream else [json.loads(each.text)]
                 assert parts[-1]["choices"][0]["finish_reason"] == "length"
-            assert (door.num_open, door.num_inside, door.waiting_bytes) == (0, 0, 0)
+            assert (admission.num_open, admission.num_admitted, admission.waiting_bytes) == (
+                0,
+                0,
+                0,
+            )
 
     asyncio.run(main())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 PROGRAM = """
 import sys
-import octavo.server.adapter, octavo.server.lifecycle
+import octavo.api.async_llm, octavo.server.lifecycle
 heavy = ("torch", "numpy", "zmq", "octavo.models.build", "octavo.runner", "octavo.backends")
 print(*(name for name in heavy if name in sys.modules))
 """

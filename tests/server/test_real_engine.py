@@ -1,4 +1,4 @@
-"""The whole of it: HTTP, the adapter, an engine in a process of its own, a tiny real model."""
+"""The whole path: HTTP, AsyncLLM, an engine in a process of its own, a tiny real model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from octavo.api.async_llm import AsyncLLM
-from octavo.server.adapter import LLMEngine
 from octavo.server.server import Server
 from tests.api.tiny import make_model
 from tests.server.make import Client, events
@@ -18,21 +17,21 @@ pytest.importorskip("torch")
 
 
 def process(llm: AsyncLLM) -> Any:
-    """The engine's, of this moment."""
+    """Return the current engine process."""
     client: Any = llm._client
     return client.supervisor.run.process.popen
 
 
 @pytest.mark.slow
 def test_a_stream_outlives_its_engine(tmp_path: Path) -> None:
-    """Killed in mid-stream: the client sees a pause, and the text that it would have seen."""
+    """The client sees a pause when the engine is killed, and then the same text."""
     options: Any = {"block_size": 4, "num_gpu_blocks_override": 200}
     llm = AsyncLLM(str(make_model(tmp_path)), engine="process", **options)
 
     async def main() -> None:
-        engine = await LLMEngine.over(llm)
-        assert engine.health().is_ready
-        async with Client(Server(engine)) as client:
+        llm.attach()
+        assert llm.is_well()
+        async with Client(Server(llm)) as client:
             fields = {"max_tokens": 100, "temperature": 0, "ignore_eos": True}
             whole = await client.complete(**fields)
             body = {"prompt": "The quick", "stream": True, **fields}

@@ -113,7 +113,7 @@ def test_what_waits_for_the_queue_says_so(directory: Path) -> None:
         never.wait(0.02)  # so that the wait is of some length
 
     engine = FakeEngine(directory, max_num_seqs=1, runner=ChainRunner(step))
-    inline: Any = engine.llm._client
+    inline: Any = engine._client
 
     async def main() -> None:
         async with serving(directory, engine, max_running_sequences=8) as client:
@@ -131,13 +131,14 @@ def test_what_waits_for_the_queue_says_so(directory: Path) -> None:
     asyncio.run(main())
 
 
-def test_operators_have_a_socket_of_their_own(directory: Path) -> None:
+def test_operators_have_a_socket_of_their_own(directory: Path, caplog: Any) -> None:
+    caplog.set_level("DEBUG", "octavo")  # restores the level that /log-level sets
     gate = threading.Event()
     engine = FakeEngine(directory, runner=ChainRunner(lambda: gate.wait(LIMIT)))
 
     async def main() -> None:
         async with serving(directory, engine) as client:
-            admin = Client(client.server, ADMIN_ROUTES, guards=False)
+            admin = Client(client.server, ADMIN_ROUTES, checks_access=False)
             body = {"prompt": "x", "max_tokens": 50}
             headers = {"x-request-id": "long"}
             asked = asyncio.ensure_future(

@@ -24,7 +24,7 @@ class Bug:
 
 # How Sequence.rewind begins.
 _REWOUND = (
-    '        """Forget all that is computed or in flight; the known tokens stay."""\n'
+    '        """Forget everything computed or in flight; the known tokens stay."""\n'
     "        self.slot = NO_SLOT\n"
     "        self.num_computed = 0\n"
 )
@@ -181,7 +181,7 @@ BUGS = (
         "            for digest in sequence.digests[: sequence.num_committed]:\n",
         "            for digest in sequence.digests[: sequence.num_committed - 1]:\n",
     ),
-    # scheduler, sequence, outcome, flight
+    # scheduler, lifecycle, sequence, outcome, plan_draft
     Bug(
         "workers take all that is known for the prompt",
         "lifecycle.py",
@@ -197,8 +197,8 @@ BUGS = (
     Bug(
         "an abort of a waiting request is lost",
         "scheduler.py",
-        "        else:\n            self.queue.remove(sequence)\n",
-        "        else:\n            return None\n",
+        "None if sequence is None else self.lifecycle.abort",
+        "None if sequence is None or sequence.slot < 0 else self.lifecycle.abort",
     ),
     Bug(
         "a freed slot is not announced",
@@ -208,21 +208,21 @@ BUGS = (
     ),
     Bug(
         "a freed slot is announced twice",
-        "scheduler.py",
-        "        self.freed_slots = []\n        self.flights",
-        "        self.flights",
+        "lifecycle.py",
+        "        self.freed_slots = []\n        return freed",
+        "        return freed",
     ),
     Bug(
         "a late result is counted",
         "lifecycle.py",
-        "            flight.strike(sequence)\n",
+        "            step.drop(sequence)\n",
         "            pass\n",
     ),
     Bug(
         "the newest flight is not struck",
         "lifecycle.py",
-        "        for flight in self.flights:\n            flight.strike",
-        "        for flight in list(self.flights)[:-1]:\n            flight.strike",
+        "        for step in self.in_flight:\n            step.drop",
+        "        for step in list(self.in_flight)[:-1]:\n            step.drop",
     ),
     Bug(
         "a preempted sequence believes it is still planned",
@@ -293,7 +293,7 @@ BUGS = (
     Bug(
         "followers are left behind when their leader goes",
         "lifecycle.py",
-        "        sequence.catching_up = False  # leads nobody any further\n",
+        "        sequence.catching_up = False  # its followers wait for nothing any more\n",
         "",
     ),
     Bug(
@@ -305,22 +305,22 @@ BUGS = (
     Bug(
         "a pause is ignored",
         "scheduler.py",
-        "        if self.paused:\n            self.hold_clock.reason",
-        "        if False:\n            self.hold_clock.reason",
+        "        if not self.paused:\n",
+        "        if True:\n",
     ),
     Bug(
         "one that lacks blocks is overtaken",
         "scheduler.py",
-        "(sequence, prefix, spare):\n            return why.BLOCKS, False\n",
-        "(sequence, prefix, spare):\n            return why.BLOCKS, True\n",
+        "(sequence, prefix, spare):\n            return BLOCKS, False\n",
+        "(sequence, prefix, spare):\n            return BLOCKS, True\n",
     ),
     Bug(
         "the time in the queue is not explained",
         "lifecycle.py",
-        "        self.hold_clock.since(sequence.hold_reading, stats.held_seconds)\n",
+        "        self.wait_clock.add_since(sequence.wait_reading, stats.wait_seconds)\n",
         "",
     ),
-    # limits, queue, door, engine
+    # limits, queue, admit, engine
     Bug(
         "the budget is never used up",
         "limits.py",
@@ -398,8 +398,8 @@ BUGS = (
     Bug(
         "one plan too many flies",
         "engine.py",
-        "        if len(scheduler.flights) < scheduler.config.pipeline_depth:\n",
-        "        if len(scheduler.flights) <= scheduler.config.pipeline_depth:\n",
+        "        if len(scheduler.in_flight) < scheduler.config.pipeline_depth:\n",
+        "        if len(scheduler.in_flight) <= scheduler.config.pipeline_depth:\n",
     ),
     Bug(
         "events are given out twice",

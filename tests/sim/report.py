@@ -48,8 +48,8 @@ def state_of(simulation: Simulation) -> str:
     scheduler = simulation.engine.scheduler
     lines = [_row("running", sequence) for sequence in scheduler.running]
     lines += [_row("waiting", sequence) for sequence in scheduler.queue]
-    lines += [_row("held", sequence) for sequence in scheduler.queue.held.values()]
-    lines += [line for flight in scheduler.flights for line in _plan(flight)]
+    lines += [_row("held", sequence) for sequence in scheduler.queue.following.values()]
+    lines += [line for flight in scheduler.in_flight for line in _plan(flight)]
     lines.append(f"{scheduler.kv.pool.num_free} blocks free of {scheduler.kv.pool.num_blocks - 1}")
     return "\n".join(f"     {line}" for line in lines)
 

@@ -211,7 +211,7 @@ class Simulation:
         self.now += TICK_SECONDS
         self._submit_backlog()
         scheduler = self.engine.scheduler
-        was_idle = not scheduler.flights and bool(scheduler.sequences) and not self.paused
+        was_idle = not scheduler.in_flight and bool(scheduler.sequences) and not self.paused
         refused, num_tokens = self.refusals.num_refused, scheduler.stats.num_tokens
         try:
             events = self.engine.step(wait=self._rng.random() < 0.7)
@@ -390,7 +390,7 @@ class Simulation:
         if journal.output:
             require(at == len(journal.request.prompt), f"{name}: prefill ends at {at}")
         if not self.jumped:
-            held = sum(stats.held_seconds.values())
+            held = sum(stats.wait_seconds.values())
             waited = stats.first_planned_at - stats.added_at
             require(abs(held - waited) < 1e-6, f"{name}: waited {waited}, explained {held}")
 
@@ -408,7 +408,7 @@ class Simulation:
             for waiting in scheduler.queue:
                 # Only he may be passed who waits for an adapter, or for his turn to be told of.
                 told = waiting.request.sampling.prompt_logprobs is not None
-                alone = waiting.request.lora or (told and config.told_prompt_tokens)
+                alone = waiting.request.lora or (told and config.prompt_logprob_tokens)
                 passed = self._place(waiting.request_id) < place and not alone
                 require(not passed, f"{new.request_id} overtook {waiting.request_id}")
 
@@ -427,7 +427,8 @@ class Simulation:
         scheduler = self.engine.scheduler
         pool = scheduler.kv.pool
         require(pool.num_free == pool.num_blocks - 1, "blocks are still held")
-        require(len(scheduler.free_slots) == self.config.max_num_seqs, "slots are still held")
+        num_free_slots = len(scheduler.lifecycle.free_slots)
+        require(num_free_slots == self.config.max_num_seqs, "slots are still in use")
         require(not scheduler.queue.num_waiting and not scheduler.running, "somebody is left")
         require(not scheduler.kv.upcoming, "somebody is said to compute")
         for worker in self.executor.workers:
@@ -444,5 +445,5 @@ class Simulation:
                 f"step {last.step}: {last.num_chunks} chunks, {last.num_tokens} tokens, "
                 f"{last.num_prefill_tokens} prefill, {last.num_admitted} in, "
                 f"{last.num_preempted} out, {last.num_running} run, {last.num_waiting} wait, "
-                f"{last.num_free_blocks} free, held by {last.held_by}"
+                f"{last.num_free_blocks} free, blocked by {last.blocked_by}"
             )

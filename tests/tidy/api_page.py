@@ -28,12 +28,12 @@ _BOUNDS = {
 
 
 def generated() -> str:
-    """What stands between the page's marks."""
+    """Return the text between the page's marks."""
     return "\n".join(_lines())
 
 
 def page(text: str) -> str:
-    """The page with its generated part as the code has it."""
+    """Return the page with its generated part brought up to date."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{generated()}\n\n{END}{after}"

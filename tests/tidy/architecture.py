@@ -1,9 +1,9 @@
 """docs/architecture.md against the code: the diagram's arrows and the tables' duties.
 
-The page shows one diagram and two tables. What the code demands of them is computed from the
-import graph and from the docstrings; `python -m tests.tidy.architecture --write` puts it into the
-page. The diagram draws an arrow `a --> b` where a imports b, and leaves out what other arrows imply
-already (the transitive reduction), because a drawing of every import is a drawing of nothing.
+The page has one diagram and two tables. Their expected content is computed from the import graph
+and from the docstrings; `python -m tests.tidy.architecture --write` writes it into the page. The
+diagram draws an arrow `a --> b` where a imports b, without arrows that others imply (the transitive
+reduction).
 """
 
 import sys
@@ -20,12 +20,12 @@ Arrows = Mapping[str, Iterable[str]]  # node → what it imports
 
 
 def import_graph() -> grimp.ImportGraph:
-    """Who imports whom in the package, read from the files without running them."""
+    """Read the package's import graph from the files, without running them."""
     return grimp.build_graph("octavo", cache_dir=None)
 
 
 def import_arrows(root: str) -> dict[str, list[str]]:
-    """The children of package `root` and which of their siblings each imports, at any depth."""
+    """Map each child of package `root` to the siblings it imports, at any depth."""
     graph = import_graph()
     arrows: dict[str, set[str]] = {
         child.removeprefix(f"{root}."): set() for child in graph.find_children(root)
@@ -38,12 +38,12 @@ def import_arrows(root: str) -> dict[str, list[str]]:
 
 
 def _child(module: str, root: str) -> str:
-    """The child of `root` that holds `module`: (octavo.core.plan, octavo) → core."""
+    """Return the child of `root` that contains `module`: (octavo.core.plan, octavo) → core."""
     return module.removeprefix(f"{root}.").partition(".")[0]
 
 
 def reduced(arrows: Arrows) -> dict[str, list[str]]:
-    """The fewest arrows with the same meaning; a cycle has no such drawing and is refused."""
+    """Remove arrows that others imply; refuse a cycle, which has no such drawing."""
     reach: dict[str, frozenset[str]] = {}
 
     def reachable(node: str, path: tuple[str, ...]) -> frozenset[str]:
@@ -63,7 +63,7 @@ def reduced(arrows: Arrows) -> dict[str, list[str]]:
 
 
 def diagram(packages: Arrows, core: Arrows) -> str:
-    """The Mermaid text of the page's one drawing: the packages, and the core opened up."""
+    """Return the Mermaid text of the drawing: the packages, and the modules of the core."""
     modules = {f"core.{n}": [f"core.{t}" for t in targets] for n, targets in core.items()}
     inside = [f"    {line}" for line in ("subgraph core", *_arrow_lines(modules), "end")]
     outside = [line for line in _arrow_lines(packages) if line.strip() != "core"]
@@ -71,7 +71,7 @@ def diagram(packages: Arrows, core: Arrows) -> str:
 
 
 def _arrow_lines(arrows: Arrows) -> list[str]:
-    """A line for every arrow, and one for every node that no arrow touches."""
+    """Return a line for every arrow, and one for every node without arrows."""
     drawn = reduced(arrows)
     pointed_at = {target for targets in drawn.values() for target in targets}
     lines = [f"{node} --> {target}" for node, targets in drawn.items() for target in targets]
@@ -80,13 +80,13 @@ def _arrow_lines(arrows: Arrows) -> list[str]:
 
 
 def duties(paths: Iterable[tuple[str, Source]]) -> str:
-    """A table of names and first sentences."""
+    """Format a table of names and first sentences."""
     rows = [f"| `{name}` | {first_sentence(source)} |\n" for name, source in paths]
     return "".join(["| name | duty |\n", "| --- | --- |\n", *rows])
 
 
 def demanded() -> dict[str, str]:
-    """What the code demands: the page's block of each name."""
+    """Compute the expected text of each of the page's blocks."""
     ours = {str(source.path): source for source in sources() if source.is_python}
     packages, core = import_arrows("octavo"), import_arrows("octavo.core")
     package_files = [(n, ours.get(f"octavo/{n}/__init__.py")) for n in packages]
@@ -98,7 +98,7 @@ def demanded() -> dict[str, str]:
 
 
 def fill(page: str, blocks: Mapping[str, str]) -> str:
-    """The page with each marked block replaced; a missing marker is an error."""
+    """Replace each marked block of the page; a missing marker is an error."""
     for name, text in blocks.items():
         begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
         if page.count(begin) != 1 or page.count(end) != 1:
@@ -109,7 +109,7 @@ def fill(page: str, blocks: Mapping[str, str]) -> str:
 
 
 def main(page: Path = PAGE) -> None:
-    """Print what the page should say, or with --write make it say so."""
+    """Print the expected page, or with --write update the file."""
     filled = fill(page.read_text("utf-8"), demanded())
     if sys.argv[1:] == ["--write"]:
         page.write_text(filled, "utf-8")

@@ -1,4 +1,4 @@
-"""For each rule, offences planted for it and decent code that looks alike."""
+"""Planted offences for each rule, and decent code that looks alike."""
 
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -12,7 +12,7 @@ OUTSIDE = "octavo/client/client.py"
 
 @dataclass(frozen=True)
 class Case:
-    """The rule must object to each of `bad` exactly once, and to none of `good`."""
+    """A rule that must object to each of `bad` exactly once, and to none of `good`."""
 
     rule: Rule
     bad: tuple[str, ...]
@@ -20,17 +20,17 @@ class Case:
     path: str = CORE
 
     def source(self, text: str) -> Source:
-        """The text as a file at this case's path."""
+        """Return the text as a file at this case's path."""
         return Source(PurePosixPath(self.path), text)
 
 
 def lines(count: int) -> str:
-    """A file of `count` lines."""
+    """Return a file of `count` lines."""
     return "pass\n" * count
 
 
 def function(count: int) -> str:
-    """A function of `count` lines."""
+    """Return a function of `count` lines."""
     return "@cached\ndef long():\n" + "    pass\n" * (count - 1)
 
 

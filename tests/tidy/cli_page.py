@@ -1,4 +1,4 @@
-"""docs/cli.md, written from the parsers: `python -m tests.tidy.cli_page --write`."""
+"""docs/cli.md, generated from the parsers: `python -m tests.tidy.cli_page --write`."""
 
 import argparse
 import sys
@@ -25,7 +25,7 @@ what Octavo does not have are refused with one.
 
 
 def page() -> str:
-    """The whole text."""
+    """Return the whole page."""
     parts = [_OPENING, "\n| command | what it does |\n| --- | --- |\n"]
     for command in COMMANDS.values():
         words = f"octavo {command.name} {command.synopsis}".strip()
@@ -35,7 +35,7 @@ def page() -> str:
 
 
 def section(command: Command) -> str:
-    """One command: what it does, and a table for each group of its options."""
+    """Describe one command, with a table for each group of its options."""
     parser = make_parser(command)
     words = f"octavo {command.name} {command.synopsis}".strip()
     parts = [f"\n## `{words}`\n\n{parser.description}\n"]
@@ -46,7 +46,7 @@ def section(command: Command) -> str:
 
 
 def options(parser: Parser, group: argparse._ArgumentGroup) -> str:
-    """A group's options as a table; "" if it has none to show."""
+    """Format a group's options as a table, or "" if it shows none."""
     visible = parser.visible_actions()
     rows = [
         f"| {spelled(action)} | {' '.join(str(action.help or '').split())} |\n"
@@ -60,7 +60,7 @@ def options(parser: Parser, group: argparse._ArgumentGroup) -> str:
 
 
 def spelled(action: argparse.Action) -> str:
-    """As it is typed."""
+    """Format an option as it is typed."""
     if action.choices is not None and not action.metavar:
         value = "{" + ",".join(map(str, action.choices)) + "}"
     else:

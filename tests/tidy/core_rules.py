@@ -1,8 +1,8 @@
-"""Rules that keep the core a pure function of its arguments: same events in, same plans out.
+"""Rules that keep the core a pure function of its arguments: equal events give equal plans.
 
-One seed must fix a whole simulated world. So the core may compute and nothing else: it asks no
-clock, draws no random number, touches no file, thread or socket. What it needs from outside is
-passed to it. That it keeps no sets either is the matter of set_rule.py.
+One seed must determine a whole simulated world. So the core only computes: it reads no clock, draws
+no random number, and uses no file, thread or socket. Everything from outside is an argument.
+set_rule.py forbids sets.
 """
 
 import ast
@@ -51,7 +51,7 @@ UNCOVERED = ("pragma: no cover", "pragma: no branch")
 
 
 def core_imports_only_computing(source: Source) -> Iterator[Offence]:
-    """The core imports itself and the computing part of the standard library, nothing else."""
+    """Require that the core imports only itself and the computing standard library."""
     if not source.in_core:
         return
     for node in source.nodes:
@@ -71,7 +71,7 @@ def core_imports_only_computing(source: Source) -> Iterator[Offence]:
 
 
 def core_calls_nothing_impure(source: Source) -> Iterator[Offence]:
-    """No builtin whose answer depends on anything but its arguments."""
+    """Refuse builtins whose result depends on anything but their arguments."""
     if not source.in_core:
         return
     for node in source.nodes:
@@ -82,7 +82,7 @@ def core_calls_nothing_impure(source: Source) -> Iterator[Offence]:
 
 
 def core_hides_no_branch(source: Source) -> Iterator[Offence]:
-    """The coverage gate means what it says: no line of the core is excused from it."""
+    """Refuse lines of the core that are excused from the coverage gate."""
     if not source.in_core:
         return
     for number, line in enumerate(source.lines, start=1):

@@ -23,7 +23,7 @@ _FRAGMENT_WORDS = """
     of in on at by for from to with without within into onto upon over under out off up down
     before after behind beside between beyond through until unless as if because since while though
     and or but nor not never always only just even also too again here there then than else
-    exactly everything everybody nothing nobody something somebody anything anybody all both either
+    exactly everything nothing something anything anybody all both either
 """
 _NO_SENTENCE = frozenset(_FRAGMENT_WORDS.split())
 # Words that stand for a person, or that are a private way of saying "return", "report" or "pass".
@@ -36,7 +36,7 @@ _IS_PROPERTY = re.compile(r"(^|\.)(cached_)?property$|\.(setter|deleter)$")
 
 
 def verb_first(source: Source) -> Iterator[Offence]:
-    """A function's docstring begins with a verb (a list has them); a property's may be a noun."""
+    """Require a verb first in a function's docstring; a property's may be a noun."""
     for node, text in _docstrings(source):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
@@ -49,7 +49,7 @@ def verb_first(source: Source) -> Iterator[Offence]:
 
 
 def noun_first(source: Source) -> Iterator[Offence]:
-    """The docstring of a class, property or test is a phrase or sentence with its own subject."""
+    """Refuse fragments: classes, properties and tests need a subject or a verb."""
     for node, text in _docstrings(source):
         if isinstance(node, ast.Module):
             continue
@@ -60,7 +60,7 @@ def noun_first(source: Source) -> Iterator[Offence]:
 
 
 def enough_words(source: Source) -> Iterator[Offence]:
-    """A docstring has at least four words: fewer only repeat the name, and can be deleted."""
+    """Require four words: shorter docstrings repeat the name and can be deleted."""
     for node, text in _docstrings(source):
         if not isinstance(node, ast.Module) and len(text.split()) < FEWEST_WORDS:
             message = f"{node.name}: {text.strip()!r} says too little: say more, or delete it"
@@ -68,7 +68,7 @@ def enough_words(source: Source) -> Iterator[Offence]:
 
 
 def plain_words(source: Source) -> Iterator[Offence]:
-    """Docstrings, comments and messages use no metaphor and no person where a thing is meant."""
+    """Refuse metaphors, and words for persons where a thing is meant."""
     if source.is_python:
         found = _python_prose(source)
     else:
@@ -120,7 +120,7 @@ PROSE_RULES = (verb_first, noun_first, enough_words, plain_words)
 
 
 def main(folders: list[str]) -> None:
-    """Print the offences in the folders given, and how many there are."""
+    """Print the offences in the folders given, and their number."""
     offences = [
         offence
         for source in sources()

@@ -36,7 +36,7 @@ ENVIRONMENT_READER = "octavo/env.py"
 
 
 def no_code_as_data(source: Source) -> Iterator[Offence]:
-    """Nothing is unpickled, evaluated or executed, in the tests neither."""
+    """Refuse unpickling, evaluating and executing data, also in tests."""
     names = dict(_imported_names(source))
     for node in source.nodes:
         for name in _code_names(node, names):
@@ -45,7 +45,7 @@ def no_code_as_data(source: Source) -> Iterator[Offence]:
 
 
 def _code_names(node: ast.AST, names: dict[str, str]) -> Iterator[str]:
-    """What in this one node can turn data into code, as a reader would name it."""
+    """Yield the names in a node that can turn data into code."""
     match node:
         case ast.Import(names=aliases):
             yield from (a.name for a in aliases if _top(a.name) in CODE_AS_DATA_MODULES)
@@ -66,7 +66,7 @@ def _code_names(node: ast.AST, names: dict[str, str]) -> Iterator[str]:
 
 
 def environment_in_one_place(source: Source) -> Iterator[Offence]:
-    """Only octavo/env.py reads the environment, so that every variable is found in one file."""
+    """Require that only octavo/env.py reads the environment."""
     if str(source.path) == ENVIRONMENT_READER:
         return
     names = dict(_imported_names(source))
@@ -84,7 +84,7 @@ def environment_in_one_place(source: Source) -> Iterator[Offence]:
 
 
 def _imported_names(source: Source) -> Iterator[tuple[str, str]]:
-    """(local name, module) of each `import module as name`, so that an alias hides nothing."""
+    """Map local names to modules for `import module as name`, so that aliases are seen."""
     for node in source.nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -93,5 +93,5 @@ def _imported_names(source: Source) -> Iterator[tuple[str, str]]:
 
 
 def _top(module: str) -> str:
-    """The first part of a dotted name."""
+    """Return the first part of a dotted name."""
     return module.partition(".")[0]

@@ -1,20 +1,19 @@
 """The rule that the core keeps no sets, because a set's order differs from run to run.
 
-The order follows `hash`, which for strings is keyed anew in every process and for objects is their
-address. Walk a set of sequences to choose a victim, and the same seed gives two different worlds.
-Types are not known here, so the rule is about places: a set may be made where its order cannot get
-out, and nowhere else.
+The order follows `hash`, whose key for strings changes with every process, and which for objects is
+their address. If a set of sequences is iterated to choose a victim, one seed gives two different
+worlds. The rule knows no types, so it allows a set only in places where its order cannot escape.
 
     len(set(slots)) == len(slots)        counted         fine
     status in {WAITING, RUNNING}         compared        fine
     not held.keys() & set(free)          empty or not    fine
     stop: frozenset[int] = frozenset(s)  of integers     fine: their hash is their value
     seen = set()                         kept            use a dict: its keys keep insertion order
-    for x in {a, b}                      walked          use a tuple
+    for x in {a, b}                      iterated        use a tuple
 
-A `frozenset[int]` may be kept, for membership. So that it is one of integers, every annotation must
-say so, and a call must stand where an annotation names its type (an annotated assignment, a return,
-an argument of a function of ours, a default) and mypy therefore checks it.
+A `frozenset[int]` may be kept, for membership. To be sure that it holds integers, every annotation
+must say so, and a call must stand where an annotation names its type (an annotated assignment, a
+return, an argument of a function of ours, a default), so that mypy checks it.
 """
 
 import ast
@@ -33,7 +32,7 @@ Parents = dict[ast.AST, ast.AST]
 
 
 def core_keeps_no_sets(source: Source) -> Iterator[Offence]:
-    """A set may be made in the core only where its order cannot get out."""
+    """Refuse sets in the core except where their order cannot escape."""
     if not source.in_core:
         return
     parents = {child: node for node in source.nodes for child in ast.iter_child_nodes(node)}
@@ -44,7 +43,7 @@ def core_keeps_no_sets(source: Source) -> Iterator[Offence]:
 
 
 def _is_offence(node: ast.AST, parents: Parents) -> bool:
-    """Whether this node makes, or names, a set whose order could get out."""
+    """Return whether this node creates, or names, a set whose order could escape."""
     match node:
         case ast.Set() | ast.SetComp():
             return not _order_stays_in(node, parents)
@@ -58,7 +57,7 @@ def _is_offence(node: ast.AST, parents: Parents) -> bool:
 
 
 def _is_decent_mention(name: ast.Name, parents: Parents) -> bool:
-    """Whether `set` or `frozenset` is called in a harmless place, or says `frozenset[int]`."""
+    """Return whether a set is created in a harmless place, or `frozenset[int]` is named."""
     match parents[name]:
         case ast.Call(func=function) as call if function is name:
             return _order_stays_in(call, parents) or (
@@ -70,7 +69,7 @@ def _is_decent_mention(name: ast.Name, parents: Parents) -> bool:
 
 
 def _order_stays_in(node: ast.AST, parents: Parents) -> bool:
-    """Whether all that is done with this set is counting, comparing or asking if it is empty."""
+    """Return whether the set is only counted, compared or tested for emptiness."""
     match parents[node]:
         case ast.Compare() | ast.UnaryOp(op=ast.Not()) | ast.Call(func=ast.Name(id="len")):
             return True
@@ -80,7 +79,7 @@ def _order_stays_in(node: ast.AST, parents: Parents) -> bool:
 
 
 def _type_is_annotated(call: ast.Call, parents: Parents) -> bool:
-    """Whether an annotation fixes the type of what this call returns."""
+    """Return whether an annotation fixes the type that this call returns."""
     match parents[call]:
         case ast.AnnAssign() | ast.Return() | ast.keyword() | ast.arguments():
             return True
@@ -92,7 +91,7 @@ def _type_is_annotated(call: ast.Call, parents: Parents) -> bool:
 
 
 def _is_keys_view(node: ast.AST) -> bool:
-    """Whether this is `x.keys()` or `x.items()`: between two of them an operator makes a set."""
+    """Return whether this is `x.keys()` or `x.items()`, whose operators create sets."""
     match node:
         case ast.Call(func=ast.Attribute(attr="keys" | "items"), args=[]):
             return True

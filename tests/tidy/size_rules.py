@@ -1,4 +1,4 @@
-"""Rules about size and shape: files, functions and lines stay short, and a file says its duty."""
+"""Rules about size and shape: short files, functions and lines, and a stated duty."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ KERNEL_DIRECTORIES = ("csrc", "triton")
 
 
 def short_file(source: Source) -> Iterator[Offence]:
-    """A file has at most 500 lines, a kernel 800: what is longer has two duties."""
+    """Require at most 500 lines in a file, 800 in a kernel: a longer one has two duties."""
     kernel = any(part in KERNEL_DIRECTORIES for part in source.path.parts[:-1])
     cap = KERNEL_FILE_LINES if kernel else FILE_LINES
     if len(source.lines) > cap:
@@ -22,14 +22,14 @@ def short_file(source: Source) -> Iterator[Offence]:
 
 
 def short_lines(source: Source) -> Iterator[Offence]:
-    """A line has at most 100 columns."""
+    """Require at most 100 columns in a line."""
     for number, line in enumerate(source.lines, start=1):
         if len(line) > COLUMNS:
             yield Offence(source.path, number, f"{len(line)} columns, the cap is {COLUMNS}")
 
 
 def short_functions(source: Source) -> Iterator[Offence]:
-    """A function has at most 70 lines from its `def` to its end."""
+    """Require at most 70 lines in a function, from its `def` to its end."""
     for node in source.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -39,14 +39,14 @@ def short_functions(source: Source) -> Iterator[Offence]:
 
 
 def says_its_duty(source: Source) -> Iterator[Offence]:
-    """A Python file opens with a docstring whose first sentence, ended by a stop, is its duty."""
+    """Require a docstring whose first sentence, ended by a full stop, is the file's duty."""
     if source.is_python and first_sentence(source) is None:
         message = "open the file with a docstring: one sentence, with a full stop, saying its duty"
         yield Offence(source.path, 1, message)
 
 
 def first_sentence(source: Source) -> str | None:
-    """The first sentence of the module's docstring on one line, or None where there is none."""
+    """Return the first sentence of the module's docstring on one line, or None."""
     module = source.nodes[0]
     assert isinstance(module, ast.Module)
     text = " ".join((ast.get_docstring(module) or "").split())

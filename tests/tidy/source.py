@@ -1,4 +1,4 @@
-"""A source file as the rules see it, and what a rule says about it."""
+"""Source files and offences, the input and output of the rules."""
 
 import ast
 from collections.abc import Callable, Iterator
@@ -21,28 +21,28 @@ class Source:
 
     @property
     def is_python(self) -> bool:
-        """Whether the file can be parsed by `ast`."""
+        """True if `ast` can parse the file."""
         return self.path.suffix in PYTHON
 
     @property
     def in_core(self) -> bool:
-        """Whether the stricter rules of the core apply."""
+        """True if the stricter rules of the core apply."""
         return self.path.is_relative_to("octavo/core")
 
     @cached_property
     def lines(self) -> list[str]:
-        """The text, line by line, as an editor counts lines."""
+        """The text as lines, counted as an editor does."""
         return self.text.split("\n")[: -1 if self.text.endswith("\n") else None]
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
-        """Every node of the syntax tree, the module first; none for a file that is not Python."""
+        """The nodes of the syntax tree, the module first; empty if the file is not Python."""
         return list(ast.walk(ast.parse(self.text))) if self.is_python else []
 
 
 @dataclass(frozen=True)
 class Offence:
-    """One broken rule at one place, worded so that it says what to do."""
+    """One broken rule at one place, with a message that says what to do."""
 
     path: PurePosixPath
     line: int
@@ -56,7 +56,7 @@ Rule = Callable[[Source], Iterator[Offence]]
 
 
 def sources(root: Path = ROOT) -> list[Source]:
-    """Every file of ours under `root` that the rules are about, in a fixed order."""
+    """Return every file under `root` that the rules cover, in a fixed order."""
     paths = (path for tree in TREES for path in (root / tree).rglob("*"))
     return [
         Source(PurePosixPath(path.relative_to(root).as_posix()), path.read_text("utf-8"))

@@ -21,7 +21,7 @@ def test_a_page_that_is_not_current_is_noticed() -> None:
 
 
 def codes() -> set[str]:
-    """Every `error.code` that the server's sources write as a literal."""
+    """Return every `error.code` that the server's sources write as a literal."""
     found = set()
     for file in (ROOT / "octavo" / "server").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):

@@ -1,4 +1,4 @@
-"""The architecture page says what the code is, and would notice if it did not."""
+"""The architecture page describes the code as it is, and its check notices differences."""
 
 from pathlib import PurePosixPath
 
@@ -19,7 +19,7 @@ from tests.tidy.source import ROOT, Source
 
 
 def test_the_page_is_true() -> None:
-    """Every package, core module, arrow and duty on the page is the code's, and none is missing."""
+    """The page has every package, core module, arrow and duty of the code, and no other."""
     page = PAGE.read_text("utf-8")
     assert page == fill(page, demanded()), "run: python -m tests.tidy.architecture --write"
 
@@ -46,7 +46,7 @@ def test_a_circle_is_refused() -> None:
 
 
 def test_the_drawing() -> None:
-    """Arrows, lonely nodes, and the core as a box of its own."""
+    """The drawing has arrows, nodes without arrows, and the core as a box."""
     packages = {"core": [], "frontend": ["core"], "env": []}
     core = {"plan": [], "scheduler": ["plan"], "check": []}
     assert diagram(packages, core).split("\n") == [

@@ -1,4 +1,4 @@
-"""The manual of the command line says what the parsers take."""
+"""The manual of the command line describes what the parsers accept."""
 
 from octavo.cli.commands import COMMANDS
 from octavo.cli.execute import make_parser

@@ -1,7 +1,7 @@
-"""The import contracts of pyproject.toml object to what they are there to prevent.
+"""The import contracts of pyproject.toml reject what they are meant to prevent.
 
-Most packages that the contracts name do not exist yet, so a mistake in a contract would pass in
-silence for months. Here a small tree is grown that has them all, then one wrong import is added.
+Some packages that the contracts name do not exist yet, so a mistake in a contract could go
+unnoticed for months. The tests create a small tree that has them, with one wrong import at a time.
 """
 
 import shutil
@@ -48,7 +48,7 @@ DECENT = {
 
 
 def broken_contracts(tree: dict[str, str], root: Path) -> list[str]:
-    """The names of the contracts that import-linter finds broken in a tree of these files."""
+    """Return the names of the contracts that a tree of these files breaks."""
     for path, text in tree.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text)
@@ -97,5 +97,5 @@ def test_decent_imports_pass(tmp_path: Path) -> None:
 def test_a_wrong_import_breaks_its_contract(
     path: str, text: str, broken: list[str], tmp_path: Path
 ) -> None:
-    """Exactly the contracts that are about it, whether at the top of a file or in a function."""
+    """A wrong import breaks exactly the contracts that forbid it."""
     assert broken_contracts(DECENT | {path: text}, tmp_path) == broken

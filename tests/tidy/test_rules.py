@@ -1,4 +1,4 @@
-"""Each rule finds the offences planted for it, lets decent code pass, and holds in our tree."""
+"""Each rule finds its planted offences, accepts decent code, and holds in this repository."""
 
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -14,7 +14,7 @@ GOOD = [(case, text) for case in CASES for text in case.good]
 
 
 def name(value: object) -> str | None:
-    """What pytest calls a parameter: the rule's name, or the first line of the text."""
+    """Return the name of a parameter: the rule's name, or the first line of the text."""
     if isinstance(value, Case):
         return value.rule.__name__
     return str(value).partition("\n")[0][:40]
@@ -22,7 +22,7 @@ def name(value: object) -> str | None:
 
 @pytest.mark.parametrize(("case", "text"), BAD, ids=name)
 def test_a_planted_offence_is_found(case: Case, text: str) -> None:
-    """One offence, at a line that exists, in the words of a sentence."""
+    """A rule reports one offence, at a line that exists, in the words of a sentence."""
     offences = list(case.rule(case.source(text)))
     assert len(offences) == 1
     assert 1 <= offences[0].line <= text.count("\n") + 1
@@ -31,7 +31,7 @@ def test_a_planted_offence_is_found(case: Case, text: str) -> None:
 
 @pytest.mark.parametrize(("case", "text"), GOOD, ids=name)
 def test_decent_code_passes(case: Case, text: str) -> None:
-    """A rule that cries at decent code would be switched off."""
+    """A rule accepts decent code; otherwise it would be switched off."""
     assert list(case.rule(case.source(text))) == []
 
 
@@ -61,6 +61,6 @@ def test_the_tree_is_walked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_the_tree_is_tidy(rule: Rule) -> None:
-    """What the rule has to say about our own files; the message of a failure is the list."""
+    """The repository's own files have no offence; the message of a failure lists them."""
     offences = [str(offence) for source in sources() for offence in rule(source)]
     assert not offences, "\n" + "\n".join(offences)

@@ -118,7 +118,7 @@ STATS = st.builds(
     FINITE,
     st.none() | FINITE,
     chunks=st.lists(st.builds(PrefillChunk, NATURAL, NATURAL, FINITE, FINITE), max_size=3),
-    held_seconds=st.dictionaries(st.sampled_from(["slots", "turn", "restart"]), FINITE),
+    wait_seconds=st.dictionaries(st.sampled_from(["slots", "turn", "restart"]), FINITE),
 )
 EVENTS = st.builds(
     TokenEvent,

@@ -23,9 +23,10 @@ from octavo.observe.machine import ROOT, num_cores
 from octavo.program.describe import describe
 from octavo.program.fusion import fuse
 from octavo.program.listing import Instruction, Listing
-from octavo.program.recorder import Recorder
+from octavo.program.recorder import HeadSizes, Recorder
 
 BLOCK_TOKENS = 16  # kernels take so many tokens of a block together
+HEAD_SIZES = HeadSizes(multiple=8, most=512)  # that the attention kernels support
 _READ_BYTES = 128 << 20  # to see how fast memory is: more than caches hold
 _CACHES = {"float32": "F32", "bfloat16": "BF16", "int8": "Int8"}
 
@@ -71,7 +72,7 @@ class NativeBackend:
         self.tier = choose_tier(options.instruction_set)
         self.sampling = NativeSampling(self.tier, self._team)
         self._packer = Packer(self._team, options.weights)
-        self._recorder = Recorder()
+        self._recorder = Recorder(HEAD_SIZES)
         self.ops: Ops = cast(Ops, self._recorder)  # they take this backend's own values
         self._is_settled = False
         self._program: _native.Program | None = None

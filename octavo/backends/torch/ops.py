@@ -1,17 +1,22 @@
-"""What every operation means, in plain torch.
+"""The operations of a model in plain torch: the reference for every other backend.
 
-Exactness: a row's result must not depend on which rows are beside it. In matrix products it
-might, since libraries choose their order of summation by the shape. So they are done in tiles of a
-fixed number of rows, the last one padded: the shape is always the same, and within a shape a
-row's place does not matter. It might also in functions that torch computes in one way for whole
-vectors and in another for what is left over at the end of a tensor or of a thread's share: its
-sigmoid, silu and gelu do, its exp, tanh, erf, sin and cos do not. So the former are made of the
-latter here. tests/backends/torch/test_exactness.py holds all of this.
+Exactness: the bits of a row's result must depend on that row alone, on any processor. Three things
+could break this, and tests/backends/torch/test_exactness.py checks all of them:
+
+- A library chooses the order of summation of a matrix product by its shape. Products are therefore
+  computed in tiles of a fixed number of rows, and the last tile is padded.
+- Within a tile, a library may sum a row differently depending on its place. Each shape is therefore
+  tested once on the processor at hand. A product that fails, or that has few outputs, is summed
+  here, in an order that no library chooses.
+- Torch computes some functions differently for whole vectors and for the remainder at the end of a
+  tensor or of a thread's share. Its sigmoid, silu and gelu do so; its exp, tanh, erf, sin and cos
+  do not, so the former are built from the latter.
 """
 
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import torch
@@ -22,12 +27,17 @@ from octavo.backends.torch.attention import TorchBatch, attend
 from octavo.layers import PagedAttention, Rope, Routing
 from octavo.layers.moe import ExpertMatrices
 
-# Rows of a matrix product. One row costs as much as eight, nearly; more rows a tile would make
-# single-stream decoding slower without making prompts faster.
+# Rows of a matrix product. One row costs nearly as much as eight; with more rows in a tile,
+# single-stream decoding would become slower and prompts no faster.
 TILE_ROWS = 8
-# Where rows begin at uneven addresses, libraries sum them up in uneven ways: a row's place in its
-# tile would matter. No model of use has such rows; where they come, both sides are filled up.
-ALIGNED_COLUMNS = 16
+# Libraries sum rows differently if they begin at unaligned addresses. Rows of other lengths are
+# padded with zeros.
+ROW_ALIGNMENT_BYTES = 64
+# Fewer outputs than this do not fill the widest vector (16 floats), so that libraries spread rows
+# or inputs over a vector instead. They are cheap to sum here, and a test of so few proves little.
+LEAST_TILED_OUTPUTS = 16
+_MOST_TESTED_OUTPUTS = 512  # a larger product repeats the same kernels
+_ORDERED_TERMS = 1 << 17  # of a row, multiplied at once: 4 MB for a tile
 
 
 class TorchOps:
@@ -46,16 +56,12 @@ class TorchOps:
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         rows, columns = x.shape
-        padding, odd = -rows % TILE_ROWS, -columns % ALIGNED_COLUMNS
-        x = functional.pad(x, (0, odd, 0, padding)) if padding or odd else x.contiguous()
-        if odd:
-            weight = functional.pad(weight, (0, odd))
-        y = x.new_empty(x.shape[0], weight.shape[0])
-        transposed = weight.t()
-        for start in range(0, x.shape[0], TILE_ROWS):
-            tile = slice(start, start + TILE_ROWS)
-            torch.mm(x[tile], transposed, out=y[tile])
-        y = y[:rows]
+        missing, odd = -rows % TILE_ROWS, -columns % (ROW_ALIGNMENT_BYTES // x.element_size())
+        if _place_matters(len(weight), columns + odd, x.dtype):
+            y = _ordered_product(x, weight)
+        else:
+            x = functional.pad(x, (0, odd, 0, missing)) if odd or missing else x.contiguous()
+            y = _tiled_product(x, functional.pad(weight, (0, odd)) if odd else weight)[:rows]
         return y if bias is None else y + bias
 
     def split(self, x: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
@@ -172,3 +178,61 @@ class TorchOps:
             )
             y[rows] += out * weights[rows, places, None]
         return y
+
+
+def _tiled_product(x: Tensor, weight: Tensor) -> Tensor:
+    """Return `x @ weight.T`, computed by a library in tiles of one shape."""
+    y = x.new_empty(len(x), len(weight))
+    transposed = weight.t()
+    for start in range(0, len(x), TILE_ROWS):
+        tile = slice(start, start + TILE_ROWS)
+        torch.mm(x[tile], transposed, out=y[tile])
+    return y
+
+
+def _ordered_product(x: Tensor, weight: Tensor) -> Tensor:
+    """Return `x @ weight.T` by elementwise operations, whose bits no library can change."""
+    columns = x.shape[1]
+    width = 1 << (columns - 1).bit_length()
+    outputs = max(1, _ORDERED_TERMS // width)
+    y = x.new_empty(len(x), len(weight))
+    for part in range(0, len(weight), outputs):
+        factors = weight[part : part + outputs].float()
+        for start in range(0, len(x), TILE_ROWS):
+            tile = slice(start, start + TILE_ROWS)
+            terms = functional.pad(x[tile, None].float() * factors, (0, width - columns))
+            while (half := terms.shape[-1] // 2) > 0:
+                terms = terms[..., :half] + terms[..., half:]
+            y[tile, part : part + outputs] = terms.squeeze(-1)
+    return y
+
+
+@cache
+def _place_matters(outputs: int, columns: int, dtype: torch.dtype) -> bool:
+    """Return whether the bits of a row of a tile may depend on its place, or on the threads.
+
+    The test multiplies a tile of equal rows. Each sum has terms of very different size, in two
+    halves that cancel each other out but for rounding, so that another order of summation shows in
+    the leading digits of the result.
+    """
+    if outputs < LEAST_TILED_OUTPUTS:
+        return True
+    if outputs > _MOST_TESTED_OUTPUTS:
+        outputs = _MOST_TESTED_OUTPUTS // 2 + outputs % (_MOST_TESTED_OUTPUTS // 2)
+    generator = torch.Generator().manual_seed(0)
+    half = torch.randn(1 + outputs, columns // 2, generator=generator)
+    half[0] *= torch.exp2(torch.randint(-10, 11, half[0].shape, generator=generator))
+    other_half = half[:, torch.randperm(columns // 2, generator=generator)]
+    other_half[0] *= -1
+    both = torch.cat((half, other_half), 1).to(dtype)
+    x, weight = both[:1].repeat(TILE_ROWS, 1), both[1:].contiguous()
+    num_threads = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, num_threads):
+            torch.set_num_threads(threads)
+            results.append(_tiled_product(x, weight))
+    finally:
+        torch.set_num_threads(num_threads)
+    expected = results[0][:1].expand_as(results[0])
+    return not all(torch.equal(result, expected) for result in results)

@@ -1,1 +1,1 @@
-"""Presents a GGUF file as what models know: a config.json and tensors by Hugging Face names."""
+"""GGUF files in the form that families know: a config.json and Hugging Face tensor names."""

@@ -1,4 +1,4 @@
-"""GGUF's architectures, each with what its metadata does not say and how the rest is called."""
+"""The GGUF architectures: the names of their metadata, and values that the metadata lacks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo.models.gguf.keys import Facts
+from octavo.models.gguf.keys import GgufKeys
 from octavo.models.gguf.rope import partial_rotation
 
 Values = dict[str, Any]
@@ -14,18 +14,18 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """How one architecture's metadata becomes a config.json."""
+    """The rules that turn one architecture's metadata into a config.json."""
 
-    name: str  # as config.json's `architectures` says it
-    fixed: Mapping[str, Any] = field(default_factory=dict)  # true of every model of it
+    name: str  # in config.json's `architectures`
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # the same for every model
     integers: Mapping[str, str] = field(default_factory=dict)  # GGUF's key → config.json's
     numbers: Mapping[str, str] = field(default_factory=dict)
-    derive: Callable[[Facts, Values], Values] | None = None
+    derive: Callable[[GgufKeys, Values], Values] | None = None
 
 
-def _layer_types(facts: Facts, layers: int, period: int, full_at: int) -> list[str]:
-    """Every `period`-th layer sees everything: those whose number leaves `full_at`."""
-    pattern = facts.pattern("attention.sliding_window_pattern")
+def _layer_types(keys: GgufKeys, layers: int, period: int, full_at: int) -> list[str]:
+    """Return the layers' kinds: one in `period` is full, with `full_at` as the remainder."""
+    pattern = keys.pattern("attention.sliding_window_pattern")
     if isinstance(pattern, list):
         slides = pattern
     else:
@@ -34,27 +34,27 @@ def _layer_types(facts: Facts, layers: int, period: int, full_at: int) -> list[s
     return ["sliding_attention" if slide else "full_attention" for slide in slides]
 
 
-def _llama(facts: Facts, values: Values) -> Values:
+def _llama(keys: GgufKeys, values: Values) -> Values:
     derived: Values = {
-        "attention_bias": facts.has_tensor("blk.0.attn_q.bias"),
-        "mlp_bias": facts.has_tensor("blk.0.ffn_up.bias"),
+        "attention_bias": keys.has_tensor("blk.0.attn_q.bias"),
+        "mlp_bias": keys.has_tensor("blk.0.ffn_up.bias"),
     }
-    if facts.whole("expert_count", 0):
+    if keys.whole("expert_count", 0):
         derived["architectures"] = ["MixtralForCausalLM"]
-        derived["num_local_experts"] = facts.whole("expert_count")
+        derived["num_local_experts"] = keys.whole("expert_count")
     return derived
 
 
-def _smollm3(facts: Facts, values: Values) -> Values:
+def _smollm3(keys: GgufKeys, values: Values) -> Values:
     layers = range(values["num_hidden_layers"])
     return {"no_rope_layers": [int((layer + 1) % 4 != 0) for layer in layers]}
 
 
-def _experts(facts: Facts, values: Values) -> Values:
-    """The experts' size, which older files leave to the tensors' shapes; the layers without any."""
+def _experts(keys: GgufKeys, values: Values) -> Values:
+    """Read the sizes of experts, in older files from tensor shapes, and the layers without any."""
     layers = range(values["num_hidden_layers"])
     derived: Values = {
-        "mlp_only_layers": [n for n in layers if facts.has_tensor(f"blk.{n}.ffn_gate.weight")]
+        "mlp_only_layers": [n for n in layers if keys.has_tensor(f"blk.{n}.ffn_gate.weight")]
     }
     for stored, key, tensor, axis in (
         ("expert_feed_forward_length", "moe_intermediate_size", "ffn_gate_exps", 1),
@@ -66,53 +66,53 @@ def _experts(facts: Facts, values: Values) -> Values:
         ),
     ):
         name = f"blk.0.{tensor}.weight"
-        if facts.has(stored):
-            derived[key] = facts.whole(stored)
-        elif facts.has_tensor(name):
-            derived[key] = facts.rows(name, axis)
-    if facts.has("expert_weights_norm"):
-        derived["norm_topk_prob"] = facts.flag("expert_weights_norm", False)
+        if keys.has(stored):
+            derived[key] = keys.whole(stored)
+        elif keys.has_tensor(name):
+            derived[key] = keys.rows(name, axis)
+    if keys.has("expert_weights_norm"):
+        derived["norm_topk_prob"] = keys.flag("expert_weights_norm", False)
     return derived
 
 
-def _gemma2(facts: Facts, values: Values) -> Values:
+def _gemma2(keys: GgufKeys, values: Values) -> Values:
     layers = values["num_hidden_layers"]
     return {
         "query_pre_attn_scalar": _gemma_scalar(values, largest=46),
-        "layer_types": _layer_types(facts, layers, period=2, full_at=1),
+        "layer_types": _layer_types(keys, layers, period=2, full_at=1),
     }
 
 
-def _gemma3(facts: Facts, values: Values) -> Values:
+def _gemma3(keys: GgufKeys, values: Values) -> Values:
     layers = values["num_hidden_layers"]
-    near = {"rope_type": "default", "rope_theta": facts.number("rope.freq_base_swa", 10_000.0)}
+    near = {"rope_type": "default", "rope_theta": keys.number("rope.freq_base_swa", 10_000.0)}
     far = {**values["rope_parameters"]}
-    if not facts.has("rope.freq_base"):
+    if not keys.has("rope.freq_base"):
         far["rope_theta"] = 1_000_000.0
     return {
         "query_pre_attn_scalar": _gemma_scalar(values, largest=62),
-        "layer_types": _layer_types(facts, layers, period=6, full_at=5),
+        "layer_types": _layer_types(keys, layers, period=6, full_at=5),
         "rope_parameters": {"full_attention": far, "sliding_attention": near},
     }
 
 
 def _gemma_scalar(values: Values, largest: int) -> int:
-    """Scores are divided by its root: a head's size but in the 27B model, known by its layers."""
+    """Return the scalar of scores: the head size, except in the 27B model (by its layers)."""
     if values["num_hidden_layers"] == largest:
         return int(values["hidden_size"]) // int(values["num_attention_heads"])
     return _head_dim(values)
 
 
-def _phi3(facts: Facts, values: Values) -> Values:
-    derived = partial_rotation(facts, _head_dim(values))
-    if facts.has("rope.scaling.original_context_length"):
-        length = facts.whole("rope.scaling.original_context_length")
+def _phi3(keys: GgufKeys, values: Values) -> Values:
+    derived = partial_rotation(keys, _head_dim(values))
+    if keys.has("rope.scaling.original_context_length"):
+        length = keys.whole("rope.scaling.original_context_length")
         derived["original_max_position_embeddings"] = length
     return derived
 
 
-def _partial(facts: Facts, values: Values) -> Values:
-    return partial_rotation(facts, _head_dim(values))
+def _partial(keys: GgufKeys, values: Values) -> Values:
+    return partial_rotation(keys, _head_dim(values))
 
 
 def _head_dim(values: Values) -> int:
@@ -120,63 +120,63 @@ def _head_dim(values: Values) -> int:
     return int(values.get("head_dim", values["hidden_size"] // heads))
 
 
-def _olmo2(facts: Facts, values: Values) -> Values:
-    """Olmo 3 is Olmo 2 with windows."""
-    if not facts.has("attention.sliding_window_pattern"):
+def _olmo2(keys: GgufKeys, values: Values) -> Values:
+    """Detect Olmo 3, which is Olmo 2 with windows."""
+    if not keys.has("attention.sliding_window_pattern"):
         return {}
     layers = values["num_hidden_layers"]
     return {
         "architectures": ["Olmo3ForCausalLM"],
-        "layer_types": _layer_types(facts, layers, period=4, full_at=3),
+        "layer_types": _layer_types(keys, layers, period=4, full_at=3),
     }
 
 
-def _cohere(facts: Facts, values: Values) -> Values:
-    return {"use_qk_norm": facts.has_tensor("blk.0.attn_q_norm.weight")}
+def _cohere(keys: GgufKeys, values: Values) -> Values:
+    return {"use_qk_norm": keys.has_tensor("blk.0.attn_q_norm.weight")}
 
 
-def _cohere2(facts: Facts, values: Values) -> Values:
+def _cohere2(keys: GgufKeys, values: Values) -> Values:
     layers = values["num_hidden_layers"]
-    return {"layer_types": _layer_types(facts, layers, period=4, full_at=3)}
+    return {"layer_types": _layer_types(keys, layers, period=4, full_at=3)}
 
 
-def _glm4(facts: Facts, values: Values) -> Values:
+def _glm4(keys: GgufKeys, values: Values) -> Values:
     return {
-        **_partial(facts, values),
-        "attention_bias": facts.has_tensor("blk.0.attn_q.bias"),
+        **_partial(keys, values),
+        "attention_bias": keys.has_tensor("blk.0.attn_q.bias"),
     }
 
 
-def _gpt_neox(facts: Facts, values: Values) -> Values:
-    share = _partial(facts, values).get("partial_rotary_factor", 1.0)
+def _gpt_neox(keys: GgufKeys, values: Values) -> Values:
+    share = _partial(keys, values).get("partial_rotary_factor", 1.0)
     return {
         "rotary_pct": share,
         "partial_rotary_factor": share,
-        "use_parallel_residual": facts.flag("use_parallel_residual", True),
+        "use_parallel_residual": keys.flag("use_parallel_residual", True),
     }
 
 
-def _stablelm(facts: Facts, values: Values) -> Values:
+def _stablelm(keys: GgufKeys, values: Values) -> Values:
     return {
-        **_partial(facts, values),
-        "use_qkv_bias": facts.has_tensor("blk.0.attn_q.bias"),
-        "qk_layernorm": facts.has_tensor("blk.0.attn_q_norm.weight"),
-        # Of a block in parallel there is one norm for attention and MLP both.
-        "use_parallel_residual": not facts.has_tensor("blk.0.ffn_norm.weight"),
+        **_partial(keys, values),
+        "use_qkv_bias": keys.has_tensor("blk.0.attn_q.bias"),
+        "qk_layernorm": keys.has_tensor("blk.0.attn_q_norm.weight"),
+        # In a parallel block, attention and MLP share one norm.
+        "use_parallel_residual": not keys.has_tensor("blk.0.ffn_norm.weight"),
     }
 
 
-def _falcon(facts: Facts, values: Values) -> Values:
-    kv_heads = facts.whole("attention.head_count_kv", 1)
-    two_norms = facts.has_tensor("blk.0.attn_norm_2.weight")
-    # Heads that share KV came with the new decoder; one KV head for all is the old one's.
+def _falcon(keys: GgufKeys, values: Values) -> Values:
+    kv_heads = keys.whole("attention.head_count_kv", 1)
+    two_norms = keys.has_tensor("blk.0.attn_norm_2.weight")
+    # Grouped KV heads came with the new decoder; the old one has one KV head for all.
     is_new = two_norms or 1 < kv_heads < values["num_attention_heads"]
     derived: Values = {
         "new_decoder_architecture": is_new,
         "num_kv_heads": kv_heads,
         "num_key_value_heads": kv_heads,
         "multi_query": is_new or kv_heads == 1,
-        "bias": facts.has_tensor("blk.0.attn_qkv.bias"),
+        "bias": keys.has_tensor("blk.0.attn_qkv.bias"),
         "ffn_hidden_size": values.get("intermediate_size"),
     }
     if is_new:
@@ -184,23 +184,23 @@ def _falcon(facts: Facts, values: Values) -> Values:
     return derived
 
 
-def _gpt_oss(facts: Facts, values: Values) -> Values:
+def _gpt_oss(keys: GgufKeys, values: Values) -> Values:
     layers = values["num_hidden_layers"]
     rope = {**values["rope_parameters"]}
     if rope["rope_type"] == "yarn":
         rope = {"beta_fast": 32.0, "beta_slow": 1.0, **rope, "truncate": False}
     derived: Values = {
-        "layer_types": _layer_types(facts, layers, period=2, full_at=1),
+        "layer_types": _layer_types(keys, layers, period=2, full_at=1),
         "rope_parameters": rope,
     }
-    if facts.has("expert_feed_forward_length"):
-        derived["intermediate_size"] = facts.whole("expert_feed_forward_length")
+    if keys.has("expert_feed_forward_length"):
+        derived["intermediate_size"] = keys.whole("expert_feed_forward_length")
     return derived
 
 
 _SILU = {"hidden_act": "silu"}
 _GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "hidden_act": "gelu_pytorch_tanh"}
-# What the first files leave out.
+# Values that the first files lack.
 _FIRST_GEMMA2 = {
     "attn_logit_softcapping": 50.0,
     "final_logit_softcapping": 30.0,
@@ -290,7 +290,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
 }
 
-# What most of them say: GGUF's key → config.json's.
+# The keys of most architectures: GGUF's → config.json's.
 INTEGERS = {
     "context_length": "max_position_embeddings",
     "embedding_length": "hidden_size",

@@ -1,4 +1,4 @@
-"""A GGUF file's tensors as the binder wants them: by Hugging Face names, as they were."""
+"""A GGUF file's tensors under their Hugging Face names and in their original form."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SUFFIXES = (".weight", ".bias")
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where one original tensor is stored."""
+    """The stored tensors that one original tensor is made of."""
 
     stored: tuple[str, ...]
     original: Original
@@ -33,12 +33,12 @@ class _Source:
 
     @property
     def label(self) -> str:
-        """The stored name, as a person finds it in the file."""
+        """The stored name, as it appears in the file."""
         return " + ".join(self.stored) + ("" if self.index is None else f"[{self.index}]")
 
 
 class GgufWeights:
-    """Implements `octavo.models.build.Weights`."""
+    """An implementation of `octavo.models.checkpoint_weights.Weights`."""
 
     def __init__(self, checkpoint: Checkpoint, config: Mapping[str, Any]) -> None:
         self._checkpoint = checkpoint
@@ -51,7 +51,7 @@ class GgufWeights:
         for name in checkpoint.tensors:
             self._add(name, parts)
         self._shapes = {name: self._shape(source) for name, source in self._sources.items()}
-        # The memory's bill asks for all of them before they are bound: their orders are found once.
+        # The memory bill reads all rows before binding does; their orders are computed once.
         self._stored: dict[str, StoredRows | None] = {}
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -73,7 +73,7 @@ class GgufWeights:
         if name in self._stored:
             return self._stored[name]
         rows = self._find_stored(name)
-        if rows is None or rows.is_file:  # a copy, of what was misaligned, is not kept
+        if rows is None or rows.is_file:  # the copy of a misaligned tensor is not kept
             self._stored[name] = rows
         return rows
 
@@ -85,7 +85,7 @@ class GgufWeights:
         rows = stored_rows(self._checkpoint, source.stored[0], source.index)
         if rows is None or len(self._shapes[name]) > 2:
             return rows if undo is AS_STORED else None
-        # How the rows of a matrix move is what becomes of their numbers.
+        # Applying the inverse to row numbers gives the order of the rows.
         numbers = np.arange(len(rows), dtype=np.float32)[:, None]
         order = undo.values([numbers], self._heads)[:, 0].astype(np.int64)
         return rows.reordered(order)
@@ -95,10 +95,10 @@ class GgufWeights:
         return None if rows is None else rows.type
 
     def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
-        """The checkpoint's own check, in the file's own names."""
-        there = {source.label: self._info(name) for name, source in self._sources.items()}
-        there.update((name, self._checkpoint.info(name)) for name in self._unknown)
-        view = Checkpoint(self._checkpoint.path, there, self._checkpoint.metadata)
+        """Run the checkpoint's check with the names of the file."""
+        present = {source.label: self._info(name) for name, source in self._sources.items()}
+        present.update((name, self._checkpoint.info(name)) for name in self._unknown)
+        view = Checkpoint(self._checkpoint.path, present, self._checkpoint.metadata)
         wanted = {self._label(name): shape for name, shape in expected.items()}
         check_tensors(view, wanted, may_be_extra=[self._label(name) for name in extra])
 
@@ -112,7 +112,7 @@ class GgufWeights:
         original, suffix = found
         stored = (name, *(_filled(part, numbers) for part in original.also))
         if not all(part in self._checkpoint for part in stored):
-            return  # the check will say which original is missing
+            return  # the check will report the original as missing
         target = _filled(original.name, numbers) + suffix
         if "@" not in target:
             self._sources[target] = _Source(stored, original)
@@ -120,7 +120,7 @@ class GgufWeights:
         shape = self._checkpoint.info(name).shape
         if len(shape) < 2 or shape[0] > _MOST_EXPERTS:
             raise TensorMismatchError(
-                f"has shape {list(shape)}, and must have an axis of at most {_MOST_EXPERTS:,}"
+                f"has shape {list(shape)}, but must have an axis of at most {_MOST_EXPERTS:,}"
                 " experts or heads before the others",
                 path=self._checkpoint.path,
                 tensor=name,
@@ -138,7 +138,7 @@ class GgufWeights:
             raise error.at(self._checkpoint.path, source.label) from None
 
     def _info(self, name: str) -> TensorInfo:
-        """The stored tensor, with the original's shape."""
+        """Describe a stored tensor with the shape of the original."""
         source = self._sources[name]
         infos = [self._checkpoint.info(stored) for stored in source.stored]
         num_bytes = sum(info.num_bytes for info in infos)
@@ -159,7 +159,7 @@ class GgufWeights:
             raise error.at(info.path, stored) from None
 
     def _label(self, name: str) -> str:
-        """What the file calls, or would call, an original tensor."""
+        """Return the name that the file has, or would have, for an original tensor."""
         if name in self._sources:
             return self._sources[name].label
         pattern, numbers = _pattern(name)
@@ -180,7 +180,7 @@ def _table(checkpoint: Checkpoint) -> Table:
 
 
 def _look_up(table: Table, pattern: str) -> tuple[Original, str] | None:
-    """The original, and the suffix that its name still lacks."""
+    """Return the original, and the suffix to add to its name."""
     if pattern in table:
         return table[pattern], ""
     for suffix in _SUFFIXES:
@@ -191,7 +191,7 @@ def _look_up(table: Table, pattern: str) -> tuple[Original, str] | None:
 
 
 def _pattern(name: str) -> tuple[str, list[str]]:
-    """A name with its first number as `*` and its second as `@`, and the numbers."""
+    """Replace the first number in a name by `*` and the second by `@`; return both."""
     numbers: list[str] = []
     words = name.split(".")
     for place, word in enumerate(words):
@@ -202,7 +202,7 @@ def _pattern(name: str) -> tuple[str, list[str]]:
 
 
 def _filled(pattern: str, numbers: list[str]) -> str:
-    """The pattern with its numbers; an `@` that has none stays."""
+    """Fill a pattern with its numbers; an `@` without a number stays."""
     for sign, number in zip("*@", numbers, strict=False):
         pattern = pattern.replace(sign, number)
     return pattern

@@ -1,4 +1,4 @@
-"""What one GGUF file says about its model: typed access to the keys of its architecture."""
+"""Typed access to the metadata of one GGUF file under its architecture's prefix."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from octavo.loader.errors import CorruptFileError, quote
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
-class Facts:
-    """Metadata under the architecture's prefix, and which tensors there are."""
+class GgufKeys:
+    """The metadata keys of the file's architecture, and its tensors."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
         self.architecture = checkpoint.metadata.string("general.architecture")
 
     def has(self, key: str) -> bool:
-        """Whether the architecture's key is there."""
+        """Return whether the architecture has this key."""
         return self._full(key) in self.checkpoint.metadata
 
     def whole(self, key: str, default: int | None = None) -> int:
-        """A size or count; a list that says the same for every block is one number."""
+        """Read a size or count; a list must have the same number for every block."""
         full = self._full(key)
         metadata = self.checkpoint.metadata
         if default is not None and full not in metadata:
@@ -33,30 +33,28 @@ class Facts:
             distinct = set(metadata.integers(full))
             if len(distinct) != 1:
                 raise CorruptFileError(
-                    f"metadata {quote(full)} differs from block to block, and this architecture's "
-                    "blocks are all alike",
+                    f"metadata {quote(full)} differs between blocks, but the blocks of this "
+                    "architecture must be alike",
                     path=metadata.path,
                 )
             return distinct.pop()
         return metadata.integer(full)
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A number, as the shortest decimal that the stored 32 bits stand for."""
+        """Read a number as the shortest decimal that has the stored 32 bits."""
         full = self._full(key)
         if default is not None and full not in self.checkpoint.metadata:
             return default
         return shortest(self.checkpoint.metadata.number(full))
 
     def text(self, key: str, default: str) -> str:
-        """A string."""
         return self.checkpoint.metadata.string(self._full(key), default)
 
     def flag(self, key: str, default: bool) -> bool:
-        """True or false."""
         return self.checkpoint.metadata.boolean(self._full(key), default)
 
     def pattern(self, key: str) -> list[bool] | int | None:
-        """Which blocks are of a kind: one flag a block, or every how many one is not."""
+        """Read which blocks are of a kind: a flag for each, or the period of the other kind."""
         full = self._full(key)
         if full not in self.checkpoint.metadata:
             return None
@@ -65,22 +63,22 @@ class Facts:
         return self.checkpoint.metadata.integer(full)
 
     def has_tensor(self, name: str) -> bool:
-        """Whether the file holds a tensor."""
+        """Return whether the file contains a tensor."""
         return name in self.checkpoint
 
     def rows(self, name: str, axis: int = 0) -> int:
-        """A tensor's size along an axis."""
+        """Return a tensor's size along an axis."""
         shape = self.checkpoint.info(name).shape
         if axis >= len(shape):
             raise CorruptFileError(
-                f"has shape {list(shape)}, and must have at least {axis + 1} dimensions",
+                f"has shape {list(shape)}, but must have at least {axis + 1} dimensions",
                 path=self.checkpoint.path,
                 tensor=name,
             )
         return shape[axis]
 
     def values(self, name: str) -> list[float]:
-        """A small tensor's numbers."""
+        """Read the numbers of a small tensor."""
         array = self.checkpoint.read_float32(name)
         return [shortest(float(value)) for value in array.ravel()]
 
@@ -89,7 +87,7 @@ class Facts:
 
 
 def shortest(value: float) -> float:
-    """1e-05 for the 32 bits of 9.99999975e-06: what the original configuration said."""
+    """Return the shortest decimal, as in the original config: 1e-05 for 9.99999975e-06."""
     if not math.isfinite(value) or abs(value) > _LARGEST_FLOAT32:
         return value
     narrow = np.float32(value)

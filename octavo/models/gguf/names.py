@@ -1,4 +1,4 @@
-"""Which Hugging Face tensor each GGUF tensor is, architecture by architecture."""
+"""The Hugging Face name of each GGUF tensor, by architecture."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from octavo.models.gguf.undo import (
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """A Hugging Face tensor: `*` is the block's number, `@` the expert's (or the head's).
+    """A Hugging Face tensor: `*` is the number of the block, `@` that of the expert or head.
 
-    Where only this side has `@`, the stored tensor holds them all, along its first axis.
+    If only this side has `@`, the stored tensor holds all of them along its first axis.
     """
 
     name: str
     undo: Undo = AS_STORED
-    also: tuple[str, ...] = ()  # further stored tensors it is made of
+    also: tuple[str, ...] = ()  # further stored tensors that it is made of
 
 
-# Stored name → original. A name without .weight or .bias stands for both.
+# Stored name → original. A name without a suffix stands for .weight and .bias.
 Table = Mapping[str, Original]
 Names = Mapping[str, "str | Original"]
 
@@ -205,5 +205,5 @@ TABLES: Mapping[str, Table] = {
     ),
 }
 
-# Tensors that say how positions turn; they become part of the configuration.
+# Tensors with the parameters of the rotary embedding, which become a part of the config.
 ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")

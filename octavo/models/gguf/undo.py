@@ -1,4 +1,4 @@
-"""What converters to GGUF change in a tensor, each with the way back."""
+"""The changes that converters to GGUF make to tensors, and their inverses."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """The numbers that rearranged rows depend on."""
+    """The numbers of heads, which the order of rows depends on."""
 
     heads: int
     kv_heads: int
 
 
 class Undo(Protocol):
-    """From the stored tensors (one, seldom more) to the original one."""
+    """The inverse of a conversion, from the stored tensors (mostly one) to the original."""
 
     @property
     def moves_rows(self) -> bool:
-        """Whether rows keep what is in them, and at most stand in another order."""
+        """True if whole rows move and their values stay the same."""
 
     def shape(self, stored: Sequence[Shape]) -> Shape:
-        """The original's shape."""
+        """Return the shape of the original."""
 
     def values(self, stored: Sequence[Floats], heads: Heads) -> Floats:
-        """The original's values."""
+        """Return the values of the original."""
 
 
 @dataclass(frozen=True, slots=True)
 class AsStored:
-    """Nothing was changed."""
+    """A tensor that was not changed."""
 
     moves_rows: ClassVar[bool] = True
 
@@ -52,7 +52,7 @@ class AsStored:
 
 @dataclass(frozen=True, slots=True)
 class PairedRows:
-    """Each head's rows i and i + half were put side by side, for a rotation of neighbours."""
+    """A change that puts rows i and i + half of each head side by side, to rotate neighbours."""
 
     moves_rows: ClassVar[bool] = True
     of: Literal["heads", "kv_heads"]
@@ -70,7 +70,7 @@ class PairedRows:
 
 @dataclass(frozen=True, slots=True)
 class GroupedRows:
-    """Rows that went KV head by KV head (its queries, its key, its value) were sorted by kind."""
+    """A change that sorts rows by kind, from groups of a KV head (queries, key, value)."""
 
     moves_rows: ClassVar[bool] = True
 
@@ -90,7 +90,7 @@ class GroupedRows:
 
 @dataclass(frozen=True, slots=True)
 class PlusOne:
-    """One was added, because the model multiplies by 1 + weight."""
+    """A change that adds one, because the model multiplies by 1 + weight."""
 
     moves_rows: ClassVar[bool] = False
 
@@ -103,7 +103,7 @@ class PlusOne:
 
 @dataclass(frozen=True, slots=True)
 class Transposed:
-    """[in, out] became [out, in]."""
+    """A change from [in, out] to [out, in]."""
 
     moves_rows: ClassVar[bool] = False
 
@@ -117,7 +117,7 @@ class Transposed:
 
 @dataclass(frozen=True, slots=True)
 class OneRow:
-    """A matrix of one row may have lost that axis."""
+    """A change that may remove the first axis of a matrix with one row."""
 
     moves_rows: ClassVar[bool] = False
 
@@ -130,14 +130,16 @@ class OneRow:
 
 @dataclass(frozen=True, slots=True)
 class Interleaved:
-    """Gate and up were alternate outputs of one matrix [expert, in, out], or of one bias."""
+    """A change that splits the alternating gate and up outputs of a matrix or bias."""
 
     moves_rows: ClassVar[bool] = False
 
     def shape(self, stored: Sequence[Shape]) -> Shape:
         gate, up = (_at_least(2, shape) for shape in stored)
         if gate != up:
-            raise TensorMismatchError(f"gate has shape {list(gate)} and up has {list(up)}")
+            raise TensorMismatchError(
+                f"gate has shape {list(gate)}, but up has {list(up)}; they must be equal"
+            )
         experts, rows, *rest = gate
         return (experts, *rest, 2 * rows)
 
@@ -153,7 +155,7 @@ AS_STORED = AsStored()
 def _at_least(dimensions: int, shape: Shape) -> Shape:
     if len(shape) < dimensions:
         raise TensorMismatchError(
-            f"has shape {list(shape)}, and must have at least {dimensions} dimensions"
+            f"has shape {list(shape)}, but must have at least {dimensions} dimensions"
         )
     return shape
 

@@ -26,11 +26,11 @@ class Application:
     """One front door; the admin socket is another over the same server."""
 
     def __init__(
-        self, server: Server, routes: Sequence[Route] = ROUTES, *, guards: bool = True
+        self, server: Server, routes: Sequence[Route] = ROUTES, *, checks_access: bool = True
     ) -> None:
         self.server = server
         self._routes = routes
-        self._guards = guards
+        self._checks_access = checks_access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -54,12 +54,12 @@ class Application:
 
     async def _answer(self, exchange: Exchange) -> None:
         try:
-            if self._guards:
-                self.server.guard.check_address(exchange.headers)
+            if self._checks_access:
+                self.server.access.check_address(exchange.headers)
                 if self._is_preflight(exchange):
                     await exchange.respond(b"", status=204, headers=_PREFLIGHT)
                     return
-                exchange.owner = self.server.guard.check_key(exchange.path, exchange.headers)
+                exchange.owner = self.server.access.check_key(exchange.path, exchange.headers)
             await find(self._routes, exchange)(exchange)
         except ClientGoneError:
             raise
@@ -72,7 +72,7 @@ class Application:
     def _is_preflight(self, exchange: Exchange) -> bool:
         """Pages of allowed origins may read answers; whether this only asks if they may."""
         origin = exchange.headers.get("origin", "")
-        if not self.server.guard.is_listed(origin):
+        if not self.server.access.is_listed(origin):
             return False
         exchange.extra_headers += [
             (b"access-control-allow-origin", origin.encode("latin-1")),

@@ -14,16 +14,16 @@ import socket
 from collections.abc import Mapping
 
 from octavo.server.http.errors import ApiError
-from octavo.server.settings import LOOPBACK_NAMES, ServerConfig, is_loopback
+from octavo.server.settings import LOOPBACK_NAMES, ServerSettings, is_loopback
 
 PUBLIC = frozenset({"/health", "/health/live", "/health/ready"})
 _CHALLENGE = ((b"www-authenticate", b"Bearer"),)
 
 
-class Guard:
+class AccessControl:
     """Decides about a request by its path and headers alone."""
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: ServerSettings) -> None:
         self._digests = tuple(_digest(key) for key in config.api_keys)
         self._public = PUBLIC | ({"/metrics"} if config.public_metrics else frozenset())
         self._any_host = "*" in config.allowed_hosts

@@ -16,7 +16,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 
 _REASONS = {
     400: "Bad Request",
@@ -31,11 +31,18 @@ READ_BYTES = 256 << 10  # as much as a transport hands over at once
 
 
 class Connections:
-    """How many there are, and from where."""
+    """The open connections of one socket, counted in all and for each client."""
 
-    def __init__(self, config: ServerConfig, tell_of_stall: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: ServerSettings,
+        count_stall: Callable[[], None],
+        *,
+        writes_directly: bool = True,
+    ) -> None:
         self.config = config
-        self.tell_of_stall = tell_of_stall
+        self.count_stall = count_stall
+        self.writes_directly = writes_directly  # or through ASGI's `send` alone
         self.by_client: Counter[str] = Counter()
         self.num_open = 0
 
@@ -113,10 +120,7 @@ class _Bounded(HttpToolsProtocol):
         self._is_in_head = True
         self._num_headers = 0
         self._size = 0
-        self.scope["extensions"] = {
-            "octavo.cut": {"call": self.transport.abort},
-            "octavo.must_wait": {"call": self._must_wait},
-        }
+        self.scope["extensions"] = {"octavo.cut": {"call": self.transport.abort}}
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
@@ -132,12 +136,12 @@ class _Bounded(HttpToolsProtocol):
         self._is_in_head = False
         super().on_headers_complete()
         cycle: RequestResponseCycle | None = self.cycle
-        if cycle is not None and cycle.scope is self.scope:
-            # The scope is the cycle's own: held by more than a weak reference, it would stay
-            # until the collector came. Who writes is the application, which the cycle runs.
-            self.scope["extensions"]["octavo.write"] = {
-                "call": partial(self._write, weakref.ref(cycle))
-            }
+        if self.shared.writes_directly and cycle is not None and cycle.scope is self.scope:
+            # A weak reference, since the cycle holds the scope: a circle would keep both until
+            # the garbage collector runs. The cycle lives as long as the application that writes.
+            write = partial(self._write, weakref.ref(cycle))
+            self.scope["extensions"]["octavo.must_wait"] = {"call": self._must_wait}
+            self.scope["extensions"]["octavo.write"] = {"call": write}
 
     def on_message_complete(self) -> None:
         if self._is_free:  # the rest of a body was read over, for nobody
@@ -159,7 +163,7 @@ class _Bounded(HttpToolsProtocol):
         self._rest_timer = None
         rest = self.transport.get_write_buffer_size()
         if self._is_free and rest >= before:
-            self.shared.tell_of_stall()
+            self.shared.count_stall()
             self.transport.abort()
         elif rest:
             self._await_taking(rest)

@@ -27,7 +27,7 @@ _ID = re.compile(r"^[A-Za-z0-9._:\-]{1,128}$")
 _DISCARD_BYTES = 1 << 20
 _DISCARD_SECONDS = 0.5
 _JSON_TYPES = ("application/json", "")
-# What our own protocol tells of a connection, where somebody else's does not.
+# The scope's extensions of our own protocol, and what replaces them under another one.
 _NOTHING: dict[str, Any] = {"call": lambda: None}
 _ALWAYS: dict[str, Any] = {"call": lambda: True}
 _NEVER: dict[str, Any] = {"call": None}
@@ -35,7 +35,7 @@ encode = msgspec.json.Encoder().encode
 
 
 class Exchange:
-    """What a handler works with."""
+    """One HTTP request and its response, as handlers use them."""
 
     def __init__(self, server: Server, scope: Scope, receive: Receive, send: Send) -> None:
         self.server = server
@@ -43,12 +43,12 @@ class Exchange:
         self.headers = _headers(scope)
         self.method: str = scope["method"]
         self.path: str = scope["path"].rstrip("/") or "/"
-        self.route = "other"  # the route's name, for metrics: never a client's own words
+        self.route = "other"  # the route's name for metrics, never text of the client's
         self.owner = ""
         given = self.headers.get("x-request-id", "")
         self.request_id = given if _ID.match(given) else secrets.token_hex(16)
         self.extra_headers: Headers = []
-        self.parameter = ""  # what stands in the path where the route has a hole
+        self.parameter = ""  # the part of the path that matches the route's {id}
         self.status: int | None = None
         self.began = server.clock()
         self.is_finished = False
@@ -58,16 +58,16 @@ class Exchange:
         self._body_is_read = False
         extensions = scope.get("extensions") or {}
         self._cut: Callable[[], object] = extensions.get("octavo.cut", _NOTHING)["call"]
-        # Whether the next write has to wait for the reader; if not, `write_now` takes a part of a
-        # body that has begun, and is not yet at its end, without a turn of the event loop.
+        # Whether the next write has to wait for the reader. If not, `write_now` writes a part of
+        # the body, neither the first nor the last, without a turn of the event loop.
         self.must_wait: Callable[[], bool] = extensions.get("octavo.must_wait", _ALWAYS)["call"]
         self.write_now: Callable[[bytes], None] = extensions.get("octavo.write", _NEVER)["call"]
 
     async def body(self) -> bytes:
-        """The whole body, refused as soon as it is too long or too slow."""
+        """Return the whole body; refuse it as soon as it is too long or too slow."""
         limit = self.server.config.max_body_bytes
         if self.headers.get("content-encoding", "identity").lower() != "identity":
-            raise ApiError(415, "compressed bodies are not taken; send it as it is")
+            raise ApiError(415, "compressed bodies are not accepted; send the body uncompressed")
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in _JSON_TYPES:
             raise ApiError(415, "the body must be JSON: send 'Content-Type: application/json'")
@@ -96,7 +96,7 @@ class Exchange:
         return b"".join(parts)
 
     async def read(self, kind: type[T]) -> T:
-        """The body as a struct; unknown fields are refused or told, as the server is set up."""
+        """Decode the body; refuse unknown fields or report them in a header, as configured."""
         request, unknown = decode(await self.body(), kind)
         if unknown:
             if self.server.config.strict:
@@ -106,21 +106,21 @@ class Exchange:
         return request
 
     async def gone(self) -> None:
-        """Returns when the client has closed the connection; only once the body is read."""
+        """Wait until the client has closed the connection; call it only after reading the body."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
     async def start(self, status: int, headers: Headers) -> None:
-        """The status line and the headers; once."""
+        """Send the status line and the headers, once."""
         assert self.status is None, "a response has one status"
         self.status = status
         named = [(b"x-request-id", self.request_id.encode()), *self.extra_headers, *headers]
         await self._send({"type": "http.response.start", "status": status, "headers": named})
 
     async def write(self, body: bytes, *, more: bool = False) -> None:
-        """A piece of the response's body; a reader that takes nothing for too long is dropped."""
+        """Write a part of the body; drop a client that reads nothing for too long."""
         message = {"type": "http.response.body", "body": body, "more_body": more}
-        if not self.must_wait():  # as nearly always; a timer for each token would be dear
+        if not self.must_wait():  # as nearly always; a timer for each token would be costly
             await self._send(message)
         else:
             try:
@@ -130,7 +130,7 @@ class Exchange:
                 self.server.metrics.slow_readers.add()
                 self.cut()
                 raise ClientGoneError from None
-        self.is_finished = not more  # not before: whoever is stopped while it waits has not ended
+        self.is_finished = not more  # only now: a cancelled write ends nothing
 
     async def respond(
         self,
@@ -140,37 +140,37 @@ class Exchange:
         kind: bytes = b"application/json",
         headers: Headers | tuple[tuple[bytes, bytes], ...] = (),
     ) -> None:
-        """A whole response."""
+        """Send a whole response at once."""
         length = str(len(body)).encode()
-        told = [(b"content-type", kind), (b"content-length", length), *headers]
+        all_headers = [(b"content-type", kind), (b"content-length", length), *headers]
         if not self._body_is_read and (status == 408 or self._has_endless_body()):
             if status != 408:
-                # A connection closed on bytes that nobody has read would take the answer with it.
+                # Closing a connection with unread bytes would reset it, and lose the answer.
                 await self._discard()
-            told.append((b"connection", b"close"))
-        await self.start(status, told)
+            all_headers.append((b"connection", b"close"))
+        await self.start(status, all_headers)
         await self.write(body)
 
     async def respond_json(self, value: Any, *, status: int = 200) -> None:
-        """A whole response, of a struct or of plain data."""
+        """Send a struct or plain data as a whole response."""
         await self.respond(encode(value), status=status)
 
     async def fail(self, error: ApiError) -> None:
-        """An error as a whole response."""
+        """Send an error as a whole response."""
         await self.respond(encode(error.body()), status=error.status, headers=error.headers)
 
     def cut(self) -> None:
-        """Close the connection without waiting for the client to take what is written."""
+        """Close the connection without waiting until the client has read what was written."""
         self._cut()
 
     def _has_endless_body(self) -> bool:
-        """One that is worth no more reading; what is short is read over by the protocol."""
+        """Return whether the rest of the body may be too long for the protocol to skip."""
         length = self.headers.get("content-length", "0")
         is_short = length.isdigit() and int(length[:20]) <= self.server.config.max_body_bytes
         return not is_short or "transfer-encoding" in self.headers
 
     async def _discard(self) -> None:
-        """Read over a little more of the body, for a little while."""
+        """Read and drop a little more of the body, for a short time."""
         size = 0
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DISCARD_SECONDS):
@@ -182,12 +182,12 @@ class Exchange:
 
 
 def _headers(scope: Scope) -> Mapping[str, str]:
-    """By lower-case name; of several with one name the first counts, and a Host must be one."""
+    """Return the headers by lower-case name: the first of each, and none of several Hosts."""
     found: dict[str, str] = {}
     for name, value in scope["headers"]:
         key = name.decode("latin-1")
         if key == "host" and key in found:
-            found[key] = ""  # two hosts are none
+            found[key] = ""  # two Hosts contradict each other
         else:
             found.setdefault(key, value.decode("latin-1"))
     return found

@@ -7,12 +7,12 @@ import errno
 import socket
 from pathlib import Path
 
-from octavo.server.settings import ServerConfig, ServerConfigError, reason
+from octavo.server.settings import ServerSettings, ServerSettingsError, reason
 
 STREAM_BYTES = 256 << 10
 
 
-def bind(config: ServerConfig) -> socket.socket:
+def bind(config: ServerSettings) -> socket.socket:
     """The listening socket; what is wrong with the address is said in words."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
@@ -23,7 +23,7 @@ def bind(config: ServerConfig) -> socket.socket:
         listening.bind((config.host.strip("[]"), config.port))
     except OSError as error:
         listening.close()
-        raise ServerConfigError(
+        raise ServerSettingsError(
             f"{config.host}:{config.port} cannot be bound ({reason(error)}): {_advice(error)}"
         ) from error
     return listening
@@ -51,11 +51,11 @@ def bind_admin(path: Path) -> socket.socket:
     except OSError as error:
         listening.close()
         why = "something else is there" if error.errno == errno.EADDRINUSE else reason(error)
-        raise ServerConfigError(
+        raise ServerSettingsError(
             f"the admin socket {path} cannot be made: {why}; choose another path for "
             "--admin-socket, short and in a directory that you may write to"
         ) from error
-    except ServerConfigError:
+    except ServerSettingsError:
         listening.close()
         raise
     return listening
@@ -67,13 +67,13 @@ def _check_abandoned(path: Path) -> None:
         caller.settimeout(1.0)
         with contextlib.suppress(ConnectionRefusedError):
             caller.connect(str(path))
-            raise ServerConfigError(
+            raise ServerSettingsError(
                 f"another server answers at the admin socket {path}: choose another path for "
                 "--admin-socket, or end that server"
             )
 
 
-def check_addresses(config: ServerConfig) -> None:
+def check_addresses(config: ServerSettings) -> None:
     """Raise at once for what could not be listened at: a model takes long to load."""
     bind(config).close()
     if config.admin_socket is not None:

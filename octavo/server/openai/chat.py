@@ -1,24 +1,24 @@
-"""/v1/chat/completions: conversations answered."""
+"""/v1/chat/completions: answers to conversations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from octavo.api.outputs import CompletionOutput, RequestOutput
 from octavo.core.sampling_params import SamplingParams
 from octavo.server.admission import Ticket
-from octavo.server.generation import Generation, GenerationRequest
+from octavo.server.generation import Generation, TokenCounts
 from octavo.server.http.deadline import Supervisor
 from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import Exchange, encode
-from octavo.server.openai.common import TEXT, Template, admitted, closing
+from octavo.server.openai.common import TEXT, Template, admitted, closing, usage_of
 from octavo.server.openai.conversation import conversation_job
 from octavo.server.openai.logprobs import TokenTexts, chat_logprobs, prompt_logprobs
 from octavo.server.openai.parameters import (
     check_stream_options,
-    fit,
-    options_of,
+    fitted,
+    generation_request,
     sampling_of,
     seconds_of,
 )
@@ -32,14 +32,13 @@ from octavo.server.schema.chat import (
     ChunkChoice,
     Delta,
 )
-from octavo.server.schema.usage import Usage
 from octavo.text.prompt_worker import PreparedPrompt
 
 ANSWERER = "assistant"
 
 
 async def chat(exchange: Exchange) -> None:
-    """The handler."""
+    """Handle POST /v1/chat/completions: continue a conversation."""
     async with admitted(exchange) as ticket:
         request = await exchange.read(ChatRequest)
         exchange.server.check_model(request.model)
@@ -58,32 +57,22 @@ async def _serve(
     if wanted is None:
         wanted, named = request.max_tokens, "max_tokens"
     if wanted == 0:
-        raise invalid(f"{named}=0 leaves nothing to be answered; leave it out", named)
-    prompts, max_tokens = fit(request, [prepared], wanted, exchange)
-    sampling = sampling_of(
-        request, server.engine.facts, max_tokens=max_tokens, logprobs=_num_logprobs(request)
-    )
-    plan = GenerationRequest(
-        prompts=prompts,
-        sampling=sampling,
-        shape=ChatShape(exchange, request, prompts[0], sampling),
-        is_stream=bool(request.stream),
-        options=options_of(request, exchange),
-        explains=bool(request.explain),
-    )
-    await Generation(exchange, ticket, plan, supervisor).run()
-
-
-def _num_logprobs(request: ChatRequest) -> int | None:
+        raise invalid(f"{named}=0 leaves no token for an answer; leave it out", named)
+    logprobs = None
     if request.logprobs:
-        return request.top_logprobs or 0
-    if request.top_logprobs:
+        logprobs = request.top_logprobs or 0
+    elif request.top_logprobs:
         raise invalid("top_logprobs needs logprobs=true", "top_logprobs")
-    return None
+    prompts, max_tokens = fitted(exchange, request, [prepared], wanted)
+    defaults = server.engine.model.defaults
+    sampling = sampling_of(request, defaults, max_tokens=max_tokens, logprobs=logprobs)
+    shape = ChatShape(exchange, request, prompts[0], sampling)
+    generation = generation_request(exchange, request, prompts, sampling, shape)
+    await Generation(exchange, ticket, generation, supervisor).run()
 
 
 class ChatShape:
-    """Answers as chunks and as a whole."""
+    """Chat answers, written as chunks or as a whole."""
 
     def __init__(
         self,
@@ -102,7 +91,7 @@ class ChatShape:
         self._model = server.model_name
         self._fingerprint = server.fingerprint
         self._texts = TokenTexts(
-            server.engine.facts.tokenizer, bool(request.return_tokens_as_token_ids)
+            server.engine.model.tokenizer, bool(request.return_tokens_as_token_ids)
         )
         last = request.messages[-1]
         self._echoed = ""
@@ -110,33 +99,31 @@ class ChatShape:
         if request.echo and last.role == ANSWERER and isinstance(last.content, str):
             self._echoed = last.content
         options = request.stream_options
-        self._tells_usage = bool(options and options.include_usage)
-        self._tells_usage_always = bool(options and options.continuous_usage_stats)
-        self._tells_text_alone = not (
-            self._tells_usage_always or request.return_token_ids or self._most is not None
+        self._sends_usage = bool(options and options.include_usage)
+        self._sends_usage_always = bool(options and options.continuous_usage_stats)
+        self._sends_text_only = not (
+            self._sends_usage_always or request.return_token_ids or self._most is not None
         )
         self._templates: dict[int, Template] = {}  # by answer
 
-    def opening(self) -> Iterable[ChatChunk]:
-        """Who speaks, once for each answer."""
+    def opening(self) -> Iterable[bytes]:
+        """Yield the role, once for each answer."""
         for index in range(self._num_choices):
             delta = Delta(role=self._role, content="")
             chunk = self._chunk([ChunkChoice(index=index, delta=delta)])
             if self._request.return_token_ids and index == 0:
                 chunk.prompt_token_ids = self._prompt.token_ids
-            yield chunk
+            yield encode(chunk)
             if self._echoed:
                 delta = Delta(content=self._echoed)
-                yield self._chunk([ChunkChoice(index=index, delta=delta)])
+                yield encode(self._chunk([ChunkChoice(index=index, delta=delta)]))
 
     def payloads(
-        self, prompt_index: int, output: RequestOutput, usage: Callable[[], Usage]
+        self, prompt_index: int, output: RequestOutput, counts: TokenCounts
     ) -> Iterator[bytes]:
-        """One chunk for each answer that has news."""
+        """Yield a chunk for each answer that has something new."""
         for one in output.outputs:
-            if not (one.token_ids or one.text or one.finished()):
-                continue
-            if self._tells_text_alone and one.text and one.finish_reason is None:
+            if self._sends_text_only and one.text and one.finish_reason is None:
                 yield self._template(one.index).filled(one.text)
                 continue
             choice = ChunkChoice(index=one.index, delta=Delta())
@@ -149,28 +136,31 @@ class ChatShape:
             if one.finished():
                 choice.finish_reason, choice.stop_reason = one.finish_reason, one.stop_reason
             if not (one.text or one.finished() or choice.logprobs or choice.token_ids):
-                continue  # a part of a character, or text that may become a stop string
+                continue  # part of a character, or text that may become a stop string
             chunk = self._chunk([choice])
-            if self._tells_usage_always:
-                chunk.usage = usage()
+            if self._sends_usage_always:
+                chunk.usage = usage_of(counts)
             yield encode(chunk)
 
-    def closing(self, usage: Usage, explanation: dict[str, Any] | None) -> Iterable[ChatChunk]:
-        """The usage, in a chunk of its own."""
-        told = usage if self._tells_usage else None
-        return closing(self._chunk([]), told, explanation)
+    def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
+        """Return the usage, in a chunk of its own."""
+        usage = usage_of(counts) if self._sends_usage else None
+        return closing(self._chunk([]), usage, explanation)
 
     def whole(
-        self, outputs: list[RequestOutput], usage: Usage, explanation: dict[str, Any] | None
-    ) -> ChatResponse:
-        """All answers."""
+        self,
+        outputs: list[RequestOutput],
+        counts: TokenCounts,
+        explanation: dict[str, Any] | None,
+    ) -> bytes:
+        """Return the response with all answers."""
         (output,) = outputs
         response = ChatResponse(
             id=self._id,
             created=self._created,
             model=self._model,
             choices=[self._choice(one) for one in output.outputs],
-            usage=usage,
+            usage=usage_of(counts),
             system_fingerprint=self._fingerprint,
         )
         if self._request.return_token_ids:
@@ -179,7 +169,7 @@ class ChatShape:
             response.prompt_logprobs = prompt_logprobs(output.prompt_logprobs, self._texts)
         if explanation is not None:
             response.explain = explanation
-        return response
+        return encode(response)
 
     def _choice(self, one: CompletionOutput) -> ChatChoice:
         choice = ChatChoice(

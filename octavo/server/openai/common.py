@@ -1,37 +1,35 @@
-"""What every route that generates does first and last: take a place, and tell the usage."""
+"""The parts that all routes share that generate: admission, chunk templates, the usage."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from octavo.server.admission import Ticket
+from octavo.server.generation import TokenCounts
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.schema.chat import ChatChunk
 from octavo.server.schema.completion import CompletionResponse
-from octavo.server.schema.usage import Usage
+from octavo.server.schema.usage import PromptTokensDetails, Usage
 
-Chunk = TypeVar("Chunk", ChatChunk, CompletionResponse)
-
-
-TEXT = "\0"  # what stands in a template for the text; nothing behind a choice holds it
+TEXT = "\0"  # the placeholder for a template's text; nothing after a choice contains it
 
 
 class Template:
-    """A chunk of a stream, of which the text alone changes from one to the next."""
+    """A chunk of a stream in which only the text changes from one to the next."""
 
     def __init__(self, chunk: ChatChunk | CompletionResponse) -> None:
         self._before, _, self._after = encode(chunk).rpartition(encode(TEXT))
 
     def filled(self, text: str) -> bytes:
-        """The chunk as it is written with this text."""
+        """Return the encoded chunk with this text."""
         return b"%b%b%b" % (self._before, encode(text), self._after)
 
 
 @asynccontextmanager
 async def admitted(exchange: Exchange) -> AsyncIterator[Ticket]:
-    """A place at the door, before the body is read; given back whatever happens."""
+    """Admit a request to the queue before its body is read; let it leave whatever happens."""
     server = exchange.server
     refusal = server.refusal()
     if refusal is not None:
@@ -39,21 +37,31 @@ async def admitted(exchange: Exchange) -> AsyncIterator[Ticket]:
         raise refusal
     length = exchange.headers.get("content-length", "")
     num_bytes = int(length[:20]) if length.isdigit() else server.config.max_body_bytes
-    ticket = server.admission.knock(exchange.owner, min(num_bytes, server.config.max_body_bytes))
+    ticket = server.admission.register(exchange.owner, min(num_bytes, server.config.max_body_bytes))
     try:
         yield ticket
     finally:
         ticket.leave()
 
 
+def usage_of(counts: TokenCounts) -> Usage:
+    """Return the token counts in the form of this dialect."""
+    return Usage(
+        prompt_tokens=counts.prompt,
+        completion_tokens=counts.generated,
+        total_tokens=counts.prompt + counts.generated,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=counts.cached),
+    )
+
+
 def closing(
-    chunk: Chunk, usage: Usage | None, explanation: dict[str, Any] | None
-) -> Iterator[Chunk]:
-    """A stream's last chunk, without choices, if there is anything for it to tell."""
+    chunk: ChatChunk | CompletionResponse, usage: Usage | None, explanation: dict[str, Any] | None
+) -> Iterator[bytes]:
+    """Yield a stream's last chunk, which has no choices, if there is anything to put into it."""
     if usage is None and explanation is None:
         return
     if usage is not None:
         chunk.usage = usage
     if explanation is not None:
         chunk.explain = explanation
-    yield chunk
+    yield encode(chunk)

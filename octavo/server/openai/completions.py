@@ -1,30 +1,29 @@
-"""/v1/completions: texts and token ids continued."""
+"""/v1/completions: continuations of texts and of token ids."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from octavo.api.outputs import CompletionOutput, RequestOutput
 from octavo.core.sampling_params import SamplingParams
 from octavo.server.admission import Ticket
-from octavo.server.generation import Generation, GenerationRequest
+from octavo.server.generation import Generation, TokenCounts
 from octavo.server.http.deadline import Supervisor
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange, encode
-from octavo.server.openai.common import TEXT, Template, admitted, closing
+from octavo.server.openai.common import TEXT, Template, admitted, closing, usage_of
 from octavo.server.openai.logprobs import (
+    Position,
     TokenTexts,
-    Told,
     completion_logprobs,
     prompt_logprobs,
 )
 from octavo.server.openai.parameters import (
     check_stream_options,
-    fit,
-    options_of,
+    fitted,
+    generation_request,
+    of_one,
     sampling_of,
     seconds_of,
 )
@@ -36,15 +35,13 @@ from octavo.server.schema.completion import (
     CompletionResponse,
 )
 from octavo.server.schema.sampling import MAX_N
-from octavo.server.schema.usage import Usage
 from octavo.text.prompt_worker import PreparedPrompt, PromptJob
 
 DEFAULT_MAX_TOKENS = 16
-_SUBJECT = re.compile(r"^(the )?prompt\b")
 
 
 async def completions(exchange: Exchange) -> None:
-    """The handler."""
+    """Handle POST /v1/completions: continue one prompt or several."""
     async with admitted(exchange) as ticket:
         request = await exchange.read(CompletionRequest)
         exchange.server.check_model(request.model)
@@ -57,8 +54,6 @@ async def completions(exchange: Exchange) -> None:
 async def _serve(
     exchange: Exchange, ticket: Ticket, request: CompletionRequest, supervisor: Supervisor
 ) -> None:
-    server = exchange.server
-    facts = server.engine.facts
     num_samples = request.n or 1
     asked = _prompts(request.prompt)
     if len(asked) * num_samples > MAX_N:
@@ -68,34 +63,29 @@ async def _serve(
     prepared = []
     for index, each in enumerate(asked):
         try:
-            prepared.append(await _prepare(exchange, each, request.add_special_tokens))
+            prepared.append(await _prepare(exchange, request, each))
         except ApiError as error:
-            raise _of_one(error, index, len(asked)) from None
+            raise of_one(error, index, len(asked)) from None
     wanted = request.max_tokens
     if wanted is None:
         wanted = max(DEFAULT_MAX_TOKENS, request.min_tokens)
     drops_output = wanted == 0
     if drops_output and not request.echo:
-        raise invalid("max_tokens=0 needs echo=true, or nothing would be answered", "max_tokens")
-    prompts, max_tokens = fit(request, prepared, max(1, wanted), exchange)
-    sampling = sampling_of(request, facts, max_tokens=max_tokens, logprobs=request.logprobs)
+        raise invalid("max_tokens=0 needs echo=true, or the answer would be empty", "max_tokens")
+    prompts, max_tokens = fitted(exchange, request, prepared, max(1, wanted))
+    given = {"max_tokens": max_tokens, "logprobs": request.logprobs}
     if request.echo and request.logprobs is not None:
-        sampling = replace(sampling, prompt_logprobs=request.logprobs)
+        given["prompt_logprobs"] = request.logprobs
+    sampling = sampling_of(request, exchange.server.engine.model.defaults, **given)
     shape = CompletionShape(exchange, request, prompts, sampling, drops_output)
-    plan = GenerationRequest(
-        prompts=prompts,
-        sampling=sampling,
-        shape=shape,
-        is_stream=bool(request.stream),
-        options=options_of(request, exchange),
-        explains=bool(request.explain),
-        drops_output=drops_output,
+    generation = generation_request(
+        exchange, request, prompts, sampling, shape, drops_output=drops_output
     )
-    await Generation(exchange, ticket, plan, supervisor).run()
+    await Generation(exchange, ticket, generation, supervisor).run()
 
 
 def _prompts(prompt: str | list[Any]) -> list[str | list[int]]:
-    """One prompt or several, as a list of them."""
+    """Return one prompt or several as a list of prompts."""
     if isinstance(prompt, str):
         return [prompt]
     if not prompt:
@@ -105,42 +95,26 @@ def _prompts(prompt: str | list[Any]) -> list[str | list[int]]:
     if any(isinstance(item, int) for item in prompt):
         raise invalid("prompt mixes token ids with whole prompts; give one kind", "prompt")
     if len(prompt) > MAX_PROMPTS:
-        raise invalid(f"{len(prompt)} prompts; at most {MAX_PROMPTS} are taken", "prompt")
+        raise invalid(f"{len(prompt)} prompts; at most {MAX_PROMPTS} are accepted", "prompt")
     return prompt
 
 
-def _of_one(error: ApiError, index: int, num_prompts: int) -> ApiError:
-    """The error with the prompt's index, where there are several."""
-    if num_prompts == 1 or error.param != "prompt":
-        return error
-    name = f"prompt[{index}]"
-    message, is_subject = _SUBJECT.subn(name, error.message)
-    return invalid(message if is_subject else f"{name}: {message}", name, error.code)
-
-
 async def _prepare(
-    exchange: Exchange, prompt: str | list[int], add_special_tokens: bool
+    exchange: Exchange, request: CompletionRequest, prompt: str | list[int]
 ) -> PreparedPrompt:
     server = exchange.server
     if isinstance(prompt, str):
-        return await server.prompt_pool.prepare(
-            PromptJob(text=prompt, add_special_tokens=add_special_tokens)
-        )
-    facts = server.engine.facts
-    if prompt and max(prompt) >= facts.vocabulary:
-        raise invalid(
-            f"prompt holds the token id {max(prompt)}; the model's are 0 to {facts.vocabulary - 1}",
-            "prompt",
-        )
-    if len(prompt) > 2 * facts.max_model_len:  # not worth writing out before it is refused
-        return PreparedPrompt(text="", token_ids=prompt)
-    return PreparedPrompt(
-        text=facts.tokenizer.decode(prompt, skip_special_tokens=False), token_ids=prompt
-    )
+        job = PromptJob(text=prompt, add_special_tokens=request.add_special_tokens)
+        return await server.prompt_pool.prepare(job)
+    model, text = server.engine.model, ""
+    # A prompt of ids needs no text unless it is echoed; one that is far too long is not decoded.
+    if request.echo and len(prompt) <= 2 * model.facts.max_model_len:
+        text = model.tokenizer.decode(prompt, skip_special_tokens=False)
+    return PreparedPrompt(text=text, token_ids=prompt)
 
 
 class CompletionShape:
-    """Completions as chunks and as a whole."""
+    """Completions, written as chunks or as a whole."""
 
     def __init__(
         self,
@@ -160,35 +134,35 @@ class CompletionShape:
         self._model = server.model_name
         self._fingerprint = server.fingerprint
         self._texts = TokenTexts(
-            server.engine.facts.tokenizer, bool(request.return_tokens_as_token_ids)
+            server.engine.model.tokenizer, bool(request.return_tokens_as_token_ids)
         )
         self._offsets: dict[int, int] = {}  # by choice, where its next token's text begins
         options = request.stream_options
-        self._tells_usage = bool(options and options.include_usage)
-        self._tells_usage_always = bool(options and options.continuous_usage_stats)
-        self._tells_text_alone = not (
-            self._tells_usage_always
+        self._sends_usage = bool(options and options.include_usage)
+        self._sends_usage_always = bool(options and options.continuous_usage_stats)
+        self._sends_text_only = not (
+            self._sends_usage_always
             or request.return_token_ids
             or request.logprobs is not None
             or drops_output
         )
         self._templates: dict[int, Template] = {}  # by choice
 
-    def opening(self) -> Iterable[CompletionResponse]:
-        """Completions begin with text."""
+    def opening(self) -> Iterable[bytes]:
+        """Return nothing: completions begin with text."""
         return ()
 
     def payloads(
-        self, prompt_index: int, output: RequestOutput, usage: Callable[[], Usage]
+        self, prompt_index: int, output: RequestOutput, counts: TokenCounts
     ) -> Iterator[bytes]:
-        """One chunk for each continuation that has news."""
+        """Yield a chunk for each continuation that has something new."""
         for one in output.outputs:
             if not (one.token_ids or one.text or one.finished()):
                 continue
             index = prompt_index * self._sampling.n + one.index
-            if self._tells_text_alone and one.text and one.finish_reason is None:
+            if self._sends_text_only and one.text and one.finish_reason is None:
                 template = self._templates.get(index)
-                if template is not None:  # the first may tell more
+                if template is not None:  # the first may hold more
                     yield template.filled(one.text)
                     continue
                 choice = CompletionChoice(index=index, text=TEXT)
@@ -196,31 +170,32 @@ class CompletionShape:
             choice = self._choice(prompt_index, output, one)
             if choice.text or choice.finish_reason or choice.logprobs or choice.token_ids:
                 chunk = self._response([choice])
-                if self._tells_usage_always:
-                    chunk.usage = usage()
+                if self._sends_usage_always:
+                    chunk.usage = usage_of(counts)
                 yield encode(chunk)
 
-    def closing(
-        self, usage: Usage, explanation: dict[str, Any] | None
-    ) -> Iterable[CompletionResponse]:
-        """The usage, in a chunk of its own."""
-        told = usage if self._tells_usage else None
-        return closing(self._response([]), told, explanation)
+    def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
+        """Return the usage, in a chunk of its own."""
+        usage = usage_of(counts) if self._sends_usage else None
+        return closing(self._response([]), usage, explanation)
 
     def whole(
-        self, outputs: list[RequestOutput], usage: Usage, explanation: dict[str, Any] | None
-    ) -> CompletionResponse:
-        """All continuations of all prompts."""
+        self,
+        outputs: list[RequestOutput],
+        counts: TokenCounts,
+        explanation: dict[str, Any] | None,
+    ) -> bytes:
+        """Return the response with all continuations of all prompts."""
         choices = [
             self._choice(index, output, one)
             for index, output in enumerate(outputs)
             for one in output.outputs
         ]
         response = self._response(choices)
-        response.usage = usage
+        response.usage = usage_of(counts)
         if explanation is not None:
             response.explain = explanation
-        return response
+        return encode(response)
 
     def _response(self, choices: list[CompletionChoice]) -> CompletionResponse:
         return CompletionResponse(
@@ -265,15 +240,17 @@ class CompletionShape:
         if most is None:
             return None
         tokens: list[int] = []
-        told: list[Told] = []
+        positions: list[Position] = []
         if echoes:
             tokens.extend(output.prompt_token_ids)
-            told.extend(output.prompt_logprobs or [None] * len(tokens))
+            positions.extend(output.prompt_logprobs or [None] * len(tokens))
         if not self._drops_output:
             tokens.extend(one.token_ids)
-            told.extend(one.logprobs or ())
+            positions.extend(one.logprobs or ())
         if not tokens:
             return None
         offset = self._offsets.get(index, 0)
-        said, self._offsets[index] = completion_logprobs(tokens, told, most, self._texts, offset)
-        return said
+        written, self._offsets[index] = completion_logprobs(
+            tokens, positions, most, self._texts, offset
+        )
+        return written

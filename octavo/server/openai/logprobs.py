@@ -1,8 +1,9 @@
-"""Log-probabilities in the two shapes of OpenAI's dialect, and vLLM's for prompts."""
+"""Log-probabilities in the two forms of OpenAI's dialect, and in vLLM's for prompts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from octavo.api.outputs import Logprob
@@ -11,44 +12,45 @@ from octavo.server.schema.completion import CompletionLogprobs
 from octavo.text.tokenizer import Tokenizer
 
 NEVER = -9999.0  # JSON has no minus infinity
-Told = Mapping[int, Logprob] | None  # the token that stands there first
+# The log-probabilities at one position, its own token first; None for the first of a prompt.
+Position = Mapping[int, Logprob] | None
 
 
+@dataclass(frozen=True, slots=True)
 class TokenTexts:
-    """How a response writes single tokens."""
+    """The text of single tokens in a response."""
 
-    def __init__(self, tokenizer: Tokenizer, as_ids: bool) -> None:
-        self._tokenizer = tokenizer
-        self._as_ids = as_ids
+    tokenizer: Tokenizer
+    as_ids: bool
 
     def text(self, token: int) -> str:
-        """Within a text; a part of a character shows as U+FFFD."""
-        if self._as_ids:
+        """Return the token's text; part of a character becomes U+FFFD."""
+        if self.as_ids:
             return f"token_id:{token}"
-        return self._tokenizer.token_bytes(token).decode("utf-8", "replace")
+        return self.tokenizer.token_bytes(token).decode("utf-8", "replace")
 
     def bytes(self, token: int) -> list[int]:
-        """Exactly."""
-        return list(self._tokenizer.token_bytes(token))
+        """Return the token's exact bytes."""
+        return list(self.tokenizer.token_bytes(token))
 
 
 def finite(logprob: float) -> float:
-    """As JSON can say it."""
+    """Return the log-probability as a number that JSON can hold."""
     return max(logprob, NEVER)
 
 
-def _likeliest(told: Mapping[int, Logprob], most: int) -> list[tuple[int, Logprob]]:
-    """The best of a position; -1: all of them."""
-    ordered = sorted(told.items(), key=lambda pair: -pair[1].logprob)
+def _likeliest(position: Mapping[int, Logprob], most: int) -> list[tuple[int, Logprob]]:
+    """Return the `most` likeliest tokens of a position; all of them for -1."""
+    ordered = sorted(position.items(), key=lambda pair: -pair[1].logprob)
     return ordered if most == -1 else ordered[:most]
 
 
 def chat_logprobs(
-    told: Sequence[Mapping[int, Logprob]], most: int, texts: TokenTexts
+    positions: Sequence[Mapping[int, Logprob]], most: int, texts: TokenTexts
 ) -> ChatLogprobs:
-    """What chat says of generated tokens."""
+    """Return the log-probabilities of generated tokens in the form of chats."""
     content = []
-    for position in told:
+    for position in positions:
         token, chosen = next(iter(position.items()))
         content.append(
             TokenLogprob(
@@ -69,32 +71,34 @@ def chat_logprobs(
 
 
 def completion_logprobs(
-    tokens: Sequence[int], told: Sequence[Told], most: int, texts: TokenTexts, offset: int
+    tokens: Sequence[int], positions: Sequence[Position], most: int, texts: TokenTexts, offset: int
 ) -> tuple[CompletionLogprobs, int]:
-    """What completions say of tokens, the prompt's too; and where in the text the next begins."""
-    said = CompletionLogprobs(text_offset=[], token_logprobs=[], tokens=[], top_logprobs=[])
-    for token, position in zip(tokens, told, strict=True):
+    """Return the form of completions, and the offset in the text at which the next token begins."""
+    written = CompletionLogprobs(text_offset=[], token_logprobs=[], tokens=[], top_logprobs=[])
+    for token, position in zip(tokens, positions, strict=True):
         text = texts.text(token)
-        said.text_offset.append(offset)
+        written.text_offset.append(offset)
         offset += len(text)
-        said.tokens.append(text)
-        if position is None:  # nothing stands before the first token
-            said.token_logprobs.append(None)
-            said.top_logprobs.append(None)
+        written.tokens.append(text)
+        if position is None:  # nothing precedes the first token
+            written.token_logprobs.append(None)
+            written.top_logprobs.append(None)
             continue
-        said.token_logprobs.append(finite(position[token].logprob))
+        written.token_logprobs.append(finite(position[token].logprob))
         # The chosen token is always among them, as one entry more where it is not likely enough.
         named = [*_likeliest(position, most), (token, position[token])] if most else []
-        said.top_logprobs.append(
+        written.top_logprobs.append(
             {texts.text(other): finite(logprob.logprob) for other, logprob in named}
             if most
             else None
         )
-    return said, offset
+    return written, offset
 
 
-def prompt_logprobs(told: Sequence[Told], texts: TokenTexts) -> list[dict[str, Any] | None]:
-    """As vLLM tells them of prompts: by token id."""
+def prompt_logprobs(
+    positions: Sequence[Position], texts: TokenTexts
+) -> list[dict[str, Any] | None]:
+    """Return the log-probabilities of a prompt in vLLM's form, by token id."""
     return [
         None
         if position is None
@@ -106,5 +110,5 @@ def prompt_logprobs(told: Sequence[Told], texts: TokenTexts) -> list[dict[str, A
             }
             for token, logprob in position.items()
         }
-        for position in told
+        for position in positions
     ]

@@ -1,4 +1,4 @@
-"""/v1/models: which models there are to be named."""
+"""/v1/models: the names under which the model is served."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ def _card(exchange: Exchange, name: str) -> dict[str, Any]:
         "owned_by": "octavo",
         "root": server.engine.facts.name,
         "parent": None,
-        "max_model_len": server.engine.facts.longest,
+        "max_model_len": server.engine.facts.longest_tokens,
         "permission": [],
     }
 
 
 async def models(exchange: Exchange) -> None:
-    """All of them."""
+    """Handle GET /v1/models: list the model under all its names."""
     await exchange.respond_json(
         {"object": "list", "data": [_card(exchange, name) for name in exchange.server.model_names]}
     )
 
 
 async def model(exchange: Exchange) -> None:
-    """One of them."""
+    """Handle GET /v1/models/{id}: describe the model of that name."""
     exchange.server.check_model(exchange.parameter)
     await exchange.respond_json(_card(exchange, exchange.parameter))

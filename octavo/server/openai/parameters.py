@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 
+from octavo.api.outputs import RequestError
 from octavo.api.requests import Options
 from octavo.core.sampling_params import NO_LIMIT, RequestOutputKind, SamplingParams
-from octavo.server.engine import ModelFacts
-from octavo.server.http.errors import invalid
+from octavo.server.generation import GenerationRequest, Shape
+from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange
 from octavo.server.schema.sampling import CommonRequest
 from octavo.text.prompt_worker import PreparedPrompt
 
-NO_SEED = -1  # as vLLM has it: drawn for the request
+NO_SEED = -1  # as in vLLM: a seed is drawn for the request
 _FROM_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _AS_GIVEN = (
     *("min_tokens", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens"),
@@ -24,109 +26,137 @@ _IF_GIVEN = (
     *("presence_penalty", "frequency_penalty", "seed", "n", "stop", "stop_token_ids"),
     *("logit_bias", "allowed_token_ids", "bad_words"),
 )
+_SUBJECT = re.compile(r"^(the )?prompt\b")
 
 
-def sampling_of(
-    request: CommonRequest, facts: ModelFacts, *, max_tokens: int, logprobs: int | None
-) -> SamplingParams:
-    """Raises ApiError for what cannot be: the fields are in their bounds, but not together."""
-    given: dict[str, Any] = {name: getattr(request, name) for name in _AS_GIVEN}
+def sampling_of(request: CommonRequest, defaults: SamplingParams, **given: Any) -> SamplingParams:
+    """Return the sampling parameters; raise ApiError for fields that exclude each other.
+
+    `given` are parameters that the dialect has worked out from other fields.
+    """
+    values: dict[str, Any] = {}
+    for name in _AS_GIVEN:
+        values[name] = getattr(request, name)
     for name in _FROM_MODEL:
         value = getattr(request, name)
-        given[name] = getattr(facts.defaults, name) if value is None else value
+        values[name] = getattr(defaults, name) if value is None else value
     for name in _IF_GIVEN:
         if (value := getattr(request, name)) is not None:
-            given[name] = value
+            values[name] = value
     if request.seed == NO_SEED:
-        del given["seed"]
+        del values["seed"]
     kind = RequestOutputKind.DELTA if request.stream else RequestOutputKind.FINAL_ONLY
     try:
-        sampling = SamplingParams(
-            max_tokens=max_tokens, logprobs=logprobs, output_kind=kind, **given
-        )
-        sampling.check_vocabulary(facts.vocabulary)
-    except ValueError as error:
-        raise invalid(str(error), _first_named(str(error), request)) from None
-    for name in ("logprobs", "prompt_logprobs"):
-        asked = getattr(sampling, name)
-        most = facts.max_logprobs
-        if asked is not None and most != -1 and (asked == -1 or asked > most):
-            if name == "logprobs" and hasattr(request, "top_logprobs"):
-                name = "top_logprobs"  # as a chat has it
-            raise invalid(f"{name}={asked}: this server tells at most {most}", name)
-    return sampling
+        return SamplingParams(output_kind=kind, **{**values, **given})
+    except RequestError as error:
+        raise answer_to(error, request) from None
+
+
+def generation_request(
+    exchange: Exchange,
+    request: CommonRequest,
+    prompts: list[PreparedPrompt],
+    sampling: SamplingParams,
+    shape: Shape,
+    *,
+    drops_output: bool = False,
+) -> GenerationRequest:
+    """Check each prompt with its parameters; raise ApiError, with the field that is wrong."""
+    server = exchange.server
+    # Requests share cached prefixes within a scope: the server's, a key's or a salt's.
+    scope = exchange.owner if server.config.cache_scope == "key" else ""
+    if request.cache_salt is not None:
+        scope = f"{scope}/{request.cache_salt}"
+    options = Options(priority=request.priority, cache_scope=scope)
+    made = GenerationRequest([], shape, bool(request.stream), bool(request.explain), drops_output)
+    for index, prompt in enumerate(prompts):
+        try:
+            given = {"prompt": prompt.text or None, "prompt_token_ids": prompt.token_ids}
+            made.requests.append(server.engine.check(given, sampling, options))
+        except RequestError as error:
+            raise answer_to(error, request, index, len(prompts)) from None
+        made.template_seconds += prompt.template_seconds
+        made.tokenize_seconds += prompt.tokenize_seconds
+    return made
+
+
+def answer_to(
+    error: RequestError, request: CommonRequest, index: int = 0, num_prompts: int = 1
+) -> ApiError:
+    """Return an error of the engine's checks as a 400 that names the field of this dialect."""
+    message = str(error)
+    param = error.param or _first_named(message, request)
+    if param == "prompt":
+        if hasattr(request, "messages"):
+            param = "messages"
+        elif num_prompts > 1:
+            return of_one(invalid(message, param, error.code), index, num_prompts)
+    elif param == "logprobs" and hasattr(request, "top_logprobs"):
+        param = "top_logprobs"
+        message = message.replace("logprobs", param, 1)
+    return invalid(message, param, error.code)
 
 
 def _first_named(message: str, request: CommonRequest) -> str | None:
-    """Our messages begin with, or name early, the field that they are about."""
+    """Return the field that a message is about: it names it early."""
     words = message.replace("=", " ").replace(",", " ").split()
     return next((word for word in words if word in request.__struct_fields__), None)
 
 
+def of_one(error: ApiError, index: int, num_prompts: int) -> ApiError:
+    """Add the prompt's index to an error, if there are several prompts."""
+    if num_prompts == 1 or error.param != "prompt":
+        return error
+    name = f"prompt[{index}]"
+    message, is_subject = _SUBJECT.subn(name, error.message)
+    return invalid(message if is_subject else f"{name}: {message}", name, error.code)
+
+
 def check_stream_options(request: CommonRequest) -> None:
-    """`stream_options` are of streams."""
+    """Refuse options of streams in other requests, and prompt_logprobs in streams."""
     if request.stream_options is not None and not request.stream:
         raise invalid("stream_options needs stream=true", "stream_options")
     if request.prompt_logprobs is not None and request.stream:
         raise invalid("prompt_logprobs are not streamed; set stream=false", "prompt_logprobs")
 
 
-def fit(
-    request: CommonRequest, prompts: list[PreparedPrompt], wanted: int | None, exchange: Exchange
+def fitted(
+    exchange: Exchange, request: CommonRequest, prompts: list[PreparedPrompt], wanted: int | None
 ) -> tuple[list[PreparedPrompt], int]:
-    """The prompts, cut if that was asked for, and `max_tokens` as far as there is room."""
-    facts, config = exchange.server.engine.facts, exchange.server.config
-    most = facts.longest
-    cut = [_cut(request, prompt, wanted, most, facts) for prompt in prompts]
-    lengths = [len(prompt.token_ids) for prompt in cut]
-    longest = max(lengths)
-    room = most - longest
-    if room < 1:
-        what = "model's context" if most == facts.max_model_len else "room in the KV cache"
-        name, param = _whose(request, lengths, longest)
-        raise invalid(
-            f"{name} has {longest} tokens, and the {what} is {most}, "
-            "which leaves no room for an answer: shorten it, or set truncate_prompt_tokens",
-            param,
-            "context_length_exceeded",
-        )
-    if not min(lengths):
-        name, param = _whose(request, lengths, 0)
-        raise invalid(f"{name} has no tokens; at least one is needed to begin from", param)
+    """Return the prompts, cut if the request asks for it, and the limit for their answers.
+
+    The limit is the least of what the request wants, what the longest prompt leaves free and what
+    the server allows. A prompt that leaves nothing is refused later, by the check of all bounds.
+    """
+    facts, config = exchange.server.engine.model.facts, exchange.server.config
+    if request.truncate_prompt_tokens is not None:
+        prompts = [_cut(exchange, request, prompt, wanted) for prompt in prompts]
+    room = facts.longest_tokens
+    for prompt in prompts:
+        room = min(room, facts.longest_tokens - len(prompt.token_ids))
     if wanted is None:
-        wanted = max(facts.max_new_tokens or NO_LIMIT, request.min_tokens)
-    limits = {
-        f"max_tokens={wanted}": wanted,
-        f"the {room} tokens that the context leaves": room,
-        f"the {config.max_output_tokens} that this server gives": config.max_output_tokens,
-    }
-    limit, max_tokens = min(
-        ((name, most) for name, most in limits.items() if most is not None),
-        key=lambda pair: pair[1],
-    )
-    if request.min_tokens > max_tokens:
+        wanted = max(facts.generation.max_new_tokens or NO_LIMIT, request.min_tokens)
+    most = min(wanted, room) if room > 0 else wanted
+    if config.max_output_tokens is not None:
+        most = min(most, config.max_output_tokens)
+    if request.min_tokens > most:
+        limit = f"the {most} that this server gives"
+        if most == wanted:
+            limit = f"max_tokens={wanted}"
+        elif most == room:
+            limit = f"the {room} tokens that the context leaves"
         raise invalid(f"min_tokens={request.min_tokens} is more than {limit}", "min_tokens")
-    return cut, max_tokens
-
-
-def _whose(request: CommonRequest, lengths: list[int], length: int) -> tuple[str, str]:
-    """What the first prompt of that length is called, and the field that it is from."""
-    if "messages" in request.__struct_fields__:
-        return "the prompt", "messages"
-    if len(lengths) == 1:
-        return "the prompt", "prompt"
-    name = f"prompt[{lengths.index(length)}]"
-    return name, name
+    return prompts, most
 
 
 def _cut(
-    request: CommonRequest, prompt: PreparedPrompt, wanted: int | None, most: int, facts: ModelFacts
+    exchange: Exchange, request: CommonRequest, prompt: PreparedPrompt, wanted: int | None
 ) -> PreparedPrompt:
+    model = exchange.server.engine.model
     keep = request.truncate_prompt_tokens
-    if keep is None:
-        return prompt
+    assert keep is not None
     if keep == -1:
-        keep = max(1, most - max(1, wanted or 1))
+        keep = max(1, model.facts.longest_tokens - max(1, wanted or 1))
     if keep == 0:
         name = "truncate_prompt_tokens"
         raise invalid(f"{name}=0 leaves nothing of the prompt; give 1 at least, or -1", name)
@@ -134,20 +164,12 @@ def _cut(
     if len(ids) <= keep:
         return prompt
     kept = ids[:keep] if request.truncation_side == "right" else ids[len(ids) - keep :]
-    text = facts.tokenizer.decode(kept, skip_special_tokens=False)
+    text = model.tokenizer.decode(kept, skip_special_tokens=False)
     return msgspec.structs.replace(prompt, text=text, token_ids=kept)
 
 
-def options_of(request: CommonRequest, exchange: Exchange) -> Options:
-    """How the request stands to others: who shares its prefixes, who goes first."""
-    scope = exchange.owner if exchange.server.config.cache_scope == "key" else ""
-    if request.cache_salt is not None:
-        scope = f"{scope}/{request.cache_salt}"
-    return Options(priority=request.priority, cache_scope=scope)
-
-
 def seconds_of(request: CommonRequest, exchange: Exchange) -> float:
-    """How long the request may take from now on; refused if the queue alone takes longer."""
+    """Return the time left for the request; refuse it if the queue alone takes longer."""
     seconds = exchange.server.config.max_request_seconds
     if request.deadline_ms is not None:
         spent = exchange.server.clock() - exchange.began

@@ -29,14 +29,14 @@ async def tokenize(exchange: Exchange) -> None:
             special = request.add_special_tokens is not False
             job = PromptJob(text=request.prompt, add_special_tokens=special)
         prepared = await server.prompt_pool.prepare(job)
-        facts = server.engine.facts
+        model = server.engine.model
         strings = None
         if request.return_token_strs:
-            strings = [facts.tokenizer.id_to_token(token) or "" for token in prepared.token_ids]
+            strings = [model.tokenizer.id_to_token(token) or "" for token in prepared.token_ids]
         await exchange.respond_json(
             TokenizeResponse(
                 count=len(prepared.token_ids),
-                max_model_len=facts.longest,
+                max_model_len=model.facts.longest_tokens,
                 tokens=prepared.token_ids,
                 token_strs=strings,
             )
@@ -59,5 +59,5 @@ async def detokenize(exchange: Exchange) -> None:
                 f"the token id {unknown} does not exist; there are 0 to {facts.vocabulary - 1}",
                 "tokens",
             )
-        text = facts.tokenizer.decode(request.tokens, skip_special_tokens=False)
+        text = server.engine.model.tokenizer.decode(request.tokens, skip_special_tokens=False)
         await exchange.respond_json(DetokenizeResponse(prompt=text))

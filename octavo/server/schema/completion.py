@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from octavo.server.schema.decode import MAX_LISTS
+from octavo.server.schema.by_field import MAX_LISTS
 from octavo.server.schema.sampling import INT32, CommonRequest, TokenId
 from octavo.server.schema.usage import Usage
 

@@ -1,8 +1,8 @@
-"""What nobody knows inside a field: found by the field's type, named by its path, read over.
+"""Finds unknown fields inside a field, by its type, and names them by their path.
 
-A field is read by a type that refuses what it does not know. Only when that has happened is it read
-again, by its like that knows no refusing, and looked through for the names: ordinary requests pay
-nothing, and others no more than reading twice.
+A field is decoded by a type that forbids unknown fields. Only after a refusal is it decoded again,
+by a copy of the type that skips them, and searched for their names. Ordinary requests pay nothing
+for this, and others at most a second decode.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_
 import msgspec
 from msgspec.inspect import Field, ListType, StructType, Type, UnionType
 
-MOST_TOLD = 64  # names of one field; the others are left out all the same
-# Of a larger field the first name is told, which costs nothing.
-MOST_LOOKED_THROUGH_BYTES = 64 << 10
+MAX_REPORTED = 64  # unknown names of one field; the rest are skipped without a report
+# In a larger field only the first unknown name is reported, which msgspec's error already holds.
+MAX_SEARCHED_BYTES = 64 << 10
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
@@ -30,7 +30,7 @@ _REFUSED = re.compile(
 
 
 class Unknown(NamedTuple):
-    """A name that means nothing where it stands, and those that would."""
+    """An unknown field, and the names that are known in its place."""
 
     path: str  # `messages[0].contnet`
     name: str  # `contnet`
@@ -38,12 +38,12 @@ class Unknown(NamedTuple):
 
 
 def lenient_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    """What reads the type's values, and over what its structs do not know."""
+    """Return a decoder of the type that skips fields which its structs do not define."""
     return msgspec.json.Decoder(_lenient(kind))
 
 
 def refused_name(error: msgspec.ValidationError, field: str) -> Unknown | None:
-    """The name that a value of the field was refused for, if it was one."""
+    """Return the unknown field that msgspec refused, or None if the error is another one."""
     found = _REFUSED.match(str(error))
     if found is None:
         return None
@@ -53,14 +53,14 @@ def refused_name(error: msgspec.ValidationError, field: str) -> Unknown | None:
 def unknown_names(
     part: msgspec.Raw, kind: Callable[[], Type], refused: Unknown, path: str
 ) -> list[Unknown]:
-    """What `kind` does not know in a value that is otherwise one; `refused` is the first of it."""
-    if len(memoryview(part)) > MOST_LOOKED_THROUGH_BYTES:
+    """Return the fields in a valid value that `kind` does not define; `refused` is the first."""
+    if len(memoryview(part)) > MAX_SEARCHED_BYTES:
         return [refused]
-    return list(islice(_names(part, kind(), path), MOST_TOLD))
+    return list(islice(_names(part, kind(), path), MAX_REPORTED))
 
 
 def _lenient(kind: Any) -> Any:
-    """The type without what refuses; structs become structs of their own kind."""
+    """Return the type with each struct replaced by a subclass that skips unknown fields."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return Annotated[(_lenient(inner[0]), *inner[1:])]
@@ -85,8 +85,8 @@ def _lenient(kind: Any) -> Any:
 
 
 def _names(part: msgspec.Raw, kind: Type, path: str) -> Iterator[Unknown]:
-    """Level by level, each value still as it was written; no further than somebody asks."""
-    begin = bytes(memoryview(part)[:1])  # msgspec cuts off the white space before a value
+    """Yield unknown fields lazily; each value is left as JSON until it is searched."""
+    begin = bytes(memoryview(part)[:1])  # msgspec removes the white space before a value
     for each in kind.types if isinstance(kind, UnionType) else (kind,):
         if isinstance(each, StructType) and begin == b"{":
             yield from _names_of_object(part, each.fields, path)
@@ -105,7 +105,7 @@ def _names_of_object(part: msgspec.Raw, fields: tuple[Field, ...], path: str) ->
 
 
 def _has_structs(kind: Any) -> bool:
-    """Whether there is anything to be looked for within."""
+    """Return whether a value of the type can contain an object with known fields."""
     match kind:
         case StructType():
             return True

@@ -33,7 +33,7 @@ class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None  # taken and ignored: nothing is padded here
 
 
-class CommonRequest(Struct, kw_only=True):
+class CommonRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """How tokens are chosen, when they end, what is told of them, and how the request runs."""
 
     model: Annotated[str, Meta(max_length=512)] | None = None  # default: the model served

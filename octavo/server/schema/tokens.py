@@ -10,7 +10,7 @@ from octavo.server.schema.chat import MAX_MESSAGES, MAX_TEMPLATE_CHARACTERS, Mes
 from octavo.server.schema.completion import PromptTokens
 
 
-class TokenizeRequest(Struct, kw_only=True):
+class TokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """A text under `prompt`, or a conversation under `messages`."""
 
     model: Annotated[str, Meta(max_length=512)] | None = None
@@ -33,7 +33,7 @@ class TokenizeResponse(Struct, kw_only=True):
     token_strs: list[str] | None = None
 
 
-class DetokenizeRequest(Struct, kw_only=True):
+class DetokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Token ids to be written out."""
 
     tokens: PromptTokens

@@ -111,7 +111,7 @@ def check_unsupported(given: Mapping[str, Any]) -> None:
             raise not_yet(name, rule.refusal)
 
 
-def read_over(given: Mapping[str, Any]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+def ignored_inside(given: Mapping[str, Any]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """What asks for something inside of what asks for nothing: field, name, and who is known."""
     text_format = given.get("response_format")
     if isinstance(text_format, dict):

@@ -1,4 +1,8 @@
-"""Messages as clients send them, checked and brought to what chat templates expect."""
+"""The normaliser of chat messages: it checks what clients send and copies it for a template.
+
+The server and `LLM.chat` both use it. An error's `param` is the path of the part at fault, such
+as `messages[2].content[0].text`.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +16,17 @@ Message = Mapping[str, Any]
 
 # A message's reasoning has had several names. Templates read the first, gpt-oss's the second.
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
-# What text is called in a list of parts, and where it stands.
+# The types of text parts, and the field that holds the text of each.
 TEXT_FIELDS = {
     "text": "text",
     "input_text": "text",
     "output_text": "text",
     "refusal": "refusal",
 }
-DEEPEST_NESTING = 100
-# What every template is given, and no conversation may give by another way.
-OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+# Fields of parts that are not text.
+MEDIA_FIELDS = ("image_url", "input_audio", "audio_url", "video_url", "file")
+MAX_DEPTH = 100
+UNSUPPORTED = "unsupported_parameter"  # the code of errors about what this engine cannot read
 
 
 class ChatTemplateError(RequestError):
@@ -29,7 +34,7 @@ class ChatTemplateError(RequestError):
 
 
 def conversations(messages: Any) -> Sequence[Any]:
-    """One conversation, or many of them, as a list of conversations."""
+    """Return a list of conversations, given one conversation or a list of them."""
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
         raise ChatTemplateError(
             "messages must be a conversation, which is a list of messages, or a list of "
@@ -39,27 +44,40 @@ def conversations(messages: Any) -> Sequence[Any]:
     return [messages] if is_one else messages
 
 
-def read_messages(messages: Sequence[Message], *, takes_parts: bool) -> list[dict[str, Any]]:
-    """A conversation's copy for a template; `takes_parts`: content may be a list there, too."""
+def read_messages(
+    messages: Sequence[Message], *, takes_parts: bool, knows_developer: bool = True
+) -> list[dict[str, Any]]:
+    """Check a conversation and return a copy of it in the form that templates read.
+
+    With `takes_parts`, content may remain a list of parts; otherwise it becomes one string. The
+    role "developer" becomes "system" unless the template knows it.
+    """
     if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence):
         raise ChatTemplateError(
-            f"a conversation is a list of messages, not {type(messages).__name__}"
+            f"a conversation is a list of messages, not {type(messages).__name__}", param="messages"
         )
     if not messages:
-        raise ChatTemplateError("the conversation is empty: give at least one message")
-    return [
+        raise ChatTemplateError(
+            "the conversation is empty: give at least one message", param="messages"
+        )
+    chat = [
         _message(message, f"messages[{index}]", takes_parts)
         for index, message in enumerate(messages)
     ]
+    if not knows_developer:
+        for message in chat:
+            if message["role"] == "developer":
+                message["role"] = "system"
+    return chat
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """A copy of JSON data; anything else could have methods that the sandbox does not know."""
-    if depth > DEEPEST_NESTING:
-        raise ChatTemplateError(f"the conversation is nested deeper than {DEEPEST_NESTING} levels")
+    """Copy JSON data; objects of other types could have methods that the sandbox does not know."""
+    if depth > MAX_DEPTH:
+        raise ChatTemplateError(f"the conversation is nested deeper than {MAX_DEPTH} levels")
     if value is None or isinstance(value, bool):
         return value
-    # Not as a subclass, such as an enumeration, which could have methods of its own.
+    # Subclasses, such as enumerations, could have methods of their own: return the plain value.
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
@@ -73,75 +91,95 @@ def plain(value: Any, depth: int = 0) -> Any:
     raise ChatTemplateError(f"a conversation is JSON data; it cannot hold {type(value).__name__}")
 
 
+def _wrong(where: str, what: str, code: str | None = None) -> ChatTemplateError:
+    return ChatTemplateError(f"{where} {what}", param=where, code=code)
+
+
 def _message(message: Message, where: str, takes_parts: bool) -> dict[str, Any]:
     if not isinstance(message, Mapping):
-        raise ChatTemplateError(f"{where} must be an object, not {type(message).__name__}")
-    # Clients send null for what is not there; templates would write "None".
+        raise _wrong(where, f"must be an object, not {type(message).__name__}")
+    # Clients send null for absent fields; templates would write "None".
     copy: dict[str, Any] = plain({k: v for k, v in message.items() if v is not None})
     role = copy.get("role")
     if role is None:
-        raise ChatTemplateError(f"{where} has no 'role': say whose it is, such as 'user'")
+        raise _wrong(f"{where}.role", "is missing: give the author's role, such as 'user'")
     if not isinstance(role, str) or not role:
-        raise ChatTemplateError(f"{where}.role must be a string that is not empty")
-    if copy.get("tool_calls") == []:  # some clients' way of saying that there are none
+        raise _wrong(f"{where}.role", "must be a string that is not empty")
+    if copy.get("tool_calls") == []:  # some clients send it when there are none
         del copy["tool_calls"]
     if "tool_calls" in copy:
         _read_arguments(copy["tool_calls"], f"{where}.tool_calls")
-    given = [copy[name] for name in REASONING_FIELDS if copy.get(name) is not None]
-    if given:
-        copy = {"thinking": given[0], **copy, "reasoning_content": given[0]}
-    if "content" in copy:
-        copy["content"] = _content(copy["content"], f"{where}.content", takes_parts)
-    elif not given and "tool_calls" not in copy:
-        raise ChatTemplateError(f"{where} has no 'content': give its text, which may be empty")
+    reasoning = [copy[name] for name in REASONING_FIELDS if copy.get(name) is not None]
+    if reasoning:
+        copy = {"thinking": reasoning[0], **copy, "reasoning_content": reasoning[0]}
+    _set_content(copy, f"{where}.content", takes_parts)
     return copy
 
 
+def _set_content(message: dict[str, Any], where: str, takes_parts: bool) -> None:
+    """Normalise the content; assistants may have none, other roles must have some."""
+    content = message.get("content")
+    if not content and isinstance(message.get("refusal"), str):
+        message["content"] = message["refusal"]
+    elif content is None and not any(name in message for name in ("tool_calls", "thinking")):
+        if message["role"] != "assistant":
+            raise _wrong(where, "is missing: it is the message's text, which may be empty")
+        message["content"] = ""
+    elif content == [] and message["role"] != "assistant":
+        raise _wrong(where, "is an empty list: give at least one text part, or an empty string")
+    elif content is not None:
+        message["content"] = _content(content, where, takes_parts)
+
+
 def _content(content: Any, where: str, takes_parts: bool) -> Any:
-    """The text, or its parts for a template that reads them."""
+    """Return the text, or the list of parts for a template that reads parts."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise ChatTemplateError(
-            f"{where} must be a string or a list of text parts, not {type(content).__name__}"
+        raise _wrong(
+            where, f"must be a string or a list of text parts, not {type(content).__name__}"
         )
     parts = [_part(part, f"{where}[{index}]") for index, part in enumerate(content)]
     return parts if takes_parts else "\n".join(part["text"] for part in parts)
 
 
 def _part(part: Any, where: str) -> dict[str, Any]:
-    """A part as templates know it; what is not text cannot be read by any model here."""
+    """Return a text part in the form that templates read; raise for parts of other types."""
     if isinstance(part, str):
         return {"type": "text", "text": part}
     if not isinstance(part, dict):
-        raise ChatTemplateError(f"{where} must be an object, not {type(part).__name__}")
-    kind = part.get("type", "text" if "text" in part else None)
+        raise _wrong(where, f"must be an object, not {type(part).__name__}")
+    given = {name: value for name, value in part.items() if value is not None}
+    kind = given.get("type", "text" if "text" in given else None)
     if not isinstance(kind, str):
-        raise ChatTemplateError(f"{where} needs a 'type'; 'text' is the one that can be read")
+        raise _wrong(f"{where}.type", "must be a string; this model reads parts of type 'text'")
     if kind not in TEXT_FIELDS:
-        raise ChatTemplateError(
-            f"{where} is of type {kind[:50]!r}, which this model cannot read: send text parts alone"
-        )
-    text = part.get(TEXT_FIELDS[kind])
+        what = f"{kind[:64]!r} is not supported: this model reads text parts only"
+        raise _wrong(f"{where}.type", what, UNSUPPORTED)
+    for name in MEDIA_FIELDS:
+        if given.get(name):
+            what = "is not supported: this model reads text; leave it out"
+            raise _wrong(f"{where}.{name}", what, UNSUPPORTED)
+    text = given.get(TEXT_FIELDS[kind])
     if not isinstance(text, str):
-        raise ChatTemplateError(f"{where} has no {TEXT_FIELDS[kind]!r} that is a string")
-    return {**part, "type": "text", "text": text}
+        raise _wrong(f"{where}.{TEXT_FIELDS[kind]}", "is missing or is not a string")
+    return {**given, "type": "text", "text": text}
 
 
 def _read_arguments(calls: Any, where: str) -> None:
-    """Arguments come as JSON in a string; templates write out the object that it holds."""
+    """Replace arguments that are JSON in a string by their object, which templates write out."""
     if not isinstance(calls, list):
-        raise ChatTemplateError(f"{where} must be a list, not {type(calls).__name__}")
+        raise _wrong(where, f"must be a list, not {type(calls).__name__}")
     for index, call in enumerate(calls):
         if not isinstance(call, dict):
-            raise ChatTemplateError(f"{where}[{index}] must be an object")
-        function = call.get("function", call)  # some leave the wrapping out
+            raise _wrong(f"{where}[{index}]", "must be an object")
+        function = call.get("function", call)  # some clients leave the wrapper out
         if not isinstance(function, dict):
-            raise ChatTemplateError(f"{where}[{index}].function must be an object")
-        said = function.get("arguments")
-        if isinstance(said, str):
+            raise _wrong(f"{where}[{index}].function", "must be an object")
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
             place = f"{where}[{index}].{'function.' if 'function' in call else ''}arguments"
-            function["arguments"] = _arguments(said, place)
+            function["arguments"] = _arguments(arguments, place)
 
 
 def _arguments(text: str, where: str) -> dict[str, Any]:
@@ -150,9 +188,9 @@ def _arguments(text: str, where: str) -> dict[str, Any]:
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise ChatTemplateError(f"{where} is not valid JSON: {error}") from None
+        raise _wrong(where, f"is not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise ChatTemplateError(f"{where} must hold a JSON object, not {type(value).__name__}")
+        raise _wrong(where, f"must hold a JSON object, not {type(value).__name__}")
     return dict(plain(value))
 
 

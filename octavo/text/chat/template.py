@@ -1,4 +1,6 @@
-"""A conversation as the prompt that its model expects, written by the model's own template."""
+"""Chat templates: a conversation becomes the prompt that the model expects."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -7,28 +9,33 @@ from typing import Any
 from jinja2 import TemplateError, TemplateSyntaxError
 
 from octavo.loader.errors import quote
-from octavo.text.chat.budget import (
-    Budget,
-    ChatTemplateError,
-    TemplateLimitError,
-    TemplateLimits,
-    spending,
-)
 from octavo.text.chat.content_parts import reads_parts
-from octavo.text.chat.messages import OWN_VARIABLES, REASONING_FIELDS, Message, plain, read_messages
+from octavo.text.chat.messages import (
+    REASONING_FIELDS,
+    ChatTemplateError,
+    Message,
+    plain,
+    read_messages,
+)
 from octavo.text.chat.sandbox import TemplateSandbox
 
-# Stands at the end of a message that is to be continued until the prompt is cut there. The space
-# shows whether the template keeps the one that a message ends with.
+MAX_TEMPLATE_CHARACTERS = 1 << 18
+MAX_OUTPUT_CHARACTERS = 1 << 23
+# The variables that every template gets; a caller's own variables cannot replace them.
+OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+# Ends a message that is to be continued; the prompt is cut there. The space after it shows whether
+# the template keeps a message's trailing spaces.
 MARK = "<<the message goes on here>>"
 
 
 class ChatTemplate:
-    """One template, compiled once.
+    """One template, compiled once; it renders what the reference implementation renders.
 
-    It renders what the reference implementation renders, but under limits, and always as a pure
-    function of its arguments: `now` is where the date comes from. A template is hostile input,
-    and the limits leave it seconds of time: a server renders in a process that it can kill.
+    The result depends only on the arguments: `now` supplies the date. A template is hostile input.
+    The sandbox keeps it from everything but its variables, and the sizes of the template and of its
+    output are limited. Its time and memory are not: a loop of many turns, or a string multiplied,
+    takes what it takes. `LLM.chat` accepts that, since it renders in the caller's own process; the
+    server compiles and renders in a prompt worker, which has limits of time and memory.
     """
 
     def __init__(
@@ -36,29 +43,27 @@ class ChatTemplate:
         source: str,
         special_tokens: Mapping[str, str] | None = None,
         *,
-        limits: TemplateLimits | None = None,
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
-        self._limits = limits or TemplateLimits()
         if not isinstance(source, str):
             raise ChatTemplateError(
                 f"a chat template is a text in Jinja's language, not {type(source).__name__}"
             )
         if "{" not in source:
             raise ChatTemplateError(
-                f"the chat template {quote(source)} would say the same of every conversation; "
-                "give the template's text, not its file's name"
+                f"the chat template {quote(source)} would give the same prompt for every "
+                "conversation; give the template's text, not its file's name"
             )
-        if len(source) > self._limits.template_characters:
-            raise TemplateLimitError(
-                f"the chat template has {len(source)} characters, more than"
-                f" {self._limits.template_characters}"
+        if len(source) > MAX_TEMPLATE_CHARACTERS:
+            raise ChatTemplateError(
+                f"the chat template has {len(source)} characters, more than the limit of "
+                f"{MAX_TEMPLATE_CHARACTERS}; shorten it"
             )
         self.source = source
         self._special_tokens = dict(special_tokens or {})
         try:
             self._template = TemplateSandbox(now).from_string(source)
-            self.takes_parts = reads_parts(source)  # else a message's content must be a text
+            self.takes_parts = reads_parts(source)  # otherwise content must be a string
         except TemplateSyntaxError as error:
             raise ChatTemplateError(
                 f"the chat template is not valid in line {error.lineno}: {error.message}"
@@ -76,23 +81,27 @@ class ChatTemplate:
         continue_final_message: bool | str = False,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt for `messages`.
+        """Return the prompt for `messages`.
 
-        Content that comes as a list of text parts is handed on so to a template that reads such
-        lists, and joined by newlines for others. Tool calls' arguments are handed on as objects.
+        A template that reads content as a list of parts gets such a list; for other templates the
+        parts are joined by newlines. Tool calls' arguments are passed as objects.
         `add_generation_prompt` opens the assistant's turn. `continue_final_message` leaves the
-        last message open instead, so that the model goes on with it; as a string it names the
-        field that is to be continued. `variables` are whatever else this template knows.
+        last message open instead, so that the model continues it; a string names the field that
+        is to be continued. `variables` are whatever else this template reads.
         """
         _check_kinds(tools, variables)
-        if taken := OWN_VARIABLES & (variables or {}).keys():
-            raise ChatTemplateError(f"{min(taken)} is not a variable that can be given by name")
+        if reserved := OWN_VARIABLES & (variables or {}).keys():
+            name = f"chat_template_kwargs.{min(reserved)}"
+            raise ChatTemplateError(f"{name} has a parameter of its own: use that", param=name)
         if continue_final_message and add_generation_prompt:
             raise ChatTemplateError(
-                "add_generation_prompt opens a new message and continue_final_message continues the"
-                " last one: use one of them"
+                "add_generation_prompt=true opens a new message and continue_final_message=true "
+                "continues the last one: use one of them",
+                param="continue_final_message",
             )
-        chat = read_messages(messages, takes_parts=self.takes_parts)
+        chat = read_messages(
+            messages, takes_parts=self.takes_parts, knows_developer="developer" in self.source
+        )
         known: dict[str, Any] = {
             **self._special_tokens,
             **plain(variables or {}),
@@ -108,15 +117,14 @@ class ChatTemplate:
         return _cut_at_mark(self._run(known), text)
 
     def _run(self, variables: Mapping[str, Any]) -> str:
-        """Render, and put every way in which this can fail into words."""
+        """Render, and turn every failure into a ChatTemplateError."""
         try:
-            with spending(Budget(self._limits)):
-                return self._collect(variables)
+            return self._collect(variables)
         except ChatTemplateError:
             raise
         except RecursionError as error:
-            raise TemplateLimitError("the chat template is nested too deeply") from error
-        except Exception as error:  # a template can make anything fail
+            raise ChatTemplateError("the chat template is nested too deeply") from error
+        except Exception as error:  # a template can raise anything
             what = str(error) or type(error).__name__
             raise ChatTemplateError(
                 f"the chat template cannot render this conversation: {what}"
@@ -126,16 +134,17 @@ class ChatTemplate:
         parts, num_characters = [], 0
         for part in self._template.generate(variables):
             num_characters += len(part)
-            if num_characters > self._limits.output_characters:
-                raise TemplateLimitError(
-                    f"the chat template wrote more than {self._limits.output_characters} characters"
+            if num_characters > MAX_OUTPUT_CHARACTERS:
+                raise ChatTemplateError(
+                    f"the chat template wrote more than {MAX_OUTPUT_CHARACTERS} characters, "
+                    "which is the limit of a prompt"
                 )
             parts.append(part)
         return "".join(parts)
 
 
 def _check_kinds(tools: object, variables: object) -> None:
-    """Whatever else these are, a template could do no good with it."""
+    """Raise for tools and variables of types that no template can use."""
     if variables is not None and not isinstance(variables, Mapping):
         raise ChatTemplateError(
             f"the template's variables must be by name, not {type(variables).__name__}"
@@ -145,7 +154,7 @@ def _check_kinds(tools: object, variables: object) -> None:
 
 
 def choose_template(templates: Mapping[str, str], *, with_tools: bool) -> str:
-    """The source to use of a model's templates: the one for tools, where there are tools."""
+    """Return the source of the model's template: the one for tools if there are tools."""
     for name in ("tool_use", "default") if with_tools else ("default",):
         if name in templates:
             return templates[name]
@@ -179,7 +188,7 @@ def _mark_end(message: dict[str, Any], field: str, source: str) -> str:
 
 
 def _cut_at_mark(rendered: str, text: str) -> str:
-    """The prompt up to where the last message ends."""
+    """Return the prompt up to the end of the last message."""
     position = rendered.rfind(MARK)
     if position < 0 or text.strip() not in rendered:
         raise ChatTemplateError(

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from octavo.backends.native import _native
-from octavo.backends.native.backend import NativeBackend, NativeOptions
+from octavo.backends.native.backend import HEAD_SIZES, NativeBackend, NativeOptions
 from octavo.layers import Linear, PagedAttention, Rope, Routing
 from octavo.loader import resolve
 from octavo.loader.dequantize import is_readable
@@ -292,7 +292,7 @@ class Symbols:
     """A recorder, some values, and what layers are made of."""
 
     def __init__(self) -> None:
-        self.recorder = Recorder()
+        self.recorder = Recorder(HEAD_SIZES)
         self.backend = NativeBackend(NativeOptions(weights="float32", num_threads=1))
         self.x = self.value(32)
 

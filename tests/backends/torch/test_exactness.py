@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from octavo.backends.torch.ops import TILE_ROWS, TorchOps
+from octavo.backends.torch import ops
+from octavo.backends.torch.ops import LEAST_TILED_OUTPUTS, TILE_ROWS, TorchOps
+from octavo.env import child_environment
 from octavo.layers import RMSNorm, Rope, Routing
 from octavo.layers.moe import ExpertMatrices
 from octavo.layers.rope import plain
@@ -47,12 +51,58 @@ def assert_rows_stand_alone(operation: Operation, x: Tensor) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("inputs", WIDTHS)
-@pytest.mark.parametrize("outputs", [1, 2, 7, 64, 97])
+@pytest.mark.parametrize("outputs", [*range(1, LEAST_TILED_OUTPUTS + 2), 31, 64, 97])
 def test_linear(inputs: int, outputs: int, dtype: torch.dtype) -> None:
     weight = some(outputs, inputs, seed=1, dtype=dtype)
     bias = some(outputs, seed=2, dtype=dtype)
     x = some(ROWS, inputs, dtype=dtype)
     assert_rows_stand_alone(lambda rows: OPS.linear(rows, weight, bias), x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("outputs", [1, 2, LEAST_TILED_OUTPUTS, 64])
+def test_linear_where_a_library_sums_rows_by_their_place(
+    outputs: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows stay exact with a library that sums the last rows of a tile in another way."""
+    matrix_product = torch.mm
+
+    def product(x: Tensor, weight: Tensor, *, out: Tensor) -> None:
+        matrix_product(x, weight, out=out)
+        out[6:] = (x[6:].double() @ weight.double()).to(out.dtype)
+
+    weight, x = some(outputs, 64, seed=1, dtype=dtype), some(ROWS, 64, dtype=dtype)
+    ops._place_matters.cache_clear()
+    monkeypatch.setattr(torch, "mm", product)
+    try:
+        assert_rows_stand_alone(lambda rows: OPS.linear(rows, weight, None), x)
+        assert ops._place_matters(outputs, 64, dtype)
+    finally:
+        ops._place_matters.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("inputs", [1, 6, 33, 100])
+def test_ordered_products_are_right(
+    inputs: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sum in a fixed order is as close to the true product as the type allows."""
+    monkeypatch.setattr(ops, "_ORDERED_TERMS", 2 * inputs)  # several parts of the weight
+    weight, x = some(7, inputs, seed=1, dtype=dtype), some(ROWS, inputs, dtype=dtype)
+    expected = (x.double() @ weight.double().t()).to(dtype)
+    assert torch.allclose(ops._ordered_product(x, weight), expected, rtol=2**-7, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernels", ["COMPATIBLE", "AVX2"])
+def test_linear_with_other_kernels(kernels: str) -> None:
+    """The tests of `linear` pass with kernels of MKL that sum rows by their place."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    command += ["-k", "linear", "-m", "not slow"]
+    done = subprocess.run(
+        command, env=child_environment({"MKL_CBWR": kernels}), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout
 
 
 def test_linear_of_a_part_of_wider_rows() -> None:

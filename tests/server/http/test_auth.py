@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from octavo.server.http.auth import PUBLIC, Guard
+from octavo.server.http.auth import PUBLIC, AccessControl
 from octavo.server.http.errors import ApiError
-from octavo.server.settings import ServerConfig, ServerConfigError, read_keys
+from octavo.server.settings import ServerSettings, ServerSettingsError, read_keys
 from tests.server.make import all_routes, serving
 
 KEYS = ("first-secret", "second-secret")
@@ -125,35 +125,35 @@ def test_a_preflight_is_answered_for_listed_origins_alone(directory: Path) -> No
 
 
 def test_the_network_is_not_served_without_a_key() -> None:
-    with pytest.raises(ServerConfigError, match="--insecure-no-auth"):
-        ServerConfig(host="0.0.0.0")
-    with pytest.raises(ServerConfigError, match="--insecure-no-auth"):
-        ServerConfig(host="::")
-    ServerConfig(host="0.0.0.0", insecure_no_auth=True)
-    ServerConfig(host="0.0.0.0", api_keys=KEYS)
-    ServerConfig(host="::1")
+    with pytest.raises(ServerSettingsError, match="--insecure-no-auth"):
+        ServerSettings(host="0.0.0.0")
+    with pytest.raises(ServerSettingsError, match="--insecure-no-auth"):
+        ServerSettings(host="::")
+    ServerSettings(host="0.0.0.0", insecure_no_auth=True)
+    ServerSettings(host="0.0.0.0", api_keys=KEYS)
+    ServerSettings(host="::1")
 
 
 def test_keys_come_from_a_file_and_the_environment(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("# ours\nfirst-secret\n\n  second-secret \nfirst-secret\n")
     assert read_keys(file, "third-secret,") == (*KEYS, "third-secret")
-    with pytest.raises(ServerConfigError, match="cannot be read"):
+    with pytest.raises(ServerSettingsError, match="cannot be read"):
         read_keys(tmp_path / "none", "")
     file.write_text("# nothing\n")
-    with pytest.raises(ServerConfigError, match="holds no key"):
+    with pytest.raises(ServerSettingsError, match="holds no key"):
         read_keys(file, "")
-    with pytest.raises(ServerConfigError, match="fewer than 8"):
-        ServerConfig(api_keys=("short",))
+    with pytest.raises(ServerSettingsError, match="fewer than 8"):
+        ServerSettings(api_keys=("short",))
 
 
 def test_who_asks_is_told_by_the_key_and_tells_nothing_of_it() -> None:
-    guard = Guard(ServerConfig(api_keys=KEYS))
-    names = {guard.check_key("/x", {"authorization": f"Bearer {key}"}) for key in KEYS}
+    access = AccessControl(ServerSettings(api_keys=KEYS))
+    names = {access.check_key("/x", {"authorization": f"Bearer {key}"}) for key in KEYS}
     assert len(names) == 2
     assert not any("secret" in name for name in names)
     with pytest.raises(ApiError):
-        guard.check_key("/x", {"authorization": "Bearer first-secre\udcff"})
+        access.check_key("/x", {"authorization": "Bearer first-secre\udcff"})
 
 
 def test_every_key_is_compared_whatever_the_first_one_says(monkeypatch: Any) -> None:
@@ -165,7 +165,7 @@ def test_every_key_is_compared_whatever_the_first_one_says(monkeypatch: Any) -> 
         return one == other
 
     monkeypatch.setattr("octavo.server.http.auth.hmac.compare_digest", compare)
-    Guard(ServerConfig(api_keys=KEYS)).check_key("/x", {"x-api-key": KEYS[0]})
+    AccessControl(ServerSettings(api_keys=KEYS)).check_key("/x", {"x-api-key": KEYS[0]})
     assert len(compared) == 2
 
 

@@ -22,7 +22,7 @@ import httpx
 import pytest
 
 from octavo.server.http.connection import _Bounded
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.make import LIMIT, events, listening
 
@@ -148,7 +148,7 @@ def test_a_trickle_is_not_an_arrival(directory: Path) -> None:
 
 
 def test_the_bounds_are_those_that_are_documented() -> None:
-    config = ServerConfig()
+    config = ServerSettings()
     assert (config.max_header_bytes, config.max_headers) == (32 << 10, 64)
     assert config.max_body_bytes == 8 << 20
     assert (config.max_connections, config.max_connections_per_client) == (4096, 512)
@@ -196,7 +196,7 @@ def test_a_client_that_leaves_frees_its_blocks(directory: Path, stream: bool) ->
         connection = socket.create_connection(("127.0.0.1", life.port))
         connection.sendall(HEAD % len(body) + body)
         wait_until(lambda: gate.num_steps == 1)
-        assert life.server.admission.num_inside == 1
+        assert life.server.admission.num_admitted == 1
         connection.close()
         wait_until(lambda: life.server.admission.num_open == 0)
         gate.is_open.set()
@@ -302,16 +302,14 @@ def test_what_runs_may_finish_while_draining(directory: Path) -> None:
 PROGRAM = """
 import sys
 from pathlib import Path
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 from octavo.server.http.connection import _Bounded
 from octavo.server.lifecycle import run
 from tests.server.engine import FakeEngine
 
-async def start():
-    return FakeEngine(Path(sys.argv[1]))
-
 admin = Path(sys.argv[2])
-code = run(ServerConfig(port=0, admin_socket=admin, drain_seconds=60), start)
+engine = FakeEngine(Path(sys.argv[1]))
+code = run(ServerSettings(port=0, admin_socket=admin, drain_seconds=60), engine)
 print("code", code, flush=True)
 import os
 os._exit(code)

@@ -12,14 +12,14 @@ import pytest
 from octavo.server.http.errors import ClientGoneError
 from octavo.server.http.exchange import Exchange
 from octavo.server.server import Server
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 from tests.server.engine import FakeEngine
 
 
 @pytest.fixture
 def server(directory: Path) -> Iterator[Server]:
     engine = FakeEngine(directory)
-    yield Server(engine, ServerConfig(stall_seconds=0.01))
+    yield Server(engine, ServerSettings(stall_seconds=0.01))
     engine.close()
 
 

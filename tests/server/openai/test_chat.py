@@ -28,7 +28,7 @@ def run(directory: Path, content: Any = "Hello", **fields: Any) -> Any:
 
 
 def prompt_of(directory: Path, **fields: Any) -> str:
-    """The text that the model was given."""
+    """Return the prompt's text as the model received it."""
 
     async def main() -> str:
         options = fields.pop("options", {})
@@ -60,7 +60,7 @@ def test_without_a_number_the_answer_may_fill_the_context(directory: Path) -> No
 
 
 def test_the_model_may_recommend_a_length(directory: Path) -> None:
-    """Who asks for more gets more; `max_output_tokens` is the operator's word for a limit."""
+    """A request may ask for more than the model recommends; only `max_output_tokens` limits it."""
 
     async def main() -> None:
         engine = FakeEngine(directory, max_new_tokens=7)
@@ -142,7 +142,7 @@ def test_content_parts_are_put_together(directory: Path) -> None:
     assert error["param"] == "messages[0].content[0].image_url"
 
 
-def test_what_nobody_knows_in_a_message_is_told(directory: Path) -> None:
+def test_unknown_fields_of_messages_are_reported(directory: Path) -> None:
     async def main() -> None:
         part = {"type": "text", "text": "b", "txt": [[1]]}
         messages = [
@@ -152,8 +152,8 @@ def test_what_nobody_knows_in_a_message_is_told(directory: Path) -> None:
         body: dict[str, Any] = {"messages": messages, "max_tokens": 1, "return_token_ids": True}
         async with serving(directory) as client:
             response = await client.post("/v1/chat/completions", json=body)
-            told = response.headers["x-octavo-unknown-fields"].split(",")
-            assert told == ["messages[1].content[0].txt", "messages[1].contnt"]
+            reported = response.headers["x-octavo-unknown-fields"].split(",")
+            assert reported == ["messages[1].content[0].txt", "messages[1].contnt"]
             assert client.server.metrics.unknown_fields.value() == 3
             ids = response.json()["prompt_token_ids"]
             prompt = (await client.post("/detokenize", json={"tokens": ids})).json()["prompt"]
@@ -180,8 +180,8 @@ def decoded(messages: list[dict[str, Any]]) -> tuple[ChatRequest, list[str]]:
     return request, [each.path for each in unknown]
 
 
-def test_what_nobody_knows_costs_no_more_than_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a large conversation nothing is looked through; of a small one, no more than is named."""
+def test_the_search_for_unknown_fields_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unknown fields are searched for only as far as they are named, in no large conversation."""
     looked_at: list[msgspec.Raw] = []
     names = nested._names
 
@@ -193,18 +193,18 @@ def test_what_nobody_knows_costs_no_more_than_is_told(monkeypatch: pytest.Monkey
     parts = [{"type": "text", "text": "a"}] * 4000
     messages: list[dict[str, Any]] = [{"role": "user", "content": parts} for _ in range(75)]
     messages[1] = {"role": "user", "content": [*parts, {"type": "text", "text": "b", "x`y": 1}]}
-    request, told = decoded(messages)
-    assert told == ["messages[1].content[4000].x`y"]
+    request, unknown = decoded(messages)
+    assert unknown == ["messages[1].content[4000].x`y"]
     assert not looked_at
     assert [len(each.content or "") for each in request.messages] == [4000, 4001, *[4000] * 73]
     assert all(isinstance(each, Message) for each in request.messages)
     _, told = decoded([{"role": "user", "content": "a", "x": 1}] * 1000)
-    assert told == [f"messages[{index}].x" for index in range(nested.MOST_TOLD)]
-    assert len(looked_at) < 5 * nested.MOST_TOLD
+    assert told == [f"messages[{index}].x" for index in range(nested.MAX_REPORTED)]
+    assert len(looked_at) < 5 * nested.MAX_REPORTED
 
 
 def test_messages_may_be_as_answers_are(directory: Path) -> None:
-    """Clients send back what they were sent: fields that are empty, or of no effect."""
+    """Clients send back the fields that they received, empty or without effect."""
     empty: dict[str, Any] = {
         "refusal": None,
         "annotations": [],
@@ -234,7 +234,7 @@ def test_messages_may_be_as_answers_are(directory: Path) -> None:
         ("partial", True, "continue_final_message=true"),
     ],
 )
-def test_what_a_message_asks_for_in_earnest_is_refused(
+def test_unsupported_fields_of_a_message_are_refused(
     directory: Path, field: str, value: Any, advice: str
 ) -> None:
     messages = [{"role": "assistant", "content": "A", field: value}]
@@ -299,7 +299,7 @@ def test_echo_prepends_the_assistants_own_words(directory: Path) -> None:
         ({"messages": [{"role": "user", "content": "x" * 2000}]}, "messages"),
     ],
 )
-def test_what_is_wrong_is_named(directory: Path, fields: Any, param: str) -> None:
+def test_the_wrong_field_is_named(directory: Path, fields: Any, param: str) -> None:
     error = run(directory, **fields)["error"]
     assert error["param"] == param, error
 
@@ -337,7 +337,7 @@ def test_tokenize_writes_conversations_too(directory: Path) -> None:
     asyncio.run(main())
 
 
-def test_the_longest_that_a_sequence_can_be_is_told(directory: Path) -> None:
+def test_the_longest_possible_sequence_is_reported(directory: Path) -> None:
     """A small KV cache may hold less than the model's context."""
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Chunks of a stream from a template: to the byte what the struct would be."""
+"""Chunks written from a template are identical to the encoded struct."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_a_text_is_continued(directory: Path) -> None:
     }
 
 
-def test_max_tokens_is_16_where_nothing_is_said(directory: Path) -> None:
+def test_max_tokens_is_16_by_default(directory: Path) -> None:
     for fields in ({}, {"max_tokens": None}):
         assert run(directory, **fields)["usage"]["completion_tokens"] == 16
 
@@ -196,7 +196,7 @@ def test_stop_strings_and_stop_tokens(directory: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_prefix_that_is_known_is_told(directory: Path) -> None:
+def test_cached_prompt_tokens_are_reported(directory: Path) -> None:
     async def main() -> None:
         async with serving(directory) as client:
             fields = {"prompt": list(range(2, 40)), "max_tokens": 1}
@@ -240,7 +240,7 @@ def test_max_tokens_is_clipped_to_the_context(directory: Path) -> None:
 
 def test_min_tokens_goes_beyond_no_limit(directory: Path) -> None:
     more = run(directory, min_tokens=20, ignore_eos=True)
-    assert more["usage"]["completion_tokens"] == 20  # nobody had said 16
+    assert more["usage"]["completion_tokens"] == 20  # 16 is only the default
 
     async def main() -> None:
         async with serving(directory, max_output_tokens=5) as client:
@@ -262,7 +262,7 @@ def test_min_tokens_goes_beyond_no_limit(directory: Path) -> None:
         ({"n": 2, "temperature": 0}, "n", "the same text"),
         ({"max_tokens": -1}, "max_tokens", ">= 0"),
         ({"max_tokens": 0}, "max_tokens", "needs echo"),
-        ({"min_tokens": 9, "max_tokens": 5000, "logprobs": 21}, "logprobs", "at most 20"),
+        ({"min_tokens": 9, "max_tokens": 5000, "logprobs": 21}, "logprobs", "max_logprobs=20"),
         ({"min_tokens": 9, "max_tokens": 4}, "min_tokens", "more than max_tokens=4"),
         ({"min_tokens": 255, "max_tokens": 300}, "min_tokens", "that the context leaves"),
         ({"seed": 2**63}, "seed", "9223372036854775807"),
@@ -294,13 +294,13 @@ def test_min_tokens_goes_beyond_no_limit(directory: Path) -> None:
         ({"deadline_ms": 0}, "deadline_ms", ">= 1"),
         ({"priority": 2_000_000}, "priority", "<= 1000000"),
         ({"cache_salt": ""}, "cache_salt", ">= 1"),
-        ({"prompt": [5] * 256}, "prompt", "context is 256"),
+        ({"prompt": [5] * 256}, "prompt", "max_model_len=256"),
         ({"prompt": [[1], [5] * 256]}, "prompt[1]", "prompt[1] has 256 tokens"),
-        ({"prompt": [[1], [2], [1, 300]]}, "prompt[2]", "prompt[2] holds the token id 300"),
+        ({"prompt": [[1], [2], [1, 300]]}, "prompt[2]", "prompt[2]: prompt_token_ids[1] is 300"),
         ({"prompt": ["x", ""]}, "prompt[1]", "prompt[1] has no tokens"),
     ],
 )
-def test_what_is_wrong_is_named(directory: Path, fields: Any, param: str, words: str) -> None:
+def test_the_wrong_field_is_named(directory: Path, fields: Any, param: str, words: str) -> None:
     error = error_of(directory, **fields)
     assert error["param"] == param, error
     assert words in error["message"]
@@ -311,7 +311,7 @@ def test_what_is_wrong_is_named(directory: Path, fields: Any, param: str, words:
 
 @pytest.mark.parametrize("route", [each for each in ROUTES if each.request is not None])
 def test_every_field_that_is_wrong_is_named_once(directory: Path, route: Route) -> None:
-    """In words of JSON, whatever the field; what takes anything is left alone."""
+    """The message uses the terms of JSON for every field; fields of any type are skipped."""
 
     messages = [{"role": "user", "content": "x"}]
     least: dict[str, dict[str, Any]] = {
@@ -353,7 +353,7 @@ def test_every_field_that_is_wrong_is_named_once(directory: Path, route: Route) 
     asyncio.run(main())
 
 
-def test_whole_numbers_may_be_written_with_a_point(directory: Path) -> None:
+def test_integers_may_be_written_as_floats(directory: Path) -> None:
     assert run(directory, max_tokens=2.0, n=1.0)["usage"]["completion_tokens"] == 2
 
 
@@ -404,7 +404,7 @@ def test_an_unknown_model_is_404(directory: Path) -> None:
         ("/v1/nothing", None),
     ],
 )
-def test_a_path_that_is_nearly_one_is_told(directory: Path, path: str, meant: str | None) -> None:
+def test_a_similar_path_is_suggested(directory: Path, path: str, meant: str | None) -> None:
     async def main() -> None:
         async with serving(directory) as client:
             response = await client.post(f"http://localhost{path}", json={"prompt": "x"})
@@ -417,7 +417,7 @@ def test_a_path_that_is_nearly_one_is_told(directory: Path, path: str, meant: st
 
 
 def test_a_seed_of_minus_one_is_none(directory: Path) -> None:
-    """Two are drawn, and differ; a seed gives the same text twice."""
+    """Two unseeded texts differ; a seed gives the same text twice."""
 
     async def main() -> None:
         async with serving(directory) as client:
@@ -429,7 +429,7 @@ def test_a_seed_of_minus_one_is_none(directory: Path) -> None:
     asyncio.run(main())
 
 
-def test_unknown_fields_are_told_or_refused(directory: Path) -> None:
+def test_unknown_fields_are_reported_or_refused(directory: Path) -> None:
     async def main() -> None:
         body = {"prompt": "x", "max_tokens": 1, "temprature": 1, "zzz\r\nx: y": 2}
         async with serving(directory) as client:
@@ -445,7 +445,7 @@ def test_unknown_fields_are_told_or_refused(directory: Path) -> None:
     asyncio.run(main())
 
 
-def test_unknown_fields_inside_of_others_are_told_by_their_path(directory: Path) -> None:
+def test_unknown_nested_fields_are_reported_by_path(directory: Path) -> None:
     async def main() -> None:
         body = {
             "prompt": "x",
@@ -457,8 +457,11 @@ def test_unknown_fields_inside_of_others_are_told_by_their_path(directory: Path)
         async with serving(directory) as client:
             response = await client.post("/v1/completions", json=body)
             assert events(response.text)[-1]["usage"]["completion_tokens"] == 1
-            told = response.headers["x-octavo-unknown-fields"].split(",")
-            assert set(told) == {"stream_options.includ_obfuscation", "response_format.strictly"}
+            reported = response.headers["x-octavo-unknown-fields"].split(",")
+            assert set(reported) == {
+                "stream_options.includ_obfuscation",
+                "response_format.strictly",
+            }
             assert client.server.metrics.unknown_fields.value() == 3
         async with serving(directory, strict=True) as client:
             del body["response_format"]

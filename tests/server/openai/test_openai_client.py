@@ -1,4 +1,4 @@
-"""OpenAI's own client against a real socket: it validates every answer strictly.
+"""OpenAI's own client on a real socket: it validates every answer strictly.
 
 The newest is the one installed; a 1.x lives in a directory of its own: `make build/openai-1`.
 """
@@ -32,7 +32,7 @@ def client_of(port: int, key: str = "none") -> Any:
 
 
 def use(client: Any) -> None:
-    """Everything of the two dialects that the client has types for."""
+    """Use every part of the two dialects for which the client has types."""
     assert [model.id for model in client.models.list()] == ["tiny"]
     assert client.models.retrieve("tiny").owned_by == "octavo"
     create = client.chat.completions.create
@@ -64,7 +64,7 @@ def use(client: Any) -> None:
 
 
 def fail(client: Any) -> None:
-    """Errors are the client's own exceptions, with their fields."""
+    """Assert that errors become the client's own exceptions, with their fields."""
     with pytest.raises(openai.NotFoundError) as missing:
         client.chat.completions.create(model="gpt-9", messages=MESSAGES)
     assert missing.value.code == "model_not_found"
@@ -90,7 +90,7 @@ def test_keys(directory: Path) -> None:
 
 
 def test_beta_stream_helpers(directory: Path) -> None:
-    """They put the chunks together again, and fail on any that does not fit."""
+    """The helpers join the chunks, and fail on any that does not match."""
     with listening(directory) as life, client_of(life.port) as client:
         wanted = {"model": "tiny", "messages": MESSAGES, "max_completion_tokens": 4}
         with client.chat.completions.stream(**wanted) as stream:
@@ -103,7 +103,7 @@ def test_beta_stream_helpers(directory: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not OLD.is_dir(), reason="make build/openai-1 installs the client's 1.x")
 def test_the_client_of_before(directory: Path) -> None:
-    """The same in a process that sees version 1 of the package."""
+    """Version 1 of the package works as well, in a process of its own."""
     root = Path(__file__).parents[2]
     program = (
         f"import sys; sys.path[:0] = [{str(OLD)!r}, {str(root)!r}]\n"

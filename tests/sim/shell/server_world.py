@@ -19,12 +19,11 @@ from octavo import AsyncLLM, SamplingParams
 from octavo.client.process import ProcessClient
 from octavo.core.request import Request
 from octavo.engine_arguments import EngineArguments
-from octavo.server.adapter import LLMEngine
 from octavo.server.admin import ADMIN_ROUTES
 from octavo.server.http.app import Application
 from octavo.server.lifecycle import Lifecycle
 from octavo.server.server import Server
-from octavo.server.settings import ServerConfig
+from octavo.server.settings import ServerSettings
 from tests.client.fake_engine import HARMLESS, POISON_TOKEN
 from tests.sim.shell.asgi import Connection
 from tests.sim.shell.engine_side import STEP_SECONDS
@@ -110,7 +109,7 @@ class ServerWorld(World):
 
     async def _live(self) -> None:
         choose = self.random.choice
-        config = ServerConfig(
+        config = ServerSettings(
             max_waiting_requests=choose([2, 5, 1000]),
             max_waiting_tokens=choose([40, 4_000_000]),
             max_running_sequences=choose([None, 1, 3]),
@@ -119,10 +118,10 @@ class ServerWorld(World):
             ping_seconds=choose([0.0, 0.05, 1.0]),
             drain_seconds=choose([0.01, 0.5, 30.0]),
         )
-        engine = await LLMEngine.over(self.engine)
-        self.server = Server(engine, config, self.loop.time)
+        self.engine.attach()
+        self.server = Server(self.engine, config, self.loop.time)
         self.application = Application(self.server)
-        self.admin = Application(self.server, ADMIN_ROUTES, guards=False)
+        self.admin = Application(self.server, ADMIN_ROUTES, checks_access=False)
         faults = asyncio.create_task(self._faults())
         callers = [asyncio.create_task(self._call(i)) for i in range(self.random.randint(2, 8))]
         end = self.random.random()
@@ -328,7 +327,7 @@ class ServerWorld(World):
         require(all(tokens == wish.whole for tokens in told.tokens), f"{name}: not all of it")
         require(set(told.reasons) == {wish.reason}, f"{name}: {told.reasons}, not {wish.reason}")
         shown = wish.whole[:-1] if wish.reason == "stop" else wish.whole
-        text = self.engine._model.tokenizer.decode(shown, skip_special_tokens=True)
+        text = self.engine.model.tokenizer.decode(shown, skip_special_tokens=True)
         require(all(each == text for each in told.text), f"{name}: {told.text}, not {text!r}")
         assert told.usage is not None
         counted = told.usage["prompt_tokens"], told.usage["completion_tokens"]
@@ -395,11 +394,12 @@ class ServerWorld(World):
             await asyncio.sleep(0.05)
 
     def _check_the_end(self) -> None:
-        door, server = self.server.admission, self.server
-        held = (door.num_open, door.num_waiting, door.waiting_tokens, door.waiting_bytes)
-        require(held == (0, 0, 0, 0), f"places at the door that nobody holds: {held}")
-        require(door.num_inside == 0, f"{door.num_inside} seats that nobody sits on")
-        require(all(not lane.num_inside for lane in door._lanes.values()), "seats of a key")
+        queue, server = self.server.admission, self.server
+        held = (queue.num_open, queue.num_waiting, queue.waiting_tokens, queue.waiting_bytes)
+        require(held == (0, 0, 0, 0), f"the admission queue counts ended requests: {held}")
+        require(queue.num_admitted == 0, f"{queue.num_admitted} sequences are still admitted")
+        leaked = [key for key, each in queue._queues.items() if each.num_admitted]
+        require(not leaked, f"keys with requests that are still admitted: {leaked}")
         require(not server.active, f"requests that nobody waits for: {list(server.active)}")
         answered = sum(server.metrics.responses._values.values())
         require(answered == self.num_calls, f"{answered} of {self.num_calls} calls were counted")

@@ -234,7 +234,7 @@ class World:
             require(not kills, f"{name} should have killed")
             require(all(tokens == whole for tokens in outcome.tokens), f"{name}: not all of it")
             require(set(outcome.reasons) == {reason}, f"{name}: {outcome.reasons}, not {reason}")
-            decode = self.engine._model.tokenizer.decode
+            decode = self.engine.model.tokenizer.decode
             shown = whole[:-1] if reason == "stop" else whole
             text = decode(shown, skip_special_tokens=True)
             require(all(each == text for each in outcome.text), f"{name}: {outcome.text}")
@@ -296,8 +296,8 @@ class World:
         require(not self.launcher.errors, f"between the two: {self.launcher.errors}")
         if not self.is_over:
             require(len(self.client._journal) == 0, "the journal has entries of nobody")
-        require(not self.engine._callers, "callers that nobody waits for")
-        require(len(self.engine._model.table) == 0, "the desk has entries of nobody")
+        require(not self.engine._sinks, "callers that nobody waits for")
+        require(len(self.engine._table) == 0, "the desk has entries of nobody")
         self.engine.close()
         require(all(engine.is_closed for engine in self.launcher.engines), "engines left behind")
         require(self.launcher.is_closed, "the socket was left open")

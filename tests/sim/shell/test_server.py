@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from octavo.api import async_llm
 from octavo.client.journal import Entry, Journal
 from octavo.server import generation
 from octavo.server.admission import Ticket
@@ -104,7 +103,7 @@ def _keeps_seats(patch: pytest.MonkeyPatch) -> None:
     leave = Ticket.leave
 
     def forget(self: Ticket) -> None:
-        if self._lane is None or not self._lane.waiting:
+        if self._queue is None or not self._queue.waiting:
             leave(self)
 
     patch.setattr(Ticket, "leave", forget)
@@ -112,8 +111,8 @@ def _keeps_seats(patch: pytest.MonkeyPatch) -> None:
 
 def _keeps_bytes(patch: pytest.MonkeyPatch) -> None:
     def stop_waiting(self: Ticket) -> None:
-        self._door.num_waiting -= 1
-        self._door.waiting_tokens -= self.num_tokens
+        self._admission.num_waiting -= 1
+        self._admission.waiting_tokens -= self.num_tokens
 
     patch.setattr(Ticket, "_stop_waiting", stop_waiting)
 
@@ -130,7 +129,7 @@ def _loses_a_token_at_restarts(patch: pytest.MonkeyPatch) -> None:
 
 
 def _shows_slow_readers_the_newest_only(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(async_llm, "_joined", lambda one, other: other)
+    patch.setattr(generation, "joined", lambda first, second: second)
 
 
 def _waits_for_readers_forever(patch: pytest.MonkeyPatch) -> None:
@@ -153,29 +152,29 @@ def _waits_for_no_reader(patch: pytest.MonkeyPatch) -> None:
 
 
 def _overtakes_what_waits(patch: pytest.MonkeyPatch) -> None:
-    """What comes is written at once, though something before it is the task's to write."""
-    take = generation.Generation._take
+    """An output is written at once, although an earlier one waits for the task."""
+    take = generation.Generation.take
 
-    def hasty(self: generation.Generation, index: int, output: Any) -> bool:
-        held, self._num_held = self._num_held, 0
-        is_taken = take(self, index, output)
-        self._num_held += held
-        return is_taken
+    def hasty(self: generation.Generation, index: int, output: Any) -> None:
+        waits = not self._writes_at_once
+        self._writes_at_once = self._stream.is_open
+        take(self, index, output)
+        self._writes_at_once &= not waits
 
-    patch.setattr(generation.Generation, "_take", hasty)
+    patch.setattr(generation.Generation, "take", hasty)
 
 
 def _writes_without_asking(patch: pytest.MonkeyPatch) -> None:
-    """What comes is written at once, though the reader must be waited for."""
-    take = generation.Generation._take
+    """An output is written at once, although the reader has not taken the last ones."""
+    take = generation.Generation.take
 
-    def hasty(self: generation.Generation, index: int, output: Any) -> bool:
-        asks, self._call.must_wait = self._call.must_wait, lambda: False
-        is_taken = take(self, index, output)
-        self._call.must_wait = asks
-        return is_taken
+    def hasty(self: generation.Generation, index: int, output: Any) -> None:
+        exchange = self._exchange
+        asks, exchange.must_wait = exchange.must_wait, lambda: False
+        take(self, index, output)
+        exchange.must_wait = asks
 
-    patch.setattr(generation.Generation, "_take", hasty)
+    patch.setattr(generation.Generation, "take", hasty)
 
 
 def _pings_forever(patch: pytest.MonkeyPatch) -> None:
@@ -190,7 +189,7 @@ def _forgets_flights(patch: pytest.MonkeyPatch) -> None:
         try:
             await run(self)
         except ApiError:
-            self._server.active[self._ids[0]] = self._flight
+            self._server.active[self._ids[0]] = self._active
             raise
 
     patch.setattr(generation.Generation, "run", careless)

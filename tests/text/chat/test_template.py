@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from octavo.text.chat.budget import ChatTemplateError, TemplateRefusedError
+from octavo.text.chat.messages import ChatTemplateError
+from octavo.text.chat.sandbox import TemplateRefusedError
 from octavo.text.chat.template import ChatTemplate, choose_template
 
 TEMPLATES = {path.stem: path.read_text("utf-8") for path in Path(__file__).parent.glob("*/*.jinja")}
@@ -213,8 +214,9 @@ def test_arguments_are_checked() -> None:
     template = ChatTemplate("{{ messages }}")
     with pytest.raises(ChatTemplateError, match="conversation is empty"):
         template.render([])
-    with pytest.raises(ChatTemplateError, match="tools is not a variable"):
+    with pytest.raises(ChatTemplateError) as refused:
         template.render([_user("x")], variables={"tools": []})
+    assert refused.value.param == "chat_template_kwargs.tools"
 
 
 def test_the_callers_messages_are_left_alone() -> None:
@@ -246,8 +248,8 @@ def test_the_template_for_tools_is_for_tools() -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("./template.jinja", "'./template.jinja' would say the same .* not its file's name"),
-        ("", "would say the same of every conversation"),
+        ("./template.jinja", "'./template.jinja' would give the same .* not its file's name"),
+        ("", "would give the same prompt for every conversation"),
         (5, "is a text in Jinja's language, not int"),
     ],
 )

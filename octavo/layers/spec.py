@@ -1,0 +1,60 @@
+"""The numbers of one model, normalised from a config.json or GGUF metadata, for every family."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from octavo.layers.moe import Routing
+from octavo.layers.rope import Rope
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertSpec:
+    """The mixture of experts in one layer."""
+
+    experts: int
+    ffn: int
+    routing: Routing
+    shared_ffn: int = 0  # size of the expert that every token passes; 0: there is none
+    bias: bool = False  # the router and the experts have biases
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """Hyper-parameters. Whatever varies between or inside families is a field here."""
+
+    vocabulary: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    eps: float
+    activation: str
+    max_len: int
+    attention_scale: float
+    ropes: tuple[Rope | None, ...]  # by layer; None: positions are not rotated
+    windows: tuple[int | None, ...]  # by layer; None: all positions are read
+    tied: bool = False  # the head's weight is the embedding's
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    gated: bool = True  # the MLP multiplies its activation by a second projection
+    norm: Literal["rms", "layer"] = "rms"
+    norm_bias: bool = True  # of LayerNorms
+    norm_offset: float = 0.0  # added to the stored weights of RMSNorms
+    qk_norm: bool = False
+    qk_norm_whole: bool = False  # over all heads together
+    sinks: bool = False  # each head can attend to a learned sink
+    fused_qkv: bool = False  # the checkpoint keeps queries, keys and values as one tensor
+    fused_gate_up: bool = False
+    attention_cap: float | None = None
+    logit_cap: float | None = None
+    embed_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+    parallel: bool = False  # attention and MLP both read the block's input
+    parallel_norms: int = 2  # norms of such a block; 1: attention and MLP share it
+    experts: tuple[ExpertSpec | None, ...] = ()  # by layer; None or no entry: a dense MLP

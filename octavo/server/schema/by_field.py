@@ -1,0 +1,239 @@
+"""The slow decoder: reads a body one field at a time, to explain an error or find unknown fields.
+
+`decode` uses it only when the decoder of the whole request has refused the body.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from octavo.server.http.errors import ApiError, invalid
+from octavo.server.schema.nested import Unknown, lenient_decoder, refused_name, unknown_names
+from octavo.server.schema.unsupported import (
+    IGNORED,
+    UNSUPPORTED,
+    check_unsupported,
+    ignored_inside,
+)
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+MAX_NESTING = 100
+MAX_LISTS = 128  # lists of token ids in one field
+# Fields that may hold any JSON; their depth is checked after decoding.
+OPEN = frozenset({"documents", "chat_template_kwargs"})
+LIST_OF_LISTS = re.compile(rb"\[\s*\[")
+_UNSUPPORTED_BYTES = 4096  # a value that asks for nothing is shorter
+_NUMBER_BYTES = 64
+_TOO_LONG = object()  # compares unequal to every value that asks for nothing
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+# JSON's names for the types that msgspec names as Python does.
+_WORDS = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
+_WORD = re.compile(rf"\b({'|'.join(_WORDS)})\b")
+_MISSING = re.compile(r"required field (\w+)")
+_WHERE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>.*)`)?$", re.DOTALL)
+
+
+def decode_by_field(body: bytes, kind: type[T]) -> tuple[T, tuple[Unknown, ...]]:
+    """Return the request and its unknown fields, or raise ApiError for the first wrong field.
+
+    The body is split into fields, and each known one is decoded by its own type. Unknown fields are
+    skipped without being built, so that a body full of them costs no more than parsing it.
+    """
+    parts = _parts(body)
+    unsupported = {name: _short_value(parts[name]) for name in parts.keys() & UNSUPPORTED.keys()}
+    check_unsupported(unsupported)
+    fields = _fields(kind)
+    values: dict[str, Any] = {}
+    nested = [
+        Unknown(f"{outer}.{name[:64]}", name, known)
+        for outer, name, known in ignored_inside(unsupported)
+    ]
+    for name, field in fields.items():
+        if name in parts:
+            values[name] = field.read(parts[name], nested)
+        elif field.is_required:
+            raise invalid(f"{name} is missing", name)
+    unknown = parts.keys() - fields.keys() - UNSUPPORTED.keys() - IGNORED.keys()
+    known = kind.__struct_fields__
+    return kind(**values), (*(Unknown(name, name, known) for name in sorted(unknown)), *nested)
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """One field of a request."""
+
+    name: str
+    type: Callable[[], msgspec.inspect.Type]  # computed at the first call
+    choices: tuple[str, ...]  # of a Literal; otherwise empty
+    decoder: msgspec.json.Decoder[Any]
+    lenient: Callable[[], msgspec.json.Decoder[Any]]  # skips unknown fields
+    is_required: bool
+    is_integer: bool
+    is_open: bool  # may hold any JSON
+
+    def read(self, part: msgspec.Raw, unknown: list[Unknown]) -> Any:
+        """Return the value and append its unknown fields to `unknown`; or raise ApiError."""
+        if LIST_OF_LISTS.match(part) and bytes(part).count(b"[") > MAX_LISTS + 1:
+            # Refused before a million lists are built; only prompts may be lists of lists.
+            raise invalid(f"{self.name} has more than {MAX_LISTS} lists", self.name)
+        try:
+            value = self._value(part, unknown)
+        except UnicodeDecodeError:
+            raise invalid(f"{self.name} is not valid JSON: it is not UTF-8", self.name) from None
+        except msgspec.DecodeError as error:  # valid to skip, but not to decode
+            raise invalid(f"{self.name} is not valid JSON: {_why(error)}", self.name) from None
+        except RecursionError:
+            raise _too_deep(self.name) from None
+        if self.is_open and not is_shallow(value):
+            raise _too_deep(self.name)
+        return value
+
+    def _value(self, part: msgspec.Raw, unknown: list[Unknown]) -> Any:
+        try:
+            try:
+                return self.decoder.decode(part)
+            except msgspec.ValidationError as error:
+                refused = refused_name(error, self.name)
+                if refused is None:
+                    raise
+            value = self.lenient().decode(part)
+            unknown += unknown_names(part, self.type, refused, self.name)
+            return value
+        except msgspec.ValidationError as error:
+            whole = _whole(part) if self.is_integer else None
+            if whole is None:
+                raise self._explained(str(error), part) from None
+        return self.read(msgspec.Raw(b"%d" % whole), unknown)
+
+    def _explained(self, text: str, part: msgspec.Raw) -> ApiError:
+        """Return msgspec's message in JSON's terms, with the path of the field in front."""
+        found = _WHERE.match(text)
+        assert found is not None  # the pattern matches anything
+        what, path = found["what"], found["path"] or ""
+        if self.choices and what.startswith("Invalid enum value"):
+            given = what.removeprefix("Invalid enum value ")
+            among = ", ".join(map(repr, self.choices))
+            return invalid(f"{self.name}: expected one of {among}, got {given}", self.name)
+        what = _WORD.sub(lambda match: _WORDS[match[1]], _lower(what.replace("`", "")))
+        what = what.replace("object | null", "object").replace(" | ", " or ")
+        if path.startswith("[...]"):  # a value of an object, whose key msgspec does not name
+            what += f" under {_first_bad_key(part)!r}"
+            path = ""
+        path = self.name + path
+        if missing := _MISSING.search(what):
+            path = f"{path}.{missing[1]}"
+            return invalid(f"{path} is missing", path)
+        if found["key"]:
+            what += ", as a key"
+        return invalid(f"{path}: {what}", path)
+
+
+@lru_cache(maxsize=64)
+def _fields(kind: type[msgspec.Struct]) -> Mapping[str, _Field]:
+    bare = get_type_hints(kind)  # without the bounds
+    return {
+        field.name: _Field(
+            field.name,
+            cache(partial(msgspec.inspect.type_info, field.type)),
+            _choices(bare[field.name]),
+            msgspec.json.Decoder(field.type),
+            cache(partial(lenient_decoder, field.type)),
+            field.required,
+            _is_integer(bare[field.name]),
+            field.name in OPEN,
+        )
+        for field in msgspec.structs.fields(kind)
+    }
+
+
+def _parts(body: bytes) -> dict[str, msgspec.Raw]:
+    """Split the body into its fields, each left as JSON."""
+    try:
+        return _OBJECT.decode(body)
+    except msgspec.ValidationError:
+        raise invalid("the body must be a JSON object") from None
+    except msgspec.DecodeError as error:
+        raise invalid(f"the body is not valid JSON: {_why(error)}") from None
+    except UnicodeDecodeError:
+        raise invalid("the body is not valid JSON: it is not UTF-8") from None
+    except RecursionError:
+        raise _too_deep(None) from None
+
+
+def _short_value(part: msgspec.Raw) -> Any:
+    """Decode the value of an unsupported field; long values certainly ask for something."""
+    if len(memoryview(part)) > _UNSUPPORTED_BYTES:
+        return _TOO_LONG
+    try:
+        return msgspec.json.decode(part)
+    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
+        return _TOO_LONG
+
+
+def _whole(part: msgspec.Raw) -> int | None:
+    """Return a number such as 1.0 as an integer, or None if it is not whole."""
+    if len(memoryview(part)) > _NUMBER_BYTES:
+        return None
+    try:
+        value = msgspec.json.decode(part)
+    except msgspec.ValidationError:  # out of range, as 1e400 is
+        return None
+    return int(value) if isinstance(value, float) and value.is_integer() else None
+
+
+def _too_deep(name: str | None) -> ApiError:
+    what = "the body" if name is None else name
+    return invalid(f"{what} is nested deeper than {MAX_NESTING} levels", name)
+
+
+def is_shallow(value: Any) -> bool:
+    """Return whether a value has at most MAX_NESTING levels, without recursion."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(MAX_NESTING):
+        deeper: list[Any] = []
+        for item in level:
+            children = item.values() if isinstance(item, dict) else item
+            deeper.extend(child for child in children if isinstance(child, dict | list))
+        if not deeper:
+            return True
+        level = deeper
+    return False
+
+
+def _is_integer(hint: Any) -> bool:
+    arguments = getattr(hint, "__args__", ())
+    return hint is int or (type(None) in arguments and int in arguments)
+
+
+def _choices(hint: Any) -> tuple[str, ...]:
+    """Return the values of a Literal, which may be one type of a union."""
+    for each in (hint, *get_args(hint)):
+        if get_origin(each) is Literal:
+            return get_args(each)
+    return ()
+
+
+def _first_bad_key(part: msgspec.Raw) -> str:
+    """Return the first key whose value is not a number."""
+    for key, value in _OBJECT.decode(part).items():
+        try:
+            msgspec.json.decode(value, type=float)
+        except msgspec.ValidationError:
+            return key[:64]
+    return ""
+
+
+def _why(error: msgspec.DecodeError) -> str:
+    """Return msgspec's reason; the caller's sentence already says that the JSON is invalid."""
+    return _lower(str(error).removeprefix("JSON is malformed: "))
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,1 @@
+"""Tests of blocks, block tables and the sharing of prefixes."""

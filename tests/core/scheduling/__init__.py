@@ -1,0 +1,1 @@
+"""Tests of what the scheduler decides: admission, order, limits, preemption."""

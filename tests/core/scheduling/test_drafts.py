@@ -1,0 +1,127 @@
+"""Drafts: tokens that are verified many at a time, and change nothing but the speed."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.core.make import Drafter, Rig, counting, expected_output, scrambled, tokens
+
+
+def right(count: int) -> Drafter:
+    """Return a drafter whose first `count` drafts are right and whose others are wrong."""
+
+    def draft(known: Sequence[int]) -> list[int]:
+        following = expected_output(known, 4)
+        return [token + (index >= count) for index, token in enumerate(following)]
+
+    return draft
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("num_right", [0, 1, 2, 4])
+def test_the_tokens_do_not_depend_on_how_many_drafts_are_right(num_right: int, depth: int) -> None:
+    rig = Rig(max_drafts=4, drafter=right(num_right), pipeline_depth=depth)
+    rig.add("a", 6, max_tokens=16)
+    rig.add("b", tokens(9, 2), max_tokens=11)
+    outputs = rig.finish()
+    assert outputs == {
+        "a": expected_output(tokens(6), 16),
+        "b": expected_output(tokens(9, 2), 11),
+    }
+    timeline = rig.end_of("a").stats
+    assert timeline is not None
+    assert bool(timeline.num_accepted_drafts) is bool(num_right)
+
+
+def test_right_drafts_save_steps() -> None:
+    rig = Rig(max_drafts=4, drafter=right(4))
+    rig.add("a", 6, max_tokens=16)
+    rig.finish()
+    assert [len(event.tokens) for event in rig.events] == [1, 5, 5, 5]
+
+
+def test_drafts_do_not_exceed_the_end_of_the_sequence() -> None:
+    """Two drafts are verified if 3 tokens are left; the last token is sampled after them."""
+    rig = Rig(max_drafts=4, drafter=right(4))
+    rig.add("a", 6, max_tokens=4)
+    rig.step()
+    assert rig.chunks(rig.plan()) == {"a": (6, 3)}
+    rig.land()
+    assert (rig.outputs()["a"], rig.ends()) == (expected_output(tokens(6), 4), {"a": "length"})
+
+
+def test_a_stop_token_among_accepted_drafts_cuts_off_the_rest() -> None:
+    rig = Rig(
+        model=counting,
+        max_drafts=4,
+        drafter=lambda known: [len(known) + index for index in range(4)],
+    )
+    rig.add("a", 5, max_tokens=30, stop_token_ids=(8,))
+    assert rig.finish() == {"a": [5, 6, 7, 8]}
+    assert rig.end_of("a").stop_token == 8
+    assert rig.scheduler.kv.pool.num_free == 63
+
+
+def test_drafts_count_against_the_budget() -> None:
+    rig = Rig(max_drafts=4, drafter=right(4), max_num_batched_tokens=7)
+    rig.add("a", 3, max_tokens=16)
+    rig.add("b", tokens(3, 2), max_tokens=16)
+    rig.step()
+    plan = rig.plan()
+    assert rig.chunks(plan) == {"a": (3, 5), "b": (3, 2)}
+    assert plan is not None
+    assert [len(drafts) for _, drafts in plan.drafts] == [4, 1]
+    rig.land()
+    assert rig.finish()["b"] == expected_output(tokens(3, 2), 16)
+
+
+def test_nothing_is_planned_behind_drafts_in_flight() -> None:
+    rig = Rig(max_drafts=4, drafter=right(2), pipeline_depth=3)
+    rig.add("a", 6, max_tokens=16)
+    rig.plan()
+    assert rig.plan() is None
+    rig.land()
+    assert rig.chunks(rig.plan()) == {"a": (6, 5)}
+    assert rig.plan() is None
+
+
+def test_rejected_drafts_are_overwritten_and_never_shared() -> None:
+    rig = Rig(max_drafts=4, drafter=right(1), prefix_caching=True)
+    rig.add("a", 6, max_tokens=16)
+    answer = rig.finish()["a"]
+    rig.add("b", [*tokens(6), *answer, 1], max_tokens=4)
+    rig.finish()
+    assert rig.outputs()["b"] == expected_output([*tokens(6), *answer, 1], 4, scrambled)
+
+
+def test_a_worker_that_sends_too_many_drafts_is_detected() -> None:
+    rig = Rig(max_drafts=1, drafter=right(4))
+    rig.add("a", 6)
+    rig.plan()
+    result = rig.results.popleft()
+    rig.results.append(result._replace(drafts=((0, (1, 2)),)))
+    with pytest.raises(AssertionError, match="2 drafts are too many"):
+        rig.land()
+
+
+def test_giving_up_drafts_leaves_the_known_tokens_in_the_plan() -> None:
+    """A cap of 3 cuts a token and three drafts to 3; without the drafts, the token remains."""
+    rig = Rig(num_blocks=4, max_drafts=3, drafter=lambda known: (0, 0, 0), long_prefill_tokens=3)
+    rig.add("a", 7, max_tokens=6)
+    rig.step()
+    rig.step()
+    rig.add("b", tokens(3, 2), max_tokens=2)
+    rig.step()
+    assert rig.scheduler.kv.pool.num_free == 0
+    assert rig.chunks(rig.plan()) == {"a": (7, 1), "b": (3, 1)}
+
+
+def test_a_worker_that_sends_drafts_before_the_first_token_is_detected() -> None:
+    """Drafts continue the newest token, and a sequence that catches up has none."""
+    rig = Rig(max_drafts=3, max_num_batched_tokens=4)
+    rig.add("a", 12, max_tokens=4)
+    rig.plan()
+    result = rig.results.popleft()
+    rig.results.append(result._replace(drafts=((0, (1, 2)),)))
+    with pytest.raises(AssertionError, match="drafts behind an unknown token"):
+        rig.land()

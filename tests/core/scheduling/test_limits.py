@@ -1,0 +1,146 @@
+"""The limiters, each on its own."""
+
+from typing import Any
+
+import pytest
+
+from octavo.core import stats
+from octavo.core.limits import (
+    AdapterSlots,
+    Limiter,
+    LongPrefill,
+    OneInFlight,
+    PromptLogprobs,
+    TokenBudget,
+    WholePrompt,
+    limiters_for,
+)
+from octavo.core.sequence import Sequence
+from tests.core.make import config, request
+
+
+def sequence(request_id: str = "a", prompt: int = 5, **fields: Any) -> Sequence:
+    """Return a waiting sequence."""
+    made = request(request_id, prompt, **fields)
+    return Sequence(made, (0, 0.0, 0), made.max_total, 0.0)
+
+
+def test_the_base_class_limits_nothing() -> None:
+    limiter, one = Limiter(), sequence()
+    limiter.begin()
+    assert limiter.refuse(one.request, 1000) is None
+    assert limiter.admits(one)
+    assert limiter.clip(one, 7) == 7
+    limiter.commit(one, 7)
+    limiter.leave(one)
+    assert (limiter.reason, limiter.may_be_passed) == (stats.BUDGET, False)
+
+
+def test_nothing_is_planned_behind_an_unknown_token_while_drafting() -> None:
+    limiter, one = OneInFlight(), sequence()
+    assert limiter.clip(one, 3) == 3
+    one.num_expected += 1
+    assert limiter.clip(one, 3) == 0
+
+
+def test_a_long_prefill_is_clipped() -> None:
+    assert [LongPrefill(8).clip(sequence(), count) for count in (7, 8, 9, 1000)] == [7, 8, 8, 8]
+
+
+def test_a_budget_is_used_up_and_renewed_each_step() -> None:
+    budget, one = TokenBudget(10), sequence()
+    assert (budget.clip(one, 4), budget.clip(one, 10), budget.clip(one, 11)) == (4, 10, 10)
+    budget.commit(one, 7)
+    assert (budget.clip(one, 4), budget.clip(one, 2)) == (3, 2)
+    assert budget.admits(one)
+    budget.commit(one, 3)
+    assert budget.clip(one, 1) == 0
+    assert not budget.admits(one)
+    budget.begin()
+    assert budget.clip(one, 11) == 10
+
+
+def test_prompts_with_logprobs_share_a_budget() -> None:
+    """Other prompts do not use it, nor do positions from a prompt's last token on."""
+    limiter = PromptLogprobs(8)
+    plain, reporting, more = sequence("p"), sequence("t", 20, prompt_logprobs=0), sequence("m", 6)
+    assert (limiter.clip(reporting, 20), limiter.clip(plain, 20)) == (8, 20)
+    reporting.num_planned = 7
+    limiter.commit(reporting, 7)
+    plain.num_planned = 5
+    limiter.commit(plain, 5)
+    assert (limiter.clip(reporting, 13), limiter.clip(more, 6)) == (1, 6)
+    assert limiter.admits(reporting)
+    reporting.num_planned = 8
+    limiter.commit(reporting, 1)
+    assert limiter.clip(reporting, 12) == 0
+    assert [limiter.admits(each) for each in (reporting, plain)] == [False, True]
+    assert limiter.may_be_passed
+    reporting.num_planned = 19
+    assert limiter.clip(reporting, 1) == 1  # the last token's row predicts no prompt token
+    limiter.begin()
+    reporting.num_planned = 0
+    assert limiter.clip(reporting, 20) == 8
+    reporting.tokens.append(1)  # preempted after its first token, when all was reported
+    assert limiter.clip(reporting, 21) == 21
+
+
+def test_without_chunked_prefill_a_prompt_is_all_or_nothing() -> None:
+    limiter, one = WholePrompt(8), sequence(prompt=5)
+    assert [limiter.clip(one, count) for count in (4, 5)] == [0, 5]
+    one.num_planned = 2
+    assert [limiter.clip(one, count) for count in (2, 3)] == [0, 3]
+    one.catching_up = False
+    assert limiter.clip(one, 1) == 1
+
+
+def test_without_chunked_prefill_prompt_and_output_must_fit_into_one_step() -> None:
+    """A preempted sequence computes its output with the prompt, except for the last token."""
+    limiter = WholePrompt(8)
+    assert limiter.refuse(request("a", 5, max_tokens=4), 9) is None
+    refusal = limiter.refuse(request("a", 5, max_tokens=5), 10)
+    assert refusal is not None
+    for number in ("prompt (5 tokens)", "max_tokens (5)", "max_num_batched_tokens=8"):
+        assert number in refusal
+
+
+def test_an_adapter_needs_an_engine_with_adapter_slots() -> None:
+    assert AdapterSlots(0).refuse(request("a", 5), 21) is None
+    assert AdapterSlots(1).refuse(request("a", 5, lora="x"), 21) is None
+    refusal = AdapterSlots(0).refuse(request("a", 5, lora="x"), 21)
+    assert refusal == "adapter 'x' is asked for, but max_loras=0: the engine runs without"
+
+
+def test_an_adapter_keeps_its_slot_until_its_last_sequence_leaves() -> None:
+    slots = AdapterSlots(1)
+    first, second = sequence("1", lora="x"), sequence("2", lora="x")
+    other, none = sequence("3", lora="y"), sequence("4")
+    assert slots.admits(other)
+    slots.enter(first)
+    slots.enter(second)
+    slots.enter(none)
+    assert [slots.admits(each) for each in (first, other, none)] == [True, False, True]
+    slots.leave(first)
+    slots.leave(none)
+    slots.leave(other)
+    assert not slots.admits(other)
+    slots.leave(second)
+    assert slots.admits(other)
+    slots.leave(second)
+    assert slots.running == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "kinds"),
+    [
+        ({}, [TokenBudget, AdapterSlots]),
+        ({"max_drafts": 1}, [OneInFlight, TokenBudget, AdapterSlots]),
+        ({"long_prefill_tokens": 1}, [LongPrefill, TokenBudget, AdapterSlots]),
+        ({"prompt_logprob_tokens": 1}, [TokenBudget, PromptLogprobs, AdapterSlots]),
+        ({"chunked_prefill": False}, [TokenBudget, WholePrompt, AdapterSlots]),
+    ],
+)
+def test_a_configuration_chooses_its_limiters(
+    settings: dict[str, Any], kinds: list[type[Limiter]]
+) -> None:
+    assert [type(limiter) for limiter in limiters_for(config(**settings))] == kinds

@@ -1,0 +1,96 @@
+"""Snapshots of an engine's statistics."""
+
+from typing import Any
+
+from octavo.core.engine import EngineCore
+from octavo.core.request import Pause
+from octavo.core.snapshot import MAX_STEPS_SENT, EngineSnapshot, take_snapshot
+from tests.core.make import KEY, Wire, Worker, config, request, tokens
+
+
+def engine() -> EngineCore:
+    """Return an engine with two slots and 63 blocks of 4 tokens."""
+    settings = config(max_num_seqs=2)
+    return EngineCore(settings, Wire(Worker(settings)), lambda: 0.0, KEY)
+
+
+def test_a_new_engine_has_empty_totals() -> None:
+    assert take_snapshot(engine(), 5.0) == EngineSnapshot(
+        taken_at=5.0, num_free_blocks=63, num_blocks=64
+    )
+
+
+def test_a_snapshot_shows_load_totals_and_steps() -> None:
+    core = engine()
+    for name, family in (("first", 1), ("second", 2), ("third", 3)):
+        core.on_event(request(name, tokens(6, family), max_tokens=10))
+    core.on_event(request("empty", 0))
+    core.step()
+    core.step()
+    core.on_event(Pause())
+    snapshot = take_snapshot(core, 7.0)
+    assert (snapshot.num_running, snapshot.num_waiting, snapshot.is_paused) == (2, 1, True)
+    assert (snapshot.num_blocks, snapshot.num_free_blocks) == (64, 63 - 2 * 2)
+    assert (snapshot.num_steps, snapshot.num_tokens, snapshot.num_prefill_tokens) == (2, 14, 12)
+    assert snapshot.num_finished == {"refused": 1}
+    assert [(step.step, step.num_tokens, step.blocked_by) for step in snapshot.recent] == [
+        (0, 12, "slots"),
+        (1, 2, "slots"),
+    ]
+
+
+def test_a_follower_counts_as_waiting() -> None:
+    core = engine()
+    for name in ("first", "second"):
+        core.on_event(request(name, tokens(9), max_tokens=2))
+    core.step(wait=False)
+    assert core.scheduler.queue.following
+    snapshot = take_snapshot(core, 0.0)
+    assert (snapshot.num_running, snapshot.num_waiting) == (1, 1)
+
+
+def test_only_the_most_recent_steps_are_sent() -> None:
+    core = engine()
+    for index in range(2):
+        core.on_event(request(f"{index}", tokens(4), max_tokens=50))
+        while core.has_work:
+            core.step()
+    snapshot = take_snapshot(core, 0.0)
+    most = snapshot.num_steps
+    assert most > 100 > MAX_STEPS_SENT
+    assert [step.step for step in snapshot.recent] == [*range(most - MAX_STEPS_SENT, most)]
+
+
+def test_a_snapshot_does_not_change_with_its_engine() -> None:
+    core = engine()
+    before = take_snapshot(core, 0.0)
+    core.on_event(request("empty", 0))
+    assert before.num_finished == {}
+
+
+def test_totals_continue_after_a_restart_and_the_load_does_not() -> None:
+    """`after` adds totals and finish reasons; everything else is the new engine's."""
+    totals: dict[str, Any] = {
+        "num_steps": 1,
+        "num_tokens": 2,
+        "num_prefill_tokens": 3,
+        "num_cached_tokens": 4,
+        "num_preemptions": 5,
+        "num_drafts": 6,
+        "num_accepted_drafts": 7,
+    }
+    load: dict[str, Any] = {
+        "num_running": 8,
+        "num_waiting": 9,
+        "num_free_blocks": 10,
+        "num_blocks": 11,
+    }
+    old = EngineSnapshot(1.0, **totals, **load, num_finished={"stop": 1, "abort": 2})
+    new = EngineSnapshot(2.0, **totals, num_running=1, num_finished={"stop": 3, "error": 4})
+    both = new.after(old)
+    assert {name: getattr(both, name) for name in totals} == {
+        name: 2 * count for name, count in totals.items()
+    }
+    assert both.num_finished == {"stop": 4, "abort": 2, "error": 4}
+    assert (both.taken_at, both.num_running, both.num_waiting, both.num_blocks) == (2.0, 1, 0, 0)
+    assert old.num_finished == {"stop": 1, "abort": 2}, "the old snapshot is unchanged"

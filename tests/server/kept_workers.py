@@ -1,0 +1,65 @@
+"""Prompt workers that outlive a test's server, so that few tests wait for a new one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+import pytest
+
+from octavo.server import prompt_pool
+from octavo.server.prompt_pool import Worker
+from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused
+
+
+class KeptWorker(Worker):
+    """A real worker; a server that ends leaves it to the next one if it is idle."""
+
+    kept: ClassVar[defaultdict[tuple[str, float], list[KeptWorker]]] = defaultdict(list)
+    key: tuple[str, float] | None = None
+    is_idle = False
+
+    @classmethod
+    async def start(cls, path: str, limit_seconds: float) -> KeptWorker:
+        """Return an idle worker of the same tokenizer and limit, or start one."""
+        key = (path, limit_seconds)
+        if cls.kept[key]:
+            return cls.kept[key].pop()
+        self = await super().start(path, limit_seconds)
+        assert isinstance(self, cls)
+        self.key, self.is_idle = key, True
+        return self
+
+    async def do(self, job: PromptJob) -> PreparedPrompt | Refused:
+        """Record that the worker is busy until it has answered."""
+        self.is_idle = False
+        answer = await super().do(job)
+        self.is_idle = True
+        return answer
+
+    def kill(self) -> None:
+        """Keep an idle worker, and kill any other."""
+        if self.is_idle and self.key is not None:
+            self.kept[self.key].append(self)
+        else:
+            super().kill()
+
+    def wait(self) -> int:
+        """Wait for a worker that was really killed."""
+        return 0 if self.is_idle else super().wait()
+
+
+@contextmanager
+def kept_workers() -> Iterator[None]:
+    """Have all servers share prompt workers; kill those at the end."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prompt_pool, "Worker", KeptWorker)
+        yield
+    for workers in KeptWorker.kept.values():
+        for worker in workers:
+            worker.is_idle = False
+            worker.kill()
+            worker.wait()
+    KeptWorker.kept.clear()

@@ -1,0 +1,1 @@
+"""Tests of the request schemas and their decoders."""

@@ -1,0 +1,106 @@
+"""The two decoders of request bodies: the fast one for valid requests, the slow one for others."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from octavo.server.admin import ADMIN_ROUTES
+from octavo.server.http.errors import ApiError
+from octavo.server.routes import ROUTES
+from octavo.server.schema import decode as module
+from octavo.server.schema.by_field import MAX_LISTS, MAX_NESTING, decode_by_field
+from octavo.server.schema.chat import ChatRequest
+from octavo.server.schema.completion import CompletionRequest
+from octavo.server.schema.decode import decode
+
+CHAT: dict[str, Any] = {
+    "model": "m",
+    "messages": [{"role": "user", "content": "Hello"}],
+    "temperature": 0.5,
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "logit_bias": {"7": 1.5},
+}
+
+
+def test_a_valid_request_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(body: bytes, kind: type[Any]) -> Any:
+        raise AssertionError("the slow decoder is for requests that the fast one refuses")
+
+    monkeypatch.setattr(module, "decode_by_field", refuse)
+    request, unknown = decode(json.dumps(CHAT).encode(), ChatRequest)
+    assert request.messages[0].content == "Hello"
+    assert unknown == ()
+    brackets = [{"role": "user", "content": "a[i][j] " * 999}]
+    decode(json.dumps({"messages": brackets}).encode(), ChatRequest)
+
+
+def test_every_request_forbids_unknown_fields() -> None:
+    for route in (*ROUTES, *ADMIN_ROUTES):
+        if route.request is not None:
+            assert route.request.__struct_config__.forbid_unknown_fields, route.path
+
+
+CHANGES = st.fixed_dictionaries(
+    {},
+    optional={
+        "temperature": st.sampled_from([0, 1, 2.5, "hot", None]),
+        "max_tokens": st.sampled_from([5, 5.0, 5.5, -1, 2**40, None]),
+        "stop": st.sampled_from(["x", ["x", "y"], [], [""], 3]),
+        "n": st.sampled_from([1, 0, 1e400]),
+        "truncation_side": st.sampled_from(["left", "up"]),
+        "stream_options": st.sampled_from([{}, {"include_usage": None}, {"other": 1}, []]),
+        "messages": st.sampled_from(
+            [
+                [],
+                [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
+                [{"role": "user", "contnet": "x"}],
+                [{"content": "x"}],
+            ]
+        ),
+        "documents": st.sampled_from([[{}], [{"a": [1]}], [1]]),
+        "tools": st.sampled_from([[], [{}], None]),
+        "user": st.just("u"),
+        "unknown": st.just([1]),
+    },
+)
+
+
+@given(CHANGES)
+def test_both_decoders_agree(changes: dict[str, Any]) -> None:
+    body = json.dumps({**CHAT, **changes}).replace("Infinity", "1e400").encode()
+    assert outcome(decode, body) == outcome(decode_by_field, body)
+
+
+def outcome(read: Any, body: bytes) -> Any:
+    try:
+        return read(body, ChatRequest)
+    except ApiError as error:
+        return error.status, error.body()
+
+
+@pytest.mark.parametrize("space", ["", " ", "\n"])
+def test_the_number_of_lists_is_limited_in_valid_requests_too(space: str) -> None:
+    most = ",".join(["[1]"] * MAX_LISTS)
+    request, _ = decode(b'{"prompt": [%b%b]}' % (space.encode(), most.encode()), CompletionRequest)
+    assert len(request.prompt) == MAX_LISTS
+    more = b'{"prompt": [%b%b,[1]]}' % (space.encode(), most.encode())
+    with pytest.raises(ApiError) as raised:
+        decode(more, CompletionRequest)
+    assert raised.value.param == "prompt"
+
+
+@pytest.mark.parametrize("field", ["documents", "chat_template_kwargs"])
+def test_the_depth_of_open_fields_is_limited_in_valid_requests_too(field: str) -> None:
+    value: Any = {}
+    for _ in range(MAX_NESTING):
+        value = {"x": value}
+    given = {**CHAT, field: [value] if field == "documents" else value}
+    with pytest.raises(ApiError) as raised:
+        decode(json.dumps(given).encode(), ChatRequest)
+    assert raised.value.param == field

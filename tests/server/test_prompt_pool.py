@@ -1,0 +1,249 @@
+"""Prompt workers: what exceeds a limit or dies fails alone, and nothing outlives the server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.server.http.errors import ApiError
+from octavo.server.prompt_pool import MAX_TRIES, PromptPool, Worker
+from octavo.server.settings import ServerSettings
+from octavo.text.prompt_worker import Conversation, PromptJob, load_tokenizer_at
+from tests.server.make import LIMIT, until
+
+HELLO = PromptJob(text="The quick brown fox")
+FOREVER = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+DOUBLING = "{% set n = namespace(s=SEED) %}{% for i in range(60) %}{% set n.s = STEP %}{% endfor %}"
+BOMBS = {
+    "loops within loops": FOREVER,
+    "loops within macros": "{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}",
+    "a power, computed by the compiler": "{{ 9 ** (9 ** 9) }}",
+    "a power": "{% set n = namespace(s=10) %}{% for i in range(60) %}"
+    "{% set n.s = n.s * n.s %}{% endfor %}{{ n.s }}",
+    "repeated text": "{{ 'x' * n }}",
+    "repeated list": "{{ [0] * n }}",
+    "a width": "{{ 'x'.ljust(n * n) }}",
+    "a width in a format": "{{ '%*d' % (n * 9, 1) }}",
+    "doubling by ~": DOUBLING.replace("SEED", "'xx'").replace("STEP", "n.s ~ n.s"),
+    "doubling by +": DOUBLING.replace("SEED", "'xx'").replace("STEP", "n.s + n.s"),
+    "doubling a list": DOUBLING.replace("SEED", "[0]").replace("STEP", "n.s + n.s"),
+    "shared branches": DOUBLING.replace("SEED", "[0]").replace("STEP", "[n.s, n.s]") + "{{ n.s }}",
+    "replacement": "{{ ('x' * 90000).replace('x', 'y' * 90000) }}",
+    "join": "{{ range(90000) | join('y' * 90000) }}",
+    "much output": "{% for a in range(99999) %}{{ 'x' * 999 }}{% endfor %}",
+    "many tokens": "{% for a in range(8000) %}{{ 'x ' * 500 }}{% endfor %}",
+    "stolen time": "{% set l = [1] %}{% for i in range(99999) %}"
+    "{{ (range(9999) | list | sort | join) | length }}{% endfor %}",
+}
+
+
+def conversation(template: str | None, **variables: Any) -> PromptJob:
+    """Return a job that renders one message, with this template."""
+    messages = [{"role": "user", "content": "hi"}]
+    return PromptJob(
+        conversation=Conversation(messages=messages, template=template, variables=variables)
+    )
+
+
+@contextlib.asynccontextmanager
+async def pool_of(
+    directory: Path, killed: list[float] | None = None, **options: Any
+) -> AsyncIterator[PromptPool]:
+    """Run a pool that waits as long as it takes, unless `options` set limits."""
+    settings = {"template_seconds": LIMIT, "tokenize_seconds": LIMIT, **options}
+    deaths = [] if killed is None else killed
+    pool = PromptPool(ServerSettings(**settings), str(directory), lambda: deaths.append(1))
+    try:
+        yield pool
+    finally:
+        await pool.close()
+
+
+def process_of(pool: PromptPool) -> subprocess.Popen[bytes]:
+    """Return the process of a pool's only worker."""
+    (worker,) = pool._workers
+    return worker._process
+
+
+def test_tokens_are_those_of_the_tokenizer(directory: Path) -> None:
+    tokenizer = load_tokenizer_at(directory)
+
+    async def main() -> None:
+        async with pool_of(directory) as pool:
+            for text in ("", "The quick", "x " * 200_000):
+                prepared = await pool.prepare(PromptJob(text=text))
+                assert (prepared.text, prepared.token_ids) == (text, tokenizer.encode(text))
+            prepared = await pool.prepare(conversation(None))
+            assert prepared.text == "<s>user: hi\n<s>assistant: "
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS.keys())
+def test_a_bomb_fails_alone_and_soon(directory: Path, bomb: str) -> None:
+    """It is rejected within its time limit, and the prompt after it is prepared."""
+
+    async def main() -> None:
+        async with pool_of(directory, template_seconds=0.5) as pool:
+            await pool.start()
+            began = time.monotonic()
+            with pytest.raises(ApiError) as refused:
+                await pool.prepare(conversation(bomb, n=10**9))
+            assert (refused.value.status, refused.value.param) == (400, "chat_template")
+            assert time.monotonic() - began < LIMIT
+            assert (await pool.prepare(HELLO)).token_ids
+
+    asyncio.run(main())
+
+
+def test_the_models_own_template_that_never_ends_fails_its_requests_alone(
+    directory: Path, tmp_path: Path
+) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((directory / name).read_bytes())
+    (tmp_path / "chat_template.jinja").write_text(FOREVER)
+    killed: list[float] = []
+
+    async def main() -> None:
+        async with pool_of(tmp_path, killed, template_seconds=0.1) as pool:
+            with pytest.raises(ApiError) as refused:
+                await pool.prepare(conversation(None))
+            assert (refused.value.status, refused.value.param) == (400, "messages")
+            assert "more than 0.1 s" in refused.value.message
+            assert (await pool.prepare(HELLO)).token_ids
+        assert len(killed) == 1
+
+    asyncio.run(main())
+
+
+def test_a_worker_that_is_killed_from_outside_fails_no_request(directory: Path) -> None:
+    killed: list[float] = []
+
+    async def main() -> None:
+        async with pool_of(directory, killed) as pool:
+            await pool.start()
+            process_of(pool).kill()
+            assert (await pool.prepare(HELLO)).token_ids, "killed while it was idle"
+            endless = asyncio.ensure_future(pool.prepare(conversation(FOREVER)))
+            await asyncio.sleep(0.05)
+            asked = asyncio.ensure_future(pool.prepare(HELLO))
+            for _ in range(MAX_TRIES):
+                workers = pool._workers.copy()
+                process_of(pool).kill()
+                await until(lambda: bool(pool._workers - workers))  # noqa: B023
+            with pytest.raises(ApiError) as refused:
+                await endless
+            assert (refused.value.status, refused.value.param) == (400, "chat_template")
+            assert (await asked).token_ids, "queued behind it"
+        assert len(killed) == 1 + MAX_TRIES
+
+    asyncio.run(main())
+
+
+def test_a_client_that_leaves_costs_no_worker(directory: Path) -> None:
+    async def main() -> None:
+        async with pool_of(directory) as pool:
+            await pool.start()
+            process = process_of(pool)
+            for _ in range(3):
+                leaving = asyncio.ensure_future(pool.prepare(PromptJob(text="x " * 50_000)))
+                await asyncio.sleep(0.001)
+                leaving.cancel()
+            assert (await pool.prepare(HELLO)).token_ids
+            assert process_of(pool) is process
+
+    asyncio.run(main())
+
+
+def test_the_queue_is_bounded(directory: Path) -> None:
+    async def main() -> None:
+        async with pool_of(directory, max_waiting_requests=2) as pool:
+            jobs = [asyncio.ensure_future(pool.prepare(HELLO)) for _ in range(9)]
+            ends = await asyncio.gather(*jobs, return_exceptions=True)
+            refused = [end for end in ends if isinstance(end, ApiError)]
+            assert {error.status for error in refused} == {503}
+            assert {error.code for error in refused} == {"preparation_full"}
+            assert len(ends) - len(refused) == 2
+
+    asyncio.run(main())
+
+
+def test_a_worker_that_cannot_start_is_the_servers_fault(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with pool_of(tmp_path) as pool:  # there is no tokenizer
+            with pytest.raises(ApiError) as refused:
+                await pool.prepare(HELLO)
+            assert (refused.value.status, refused.value.code) == (503, "prompt_worker")
+
+    asyncio.run(main())
+
+
+PROGRAM = """
+import asyncio, sys
+from octavo.server.prompt_pool import PromptPool
+from octavo.server.settings import ServerSettings
+from octavo.text.prompt_worker import Conversation, PromptJob
+
+async def main():
+    limit = float(sys.argv[2])
+    config = ServerSettings(template_seconds=limit, tokenize_seconds=limit)
+    pool = PromptPool(config, sys.argv[1], lambda: None)
+    await pool.start()
+    (worker,) = pool._workers
+    print(worker._process.pid, flush=True)
+    messages = [{"role": "user", "content": "x"}]
+    if sys.argv[3]:
+        talk = Conversation(messages=messages, template=sys.argv[3])
+        asyncio.ensure_future(pool.prepare(PromptJob(conversation=talk)))
+    await asyncio.sleep(0.1)
+    print("busy", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("template", ["", FOREVER], ids=["idle", "busy"])
+def test_no_worker_outlives_a_server_that_is_killed(directory: Path, template: str) -> None:
+    command = [sys.executable, "-c", PROGRAM, str(directory), "1", template]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        number = int(server.stdout.readline())
+        assert server.stdout.readline() == "busy\n"
+        server.kill()
+    deadline = time.monotonic() + LIMIT
+    while _runs(number):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _runs(number: int) -> bool:
+    """Return whether a process exists and is no zombie."""
+    with contextlib.suppress(FileNotFoundError):
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def test_closing_ends_the_workers(directory: Path) -> None:
+    """Real workers, which no other test shares."""
+
+    async def main() -> None:
+        worker = await Worker.start(str(directory), LIMIT)
+        assert _runs(worker._process.pid)
+        os.kill(worker._process.pid, signal.SIGSTOP)  # not even a stopped one stays
+        worker.kill()
+        assert worker.wait() == -signal.SIGKILL
+        assert not _runs(worker._process.pid)
+
+    asyncio.run(main())
