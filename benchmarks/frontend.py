@@ -31,7 +31,7 @@ from octavo.core.config import CoreConfig
 from octavo.core.plan import NO_TOKEN, StepPlan, StepResult
 from octavo.engine.process import CoreAndFacts, Wrap
 from octavo.engine_arguments import EngineArguments
-from octavo.loader import Source
+from octavo.loader import ModelFiles
 from octavo.server.lifecycle import Lifecycle, settle_memory
 from octavo.server.server import Server
 from octavo.server.settings import ServerSettings
@@ -75,7 +75,7 @@ async def serve(client: ProcessClient, arguments: EngineArguments) -> None:
     """Serve in the process that is measured, and print the figures at the end."""
     assert arguments.tokenizer is not None
     path = Path(arguments.tokenizer)
-    source = Source("metronome", path, (path / "none.safetensors",))
+    source = ModelFiles("metronome", path, (path / "none.safetensors",))
     llm = AsyncLLM.over(client, arguments, load_tokenizer_at(path), source)
     server = Server(llm, ServerSettings(port=0, max_connections_per_client=MAX_STREAMS))
     settle_memory()

@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from octavo.backends.native import _native as native
+from octavo.backends.native import _native
+from tests.backends.native import _native_test
 
 BYTES = {"f32": 4, "bf16": 2, "int8": 1}
 BLOCK_SIZE = 32
@@ -36,7 +37,7 @@ def measure(arguments: argparse.Namespace, lengths: list[int], rows: int) -> flo
     """Seconds of one layer's attention for the last `rows` rows of sequences so long."""
     heads, kv_heads, size = arguments.heads, arguments.kv_heads, arguments.head_dim
     blocks = [-(-length // BLOCK_SIZE) for length in lengths]
-    cache = native.TestCache(
+    cache = _native_test.TestCache(
         arguments.tier, arguments.format, sum(blocks), BLOCK_SIZE, kv_heads, size
     )
     generator = np.random.default_rng(0)
@@ -53,7 +54,7 @@ def measure(arguments: argparse.Namespace, lengths: list[int], rows: int) -> flo
 
     def run(repeats: int) -> float:
         return _timed(
-            lambda: native.attend(
+            lambda: _native_test.attend(
                 cache, q, out, heads, size**-0.5, 0.0, 0, None, starts, [rows] * len(lengths),
                 firsts, tables, arguments.threads, arguments.threads, repeats,
             )
@@ -68,7 +69,7 @@ def measure(arguments: argparse.Namespace, lengths: list[int], rows: int) -> flo
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tier", default=native.tiers()[-1])
+    parser.add_argument("--tier", default=_native.tiers()[-1])
     parser.add_argument("--format", default="bf16", choices=BYTES)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--heads", type=int, default=9)

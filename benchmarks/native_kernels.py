@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.backends.native import _native
+from tests.backends.native import _native_test
 
 STORED_F32 = 0
 NAMES = {  # (outputs, inputs) of the matrices that a step reads
@@ -125,7 +126,7 @@ def read_rate(library: ctypes.CDLL, tier: str, data: npt.NDArray[np.uint8], thre
     return threads * share / best_seconds(work)
 
 
-def make_matrix(case: Case) -> _native.PackedMatrix:
+def make_matrix(case: Case) -> _native_test.PackedMatrix:
     """Weights of this shape; a few different rows over and over, as values do not matter here."""
     if case.format in FLOATS:
         stored_type = STORED_F32
@@ -136,16 +137,16 @@ def make_matrix(case: Case) -> _native.PackedMatrix:
         # One byte everywhere: a scale of 0.0006, or 2^-111, and codes 1, or 17.
         stored = [np.full(case.inputs // block_inputs * block_bytes, 17, np.uint8)]
     rows = [stored[i % len(stored)] for i in range(case.outputs)]
-    return _native.pack(case.format, stored_type, rows, case.inputs)
+    return _native_test.pack(case.format, stored_type, rows, case.inputs)
 
 
-def product_seconds(case: Case, matrix: _native.PackedMatrix, rows: int) -> float:
+def product_seconds(case: Case, matrix: _native_test.PackedMatrix, rows: int) -> float:
     x = np.random.default_rng(1).standard_normal((rows, case.inputs)).astype(np.float32)
-    prepared = _native.prepare(case.tier, case.format, x)
+    prepared = _native_test.prepare(case.tier, case.format, x)
     out = np.zeros((rows, case.outputs), np.float32)
     cuts = [matrix.panels * i // case.threads for i in range(case.threads + 1)]
     work = [
-        lambda i=i: _native.gemm(
+        lambda i=i: _native_test.gemm(
             case.tier, matrix, prepared, out, first_panel=cuts[i], end_panel=cuts[i + 1]
         )
         for i in range(case.threads)

@@ -1,12 +1,12 @@
-"""What each format of weights and KV costs in perplexity, on a fixed text, against fp32.
+"""The cost of each format of weights and KV in perplexity, on a fixed text, against fp32.
 
     python benchmarks/perplexity.py                                 formats made at load, and KV
     python benchmarks/perplexity.py --llama build/peers/llama.cpp   GGUF types too (llama-quantize)
 
-Two comparisons for each format: with fp32 and the weights as they were (what the format costs), and
-with fp32 and the weights that the format has kept (what products of int8 or bf16 cost). The text is
-benchmarks/prose.txt, in windows that know nothing of each other. `±` is one standard error of the
-mean over the text's tokens, paired: the same tokens under both. docs/performance.md has a run.
+Each format is compared with fp32 twice: with the original weights (the cost of the format), and
+with the format's own weights, decoded (the cost of int8 or bf16 products). The text is
+benchmarks/prose.txt, in independent windows. `±` is one standard error of the mean over the text's
+tokens, paired by token. docs/performance.md contains a run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # so that the program can be called by its path
+sys.path.insert(0, str(ROOT))  # so that the script can be run by its path
 
 from benchmarks.peers import models  # noqa: E402
 from octavo.api.text_model import load_tokenizer  # noqa: E402
@@ -40,13 +40,13 @@ from octavo.models.build import bind  # noqa: E402
 from octavo.models.kv_layout import place_layers  # noqa: E402
 from octavo.models.load import open_model  # noqa: E402
 
-Losses = NDArray[np.float64]  # of each token but a window's first: minus its log-probability
+Losses = NDArray[np.float64]  # minus the log-probability of each token but a window's first
 
 MADE: tuple[CpuWeights, ...] = (
     "bf16", "int8", "int8-64", "int8-128", "int4", "int4-64", "int4-128",
 )  # fmt: skip
 GGUF = ("F16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4")
-OWN = "the file itself"  # whose weights are the original ones: no other fp32 is compared with
+OWN = "the file itself"  # its weights count as the original ones
 TEXT = Path(__file__).with_name("prose.txt")
 BLOCK = 16
 EXACT = NativeOptions(weights="float32", kv_dtype="float32")
@@ -54,7 +54,7 @@ EXACT = NativeOptions(weights="float32", kv_dtype="float32")
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """How much larger a perplexity is than another, as a part of it; and how sure that is."""
+    """The relative increase of a perplexity over another one, and its standard error."""
 
     part: float
     error: float
@@ -84,28 +84,28 @@ class Result:
 
 
 def main() -> None:
-    """Measure and print."""
-    asked = arguments()
-    quantize = asked.llama / "llama-quantize" if asked.llama else None
-    asked.models.mkdir(parents=True, exist_ok=True)
-    plain = models.smollm2_bf16(asked.models, quantize)
-    windows = cut(read_text(asked.text), asked.window)
+    """Measure every format and print the table."""
+    options = arguments()
+    quantize = options.llama / "llama-quantize" if options.llama else None
+    options.models.mkdir(parents=True, exist_ok=True)
+    plain = models.smollm2_bf16(options.models, quantize)
+    windows = cut(read_text(options.text), options.window)
     measure = Measure(plain, quantize, windows)
     results = []
     print(f"{sum(map(len, windows))} tokens, fp32: {perplexity(measure.original):.3f}", flush=True)
-    for result in measure.all(asked.formats):
+    for result in measure.all(options.formats):
         results.append(result)
         print(line(result), flush=True)
-    told: dict[str, object] = {
+    report = {
         "tokens": sum(map(len, windows)),
         "fp32": perplexity(measure.original),
+        "formats": [asdict(result) for result in results],
     }
-    told["formats"] = [asdict(result) for result in results]
-    asked.out.write_text(json.dumps(told, indent=1) + "\n")
+    options.out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--llama", type=Path, help="the directory of llama.cpp's programs")
     parser.add_argument("--models", type=Path, default=ROOT / "build" / "models")
@@ -117,17 +117,17 @@ def arguments() -> argparse.Namespace:
 
 
 def read_text(path: Path) -> list[int]:
-    """Its tokens."""
+    """Read a text and return its tokens."""
     return load_tokenizer(resolve("smollm2")).encode(path.read_text(), add_special_tokens=False)
 
 
 def cut(tokens: Sequence[int], size: int) -> list[list[int]]:
-    """Windows of one size; what is left over is left out."""
+    """Cut the tokens into windows of one size; an incomplete last window is dropped."""
     return [list(tokens[at : at + size]) for at in range(0, len(tokens) - size + 1, size)]
 
 
 class Rounded(NativeBackend):
-    """fp32 throughout, over weights that went through a format and back."""
+    """A backend that computes in fp32 with weights that were converted to a format and back."""
 
     def __init__(self, weights: CpuWeights) -> None:
         super().__init__(EXACT)
@@ -138,14 +138,14 @@ class Rounded(NativeBackend):
         return super().matrix(rounded, module)
 
     def _rounded(self, part: StoredRows, module: Module) -> NDArray[np.float32]:
-        # Rows are rounded each for itself, so it does not matter what they stand beside.
+        # Each row is rounded on its own, so rows can be packed separately.
         plain = module if isinstance(module, Embedding) else Linear(part.inputs, len(part))
         (piece,) = self._through.matrix([part], plain).pieces
         return np.stack([piece.native.row(row) for row in range(len(part))])
 
 
 class Measure:
-    """Runs every format over the same windows."""
+    """A measurement of formats over the same windows."""
 
     def __init__(
         self, plain: models.Weights, quantize: Path | None, windows: list[list[int]]
@@ -157,7 +157,7 @@ class Measure:
         self.original = self._losses(self._directory, NativeBackend(EXACT))
 
     def all(self, wanted: Sequence[str] | None) -> Iterator[Result]:
-        """Format by format."""
+        """Yield the result of each wanted format."""
         if not wanted or OWN in wanted:
             path = str(models.smollm2().gguf)
             backend = NativeBackend(NativeOptions(kv_dtype="float32"))
@@ -232,7 +232,7 @@ class Measure:
 
 
 def losses_of(backend: NativeBackend, table: NDArray[np.int32], tokens: list[int]) -> Losses:
-    """Of one window."""
+    """Compute the losses of one window."""
     rows = np.arange(len(tokens), dtype=np.int32)
     ends = np.array([0, len(tokens)], np.int32)
     batch = HostBatch(np.array(tokens, np.int32), rows, ends, (table,), rows)
@@ -243,21 +243,21 @@ def losses_of(backend: NativeBackend, table: NDArray[np.int32], tokens: list[int
 
 
 def make(quantize: Path, source: Path, path: Path, name: str) -> None:
-    """A GGUF file of one type, as far as the shapes of its tensors allow it."""
+    """Make a GGUF file of one type, as far as the shapes of its tensors allow."""
     command = [str(quantize), "--pure"]
-    if name == "MXFP4":  # the tool has it for experts alone, unless it is told so of every tensor
+    if name == "MXFP4":  # by default the tool uses it for experts only
         command += ["--tensor-type", ".*=mxfp4", "--token-embedding-type", "mxfp4"]
     base = "Q4_0" if name == "MXFP4" else name
     subprocess.run([*command, str(source), str(path), base], check=True, capture_output=True)
 
 
 def perplexity(losses: Losses) -> float:
-    """e to the mean of the losses."""
+    """Return e to the mean of the losses."""
     return math.exp(float(losses.mean()))
 
 
 def line(result: Result) -> str:
-    """A row of the table."""
+    """Format a row of the table."""
 
     def bits(value: float | None) -> str:
         return "" if value is None else f"{value:.2f}"

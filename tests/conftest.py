@@ -1,14 +1,21 @@
-"""What every test run shares: the quick tests first, and the same examples on every run."""
+"""Settings of every test run: quick tests first, and the same examples on every run.
+
+`--shuffle SEED` runs the tests in a random order, to find those that depend on their order.
+`--no-torch` skips the tests that need PyTorch, for a Python that has no CPU build of it.
+"""
+
+from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import random
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Hypothesis draws from the test's own name instead of from the clock, keeps no database between
-# runs, and does not time anything: the same commit gives the same answer on a slow machine.
+# Hypothesis takes its seed from the test's name instead of the clock, keeps no database between
+# runs, and measures no time: the same commit gives the same result on a slow machine.
 settings.register_profile(
     "octavo",
     derandomize=True,
@@ -19,31 +26,64 @@ settings.register_profile(
 settings.load_profile("octavo")
 
 # Engines and references compute in one thread, unless a test asks for more. Models this small are
-# slower shared out; and several workers with several threads each, on as many cores as there are
-# workers, wait for each other at every barrier: a hundred times slower on a busy machine.
+# slower with more; and several workers with several threads each, on as many cores as workers, wait
+# for each other at every barrier, which is a hundred times slower on a busy machine.
 ONE_THREAD = ("OCTAVO_CPU_THREADS", "OMP_NUM_THREADS")
 
 TESTS = Path(__file__).parent
 FIRST = ("tidy", "core")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run in an order of this seed")
+    parser.addoption("--no-torch", action="store_true", help="skip the tests that import torch")
+
+
 def pytest_configure() -> None:
-    """Before anything imports a library that looks at them once."""
+    """Set the number of threads before a library is imported that reads it once."""
     environment = pytest.MonkeyPatch()
     for name in ONE_THREAD:
         environment.setenv(name, "1")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A broken rule or unit test should show in the first second, not after the last world."""
-    items.sort(key=_turn)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Order the tests so that a broken rule or unit test shows in the first second."""
+    seed = config.getoption("shuffle")
+    if seed is None:
+        items.sort(key=_turn)
+    else:
+        random.Random(seed).shuffle(items)
 
 
 def _turn(item: pytest.Item) -> tuple[bool, int]:
-    """Slow tests last; before them the directories of FIRST in that order, then all the others."""
+    """Return a sort key: slow tests last, before them the directories of FIRST, then the others."""
     directory = item.path.relative_to(TESTS).parts[0]
     rank = FIRST.index(directory) if directory in FIRST else len(FIRST)
     return item.get_closest_marker("slow") is not None, rank
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """With --no-torch, skip a module that cannot be imported without torch."""
+    report = yield
+    no_torch = collector.config.getoption("no_torch")
+    if no_torch and report.failed and "No module named 'torch'" in str(report.longrepr):
+        report.outcome = "skipped"
+        report.longrepr = (str(collector.path), 1, "Skipped: needs torch")
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """With --no-torch, skip a test that imports torch itself."""
+    try:
+        return (yield)
+    except ModuleNotFoundError as error:
+        if error.name == "torch" and pyfuncitem.config.getoption("no_torch"):
+            pytest.skip("needs torch")
+        raise
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.api.text_model import load_tokenizer
-from octavo.loader import Source, resolve
+from octavo.loader import ModelFiles, resolve
 from octavo.models.load import open_model
 
 Array = NDArray[Any]
@@ -115,13 +115,13 @@ def llama_1b(to: Path) -> Weights:
     return Weights(directory, gguf)
 
 
-def _gguf(source: Source) -> Path:
+def _gguf(source: ModelFiles) -> Path:
     path = source.open().path
     assert path is not None
     return Path(path)
 
 
-def _write_directory(source: Source, directory: Path) -> None:
+def _write_directory(source: ModelFiles, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     opened = open_model(source)
     names = opened.weights.shapes()
@@ -147,7 +147,7 @@ def _write_directory(source: Source, directory: Path) -> None:
     (directory / "config.json").write_text(json.dumps(config, indent=1))
 
 
-def _write_tokenizer(source: Source, directory: Path) -> None:
+def _write_tokenizer(source: ModelFiles, directory: Path) -> None:
     """Write the tokenizer in the form that other libraries read."""
     tokenizer = load_tokenizer(source)
     config = {"tokenizer_class": "PreTrainedTokenizerFast", **tokenizer.special_tokens}

@@ -1,5 +1,5 @@
-// Python's way to a program: instructions as plain structs, and one call a step.
-#include "runtime/program.h"
+// Binds programs: instructions as plain structs, and one call a step.
+#include "program/program.h"
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
@@ -23,7 +23,7 @@ using IntArray = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::devic
 using IntTable = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using OutArray = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-// A pointer to weights that a Store holds, as Python knows it: an address, 0 for none.
+// A pointer to weights that a Store holds; in Python an address, 0 for none.
 template <typename Struct>
 auto pointer(const float* Struct::*member) {
   return [member](Struct& self, uintptr_t address) {
@@ -39,35 +39,33 @@ auto address(const float* Struct::*member) {
 void run(Program& program, IntArray token_ids, IntArray positions, IntArray row_starts,
          const std::vector<IntTable>& tables, IntArray logits_rows, IntArray hidden_rows,
          OutArray logits, OutArray hidden) {
-  Step step;
+  StepInputs in;
   if (row_starts.size() < 2 || positions.size() != token_ids.size() ||
       logits.shape(0) < logits_rows.size() || hidden.shape(0) < hidden_rows.size())
-    throw std::invalid_argument("a step's arrays do not fit each other");
+    throw std::invalid_argument("the sizes of a step's arrays do not agree");
   if ((logits_rows.size() && static_cast<int64_t>(logits.shape(1)) != program.logits_stride()) ||
       (hidden_rows.size() && static_cast<int64_t>(hidden.shape(1)) != program.hidden_stride()))
     throw std::invalid_argument("the arrays for results do not have as many columns as those");
-  step.token_ids = token_ids.data();
-  step.positions = positions.data();
-  step.row_starts = row_starts.data();
-  step.sequences = static_cast<int32_t>(row_starts.size()) - 1;
+  in.token_ids = token_ids.data();
+  in.positions = positions.data();
+  in.row_starts = row_starts.data();
+  in.sequences = static_cast<int32_t>(row_starts.size()) - 1;
   for (const IntTable& table : tables) {
-    if (static_cast<int32_t>(table.shape(0)) != step.sequences ||
+    if (static_cast<int32_t>(table.shape(0)) != in.sequences ||
         table.shape(1) != tables[0].shape(1))
       throw std::invalid_argument("tables of blocks must be of one shape");
-    step.tables.push_back(table.data());
-    step.table_width = static_cast<int32_t>(table.shape(1));
+    in.tables.push_back(table.data());
+    in.table_width = static_cast<int32_t>(table.shape(1));
   }
-  const auto set = [&](Space space, size_t rows, const int32_t* selected) {
-    step.rows[static_cast<int>(space)] = static_cast<int32_t>(rows);
-    step.selected[static_cast<int>(space)] = selected;
-  };
-  set(Space::Tokens, token_ids.size(), nullptr);
-  set(Space::Logits, logits_rows.size(), logits_rows.data());
-  set(Space::Hidden, hidden_rows.size(), hidden_rows.data());
-  step.logits_out = logits.data();
-  step.hidden_out = hidden.data();
+  in.logits_rows = logits_rows.data();
+  in.hidden_rows = hidden_rows.data();
+  in.num_rows = static_cast<int32_t>(token_ids.size());
+  in.num_logits = static_cast<int32_t>(logits_rows.size());
+  in.num_hidden = static_cast<int32_t>(hidden_rows.size());
+  in.logits_out = logits.data();
+  in.hidden_out = hidden.data();
   nb::gil_scoped_release released;
-  program.run(step);
+  program.run(in);
 }
 
 void bind_enums(nb::module_& m) {
@@ -159,14 +157,7 @@ void bind_program(nb::module_& m) {
         new (self) Program(choose_tier(tier), std::move(team));
       }, "tier"_a, "team"_a)
       .def("append", &Program::append)
-      .def("add_rope", [](Program& self, std::vector<float> frequencies, bool interleaved,
-                          float magnitude) {
-        Rope rope;
-        rope.frequencies = std::move(frequencies);
-        rope.shape.interleaved = interleaved;
-        rope.shape.magnitude = magnitude;
-        return self.add_rope(std::move(rope));
-      }, "frequencies"_a, "interleaved"_a, "magnitude"_a)
+      .def("add_rope", &Program::add_rope, "frequencies"_a, "interleaved"_a, "magnitude"_a)
       .def("set_scratch", &Program::set_scratch, "space"_a, "row_bytes"_a, "prepared_row_bytes"_a)
       .def("make_caches", &Program::make_caches, "format"_a, "layers"_a, "blocks"_a,
            "block_size"_a, "kv_heads"_a, "head_dim"_a)

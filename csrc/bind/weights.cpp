@@ -4,7 +4,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <atomic>
 #include <cstring>
 #include <new>
 #include <stdexcept>
@@ -13,6 +12,7 @@
 #include "pack/pack.h"
 #include "pack/pack_queue.h"
 #include "runtime/arena.h"
+#include "runtime/platform.h"
 #include "runtime/processor.h"
 #include "runtime/team.h"
 
@@ -97,21 +97,6 @@ class Store {
   PackQueue queue_;  // last, so that it ends before the memory that it reads and fills
 };
 
-// For tests: all workers meet so many times, but `failing` runs out of memory before one meeting.
-// Returns how many meetings there were, of all workers together.
-int rehearse(Team& team, int meetings, int failing, int before) {
-  std::atomic<int> met{0};
-  nb::gil_scoped_release released;
-  team.run([&](int worker) {
-    for (int meeting = 0; meeting < meetings; ++meeting) {
-      if (worker == failing && meeting == before) throw std::bad_alloc();
-      team.meet();
-      ++met;
-    }
-  });
-  return met;
-}
-
 nb::object unpacked(const Matrix& matrix, int row, const std::string& tier) {
   if (row < 0 || row >= matrix.outputs) throw std::out_of_range("no such row");
   float* values = new float[matrix.inputs];
@@ -146,8 +131,7 @@ void bind_weights(nb::module_& m) {
       })
       .def("row", &unpacked, "row"_a, "tier"_a = "");
   nb::class_<Team>(m, "Team").def(nb::init<int, bool>(), "size"_a, "pinned"_a)
-      .def_prop_ro("size", &Team::size)
-      .def("rehearse", &rehearse, "meetings"_a, "failing"_a = -1, "before"_a = 0);
+      .def_prop_ro("size", &Team::size);
   nb::class_<Store>(m, "Store")
       .def(nb::init<>())
       .def("vector", &Store::vector, "values"_a)

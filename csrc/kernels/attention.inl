@@ -19,26 +19,11 @@ namespace OCTAVO_TIER {
 namespace {
 namespace attend {
 
-// Queries multiplied at once, and of how many vectors the sums are: what registers allow.
-#if defined(__AVX512F__)
-constexpr int kQueries = 12;
-constexpr int kScoreVectors = 2;  // 32 positions
-constexpr int vectors_for(int queries) {
-  return queries <= 2 ? 8 : queries <= (kDotsPairs ? 6 : 4) ? 4 : 2;
-}
-#elif defined(__AVX2__)
-constexpr int kQueries = 4;
-constexpr int kScoreVectors = 2;  // 16 positions
-constexpr int vectors_for(int queries) { return queries <= 2 ? 4 : 2; }
-#else
-constexpr int kQueries = 2;
-constexpr int kScoreVectors = 4;  // 16 positions
-constexpr int vectors_for(int) { return 4; }
-#endif
+// Queries multiplied at once (kQueries), and of how many vectors the sums are (kScoreVectors,
+// vectors_for): sizes.h of each tier.
 constexpr int kScoreBlocks = kScoreVectors * kLanes / kBlockTokens;
 constexpr int kSplitBlocks = kSplit / kBlockTokens;
 constexpr int kScoreStride = kSplit + kBlockTokens;  // not 2 KiB; room behind an odd end
-constexpr int kRecordHead = 16;  // maximum and sum stand before a record's values
 constexpr int kMostHeadDim = 512;  // of a row that is converted on the stack
 constexpr float kInfinity = __builtin_inff();
 
@@ -227,19 +212,6 @@ inline float scale_scores(const AttentionShape& shape, Range seen, float* scores
   return largest_of(most);
 }
 
-// Stores a vector of weights where the products of values read them.
-template <bool kPairs>
-inline void store_weights(float* row, int at, Floats weights) {
-  if constexpr (!kPairs) {
-    store(row + at, weights);
-  } else {
-#if defined(__AVX512BF16__)
-    const __m256i rounded = (__m256i)_mm512_cvtneps_pbh(weights);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(reinterpret_cast<uint16_t*>(row) + at), rounded);
-#endif
-  }
-}
-
 // Weights exp(score - most) in place of the scores, zero where the query sees nothing, over all of
 // the blocks; returns their sum.
 template <CacheFormat kFormat>
@@ -299,7 +271,7 @@ void add_values(const Item& item, const Blocks& blocks,
 template <CacheFormat kFormat, int kRows>
 void sum_values(const Item& item, const Blocks& blocks,
                 const ValueBlocks<typename Cells<kFormat>::Element>& values) {
-  constexpr int kMost = vectors_for(kRows);
+  constexpr int kMost = vectors_for(kRows, kDotsPairs);
   const int head_dim = item.cache.head_dim;
   int dim = 0;
   for (; dim + kMost * kLanes <= head_dim; dim += kMost * kLanes)
@@ -310,7 +282,7 @@ void sum_values(const Item& item, const Blocks& blocks,
   }
   for (; dim + kLanes <= head_dim; dim += kLanes)
     add_values<kFormat, kRows, 1, false>(item, blocks, values, dim);
-  if constexpr (kLanes == 16) {
+  if constexpr (kReadsHalves) {
     if (dim < head_dim) add_values<kFormat, kRows, 1, true>(item, blocks, values, dim);
   }
 }

@@ -1,80 +1,33 @@
 // The few vector operations that attention is made of, as wide as the tier's registers.
 //
-// Vectors are the compiler's own (GCC, clang), so that + - * and comparisons are plain; what only
-// some processors have (fused multiply-add, the bf16 dot product) has a name here. They live in a
-// namespace of their own, `attend`, and meet no other kernel file's.
+// Each tier defines in its own vectors.h and pairs.h, inside the namespace `attend`:
+//   fused            a · b + c, rounded once where the tier can
+//   larger           the larger number; where x is NaN, the other
+//   set_lanes        a bit for each lane of a mask of 64-bit lanes that is set
+//   read_floats, read_words, read_codes
+//                    a step of a sum from cells of a format. With kHalf, 8 lanes are read and the
+//                    others are zero; the memory behind them is not touched.
+//   kDotsPairs       whether one instruction multiplies pairs of bf16 numbers
+//   Bf16Pairs        two numbers for each lane: one vector of bf16 pairs if kDotsPairs, else `Two`
+//   as_read          Bf16Pairs of words that hold two bf16 numbers each
+//   store_weights    stores a vector of weights where the products of values read them
+//   times            a product with Bf16Pairs, if kDotsPairs (as `times` below for `Two`)
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
+#include <pairs.h>
+#include <vectors.h>
 
-#include "kernels/table.h"
+#include "kernels/vector_types.inl"
 
 namespace octavo {
 namespace OCTAVO_TIER {
 namespace {
 namespace attend {
 
-#if defined(__AVX512F__)
-constexpr int kLanes = 16;
-#elif defined(__AVX2__)
-constexpr int kLanes = 8;
-#else
-constexpr int kLanes = 4;  // what every 64-bit processor has: SSE2, NEON
-#endif
-#if defined(__AVX512BF16__)
-constexpr bool kDotsPairs = true;  // products of pairs of bf16 in one instruction
-#else
-constexpr bool kDotsPairs = false;
-#endif
-
-typedef float Floats __attribute__((vector_size(kLanes * 4)));
-typedef int32_t Ints __attribute__((vector_size(kLanes * 4)));
-
-template <typename Vector, typename From>
-inline Vector load(const From* from) {
-  Vector x;
-  __builtin_memcpy(&x, from, sizeof x);
-  return x;
-}
-template <typename Vector, typename To>
-inline void store(To* to, Vector x) {
-  __builtin_memcpy(to, &x, sizeof x);
-}
-
-inline Floats splat(float value) { return value - Floats{}; }
-inline Ints splat_bits(uint32_t bits) { return static_cast<int32_t>(bits) - Ints{}; }
-inline Ints bits_of(Floats x) { return reinterpret_cast<Ints>(x); }
-inline Floats floats_of(Ints x) { return reinterpret_cast<Floats>(x); }
-inline Floats select(Ints where, Floats yes, Floats no) { return where ? yes : no; }
-
 inline Ints lane_numbers() {
   Ints lanes;
   for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = lane;
   return lanes;
-}
-
-// a · b + c, rounded once where the tier can.
-inline Floats fused(Floats a, Floats b, Floats c) {
-#if defined(__AVX512F__)
-  return _mm512_fmadd_ps(a, b, c);
-#elif defined(__AVX2__)
-  return _mm256_fmadd_ps(a, b, c);
-#else
-  return a * b + c;
-#endif
-}
-
-// The larger; where x is NaN, the other.
-inline Floats larger(Floats x, Floats other) {
-#if defined(__AVX512F__)
-  return _mm512_max_ps(x, other);
-#else
-  return x > other ? x : other;
-#endif
 }
 
 // The sum and the largest of all lanes, halves first.
@@ -136,27 +89,10 @@ inline uint32_t bf16_bits(float value) {
 
 // ---- cells of the cache, two inputs of a sum at a time ----
 
-// What one step of a sum multiplies: for each lane two numbers, of two dimensions (keys) or two
-// tokens (values); as two vectors, or as one of bf16 pairs where that can be multiplied at once.
-struct Two {
-  Floats even, odd;
-};
-
 // How a format's cells are read. `width` is what a step's row has of lanes: 16 tokens, or head_dim.
 // Step s of rows of 2 · width elements; kHalf reads 8 lanes only and zeros.
 template <CacheFormat kFormat>
 struct Cells;
-
-#if defined(__AVX512F__)
-inline Floats to_floats(const int8_t* codes) {
-  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes));
-  return __builtin_convertvector((Ints)_mm512_maskz_cvtepi8_epi32(0xFFFF, bytes), Floats);
-}
-
-inline __m512i half_or_all(const void* from, bool half) {
-  return half ? _mm512_maskz_loadu_epi32(0xFF, from) : _mm512_loadu_si512(from);
-}
-#endif
 
 template <>
 struct Cells<CacheFormat::F32> {
@@ -165,26 +101,9 @@ struct Cells<CacheFormat::F32> {
   static constexpr bool kPairs = false;
   template <bool kHalf>
   static Two read(const Element* from, int width) {
-#if defined(__AVX512F__)
-    return {_mm512_castsi512_ps(half_or_all(from, kHalf)),
-            _mm512_castsi512_ps(half_or_all(from + width, kHalf))};
-#else
-    return {load<Floats>(from), load<Floats>(from + width)};
-#endif
+    return {read_floats<kHalf>(from), read_floats<kHalf>(from + width)};
   }
 };
-
-inline Two widen(Ints pairs) {
-  return {floats_of(pairs << 16), floats_of(pairs & static_cast<int32_t>(0xFFFF0000u))};
-}
-
-#if defined(__AVX512BF16__)
-using Bf16Pairs = __m512i;
-inline Bf16Pairs as_read(Ints pairs) { return reinterpret_cast<__m512i>(pairs); }
-#else
-using Bf16Pairs = Two;
-inline Bf16Pairs as_read(Ints pairs) { return widen(pairs); }
-#endif
 
 template <>
 struct Cells<CacheFormat::BF16> {
@@ -193,11 +112,7 @@ struct Cells<CacheFormat::BF16> {
   static constexpr bool kPairs = kDotsPairs;
   template <bool kHalf>
   static Bf16Pairs read(const Element* from, int) {
-#if defined(__AVX512F__)
-    return as_read(reinterpret_cast<Ints>(half_or_all(from, kHalf)));
-#else
-    return as_read(load<Ints>(from));
-#endif
+    return as_read(read_words<kHalf>(from));
   }
 };
 
@@ -208,30 +123,7 @@ struct Cells<CacheFormat::Int8> {
   static constexpr bool kPairs = kDotsPairs;
   template <bool kHalf>
   static Bf16Pairs read(const Element* from, int) {
-#if defined(__AVX512BF16__)
-    // A code has 7 bits, a bf16 8: nothing is rounded.
-    const Floats low = to_floats(from);
-    if (kHalf) return (__m512i)_mm512_cvtne2ps_pbh(Floats{}, low);
-    const Floats high = to_floats(from + kLanes);
-    return (__m512i)_mm512_cvtne2ps_pbh(high, low);
-#else
-#if defined(__AVX512F__)
-    const __m256i codes =
-        kHalf ? _mm256_zextsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)))
-              : _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-    const Ints pairs = reinterpret_cast<Ints>(_mm512_cvtepi8_epi16(codes));
-#elif defined(__AVX2__)
-    const Ints pairs = reinterpret_cast<Ints>(
-        _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-#else
-    Ints pairs;
-    for (int lane = 0; lane < kLanes; ++lane)
-      pairs[lane] = static_cast<int32_t>(static_cast<uint32_t>(from[2 * lane + 1]) << 16 |
-                                         (static_cast<uint32_t>(from[2 * lane]) & 0xFFFFu));
-#endif
-    return {__builtin_convertvector(pairs << 16 >> 16, Floats),
-            __builtin_convertvector(pairs >> 16, Floats)};
-#endif
+    return read_codes<kHalf>(from);
   }
 };
 
@@ -240,12 +132,6 @@ inline Floats times(Floats sum, Two cells, const uint32_t* words) {
   sum = fused(floats_of(splat_bits(words[0])), cells.even, sum);
   return fused(floats_of(splat_bits(words[1])), cells.odd, sum);
 }
-#if defined(__AVX512BF16__)
-inline Floats times(Floats sum, __m512i cells, const uint32_t* words) {
-  const __m512i both = _mm512_set1_epi32(static_cast<int>(words[0]));
-  return _mm512_dpbf16_ps(sum, (__m512bh)both, (__m512bh)cells);
-}
-#endif
 
 }  // namespace attend
 }  // namespace

@@ -7,15 +7,14 @@
 // rounded to bf16.
 #pragma once
 
+#include <bf16.h>
+
 #include "kernels/epilogue.inl"
+#include "kernels/gemm_steps.inl"
 
 namespace octavo {
 namespace OCTAVO_TIER {
 namespace {
-
-// Rows that one kernel takes: their accumulators, a panel's weights and the inputs must fit the
-// registers. 24 accumulators of 32 registers with AVX-512, 12 of 16 with AVX2.
-constexpr int kMaxRows = kLanes == 16 ? 12 : kLanes == 8 ? 3 : 1;
 
 // Rows whose sums are kept until a panel is done: their inputs stay in L2 while panels pass.
 constexpr int kRowBlock = 96;
@@ -29,145 +28,6 @@ constexpr int kAheadRows = 6;
 
 // How far ahead, where no other rows read the same weights. Both measured, on a Zen 4.
 constexpr int kAheadBytes = 8192;
-
-#if defined(__AVX512BF16__)
-constexpr int kBf16Bytes = 2;  // of an input in a prepared row for BF16
-#else
-constexpr int kBf16Bytes = 4;
-#endif
-
-// ---- what a step of the loop over inputs does, for each format ----
-
-inline float input_at(const uint8_t* x) {
-  float value;
-  __builtin_memcpy(&value, x, sizeof value);
-  return value;
-}
-
-template <int Rows>
-using Sums = Floats[Rows][kPanelVectors];
-
-// One input of each row times its weights, which `weights(vector)` gives as fp32. Whatever the
-// registers can hold is loaded once: the weights with AVX-512, the inputs elsewhere.
-template <int Rows, class Weights>
-inline void add_input(Weights weights, const uint8_t* const (&x)[Rows], size_t at,
-                      Sums<Rows>& sums) {
-  if constexpr (kLanes == 16) {
-    const Floats w[2] = {weights(0), weights(1)};
-#pragma GCC unroll 16
-    for (int r = 0; r < Rows; ++r) {
-      const Floats input = splat(input_at(x[r] + at));
-      sums[r][0] = fma(w[0], input, sums[r][0]);
-      sums[r][1] = fma(w[1], input, sums[r][1]);
-    }
-  } else {
-    Floats input[Rows];
-#pragma GCC unroll 16
-    for (int r = 0; r < Rows; ++r) input[r] = splat(input_at(x[r] + at));
-#pragma GCC unroll 32
-    for (int v = 0; v < kPanelVectors; ++v) {
-      const Floats w = weights(v);
-#pragma GCC unroll 16
-      for (int r = 0; r < Rows; ++r) sums[r][v] = fma(w, input[r], sums[r][v]);
-    }
-  }
-}
-
-struct StepF32 {
-  static constexpr int kMostRows = kMaxRows;
-  static constexpr int kInputs = 1;
-  static constexpr int kWeightBytes = kPanel * 4;
-  static constexpr int kInputBytes = 4;
-
-  template <int Rows>
-  static void add(const uint8_t* panel, const uint8_t* const (&x)[Rows], size_t at,
-                  Sums<Rows>& sums) {
-    const float* row = reinterpret_cast<const float*>(panel);
-    add_input<Rows>([row](int v) { return load(row + v * kLanes); }, x, at, sums);
-  }
-};
-
-struct StepF16 {
-  static constexpr int kMostRows = kMaxRows;
-  static constexpr int kInputs = 1;
-  static constexpr int kWeightBytes = kPanel * 2;
-  static constexpr int kInputBytes = 4;
-
-  template <int Rows>
-  static void add(const uint8_t* panel, const uint8_t* const (&x)[Rows], size_t at,
-                  Sums<Rows>& sums) {
-    const uint16_t* row = reinterpret_cast<const uint16_t*>(panel);
-    add_input<Rows>([row](int v) { return load_half(row + v * kLanes); }, x, at, sums);
-  }
-};
-
-#if defined(__AVX512BF16__)
-
-struct StepBF16 {
-  static constexpr int kMostRows = kMaxRows;
-  static constexpr int kInputs = 2;
-  static constexpr int kWeightBytes = kPanel * 4;
-  static constexpr int kInputBytes = 4;
-
-  static __m512bh pair(const uint8_t* x) {
-    int32_t bits;
-    __builtin_memcpy(&bits, x, sizeof bits);
-    return reinterpret_cast<__m512bh>(_mm512_set1_epi32(bits));
-  }
-
-  template <int Rows>
-  static void add(const uint8_t* panel, const uint8_t* const (&x)[Rows], size_t at,
-                  Sums<Rows>& sums) {
-    const __m512bh low = reinterpret_cast<__m512bh>(_mm512_loadu_si512(panel));
-    const __m512bh high = reinterpret_cast<__m512bh>(_mm512_loadu_si512(panel + 64));
-#pragma GCC unroll 16
-    for (int r = 0; r < Rows; ++r) {
-      const __m512bh input = pair(x[r] + at);
-      sums[r][0].v = _mm512_dpbf16_ps(sums[r][0].v, low, input);
-      sums[r][1].v = _mm512_dpbf16_ps(sums[r][1].v, high, input);
-    }
-  }
-};
-
-#else
-
-// The first (0) or the second (1) of each pair of bf16 numbers, as fp32.
-template <int Which>
-inline Floats pairs(const uint8_t* p) {
-#if defined(__AVX512F__)
-  const __m512i both = _mm512_loadu_si512(p);
-  return {_mm512_castsi512_ps(Which ? _mm512_and_si512(both, _mm512_set1_epi32(-65536))
-                                    : _mm512_slli_epi32(both, 16))};
-#elif defined(__AVX2__)
-  const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  // Shifted out rather than masked: all 16 registers are taken, none is left for a mask.
-  const __m256i low = Which ? _mm256_srli_epi32(both, 16) : both;
-  return {_mm256_castsi256_ps(_mm256_slli_epi32(low, 16))};
-#else
-  uint16_t bits;
-  __builtin_memcpy(&bits, p + Which * 2, sizeof bits);
-  return {bf16_to_float(bits)};
-#endif
-}
-
-struct StepBF16 {
-  // Three rows' sums and inputs would take all registers of AVX2 and leave none for widening.
-  static constexpr int kMostRows = kLanes == 8 ? 2 : kMaxRows;
-  static constexpr int kInputs = 2;
-  static constexpr int kWeightBytes = kPanel * 4;
-  static constexpr int kInputBytes = 8;
-
-  template <int Rows>
-  static void add(const uint8_t* panel, const uint8_t* const (&x)[Rows], size_t at,
-                  Sums<Rows>& sums) {
-    add_input<Rows>([panel](int v) { return pairs<0>(panel + v * kLanes * 4); }, x, at, sums);
-    // Without this the compiler keeps the pairs it has loaded, and has no registers left for it.
-    if constexpr (kLanes == 8) __asm__ volatile("" ::: "memory");
-    add_input<Rows>([panel](int v) { return pairs<1>(panel + v * kLanes * 4); }, x, at + 4, sums);
-  }
-};
-
-#endif
 
 // ---- rows by panels ----
 
@@ -302,27 +162,6 @@ void float_gemm(const Matrix& matrix, const uint8_t* prepared, int rows, int fir
                    : matrix.format == Format::F16 ? multiply<StepF16>
                                                   : multiply<StepBF16>;
   run(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue);
-}
-
-// An fp32 row rounded to bf16, as pairs or as fp32 (kBf16Bytes). `out` was filled with zeros.
-void prepare_bf16_row(const float* x, int inputs, uint8_t* out) {
-  int i = 0;
-#if defined(__AVX512BF16__)
-  for (; i + 16 <= inputs; i += 16) {
-    const __m256bh rounded = _mm512_cvtneps_pbh(_mm512_loadu_ps(x + i));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i * 2),
-                        reinterpret_cast<__m256i>(rounded));
-  }
-  for (; i < inputs; ++i) {
-    const uint16_t rounded = float_to_bf16(x[i]);
-    __builtin_memcpy(out + i * 2, &rounded, sizeof rounded);
-  }
-#else
-  for (; i < inputs; ++i) {
-    const float rounded = bf16_to_float(float_to_bf16(x[i]));
-    __builtin_memcpy(out + i * 4, &rounded, sizeof rounded);
-  }
-#endif
 }
 
 void float_prepare(Format format, const float* x, size_t x_stride, int rows, int inputs,

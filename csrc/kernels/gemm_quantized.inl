@@ -5,6 +5,8 @@
 // This is done for every element alike, whatever the number of rows, and in all tiers: equal bits.
 #pragma once
 
+#include <sizes.h>
+
 #include "kernels/codes.inl"
 #include "kernels/epilogue.inl"
 #include "kernels/quantize.inl"
@@ -12,19 +14,6 @@
 namespace octavo {
 namespace OCTAVO_TIER {
 namespace {
-
-// Rows that one pass over the weights serves, and vectors of outputs taken together: what the
-// registers hold, two sums for each row and vector (of floats, of integers), weights and scales.
-#if defined(__AVX512VNNI__)
-constexpr int kQuantizedRows = 6;
-constexpr int vectors_beside(int) { return 2; }
-#elif defined(__AVX2__)
-constexpr int kQuantizedRows = 3;
-constexpr int vectors_beside(int rows) { return rows == 1 ? 4 : 2; }
-#else
-constexpr int kQuantizedRows = 2;
-constexpr int vectors_beside(int) { return 1; }
-#endif
 
 // Rows that a panel serves before the next panel: their activations stay in the second-level cache,
 // and their sums are 12 KiB. (Expanding codes to bytes once for all of them was measured and is no

@@ -20,10 +20,12 @@ namespace sample {
 using attend::Floats;
 using attend::Ints;
 using attend::kLanes;
+using attend::kWordLanes;
+using attend::Doubles;
+using attend::fused;
+using attend::WordMask;
 
 typedef uint64_t Words __attribute__((vector_size(kLanes * 4)));
-typedef int64_t WordMask __attribute__((vector_size(kLanes * 4)));
-constexpr int kWordLanes = kLanes / 2;
 
 constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
 constexpr uint64_t kFirst = 0xBF58476D1CE4E5B9u;
@@ -131,14 +133,7 @@ inline void enter_block(Race& race, int begin, int end, float most) {
   for (int token = begin; token < end; token += kWordLanes) {
     const WordMask may_win = ~random_bits(state, race.two) <= threshold;
     state += kWordLanes * kGolden;
-#if defined(__AVX512F__)
-    uint32_t lanes = _mm512_movepi64_mask((__m512i)may_win);
-#elif defined(__AVX2__)
-    uint32_t lanes = static_cast<uint32_t>(_mm256_movemask_pd((__m256d)may_win));
-#else
-    uint32_t lanes = 0;
-    for (int lane = 0; lane < kWordLanes; ++lane) lanes |= (may_win[lane] & 1) << lane;
-#endif
+    uint32_t lanes = attend::set_lanes(may_win);
     for (; lanes; lanes &= lanes - 1) {
       const int candidate = token + __builtin_ctz(lanes);
       if (candidate < end) enter(race, candidate);
@@ -205,18 +200,7 @@ int32_t draw_among(const float* logits, const int32_t* tokens, int count, double
 
 // ---- shares of probability ----
 
-typedef double Doubles __attribute__((vector_size(kLanes * 4)));
 typedef float HalfFloats __attribute__((vector_size(kLanes * 2)));
-
-inline Doubles fused(Doubles a, Doubles b, Doubles c) {
-#if defined(__AVX512F__)
-  return _mm512_fmadd_pd(a, b, c);
-#elif defined(__AVX2__)
-  return _mm256_fmadd_pd(a, b, c);
-#else
-  return a * b + c;
-#endif
-}
 
 // exp(x) for x ≤ 0, to about a unit in the last place; 0 below -708, where normal numbers end.
 inline Doubles exponential(Doubles x) {

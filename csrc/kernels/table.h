@@ -20,6 +20,7 @@ constexpr int kGroup = 32;      // inputs that share a scale, of weights and of 
 // tokens of a KV block that kernels take together (blocks hold 16·k)
 constexpr int kBlockTokens = 16;
 constexpr int kSplit = 512;     // positions of KV whose softmax is one; fixed, see the law
+constexpr int kRecordHead = 16;   // floats of a split's maximum and sum, before its sums of values
 constexpr int kAttentionRows = 16;  // most rows of a sequence that one attention item takes
 constexpr int kAlign = 64;      // bytes; of every buffer and panel
 constexpr int kLogitBlock = 128;  // logits whose largest is kept, so that few of them are looked at
@@ -140,6 +141,9 @@ struct RopeShape {
   float magnitude;
 };
 
+// What is multiplied when peak rates are measured.
+enum class Products : uint8_t { Float, Bf16, Int8 };
+
 struct KernelTable {
   const char* name;  // "scalar", "avx2", "avx512vnni", "avx512bf16"
 
@@ -219,11 +223,12 @@ struct KernelTable {
   // order, and they are added up in order, in every tier and wherever the row stands.
   double (*total)(const float* logits, int size, double most);
   int32_t (*count_above)(const float* logits, int size, float value);
-};
 
-const KernelTable* scalar_kernels();
-const KernelTable* avx2_kernels();
-const KernelTable* avx512vnni_kernels();
-const KernelTable* avx512bf16_kernels();
+  // peak_rates.inl. Reads every whole cache line once; the result depends on all of them.
+  uint64_t (*read_all)(const uint8_t* data, size_t bytes);
+  // Rounds of independent products and sums of such numbers that never leave the registers. Returns
+  // the number of operations; a multiplication and an addition are two.
+  int64_t (*multiply_registers)(Products products, int64_t rounds);
+};
 
 }  // namespace octavo

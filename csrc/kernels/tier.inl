@@ -2,6 +2,7 @@
 #include "kernels/attention.inl"
 #include "kernels/elementwise.inl"
 #include "kernels/gemm.inl"
+#include "kernels/peak_rates.inl"
 #include "kernels/sample.inl"
 #include "kernels/table.h"
 
@@ -21,6 +22,7 @@ const KernelTable table = [] {
   add_elementwise(made);
   add_attention(made);
   add_sampling(made);
+  add_peak_rates(made);
   return made;
 }();
 

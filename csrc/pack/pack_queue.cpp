@@ -9,7 +9,7 @@
 #include <system_error>
 #include <thread>
 
-#include "runtime/arena.h"
+#include "runtime/platform.h"
 
 namespace octavo {
 
@@ -84,7 +84,7 @@ struct PackQueue::Running {
                 job.inputs, piece.first_panel, piece.end_panel, job.data);
     const int mine = piece.end_panel - piece.first_panel;
     if (left[piece.job].fetch_sub(mine) > mine) return;
-    for (const auto& [begin, bytes] : job.file_pages) release_file_pages(begin, bytes);
+    for (const auto& [begin, bytes] : job.file_pages) drop_file_pages(begin, bytes);
   }
 
   const std::vector<PackJob> jobs;

@@ -1,4 +1,4 @@
-// Memory taken from the system in large pieces: aligned, zeroed, on huge pages where they help.
+// Memory taken from the system in large pieces: aligned, zeroed, in huge pages where they help.
 #pragma once
 
 #include <cstddef>
@@ -7,12 +7,12 @@
 
 namespace octavo {
 
-// One run of zeroed pages. They cost nothing until they are touched.
+// One run of zeroed pages. They take no memory until they are touched.
 class Pages {
  public:
   Pages() = default;
-  // Throws std::bad_alloc. `huge` asks for pages of 2 MiB, which make streaming faster and are
-  // taken whole at the first touch.
+  // Throws std::bad_alloc. `huge` asks for pages of 2 MiB, which make streaming faster; the
+  // first touch takes a whole one.
   Pages(size_t bytes, bool huge);
   ~Pages();
   Pages(Pages&& other) noexcept;
@@ -27,10 +27,10 @@ class Pages {
   size_t bytes_ = 0;
 };
 
-// What is kept for good, one after the other: packed weights.
+// Memory that is kept until the arena ends, taken piece by piece: packed weights.
 class Arena {
  public:
-  // `huge` is not for what is small: whoever touches a huge page first waits for all of it.
+  // `huge` is not for small amounts: the first touch of a huge page waits for all of it.
   explicit Arena(bool huge) : huge_(huge) {}
 
   // Zeroed and aligned to kAlign.
@@ -43,9 +43,5 @@ class Arena {
   size_t used_ = 0;  // of the last chunk
   size_t taken_ = 0;
 };
-
-// Lets go of the whole pages of a mapped file inside this range: they are read again if touched
-// again. Never for memory that is not a file's: that would be lost.
-void release_file_pages(const uint8_t* data, size_t bytes);
 
 }  // namespace octavo

@@ -5,18 +5,19 @@
 
 namespace octavo {
 
+// CMake lists the tiers that it builds in tiers.inc, the slowest first: OCTAVO_EACH_TIER(avx2) …
+#define OCTAVO_EACH_TIER(tier) \
+  const KernelTable* tier##_kernels(); \
+  bool tier##_runs();
+#include "tiers.inc"
+#undef OCTAVO_EACH_TIER
+
 std::vector<const KernelTable*> runnable_tiers() {
-  std::vector<const KernelTable*> tiers{scalar_kernels()};
-#ifdef OCTAVO_X86
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                    __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi2");
-  const bool vnni = avx2 && __builtin_cpu_supports("avx512f") &&
-                    __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-                    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
-  if (avx2) tiers.push_back(avx2_kernels());
-  if (vnni) tiers.push_back(avx512vnni_kernels());
-  if (vnni && __builtin_cpu_supports("avx512bf16")) tiers.push_back(avx512bf16_kernels());
-#endif
+  std::vector<const KernelTable*> tiers;
+#define OCTAVO_EACH_TIER(tier) \
+  if (tier##_runs()) tiers.push_back(tier##_kernels());
+#include "tiers.inc"
+#undef OCTAVO_EACH_TIER
   return tiers;
 }
 
@@ -28,8 +29,8 @@ const KernelTable& choose_tier(const std::string& name) {
     if (name == tier->name) return *tier;
     names += std::string(names.empty() ? "" : ", ") + tier->name;
   }
-  throw std::invalid_argument("instruction set '" + name + "' is not one this processor runs: " +
-                              names);
+  throw std::invalid_argument("this processor does not run the instruction set '" + name +
+                              "', only these: " + names);
 }
 
 }  // namespace octavo

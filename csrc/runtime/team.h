@@ -1,4 +1,4 @@
-// A team of threads that do one piece of work together, and meet at barriers inside it.
+// A team of threads that do one piece of work together, with barriers inside it.
 #pragma once
 
 #include <atomic>
@@ -9,54 +9,51 @@
 #include <thread>
 #include <vector>
 
-namespace octavo {
+#include "runtime/barrier.h"
 
-// The cores this process may run on, one logical processor of each.
-std::vector<int> physical_cores();
+namespace octavo {
 
 class Team {
  public:
-  // The caller of `run` is worker 0, so one thread less is started. Where `pinned`, the others
-  // stay each on a core of their own.
+  // The caller of `run` is worker 0, so one thread less is started. If `pinned`, each of the others
+  // stays on a core of its own.
   Team(int size, bool pinned);
   ~Team();
   Team(const Team&) = delete;
 
   int size() const { return size_; }
 
-  // Calls work(worker) in every thread, and returns when all have. Callers take turns. Throws in a
-  // process that was forked from the one that has the threads: nobody would come. Where a worker
-  // throws, the others leave at their next meeting, and what it threw (the first, if several did)
-  // is thrown here when all are back.
+  // Calls work(worker) in every thread and returns when all have finished. Concurrent callers run
+  // one after the other. If a worker throws, the others stop at their next barrier, and the first
+  // exception is rethrown here when all have stopped. Throws in a process that was forked from the
+  // one that has the threads, because there they do not exist.
   void run(const std::function<void(int)>& work);
 
-  // All workers of a `run` meet here.
-  void meet();
+  // Waits until all workers of the `run` have arrived.
+  void barrier(int worker) {
+    if (size_ > 1) barrier_.wait(worker);
+  }
 
  private:
   void serve(int worker);
   void attempt(int worker);
-  void rethrow();
   uint32_t wait_for_work(uint32_t seen);
   void end();
 
   const int size_;
-  const int process_;  // which has the threads
-  std::mutex turn_;
+  const int process_;  // the one that has the threads
+  std::mutex running_;
   std::vector<std::thread> threads_;
   const std::function<void(int)>* work_ = nullptr;
   bool ending_ = false;
-  std::mutex failure_;
+  std::mutex error_mutex_;
   std::exception_ptr error_;
+  Barrier barrier_;
 
-  // Each on a cache line of its own: what many write does not disturb what many watch.
+  // Each on its own cache line: the writes of many must not disturb those that watch another.
   alignas(64) std::atomic<uint32_t> started_{0};  // counts runs; threads sleep on it
   alignas(64) std::atomic<uint32_t> asleep_{0};
   alignas(64) std::atomic<uint32_t> finished_{0};
-  alignas(64) std::atomic<uint32_t> arrived_{0};
-  alignas(64) std::atomic<uint32_t> phase_{0};  // counts meetings; late ones sleep on it
-  std::atomic<bool> failed_{false};  // a worker has thrown: beside what those who meet look at
-  alignas(64) std::atomic<uint32_t> sleeping_at_barrier_{0};
 };
 
 }  // namespace octavo

@@ -1,4 +1,4 @@
-// What every thread of a team has for itself, and how they share out a product's panels.
+// The threads of a team in a program: the memory of each, and how work is divided among them.
 #pragma once
 
 #include <atomic>
@@ -9,17 +9,19 @@
 
 namespace octavo {
 
-// Rows up to which every thread prepares a product's input for itself: a few rows cost less than
-// one more meeting.
-constexpr int kPrivateRows = 8;
-constexpr int kPrivateFloats = 8192;
+// A worker's even share [first, end) of `count`.
+inline void share_of(int worker, int threads, int count, int& first, int& end) {
+  first = static_cast<int>(static_cast<int64_t>(count) * worker / threads);
+  end = static_cast<int>(static_cast<int64_t>(count) * (worker + 1) / threads);
+}
 
+// The memory of one thread.
 struct Worker {
   uint8_t* kernel_scratch = nullptr;
-  float* row = nullptr;       // as wide as any row that is normalised or turned on its own
+  float* row = nullptr;       // as wide as any row that a thread normalises or rotates for itself
   uint8_t* prepared = nullptr;
 
-  void make_room(size_t kernel_bytes, size_t row_floats, size_t prepared_bytes) {
+  void reserve(size_t kernel_bytes, size_t row_floats, size_t prepared_bytes) {
     const auto aligned = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
     const size_t kernel = aligned(kernel_bytes), row_bytes = aligned(row_floats * 4);
     const size_t total = kernel + row_bytes + aligned(prepared_bytes);
@@ -32,13 +34,13 @@ struct Worker {
   Pages memory;
 };
 
-// Hands out `count` pieces of work: to each thread first its own even share, in order, then what
-// others have left of theirs (the system may have taken a processor away from one of them).
+// Divides `count` pieces of work: each thread takes its own even share first, in order, and then
+// what is left of the shares of others (the system may have taken the processor away from one).
 class Shares {
  public:
   explicit Shares(int threads) : next_(threads) {}
 
-  // Calls work(first, end). Nothing has to be set back between runs: `epoch` counts them.
+  // Calls work(first, end). Needs no reset between runs: `epoch` counts them.
   template <typename Work>
   void take(int worker, int count, uint32_t epoch, Work work) {
     const int threads = static_cast<int>(next_.size());
@@ -52,7 +54,7 @@ class Shares {
     }
   }
 
-  // Calls work(piece), for each piece in order, whoever is free.
+  // Calls work(piece) for each piece in order, in whichever thread is free.
   template <typename Work>
   void take_next(int count, uint32_t epoch, Work work) {
     int piece;
@@ -60,10 +62,10 @@ class Shares {
   }
 
  private:
-  static constexpr int kChunks = 6;  // parts of a share, the last of which others may take
+  static constexpr int kChunks = 6;  // parts of a share; other threads may take the last ones
 
   struct alignas(64) Next {
-    std::atomic<uint64_t> value{0};  // the run it counts for, and the next piece of the share
+    std::atomic<uint64_t> value{0};  // the run that it belongs to, and the next piece of the share
   };
 
   int begin_of(int worker, int count) const {

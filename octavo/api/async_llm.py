@@ -41,7 +41,7 @@ from octavo.core.request import FAILURES, Abort, Event, Pause, ResetPrefixCache,
 from octavo.core.sampling_params import LogitsProcessor, Pooling, SamplingParams
 from octavo.core.snapshot import EngineSnapshot
 from octavo.engine_arguments import EngineArguments, read_arguments
-from octavo.loader import DEFAULT_MODEL, Source
+from octavo.loader import DEFAULT_MODEL, ModelFiles
 from octavo.text.tokenizer import Tokenizer
 from octavo.wire.facts import EngineFacts
 
@@ -75,7 +75,7 @@ class AsyncLLM:
         client: EngineClient,
         arguments: EngineArguments,
         tokenizer: Tokenizer | None = None,
-        source: Source | None = None,
+        source: ModelFiles | None = None,
     ) -> AsyncLLM:
         """Make one over an engine that is ready.
 
@@ -91,7 +91,7 @@ class AsyncLLM:
         arguments: EngineArguments,
         processors: Sequence[str],
         tokenizer: Tokenizer | None = None,
-        source: Source | None = None,
+        source: ModelFiles | None = None,
     ) -> None:
         self._client = client
         try:

@@ -8,7 +8,7 @@ from octavo.api.text_model import TextModel, load_tokenizer
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.engine.build import BuiltEngine, build_engine
 from octavo.engine_arguments import EngineArguments
-from octavo.loader import Source, resolve
+from octavo.loader import ModelFiles, resolve
 from octavo.models.load import OpenedModel
 from octavo.text.tokenizer import Tokenizer
 
@@ -21,7 +21,7 @@ class LocalModel(TextModel):
     ) -> None:
         tokenizers: list[Tokenizer] = []
 
-        def load(opened: OpenedModel, source: Source) -> None:
+        def load(opened: OpenedModel, source: ModelFiles) -> None:
             if arguments.tokenizer is None:
                 tokenizers.append(load_tokenizer(source, opened.checkpoint))
             else:

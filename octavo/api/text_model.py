@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from octavo.api.outputs import RequestError
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine_arguments import EngineArguments
-from octavo.loader import Source, resolve
+from octavo.loader import ModelFiles, resolve
 from octavo.models.generation import GenerationDefaults
 from octavo.text.tokenizer import Tokenizer
 from octavo.wire.facts import EngineFacts
@@ -32,7 +32,7 @@ class TextModel:
         arguments: EngineArguments,
         processors: Sequence[str] = (),
         tokenizer: Tokenizer | None = None,  # if it has been loaded already
-        source: Source | None = None,  # where the tokenizer is, if that has been found already
+        source: ModelFiles | None = None,  # where the tokenizer is, if that has been found already
     ) -> None:
         self.facts = facts
         if source is None:
@@ -68,7 +68,7 @@ class TextModel:
         return ChatTemplate(source, self.tokenizer.special_tokens)
 
 
-def load_tokenizer(source: Source, opened: Checkpoint | None = None) -> Tokenizer:
+def load_tokenizer(source: ModelFiles, opened: Checkpoint | None = None) -> Tokenizer:
     """Read the tokenizer from a model's files, which may be open already."""
     if source.is_gguf:  # imported here because the GGUF reader imports numpy
         from octavo.text.gguf_vocabulary import tokenizer_from_gguf

@@ -71,7 +71,11 @@ class HostBatch(NamedTuple):
 
 
 class ForwardResult(NamedTuple):
-    """What one pass gives, in the order of the rows that were asked for."""
+    """The results of one pass, in the order of the wanted rows.
+
+    The arrays are valid until the backend's next `forward`, which may overwrite them. A caller that
+    needs them longer copies them.
+    """
 
     logits: Floats  # [logits_rows, vocabulary]
     hidden: Floats  # [hidden_rows, hidden size]: what the head reads, the last norm behind it

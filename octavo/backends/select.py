@@ -1,4 +1,4 @@
-"""Chooses the backend, once, from static facts; the choice and each refusal can be printed."""
+"""Chooses the backend once, from static facts; the choice and each refusal can be printed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import Literal
 
 Name = Literal["native", "torch"]
 
-NATIVE_BLOCK_TOKENS = 16  # the native kernels take so many tokens of a block together
-
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """What a backend can do here, or why it cannot run at all."""
+    """Whether a backend can run here, and why not."""
 
     name: Name
     refusal: str | None  # None: it runs
@@ -29,33 +27,33 @@ class Choice:
 
 
 class NoBackendError(ValueError):
-    """Nothing can run here as asked."""
+    """No backend can run here as asked."""
 
 
-def native_caps(block_size: int) -> Caps:
-    """Whether the native engine can run."""
+def native_caps(block_size: int | None = None) -> Caps:
+    """Find out whether the native engine can run here, with blocks of this size if one is given."""
     try:
-        import_module("octavo.backends.native._native")
+        block_tokens = import_module("octavo.backends.native._native").BLOCK_TOKENS
     except ImportError as error:
         return Caps(
             "native",
-            f"its extension module is not there ({error}): it is built when Octavo is installed "
-            "with a C++ compiler at hand, and comes with the wheels",
+            f"its extension module is missing ({error}): install Octavo from a wheel, or where a "
+            "C++ compiler can build it",
         )
-    if block_size % NATIVE_BLOCK_TOKENS:
-        return Caps("native", f"block_size={block_size} is not a multiple of {NATIVE_BLOCK_TOKENS}")
+    if block_size is not None and block_size % block_tokens:
+        return Caps("native", f"block_size={block_size} is not a multiple of {block_tokens}")
     return Caps("native", None)
 
 
 def torch_caps() -> Caps:
-    """Whether the reference backend can run; torch is looked for, not imported."""
+    """Find out whether the reference backend can run here, without importing torch."""
     if find_spec("torch") is None:
         return Caps("torch", "PyTorch is not installed: pip install octavo[torch]")
     return Caps("torch", None)
 
 
 def select(asked: Literal["auto", "native", "torch"], *, block_size: int = 16) -> Choice:
-    """The one that was asked for; else the native engine, else the reference."""
+    """Choose the backend that was asked for; for "auto" the native engine, else the reference."""
     every = (native_caps(block_size), torch_caps())
     if asked != "auto":
         (caps,) = (caps for caps in every if caps.name == asked)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from octavo.backends.base import HostBatch
-from octavo.backends.native.backend import Limits, NativeBackend
+from octavo.backends.native.backend import NativeBackend, PeakRates
 from octavo.backends.native.work import SequenceSize, work_of
 from octavo.core.config import ConfigError
 from octavo.engine.build import make_backend
@@ -49,7 +49,7 @@ class Profile:
     threads: int
     rows: int
     step_seconds: float  # as Python sees it; the median
-    limits: Limits
+    peak_rates: PeakRates
     lines: tuple[Line, ...]
 
     @property
@@ -64,7 +64,7 @@ class Profile:
 
 
 def profile(
-    arguments: EngineArguments, sequences: Sequence[SequenceSize], steps: int, clock_seconds: float
+    arguments: EngineArguments, sequences: Sequence[SequenceSize], steps: int, peak_seconds: float
 ) -> Profile:
     """Load the model, fill the cache and run the step so many times."""
     if arguments.backend == "torch":
@@ -104,7 +104,7 @@ def profile(
         backend.threads,
         len(batch.token_ids),
         sorted(walls)[len(walls) // 2],
-        backend.limits(clock_seconds),
+        backend.peak_rates(peak_seconds),
         tuple(lines_of(backend.instructions, times, waits, sequences, kv_bytes)),
     )
 

@@ -19,7 +19,7 @@ from octavo.cli.output import table
 from octavo.cli.parsing import Parser, UsageError, seconds
 
 if TYPE_CHECKING:
-    from octavo.backends.native.backend import Limits
+    from octavo.backends.native.backend import PeakRates
     from octavo.bench.profile import Line, Profile
 
 _MUCH_WAITING = 1 / 3  # of a step
@@ -43,7 +43,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--steps", type=int, default=20, metavar="COUNT", help="to measure (20)")
     parser.add_argument(
-        "--limits-seconds",
+        "--peak-seconds",
         type=seconds,
         default=0.5,
         metavar="SECONDS",
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         sequences = [SequenceSize(arguments.context, arguments.prompt)]
     asked = engine_arguments(arguments)
-    found = profile(asked, sequences, arguments.steps, arguments.limits_seconds)
+    found = profile(asked, sequences, arguments.steps, arguments.peak_seconds)
     if arguments.json:
         import json
 
@@ -80,18 +80,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 def as_text(model: str, found: Profile) -> str:
     """The table, and what it is held against."""
-    limits, total = found.limits, found.native_seconds
+    peaks, total = found.peak_rates, found.native_seconds
     head = (
         f"{model}: a step of {found.rows:,} rows takes {1e3 * found.step_seconds:.3f} ms (the "
         f"median); {found.threads} threads, {found.tier}\n"
-        f"This machine reads {limits.read / 1e9:.1f} GB/s and computes {limits.int8 / 1e9:,.0f} "
-        f"GOP/s in int8, {limits.bf16 / 1e9:,.0f} in bf16, {limits.float / 1e9:,.0f} in fp32.\n\n"
+        f"This machine reads {peaks.read / 1e9:.1f} GB/s and computes {peaks.int8 / 1e9:,.0f} "
+        f"GOP/s in int8, {peaks.bf16 / 1e9:,.0f} in bf16, {peaks.float / 1e9:,.0f} in fp32.\n\n"
     )
     rows: list[tuple[str, ...]] = [_HEAD]
     last = 0
     for line in found.lines:
         number = "" if line.phase == last else str(line.phase)
-        rows.append((number, *_cells(line, limits, total)))
+        rows.append((number, *_cells(line, peaks, total)))
         last = line.phase
     work = total - found.waited_seconds
     share = f"{work / total:.0%}" if total else ""
@@ -118,19 +118,19 @@ def _summary(found: Profile) -> str:
     return text
 
 
-def _cells(line: Line, limits: Limits, total: float) -> tuple[str, ...]:
+def _cells(line: Line, peaks: PeakRates, total: float) -> tuple[str, ...]:
     waited = f"{1e3 * line.waits:.3f}" if line.waits > 0.5e-6 else ""
     cells = [line.text, f"{line.calls:,}", waited, f"{1e3 * line.seconds:.3f}"]
     cells.append(f"{line.seconds / total:.0%}" if total else "")
     if not line.seconds or not line.bytes_read:
         return (*cells, "", "", "", "", "")
     read, computed = line.bytes_read / line.seconds, line.operations / line.seconds
-    peak = getattr(limits, line.numbers) if line.numbers else 0.0
+    peak = getattr(peaks, line.numbers) if line.numbers else 0.0
     return (
         *cells,
         f"{line.bytes_read / 1e6:.2f}",
         f"{read / 1e9:.1f}",
-        f"({read / limits.read:.0%})",
+        f"({read / peaks.read:.0%})",
         f"{computed / 1e9:,.0f}" if line.operations else "",
         f"({computed / peak:.0%})" if peak else "",
     )

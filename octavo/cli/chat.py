@@ -1,4 +1,4 @@
-"""The conversation at a terminal: reads lines, knows a few commands, and survives Ctrl-C."""
+"""The conversation at a terminal: it reads lines and a few commands, and survives Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Protocol
 from octavo.core.sampling_params import RequestError
 
 HELP = """\
-/clear   forget what was said
-/exit    leave (so do Ctrl-D, and Ctrl-C twice)
-/help    this
+/clear   forget the conversation
+/exit    leave (Ctrl-D and two Ctrl-C do so too)
+/help    show this text
 \"\"\"      begins and ends a text of several lines
 """
 PROMPT, CONTINUED = ">>> ", "... "
@@ -20,20 +20,20 @@ QUOTES = '"""'
 
 
 class Partner(Protocol):
-    """Whoever answers."""
+    """The model's side of the conversation."""
 
     def answer(self, prompt: str) -> str:
-        """Write an answer."""
+        """Write the answer to a message."""
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Start a new conversation."""
 
 
 def chat(partner: Partner, read: Callable[[str], str] = input) -> int:
-    """Until the person leaves."""
-    with contextlib.suppress(ImportError):  # with it, lines can be edited
+    """Run the conversation until its user leaves."""
+    with contextlib.suppress(ImportError):  # lets the user edit lines
         import readline  # noqa: F401
-    sys.stdout.write("Ask something; /help tells the rest.\n")
+    sys.stdout.write("Ask something; /help lists the commands.\n")
     is_leaving = False
     while True:
         try:
@@ -54,7 +54,7 @@ def chat(partner: Partner, read: Callable[[str], str] = input) -> int:
 
 
 def _read_text(read: Callable[[str], str]) -> str:
-    """A line, or the lines between quotes."""
+    """Read a line, or the lines between quotes."""
     line = read(PROMPT).strip()
     if not line.startswith(QUOTES):
         return line
@@ -66,11 +66,11 @@ def _read_text(read: Callable[[str], str]) -> str:
 
 
 def _command(text: str, partner: Partner) -> bool:
-    """Whether it was one."""
+    """Execute a command, and return whether the text was one."""
     match text:
         case "/clear":
             partner.forget()
-            sys.stdout.write("Forgotten.\n")
+            sys.stdout.write("Started a new conversation.\n")
         case "/exit" | "/quit" | "/bye":
             raise EOFError
         case _ if text.startswith("/") and " " not in text:

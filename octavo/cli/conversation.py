@@ -1,4 +1,4 @@
-"""One person's conversation with a model: each answer is streamed to the terminal as it comes."""
+"""A conversation with a model whose answers are streamed to the terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from octavo.text.tokenizer import Tokenizer
 
 
 class Conversation:
-    """A model, and what has been said."""
+    """A model and the messages so far."""
 
     def __init__(
         self,
@@ -26,12 +26,12 @@ class Conversation:
         system: str | None = None,
         template: str | None = None,
         is_raw: bool = False,
-        tells_speed: bool = False,
+        shows_speed: bool = False,
         stream: TextIO | None = None,
     ) -> None:
         self._llm = llm
         self._stream = stream or sys.stdout
-        self._tells_speed = tells_speed
+        self._shows_speed = shows_speed
         self._system = system
         try:
             self._tokenizer: Tokenizer = asyncio.run(llm.get_tokenizer())
@@ -44,35 +44,35 @@ class Conversation:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Start a new conversation, with the same system message."""
         self.messages = [{"role": "system", "content": self._system}] if self._system else []
 
     def close(self) -> None:
-        """Give the model's memory back."""
+        """Release the model's memory."""
         self._llm.close()
 
     def answer(self, prompt: str) -> str:
-        """Write the answer as it comes. What was said before Ctrl-C stays said.
+        """Write the answer while it is generated.
 
-        A request that fails is as if it had never been made.
+        After Ctrl-C the conversation keeps the text so far; a request that fails leaves no trace.
         """
         self.messages.append({"role": "user", "content": prompt})
-        said: list[str] = []
+        pieces: list[str] = []
         is_kept = False
         try:
-            asyncio.run(self._follow(self._prompt(prompt), said))
+            asyncio.run(self._follow(self._prompt(prompt), pieces))
             is_kept = True
         except KeyboardInterrupt:
-            is_kept = bool(said)
+            is_kept = bool(pieces)
             raise
         finally:
             if is_kept:
-                self.messages.append({"role": "assistant", "content": "".join(said)})
+                self.messages.append({"role": "assistant", "content": "".join(pieces)})
             else:
                 self.messages.pop()
-            if said:
+            if pieces:
                 self._write("\n")
-        return "".join(said)
+        return "".join(pieces)
 
     def _prompt(self, prompt: str) -> Prompt:
         if self._template is None:
@@ -81,20 +81,20 @@ class Conversation:
         ids = self._tokenizer.encode(text, add_special_tokens=False)
         return {"prompt": text, "prompt_token_ids": ids}
 
-    async def _follow(self, prompt: Prompt, said: list[str]) -> None:
+    async def _follow(self, prompt: Prompt, pieces: list[str]) -> None:
         began = first = time.monotonic()
         num_tokens = num_prompt = 0
         async for output in self._llm.generate(prompt, self._sampling):
             if not num_tokens:
                 first = time.monotonic()
-            piece = output.outputs[0]
-            num_tokens += len(piece.token_ids)
+            part = output.outputs[0]
+            num_tokens += len(part.token_ids)
             num_prompt = len(output.prompt_token_ids)
-            if piece.text:
-                said.append(piece.text)
-                self._write(piece.text)
-        if self._tells_speed:
-            _tell_speed(num_prompt, num_tokens, first - began, time.monotonic() - first)
+            if part.text:
+                pieces.append(part.text)
+                self._write(part.text)
+        if self._shows_speed:
+            _show_speed(num_prompt, num_tokens, first - began, time.monotonic() - first)
 
     def _write(self, text: str) -> None:
         self._stream.write(text)
@@ -105,14 +105,14 @@ def _template(tokenizer: Tokenizer, source: str | None) -> ChatTemplate:
     if source is None:
         if not tokenizer.chat_templates:
             raise RequestError(
-                "this model has no chat template: it was not made for conversations; --raw "
-                "continues a text, and --chat-template FILE gives it one"
+                "this model has no chat template, so it was not made for conversations; continue "
+                "a text with --raw, or give it a template with --chat-template FILE"
             )
         source = choose_template(tokenizer.chat_templates, with_tools=False)
     return ChatTemplate(source, tokenizer.special_tokens)
 
 
-def _tell_speed(num_prompt: int, num_tokens: int, first: float, rest: float) -> None:
+def _show_speed(num_prompt: int, num_tokens: int, first: float, rest: float) -> None:
     speed = f", {(num_tokens - 1) / rest:.1f} tokens/s after it" if num_tokens > 1 else ""
     sys.stderr.write(
         f"\n{num_prompt} prompt tokens, first token after {first * 1000:.0f} ms, "

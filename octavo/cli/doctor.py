@@ -160,9 +160,9 @@ def packages() -> list[Finding]:
 
 
 def backends() -> list[Finding]:
-    from octavo.backends.select import NATIVE_BLOCK_TOKENS, native_caps, torch_caps
+    from octavo.backends.select import native_caps, torch_caps
 
-    native, torch = native_caps(NATIVE_BLOCK_TOKENS), torch_caps()
+    native, torch = native_caps(), torch_caps()
     findings = []
     if native.refusal is None:
         from octavo.backends.native import _native

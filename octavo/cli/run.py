@@ -81,7 +81,7 @@ def _open(arguments: argparse.Namespace) -> Conversation:
         system=arguments.system,
         template=arguments.chat_template,
         is_raw=arguments.raw,
-        tells_speed=arguments.stats,
+        shows_speed=arguments.stats,
     )
 
 

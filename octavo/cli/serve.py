@@ -1,7 +1,7 @@
-"""Serves a model over HTTP, in OpenAI's and vLLM's dialect, until it is told to end.
+"""Serves a model over HTTP, with the API of OpenAI and vLLM.
 
 The first SIGTERM or Ctrl-C lets running requests finish; the second ends at once. The engine runs
-in a process of its own, and is started again, with nothing lost, when it dies.
+in a process of its own; if that dies, another one continues all requests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from octavo.cli.server_options import add_server_options, server_settings
 if TYPE_CHECKING:
     from octavo.api.async_llm import AsyncLLM
     from octavo.engine_arguments import EngineArguments
-    from octavo.loader import Source
+    from octavo.loader import ModelFiles
     from octavo.server.lifecycle import Lifecycle
     from octavo.server.settings import ServerSettings
     from octavo.wire.facts import EngineFacts
@@ -31,7 +31,7 @@ _LEVELS |= {"info": "INFO", "debug": "DEBUG"}
 
 
 def add_arguments(parser: Parser) -> None:
-    """The model, the server's flags and the engine's."""
+    """Add the flags of the model, the server and the engine."""
     add_model(parser)
     parser.add_argument(
         "--engine",
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         llm.close()
 
 
-def _tokenizer_source(name: str) -> Source:
+def _tokenizer_source(name: str) -> ModelFiles:
     from octavo.loader.errors import SourceError
     from octavo.loader.source import resolve
 
@@ -90,9 +90,9 @@ def _tokenizer_source(name: str) -> Source:
 
 
 def _load(
-    asked: EngineArguments, engine: str, tokenizer: Source, options: dict[str, Any]
+    asked: EngineArguments, engine: str, tokenizer: ModelFiles, options: dict[str, Any]
 ) -> AsyncLLM:
-    """The model; what the front end alone needs is imported and read while an engine starts."""
+    """Start the engine, and meanwhile import the server and read the tokenizer."""
     if engine == "inline":
         from octavo.api.async_llm import AsyncLLM
 
@@ -118,7 +118,7 @@ def _serve(config: ServerSettings, llm: AsyncLLM, start: StartUp) -> int:
     from octavo.server import lifecycle
 
     def say_ready(life: Lifecycle) -> None:
-        start.lap("open the door")
+        start.lap("open the sockets")
         text = lifecycle.ready_text(life.config, life.port, life.server.model_name)
         sys.stdout.write(f"{text}\n{start.text()}\n{_memory_text(llm.facts)}")
         sys.stdout.flush()
@@ -127,22 +127,22 @@ def _serve(config: ServerSettings, llm: AsyncLLM, start: StartUp) -> int:
 
 
 class StartUp:
-    """How long each part of the start took, in order."""
+    """The duration of each part of the start, in order."""
 
     def __init__(self, began: float) -> None:
         self._began = self._last = began
         self.laps: list[tuple[str, float]] = []
 
     def lap(self, what: str) -> None:
-        """All since the last lap was this."""
+        """Add a part that began where the last one ended."""
         now = time.monotonic()
         self.laps.append((what, now - self._last))
         self._last = now
 
     def add_engine(self, facts: EngineFacts) -> None:
-        """The engine has told its own parts; what is left is the start of its process.
+        """Add the parts that the engine measured, and the start of its process before them.
 
-        Meanwhile this one has imported the server and read the tokenizer.
+        Meanwhile this process has imported the server and read the tokenizer.
         """
         now = time.monotonic()
         rest = now - self._last - sum(seconds for _, seconds in facts.start_seconds)
@@ -151,19 +151,21 @@ class StartUp:
         self._last = now
 
     def text(self) -> str:
-        """A table, with the sum."""
+        """Return a table of the parts, with their sum."""
         rows = [(what, f"{seconds:.2f} s") for what, seconds in self.laps]
         rows.append(("ready after", f"{self._last - self._began:.2f} s"))
         return table(rows, indent="  ", right=(1,))
 
 
 def _memory_text(facts: EngineFacts) -> str:
-    told = ", ".join(f"{name} {size(count)}" for name, count in facts.memory_bytes.items())
-    return f"  memory: {told}\n" if told else ""
+    sizes = ", ".join(f"{name} {size(count)}" for name, count in facts.memory_bytes.items())
+    return f"  memory: {sizes}\n" if sizes else ""
 
 
 def _level(text: str) -> str:
     level = _LEVELS.get(text.lower())
     if level is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no level; there are: {', '.join(_LEVELS)}")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a level; use one of: {', '.join(_LEVELS)}"
+        )
     return level

@@ -1,7 +1,7 @@
-"""The flags of the server: one for every field of ServerSettings, named as vLLM's where it has any.
+"""The flags of the server, one for every field of ServerSettings, named as in vLLM if it has one.
 
-vLLM's flags that mean nothing here are taken with a line of reason; those that ask for what there
-is not are refused with one.
+Flags of vLLM without an effect here are accepted with a warning that says why. Those that ask for a
+missing feature are refused, with the reason.
 """
 
 from __future__ import annotations
@@ -20,50 +20,75 @@ if TYPE_CHECKING:
 log = logging.getLogger("octavo.cli")
 
 _ON = "store_true"
-# Field, type (or _ON), placeholder, and what it is.
+# Field, type (or _ON), placeholder and help text.
 _Row = tuple[str, Any, str, str]
 _NETWORK: tuple[_Row, ...] = (
-    ("host", str, "ADDRESS", "the address to listen at; others than this machine's need a key"),
-    ("port", int, "NUMBER", "0: any that is free"),
-    ("max_connections", int, "COUNT", "open at once"),
-    ("max_connections_per_client", int, "COUNT", "of one address"),
+    (
+        "host",
+        str,
+        "ADDRESS",
+        "the address to listen on; one that other machines can reach needs a key",
+    ),
+    ("port", int, "NUMBER", "the port to listen on; 0: any free port"),
+    ("max_connections", int, "COUNT", "the most open connections"),
+    ("max_connections_per_client", int, "COUNT", "the most open connections of one address"),
     ("admin_socket", Path, "PATH", "a unix socket for operators: pause, drain, abort, log level"),
 )
 _ACCESS: tuple[_Row, ...] = (
-    ("insecure_no_auth", _ON, "", "serve the network without a key"),
-    ("public_metrics", _ON, "", "/metrics without a key"),
-    ("trust_request_chat_template", _ON, "", "render templates that requests bring"),
-    ("cache_scope", str, "WHO", "who shares prefixes: those with the same key, or global (all)"),
+    ("insecure_no_auth", _ON, "", "serve other machines without a key"),
+    ("public_metrics", _ON, "", "serve /metrics without a key"),
+    ("trust_request_chat_template", _ON, "", "render chat templates that requests contain"),
+    (
+        "cache_scope",
+        str,
+        "WHO",
+        "which requests share prefixes: those with the same key (key), or all (global)",
+    ),
     ("log_prompts", _ON, "", "write prompts to the log"),
 )
 _DIALECT: tuple[_Row, ...] = (
-    ("strict", _ON, "", "refuse fields that are not known"),
-    ("metrics_names", str, "NAMES", "octavo or vllm, for dashboards made for it"),
+    ("strict", _ON, "", "refuse unknown fields"),
+    ("metrics_names", str, "NAMES", "octavo, or vllm for dashboards that expect its names"),
 )
 _BOUNDS: tuple[_Row, ...] = (
-    ("max_output_tokens", token_count, "TOKENS", "most tokens of an answer"),
-    ("max_request_seconds", seconds, "SECONDS", "most time of a request, waiting and generating"),
-    ("max_waiting_requests", int, "COUNT", "requests in the queue; more are refused with 429"),
-    ("max_waiting_tokens", token_count, "TOKENS", "tokens in the queue"),
-    ("max_waiting_bytes", byte_count, "SIZE", "bytes in the queue"),
-    ("max_running_sequences", int, "COUNT", "handed to the engine at once"),
-    ("max_body_bytes", byte_count, "SIZE", "of a request's body"),
-    ("max_header_bytes", byte_count, "SIZE", "of a request's headers"),
-    ("max_headers", int, "COUNT", "headers of a request"),
-    ("num_explained", int, "COUNT", "recent requests that can be explained"),
+    ("max_output_tokens", token_count, "TOKENS", "the most tokens of an answer"),
+    (
+        "max_request_seconds",
+        seconds,
+        "SECONDS",
+        "the longest time of a request, in the queue and in the engine",
+    ),
+    ("max_waiting_requests", int, "COUNT", "the most requests in the queue; others get a 429"),
+    ("max_waiting_tokens", token_count, "TOKENS", "the most prompt tokens in the queue"),
+    ("max_waiting_bytes", byte_count, "SIZE", "the most bytes in the queue"),
+    ("max_running_sequences", int, "COUNT", "the most sequences in the engine at once"),
+    ("max_body_bytes", byte_count, "SIZE", "the largest body of a request"),
+    ("max_header_bytes", byte_count, "SIZE", "the largest head of a request"),
+    ("max_headers", int, "COUNT", "the most headers of a request"),
+    ("num_explained", int, "COUNT", "recent requests that /explain knows"),
 )
 _TIMES: tuple[_Row, ...] = (
-    ("drain_seconds", seconds, "SECONDS", "for running requests to finish after SIGTERM"),
-    ("stall_seconds", seconds, "SECONDS", "a reader that takes nothing for so long is dropped"),
-    ("header_seconds", seconds, "SECONDS", "for a request's headers to arrive"),
-    ("body_seconds", seconds, "SECONDS", "for its body to arrive"),
-    ("idle_seconds", seconds, "SECONDS", "between two requests of a connection"),
-    ("status_seconds", seconds, "SECONDS", "longest wait before a stream's status line"),
+    ("drain_seconds", seconds, "SECONDS", "time for running requests to finish after SIGTERM"),
+    (
+        "stall_seconds",
+        seconds,
+        "SECONDS",
+        "time after which a client that reads nothing is disconnected",
+    ),
+    ("header_seconds", seconds, "SECONDS", "time for the head of a request to arrive"),
+    ("body_seconds", seconds, "SECONDS", "time for its body to arrive"),
+    ("idle_seconds", seconds, "SECONDS", "time between two requests on a connection"),
+    (
+        "status_seconds",
+        seconds,
+        "SECONDS",
+        "longest wait for the first token before a stream starts",
+    ),
     (
         "ping_seconds",
         seconds,
         "SECONDS",
-        "silence after which a stream carries a comment; 0: never",
+        "silence after which a stream sends a comment; 0: never",
     ),
     ("template_seconds", seconds, "SECONDS", "for a chat template to be rendered"),
     ("tokenize_seconds", seconds, "SECONDS", "for a text to be tokenised"),
@@ -78,48 +103,48 @@ _GROUPS = {
 }
 _ROWS = tuple(row for rows in _GROUPS.values() for row in rows)
 
-# vLLM's that change nothing here, and why; a flag ending in "!" stands alone.
+# Flags of vLLM without an effect here, and why; one that ends in "!" takes no value.
 _INERT = {
     "allow-credentials!": "cookies mean nothing here",
-    "allowed-methods": "they are those of each route",
-    "allowed-headers": "pages of allowed origins may send what the routes read",
-    "api-server-count": "there is one front end",
+    "allowed-methods": "each route has its methods",
+    "allowed-headers": "pages of allowed origins may send the headers that routes read",
+    "api-server-count": "there is only one front end",
     "disable-fastapi-docs!": "/docs needs the key like everything else",
-    "disable-frontend-multiprocessing!": "--engine inline is the way to one process",
-    "disable-uvicorn-access-log!": "requests are not logged",
+    "disable-frontend-multiprocessing!": "--engine inline runs everything in one process",
+    "disable-uvicorn-access-log!": "uvicorn's access log is always off",
     "enable-log-outputs!": "answers are never logged",
-    "enable-prompt-tokens-details!": "they are always told",
+    "enable-prompt-tokens-details!": "they are always returned",
     "enable-request-id-headers!": "they are always sent",
-    "enable-server-load-tracking!": "/metrics always tells the load",
+    "enable-server-load-tracking!": "/metrics always contains the load",
     "max-log-len": "prompts are not logged unless --log-prompts",
-    "device": "the backend knows",
-    "chat-template-content-format": "it is seen from the template",
-    "guided-decoding-backend": "structured output is not there yet",
-    "structured-outputs-config": "structured output is not there yet",
-    "enable-force-include-usage!": "clients that want it send stream_options",
+    "device": "the backend determines it",
+    "chat-template-content-format": "it is detected from the template",
+    "guided-decoding-backend": "structured output is not supported yet",
+    "structured-outputs-config": "structured output is not supported yet",
+    "enable-force-include-usage!": "clients request it by stream_options",
 }
-# … and those that ask for what there is not.
+# Flags of vLLM that ask for a missing feature.
 _REFUSED = {
-    "ssl-keyfile": "there is no TLS; put a reverse proxy in front",
-    "ssl-certfile": "there is no TLS; put a reverse proxy in front",
-    "ssl-ca-certs": "there is no TLS; put a reverse proxy in front",
-    "shutdown-timeout": "--drain-seconds says how long running requests may finish",
+    "ssl-keyfile": "there is no TLS; use a reverse proxy",
+    "ssl-certfile": "there is no TLS; use a reverse proxy",
+    "ssl-ca-certs": "there is no TLS; use a reverse proxy",
+    "shutdown-timeout": "use --drain-seconds",
     "otlp-traces-endpoint": "install OpenTelemetry's ASGI middleware with --middleware",
-    "hf-token": "other users could see it in the list of processes; set HF_TOKEN",
-    "uds": "it listens on TCP; --admin-socket is a unix socket for operators",
-    "config": "options are given on the command line",
+    "hf-token": "other users could see it in the list of processes; set HF_TOKEN instead",
+    "uds": "clients connect by TCP; --admin-socket is a unix socket for operators",
+    "config": "options must be on the command line",
     "default-chat-template-kwargs": "send chat_template_kwargs with the request",
-    "root-path": "routes begin at /; let the reverse proxy take the prefix away",
-    "lora-modules": "there are no adapters yet",
-    "tool-call-parser": "tool calls are not parsed yet",
-    "enable-auto-tool-choice!": "tool calls are not parsed yet",
-    "reasoning-parser": "reasoning is not told apart yet",
-    "response-role": "answers are the assistant's",
+    "root-path": "routes begin at /; let the reverse proxy remove the prefix",
+    "lora-modules": "adapters are not supported yet",
+    "tool-call-parser": "tool calls are not supported yet",
+    "enable-auto-tool-choice!": "tool calls are not supported yet",
+    "reasoning-parser": "reasoning is not separated yet",
+    "response-role": "the role of answers is always assistant",
 }
 
 
 def add_server_options(parser: Parser) -> None:
-    """Flags by what they are about."""
+    """Add the flags, in groups."""
     from octavo.server.settings import ServerSettings
 
     defaults = {field.name: field.default for field in fields(ServerSettings)}
@@ -143,7 +168,7 @@ def add_server_options(parser: Parser) -> None:
 
 
 def _add_special(title: str, group: argparse._ArgumentGroup) -> None:
-    """Flags that are not simply a field."""
+    """Add the flags of a group that need more than a row in its table."""
     match title:
         case "access":
             group.add_argument(
@@ -151,12 +176,17 @@ def _add_special(title: str, group: argparse._ArgumentGroup) -> None:
                 action="append",
                 metavar="KEY",
                 help="a key that clients must send; other users of this machine can see it in the "
-                "list of processes, so better the next, or OCTAVO_API_KEY",
+                "list of processes, unlike --api-key-file and OCTAVO_API_KEY",
             )
-            group.add_argument("--api-key-file", type=Path, metavar="FILE", help="keys, one a line")
+            group.add_argument(
+                "--api-key-file", type=Path, metavar="FILE", help="keys, one per line"
+            )
             for what, text in (
-                ("host", "a name the server is called by, beside the address; *: any"),
-                ("origin", "a web page's that may call, as in https://app.example; *: any"),
+                ("host", "a host name of the server, besides its address; *: any"),
+                (
+                    "origin",
+                    "an origin of web pages that may call, such as https://app.example; *: any",
+                ),
             ):
                 group.add_argument(
                     f"--allowed-{what}",
@@ -179,14 +209,14 @@ def _add_special(title: str, group: argparse._ArgumentGroup) -> None:
                 nargs="+",
                 action="extend",
                 metavar="NAME",
-                help="what the model is called; of several names, all of which are taken, answers "
-                "tell the first; by default as it is named here",
+                help="the names of the model; requests may use any of them, and responses have the "
+                "first; by default the name on this command line",
             )
             group.add_argument(
                 "--no-explain",
                 dest="enable_explain",
                 action="store_false",
-                help="do not keep where requests' time went",
+                help="do not record where the time of requests went",
             )
             group.add_argument(
                 "--chat-template",
@@ -202,13 +232,13 @@ def _add_foreign(parser: Parser, name: str) -> None:
 
 
 def server_settings(arguments: argparse.Namespace) -> ServerSettings:
-    """What was asked for, checked."""
+    """Return the checked settings of the command line and the environment."""
     from octavo import env
     from octavo.server.settings import ServerSettings, read_keys
 
-    _settle_foreign(arguments)
+    _check_foreign(arguments)
     given = {name: getattr(arguments, name) for name, *_ in _ROWS}
-    # A flag that is not given is None or, where it stands alone, False; 0 is a value.
+    # A missing flag is None or, if it takes no value, False; 0 is a value.
     asked = {
         name: value for name, value in given.items() if value is not None and value is not False
     }
@@ -237,23 +267,23 @@ def server_settings(arguments: argparse.Namespace) -> ServerSettings:
     )
 
 
-def _settle_foreign(arguments: argparse.Namespace) -> None:
-    """Refuse vLLM's flags that ask for what there is not; name those that change nothing."""
+def _check_foreign(arguments: argparse.Namespace) -> None:
+    """Refuse flags of vLLM that ask for missing features; warn of those without an effect."""
     given = vars(arguments)
     for name, reason in _REFUSED.items():
         if given.get(f"foreign:{name}") is not None:
-            raise UsageError(f"--{name.rstrip('!')} is not possible: {reason}")
+            raise UsageError(f"--{name.rstrip('!')} is not supported: {reason}")
     ignored = [
         f"--{name.rstrip('!')} ({reason})"
         for name, reason in _INERT.items()
         if given.get(f"foreign:{name}") is not None
     ]
     if ignored:
-        log.warning("taken for compatibility, without effect: %s", ", ".join(ignored))
+        log.warning("accepted for compatibility, without effect: %s", ", ".join(ignored))
 
 
 def _words(given: list[str] | None) -> tuple[str, ...]:
-    """Names given one by one, or, as vLLM wants them, as a JSON list."""
+    """Return names that were given one by one, or in a JSON list as vLLM takes them."""
     import json
 
     found: list[str] = []

@@ -1,4 +1,4 @@
-"""Reads a chat template that the command line names, or holds."""
+"""The chat template that the command line names or contains."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from octavo.text.chat.template import ChatTemplate
 
 
 def read_template(given: str) -> str:
-    """The text of a template, whose file or self was given; it is compiled to see that it can be.
+    """Return a template's text, given the text or its file.
 
-    A mistake in it is then found out before the model is loaded, and not by the first client.
+    The template is compiled, so that a mistake is found before the model is loaded.
     """
     text = given
     if not any(mark in given for mark in ("{{", "{%")):

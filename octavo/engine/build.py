@@ -17,7 +17,7 @@ from octavo.core.sampling_params import LogitsProcessor
 from octavo.engine.memory_check import MemoryCheck
 from octavo.engine_arguments import EngineArguments
 from octavo.exec.inline import InlineExecutor
-from octavo.loader import Source
+from octavo.loader import ModelFiles
 from octavo.loader import resolve as resolve_source
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
@@ -63,7 +63,7 @@ def build_engine(
     processors: Mapping[str, LogitsProcessor] | None = None,
     clock: Callable[[], float] = time.monotonic,
     wrap: Callable[[Executor], Executor] | None = None,
-    meanwhile: Callable[[OpenedModel, Source], None] | None = None,
+    meanwhile: Callable[[OpenedModel, ModelFiles], None] | None = None,
 ) -> BuiltEngine:
     """Load the model that the arguments name, and return an engine that is ready to step.
 
@@ -154,7 +154,7 @@ def make_backend(config: EngineConfig) -> Backend:
 
 
 def _facts(
-    source: Source,
+    source: ModelFiles,
     opened: OpenedModel,
     config: EngineConfig,
     longest_tokens: int,

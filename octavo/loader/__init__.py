@@ -1,4 +1,4 @@
-"""From a model's name to its tensors: sources, readers of checkpoint files, dequantisation.
+"""Sources of models, readers of checkpoint files, dequantisation.
 
 The names below are imported at first use, so that importing the package costs nothing.
 """
@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from octavo.loader.checkpoint import Checkpoint, TensorInfo, check_tensors
     from octavo.loader.errors import CheckpointError
+    from octavo.loader.model_files import ModelFiles
     from octavo.loader.pinned import DEFAULT_MODEL
-    from octavo.loader.source import Source, resolve
+    from octavo.loader.source import resolve
 
 __all__ = [
     "DEFAULT_MODEL",
     "Checkpoint",
     "CheckpointError",
-    "Source",
+    "ModelFiles",
     "TensorInfo",
     "check_tensors",
     "resolve",
@@ -26,7 +27,7 @@ _HOMES = {
     "DEFAULT_MODEL": "pinned",
     "Checkpoint": "checkpoint",
     "CheckpointError": "errors",
-    "Source": "source",
+    "ModelFiles": "model_files",
     "TensorInfo": "checkpoint",
     "check_tensors": "checkpoint",
     "resolve": "source",

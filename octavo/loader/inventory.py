@@ -1,4 +1,4 @@
-"""What the caches hold: every model that is on this machine already, with its size and place."""
+"""The models in the caches of this machine, with their sizes and places."""
 
 from __future__ import annotations
 
@@ -6,31 +6,34 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from octavo.loader import hub, wheel_cache
+from octavo.loader import hub
 from octavo.loader.errors import CheckpointError
-from octavo.loader.pinned import ALIASES
-from octavo.loader.pypi import PREFIX
+from octavo.loader.pypi import kept_wheels
 from octavo.loader.strict_json import parse_object
 from octavo.loader.weight_files import PICKLE_SUFFIXES, choose_weights
 
 
 @dataclass(frozen=True, slots=True)
 class KeptModel:
-    """A model in a cache; `name` is what one types to use it."""
+    """A model in a cache; `name` is the name to use it by."""
 
     name: str
-    kind: str  # "gguf", "safetensors", or what is wrong with it
+    kind: str  # "gguf", "safetensors", or the reason why it cannot be used
     num_bytes: int
     path: Path
 
 
 def kept_models() -> list[KeptModel]:
-    """All of them, ours first."""
-    return [*_from_wheels(), *_from_hub()]
+    """Return the models of both caches, Octavo's own first."""
+    wheels = [
+        KeptModel(name, _kind(files), bytes_under(files), files)
+        for name, files in kept_wheels().items()
+    ]
+    return [*wheels, *_from_hub()]
 
 
 def bytes_under(directory: Path) -> int:
-    """What the files below take; links, as the hub's cache is full of, are not followed."""
+    """Return the size of all files below, without following links (the hub's cache has many)."""
     total = 0
     try:
         for path in directory.rglob("*"):
@@ -39,17 +42,6 @@ def bytes_under(directory: Path) -> int:
     except OSError:  # a cache changes while it is read
         pass
     return total
-
-
-def _from_wheels() -> Iterator[KeptModel]:
-    short = {f"{pin.package}-{pin.version}": alias for alias, pin in ALIASES.items()}
-    for directory in _directories(wheel_cache.cache_root()):
-        files = wheel_cache.files_directory_of(directory)
-        if directory.name.startswith(".") or not files.is_dir():
-            continue
-        package, _, version = directory.name.rpartition("-")
-        name = short.get(directory.name, f"{PREFIX}{package}=={version}")
-        yield KeptModel(name, _kind(files), bytes_under(files), files)
 
 
 def _from_hub() -> Iterator[KeptModel]:
@@ -64,7 +56,7 @@ def _from_hub() -> Iterator[KeptModel]:
 
 
 def _kind(directory: Path) -> str:
-    """What the weights are, as the loader would choose them."""
+    """Return the kind of the weights that the loader would choose."""
     names = [path.relative_to(directory).as_posix() for path in directory.rglob("*")]
     try:
         files = choose_weights(names)
@@ -83,19 +75,19 @@ def _kind(directory: Path) -> str:
 
 
 def _shards(directory: Path, index: str | None) -> list[str]:
-    """The files that an index names; a damaged one names none."""
+    """Return the files that an index names; a damaged index names none."""
     if index is None:
         return []
     try:
-        told = parse_object((directory / index).read_bytes(), directory / index, "the index")
+        contents = parse_object((directory / index).read_bytes(), directory / index, "the index")
     except (OSError, CheckpointError):
         return []
-    shards = told.get("weight_map")
+    shards = contents.get("weight_map")
     return sorted(set(map(str, shards.values()))) if isinstance(shards, dict) else []
 
 
 def _linked_bytes(directory: Path) -> int:
-    """What the files that this snapshot links to take."""
+    """Return the size of the files that this snapshot links to."""
     total = 0
     for path in directory.rglob("*"):
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.layers import CausalLM, ModelSpec
-from octavo.loader import Checkpoint, CheckpointError, Source
+from octavo.loader import Checkpoint, CheckpointError, ModelFiles
 from octavo.loader.errors import SourceError, UnsupportedFormatError, quote
 from octavo.loader.strict_json import parse_object
 from octavo.models.checkpoint_weights import CheckpointWeights, Weights
@@ -34,7 +34,7 @@ class OpenedModel:
     checkpoint: Checkpoint
 
 
-def open_model(source: Source, max_len: int | None = None) -> OpenedModel:
+def open_model(source: ModelFiles, max_len: int | None = None) -> OpenedModel:
     """Declare the model and map its weights; no tensor is read yet.
 
     `max_len` is the longest sequence that will be run, if shorter than the model's own limit.

@@ -1,4 +1,4 @@
-"""Puts the search for garbage off while much is made that stays."""
+"""Pauses the garbage collector during imports and loading, whose objects all stay alive."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """For imports and for loading: what they make, a few hundred thousand objects, is all kept.
+    """Disable the garbage collector in a block, and restore it at the end.
 
-    To look through it again and again for garbage would take a tenth of a start.
+    Imports and loading make some hundred thousand objects. Collections in between would free
+    nothing, and take a tenth of the start.
     """
     was_on = gc.isenabled()
     gc.disable()

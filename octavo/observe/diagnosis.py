@@ -1,4 +1,4 @@
-"""The server over its last steps: what holds it, the evidence, and the setting that moves it."""
+"""Names the bottleneck of the last steps, the evidence, and the setting that would help."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from octavo.core import stats as why
 from octavo.core.snapshot import EngineSnapshot
 from octavo.core.stats import StepStats
 
-_ENOUGH = 0.5  # the share of steps above which something is what holds the server
+_ENOUGH = 0.5  # share of the steps from which on a cause is the bottleneck
 
-_VERDICTS = {
-    "idle": ("idle", "nothing: there is room for more requests"),
+_BOTTLENECKS = {
+    "idle": ("idle", "none: there is capacity for more requests"),
     why.BLOCKS: ("KV-bound", "kv_cache_memory_bytes (more KV memory), or a smaller max_tokens"),
-    why.SLOTS: ("queue-bound", "max_num_seqs (more seats), or another replica"),
+    why.SLOTS: ("queue-bound", "max_num_seqs (more slots), or another replica"),
     why.BUDGET: ("prefill-bound", "max_num_batched_tokens (larger steps), or cached prefixes"),
     "prefill": ("prefill-bound", "max_num_batched_tokens (larger steps), or cached prefixes"),
     "decode": ("decode-bound", "another replica, or a smaller or quantised model"),
@@ -24,15 +24,15 @@ _VERDICTS = {
 
 
 def diagnose(snapshot: EngineSnapshot | None, admission: dict[str, Any]) -> dict[str, Any]:
-    """Return the bottleneck of the last steps as JSON, beside the figures of the admission."""
+    """Return the bottleneck of the last steps as JSON, with the figures of the admission queue."""
     steps = list(snapshot.recent) if snapshot is not None else []
     cause = _cause(steps, paused=bool(snapshot and snapshot.is_paused))
-    verdict, setting = _VERDICTS.get(cause, ("decode-bound", "another replica"))
+    verdict, setting = _BOTTLENECKS.get(cause, ("decode-bound", "another replica"))
     return {
         "verdict": verdict,
         "setting": setting,
         "evidence": _evidence(steps),
-        "door": admission,
+        "admission": admission,
     }
 
 

@@ -1,4 +1,4 @@
-"""Where a request's time went, in order, and the one sentence that says why and what moves it."""
+"""Explains where a request's time went: a timeline, and a sentence with the main cause."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from octavo.core.stats import RequestStats
 
 MAX_PARTS = 128  # prefill chunks listed one by one
 _HELD = {
-    why.SLOTS: "all seats were taken (max_num_seqs)",
-    why.BUDGET: "each step's tokens were spent (max_num_batched_tokens)",
+    why.SLOTS: "all slots were taken (max_num_seqs)",
+    why.BUDGET: "the steps' token budget was used up (max_num_batched_tokens)",
     why.BLOCKS: "too few KV blocks were free",
     why.ADAPTERS: "other adapters were running (max_loras)",
     why.PREFIX: "another request was computing the same prefix",
     why.PAUSED: "an operator had paused the engine",
     why.TURN: "a step had to end first",
-    why.RESTART: "the engine had died and was being started again",
+    why.RESTART: "the engine had died and was being restarted",
 }
 _ADVICE = {
-    "template": "a shorter conversation or a simpler chat template moves it",
-    "tokenize": "a shorter prompt, or one sent as token ids, moves it",
-    "door": "more seats (max_num_seqs) or another replica move it",
-    why.SLOTS: "max_num_seqs moves it",
-    why.BUDGET: "max_num_batched_tokens moves it",
-    why.BLOCKS: "more KV memory (kv_cache_memory_bytes) or a smaller max_tokens moves it",
-    why.ADAPTERS: "max_loras moves it",
-    why.PREFIX: "nothing need be moved: the prefix would have had to be computed anyhow",
-    why.PAUSED: "resuming sooner moves it",
-    why.TURN: "smaller steps (max_num_batched_tokens) move it",
+    "template": "a shorter conversation or a simpler chat template reduces it",
+    "tokenize": "a shorter prompt, or one sent as token ids, reduces it",
+    "admission": "more slots (max_num_seqs) or another replica reduce it",
+    why.SLOTS: "a larger max_num_seqs reduces it",
+    why.BUDGET: "a larger max_num_batched_tokens reduces it",
+    why.BLOCKS: "more KV memory (kv_cache_memory_bytes) or a smaller max_tokens reduces it",
+    why.ADAPTERS: "a larger max_loras reduces it",
+    why.PREFIX: "nothing needs to change: otherwise this request would have computed the prefix",
+    why.PAUSED: "resuming sooner reduces it",
+    why.TURN: "smaller steps (max_num_batched_tokens) reduce it",
     why.RESTART: "the log says why the engine died",
-    "prefill": "a shorter prompt, a cached prefix or a larger max_num_batched_tokens moves it",
-    "decode": "a smaller max_tokens, or fewer requests at once (max_num_seqs), moves it",
-    "preempted": "more KV memory (kv_cache_memory_bytes) or a smaller max_num_seqs moves it",
-    "client": "a faster reader or a better connection moves it",
+    "prefill": "a shorter prompt, a cached prefix or a larger max_num_batched_tokens reduces it",
+    "decode": "a smaller max_tokens, or fewer requests at once (max_num_seqs), reduces it",
+    "preempted": "more KV memory (kv_cache_memory_bytes) or a smaller max_num_seqs reduces it",
+    "client": "a faster reader or a better connection reduces it",
 }
 _NAMES = {
     "template": "the chat template",
     "tokenize": "tokenising the prompt",
-    "door": "waiting at the server's door for the engine to have room",
+    "admission": "waiting in the admission queue, because the engine was full",
     "prefill": "computing the prompt",
     "decode": "generating tokens one after the other",
-    "preempted": "computing again what preemptions had dropped",
+    "preempted": "recomputing tokens that preemptions had dropped",
     "client": "waiting for a slow client",
 }
 
 
 @dataclass(slots=True)
 class Record:
-    """What is noted of one request while it lives; times are of the monotonic clock."""
+    """The times and counts of one request; times are those of the monotonic clock."""
 
     request_id: str
     owner: str
@@ -71,7 +71,7 @@ class Record:
     outcome: str = "running"
 
     def explain(self, now: float) -> dict[str, Any]:
-        """As it is told to whoever asks."""
+        """Return the explanation as JSON; the request may still be running."""
         shares = _shares(self, now)
         end = self.ended_at or now
         return {
@@ -94,15 +94,15 @@ class Record:
 
 
 class Recent:
-    """The last requests, oldest forgotten first."""
+    """The records of the last requests."""
 
     def __init__(self, size: int) -> None:
         self._size = size
-        # Clients may choose ids, so one key's must not displace another's.
+        # By key and id: clients may choose ids, and must not replace those of another key.
         self._records: OrderedDict[tuple[str, str], Record] = OrderedDict()
 
     def add(self, record: Record) -> None:
-        """Remember; one of the same key and id takes the earlier one's place."""
+        """Add a record, in place of one of the same key and id, and drop the oldest one."""
         if self._size:
             name = (record.owner, record.request_id)
             self._records.pop(name, None)
@@ -111,33 +111,33 @@ class Recent:
                 self._records.popitem(last=False)
 
     def find(self, name: str, owner: str) -> Record | None:
-        """By its request id or its response's id; another key's requests are not there."""
+        """Return the record of a request or response id, or None; only the key's own are found."""
         for prefix in ("chatcmpl-", "cmpl-"):
             name = name.removeprefix(prefix)
         return self._records.get((owner, name))
 
 
-def parameters_told(sampling: SamplingParams, **others: Any) -> dict[str, Any]:
-    """The effective parameters, without those that are what they always are."""
+def reported_parameters(sampling: SamplingParams, **others: Any) -> dict[str, Any]:
+    """Return the effective parameters of a request, for its explanation."""
     names = (
         *("max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "n"),
         *("presence_penalty", "frequency_penalty", "repetition_penalty", "ignore_eos"),
         *("logprobs", "prompt_logprobs"),
     )
-    told = {name: getattr(sampling, name) for name in names}
-    told["num_stop_strings"] = len(sampling.stop)
-    return {**told, **others}
+    values = {name: getattr(sampling, name) for name in names}
+    values["num_stop_strings"] = len(sampling.stop)
+    return {**values, **others}
 
 
 def _shares(record: Record, now: float) -> dict[str, float]:
-    """Seconds by cause."""
+    """Return the seconds that each cause took."""
     shares = {
         "template": record.template_seconds,
         "tokenize": record.tokenize_seconds,
         "client": record.client_seconds,
     }
     if record.prepared_at is not None:
-        shares["door"] = (record.entered_at or now) - record.prepared_at
+        shares["admission"] = (record.entered_at or now) - record.prepared_at
     stats = record.stats
     if stats is None:
         return shares
@@ -159,15 +159,15 @@ def _shares(record: Record, now: float) -> dict[str, float]:
 def _sentence(shares: Mapping[str, float], total: float) -> str:
     name, seconds = max(shares.items(), key=lambda each: each[1])
     if total <= 0 or seconds <= 0:
-        return "Nothing took any time worth naming."
+        return "Nothing took a noticeable time."
     what = _NAMES.get(name) or f"waiting in the queue because {_HELD.get(name, name)}"
     share = min(100.0, 100 * seconds / total)
-    told = f"{_ms(seconds)} of {_ms(total)} ms ({share:.0f} %) went into {what}"
-    return f"{told}; {_ADVICE[name]}." if name in _ADVICE else f"{told}."
+    text = f"{_ms(seconds)} of {_ms(total)} ms ({share:.0f} %) went into {what}"
+    return f"{text}; {_ADVICE[name]}." if name in _ADVICE else f"{text}."
 
 
 def _timeline(record: Record, end: float) -> list[dict[str, Any]]:
-    """What happened, in order, each with when it began and how long it took."""
+    """Return what happened, in order, each part with its start and its duration."""
     parts: list[dict[str, Any]] = []
 
     def add(what: str, begin: float, seconds: float, **more: Any) -> None:
@@ -178,7 +178,7 @@ def _timeline(record: Record, end: float) -> list[dict[str, Any]]:
         tokenised = record.prepared_at - record.tokenize_seconds
         add("template", tokenised - record.template_seconds, record.template_seconds)
         add("tokenize", tokenised, record.tokenize_seconds)
-        add("door", record.prepared_at, (record.entered_at or end) - record.prepared_at)
+        add("admission", record.prepared_at, (record.entered_at or end) - record.prepared_at)
     stats = record.stats
     if stats is None:
         return parts

@@ -1,4 +1,4 @@
-"""Counters, gauges and histograms, and their text as Prometheus reads it."""
+"""Counters, gauges and histograms, and their text in the format of Prometheus."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 Labels = tuple[tuple[str, str], ...]
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
-MAX_SERIES = 256  # of one metric; more would be a client's doing
+MAX_SERIES = 256  # of one metric; without a limit clients could create any number
 
 
 class Metric:
@@ -21,7 +21,7 @@ class Metric:
         self.meaning = meaning
 
     def lines(self, name: str, base: Labels) -> Iterator[str]:
-        """The samples under `name`, each with the labels in `base`."""
+        """Yield the samples under `name`, each with the labels in `base`."""
         raise NotImplementedError
 
 
@@ -36,16 +36,16 @@ class Counter(Metric):
         self._values: dict[tuple[str, ...], float] = {} if labels else {(): 0.0}
 
     def add(self, amount: float = 1.0, *values: str) -> None:
-        """Count; `values` are those of the labels, in order."""
+        """Add to the series of these label values, given in order."""
         if values in self._values or len(self._values) < MAX_SERIES:
             self._values[values] = self._values.get(values, 0.0) + amount
 
     def raise_to(self, total: float, *values: str) -> None:
-        """Follow a total that is counted elsewhere; one that begins again is added on."""
+        """Set a total that is counted elsewhere, unless it has become smaller."""
         self._values[values] = max(total, self._values.get(values, 0.0))
 
     def value(self, *values: str) -> float:
-        """The total so far."""
+        """Return the total of the series."""
         return self._values.get(values, 0.0)
 
     def lines(self, name: str, base: Labels) -> Iterator[str]:
@@ -55,7 +55,7 @@ class Counter(Metric):
 
 
 class Gauge(Metric):
-    """A value that is asked for when it is told."""
+    """A value that is read when the metrics are."""
 
     kind = "gauge"
 
@@ -74,7 +74,7 @@ class Gauge(Metric):
 
 
 class Histogram(Metric):
-    """How often values fell below each of some bounds."""
+    """The number of values below each of several bounds."""
 
     kind = "histogram"
 
@@ -85,13 +85,13 @@ class Histogram(Metric):
         self._sum = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Count a value."""
+        """Count a value, `times` times."""
         self._counts[bisect_left(self._bounds, value)] += times
         self._sum += value * times
 
     @property
     def count(self) -> int:
-        """Values so far."""
+        """The number of values that were counted."""
         return sum(self._counts)
 
     def lines(self, name: str, base: Labels) -> Iterator[str]:
@@ -105,7 +105,7 @@ class Histogram(Metric):
 
 
 def expose(metrics: Iterable[tuple[str, Metric]], base: Labels) -> bytes:
-    """All of them, each under the name it is given here."""
+    """Return the text of all metrics, each under the name given here."""
     lines: list[str] = []
     for name, metric in metrics:
         family = f"{name}_total" if metric.kind == "counter" else name
@@ -127,5 +127,5 @@ def _escaped(value: str) -> str:
 
 
 def _number(value: float, *, point: bool = False) -> str:
-    """A sample's value; a bucket's edge always with a point, as the reference client has it."""
+    """Format a value; with `point` always with a decimal point, as the reference client does."""
     return repr(float(value)) if point or value != int(value) else f"{value:.1f}"

@@ -1,4 +1,4 @@
-"""What this machine offers a process: cores, memory, instruction sets, limits."""
+"""Reads what this machine offers a process: cores, memory, instruction sets, limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path("/")
-# Of what a CPU says it has, what kernels are written for.
+# Instruction sets that kernels use, by the CPU flags of the operating system.
 INSTRUCTION_SETS = {
     "avx2": "AVX2",
     "fma": "FMA",
@@ -31,15 +31,15 @@ _MOST_LEVELS = 32  # of nested control groups
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """In bytes; a control group's limit, where it is the tighter one, counts as the machine's."""
+    """Memory in bytes, of the machine or of the control group if that allows less."""
 
     total: int
-    available: int  # could be taken now without swapping
+    available: int  # without swapping
     is_limited: bool  # by a control group (a container)
 
 
 def memory(root: Path = ROOT) -> Memory:
-    """What there is, and what of it is free."""
+    """Return the memory that this process may use."""
     fields = _fields(root / "proc/meminfo")
     page = os.sysconf("SC_PAGE_SIZE")
     total = fields.get("MemTotal", 0) * 1024 or page * os.sysconf("SC_PHYS_PAGES")
@@ -59,7 +59,7 @@ def memory(root: Path = ROOT) -> Memory:
 
 
 def num_cores(root: Path = ROOT) -> tuple[int, float | None]:
-    """Cores this process may run on, and the share of them in cores that a container allows."""
+    """Return the cores that this process may run on, and a container's limit in cores."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     quotas = []
     for group in _control_groups(root):
@@ -70,7 +70,7 @@ def num_cores(root: Path = ROOT) -> tuple[int, float | None]:
 
 
 def processor(root: Path = ROOT) -> tuple[str, list[str]]:
-    """The CPU's name, and those of its instruction sets that matter here."""
+    """Return the CPU's name and those of its instruction sets that kernels use."""
     name = ""
     flags: list[str] = []
     for line in _text(root / "proc/cpuinfo").splitlines():
@@ -81,34 +81,56 @@ def processor(root: Path = ROOT) -> tuple[str, list[str]]:
         elif key in ("flags", "features") and not flags:
             flags = value.split()
     present = frozenset(flags)
-    return name, [told for flag, told in INSTRUCTION_SETS.items() if flag in present]
+    return name, [known for flag, known in INSTRUCTION_SETS.items() if flag in present]
 
 
 def huge_pages(root: Path = ROOT) -> str:
-    """How transparent huge pages are set: `always`, `madvise` or `never`; "" where unknown."""
+    """Return the mode of transparent huge pages: `always`, `madvise`, `never`, or "" if unknown."""
     text = _text(root / "sys/kernel/mm/transparent_hugepage/enabled")
     return text.partition("[")[2].partition("]")[0]
 
 
 def own_bytes() -> int:
-    """What of this process's memory is its own and resident: files it maps are not counted."""
+    """Return the resident memory of this process without mapped files."""
     return _fields(ROOT / "proc/self/status").get("RssAnon", 0) * 1024
 
 
+def resident_bytes() -> int:
+    """Return the resident memory of this process, mapped files included."""
+    return _fields(ROOT / "proc/self/status").get("VmRSS", 0) * 1024
+
+
+def num_open_files() -> int:
+    """Return the number of file descriptors that this process has open."""
+    try:
+        return len(os.listdir(ROOT / "proc/self/fd"))
+    except OSError:
+        return 0
+
+
 def process_age() -> float | None:
-    """Seconds since the system started this process; None where that is not told."""
+    """Return the seconds since this process was started, or None if the system does not say."""
     uptime = _text(ROOT / "proc/uptime").split()
-    # The name, in parentheses, may hold spaces.
+    started = _started_after_boot()
+    return None if started is None or not uptime else float(uptime[0]) - started
+
+
+def process_start() -> float:
+    """Return when this process was started, in seconds since 1970; 0 if that is unknown."""
+    booted = _fields(ROOT / "proc/stat", separator=" ").get("btime", 0)
+    return booted + (_started_after_boot() or 0.0)
+
+
+def _started_after_boot() -> float | None:
+    # The name of the program, in parentheses, may contain spaces.
     words = _text(ROOT / "proc/self/stat").rpartition(")")[2].split()
-    if not uptime or len(words) < 20:
-        return None
-    return float(uptime[0]) - int(words[19]) / os.sysconf("SC_CLK_TCK")
+    return int(words[19]) / os.sysconf("SC_CLK_TCK") if len(words) >= 20 else None
 
 
 def give_back_freed() -> None:
-    """Let the system have what this process has freed but still keeps; glibc can, others need not.
+    """Return freed memory to the system, with glibc; with other C libraries do nothing.
 
-    Loading a model frees a great deal at once, which nothing later is large enough to reuse.
+    Loading a model frees large blocks at once, which no later allocation would reuse.
     """
     try:
         trim = ctypes.CDLL(None).malloc_trim
@@ -118,7 +140,7 @@ def give_back_freed() -> None:
 
 
 def _control_groups(root: Path) -> list[Path]:
-    """This process's control group and those around it, the innermost first (version 2)."""
+    """Return this process's control groups (version 2), the innermost first."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         if number == "0":
@@ -130,7 +152,7 @@ def _control_groups(root: Path) -> list[Path]:
 
 
 def _fields(path: Path, separator: str = ":") -> dict[str, int]:
-    """`Name: 123 kB` lines as numbers."""
+    """Read lines such as `Name: 123 kB` as numbers."""
     found = {}
     for line in _text(path).splitlines():
         name, _, value = line.partition(separator)

@@ -1,17 +1,19 @@
-"""What is measured: `octavo:*`, or under vLLM's names for dashboards that know those.
+"""The metrics of a server: `octavo:*`, or under vLLM's names for its dashboards.
 
-Where vLLM has a metric of the same meaning, name, type, labels and buckets are its own and only
-the prefix is ours; the others keep our prefix in either mode.
+A metric that vLLM has too has its name, type, labels and buckets, and by default our prefix. The
+other metrics have our prefix in either mode.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Protocol
 
 from octavo.core.snapshot import EngineSnapshot
 from octavo.core.stats import RequestStats
 from octavo.observe.exposition import Counter, Gauge, Histogram, Labels, Metric, expose
+from octavo.observe.machine import num_open_files, process_start, resident_bytes
 
 _FIRST_TOKEN = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
@@ -30,7 +32,7 @@ _N = (1, 2, 5, 10, 20)
 
 
 class Queue(Protocol):
-    """The requests that wait in the server, before the engine has them."""
+    """The requests that wait in the server for admission to the engine."""
 
     @property
     def num_waiting(self) -> int: ...
@@ -41,7 +43,7 @@ class Queue(Protocol):
 
 
 class Metrics:
-    """All metrics of one server."""
+    """The metrics of one server, as attributes that its parts count on."""
 
     def __init__(
         self,
@@ -52,12 +54,13 @@ class Metrics:
         self._queue = queue
         self._snapshot = snapshot
         self._readiness = readiness
-        self._shared: list[Metric] = []  # vLLM has them too
+        self._shared: list[Metric] = []  # with vLLM
         self._own: list[Metric] = []
         self._add_engine()
         self._add_requests()
         self._add_latencies()
         self._add_own()
+        self._add_process()
 
     def _add_engine(self) -> None:
         add = self._shared.append
@@ -71,8 +74,10 @@ class Metrics:
         self._shared += [self.preemptions, self.queries, self.hits]
 
     def _add_requests(self) -> None:
-        self.prompt_tokens = Counter("prompt_tokens", "Prompt tokens taken in.")
-        self.cached_tokens = Counter("prompt_tokens_cached", "Prompt tokens not computed again.")
+        self.prompt_tokens = Counter("prompt_tokens", "Prompt tokens of admitted requests.")
+        self.cached_tokens = Counter(
+            "prompt_tokens_cached", "Prompt tokens found in the prefix cache."
+        )
         self.generated_tokens = Counter("generation_tokens", "Tokens generated.")
         self.success = Counter("request_success", "Requests ended.", ("finished_reason",))
         self.prompt_length = Histogram("request_prompt_tokens", "Prompt tokens.", _TOKENS)
@@ -103,20 +108,38 @@ class Metrics:
 
     def _add_own(self) -> None:
         self.responses = Counter("http_responses", "Responses.", ("route", "status"))
-        self.rejected = Counter("rejected", "Requests turned away at the door.", ("reason",))
-        self.unknown_fields = Counter("unknown_fields", "Fields of requests that nobody knows.")
-        self.disconnects = Counter("disconnects", "Clients that left before the end.")
-        self.slow_readers = Counter("slow_readers", "Clients dropped because they read nothing.")
+        self.rejected = Counter(
+            "rejected", "Requests rejected by the admission queue.", ("reason",)
+        )
+        self.unknown_fields = Counter("unknown_fields", "Unknown fields in requests.")
+        self.disconnects = Counter("disconnects", "Clients that disconnected before the end.")
+        self.slow_readers = Counter(
+            "slow_readers", "Clients that were disconnected because they read nothing."
+        )
         self.prompt_workers_killed = Counter(
             "prompt_workers_killed", "Prompt workers that exceeded a limit or died."
         )
         self._own += [self.responses, self.rejected, self.unknown_fields, self.disconnects]
         self._own += [self.slow_readers, self.prompt_workers_killed]
         queue = self._queue
-        self._own.append(Gauge("queue_requests", "At the door.", lambda: queue.num_waiting))
-        self._own.append(Gauge("queue_tokens", "… their tokens.", lambda: queue.waiting_tokens))
-        self._own.append(Gauge("queue_bytes", "… their bytes.", lambda: queue.waiting_bytes))
+        self._own.append(
+            Gauge("queue_requests", "Requests waiting for admission.", lambda: queue.num_waiting)
+        )
+        self._own.append(
+            Gauge("queue_tokens", "Their prompt tokens.", lambda: queue.waiting_tokens)
+        )
+        self._own.append(Gauge("queue_bytes", "Their bytes.", lambda: queue.waiting_bytes))
         self._own.append(Gauge("ready", "Whether requests are served.", self._readiness))
+
+    def _add_process(self) -> None:
+        """Add Prometheus's metrics of a process, for the front end's."""
+        self._cpu_seconds = Counter("cpu_seconds", "Processor time, of user and system.")
+        self._process: list[Metric] = [
+            self._cpu_seconds,
+            Gauge("resident_memory_bytes", "Resident memory.", resident_bytes),
+            Gauge("open_fds", "Open file descriptors.", num_open_files),
+            Gauge("start_time_seconds", "Start of the process, since 1970.", process_start),
+        ]
 
     def _gauge(self, read: Callable[[EngineSnapshot], float]) -> Callable[[], float]:
         def value() -> float:
@@ -126,13 +149,13 @@ class Metrics:
         return value
 
     def _num_waiting(self) -> float:
-        """At the door and in the engine: both wait for the same thing."""
+        """Return the requests that wait for admission or in the engine."""
         snapshot = self._snapshot()
         inside = 0 if snapshot is None else snapshot.num_waiting
         return self._queue.num_waiting + inside
 
     def observe_stats(self, stats: RequestStats, now: float) -> None:
-        """Count what the engine tells of a sequence that has ended."""
+        """Count the times of a finished sequence, as the engine has measured them."""
         planned, first = stats.first_planned_at, stats.first_token_at
         end = stats.finished_at or now
         if planned is not None:
@@ -143,7 +166,7 @@ class Metrics:
                 self.decode.observe(max(0.0, end - first))
 
     def text(self, model_name: str, prefix: str) -> bytes:
-        """Return the exposition of this moment; `prefix` is that of the metrics vLLM has too."""
+        """Return the current exposition; `prefix` is for the metrics that vLLM has too."""
         snapshot = self._snapshot()
         if snapshot is not None:
             self.preemptions.raise_to(snapshot.num_preemptions)
@@ -152,7 +175,9 @@ class Metrics:
         base: Labels = (("model_name", model_name), ("engine", "0"))
         named = [(f"{prefix}:{metric.name}", metric) for metric in self._shared]
         named += [(f"octavo:{metric.name}", metric) for metric in self._own]
-        return expose(named, base)
+        self._cpu_seconds.raise_to(time.process_time())
+        own_process = [(f"process_{metric.name}", metric) for metric in self._process]
+        return expose(named, base) + expose(own_process, ())
 
 
 def _usage(snapshot: EngineSnapshot) -> float:

@@ -1,4 +1,4 @@
-"""What an operator may do, on a unix socket of its own that no client reaches.
+"""The routes for operators, on a unix socket that clients cannot reach.
 
 curl --unix-socket PATH http://localhost/in-flight
 """
@@ -21,19 +21,19 @@ LEVELS = Literal["debug", "info", "warning", "error"]
 
 
 class LogLevel(Struct, kw_only=True, forbid_unknown_fields=True):
-    """How much is logged."""
+    """The body of /log-level."""
 
     level: LEVELS
 
 
 class AbortRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which request is to end."""
+    """The body of /abort."""
 
     request_id: Annotated[str, Meta(max_length=256)]
 
 
 async def in_flight(exchange: Exchange) -> None:
-    """Every request that is being answered."""
+    """Respond with every request that is being answered."""
     now = exchange.server.clock()
     active = [
         {
@@ -50,7 +50,7 @@ async def in_flight(exchange: Exchange) -> None:
 
 
 async def abort(exchange: Exchange) -> None:
-    """End a request; its client gets what there is."""
+    """End a request; its client gets the tokens so far."""
     request = await exchange.read(AbortRequest)
     server = exchange.server
     found = 0
@@ -58,7 +58,7 @@ async def abort(exchange: Exchange) -> None:
         if flight.record.request_id != request.request_id:
             continue
         found += 1
-        if flight.record.entered_at is None:  # the engine does not know it yet
+        if flight.record.entered_at is None:  # the engine does not have it yet
             flight.stop(ApiError(503, "an operator ended this request", code="aborted"))
         for engine_id in flight.engine_ids:
             await server.engine.abort(engine_id)
@@ -68,33 +68,33 @@ async def abort(exchange: Exchange) -> None:
 
 
 async def drain(exchange: Exchange) -> None:
-    """Take no more requests; those that run finish. /resume ends it."""
+    """Reject new requests until /resume; running ones may finish."""
     exchange.server.is_draining = True
     await exchange.respond_json({"draining": True, "open": exchange.server.admission.num_open})
 
 
 async def resume(exchange: Exchange) -> None:
-    """After pause and after drain."""
+    """Continue after /pause or /drain."""
     exchange.server.is_draining = False
     await exchange.server.engine.resume()
     await exchange.respond_json({"draining": False})
 
 
 async def log_level(exchange: Exchange) -> None:
-    """From now on."""
+    """Set the level of the log."""
     request = await exchange.read(LogLevel)
     logging.getLogger("octavo").setLevel(request.level.upper())
     await exchange.respond_json({"level": request.level})
 
 
 async def diagnosis(exchange: Exchange) -> None:
-    """What holds the server."""
-    gates = exchange.server.admission
+    """Respond with the bottleneck of the last steps."""
+    queue = exchange.server.admission
     admission = {
-        "waiting_requests": gates.num_waiting,
-        "waiting_tokens": gates.waiting_tokens,
-        "sequences_inside": gates.num_admitted,
-        "expected_wait_seconds": round(gates.seconds_to_wait(), 3),
+        "waiting_requests": queue.num_waiting,
+        "waiting_tokens": queue.waiting_tokens,
+        "admitted_sequences": queue.num_admitted,
+        "expected_wait_seconds": round(queue.seconds_to_wait(), 3),
     }
     await exchange.respond_json(diagnose(exchange.server.engine.snapshot(), admission))
 
@@ -111,12 +111,17 @@ ADMIN_ROUTES = (
     Route("GET", "/in-flight", in_flight, "Every request that is being answered."),
     Route("POST", "/abort", abort, "End a request.", AbortRequest),
     Route("POST", "/pause", _commanding(AsyncLLM.pause), "Plan no more steps."),
-    Route("POST", "/resume", resume, "Go on after pause or drain."),
-    Route("POST", "/drain", drain, "Take no more requests."),
+    Route("POST", "/resume", resume, "Continue after /pause or /drain."),
+    Route("POST", "/drain", drain, "Reject new requests; running ones may finish."),
     Route(
         *("POST", "/reset-prefix-cache", _commanding(AsyncLLM.reset_prefix_cache)),
-        "Share nothing that was computed before now.",
+        "Stop sharing prefixes that were computed before now.",
     ),
-    Route("POST", "/log-level", log_level, "How much is logged.", LogLevel),
-    Route("GET", "/diagnosis", diagnosis, "What holds the server, and which setting moves it."),
+    Route("POST", "/log-level", log_level, "Set the level of the log.", LogLevel),
+    Route(
+        "GET",
+        "/diagnosis",
+        diagnosis,
+        "The bottleneck of the last steps, and the setting that would help.",
+    ),
 )

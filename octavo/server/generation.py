@@ -7,13 +7,12 @@ import contextlib
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol
 
 from octavo.api.outputs import EngineDeadError, RequestError, RequestOutput
 from octavo.api.requests import TOO_LONG, CheckedRequest, FailedRequestError
 from octavo.api.sinks import joined
-from octavo.observe.explain import Record, parameters_told
+from octavo.observe.explain import Record, reported_parameters
 from octavo.server.admission import Ticket
 from octavo.server.http.deadline import Supervisor
 from octavo.server.http.errors import ApiError, ClientGoneError, internal, invalid, unavailable
@@ -119,13 +118,13 @@ class Generation:
         self._last_at = server.clock()
         server.num_flights += 1
         name = f"{exchange.request_id}-{server.num_flights}"
-        self._ids = tuple(map(f"{name}.{{}}".format, range(len(request.requests))))
+        self._ids = tuple([f"{name}.{index}" for index in range(len(request.requests))])
         self.record = record = Record(exchange.request_id, exchange.owner, exchange.began)
         record.template_seconds = request.template_seconds
         record.tokenize_seconds = request.tokenize_seconds
         record.prepared_at = self._last_at
         record.num_prompt_tokens = num_prompt
-        record.parameters = parameters_told(
+        record.parameters = reported_parameters(
             first.sampling, priority=self._priority, stream=request.is_stream
         )
         self._active = ActiveRequest(record, self._ids, request.is_stream, supervisor.stop)
@@ -140,7 +139,7 @@ class Generation:
         """Wait to be admitted, generate, answer."""
         server, record = self._server, self.record
         # Not an attribute: a cycle of references would keep the request until a collection.
-        sinks = list(map(partial(_PromptSink, self), range(len(self._ids))))
+        sinks = [_PromptSink(self, index) for index in range(len(self._ids))]
         server.recent.add(record)
         server.active[self._ids[0]] = self._active
         record.outcome = "failed"

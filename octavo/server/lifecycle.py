@@ -1,8 +1,8 @@
-"""From a config to a server that listens, and from a signal to one that has ended in order.
+"""Starts the server, and stops it in order after a signal.
 
-The first SIGTERM or SIGINT drains: readiness fails at once, new requests are told 503, those that
-run may finish for `drain_seconds`; what is still open then is told `server_shutdown`. A second
-signal ends at once. Either way the exit code is 0.
+The first SIGTERM or SIGINT drains: readiness fails at once, new requests get a 503, and running
+ones may finish within `drain_seconds`. After that they end with the error `server_shutdown`. A
+second signal skips the wait. The exit code is 0 in both cases.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ log = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _TICK_SECONDS = 0.02
-_END_TICKS = 100  # for the last frames to be written
+_END_TICKS = 100  # to wait for the last frames to be written
 _BACKLOG = 2048
 _GC_THRESHOLDS = (10_000, 20, 100)  # between two collections of each generation
 
 
 class _Listener(uvicorn.Server):
-    """uvicorn without its own ideas about signals."""
+    """A uvicorn server that leaves signals to Lifecycle."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -47,7 +47,7 @@ class _Listener(uvicorn.Server):
 
 
 class Lifecycle:
-    """One server's life."""
+    """The sockets and the shutdown of one server."""
 
     def __init__(self, server: Server, *, handles_signals: bool = True) -> None:
         self._signals = SIGNALS if handles_signals else ()
@@ -63,7 +63,7 @@ class Lifecycle:
         self.port = 0
 
     async def run(self, on_ready: Callable[[Lifecycle], None] | None = None) -> None:
-        """Serve until told to end."""
+        """Serve until `end` is called."""
         application = wrap(Application(self.server), self.config.middleware)
         main_socket = bind(self.config)
         self.port = main_socket.getsockname()[1]
@@ -91,7 +91,7 @@ class Lifecycle:
             await self._close(tasks)
 
     def end(self) -> None:
-        """A signal: the first drains, the second hurries."""
+        """Drain at the first call, and stop at once at the second; the handler of signals."""
         if self._ending.is_set():
             self._hurry.set()
         self.server.is_draining = True
@@ -99,11 +99,11 @@ class Lifecycle:
 
     @property
     def num_connections(self) -> int:
-        """Of clients; operators' are not counted."""
+        """The number of open connections of clients, without operators'."""
         return self._connections.num_open
 
     def end_from_outside(self) -> None:
-        """What a signal does, from another thread."""
+        """Call `end` from another thread."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self.end)
 
@@ -128,9 +128,9 @@ class Lifecycle:
         return asyncio.get_running_loop().create_task(listener.serve([listening]))
 
     async def _drain(self) -> None:
-        """Until nobody is served any more, the time is over, or a second signal comes."""
+        """Wait until all requests ended, `drain_seconds` passed or a second signal came."""
         log.info(
-            "draining: %d running; what has not ended in %g s, or at a second signal, is ended",
+            "draining: %d requests are open; they end in %g s, or at a second signal",
             self.server.admission.num_open,
             self.config.drain_seconds,
         )
@@ -138,8 +138,8 @@ class Lifecycle:
             async with asyncio.timeout(self.config.drain_seconds):
                 await self._first_of(self._idle(), self._hurry.wait())
         error = unavailable("the server is shutting down", "server_shutdown")
-        for flight in list(self.server.active.values()):
-            flight.stop(error)
+        for request in list(self.server.active.values()):
+            request.stop(error)
         for _ in range(_END_TICKS):
             if not self.server.active:
                 break
@@ -172,7 +172,7 @@ def run(
     engine: AsyncLLM,
     on_ready: Callable[[Lifecycle], None] | None = None,
 ) -> int:
-    """Serve an engine and end in order; return the process's exit code."""
+    """Serve until a signal ends the server; return the exit code of the process."""
 
     async def main() -> None:
         settle_memory()
@@ -183,14 +183,15 @@ def run(
     try:
         uvloop.run(main())
     finally:
-        _let_go_of_output()
+        _discard_output()
     return 0
 
 
 def settle_memory() -> None:
-    """What start-up has made stays: the collector need not walk through it while clients wait.
+    """Keep the objects made so far out of garbage collection, and make collections rare.
 
-    Nor need it come every 700 objects, which is every few tokens.
+    Objects of the start-up stay alive, and need not be traversed while clients wait. By default
+    Python collects every 700 objects, which is every few tokens.
     """
     gc.collect()
     gc.freeze()
@@ -198,35 +199,35 @@ def settle_memory() -> None:
 
 
 def ready_text(config: ServerSettings, port: int, model: str) -> str:
-    """Where it is, and two ways to try it."""
+    """Return the text of a started server: its address and two commands to try it."""
     host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     key = ' -H "Authorization: Bearer $OCTAVO_API_KEY"' if config.api_keys else ""
     message = '{"messages": [{"role": "user", "content": "Hello"}]}'
-    given = "os.environ['OCTAVO_API_KEY']" if config.api_keys else "'none'"
+    api_key = "os.environ['OCTAVO_API_KEY']" if config.api_keys else "'none'"
     return f"""Octavo serves {model} at {url}
 
   curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{message}'
 
   from openai import OpenAI
-  client = OpenAI(base_url='{url}/v1', api_key={given})
+  client = OpenAI(base_url='{url}/v1', api_key={api_key})
   messages = [{{'role': 'user', 'content': 'Hello'}}]
   print(client.chat.completions.create(model='{model}', messages=messages))
 """
 
 
 def _say_ready(life: Lifecycle) -> None:
-    with contextlib.suppress(OSError):  # nobody reads it, or the disk is full: serve all the same
+    with contextlib.suppress(OSError):  # a closed pipe or a full disk must not stop it
         sys.stdout.write(ready_text(life.config, life.port, life.server.model_name))
         sys.stdout.flush()
 
 
-def _let_go_of_output() -> None:
-    """What could not be written is dropped, or the interpreter would fail on it at its end."""
+def _discard_output() -> None:
+    """Drop output that cannot be written, on which the interpreter would fail at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except OSError:
-            nothing = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nothing, stream.fileno())
-            os.close(nothing)
+            devnull = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(devnull, stream.fileno())
+            os.close(devnull)

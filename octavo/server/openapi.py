@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the routes' table and the structs they take and give."""
+"""Builds the OpenAPI document from the table of routes and their structs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _ERRORS = {
     "408": "The head or the body did not arrive in time.",
     "413": "The body is too large.",
     "415": "The body is not JSON.",
-    "429": "Too many requests wait; `Retry-After` says when to come again.",
+    "429": "Too many requests wait; `Retry-After` says when to try again.",
     "431": "The head is too large.",
     "500": "The server failed on this request.",
-    "503": "Nobody is served now; `Retry-After` says when to come again.",
+    "503": "No request is served now; `Retry-After` says when to try again.",
     "504": "The deadline passed.",
 }
 _ERROR = {"$ref": _REFERENCE.format(name="Error")}
@@ -47,10 +47,10 @@ _ERROR_SCHEMA = {
 
 
 def document(routes: Sequence[Route]) -> dict[str, Any]:
-    """The whole of it."""
+    """Return the document of these routes."""
     kinds = list(dict.fromkeys(kind for route in routes for kind in _structs(route)))
     _, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
-    for component in components.values():  # what is unknown is told, and refused if `strict` says
+    for component in components.values():  # unknown fields are refused only in strict mode
         component.pop("additionalProperties", None)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -77,7 +77,7 @@ def _operation(route: Route) -> dict[str, Any]:
         content[route.kind] = {"schema": _reference(route.response)}
     if route.chunk is not None:
         content["text/event-stream"] = {"schema": _event(_reference(route.chunk))}
-    responses: dict[str, Any] = {"200": {"description": "As asked for.", "content": content}}
+    responses: dict[str, Any] = {"200": {"description": "The answer.", "content": content}}
     error = {"application/json": {"schema": _ERROR}}
     for status, meaning in _ERRORS.items():
         responses[status] = {"description": meaning, "content": error}
@@ -88,19 +88,19 @@ def _operation(route: Route) -> dict[str, Any]:
         body = {"application/json": {"schema": _reference(route.request)}}
         operation["requestBody"] = {"required": True, "content": body}
     if "{id}" in route.path:
-        hole = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
-        operation["parameters"] = [hole]
+        parameter = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+        operation["parameters"] = [parameter]
     return operation
 
 
 def _event(chunk: dict[str, str]) -> dict[str, Any]:
-    """One server-sent event: JSON as a string, but for the mark of the end."""
-    told = {
+    """Return the schema of a server-sent event: JSON in a string, or the end marker."""
+    payload = {
         "type": "string",
         "contentMediaType": "application/json",
         "contentSchema": {"anyOf": [chunk, _ERROR]},
     }
-    data = {"anyOf": [{"const": "[DONE]"}, told]}
+    data = {"anyOf": [{"const": "[DONE]"}, payload]}
     return {"type": "object", "required": ["data"], "properties": {"data": data}}
 
 

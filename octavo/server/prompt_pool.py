@@ -38,11 +38,11 @@ _CHUNK_BYTES = 1 << 18
 _encode = msgspec.msgpack.Encoder().encode
 _decoder: msgspec.msgpack.Decoder[PreparedPrompt | Refused]
 _decoder = msgspec.msgpack.Decoder(PreparedPrompt | Refused)
-_Result = PreparedPrompt | Refused | ApiError
+_Result = PreparedPrompt | Refused | Exception
 
 
 class WorkerDiedError(Exception):
-    """A worker that could not start, or that ended before it answered."""
+    """A worker that could not start, or from which no valid answer came."""
 
 
 class PromptPool:
@@ -80,7 +80,7 @@ class PromptPool:
             message = f"{self._queue.maxsize} prompts wait for a prompt worker, the most allowed"
             raise unavailable(f"{message}; try again", "preparation_full", 1) from None
         prepared = await answer
-        if isinstance(prepared, ApiError):
+        if isinstance(prepared, Exception):
             raise prepared
         if isinstance(prepared, Refused):
             raise invalid(prepared.message, prepared.param or _default_param(job), prepared.code)
@@ -122,6 +122,8 @@ class PromptPool:
             except asyncio.CancelledError:
                 answer.cancel()
                 raise
+            except Exception as error:  # a bug must not end this task, or all prompts would wait
+                worker, result = None, error
             if not answer.done():
                 answer.set_result(result)
 
@@ -221,7 +223,10 @@ class Worker:
             await loop.sock_sendall(self._connection, LENGTH.pack(len(frame)) + frame)
         except OSError as error:
             raise WorkerDiedError from error
-        return _decoder.decode(await self._read())
+        try:
+            return _decoder.decode(await self._read())
+        except msgspec.DecodeError as error:
+            raise WorkerDiedError from error
 
     def kill(self) -> None:
         """Kill the process; it is reaped when `has_ended` or `wait` finds that it has ended."""

@@ -1,4 +1,4 @@
-"""How the server is to behave: a default and a line for every field, checked at once."""
+"""The settings of the server, each with a default and a comment, checked when they are made."""
 
 from __future__ import annotations
 
@@ -12,50 +12,52 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class ServerSettingsError(ValueError):
-    """Settings that cannot work, or would be dangerous; the message says what to change."""
+    """An error for settings that cannot work or are dangerous; its message says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Everything the front door can be told."""
+    """The settings of the HTTP server."""
 
     host: str = "127.0.0.1"
-    port: int = 8000  # 0: any that is free
-    # Default: the model as it was named. Of several names the first is told in answers.
+    port: int = 8000  # 0: any free port
+    # Default: the model's own name. Responses contain the first of several names.
     served_model_name: str | tuple[str, ...] | None = None
     api_keys: tuple[str, ...] = ()
-    insecure_no_auth: bool = False  # serve the network without a key
-    allowed_hosts: tuple[str, ...] = ()  # names beside the bound one; "*": any
-    allowed_origins: tuple[str, ...] = ()  # web pages that may call: "https://app.example"
+    insecure_no_auth: bool = False  # serve other machines without a key
+    allowed_hosts: tuple[str, ...] = ()  # host names besides `host`; "*": any
+    allowed_origins: tuple[
+        str, ...
+    ] = ()  # of web pages that may call, such as "https://app.example"
     strict: bool = False  # refuse unknown fields
     metrics_names: Literal["octavo", "vllm"] = "octavo"
     public_metrics: bool = False  # /metrics without a key
-    cache_scope: Literal["key", "global"] = "key"  # who shares prefixes
+    cache_scope: Literal["key", "global"] = "key"  # which requests share cached prefixes
     trust_request_chat_template: bool = False
     chat_template: str | None = None  # instead of the model's own
     log_prompts: bool = False  # at info, escaped
     enable_explain: bool = True
     middleware: tuple[str, ...] = ()  # "module:factory" of ASGI middlewares
-    # limits of a request
+    # limits of one request
     max_body_bytes: int = 8 << 20
     max_header_bytes: int = 32 << 10
     max_headers: int = 64
-    max_output_tokens: int | None = None  # cap on max_tokens; None: the model's length
-    max_request_seconds: float = 600.0  # waiting and generating together
+    max_output_tokens: int | None = None  # upper limit of max_tokens; None: the model's length
+    max_request_seconds: float = 600.0  # in the queue and in the engine
     # limits of all requests together
     max_waiting_requests: int = 1000
     max_waiting_tokens: int = 4_000_000
     max_waiting_bytes: int = 256 << 20
-    max_running_sequences: int | None = None  # handed to the engine at once; None: as fits it
+    max_running_sequences: int | None = None  # in the engine at once; None: its slots and a quarter
     max_connections: int = 4096
     max_connections_per_client: int = 512
     # time
-    header_seconds: float = 10.0  # for a request's head to arrive
-    body_seconds: float = 30.0  # … its body
-    idle_seconds: float = 75.0  # between two requests of a connection
-    stall_seconds: float = 30.0  # a reader that takes nothing for so long is dropped
-    status_seconds: float = 1.0  # longest wait for a first token before a stream's status line
-    ping_seconds: float = 15.0  # silence after which a stream carries a comment; 0: never
+    header_seconds: float = 10.0  # for the head of a request to arrive
+    body_seconds: float = 30.0  # for its body to arrive
+    idle_seconds: float = 75.0  # between two requests on a connection
+    stall_seconds: float = 30.0  # after which a client that reads nothing is disconnected
+    status_seconds: float = 1.0  # longest wait for the first token before a stream starts
+    ping_seconds: float = 15.0  # silence after which a stream sends a comment; 0: never
     drain_seconds: float = 30.0  # for running requests to finish after SIGTERM
     # prompt workers
     prompt_workers: int = 1  # processes that render and tokenise
@@ -66,7 +68,7 @@ class ServerSettings:
 
     @property
     def served_names(self) -> tuple[str, ...]:
-        """What the model may be called, each name once; empty: as it was named."""
+        """The names that the model is served under; empty for its own name."""
         names = self.served_model_name
         if names is None:
             return ()
@@ -77,7 +79,7 @@ class ServerSettings:
             if not 0 < len(name) <= MAX_NAME_CHARACTERS:
                 raise ServerSettingsError(
                     f"served_model_name={name[:64]!r} must have 1 to {MAX_NAME_CHARACTERS} "
-                    "characters: requests name it"
+                    "characters, so that requests can contain it"
                 )
         if not 0 <= self.port <= 65535:
             raise ServerSettingsError(f"port={self.port} must be between 0 and 65535")
@@ -95,13 +97,13 @@ class ServerSettings:
         if not (self.api_keys or self.insecure_no_auth or is_loopback(self.host)):
             raise ServerSettingsError(
                 f"host={self.host!r} can be reached from other machines, and there is no API key: "
-                "give one (--api-key-file, OCTAVO_API_KEY), bind 127.0.0.1, or, if everyone who "
-                "reaches this address may use the model, type --insecure-no-auth"
+                "set one (--api-key-file, OCTAVO_API_KEY), bind 127.0.0.1, or, if every client "
+                "that reaches this address may use the model, add --insecure-no-auth"
             )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`."""
+    """Return whether only this machine can reach `host`."""
     if host == "localhost":
         return True
     try:
@@ -111,24 +113,25 @@ def is_loopback(host: str) -> bool:
 
 
 def read_keys(file: Path | None, from_environment: str) -> tuple[str, ...]:
-    """Keys of a file, one a line (# begins a comment), and of the environment, by commas."""
+    """Read keys from a file, one per line (# starts a comment), and from the environment."""
     lines: list[str] = []
     if file is not None:
         try:
             lines = file.read_text("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise ServerSettingsError(
-                f"the key file {file} cannot be read: {reason(error)}; it is text with a key a line"
+                f"the key file {file} cannot be read: {reason(error)}; it must be text with one "
+                "key per line"
             ) from error
     stripped = (line.strip() for line in [*lines, *from_environment.split(",")])
     keys = tuple(dict.fromkeys(key for key in stripped if key and not key.startswith("#")))
     if file is not None and not keys:
-        raise ServerSettingsError(f"the key file {file} holds no key; write one a line")
+        raise ServerSettingsError(f"the key file {file} contains no key; write one per line")
     return keys
 
 
 def reason(error: OSError | UnicodeDecodeError) -> str:
-    """Why a file could not be had, without its name, which is told beside."""
+    """Return the reason of an error without the name of the file."""
     if isinstance(error, UnicodeDecodeError):
         return "it is not UTF-8"
     return (error.strerror or str(error)).lower()

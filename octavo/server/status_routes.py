@@ -9,12 +9,12 @@ from octavo.server.server import VERSION
 
 
 async def live(exchange: Exchange) -> None:
-    """The event loop turns: it has just answered."""
+    """Respond that the event loop runs, which the answer itself proves."""
     await exchange.respond_json({"status": "live"})
 
 
 async def ready(exchange: Exchange) -> None:
-    """Requests are served; 503 with the reason while they are not."""
+    """Respond whether requests are served; 503 with the reason if not."""
     refusal = exchange.server.refusal()
     if refusal is not None:
         raise refusal
@@ -22,28 +22,30 @@ async def ready(exchange: Exchange) -> None:
 
 
 async def version(exchange: Exchange) -> None:
-    """What runs here."""
+    """Respond with the version of the server."""
     await exchange.respond_json({"version": VERSION})
 
 
 async def metrics(exchange: Exchange) -> None:
-    """For Prometheus."""
+    """Respond with the metrics in the format of Prometheus."""
     server = exchange.server
     text = server.metrics.text(server.model_name, server.config.metrics_names)
     await exchange.respond(text, kind=CONTENT_TYPE)
 
 
 async def explain(exchange: Exchange) -> None:
-    """Of one's own requests alone: another key's are not there."""
+    """Respond where a request's time went; only the key that sent it can ask."""
     server = exchange.server
     if not server.config.enable_explain:
-        raise ApiError(404, "explanations are switched off here", code="explain_disabled")
+        raise ApiError(
+            404, "explanations are disabled on this server (--no-explain)", code="explain_disabled"
+        )
     record = server.recent.find(exchange.parameter, exchange.owner)
     if record is None:
         raise ApiError(
             404,
-            f"no request {exchange.parameter[:128]!r} is remembered; the last "
-            f"{server.config.num_explained} are",
+            f"there is no request {exchange.parameter[:128]!r} among the last "
+            f"{server.config.num_explained}, which are kept",
             code="request_not_found",
         )
     await exchange.respond_json(record.explain(server.clock()))

@@ -1,27 +1,29 @@
-"""Text from tokens as they come: the deltas of a stream add up to the text of the whole."""
+"""Conversion of a stream of tokens to text: the deltas add up to the text of all tokens."""
+
+from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Sequence
 
 from octavo.text.token_bytes import TokenBytes
 
-# A character of UTF-8 that is not complete yet has at most so many bytes.
+# An incomplete UTF-8 character has at most this many bytes.
 LONGEST_INCOMPLETE_BYTES = 3
 
 
 class Detokenizer:
-    """Turns one stream of token ids to text, a token at a time and never half a character.
+    """A converter of one stream of token ids to text, which never emits half a character.
 
-    The concatenation of everything that `push` and then `finish` return is the text of all ids
-    together, whatever they are. What was emitted is never taken back.
+    The concatenation of everything that `push` and then `finish` return is the text of all ids.
+    Emitted text is never taken back.
 
-    `context` is what stands before the stream: the prompt, or the prompt and what was already
+    `context` holds the tokens before the stream: the prompt, or the prompt and the tokens already
     emitted. Its text is not returned, but the stream continues it: a leading space is kept, and a
     character begun in the context is completed and emitted by the stream.
 
     `skip_special_tokens` leaves special tokens out. `spaces_between_special_tokens=False` puts no
-    separator between two neighbouring added tokens; it only matters to the rare vocabularies whose
-    tokens are words that spaces join.
+    separator between two neighbouring added tokens; it matters only to the rare vocabularies whose
+    tokens are words joined by spaces.
     """
 
     def __init__(
@@ -37,7 +39,7 @@ class Detokenizer:
         self._separates_added = spaces_between_special_tokens
         self._separator = pieces.spelling.separator.encode("utf-8")
         self._errors = pieces.spelling.errors
-        self._rest = b""  # of a character that is not whole yet
+        self._rest = b""  # the bytes of an incomplete character
         self._num_to_strip = pieces.spelling.num_stripped
         self._is_first = True
         self._was_added = False
@@ -45,19 +47,19 @@ class Detokenizer:
             self._continue(context)
 
     def push(self, token_id: int) -> str:
-        """The text that `token_id` completes; empty while a character is not whole."""
+        """Return the text that `token_id` completes; empty while a character is incomplete."""
         return self._decode(self._piece(token_id))
 
     def push_all(self, token_ids: Iterable[int]) -> str:
-        """The text that these complete, as pushing one after the other would give it."""
+        """Return the text that these complete, as if they were pushed one after the other."""
         return self._decode(b"".join(map(self._piece, token_ids)))
 
     def finish(self) -> str:
-        """What is left when the stream ends: U+FFFD for a character that never became whole."""
+        """End the stream and return the rest: U+FFFD for a character that stayed incomplete."""
         return self._decode(b"", is_end=True)
 
     def _decode(self, piece: bytes, is_end: bool = False) -> str:
-        """The characters that are whole with these bytes; what is not waits."""
+        """Return the characters that these bytes complete, and keep the other bytes."""
         if self._rest:
             piece = self._rest + piece
         text, num_used = codecs.utf_8_decode(piece, self._errors, is_end)
@@ -65,7 +67,7 @@ class Detokenizer:
         return self._strip(text) if self._num_to_strip else text
 
     def _piece(self, token_id: int) -> bytes:
-        """The bytes that `token_id` adds, given what came before it."""
+        """Return the bytes that `token_id` adds to the tokens before it."""
         if token_id in self._skipped:
             return b""
         pieces = self._pieces
@@ -82,7 +84,7 @@ class Detokenizer:
         return piece
 
     def _strip(self, text: str) -> str:
-        """Take what the vocabulary puts before a text from its start."""
+        """Remove from the start of the text what the vocabulary puts there."""
         while self._num_to_strip and text:
             if text[0] != self._pieces.spelling.stripped:
                 self._num_to_strip = 0
@@ -92,7 +94,7 @@ class Detokenizer:
         return text
 
     def _continue(self, context: Sequence[int]) -> None:
-        """Be as after pushing `context`, without reading more than its two ends."""
+        """Set the state that pushing `context` would leave, reading only its two ends."""
         for token_id in context:
             self.push(token_id)
             if not self._is_first and not self._num_to_strip:
@@ -108,7 +110,7 @@ class Detokenizer:
         self._rest = tail[num_used:]
 
     def _last_is_added(self, context: Sequence[int]) -> bool:
-        """Whether the last visible token of `context` is an added one."""
+        """Return whether the last visible token of `context` is an added one."""
         for token_id in reversed(context):
             if token_id not in self._skipped and self._pieces.bytes_of(token_id) is not None:
                 return token_id in self._pieces.added

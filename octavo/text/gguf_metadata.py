@@ -1,4 +1,6 @@
-"""The tokenizer's entries in the metadata of a GGUF file, checked and with their meaning."""
+"""The tokenizer's entries in the metadata of a GGUF file, checked and interpreted."""
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import methodcaller
@@ -13,7 +15,7 @@ _has_space = methodcaller("__contains__", " ")
 PREFIX = "tokenizer.ggml."
 TEMPLATE = "tokenizer.chat_template"
 
-# The kinds of token, as the file numbers them.
+# The kinds of tokens and their numbers in the file.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
 NAMED_TOKENS = {
@@ -24,8 +26,8 @@ NAMED_TOKENS = {
 }
 END_KEYS = ("eot_token_id", "eom_token_id")
 
-# A file names the end of a text, but a chat model ends its turn with another token. These texts
-# are used for nothing else.
+# A file names the token that ends a text, but a chat model ends its turn with another one. Tokens
+# with these texts are used for nothing else.
 END_TEXTS = frozenset(
     {
         "<|endoftext|>",
@@ -42,23 +44,23 @@ END_TEXTS = frozenset(
         "<｜end▁of▁sentence｜>",
     }
 )
-# In the format with these two, `<|end|>` ends one message of several.
+# In the format that has these two, `<|end|>` ends one message of several.
 HARMONY = frozenset({"<|return|>", "<|call|>"})
 
 
 class Vocabulary:
-    """Tokens, their kinds and the entries beside them."""
+    """The tokens of a GGUF file, their kinds, and the entries about them."""
 
     def __init__(self, metadata: Mapping[str, object]) -> None:
         self._metadata = metadata
         tokens = self.items("tokens", str)
         if not tokens:
             raise TokenizerError(
-                f"the file has no vocabulary: {PREFIX}tokens is missing or empty; name the original"
-                " model, for its tokenizer: tokenizer=MODEL"
+                f"the file has no vocabulary: {PREFIX}tokens is missing or empty; use the tokenizer"
+                " of the original model: tokenizer=MODEL"
             )
         if "" in tokens:
-            # It cannot be looked up, but keeps its id under a name that no text has.
+            # An empty token matches no text; it keeps its id under a name that no text contains.
             tokens = [token or f"[EMPTY_{index}]" for index, token in enumerate(tokens)]
         self.tokens = tokens
         self.ids = _ids(tokens)
@@ -69,7 +71,7 @@ class Vocabulary:
                 self.kinds[self.ids[end]] = CONTROL
 
     def get(self, key: str, kind: type[Item]) -> Item | None:
-        """The entry `key` below `tokenizer.ggml.`, if there is one."""
+        """Return the entry `key` below `tokenizer.ggml.`, if there is one."""
         value = self._metadata.get(PREFIX + key)
         if value is None or isinstance(value, kind):
             return value
@@ -78,7 +80,7 @@ class Vocabulary:
         )
 
     def items(self, key: str, kind: type[Item], at_least: int = 0) -> list[Item] | None:
-        """The list `key`, if there is one, whatever kind of sequence the reader made of it."""
+        """Return the list `key`, if there is one; the reader may have made an array of it."""
         value = self._metadata.get(PREFIX + key)
         if value is None:
             return None
@@ -94,24 +96,24 @@ class Vocabulary:
         return list(value)
 
     def merges(self) -> list[tuple[str, str]]:
-        """The pairs of a vocabulary that lists them, best first."""
+        """Return the merged pairs that the file lists, best first."""
         merges = self.items("merges", str)
         if merges is None:
             raise TokenizerError(f"{PREFIX}merges is missing; this kind of vocabulary needs it")
-        # Nearly always there is one space in each, between two pieces: then all are cut at once.
+        # Fast path: nearly always each entry has one space, between its two pieces.
         pieces = " ".join(merges).split(" ")
         if len(pieces) == 2 * len(merges) and all(pieces) and all(map(_has_space, merges)):
             return list(zip(pieces[::2], pieces[1::2], strict=True))
-        # A piece may begin with a space, but not hold another one.
+        # A piece may begin with a space, but has no other one.
         cuts = (merge.find(" ", 1) for merge in merges)
         return [(merge[:cut], merge[cut + 1 :]) for merge, cut in zip(merges, cuts, strict=True)]
 
     def with_kind(self, *kinds: int) -> list[int]:
-        """The ids of all tokens of these kinds."""
+        """Return the ids of all tokens of these kinds."""
         return [token_id for token_id, kind in enumerate(self.kinds) if kind in kinds]
 
     def named_tokens(self, defaults: Mapping[str, int]) -> dict[str, str]:
-        """`bos_token` and its like: what the file says, or else `defaults`."""
+        """Return `bos_token` and the others by name, from the file or else from `defaults`."""
         named = {}
         for name, key in NAMED_TOKENS.items():
             token_id = self.get(key, int)
@@ -127,7 +129,7 @@ class Vocabulary:
         return named
 
     def end_ids(self) -> frozenset[int]:
-        """Every token after which a model of this file has nothing more to say."""
+        """Return the ids of all tokens that end generation."""
         texts = END_TEXTS
         if self.ids.keys() >= HARMONY:
             texts -= {"<|end|>"}
@@ -137,11 +139,11 @@ class Vocabulary:
         return frozenset([*by_text, *known])
 
     def chat_templates(self) -> dict[str, str]:
-        """The templates by name; "default" is the one without."""
+        """Return the chat templates by name; the one without a name is "default"."""
         templates = {}
         for key in self._metadata:
             name = "default" if key == TEMPLATE else key.removeprefix(f"{TEMPLATE}.")
-            # A reader may decode values when they are asked for: ask for no others.
+            # A reader may decode a value when it is read: read only the templates.
             if name != key and isinstance(template := self._metadata[key], str):
                 templates[name] = template
         return templates
@@ -151,7 +153,7 @@ class Vocabulary:
 
 
 def _ids(tokens: Sequence[str]) -> dict[str, int]:
-    """The id of each token, which must be only one."""
+    """Return the id of each token; raise if a token has two."""
     ids = dict(zip(tokens, range(len(tokens)), strict=True))
     if len(ids) == len(tokens):
         return ids

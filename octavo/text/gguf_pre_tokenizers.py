@@ -1,21 +1,24 @@
-"""How a byte-level vocabulary of a GGUF file cuts text before merging, by `tokenizer.ggml.pre`.
+"""The rules by which byte-level vocabularies of GGUF files split text before merging.
 
-A GGUF file does not carry the rule, only its name. Each entry here rebuilds what the model's own
-`tokenizer.json` says, normaliser included, so that the tokens are those the model was trained on.
+A GGUF file does not hold the rule, only its name, in `tokenizer.ggml.pre`. Each entry here rebuilds
+what the model's own `tokenizer.json` describes, normaliser included, so that the tokens are those
+that the model was trained on.
 """
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tokenizers import Regex, normalizers, pre_tokenizers
+from tokenizers import Regex, pre_tokenizers
 
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 
-# The cased letters as DeepSeek's first tokenizers list them: code points and ranges, a fixed
-# version of Unicode.
+# The cased letters of DeepSeek's first tokenizers, as code points and ranges; the list follows an
+# old version of Unicode.
 CASED_LETTERS = """
     B5 C0-D6 D8-F6 F8-1BA 1BC-1BF 1C4-293 295-2AF 370-373 376 377 37B-37D 37F 386 388-38A
     38C 38E-3A1 3A3-3F5 3F7-481 48A-52F 531-556 10A0-10C5 13A0-13F5 13F8-13FD 1C90-1CBA
@@ -33,7 +36,7 @@ PUNCTUATION = r"!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000
 
 
 def _letters(code_points: str) -> str:
-    """A character class out of hexadecimal code points and ranges of them."""
+    """Return the inside of a character class for hexadecimal code points and ranges."""
     escaped = (
         r"-".join(rf"\x{{{end}}}" for end in part.split("-")) for part in code_points.split()
     )
@@ -42,16 +45,12 @@ def _letters(code_points: str) -> str:
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """Everything that the name in `tokenizer.ggml.pre` implies."""
+    """The settings that a name in `tokenizer.ggml.pre` implies."""
 
     build: Callable[[], pre_tokenizers.PreTokenizer]
-    nfc: bool = False  # text is first brought to Unicode's composed form
-    ignore_merges: bool = False  # a whole piece that is a token is taken, whatever the merges say
+    nfc: bool = False  # text is first normalised to composed characters
+    ignore_merges: bool = False  # a whole piece that is a token is not split by the merges
     add_bos: bool = False  # unless the file says otherwise
-
-    def normalizer(self) -> normalizers.Normalizer | None:
-        """The normaliser of this family, if it has one."""
-        return normalizers.NFC() if self.nfc else None
 
 
 def _isolate(pattern: str) -> pre_tokenizers.PreTokenizer:
@@ -59,7 +58,7 @@ def _isolate(pattern: str) -> pre_tokenizers.PreTokenizer:
 
 
 def _splits(*patterns: str) -> Callable[[], pre_tokenizers.PreTokenizer]:
-    """Cut by each pattern in turn, then spell the pieces in the byte alphabet."""
+    """Return a builder that splits by each pattern, then spells the pieces in bytes."""
     spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     return lambda: pre_tokenizers.Sequence([*map(_isolate, patterns), spell])
 
@@ -73,14 +72,14 @@ def _single_digits() -> pre_tokenizers.PreTokenizer:
 
 
 def _falcon() -> pre_tokenizers.PreTokenizer:
-    # The digits are cut after the bytes are spelled: that is how the model's own file has it.
+    # Digits are split after the bytes are spelled, as in the model's own file.
     digits = pre_tokenizers.Digits(individual_digits=False)
     steps = [pre_tokenizers.Punctuation("contiguous"), _gpt2_words(), digits]
     return pre_tokenizers.Sequence([*steps, _isolate("[0-9][0-9][0-9]")])
 
 
 def _words(digits: str, marks: str = "") -> str:
-    """The pattern of GPT-4's first generation, with `digits` digits at a time."""
+    """Return the pattern of GPT-4's first generation, with `digits` as its pattern of digits."""
     return (
         rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}{marks}]+|{digits}"
         rf"| ?[^\s\p{{L}}{marks}\p{{N}}]+[\r\n]*|{SPACES}"
@@ -88,7 +87,7 @@ def _words(digits: str, marks: str = "") -> str:
 
 
 def _cased_words(digits: str, suffix: str) -> str:
-    """The pattern of GPT-4o's generation, which also cuts where the case changes."""
+    """Return the pattern of GPT-4o's generation, which also splits where the case changes."""
     lead = r"[^\r\n\p{L}\p{N}]?"
     return (
         rf"{lead}{UPPER}*{LOWER}+{suffix}|{lead}{UPPER}+{LOWER}*{suffix}"
@@ -106,7 +105,7 @@ QWEN2 = PreTokenizer(_splits(_words(r"\p{N}")), nfc=True)
 GPT4O = PreTokenizer(_splits(_cased_words(r"\p{N}{1,3}", f"{CONTRACTIONS}?")))
 
 PRE_TOKENIZERS: dict[str, PreTokenizer] = {
-    # What files without a name, from before there were names, were read with.
+    # Files from before there were names have none; this is how they were read then.
     "default": FALCON,
     **dict.fromkeys(("gpt-2", "phi-2", "exaone4", "trillion", "granite-docling"), GPT2),
     **dict.fromkeys(("olmo", "mpt"), NEOX),

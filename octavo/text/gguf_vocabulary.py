@@ -1,5 +1,7 @@
 """The tokenizer that the metadata of a GGUF file describes."""
 
+from __future__ import annotations
+
 import logging
 import math
 from collections.abc import Callable, Mapping
@@ -24,13 +26,13 @@ from octavo.text.tokenizer import Tokenizer, frame
 log = logging.getLogger(__name__)
 
 SPACE = "▁"  # how SentencePiece writes a space
-# What the numbers are in files that do not name them.
+# The default ids, for files that do not give them.
 SENTENCEPIECE_IDS = {"bos_token": 1, "eos_token": 2, "unk_token": 0}
 
 
 @dataclass(frozen=True)
 class Built:
-    """A tokenizer without its special tokens, and what its kind implies."""
+    """A tokenizer without its special tokens, and the defaults of its kind."""
 
     backend: Backend
     named: dict[str, str]
@@ -46,7 +48,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
     if build is None:
         raise TokenizerError(
             f"{PREFIX}model is {model!r}; supported are {', '.join(sorted(BUILDERS))}."
-            " Name the original model, for its tokenizer.json: tokenizer=MODEL"
+            " Use the tokenizer.json of the original model: tokenizer=MODEL"
         )
     try:
         built = build(vocabulary)
@@ -70,7 +72,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
 
 
 def _byte_level(vocabulary: Vocabulary) -> Built:
-    """The kind called gpt2: bytes spelled as characters, explicit merges."""
+    """Build the kind "gpt2": bytes spelled as characters, explicit merges."""
     rule = _pre_tokenizer(vocabulary.get("pre", str))
     backend = Backend(
         models.BPE(vocabulary.ids, vocabulary.merges(), ignore_merges=rule.ignore_merges)
@@ -83,7 +85,7 @@ def _byte_level(vocabulary: Vocabulary) -> Built:
 
 
 def _sentencepiece(vocabulary: Vocabulary) -> Built:
-    """The kind called llama: pieces joined by score."""
+    """Build the kind "llama": pieces merged by score."""
     scores = _scores(vocabulary)
     merges = merges_from_scores(vocabulary.tokens, scores, vocabulary.with_kind(NORMAL))
     named = vocabulary.named_tokens(SENTENCEPIECE_IDS)
@@ -92,14 +94,14 @@ def _sentencepiece(vocabulary: Vocabulary) -> Built:
 
 
 def _gemma4(vocabulary: Vocabulary) -> Built:
-    """The kind called gemma4: SentencePiece's spelling with explicit merges."""
+    """Build the kind "gemma4": SentencePiece's spelling with explicit merges."""
     named = vocabulary.named_tokens({})
     merges = vocabulary.merges()
     return Built(_pieces_backend(vocabulary, merges, named, False), named, add_bos=True)
 
 
 def _unigram(vocabulary: Vocabulary) -> Built:
-    """The kind called t5: the likeliest of all ways to cut a text."""
+    """Build the kind "t5": the most likely of all ways to split a text."""
     named = vocabulary.named_tokens({"eos_token": 1, "unk_token": 2})
     scored = list(zip(vocabulary.tokens, _scores(vocabulary), strict=False))
     unknown_id = vocabulary.ids[named["unk_token"]] if "unk_token" in named else None
@@ -128,7 +130,7 @@ BUILDERS: dict[str, Callable[[Vocabulary], Built]] = {
 def _pieces_backend(
     vocabulary: Vocabulary, merges: list[tuple[str, str]], named: dict[str, str], add_prefix: bool
 ) -> Backend:
-    """Merges over text in which spaces are `▁`, and a token for each byte that has no piece."""
+    """Build merges over text with `▁` for spaces; bytes without a piece have tokens."""
     unknown = named.get("unk_token")
     backend = Backend(
         models.BPE(vocabulary.ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
@@ -136,7 +138,7 @@ def _pieces_backend(
     spaces = normalizers.Replace(" ", SPACE)
     steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     if add_prefix:
-        # Before each stretch of plain text, also after a special token, as the models have it.
+        # A space goes before each stretch of plain text, also after a special token.
         backend.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), spaces])
         steps.append(decoders.Strip(" ", 1, 0))
     else:
@@ -146,27 +148,27 @@ def _pieces_backend(
 
 
 def _pre_tokenizer(name: str | None) -> PreTokenizer:
-    """The rule called `name`."""
+    """Return the rule called `name`; raise if it is unknown."""
     if name is None:
         log.warning(
-            "the GGUF file does not name its rule for cutting text (%spre); the oldest one is used,"
+            "the GGUF file does not name its rule for splitting text (%spre); the oldest is used,"
             " which may not be the model's own: convert the model again to be sure",
             PREFIX,
         )
     rule = PRE_TOKENIZERS.get(name or "default")
     if rule is None:
-        # Another rule would seem to work, and quietly make the model worse.
+        # Another rule would seem to work and would silently make the model worse.
         raise TokenizerError(
-            f"{PREFIX}pre is {name!r}, a rule for cutting text that is not known; known are"
-            f" {', '.join(sorted(PRE_TOKENIZERS))}. Name the original model, for its"
-            " tokenizer.json: tokenizer=MODEL"
+            f"{PREFIX}pre is {name!r}, an unknown rule for splitting text; known are"
+            f" {', '.join(sorted(PRE_TOKENIZERS))}. Use the tokenizer.json of the original"
+            " model: tokenizer=MODEL"
         )
     return rule
 
 
 def _add_tokens(backend: Backend, vocabulary: Vocabulary, model_name: str) -> None:
-    """Have control and user-defined tokens matched whole, and the control ones be special."""
-    # The spaces after Phi-3's markers belong to them; its files say so in no other way.
+    """Add control and user-defined tokens, matched whole; control tokens are special."""
+    # The spaces after Phi-3's markers belong to them, which only the model's name shows.
     is_phi3 = "phi-3" in model_name.lower() or "phi3" in model_name.lower()
     keeps_spaces = (
         frozenset({"<unk>", "<s>", "<|endoftext|>"}) if is_phi3 else vocabulary.ids.keys()
@@ -174,7 +176,7 @@ def _add_tokens(backend: Backend, vocabulary: Vocabulary, model_name: str) -> No
     added = []
     for token_id in vocabulary.with_kind(UNKNOWN, CONTROL, USER_DEFINED):
         token = vocabulary.tokens[token_id]
-        # Converters fill a vocabulary up with such names; no text means them.
+        # Converters pad a vocabulary with such names; text that contains one does not mean it.
         if token == f"[PAD{token_id}]":
             continue
         is_special = vocabulary.kinds[token_id] != USER_DEFINED
@@ -184,11 +186,11 @@ def _add_tokens(backend: Backend, vocabulary: Vocabulary, model_name: str) -> No
 
 
 def _scores(vocabulary: Vocabulary) -> list[float]:
-    """The score of each token."""
+    """Return the score of each token."""
     scores = []
     for score in vocabulary.items("scores", object, len(vocabulary.tokens)) or []:
         if not isinstance(score, int | float) or not math.isfinite(score):
-            raise TokenizerError(f"{PREFIX}scores holds {score!r}, which is no finite number")
+            raise TokenizerError(f"{PREFIX}scores holds {score!r}, which is not a finite number")
         scores.append(float(score))
     if not scores:
         raise TokenizerError(f"{PREFIX}scores is missing; this kind of vocabulary needs it")

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 from msgspec import Struct
 
+from octavo.observe.collection import no_collection
 from octavo.text.chat.messages import ChatTemplateError
 from octavo.text.tokenizer import Tokenizer
 from octavo.text.tokenizer_files import tokenizer_from_directory
@@ -131,7 +132,8 @@ def main() -> None:
     import octavo.text.chat.template  # noqa: F401 (so that the first conversation need not wait)
 
     seconds, path = float(sys.argv[1]), Path(sys.argv[2])
-    maker = PromptMaker(load_tokenizer_at(path))
+    with no_collection():
+        maker = PromptMaker(load_tokenizer_at(path))
     decode = msgspec.msgpack.Decoder(PromptJob).decode
     encode = msgspec.msgpack.Encoder().encode
     _confine()

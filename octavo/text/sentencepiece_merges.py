@@ -1,12 +1,14 @@
-"""Merge rules out of the scores of a SentencePiece vocabulary.
+"""Merge rules derived from the scores of a SentencePiece vocabulary.
 
-Such a vocabulary stores no rules: of all neighbouring pieces it joins the two whose union scores
-highest. A table of ranked pairs says the same: every way to cut a piece into two pieces is a
-pair, and a pair ranks as its union scores.
+Such a vocabulary stores no rules: SentencePiece joins the two neighbouring pieces whose union has
+the highest score. A table of ranked pairs is equivalent: every way to cut a piece into two pieces
+is a pair, and a pair ranks by the score of its union.
 
-One thing ranks cannot say: of two overlapping places where different pairs make the same piece,
-SentencePiece takes the leftmost. It matters only where a text repeats itself in odd lengths.
+Ranks cannot express one thing: where different pairs make the same piece in two overlapping places,
+SentencePiece takes the leftmost. It matters only for texts that repeat with an odd length.
 """
+
+from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
@@ -14,7 +16,7 @@ from collections.abc import Collection, Sequence
 def merges_from_scores(
     tokens: Sequence[str], scores: Sequence[float], mergeable: Collection[int]
 ) -> list[tuple[str, str]]:
-    """The pairs in order of rank; `mergeable` are the ids that text may be joined to."""
+    """Return the pairs in order of rank; `mergeable` are the ids that merging may produce."""
     known = {tokens[token_id] for token_id in mergeable}
     best_first = sorted(mergeable, key=lambda token_id: (-scores[token_id], token_id))
     merges = []

@@ -1,9 +1,11 @@
 """The bytes that each token stands for, read from the tokenizer's own decoder.
 
-Detokenising is concatenation: a token is worth the same bytes wherever it stands, but for a few
-rules about the beginning of a text. That is what makes streaming exact, so a decoder that cannot
-be put this way is refused when the tokenizer is loaded, not when a stream goes wrong.
+Detokenising is concatenation: a token stands for the same bytes at every position, except for a few
+rules about the beginning of a text. This makes streaming exact, so a decoder that works in another
+way is rejected when the tokenizer is loaded, not when a stream goes wrong.
 """
+
+from __future__ import annotations
 
 import codecs
 import json
@@ -19,11 +21,11 @@ ONE_MARK_PER_BYTE = "octavo_one_mark_per_byte"
 
 
 class TokenizerError(ValueError):
-    """A tokenizer, or what was asked of it, that cannot be used; the message says why."""
+    """A tokenizer that cannot be used, or an invalid use of one; the message says why."""
 
 
 def _mark_each_byte(error: UnicodeError) -> tuple[str, int]:
-    """SentencePiece's rule: every byte that is part of no character becomes one U+FFFD."""
+    """Return one U+FFFD for each byte that is not part of a character: SentencePiece's rule."""
     if not isinstance(error, UnicodeDecodeError):
         raise error
     return REPLACEMENT * (error.end - error.start), error.end
@@ -33,9 +35,9 @@ codecs.register_error(ONE_MARK_PER_BYTE, _mark_each_byte)
 
 
 def byte_alphabet() -> dict[str, int]:
-    """The characters with which byte-level vocabularies spell the 256 bytes.
+    """Return the characters with which byte-level vocabularies spell the 256 bytes.
 
-    Printable bytes of Latin-1 stand for themselves, all others for U+0100 onwards.
+    Printable bytes of Latin-1 are spelled as themselves, all others from U+0100 on.
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
@@ -45,25 +47,25 @@ def byte_alphabet() -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Spelling:
-    """How the strings of a vocabulary spell text."""
+    """The rules by which the strings of a vocabulary spell text."""
 
     alphabet: dict[str, int] = field(default_factory=dict)  # of a byte-level vocabulary
     replacements: tuple[tuple[str, str], ...] = ()
     byte_tokens: bool = False  # `<0x0A>` is the byte 10
     dropped_at_start: str = ""  # from the first token of a text
     separator: str = ""  # between any two tokens
-    stripped: str = ""  # this character is taken from the start of a text...
-    num_stripped: int = 0  # ...at most so many times
+    stripped: str = ""  # this character is removed from the start of a text...
+    num_stripped: int = 0  # ...at most this many times
 
     @property
     def errors(self) -> str:
-        """What becomes of bytes that are no character: the rule of the vocabulary's own kind."""
+        """The codec error handler for bytes that are not a character, by the vocabulary's kind."""
         return ONE_MARK_PER_BYTE if self.byte_tokens else "replace"
 
     def bytes_of(self, token: str, *, is_added: bool = False) -> bytes:
-        """What `token` is worth after the first one."""
+        """Return the bytes of `token` when it is not the first one."""
         if self.alphabet:
-            # A token that was added beside the vocabulary is text, not spelled bytes.
+            # A token added beside the vocabulary is text, not spelled bytes.
             if not is_added and all(character in self.alphabet for character in token):
                 return bytes(self.alphabet[character] for character in token)
             return token.encode("utf-8")
@@ -74,14 +76,14 @@ class Spelling:
         return token.encode("utf-8")
 
     def first_bytes_of(self, token: str, *, is_added: bool = False) -> bytes:
-        """What `token` is worth when it is the first one."""
+        """Return the bytes of `token` when it is the first one."""
         if self.dropped_at_start:
             token = token.replace(self.dropped_at_start, "")
         return self.bytes_of(token, is_added=is_added)
 
 
 def read_spelling(backend: Backend) -> Spelling:
-    """The spelling that the decoder of `backend` describes; TokenizerError if there is none."""
+    """Return the spelling that the decoder of `backend` describes; raise if it has none."""
     if backend.decoder is None:
         return Spelling(separator=" ")
     alphabet: dict[str, int] = {}
@@ -112,7 +114,7 @@ def read_spelling(backend: Backend) -> Spelling:
 
 
 def _steps(decoder: dict[str, object]) -> Iterator[dict[str, object]]:
-    """The decoder's steps in order, sequences opened."""
+    """Iterate over the decoder's steps in order, with sequences flattened."""
     match decoder:
         case {"type": "Sequence", "decoders": list(steps)}:
             for step in steps:
@@ -130,7 +132,7 @@ def _unsupported(step: dict[str, object]) -> TokenizerError:
 
 
 class TokenBytes:
-    """The bytes of every token of one tokenizer, by id."""
+    """The bytes of all tokens of one tokenizer, by id."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -141,19 +143,19 @@ class TokenBytes:
         self._bytes: dict[int, bytes | None] = {}
 
     def bytes_of(self, token_id: int) -> bytes | None:
-        """The bytes of a token; None for an id that is no token, such as a padded head's."""
+        """Return the bytes of a token; None for an id without one, such as a padded head's."""
         try:
             return self._bytes[token_id]
         except KeyError:
             token = self._token(token_id)
             is_added = token_id in self.added
             piece = None if token is None else self.spelling.bytes_of(token, is_added=is_added)
-            if token is not None:  # so that made-up ids cannot fill the memory
+            if token is not None:  # made-up ids must not fill the memory
                 self._bytes[token_id] = piece
             return piece
 
     def first_bytes_of(self, token_id: int) -> bytes | None:
-        """The bytes of a token that begins a text."""
+        """Return the bytes of a token that begins a text."""
         if not self.spelling.dropped_at_start:
             return self.bytes_of(token_id)
         token = self._token(token_id)

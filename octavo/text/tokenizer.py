@@ -1,5 +1,7 @@
 """The tokenizer of a model: text to token ids and back, and the bytes of every token."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 
@@ -10,16 +12,16 @@ from octavo.text.detokenizer import Detokenizer
 from octavo.text.token_bytes import TokenBytes, TokenizerError
 
 BOS, EOS, UNKNOWN, PADDING = "bos_token", "eos_token", "unk_token", "pad_token"
-# Texts of single tokens, which log-probabilities name again and again: at most some megabytes.
-MAX_REMEMBERED = 1 << 15
+# Cached texts of single tokens, which log-probabilities need often; at most a few megabytes.
+MAX_CACHED_TEXTS = 1 << 15
 
 
 class Tokenizer:
-    """What every tokenizer gives, whether it came from `tokenizer.json` or from a GGUF file.
+    """A tokenizer that was read from `tokenizer.json` or from a GGUF file.
 
     `special_tokens` are the named ones, as templates know them (`bos_token`, ...). `end_ids` are
-    all tokens after which the model has nothing more to say. `chat_templates` are by name; the
-    one without a name is called "default".
+    all tokens that end generation. `chat_templates` are by name; the one without a name is called
+    "default".
     """
 
     def __init__(
@@ -30,7 +32,7 @@ class Tokenizer:
         end_ids: Iterable[int] = (),
         chat_templates: Mapping[str, str] | None = None,
     ) -> None:
-        # A saved setting must not cut or pad a prompt without anyone asking for it.
+        # Saved settings must not truncate or pad a prompt when no caller asked for it.
         backend.no_truncation()
         backend.no_padding()
         self.backend = backend
@@ -46,24 +48,24 @@ class Tokenizer:
 
     @cached_property
     def vocab_size(self) -> int:
-        """One more than the highest token id; a model's head may be larger, padded."""
+        """The highest token id plus one; a model's head may be padded to more."""
         ids = self.backend.get_vocab(with_added_tokens=True).values()
         return max(ids, default=-1) + 1
 
     @property
     def added_tokens(self) -> Mapping[int, str]:
-        """The tokens beside the vocabulary proper, which are matched whole in a text."""
+        """The tokens beside the vocabulary itself, which are matched whole in a text."""
         return self.pieces.added
 
     @property
     def special_ids(self) -> frozenset[int]:
-        """The tokens that `skip_special_tokens` leaves out."""
+        """The ids of the tokens that `skip_special_tokens` leaves out."""
         return self.pieces.special
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """The token ids of `text`, framed as the model wants it if `add_special_tokens`.
+        """Return the token ids of `text`, with the model's special tokens if `add_special_tokens`.
 
-        A string may hold half of a UTF-16 pair, which no UTF-8 can say. Two halves that belong
+        A string may hold half of a UTF-16 pair, which UTF-8 cannot encode. Two halves that belong
         together become their character, any other half becomes U+FFFD.
         """
         encoding = self.backend.encode(_valid(text), add_special_tokens=add_special_tokens)
@@ -76,7 +78,7 @@ class Tokenizer:
         skip_special_tokens: bool = True,
         spaces_between_special_tokens: bool = True,
     ) -> str:
-        """The text of `token_ids`; bytes that are no character become U+FFFD."""
+        """Return the text of `token_ids`; bytes that are not a character become U+FFFD."""
         stream = self.detokenizer(
             skip_special_tokens=skip_special_tokens,
             spaces_between_special_tokens=spaces_between_special_tokens,
@@ -85,12 +87,12 @@ class Tokenizer:
 
     @cached_property
     def text_of(self) -> Callable[[int], str]:
-        """The text of one token alone, whatever it is; the last ones are remembered."""
+        """The function from one token's id to its text; it caches the last ones."""
 
         def decode(token_id: int) -> str:
             return self.decode([token_id], skip_special_tokens=False)
 
-        return lru_cache(MAX_REMEMBERED)(decode)
+        return lru_cache(MAX_CACHED_TEXTS)(decode)
 
     def detokenizer(
         self,
@@ -99,7 +101,7 @@ class Tokenizer:
         spaces_between_special_tokens: bool = True,
         context: Sequence[int] = (),
     ) -> Detokenizer:
-        """A stream from tokens to text; `context` is what stands before it."""
+        """Return a stream from tokens to text; `context` are the tokens before it."""
         return Detokenizer(
             self.pieces,
             skip_special_tokens=skip_special_tokens,
@@ -108,15 +110,15 @@ class Tokenizer:
         )
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Exactly the bytes that a token stands for within a text; none for an unknown id."""
+        """Return the exact bytes of a token within a text; none for an unknown id."""
         return self.pieces.bytes_of(token_id) or b""
 
     def id_to_token(self, token_id: int) -> str | None:
-        """How the vocabulary writes a token."""
+        """Return the vocabulary's string for a token."""
         return self.backend.id_to_token(token_id)
 
     def token_to_id(self, token: str) -> int | None:
-        """The id of a token as the vocabulary writes it."""
+        """Return the id of the vocabulary's string."""
         return self.backend.token_to_id(token)
 
     def _named_id(self, name: str) -> int | None:
@@ -125,7 +127,7 @@ class Tokenizer:
 
 
 def frame(backend: Backend, *, bos: str | None, eos: str | None) -> None:
-    """Have `backend` put `bos` before and `eos` after a text, instead of what it did so far."""
+    """Make `backend` put `bos` before and `eos` after a text, and nothing else."""
     template, tokens = ["$A:0"], []
     for name, token in (("BOS", bos), ("EOS", eos)):
         if token is None:
@@ -133,7 +135,7 @@ def frame(backend: Backend, *, bos: str | None, eos: str | None) -> None:
         token_id = backend.token_to_id(token)
         if token_id is None:
             raise TokenizerError(
-                f"texts are to be framed with {token!r}, which is not in the vocabulary; correct"
+                f"texts should be framed with {token!r}, which is not in the vocabulary; correct"
                 " bos_token, eos_token, add_bos_token or add_eos_token"
             )
         template.insert(0 if name == "BOS" else len(template), f"{name}:0")
@@ -142,7 +144,7 @@ def frame(backend: Backend, *, bos: str | None, eos: str | None) -> None:
 
 
 def _valid(text: str) -> str:
-    """`text` without lone surrogates."""
+    """Return `text` without lone surrogates."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

@@ -1,5 +1,7 @@
 """The tokenizer of a model directory: `tokenizer.json` and the small files beside it."""
 
+from __future__ import annotations
+
 import json
 import logging
 from collections.abc import Iterator, Mapping
@@ -29,23 +31,23 @@ Json = Mapping[str, object]
 
 
 def tokenizer_from_directory(directory: Path) -> Tokenizer:
-    """Load what `tokenizer.json`, `tokenizer_config.json` and their companions describe."""
+    """Load the tokenizer that `tokenizer.json`, `tokenizer_config.json` and others describe."""
     config = _read_json(directory / "tokenizer_config.json")
     backend = _backend(directory)
     _add_listed_tokens(backend, config)
     named = _named_tokens(backend, config, _read_json(directory / "special_tokens_map.json"))
     _mark_special(backend, config, named)
     if not _frames(backend):
-        # tokenizer.json has the first word. Where it is silent, the flags are what the makers
-        # of the model relied on.
+        # tokenizer.json takes precedence. Where it adds nothing, the makers of the model relied on
+        # the flags.
         frame(
             backend,
             bos=named.get("bos_token") if config.get("add_bos_token") else None,
             eos=named.get("eos_token") if config.get("add_eos_token") else None,
         )
     if config.get("clean_up_tokenization_spaces") and type(backend.model).__name__ != "BPE":
-        # With BPE the setting is ignored everywhere, as it eats spaces that the model wrote.
-        log.warning("clean_up_tokenization_spaces is not supported: no space is taken from texts")
+        # With BPE all engines ignore the setting, since it removes spaces that the model wrote.
+        log.warning("clean_up_tokenization_spaces is not supported: no spaces are removed")
     return Tokenizer(
         backend,
         special_tokens=named,
@@ -55,13 +57,13 @@ def tokenizer_from_directory(directory: Path) -> Tokenizer:
 
 
 def _backend(directory: Path) -> Backend:
-    """The tokenizer proper."""
+    """Read `tokenizer.json` of a model directory."""
     path = directory / "tokenizer.json"
     if not path.is_file():
         raise TokenizerError(
             f"{directory} has no tokenizer.json; if it has a tokenizer.model, save the tokenizer"
             " once with save_pretrained of a fast tokenizer and put the tokenizer.json here, or"
-            " name a model that has the same one: tokenizer=MODEL"
+            " name a model that has the same tokenizer: tokenizer=MODEL"
         )
     try:
         return Backend.from_file(str(path))
@@ -70,13 +72,13 @@ def _backend(directory: Path) -> Backend:
 
 
 def _frames(backend: Backend) -> bool:
-    """Whether the tokenizer already puts special tokens around a text."""
+    """Return whether the tokenizer already puts special tokens around a text."""
     framed, plain = (backend.encode("", add_special_tokens=add).ids for add in (True, False))
     return framed != plain
 
 
 def _add_listed_tokens(backend: Backend, config: Json) -> None:
-    """Let `added_tokens_decoder` have the last word about added tokens, at their own ids."""
+    """Apply `added_tokens_decoder`, which overrides added tokens at their own ids."""
     listed = config.get("added_tokens_decoder", {})
     if not isinstance(listed, dict) or not all(map(str.isdecimal, listed)):
         raise TokenizerError("added_tokens_decoder in tokenizer_config.json must be tokens by id")
@@ -105,7 +107,7 @@ def _same(one: AddedToken, other: AddedToken) -> bool:
 
 
 def _named_tokens(backend: Backend, *configs: Json) -> dict[str, str]:
-    """`bos_token` and its like, by the first file that names them and has them."""
+    """Return `bos_token` and the others, from the first file that names a known token."""
     named: dict[str, str] = {}
     for name in NAMED_TOKENS:
         for config in configs:
@@ -121,7 +123,7 @@ def _named_tokens(backend: Backend, *configs: Json) -> dict[str, str]:
 
 
 def _mark_special(backend: Backend, config: Json, named: Mapping[str, str]) -> None:
-    """Make every token that a file calls special one that can be skipped."""
+    """Mark each token that a file calls special, so that it can be skipped."""
     contents = [*named.values()]
     for key in OTHER_SPECIAL_TOKENS:
         listed = config.get(key)
@@ -136,7 +138,7 @@ def _mark_special(backend: Backend, config: Json, named: Mapping[str, str]) -> N
 
 
 def _end_ids(directory: Path) -> Iterator[int]:
-    """The ids that end generation, by generation_config.json or else by config.json."""
+    """Iterate over the ids that end generation: generation_config.json, or else config.json."""
     for name in ("generation_config.json", "config.json"):
         listed = _read_json(directory / name).get("eos_token_id")
         if listed is not None:
@@ -145,7 +147,7 @@ def _end_ids(directory: Path) -> Iterator[int]:
 
 
 def _chat_templates(directory: Path, config: Json) -> dict[str, str]:
-    """The templates by name; a file of their own goes before an entry in the configuration."""
+    """Return the templates by name; files of their own override the configuration."""
     templates: dict[str, str] = {}
     for source in (_read_json(directory / "chat_template.json"), config):
         listed = source.get("chat_template")
@@ -162,21 +164,21 @@ def _chat_templates(directory: Path, config: Json) -> dict[str, str]:
 
 
 def _content(token: object) -> str | None:
-    """A token's text, whether it is written as a string or as an object."""
+    """Return a token's text, which may be written as a string or as an object."""
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else None
 
 
 def _items(value: object) -> list[object]:
-    """`value` as a list: a list as it is, nothing as none, anything else as the only item."""
+    """Return `value` as a list: None is empty, anything but a list is its only item."""
     if value is None:
         return []
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _read_json(path: Path) -> Json:
-    """The object in a JSON file; empty if there is no such file."""
+    """Return the object in a JSON file; an empty one if there is no such file."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from octavo.loader import Source
+from octavo.loader import ModelFiles
 from octavo.models.generation import GenerationDefaults
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """The facts of one engine and its model, known once it is ready."""
+    """Facts that an engine reports when it is ready."""
 
     name: str  # what the user typed
     architecture: str
@@ -30,7 +30,7 @@ class EngineFacts:
     start_seconds: tuple[tuple[str, float], ...] = ()  # the parts of the start-up, in order
 
     @property
-    def source(self) -> Source:
+    def source(self) -> ModelFiles:
         """The model's files, from which the tokenizer is read."""
         paths = tuple(map(Path, self.weights))
-        return Source(self.name, Path(self.directory), paths)
+        return ModelFiles(self.name, Path(self.directory), paths)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from octavo.backends.native.backend import Limits
+from octavo.backends.native.backend import PeakRates
 from octavo.bench.profile import Line, Profile
 from octavo.cli import main
 from octavo.cli.bench import as_text
 from octavo.cli.commands import FAILED, OK, USAGE
 
-SHORT = ("--steps", "3", "--limits-seconds", "0", "--num-threads", "2")
+SHORT = ("--steps", "3", "--peak-seconds", "0", "--num-threads", "2")
 
 
 def told_of(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def test_what_the_shares_are_of(waits: float, warns: bool) -> None:
         for phase, wait in ((1, 0.0), (2, waits))
     )
     step = 0.0045 + waits
-    text = as_text("m", Profile("avx2", 2, 1, step, Limits(1e9, 1e9, 1e9, 1e9), lines))
+    text = as_text("m", Profile("avx2", 2, 1, step, PeakRates(1e9, 1e9, 1e9, 1e9), lines))
     total = 0.004 + waits
     sums = ["in", "all", f"{1e3 * waits:.3f}", "4.000", f"{0.004 / total:.0%}"]
     assert sums in [line.split() for line in text.splitlines()]
@@ -55,7 +55,7 @@ def test_alike_phases_are_one_and_nothing_is_left_out(
     told = told_of(capsys, tiny, "--streams", "3", "--context", "20", "--cpu-weights", "int8")
     assert told["threads"] == 2
     assert told["rows"] == 3
-    assert min(told["limits"].values()) > 0
+    assert min(told["peak_rates"].values()) > 0
     lines = told["lines"]
     assert sum(line["calls"] for line in lines if line["kernel"] == "Gemm") == 2 * 4 + 1
     assert {line["format"] for line in lines if line["kernel"] == "Gemm"} <= {"U8", "F32"}

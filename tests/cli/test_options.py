@@ -118,7 +118,7 @@ def test_flags_without_effect_are_taken(caplog: pytest.LogCaptureFixture) -> Non
     assert "gpu_memory_utilization (" in caplog.text
     caplog.clear()
     server("--disable-uvicorn-access-log", "--max-log-len", "10")
-    assert "--disable-uvicorn-access-log (requests are not logged)" in caplog.text
+    assert "--disable-uvicorn-access-log (uvicorn's access log is always off)" in caplog.text
     assert "--max-log-len" in caplog.text
 
 
@@ -139,7 +139,7 @@ def test_all_of_vllms_engine_flags_are_known() -> None:
 @pytest.mark.parametrize("name", server_options._REFUSED)
 def test_flags_for_what_there_is_not(name: str) -> None:
     words = [f"--{name.rstrip('!')}"] + ([] if name.endswith("!") else ["x"])
-    with pytest.raises(UsageError, match=f"{words[0]} is not possible: "):
+    with pytest.raises(UsageError, match=f"{words[0]} is not supported: "):
         server(*words)
 
 
@@ -205,5 +205,5 @@ def test_levels() -> None:
     parse = make_parser(COMMANDS["serve"]).parse_args
     assert parse(["--uvicorn-log-level", "trace"]).log_level == "DEBUG"
     assert logging.getLevelName(logging.INFO) == parse([]).log_level
-    with pytest.raises(UsageError, match="'loud' is no level"):
+    with pytest.raises(UsageError, match="'loud' is not a level"):
         parse(["--log-level", "loud"])

@@ -128,9 +128,15 @@ def test_ctrl_c_while_it_starts(tiny: str) -> None:
         (["--port", "70000"], "--port=70000 must be between"),
         (["--host", "192.0.2.1", "--insecure-no-auth"], "choose another --host"),
         (["--tokenizer", "/no/such"], "--tokenizer='/no/such': there is no model"),
-        (["--admin-socket", "/proc/no/x"], "the admin socket /proc/no/x cannot be made: no such"),
-        (["--admin-socket", "/tmp"], "the admin socket /tmp cannot be made: something else is"),
-        (["--admin-socket", f"/tmp/{'x' * 120}"], "cannot be made: af_unix path too long; choose"),
+        (
+            ["--admin-socket", "/proc/no/x"],
+            "the admin socket /proc/no/x cannot be created: no such",
+        ),
+        (["--admin-socket", "/tmp"], "the admin socket /tmp cannot be created: there is"),
+        (
+            ["--admin-socket", f"/tmp/{'x' * 120}"],
+            "cannot be created: af_unix path too long; choose",
+        ),
         (["--host", "no.such.host.invalid"], "no.such.host.invalid"),
         (["--max-num-seqs", "0"], "--max-num-seqs=0 must be at least 1"),
         (["--api-key-file", "/no/such"], "/no/such cannot be read"),

@@ -186,7 +186,7 @@ class TestFetching:
 
     def test_the_librarys_errors_are_explained(self, fake: FakeHub) -> None:
         message = (
-            r"other/model is no directory here, and its revision main could not be fetched from"
+            r"other/model is not a directory here, and its revision main could not be fetched from"
             r" the hub: LookupError: '404 for other/model'; check the name"
         )
         with pytest.raises(DownloadError, match=message):

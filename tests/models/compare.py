@@ -1,4 +1,4 @@
-"""Compares a family with its reference implementation on a small random checkpoint."""
+"""Comparison of a family with its reference implementation on a small random checkpoint."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from octavo.program.listing import RecordingError
 BLOCK_SIZE = 4
 NATIVE_BLOCK_SIZE = 16
 NUM_BLOCKS = 128
-PROMPT_LENGTH = 37  # more than a window, a tile of queries, and a block, and a multiple of none
+PROMPT_LENGTH = 37  # longer than a window, a tile of queries and a block, and a multiple of none
 
 
 class Runner:
-    """Runs one sequence through a bound model, chunk by chunk."""
+    """A bound model and the cache of one sequence, which it computes in chunks."""
 
     def __init__(self, model: CausalLM, backend: Backend, layout: KVLayout) -> None:
         self.model = model
@@ -45,7 +45,7 @@ class Runner:
         )
 
     def logits(self, tokens: list[int], start: int = 0) -> Floats:
-        """Logits behind each of `tokens`, which stand at `start` and on."""
+        """Compute the logits after each of `tokens`, whose positions begin at `start`."""
         count = len(tokens)
         rows = np.arange(count, dtype=np.int32)
         batch = HostBatch(
@@ -55,10 +55,10 @@ class Runner:
             self.tables,
             rows,
         )
-        return self.backend.forward(batch).logits
+        return self.backend.forward(batch).logits.copy()
 
     def greedy(self, prompt: list[int], count: int) -> list[int]:
-        """The text a greedy sampler writes."""
+        """Generate as a greedy sampler does."""
         tokens = list(prompt)
         row = self.logits(tokens)[-1]
         for _ in range(count):
@@ -68,12 +68,12 @@ class Runner:
 
 
 def exact_native() -> NativeBackend:
-    """The native engine with everything in fp32, as the reference computes."""
+    """Make a native backend that computes in fp32, as the reference does."""
     return NativeBackend(NativeOptions(kv_dtype="float32", weights="float32", num_threads=2))
 
 
 def load(directory: Path, max_len: int | None = None, backend: Backend | None = None) -> Runner:
-    """A checkpoint directory, through the whole of our own path; on torch, if nothing is said."""
+    """Load a checkpoint directory on a backend, by default on torch."""
     values: dict[str, Any] = json.loads((directory / "config.json").read_text())
     family = family_of(values["architectures"][0])
     model = family(family.read(Config(values, max_len)))
@@ -84,12 +84,12 @@ def load(directory: Path, max_len: int | None = None, backend: Backend | None = 
 
 
 def compare(config: PretrainedConfig, directory: Path, *, max_len: int | None = None) -> None:
-    """Our logits are the reference's within fp32 rounding, whole or in chunks; so is the text."""
+    """Check logits and greedy text against the reference, whole and in chunks."""
     torch.manual_seed(0)
     make: Any = AutoModelForCausalLM.from_config
     reference = make(config, dtype=torch.float32).eval()
     with torch.no_grad():
-        for parameter in reference.parameters():  # defaults are tame: norms 1, biases 0
+        for parameter in reference.parameters():  # by default norms are 1 and biases 0
             parameter.add_(torch.randn_like(parameter) * 0.05)
     reference.save_pretrained(directory)
     generator = np.random.default_rng(1)
@@ -104,16 +104,16 @@ def compare(config: PretrainedConfig, directory: Path, *, max_len: int | None = 
             pad_token_id=0,
         )[0, PROMPT_LENGTH:].tolist()
     runner = load(directory, max_len)
-    _hold(runner, prompt, expected, text)
+    _check(runner, prompt, expected, text)
     if runner.layout.head_dim % HEAD_SIZES.multiple:
         with pytest.raises(RecordingError, match=f"heads of {runner.layout.head_dim} numbers"):
             load(directory, max_len, exact_native())
     else:
-        _hold(load(directory, max_len, exact_native()), prompt, expected, text)
+        _check(load(directory, max_len, exact_native()), prompt, expected, text)
 
 
-def _hold(runner: Runner, prompt: list[int], expected: Floats, text: list[int]) -> None:
-    """A backend gives this, whole or in chunks."""
+def _check(runner: Runner, prompt: list[int], expected: Floats, text: list[int]) -> None:
+    """Check that a backend computes these logits and this text, whole and in chunks."""
     whole = runner.logits(prompt)
     scale = np.abs(expected).max()
     np.testing.assert_allclose(whole, expected, rtol=0, atol=2e-5 * scale)

@@ -1,4 +1,4 @@
-"""One thread, unless a test asks for more: products this small are slower shared out."""
+"""One thread for torch in these tests: products this small are slower with several."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """The number is the whole process's, so it is put back."""
+    """Torch with one thread; the number is global, so it is restored."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

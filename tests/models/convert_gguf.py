@@ -1,6 +1,6 @@
-"""Writes a checkpoint directory as GGUF the way llama.cpp's converter does, for tests.
+"""Conversion of a checkpoint directory to GGUF as llama.cpp's converter does it, for tests.
 
-Names come from the gguf package's own map, so that ours are checked against another's.
+Names come from the gguf package's own map, so that ours are checked against a second source.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ARCHITECTURES = {
 }
 PAIRED = ("llama", "smollm3", "granite")
 
-# Keys of config.json, the first that is there, under each GGUF key.
+# The keys of config.json for each GGUF key; the first that is present applies.
 INTEGERS = {
     "context_length": ("max_position_embeddings", "n_positions"),
     "embedding_length": ("hidden_size", "n_embd"),
@@ -79,7 +79,7 @@ WITH_WINDOWS = ("gemma2", "gemma3", "cohere2", "gpt-oss", "phi3")
 
 
 def convert(directory: Path, path: Path) -> Path:
-    """`directory`'s safetensors and config.json as one GGUF file of float32."""
+    """Write the safetensors and config.json of `directory` as one GGUF file of float32."""
     config = json.loads((directory / "config.json").read_text())
     architecture = ARCHITECTURES[config["architectures"][0]]
     if architecture == "falcon" and not config["new_decoder_architecture"]:
@@ -203,7 +203,7 @@ def _rope_tensors(architecture: str, config: dict[str, Any]) -> Tensors:
 
 
 def _vocabulary(config: dict[str, Any]) -> Pairs:
-    """Just enough of a vocabulary for other readers of the file."""
+    """Return the smallest vocabulary that other readers of the file accept."""
     tokens = [f"t{number}" for number in range(config["vocab_size"])]
     return [
         ("tokenizer.ggml.model", STRING, "gpt2"),
@@ -230,7 +230,7 @@ def _changed(
 
 
 def _stacked(tensors: Tensors) -> Tensors:
-    """Experts, and norms a head, become one tensor."""
+    """Stack the tensors of experts, and those of norms by head."""
     found: dict[str, dict[int, Array]] = {}
     for name, array in tensors.items():
         match = re.fullmatch(r"(.+\.(?:experts|norms))\.(\d+)(\..+)", name)
@@ -252,7 +252,7 @@ def _as_it_is(name: str, array: Array, heads: int, kv_heads: int) -> Iterator[tu
 
 
 def _paired(name: str, array: Array, heads: int, kv_heads: int) -> Iterator[tuple[str, Array]]:
-    """Row i of a head's first half goes before row i of its second."""
+    """Interleave the rows of each head's first half with those of its second half."""
     for part, count in ((".q_proj.", heads), (".k_proj.", kv_heads)):
         if part in name:
             half = len(array) // count // 2
@@ -276,7 +276,7 @@ def _transposed(name: str, array: Array, heads: int, kv_heads: int) -> Iterator[
 
 
 def _sorted_rows(name: str, array: Array, heads: int, kv_heads: int) -> Iterator[tuple[str, Array]]:
-    """From groups of (queries, key, value) to all queries, all keys, all values."""
+    """Sort rows from groups of (queries, key, value) into all queries, all keys, all values."""
     if "query_key_value" in name:
         share = heads // kv_heads
         dim = len(array) // (heads + 2 * kv_heads)

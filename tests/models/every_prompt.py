@@ -1,6 +1,6 @@
-"""SmolLM2's text of all fifty prompts: minutes of work, so `make test-smollm2` runs it alone.
+"""SmolLM2's text for all fifty prompts, from its GGUF file and from equal safetensors.
 
-Once from its GGUF file, and once from safetensors of the same weights.
+This takes minutes, so only `make test-smollm2` runs it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM
 
-from octavo.loader import Source, resolve
+from octavo.loader import ModelFiles, resolve
 from octavo.models.load import open_model
 from tests.models.rewrite import assert_same, write_safetensors
 from tests.models.test_smollm2 import (
@@ -30,29 +30,29 @@ from tests.models.test_smollm2 import (
 
 
 @pytest.fixture(scope="module")
-def gguf() -> Source:
+def gguf() -> ModelFiles:
     return fetch()
 
 
 @pytest.fixture(scope="module")
-def directory(gguf: Source) -> Iterator[Path]:
-    """The same weights as safetensors; half a gigabyte, so it is not kept."""
+def directory(gguf: ModelFiles) -> Iterator[Path]:
+    """The same weights as safetensors; half a gigabyte, so it is deleted at the end."""
     with TemporaryDirectory() as name:
         write_safetensors(open_model(gguf), Path(name))
         yield Path(name)
 
 
 @pytest.fixture(scope="module", params=["gguf", "safetensors"])
-def both(request: pytest.FixtureRequest, gguf: Source, directory: Path) -> Both:
+def both(request: pytest.FixtureRequest, gguf: ModelFiles, directory: Path) -> Both:
     return Both(gguf, directory if request.param == "safetensors" else None)
 
 
-def test_both_files_hold_the_same_model(gguf: Source, directory: Path) -> None:
+def test_both_files_hold_the_same_model(gguf: ModelFiles, directory: Path) -> None:
     assert_same(open_model(gguf), open_model(resolve(str(directory))))
 
 
 def test_the_safetensors_hold_what_the_reference_reads_in_the_gguf_file(
-    gguf: Source, directory: Path
+    gguf: ModelFiles, directory: Path
 ) -> None:
     written = load_file(directory / "model.safetensors")
     auto: Any = AutoModelForCausalLM
@@ -65,11 +65,11 @@ def test_the_safetensors_hold_what_the_reference_reads_in_the_gguf_file(
 
 
 def test_text_of_all_prompts(both: Both) -> None:
-    """Greedy text, 64 tokens each, is the reference's."""
+    """The greedy text of each prompt, 64 tokens, is that of the reference."""
     assert len(set(PROMPTS)) == 50
     check_texts(both, PROMPTS, NEW_TOKENS)
 
 
 def test_perplexity(both: Both) -> None:
-    """Of the fixed text, to four digits."""
+    """The perplexity of the fixed text agrees to four digits."""
     check_perplexity(both)

@@ -1,4 +1,4 @@
-"""Small models with weights out of a hat, no files needed: for what no reference is needed for."""
+"""Small models with random weights and without files, for tests that need no reference."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def make_model(architecture: str, **more: Any) -> CausalLM:
-    """A declared model, unbound."""
+    """Declare a small model of an architecture, not yet bound."""
     values = {**SIZES, **CONFIGS.get(architecture, more), "architectures": [architecture]}
     family = family_of(architecture)
     return family(family.read(Config(values)))
 
 
 class MadeUpWeights:
-    """Whatever a model needs, in the way that its family publishes it."""
+    """Random values for all tensors that a model needs, under the checkpoint's names."""
 
     def __init__(self, model: CausalLM, seed: int = 0) -> None:
         generator = np.random.default_rng(seed)
@@ -66,10 +66,10 @@ class MadeUpWeights:
         return self.tensors[name]
 
     def stored(self, name: str) -> None:
-        """Nothing is stored: there are only values."""
+        """Return None: there are values, but no stored rows."""
 
     def stored_type(self, name: str) -> None:
-        """So it has no type."""
+        """Return None, as `stored` does."""
 
     def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
         assert expected.keys() | set(extra) == self.tensors.keys()

@@ -1,7 +1,7 @@
-"""Several ranks in one process: every value is a rank's each, and sums and joins are done by hand.
+"""Several ranks in one process: each value holds one value for each rank.
 
-What a rank computes is what the reference operations make of its own shards. Only where ranks
-would talk to each other (sums behind projections split by inputs, the vocabulary) do they here.
+Every rank runs the reference operations on its own shards. The communication between ranks (sums
+after projections that are split by inputs, the vocabulary) is done by hand.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.models.made_up import MadeUpWeights
 
 
 class Team:
-    """One value a rank."""
+    """One value for each rank."""
 
     def __init__(self, values: list[Any]) -> None:
         self.values = values
@@ -37,13 +37,13 @@ class Team:
         return each(len(self.values), lambda one, another: one * another, self, other)
 
     def summed(self) -> Team:
-        """What an all-reduce gives."""
+        """Return the result of an all-reduce."""
         total = sum(self.values[1:], self.values[0])
         return Team([total] * len(self.values))
 
 
 def each(ranks: int, operation: Callable[..., Any], *values: Any) -> Any:
-    """The operation on every rank's own values."""
+    """Apply an operation to every rank's own values."""
     results = [
         operation(*(value.values[rank] if isinstance(value, Team) else value for value in values))
         for rank in range(ranks)
@@ -55,7 +55,7 @@ def each(ranks: int, operation: Callable[..., Any], *values: Any) -> Any:
 
 @dataclass
 class TeamBatch:
-    """What the model reads of a batch, the same on all ranks, and what each has."""
+    """The inputs of a batch, equal on all ranks, and the batches of the ranks."""
 
     token_ids: Tensor
     positions: Tensor
@@ -65,7 +65,7 @@ class TeamBatch:
 
 
 class TeamOps:
-    """The reference operations, rank by rank; `module` is the layer that asks."""
+    """The reference operations, run by each rank; `module` is the calling layer."""
 
     def __init__(self, module: Module, ranks: int) -> None:
         self._module, self._ranks, self._ops = module, ranks, TorchOps()
@@ -141,7 +141,7 @@ def bind_ranks(model: CausalLM, weights: MadeUpWeights, ranks: int) -> None:
 
 @torch.inference_mode()
 def run_ranks(model: CausalLM, layout: KVLayout, batch: HostBatch, ranks: int) -> Tensor:
-    """Logits, each rank's part of the vocabulary beside the others'."""
+    """Run a batch on all ranks, and join their parts of the vocabulary."""
     shape = (max(1, layout.kv_heads // ranks), layout.head_dim)
     own = [
         TorchBatch.of(batch, make_buffers(layout.num_buffers, 64, 4, shape, torch.float32))

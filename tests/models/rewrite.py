@@ -1,4 +1,4 @@
-"""Writes an opened model as a directory of safetensors, its weights dequantised, for tests."""
+"""Writing of an opened model as a directory of dequantised safetensors, for tests."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from octavo.models.load import OpenedModel
 
 
 def write_safetensors(opened: OpenedModel, directory: Path) -> None:
-    """A GGUF file's model as its makers would publish it, in float32."""
+    """Write a GGUF file's model as a checkpoint directory in float32."""
     values = {
         **read_config(opened.checkpoint),
-        "model_type": "llama",  # which only the reference reads
+        "model_type": "llama",  # only the reference reads it
         "eos_token_id": list(opened.generation.eos_ids),
     }
     (directory / "config.json").write_text(json.dumps(values))
@@ -30,7 +30,7 @@ def write_safetensors(opened: OpenedModel, directory: Path) -> None:
 
 
 def assert_same(one: OpenedModel, other: OpenedModel) -> None:
-    """Two opened models are the same model: what they are, how they end, and every bit."""
+    """Check that two opened models have equal specs, end tokens and weights, to the bit."""
     assert one.architecture == other.architecture
     assert one.spec == other.spec
     assert one.generation.eos_ids == other.generation.eos_ids

@@ -26,7 +26,7 @@ EXPERT = "model.layers.1.mlp.experts.2.up_proj.weight"
 
 
 class Unread(CheckpointWeights):
-    """Names and shapes may be looked at; tensors may not."""
+    """A checkpoint whose names and shapes can be read, but whose tensors cannot."""
 
     def read(self, name: str) -> NDArray[np.float32]:
         raise AssertionError(f"{name} is read before all is checked")
@@ -101,20 +101,20 @@ REFUSED: dict[str, tuple[str, Callable[[Tensors], object], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_fit_is_refused_before_any_read(name: str, tmp_path: Path) -> None:
+def test_a_mismatch_is_refused_before_anything_is_read(name: str, tmp_path: Path) -> None:
     architecture, change, message = REFUSED[name]
     with pytest.raises(TensorMismatchError, match=message):
         bind_file(architecture, tmp_path, change)
 
 
-def test_a_sound_one_is_read(tmp_path: Path) -> None:
-    """The check lets through what it should: this reads, and so trips the wire."""
+def test_a_matching_checkpoint_is_read(tmp_path: Path) -> None:
+    """The check passes, so that the first read fails."""
     with pytest.raises(AssertionError, match="is read before all is checked"):
         bind_file("LlamaForCausalLM", tmp_path, lambda tensors: None)
 
 
-def test_tensors_without_a_meaning_are_passed_over(tmp_path: Path) -> None:
-    """A tied head that is stored all the same, and frequencies that follow from the config."""
+def test_ignored_tensors_may_be_present(tmp_path: Path) -> None:
+    """A checkpoint may contain a tied head, and frequencies that the config determines."""
     extra = {
         "lm_head.weight": np.zeros((96, 32), np.float32),
         "model.layers.0.self_attn.rotary_emb.inv_freq": np.zeros(4, np.float32),
@@ -126,14 +126,14 @@ def test_tensors_without_a_meaning_are_passed_over(tmp_path: Path) -> None:
 
 
 class Extra(Module):
-    """A layer with a tensor that a checkpoint may leave out."""
+    """A layer with an optional tensor."""
 
     def tensors(self) -> dict[str, TensorDeclaration]:
         return {"scale": TensorDeclaration((3,), optional=True)}
 
 
 class MadeUp(CausalLM):
-    """As little as can be bound."""
+    """The smallest model that can be bound."""
 
     def __init__(self, table: Mapping[str, WeightSource]) -> None:
         self.embed = Embedding(4, 3)
@@ -158,7 +158,7 @@ def test_an_optional_tensor_may_be_absent() -> None:
     assert vars(model.extra)["scale"] is None
 
 
-def test_a_layer_that_a_family_forgot_is_a_defect_of_ours() -> None:
+def test_a_layer_without_a_name_is_reported_as_a_defect() -> None:
     table = {name: source for name, source in TABLE.items() if name != "head"}
     with pytest.raises(ConfigurationError, match=r"head\.weight has no entry in the family"):
         list(find_needs(MadeUp(table), ()))

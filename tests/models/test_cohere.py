@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from transformers import Cohere2Config, CohereConfig, PretrainedConfig
@@ -11,19 +10,8 @@ from transformers import Cohere2Config, CohereConfig, PretrainedConfig
 from octavo.models.config_reader import Config
 from octavo.models.registry import family_of
 from tests.models.compare import compare
+from tests.models.small import SMALL
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
 CASES: dict[str, PretrainedConfig] = {
     "cohere": CohereConfig(**SMALL),
     "cohere, norms on queries and keys": CohereConfig(**SMALL, use_qk_norm=True),
@@ -43,13 +31,13 @@ CASES: dict[str, PretrainedConfig] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_says_what_the_reference_says(name: str, tmp_path: Path) -> None:
-    """Logits within fp32 rounding, the same text, and the same bits in chunks."""
+def test_logits_and_text_match_the_reference(name: str, tmp_path: Path) -> None:
+    """Logits agree within fp32 rounding, the text is equal, and chunks have the same bits."""
     compare(CASES[name], tmp_path)
 
 
-def test_cohere_2_as_published_with_a_pattern() -> None:
-    """Every third layer sees everything, and knows no positions."""
+def test_cohere_2_reads_the_published_pattern() -> None:
+    """Every third layer has no window and no rotation."""
     values = {**SMALL, "sliding_window": 8, "sliding_window_pattern": 3, "rope_theta": 50_000}
     spec = family_of("Cohere2ForCausalLM").read(
         Config({**values, "architectures": ["Cohere2ForCausalLM"]})

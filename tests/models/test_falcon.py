@@ -34,12 +34,12 @@ CASES: dict[str, FalconConfig] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_says_what_the_reference_says(name: str, tmp_path: Path) -> None:
-    """Logits within fp32 rounding, the same text, and the same bits in chunks."""
+def test_logits_and_text_match_the_reference(name: str, tmp_path: Path) -> None:
+    """Logits agree within fp32 rounding, the text is equal, and chunks have the same bits."""
     compare(CASES[name], tmp_path)
 
 
 @pytest.mark.parametrize("change", [{"alibi": True}, {"parallel_attn": False}])
-def test_the_variants_it_does_not_know_are_refused_by_name(change: dict[str, Any]) -> None:
+def test_unsupported_variants_are_refused_by_name(change: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="Falcon-RW"):
         Falcon.read(Config({**FalconConfig(**SMALL).to_dict(), **change}))

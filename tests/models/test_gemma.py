@@ -22,21 +22,10 @@ from transformers import (
 from octavo.loader import CheckpointError
 from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.registry import family_of
+from tests.models import small
 from tests.models.compare import compare, load
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SMALL: dict[str, Any] = {**small.SMALL, "num_attention_heads": 4, "head_dim": 16}
 SEVEN: dict[str, Any] = {**SMALL, "num_hidden_layers": 7, "sliding_window": 9}
 BY_KIND = {
     "full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 8.0},
@@ -75,13 +64,13 @@ CASES: dict[str, PretrainedConfig] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_says_what_the_reference_says(name: str, tmp_path: Path) -> None:
-    """Logits within fp32 rounding, the same text, and the same bits in chunks."""
+def test_logits_and_text_match_the_reference(name: str, tmp_path: Path) -> None:
+    """Logits agree within fp32 rounding, the text is equal, and chunks have the same bits."""
     compare(CASES[name], tmp_path)
 
 
 def _seeing(directory: Path) -> tuple[torch.Tensor, list[int]]:
-    """A small Gemma 3 with eyes, saved, and the reference's logits for a prompt without images."""
+    """Save a small multimodal Gemma 3; return the reference's logits for a prompt of text."""
     config = Gemma3Config(
         text_config={**SEVEN, "vocab_size": 101},
         vision_config={
@@ -107,7 +96,7 @@ def _seeing(directory: Path) -> tuple[torch.Tensor, list[int]]:
         return reference(torch.tensor([prompt])).logits[0], prompt
 
 
-# How one tensor of each part is called: in published checkpoints, and in those saved since.
+# The name of one tensor of each part, in published checkpoints and in those saved since.
 SPELLINGS = {
     "published": {"text": "language_model.model.", "eyes": "vision_tower.", "between": ""},
     "since": {"text": "model.language_model.", "eyes": "model.vision_tower.", "between": "model."},
@@ -115,7 +104,7 @@ SPELLINGS = {
 
 
 def _spell(name: str, spelling: dict[str, str]) -> str:
-    """A tensor's name in a spelling, whatever it is in now."""
+    """Return a tensor's name in a spelling."""
     for known in SPELLINGS.values():
         for part in ("text", "eyes"):
             if name.startswith(known[part]):
@@ -124,8 +113,8 @@ def _spell(name: str, spelling: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_the_text_part_of_one_that_sees(spelling: str, tmp_path: Path) -> None:
-    """Both spellings of its tensors' names are read; its eyes are left closed."""
+def test_the_text_part_of_a_multimodal_model(spelling: str, tmp_path: Path) -> None:
+    """Tensor names are read in two spellings, and the vision part is ignored."""
     expected, prompt = _seeing(tmp_path)
     path = tmp_path / "model.safetensors"
     words = SPELLINGS[spelling]
@@ -139,7 +128,7 @@ def test_the_text_part_of_one_that_sees(spelling: str, tmp_path: Path) -> None:
 
 
 def test_two_names_for_one_tensor_are_refused(tmp_path: Path) -> None:
-    """Neither of them can be known to be the right one."""
+    """The loader cannot know which of the two is right."""
     _seeing(tmp_path)
     path = tmp_path / "model.safetensors"
     tensors = load_file(path)
@@ -150,7 +139,7 @@ def test_two_names_for_one_tensor_are_refused(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_the_embedding_scale_is_what_the_weights_type_holds() -> None:
+def test_the_embedding_scale_is_rounded_to_the_type_of_the_weights() -> None:
     """√3072 is 55.4256…; a bfloat16 model was trained with 55.5."""
     values = {**SMALL, "hidden_size": 3072, "architectures": ["Gemma2ForCausalLM"]}
     values["sliding_window"] = 8
@@ -161,8 +150,8 @@ def test_the_embedding_scale_is_what_the_weights_type_holds() -> None:
         assert family.read(Config(values)).embed_scale == 3072**0.5
 
 
-def test_the_first_files_say_gelu_and_mean_its_approximation() -> None:
-    """As the reference reads them."""
+def test_gelu_in_the_first_files_means_its_approximation() -> None:
+    """The reference reads these files in the same way."""
     values = {**SMALL, "architectures": ["GemmaForCausalLM"], "hidden_act": "gelu"}
     spec = family_of("GemmaForCausalLM").read(Config(values))
     assert spec.activation == "gelu_pytorch_tanh"
@@ -170,8 +159,8 @@ def test_the_first_files_say_gelu_and_mean_its_approximation() -> None:
     assert family_of("GemmaForCausalLM").read(Config(values)).activation == "relu"
 
 
-def test_a_published_text_config_says_little() -> None:
-    """What a file leaves out is Gemma 3's own; one scaling is for layers that see far."""
+def test_a_published_text_config_needs_defaults() -> None:
+    """Missing values are those of Gemma 3; one scaling is for layers without a window."""
     text = {
         "hidden_size": 2560,
         "intermediate_size": 10240,
@@ -192,7 +181,7 @@ def test_a_published_text_config_says_little() -> None:
 
 
 def test_an_encoder_is_refused() -> None:
-    """Its layers look ahead."""
+    """The layers of an encoder attend to later tokens."""
     values = {**SEVEN, "use_bidirectional_attention": True}
     with pytest.raises(ConfigurationError, match="use_bidirectional_attention"):
         family_of("Gemma3ForCausalLM").read(Config(values))

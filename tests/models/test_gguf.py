@@ -46,41 +46,18 @@ from octavo.models.gguf.to_config import read_config
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import open_model
 from octavo.models.registry import FAMILIES
+from tests.models import small
 from tests.models.compare import PROMPT_LENGTH, Runner
 from tests.models.convert_gguf import ARCHITECTURES, convert
 from tests.models.rewrite import assert_same, write_safetensors
+from tests.models.small import LLAMA3, YARN
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SMALL: dict[str, Any] = {**small.SMALL, "num_attention_heads": 4}
 WITHOUT_KV = {key: value for key, value in SMALL.items() if key != "num_key_value_heads"}
 NARROW: dict[str, Any] = {"head_dim": 12}
 NEOX_TURNS: dict[str, Any] = {"rotary_pct": 0.5}
 HALF_TURNS: dict[str, Any] = {"partial_rotary_factor": 0.5}
 SPARSE: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 500.0,
-    "factor": 4.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 16,
-}
-YARN = {
-    "rope_type": "yarn",
-    "rope_theta": 10000.0,
-    "factor": 4.0,
-    "original_max_position_embeddings": 16,
-}
 LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,
@@ -157,7 +134,7 @@ CASES: dict[str, PretrainedConfig] = {
         **SMALL, head_dim=12, num_local_experts=4, num_experts_per_tok=2, rope_parameters=YARN
     ),
 }
-# What the two ways into a model may say differently, and mean the same.
+# Keys that may differ between the two configs of one model without a difference in meaning.
 UNSAID = {
     "architectures",
     "rope_parameters",
@@ -165,7 +142,7 @@ UNSAID = {
     "partial_rotary_factor",
     "sliding_window",
     "head_dim",
-    "num_kv_heads",  # Falcon's old decoder counts heads here, whatever it shares
+    "num_kv_heads",  # in Falcon's old decoder the number of heads, even if they share KV
     "num_key_value_heads",
 }
 
@@ -179,7 +156,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     model = auto.from_config(CASES[request.param], dtype=torch.float32)
     with torch.no_grad():
         for parameter in model.parameters():
-            # Of bfloat16's precision, as real checkpoints are: one can be added without loss.
+            # With the precision of bfloat16, like real checkpoints: adding one loses nothing.
             noise = (torch.randn_like(parameter) * 0.05).bfloat16().float()
             parameter.copy_((parameter + noise).bfloat16().float())
     model.save_pretrained(directory)
@@ -187,7 +164,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_same_tensors(pair: tuple[str, Path, Path]) -> None:
-    """Every original tensor, to the bit, under its name; and no other."""
+    """The file yields every original tensor, to the bit, and no other."""
     _, directory, path = pair
     expected = load_file(directory / "model.safetensors")
     checkpoint = resolve(str(path)).open()
@@ -204,7 +181,7 @@ def test_same_tensors(pair: tuple[str, Path, Path]) -> None:
 
 
 def test_same_configuration(pair: tuple[str, Path, Path]) -> None:
-    """What the metadata says, the original config.json said too."""
+    """The config from the metadata agrees with the original config.json."""
     _, directory, path = pair
     original = json.loads((directory / "config.json").read_text())
     ours = read_config(resolve(str(path)).open())
@@ -219,14 +196,14 @@ def test_same_configuration(pair: tuple[str, Path, Path]) -> None:
 
 
 def test_same_logits(pair: tuple[str, Path, Path]) -> None:
-    """Loaded from either, the model says the same to the bit."""
+    """The logits of both are equal, to the bit."""
     name, directory, path = pair
     architecture = json.loads((directory / "config.json").read_text())["architectures"][0]
     if architecture not in FAMILIES:
-        pytest.skip(f"{architecture} is not a family of ours")
+        pytest.skip(f"{architecture} is not supported")
     prompt = np.random.default_rng(1).integers(0, 97, PROMPT_LENGTH).tolist()
     whole, from_gguf = (_logits(str(place), prompt) for place in (directory, path))
-    if name == "llama 3 rope":  # its frequencies are kept as float32 divisors
+    if name == "llama 3 rope":  # its frequencies are stored as float32 divisors
         np.testing.assert_allclose(from_gguf, whole, rtol=0, atol=1e-5 * np.abs(whole).max())
     else:
         assert np.array_equal(from_gguf, whole)
@@ -234,7 +211,7 @@ def test_same_logits(pair: tuple[str, Path, Path]) -> None:
 
 def _logits(name: str, prompt: list[int]) -> Any:
     source = resolve(name)
-    if not name.endswith(".gguf"):  # the directory holds both
+    if not name.endswith(".gguf"):  # the directory contains both
         source = resolve(str(source.directory / "model.safetensors"))
     opened = open_model(source)
     layout = place_layers(opened.model)
@@ -243,10 +220,10 @@ def _logits(name: str, prompt: list[int]) -> Any:
     return Runner(opened.model, backend, layout).logits(prompt)
 
 
-def test_written_out_as_safetensors_it_is_the_same_model(
+def test_the_file_written_as_safetensors_is_the_same_model(
     pair: tuple[str, Path, Path], tmp_path: Path
 ) -> None:
-    """Both roads into a model end at the same bits, and the reference reads what was written."""
+    """The two files yield the same bits, and the reference reads the written one."""
     name, directory, path = pair
     opened = open_model(resolve(str(path)))
     write_safetensors(opened, tmp_path)
@@ -259,7 +236,7 @@ def test_written_out_as_safetensors_it_is_the_same_model(
     logits = _logits(str(tmp_path), prompt)
     assert np.array_equal(logits, _logits(str(path), prompt))
     if opened.architecture != "LlamaForCausalLM" or "rope" in name:
-        return  # the configuration is enough for us, but not for the reference
+        return  # the config is complete for us, but not for the reference
     assert original.keys() == written.keys()
     reference = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     with torch.no_grad():
@@ -267,7 +244,7 @@ def test_written_out_as_safetensors_it_is_the_same_model(
     np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 
 
-# Where the reference reads GGUF files at all, and all of the tensors that these have.
+# The architectures of which the reference reads GGUF files with all their tensors.
 READ_BY_THE_REFERENCE = (
     "llama",
     "llama, biases, tied",
@@ -284,11 +261,11 @@ READ_BY_THE_REFERENCE = (
 )
 
 
-def test_the_reference_reads_the_file_likewise(pair: tuple[str, Path, Path]) -> None:
-    """The file is what others expect, not only what we do."""
+def test_the_reference_reads_the_same_tensors(pair: tuple[str, Path, Path]) -> None:
+    """The converted file is one that other readers accept."""
     name, directory, path = pair
     if name not in READ_BY_THE_REFERENCE:
-        pytest.skip("the reference does not read such files, or not all of their tensors")
+        pytest.skip("the reference does not read these files, or not all of their tensors")
     original = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     read = AutoModelForCausalLM.from_pretrained(
         directory, gguf_file=path.name, config=CASES[name], dtype=torch.float32

@@ -1,4 +1,4 @@
-"""GLM-4, in its first form and in that of 2025, against the reference implementation."""
+"""The first GLM-4 and that of 2025 against the reference implementation."""
 
 from __future__ import annotations
 
@@ -8,21 +8,10 @@ from typing import Any
 import pytest
 from transformers import Glm4Config, GlmConfig, PretrainedConfig
 
+from tests.models import small
 from tests.models.compare import compare
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SMALL: dict[str, Any] = {**small.SMALL, "num_attention_heads": 4, "head_dim": 16}
 QUARTER = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
 CASES: dict[str, PretrainedConfig] = {
     "glm": GlmConfig(**SMALL),
@@ -35,6 +24,6 @@ CASES: dict[str, PretrainedConfig] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_says_what_the_reference_says(name: str, tmp_path: Path) -> None:
-    """Logits within fp32 rounding, the same text, and the same bits in chunks."""
+def test_logits_and_text_match_the_reference(name: str, tmp_path: Path) -> None:
+    """Logits agree within fp32 rounding, the text is equal, and chunks have the same bits."""
     compare(CASES[name], tmp_path)

@@ -30,13 +30,13 @@ CASES: dict[str, GPT2Config] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_says_what_the_reference_says(name: str, tmp_path: Path) -> None:
-    """Logits within fp32 rounding, the same text, and the same bits in chunks."""
+def test_logits_and_text_match_the_reference(name: str, tmp_path: Path) -> None:
+    """Logits agree within fp32 rounding, the text is equal, and chunks have the same bits."""
     compare(CASES[name], tmp_path)
 
 
 def test_names_without_their_prefix_and_masks_beside_the_weights(tmp_path: Path) -> None:
-    """The first published GPT-2 has no `transformer.` in its names, and keeps its causal masks."""
+    """The first published GPT-2 has no `transformer.` in its names, and contains causal masks."""
     compare(CASES["gpt2"], tmp_path)
     expected = load(tmp_path).logits([1, 2, 3])
     path = tmp_path / "model.safetensors"
@@ -50,6 +50,6 @@ def test_names_without_their_prefix_and_masks_beside_the_weights(tmp_path: Path)
 @pytest.mark.parametrize(
     ("key", "value"), [("scale_attn_by_inverse_layer_idx", True), ("add_cross_attention", True)]
 )
-def test_what_it_cannot_do_it_refuses(key: str, value: bool) -> None:
+def test_unsupported_options_are_refused(key: str, value: bool) -> None:
     with pytest.raises(ConfigurationError, match=key):
         GPT2.read(Config({**GPT2Config(**SMALL).to_dict(), key: value}))

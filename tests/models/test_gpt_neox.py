@@ -39,12 +39,12 @@ CASES: dict[str, GPTNeoXConfig] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_says_what_the_reference_says(name: str, tmp_path: Path) -> None:
-    """Logits within fp32 rounding, the same text, and the same bits in chunks."""
+def test_logits_and_text_match_the_reference(name: str, tmp_path: Path) -> None:
+    """Logits agree within fp32 rounding, the text is equal, and chunks have the same bits."""
     compare(CASES[name], tmp_path)
 
 
-def test_a_published_config_is_read_by_its_older_names(tmp_path: Path) -> None:
+def test_the_older_keys_of_published_configs_are_read(tmp_path: Path) -> None:
     rope = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}
     compare(GPTNeoXConfig(**SMALL, rope_parameters=rope), tmp_path)
     expected = load(tmp_path).logits([1, 2, 3])

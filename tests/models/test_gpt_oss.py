@@ -1,4 +1,4 @@
-"""gpt-oss against the reference implementation, its four-bit weights included."""
+"""gpt-oss against the reference implementation, with plain and four-bit weights."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ CASES: dict[str, GptOssConfig] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_says_what_the_reference_says(name: str, tmp_path: Path) -> None:
-    """Logits within fp32 rounding, the same text, and the same bits in chunks."""
+def test_logits_and_text_match_the_reference(name: str, tmp_path: Path) -> None:
+    """Logits agree within fp32 rounding, the text is equal, and chunks have the same bits."""
     compare(CASES[name], tmp_path)
 
 
 def random_mxfp4(shape: tuple[int, ...], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Blocks and scales of a [..., in] matrix of middling size."""
+    """Make random blocks and scales of a [..., in] matrix."""
     generator = np.random.default_rng(seed)
     groups = (*shape[:-1], shape[-1] // 32)
     blocks = generator.integers(0, 256, (*groups, 16), np.uint8)
@@ -74,7 +74,7 @@ def random_mxfp4(shape: tuple[int, ...], seed: int) -> tuple[torch.Tensor, torch
     return torch.from_numpy(blocks), torch.from_numpy(scales)
 
 
-def test_four_bit_floats_mean_what_the_reference_takes_them_for() -> None:
+def test_four_bit_floats_have_the_values_of_the_reference() -> None:
     blocks, scales = random_mxfp4((2, 8, 64), seed=3)
     expected = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
     ours = dequantize(blocks.numpy(), scales.numpy())
@@ -82,7 +82,7 @@ def test_four_bit_floats_mean_what_the_reference_takes_them_for() -> None:
 
 
 def packed_checkpoint(directory: Path) -> tuple[Path, np.ndarray]:
-    """The experts of a saved model in four bits, and the logits of the same numbers in plain."""
+    """Store a saved model's experts in four bits; return the logits of the same plain numbers."""
     compare(CASES["gpt-oss"], directory)
     path = directory / "model.safetensors"
     plain, packed = load_file(path), load_file(path)
@@ -100,13 +100,13 @@ def packed_checkpoint(directory: Path) -> tuple[Path, np.ndarray]:
     return path, expected
 
 
-def test_a_published_checkpoint_in_four_bits_gives_the_same_logits(tmp_path: Path) -> None:
+def test_a_checkpoint_in_four_bits_has_the_same_logits(tmp_path: Path) -> None:
     _, expected = packed_checkpoint(tmp_path)
     assert np.array_equal(load(tmp_path).logits([1, 2, 3]), expected)
 
 
 def test_four_bits_stay_four_bits_in_the_native_engine(tmp_path: Path) -> None:
-    """The experts' numbers are the file's, at the file's own size; so says the bill."""
+    """Experts keep the numbers and the size of the file, and the memory bill agrees."""
     path, _ = packed_checkpoint(tmp_path)
     backend = NativeBackend(NativeOptions(num_threads=1))
     runner = load(tmp_path, backend=backend)
@@ -131,7 +131,7 @@ def test_four_bits_stay_four_bits_in_the_native_engine(tmp_path: Path) -> None:
                 assert native.num_bytes == 64 * values.shape[1] // 32 * 17
     opened = open_model(resolve(str(tmp_path)))
     kept = sum(weight_bytes(tensor, "auto") for tensor in tensor_sizes(opened))
-    assert kept == pytest.approx(backend.weight_bytes, rel=0.05)  # biases lie twice
+    assert kept == pytest.approx(backend.weight_bytes, rel=0.05)  # biases are stored twice
 
 
 def test_scales_of_another_shape_are_refused(tmp_path: Path) -> None:
@@ -152,6 +152,6 @@ def test_scales_of_another_shape_are_refused(tmp_path: Path) -> None:
         ({"layer_types": ["full_attention"]}, "1 layer_types for 3 layers"),
     ],
 )
-def test_what_it_cannot_do_it_refuses(change: dict[str, Any], message: str) -> None:
+def test_unsupported_options_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         GptOss.read(Config({**CASES["gpt-oss"].to_dict(), **change}))

@@ -1,4 +1,4 @@
-"""Opening a model: what its files say beside the tensors, and every way in which they are wrong."""
+"""Opening a model: the metadata beside the tensors, and the messages for wrong files."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def tiny(
     pairs: dict[str, tuple[int, Any] | None] | None = None,
     shapes: dict[str, tuple[int, ...] | None] | None = None,
 ) -> Path:
-    """A small Llama as GGUF; what is None in the arguments is left out."""
+    """Write a small Llama as GGUF; metadata and tensors that are None are omitted."""
     said = {key: value for key, value in {**PAIRS, **(pairs or {})}.items() if value is not None}
     kept = {
         name: shape for name, shape in {**SHAPES, **(shapes or {})}.items() if shape is not None
@@ -72,14 +72,14 @@ def tiny(
 
 
 def opened(path: Path) -> OpenedModel:
-    """Opened, and its tensors compared with the model's."""
+    """Open a file and check its tensors against the model."""
     found = open_model(resolve(str(path)))
     model: CausalLM = found.model
     check(model, list(find_needs(model, found.weights.shapes())), found.weights)
     return found
 
 
-def test_a_sound_file(tmp_path: Path) -> None:
+def test_a_correct_file_opens(tmp_path: Path) -> None:
     found = opened(tiny(tmp_path))
     assert found.architecture == "LlamaForCausalLM"
     assert found.spec.tied
@@ -87,7 +87,7 @@ def test_a_sound_file(tmp_path: Path) -> None:
     assert found.generation == GenerationDefaults(bos_id=1, eos_ids=(2,))
 
 
-def test_all_ends_and_how_to_sample(tmp_path: Path) -> None:
+def test_end_tokens_and_sampling_defaults_are_read(tmp_path: Path) -> None:
     more: dict[str, tuple[int, Any] | None] = {
         "tokenizer.ggml.eot_token_id": (U32, 5),
         "tokenizer.ggml.eom_token_id": (U32, 2),
@@ -140,8 +140,8 @@ def test_wrong_tensors(tmp_path: Path, shapes: dict[str, Any], message: str) -> 
     assert str(path) in str(caught.value)
 
 
-def test_the_first_gemma_2_files_say_little(tmp_path: Path) -> None:
-    """Neither the caps nor the window; the reference reader knows them, and so must we."""
+def test_the_first_gemma_2_files_need_defaults(tmp_path: Path) -> None:
+    """The files contain neither caps nor window; the reference reader also adds them."""
     pairs = {key.replace("llama.", "gemma2."): value for key, value in PAIRS.items()}
     pairs["general.architecture"] = (STRING, "gemma2")
     norms = {f"blk.0.post_{name}_norm.weight": (8,) for name in ("attention", "ffw")}
@@ -157,8 +157,8 @@ def test_the_first_gemma_2_files_say_little(tmp_path: Path) -> None:
         assert (spec.attention_cap, spec.logit_cap, spec.windows) == expected
 
 
-def test_whatever_key_is_missing_it_is_no_defect_of_ours(tmp_path: Path) -> None:
-    """It may be an error of the file's, or not be needed."""
+def test_any_missing_key_is_an_error_of_the_file_or_harmless(tmp_path: Path) -> None:
+    """No missing key raises an unexpected exception."""
     tensors = [f32_tensor("token_embd.weight", np.ones((16, 8), np.float32))]
     for architecture in ARCHITECTURES:
         for missing in (None, *PAIRS):
@@ -173,13 +173,13 @@ def test_whatever_key_is_missing_it_is_no_defect_of_ours(tmp_path: Path) -> None
                 opened(tmp_path / "m.gguf")
 
 
-def test_a_list_that_says_one_thing(tmp_path: Path) -> None:
+def test_a_list_of_equal_numbers_is_one_number(tmp_path: Path) -> None:
     path = tiny(tmp_path, {"llama.attention.head_count_kv": (ARRAY, (U32, [1, 1, 1]))})
     assert opened(path).spec.kv_heads == 1
 
 
 def test_experts_stored_one_by_one(tmp_path: Path) -> None:
-    """Files from before experts were stacked hold the same tensors under numbered names."""
+    """Older files contain experts under numbered names instead of stacked."""
     experts = {
         f"blk.0.ffn_{part}.{number}.weight": shape
         for part, shape in {"gate": (12, 8), "up": (12, 8), "down": (8, 12)}.items()
@@ -194,7 +194,7 @@ def test_experts_stored_one_by_one(tmp_path: Path) -> None:
 
 
 def test_quantised_experts_are_read_one_by_one(tmp_path: Path) -> None:
-    """MXFP4 blocks of one expert alone decode to that expert's part of the whole."""
+    """MXFP4 blocks of one expert decode to that expert's part of the whole."""
     generator = np.random.default_rng(0)
     blocks = generator.integers(0, 255, (3, 2, 2, 17), dtype=np.uint8)
     blocks[..., 0] = generator.integers(120, 130, blocks.shape[:-1])
@@ -215,10 +215,10 @@ def test_quantised_experts_are_read_one_by_one(tmp_path: Path) -> None:
         assert np.array_equal(one, whole[number])
 
 
-def test_decimals_come_back() -> None:
+def test_float32_numbers_become_short_decimals() -> None:
     assert shortest(float(np.float32(1e-5))) == 1e-5
     assert shortest(float(np.float32(0.22))) == 0.22
-    assert shortest(0.1) == 0.1  # not a float32: stored as 64 bits
+    assert shortest(0.1) == 0.1  # not a float32, but stored as 64 bits
     assert shortest(1e300) == 1e300
     assert np.isnan(shortest(float("nan")))
 
@@ -246,25 +246,25 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def test_generation_config_comes_first(tmp_path: Path) -> None:
+def test_generation_config_takes_precedence(tmp_path: Path) -> None:
     said = {"eos_token_id": [7, 2], "temperature": 0.6, "top_k": 40, "do_sample": True}
     found = open_model(resolve(str(directory(tmp_path, CONFIG, said))))
     assert found.generation == GenerationDefaults(1, (7, 2), temperature=0.6, top_k=40)
 
 
-def test_a_length_may_be_recommended(tmp_path: Path) -> None:
+def test_a_recommended_length_is_read(tmp_path: Path) -> None:
     for said, expected in ((32, 32), (0, None), (None, None)):
         found = open_model(resolve(str(directory(tmp_path, CONFIG, {"max_new_tokens": said}))))
         assert found.generation.max_new_tokens == expected
 
 
-def test_no_limit_of_tokens_has_two_spellings(tmp_path: Path) -> None:
+def test_top_k_without_limit_has_two_spellings(tmp_path: Path) -> None:
     for said in (0, -1):
         found = open_model(resolve(str(directory(tmp_path, CONFIG, {"top_k": said}))))
         assert found.generation.top_k == 0
 
 
-def test_config_json_alone(tmp_path: Path) -> None:
+def test_a_directory_without_weights_is_refused(tmp_path: Path) -> None:
     found = open_model(resolve(str(directory(tmp_path, CONFIG))), max_len=5)
     assert found.generation == GenerationDefaults(1, (2,))
     with pytest.raises(CheckpointError, match="tensors the model needs are missing"):
@@ -296,7 +296,7 @@ def test_wrong_directories(
     assert str(tmp_path) in str(caught.value)
 
 
-def test_config_json_went_away(tmp_path: Path) -> None:
+def test_an_unreadable_config_json_is_reported(tmp_path: Path) -> None:
     source = resolve(str(directory(tmp_path, CONFIG)))
     (tmp_path / "config.json").unlink()
     with pytest.raises(CheckpointError, match=r"config.json.*cannot be read"):

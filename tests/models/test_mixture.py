@@ -19,21 +19,10 @@ from transformers import (
 
 from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.mixture import Mixture
+from tests.models import small
 from tests.models.compare import compare, load
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 48,
-    "intermediate_size": 40,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "num_experts_per_tok": 2,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SMALL: dict[str, Any] = {**small.SMALL, "intermediate_size": 40, "num_experts_per_tok": 2}
 QWEN: dict[str, Any] = {**SMALL, "num_experts": 6, "moe_intermediate_size": 24}
 HEADS: dict[str, Any] = {"head_dim": 16}
 CASES: dict[str, PretrainedConfig] = {
@@ -57,14 +46,14 @@ CASES: dict[str, PretrainedConfig] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_says_what_the_reference_says(name: str, tmp_path: Path) -> None:
-    """Logits within fp32 rounding, the same text, and the same bits in chunks."""
+def test_logits_and_text_match_the_reference(name: str, tmp_path: Path) -> None:
+    """Logits agree within fp32 rounding, the text is equal, and chunks have the same bits."""
     compare(CASES[name], tmp_path)
 
 
 @pytest.mark.parametrize("name", ["mixtral", "qwen3"])
 def test_experts_saved_as_one_tensor_are_the_same(name: str, tmp_path: Path) -> None:
-    """A checkpoint may keep all experts' matrices in one, instead of one by one."""
+    """A checkpoint may store all experts' matrices as one tensor."""
     model = AutoModelForCausalLM.from_config(CASES[name])  # type: ignore[no-untyped-call]
     model.save_pretrained(tmp_path / "published")
     model.save_pretrained(tmp_path / "fused", save_original_format=False)
@@ -82,7 +71,7 @@ def test_experts_saved_as_one_tensor_are_the_same(name: str, tmp_path: Path) -> 
         ("qwen2", {"num_experts": 0}, "num_experts must be above 0"),
     ],
 )
-def test_what_it_cannot_do_it_refuses(name: str, change: dict[str, Any], message: str) -> None:
+def test_unsupported_options_are_refused(name: str, change: dict[str, Any], message: str) -> None:
     values = json.loads(CASES[name].to_json_string(use_diff=False))
     values["architectures"] = {
         "mixtral": ["MixtralForCausalLM"],

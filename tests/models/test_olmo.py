@@ -10,27 +10,11 @@ from transformers import Olmo2Config, Olmo3Config, PretrainedConfig
 
 from octavo.models.config_reader import Config
 from octavo.models.registry import family_of
+from tests.models import small
 from tests.models.compare import compare
+from tests.models.small import SMALL
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-YARN = {
-    "rope_type": "yarn",
-    "rope_theta": 10000.0,
-    "factor": 4.0,
-    "original_max_position_embeddings": 16,
-    "attention_factor": 1.2,
-}
+YARN: dict[str, Any] = {**small.YARN, "attention_factor": 1.2}
 PLAIN = {"rope_type": "default", "rope_theta": 10000.0}
 CASES: dict[str, PretrainedConfig] = {
     "olmo 2": Olmo2Config(**SMALL),
@@ -49,13 +33,13 @@ CASES: dict[str, PretrainedConfig] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_says_what_the_reference_says(name: str, tmp_path: Path) -> None:
-    """Logits within fp32 rounding, the same text, and the same bits in chunks."""
+def test_logits_and_text_match_the_reference(name: str, tmp_path: Path) -> None:
+    """Logits agree within fp32 rounding, the text is equal, and chunks have the same bits."""
     compare(CASES[name], tmp_path)
 
 
-def test_olmo_3_as_published_before_scalings_had_kinds() -> None:
-    """One rope_scaling is for the layers that see everything."""
+def test_a_single_scaling_of_olmo_3_is_for_layers_without_a_window() -> None:
+    """The first published files have no scaling for each kind."""
     values = {
         **SMALL,
         "num_hidden_layers": 4,

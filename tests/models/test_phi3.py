@@ -9,21 +9,10 @@ import pytest
 from transformers import Phi3Config, PretrainedConfig
 
 from octavo.models.config_reader import ConfigurationError
+from tests.models import small
 from tests.models.compare import compare, load
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "original_max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SMALL: dict[str, Any] = {**small.SMALL, "original_max_position_embeddings": 64}
 LONGROPE: dict[str, Any] = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,
@@ -60,13 +49,13 @@ CASES: dict[str, PretrainedConfig] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_says_what_the_reference_says(name: str, tmp_path: Path) -> None:
-    """Logits within fp32 rounding, the same text, and the same bits in chunks."""
+def test_logits_and_text_match_the_reference(name: str, tmp_path: Path) -> None:
+    """Logits agree within fp32 rounding, the text is equal, and chunks have the same bits."""
     compare(CASES[name], tmp_path)
 
 
 def test_short_factors_serve_runs_within_the_original_length(tmp_path: Path) -> None:
-    """The reference decides by the sequence at hand, we by the longest that will be run."""
+    """The reference decides by the current sequence, we by the longest that will be run."""
     sizes = {**SMALL, "max_position_embeddings": 128, "original_max_position_embeddings": 52}
     config = Phi3Config(**sizes, rope_parameters=LONGROPE)
     compare(config, tmp_path, max_len=52)
@@ -75,7 +64,7 @@ def test_short_factors_serve_runs_within_the_original_length(tmp_path: Path) -> 
 
 
 def test_the_wrong_number_of_factors_is_refused(tmp_path: Path) -> None:
-    """As many as pairs of dimensions that turn."""
+    """Each pair of dimensions that rotate needs one factor."""
     config = Phi3Config(
         **{**SMALL, "original_max_position_embeddings": 16}, rope_parameters=LONGROPE
     )

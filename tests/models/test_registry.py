@@ -57,7 +57,7 @@ def is_allowed(name: str) -> bool:
 
 @pytest.mark.parametrize("file", FILES)
 def test_a_model_file_is_a_declaration(file: str) -> None:
-    """It imports layers and the reader: no backend, cache, loader, rank, nor another family."""
+    """A file imports layers and the reader: no backend, cache, loader, rank, or other family."""
     path = Path(octavo.models.__path__[0]) / f"{file}.py"
     wrong = {name for name in imported(path.read_text("utf-8")) if not is_allowed(name)}
     assert not wrong

@@ -23,7 +23,7 @@ RANKS = (1, 2, 4)
 def assembled(
     model: CausalLM, weights: MadeUpWeights, context: ParallelContext
 ) -> dict[str, Floats]:
-    """Every tensor of a rank by our own name."""
+    """Assemble every tensor of a rank, by our own name."""
     paths = {id(module): path for path, module in model.walk()}
     return {
         f"{paths[id(need.module)]}.{need.tensor}": assemble(need, weights.read, context)
@@ -32,7 +32,7 @@ def assembled(
 
 
 def heads_of(whole: Floats, counts: tuple[int, ...], rank: int, ranks: int) -> Floats:
-    """A rank's queries, keys and values, where each part has so many heads; by hand."""
+    """Return a rank's queries, keys and values, given the heads of each, computed by hand."""
     dim = len(whole) // sum(counts)
     kept: list[int] = []
     begin = 0
@@ -53,7 +53,7 @@ def columns_of(whole: Floats, rank: int, ranks: int) -> Floats:
 
 
 def halves_of(whole: Floats, rank: int, ranks: int, axis: int = 0) -> Floats:
-    """A rank's part of a gate and of the up below it."""
+    """Return a rank's part of gate and up, which follow each other."""
     return np.concatenate(
         [np.split(half, ranks, axis)[rank] for half in np.split(whole, 2, axis)], axis
     )
@@ -64,7 +64,7 @@ def first_only(whole: Floats, rank: int, ranks: int) -> Floats:
 
 
 def by_hand(architecture: str, name: str, whole: Floats, rank: int, ranks: int) -> Floats:
-    """Which slice of the whole a rank has."""
+    """Return the slice of the whole that a rank owns."""
     layer, _, tensor = name.rpartition(".")
     kv_heads = {"FalconForCausalLM": 1, "GPT2LMHeadModel": 4, "GPTNeoXForCausalLM": 4}
     match layer.rpartition(".")[2], tensor:
@@ -83,7 +83,7 @@ def by_hand(architecture: str, name: str, whole: Floats, rank: int, ranks: int) 
             return rows_of(whole, rank, ranks)
         case "attend", "sinks":
             return rows_of(whole, rank, ranks)
-        case "q_norm" | "k_norm", _:  # StableLM's: a row a head
+        case "q_norm" | "k_norm", _:  # StableLM: a row for each head
             return heads_of(whole, (len(whole),), rank, ranks)
     return whole
 
@@ -106,7 +106,7 @@ def test_shards_are_slices_of_the_whole(architecture: str, ranks: int) -> None:
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("architecture", CONFIGS)
 def test_ranks_together_compute_what_one_computes(architecture: str, ranks: int) -> None:
-    """Two sequences, sums over ranks done by hand."""
+    """The sums over ranks are done by hand, for two sequences."""
     tables = np.arange(1, 13, dtype=np.int32).reshape(2, 6)
     rows = np.arange(20, dtype=np.int32)
     model = make_model(architecture)
@@ -128,7 +128,7 @@ def test_ranks_together_compute_what_one_computes(architecture: str, ranks: int)
     np.testing.assert_allclose(together, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
-def test_ranks_that_cannot_share_a_model_are_told_the_numbers() -> None:
+def test_the_error_for_an_indivisible_model_has_the_numbers() -> None:
     model = make_model("LlamaForCausalLM")
     weights = MadeUpWeights(model)
     with pytest.raises(ShardError, match="vocabulary: 96 units do not divide among 5 ranks"):
@@ -141,7 +141,7 @@ def test_ranks_that_cannot_share_a_model_are_told_the_numbers() -> None:
     ("architecture", "more"), [("Olmo2ForCausalLM", {}), ("OlmoeForCausalLM", EXPERTS)]
 )
 def test_a_norm_over_all_heads_is_not_split(architecture: str, more: dict[str, Any]) -> None:
-    """Each rank would normalise its own heads by themselves, and nothing would say so."""
+    """Otherwise each rank would silently normalise only its own heads."""
     model = make_model(architecture, **more)
     weights = MadeUpWeights(model)
     with pytest.raises(

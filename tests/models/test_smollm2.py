@@ -1,4 +1,4 @@
-"""SmolLM2 says what the reference says, from the same GGUF file: logits, text, perplexity."""
+"""SmolLM2 matches the reference on the same GGUF file: logits, text, perplexity."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from octavo.backends.base import HostBatch
 from octavo.backends.torch.backend import TorchBackend
-from octavo.loader import Source, resolve
+from octavo.loader import ModelFiles, resolve
 from octavo.loader.errors import DownloadError
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
@@ -25,19 +25,19 @@ pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 PROMPTS = (HERE / "prompts.txt").read_text().splitlines()
 NEW_TOKENS = 64
-FEW_TOKENS = 24  # of the prompts that every test run takes
+FEW_TOKENS = 24  # for the prompts of every test run
 BLOCK_SIZE = 16
 BLOCKS_A_SEQUENCE = 8
 LONGEST = BLOCK_SIZE * BLOCKS_A_SEQUENCE
 
 
 class Both:
-    """Ours and the reference, in float32, opened from the same files.
+    """A pair of models in float32, ours and the reference, from the same files.
 
-    They are the GGUF file, or a directory of safetensors that was made from it.
+    The files are the GGUF file or a directory of safetensors that was made from it.
     """
 
-    def __init__(self, gguf: Source, directory: Path | None = None) -> None:
+    def __init__(self, gguf: ModelFiles, directory: Path | None = None) -> None:
         name = gguf.weights[0].name
         self.tokenizer = AutoTokenizer.from_pretrained(gguf.directory, gguf_file=name)
         self.reference: Any = AutoModelForCausalLM.from_pretrained(
@@ -53,14 +53,14 @@ class Both:
         self.model = opened.model
 
     def prepare(self, sequences: int, blocks: int) -> NDArray[np.int32]:
-        """An empty cache, and each sequence's blocks in it."""
+        """Clear the cache, and return each sequence's blocks in it."""
         self.backend.prepare(self.model, self.layout, 1 + sequences * blocks, BLOCK_SIZE)
         return np.arange(1, 1 + sequences * blocks, dtype=np.int32).reshape(sequences, blocks)
 
     def step(
         self, tables: NDArray[np.int32], tokens: Sequence[Sequence[int]], starts: Sequence[int]
     ) -> NDArray[np.float32]:
-        """Logits behind the last token of each sequence's chunk."""
+        """Compute the logits after the last token of each sequence's chunk."""
         ends = np.cumsum([0, *map(len, tokens)], dtype=np.int32)
         positions = np.concatenate(
             [np.arange(len(chunk)) + start for chunk, start in zip(tokens, starts, strict=True)]
@@ -75,7 +75,7 @@ class Both:
         return self.backend.forward(batch).logits
 
     def greedy(self, prompts: Sequence[list[int]], count: int) -> list[list[int]]:
-        """Continuations of all prompts, in one batch."""
+        """Generate continuations of all prompts in one batch."""
         tables = self.prepare(len(prompts), BLOCKS_A_SEQUENCE)
         texts = [list(prompt) for prompt in prompts]
         chosen = self.step(tables, texts, [0] * len(texts)).argmax(-1)
@@ -89,13 +89,13 @@ class Both:
         return [text[len(prompt) :] for text, prompt in zip(texts, prompts, strict=True)]
 
     def logits(self, tokens: list[int]) -> NDArray[np.float32]:
-        """Ours behind every token of one sequence."""
+        """Compute our logits after every token of one sequence."""
         count = len(tokens)
         tables = self.prepare(1, -(-count // BLOCK_SIZE))
         rows = np.arange(count, dtype=np.int32)
         starts = np.array([0, count], np.int32)
         batch = HostBatch(np.array(tokens, np.int32), rows, starts, (tables,), rows)
-        return self.backend.forward(batch).logits
+        return self.backend.forward(batch).logits.copy()
 
     @torch.no_grad()
     def expected_logits(self, tokens: list[int]) -> NDArray[np.float32]:
@@ -103,8 +103,8 @@ class Both:
         return logits.numpy()
 
 
-def fetch() -> Source:
-    """The GGUF file, or a skipped test where it cannot be had."""
+def fetch() -> ModelFiles:
+    """Fetch the GGUF file, or skip the test if it cannot be fetched."""
     try:
         return resolve("smollm2")
     except DownloadError as error:
@@ -117,10 +117,10 @@ def both() -> Both:
 
 
 def check_texts(both: Both, prompts: Sequence[str], count: int) -> None:
-    """Greedy text of ours, all prompts in one batch, is the reference's.
+    """Check that our greedy text, all prompts in one batch, is the reference's.
 
-    The reference reads each text at once: it would have written it if, behind every prefix, the
-    next token is the one it holds most likely.
+    The reference reads each whole text: it would have generated the text if the next token is the
+    most likely one after every prefix.
     """
     ids = [both.tokenizer(prompt)["input_ids"] for prompt in prompts]
     assert max(map(len, ids)) + count <= LONGEST
@@ -129,7 +129,7 @@ def check_texts(both: Both, prompts: Sequence[str], count: int) -> None:
         assert ours == expected.tolist(), prompt
 
 
-def test_it_ends_as_its_files_say(both: Both) -> None:
+def test_the_end_tokens_are_read(both: Both) -> None:
     assert both.tokenizer.convert_ids_to_tokens(list(both.eos_ids)) == ["<|im_end|>"]
 
 
@@ -142,17 +142,17 @@ def test_logits(both: Both) -> None:
 
 
 def test_text_of_some_prompts(both: Both) -> None:
-    """All prompts, and longer texts, are in every_prompt.py."""
+    """The other prompts and longer texts are in every_prompt.py."""
     check_texts(both, PROMPTS[::7], FEW_TOKENS)
 
 
 def test_perplexity(both: Both) -> None:
-    """Of a text of some three hundred words, to four digits."""
+    """The perplexity of a text of some three hundred words agrees to four digits."""
     check_perplexity(both)
 
 
 def check_perplexity(both: Both) -> None:
-    """Ours is the reference's."""
+    """Check that our perplexity is the reference's."""
     tokens = both.tokenizer((HERE / "harbour.txt").read_text())["input_ids"]
     assert len(tokens) > 350
     ours, expected = (
@@ -160,7 +160,7 @@ def check_perplexity(both: Both) -> None:
         for logits in (both.logits(tokens), both.expected_logits(tokens))
     )
     assert f"{ours:.4g}" == f"{expected:.4g}"
-    assert 5 < ours < 60  # a language model's of plain English, not of noise
+    assert 5 < ours < 60  # plausible for English, unlike noise
 
 
 def _perplexity(logits: NDArray[np.float32], tokens: list[int]) -> float:

@@ -10,20 +10,10 @@ from transformers import StableLmConfig
 
 from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.stablelm import StableLM
+from tests.models import small
 from tests.models.compare import compare
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 64,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SMALL: dict[str, Any] = {**small.SMALL, "hidden_size": 64, "num_attention_heads": 4}
 CASES: dict[str, StableLmConfig] = {
     "stablelm": StableLmConfig(**SMALL),
     "biases, tied": StableLmConfig(**SMALL, use_qkv_bias=True, tie_word_embeddings=True),
@@ -35,14 +25,14 @@ CASES: dict[str, StableLmConfig] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_says_what_the_reference_says(name: str, tmp_path: Path) -> None:
-    """Logits within fp32 rounding, the same text, and the same bits in chunks."""
+def test_logits_and_text_match_the_reference(name: str, tmp_path: Path) -> None:
+    """Logits agree within fp32 rounding, the text is equal, and chunks have the same bits."""
     compare(CASES[name], tmp_path)
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.02, 1.5])
-def test_a_share_of_turning_dimensions_that_cannot_be_is_refused(factor: float) -> None:
-    """None of them, or more than there are."""
+def test_an_impossible_share_of_rotating_dimensions_is_refused(factor: float) -> None:
+    """The share must not be zero or above one."""
     values = {**StableLmConfig(**SMALL).to_dict(), "partial_rotary_factor": factor}
     del values["rope_parameters"]
     with pytest.raises(ConfigurationError, match="16 dimensions"):

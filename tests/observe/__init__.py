@@ -1,1 +1,1 @@
-"""Tests of what the machine and the engine tell of themselves."""
+"""Tests of logs, metrics, memory and the machine."""

@@ -1,4 +1,4 @@
-"""Garbage is looked for again when loading is over, however it ended, if it was before."""
+"""The garbage collector is restored after loading, also after an error."""
 
 import contextlib
 import gc
@@ -9,7 +9,7 @@ from octavo.observe.collection import no_collection
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-def test_it_is_as_it_was(is_on: bool) -> None:
+def test_the_collector_is_restored(is_on: bool) -> None:
     was_on = gc.isenabled()
     (gc.enable if is_on else gc.disable)()
     try:

@@ -1,4 +1,4 @@
-"""What the system says of itself is read as it is meant, containers' limits included."""
+"""What the system reports is read correctly, including the limits of containers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from octavo.observe import machine
 
 MEMINFO = "MemTotal: 16000 kB\nMemFree: 1000 kB\nMemAvailable: 8000 kB\n"
-# The first core speaks for all.
+# The first core is taken for all.
 CPU_INFO = """model name\t: A CPU
 flags\t: sse avx2 avx512f avx512_vnni x
 model name\t: Other
@@ -31,8 +31,8 @@ def test_memory_without_a_container(tmp_path: Path) -> None:
     assert machine.memory(root) == machine.Memory(16000 * 1024, 8000 * 1024, False)
 
 
-def test_a_containers_limit_counts_even_if_it_is_set_further_out(tmp_path: Path) -> None:
-    """Of what it uses, cached files could be given up."""
+def test_the_limit_of_an_outer_container_counts(tmp_path: Path) -> None:
+    """Cached files count as available, since the kernel can drop them."""
     group = "sys/fs/cgroup/outer"
     root = make_root(
         tmp_path,
@@ -77,7 +77,7 @@ def test_a_limit_above_the_machines_memory_is_none(tmp_path: Path) -> None:
     assert not machine.memory(root).is_limited
 
 
-def test_a_system_that_tells_nothing(tmp_path: Path) -> None:
+def test_a_system_without_proc(tmp_path: Path) -> None:
     found = machine.memory(tmp_path)
     assert 0 < found.available < found.total
     assert machine.processor(tmp_path) == ("", [])
@@ -86,7 +86,7 @@ def test_a_system_that_tells_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         (
             CPU_INFO,
@@ -95,8 +95,8 @@ def test_a_system_that_tells_nothing(tmp_path: Path) -> None:
         ("Features\t: fp asimd asimddp\n", ("", ["NEON", "NEON dot product"])),
     ],
 )
-def test_instruction_sets(tmp_path: Path, text: str, told: tuple[str, list[str]]) -> None:
-    assert machine.processor(make_root(tmp_path, {"proc/cpuinfo": text})) == told
+def test_instruction_sets(tmp_path: Path, text: str, expected: tuple[str, list[str]]) -> None:
+    assert machine.processor(make_root(tmp_path, {"proc/cpuinfo": text})) == expected
 
 
 def test_huge_pages(tmp_path: Path) -> None:
@@ -110,6 +110,8 @@ def test_this_process() -> None:
     assert before > 0
     assert machine.own_bytes() - before > 60 << 20
     assert len(held) == 64 << 20
+    assert machine.resident_bytes() >= machine.own_bytes()
+    assert machine.num_open_files() >= 3
     age = machine.process_age()
     assert age is not None
     assert age >= 0

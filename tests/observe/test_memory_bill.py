@@ -1,4 +1,4 @@
-"""The bill's arithmetic."""
+"""The arithmetic of the memory bill."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_window_bounds_what_a_group_of_layers_keeps() -> None:
     ("kv_bytes", "count"), [(0, 0), (64, 0), (64 * 2, 0), (64 * 3, 1), (64 * 201, 100)]
 )
 def test_sequences_that_fit(kv_bytes: int, count: int) -> None:
-    """One block is the null block's."""
+    """One block is reserved as the null block."""
     assert BILL.num_sequences(32, kv_bytes) == count
 
 
@@ -58,5 +58,5 @@ def test_tensors_are_added_up_by_type() -> None:
     ("predicted", "measured", "text"),
     [(100, 105, "+5.0 %"), (100, 90, "-10.0 %"), (0, 5, "nothing was predicted")],
 )
-def test_how_far_off(predicted: int, measured: int, text: str) -> None:
+def test_the_deviation_from_a_prediction(predicted: int, measured: int, text: str) -> None:
     assert difference(predicted, measured) == text

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from octavo.backends.native.layout import place_barriers, plan
+from octavo.backends.native import _native
+from octavo.backends.native.layout import lay_out, place_barriers
 from octavo.backends.native.packing import interleaved
 from octavo.program import fusion
 from octavo.program.describe import describe
+from octavo.program.listing import Op
 from tests.backends.native.tiny import make_native
 from tests.program.test_fusion import ARCHITECTURES, recorded
 from tests.runner.tiny import FULL
@@ -55,18 +57,23 @@ def test_values_that_are_live_at_once_do_not_overlap(architecture: str) -> None:
     listing = recorded(architecture)
     fusion.fuse(listing)
     prepared = {id(i.prepared): 64 for i in listing if i.prepared is not None}
-    made = plan(listing, prepared)
+    made = lay_out(listing, prepared)
     place_barriers(listing, made)
     contents: dict[tuple[str, int], Any] = {}  # who wrote each byte of a row last
     for instruction in listing:
         for value in instruction.reads:
             if value.buffer.place == "Scratch":
-                room = made.room(value.buffer)
+                room = made.extent(value.buffer)
                 for byte in range(room.offset, room.offset + room.row_bytes, 64):
                     assert contents[room.space, byte] is value.buffer, describe(listing)
         for value in instruction.writes:
             if value.buffer.place == "Scratch":
-                room = made.room(value.buffer)
+                room = made.extent(value.buffer)
                 for byte in range(room.offset, room.offset + room.row_bytes, 64):
                     contents[room.space, byte] = value.buffer
     assert sum(i.barrier for i in listing) >= 5
+
+
+def test_the_native_engine_has_every_operation_of_a_listing() -> None:
+    """Rope is the exception, since the attention instruction rotates."""
+    assert set(get_args(Op)) - {"Rope"} == set(_native.Op.__members__)

@@ -1,4 +1,4 @@
-"""What the server's tests share: a tokenizer's files, made once."""
+"""The fixture of the server's tests: the files of a tokenizer, made once."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def _shared_prompt_workers() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model's text side."""
+    """Return a directory with a tokenizer and its configuration."""
     return make_directory(tmp_path_factory.mktemp("text"))

@@ -53,7 +53,7 @@ class KeptWorker(Worker):
 
 @contextmanager
 def kept_workers() -> Iterator[None]:
-    """Have all servers share prompt workers; kill those at the end."""
+    """Share prompt workers among all servers, and kill them at the end."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prompt_pool, "Worker", KeptWorker)
         yield

@@ -71,7 +71,7 @@ def test_no_more_sequences_are_admitted_than_the_capacity() -> None:
 
 
 def test_a_key_with_many_requests_does_not_block_others() -> None:
-    """After nine requests of one key, the first request of another key is next."""
+    """The first request of a key is next, though nine of another key came earlier."""
 
     async def main() -> None:
         admission = make_admission(capacity=1)

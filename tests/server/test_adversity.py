@@ -1,4 +1,4 @@
-"""A full disk, a clock that is set, ten times the load: nothing is lost by any of them."""
+"""A full disk, a clock that jumps and ten times the load do not affect any answer."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ sys.exit(code)
 
 
 def is_ready(port: int) -> bool:
-    """Whether the server takes requests."""
+    """Return whether the server is ready."""
     return get(port, "/health/ready").status_code == 200
 
 
 def engine_of(number: int) -> int:
-    """The engine's process among a server's children; 0: none yet."""
+    """Return the engine's process among the children of a server, or 0 if there is none."""
     for task in Path(f"/proc/{number}/task").iterdir():
         for child in map(int, (task / "children").read_text().split()):
             command = Path(f"/proc/{child}/cmdline")
@@ -68,18 +68,18 @@ def engine_of(number: int) -> int:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
 def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
-    """Every write of the log fails; the engine dies too; the stream is whole, the exit code 0."""
-    told_port = tmp_path / "port"
+    """A stream is complete though the log cannot be written and the engine dies."""
+    port_file = tmp_path / "port"
     with Path("/dev/full").open("w") as full:
         process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(make_model(tmp_path)), str(told_port)],
+            [sys.executable, "-c", PROGRAM, str(make_model(tmp_path)), str(port_file)],
             cwd=ROOT,
             stdout=full,
             stderr=full,
         )
     try:
-        wait_until(lambda: told_port.exists() and told_port.read_text().endswith("\n"))
-        port = int(told_port.read_text())
+        wait_until(lambda: port_file.exists() and port_file.read_text().endswith("\n"))
+        port = int(port_file.read_text())
         wait_until(lambda: is_ready(port))
         body = {"prompt": [5, 6], "max_tokens": 60, "ignore_eos": True, "return_token_ids": True}
         whole = post(port, "/v1/completions", body).json()
@@ -88,8 +88,8 @@ def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
         wait_until(lambda: is_ready(port))
         streamed = post(port, "/v1/completions", {**body, "stream": True})
         parts = [choice for event in events(streamed.text) for choice in event["choices"]]
-        told = [token for part in parts for token in part["token_ids"] or ()]
-        assert told == whole["choices"][0]["token_ids"]
+        tokens = [token for part in parts for token in part["token_ids"] or ()]
+        assert tokens == whole["choices"][0]["token_ids"]
         process.send_signal(signal.SIGTERM)
         assert process.wait(LIMIT) == 0
     finally:
@@ -103,13 +103,13 @@ def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
 def test_a_clock_that_jumps_by_hours_changes_nothing(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Forwards and backwards, at each look at it; only what `created` tells may differ."""
+    """Answers differ at most in `created` when the clock jumps at each reading."""
 
     async def ask(client: Client) -> list[Any]:
         fields = {"max_tokens": 30, "temperature": 0, "deadline_ms": 60_000}
-        told = await asyncio.gather(*(client.complete(**fields) for _ in range(5)))
+        answers = await asyncio.gather(*(client.complete(**fields) for _ in range(5)))
         assert (await client.get("/health/ready")).status_code == 200
-        return [(each["choices"], each["usage"]["completion_tokens"]) for each in told]
+        return [(each["choices"], each["usage"]["completion_tokens"]) for each in answers]
 
     async def main() -> None:
         async with serving(directory) as client:
@@ -127,7 +127,7 @@ def test_a_clock_that_jumps_by_hours_changes_nothing(
 
 
 def test_nothing_is_decided_by_the_wall_clock() -> None:
-    """It is read where `created` is told, and where a template asks for the date."""
+    """The clock is read only for `created` and for templates that ask for the date."""
     readers = set()
     home = Path(octavo.__path__[0])
     for path in home.rglob("*.py"):
@@ -141,8 +141,8 @@ def test_nothing_is_decided_by_the_wall_clock() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_ten_times_too_many_are_turned_away_before_any_200(directory: Path, stream: bool) -> None:
-    """Exactly those for whom there is no place; whoever is let in is served whole."""
+def test_excess_requests_are_rejected_before_any_200(directory: Path, stream: bool) -> None:
+    """Requests beyond the limits are rejected, and no others; every admitted one is complete."""
     gate = Gate()
     engine = FakeEngine(directory, runner=ChainRunner(gate), max_num_seqs=4)
     limits = {"max_running_sequences": 4, "max_waiting_requests": 6}

@@ -1,8 +1,7 @@
-"""`kill -9` of a real engine under fifty streams over HTTP, ten times: every answer is exact.
+"""Ten times `kill -9` of a real engine under fifty HTTP streams changes no answer.
 
-A server process over an engine process, as `octavo serve` has them, with the tiny model on the
-native engine. Nothing is timed: a run of streams that ends before the ten deaths is followed by
-another.
+The server and the engine are processes, as with `octavo serve`, with the tiny model on the native
+engine. No result depends on time: if the streams end before the tenth kill, they run again.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ pytest.importorskip("octavo.backends.native._native")
 
 NUM_STREAMS = 50
 NUM_KILLS = 10
-NUM_EARLY = 2  # of them while an engine starts
-LIMIT_SECONDS = 120.0  # far more than it takes; never part of a verdict but when something hangs
+NUM_EARLY = 2  # kills while an engine starts
+LIMIT_SECONDS = 120.0  # far more than needed; only a hang reaches it
 
 
 @pytest.fixture(scope="module")
@@ -50,16 +49,16 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 class Streams:
-    """Fifty requests at once."""
+    """Fifty concurrent requests, and how much they have received."""
 
     def __init__(self, port: int) -> None:
         self.port = port
         self.num_open = 0
-        self.num_bytes = 0  # heard by all together
-        self.heard: set[int] = set()  # of this run, who has been told anything
+        self.num_bytes = 0  # received by all together
+        self.heard: set[int] = set()  # requests of this run that have received anything
 
     async def run(self) -> list[Any]:
-        """What each is told, to its end."""
+        """Return the complete answer of each request."""
         self.heard.clear()
         return await asyncio.gather(*map(self._one, range(NUM_STREAMS)))
 
@@ -80,30 +79,35 @@ class Streams:
         assert answer.status == 200
         assert answer.is_ended
         assert answer.error() is None
-        (told,) = answer.said()
-        assert len(told[0]) == 400
-        return told
+        (choice,) = answer.said()
+        assert len(choice[0]) == 400
+        return choice
 
     def _hear(self, index: int, num_bytes: int) -> None:
         self.heard.add(index)
         self.num_bytes += num_bytes
 
     async def all_on(self) -> None:
-        """Wait until every one has been told something: one that comes while no engine is ready
-        is refused, as it should be, and is no business of this test."""
+        """Wait until every request has received something.
+
+        A request that arrives while no engine is ready is rejected, which is not tested here.
+        """
         while len(self.heard) < NUM_STREAMS:
             await asyncio.sleep(0.002)
 
     async def go_on(self) -> None:
-        """Wait until something more is heard, or nobody is left to hear it."""
+        """Wait until a request receives something, or all have ended."""
         before = self.num_bytes
         while self.num_open and self.num_bytes == before:
             await asyncio.sleep(0.002)
 
 
 async def ready(served: Served) -> int:
-    """Wait until an engine is; its process. A server that has a living one has seen the last
-    one's death, so that what it says of its readiness is of this one."""
+    """Wait until an engine is ready, and return its process.
+
+    A server with a living engine has noticed the death of the last one, so that the readiness is
+    that of the living one.
+    """
     while (number := served.engine()) is None:
         await asyncio.sleep(0.002)
     while not await metric(served.port, "ready"):
@@ -112,7 +116,7 @@ async def ready(served: Served) -> int:
 
 
 async def killed(served: Served, streams: Streams, chance: random.Random, early: bool) -> bool:
-    """One engine, at some moment of its life; False if the streams ended before."""
+    """Kill an engine at a random moment; return False if the streams ended before."""
     if early:
         while (number := served.engine()) is None:
             await asyncio.sleep(0.002)
@@ -136,7 +140,7 @@ def test_ten_kills_under_fifty_streams_change_no_byte(served: Served) -> None:
     async def world() -> None:
         streams = Streams(served.port)
         undisturbed = await streams.run()
-        assert len({str(told) for told in undisturbed}) == NUM_STREAMS
+        assert len({str(answer) for answer in undisturbed}) == NUM_STREAMS
         num_kills = 0
         while num_kills < NUM_KILLS:
             await ready(served)

@@ -1,4 +1,4 @@
-"""What the log holds: nothing that a client wrote, unless an operator has asked for it."""
+"""The log holds nothing that a client wrote, unless the operator asks for it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SECRET = "xylophone"
 KEY = "a-very-long-secret"
 
 
-async def say_it_everywhere(client: Any) -> None:
-    """The words in every place that takes words, in requests that succeed and that fail."""
-    say = {"headers": {"authorization": f"Bearer {KEY}"}}
+async def send_secret_everywhere(client: Any) -> None:
+    """Send the secret in every field that takes text, in requests that succeed and fail."""
+    key = {"headers": {"authorization": f"Bearer {KEY}"}}
     messages = [{"role": "user", "content": SECRET}]
     for path, body in (
         ("/v1/completions", {"prompt": SECRET, "max_tokens": 2}),
@@ -35,14 +35,14 @@ async def say_it_everywhere(client: Any) -> None:
         ("/tokenize", {"prompt": SECRET}),
         ("/tokenize", {"messages": messages, "continue_final_message": True}),
     ):
-        await client.post(path, json=body, **say)
-    await client.post("/v1/completions", content=b'{"prompt": "' + SECRET.encode(), **say)
+        await client.post(path, json=body, **key)
+    await client.post("/v1/completions", content=b'{"prompt": "' + SECRET.encode(), **key)
     await client.get("/v1/models", headers={"authorization": f"Bearer {SECRET}"})
     bad = {"x-request-id": "bad"}
     await client.post(
         "/v1/completions",
         json={"prompt": SECRET, "max_tokens": 2},
-        headers={**say["headers"], **bad},
+        headers={**key["headers"], **bad},
     )
 
 
@@ -50,9 +50,9 @@ async def say_it_everywhere(client: Any) -> None:
 def test_prompts_and_keys_are_not_logged(directory: Path, caplog: Any, level: int) -> None:
     async def main() -> None:
         engine = FakeEngine(directory, runner=ChainRunner())
-        engine.runner.poisoned.add("bad")  # its failure is logged, its words are not
+        engine.runner.poisoned.add("bad")  # its failure is logged, its text is not
         async with serving(directory, engine, api_keys=(KEY,)) as client:
-            await say_it_everywhere(client)
+            await send_secret_everywhere(client)
 
     with caplog.at_level(level, "octavo"):
         asyncio.run(main())

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from octavo.server import prompt_pool
 from octavo.server.http.errors import ApiError
 from octavo.server.prompt_pool import MAX_TRIES, PromptPool, Worker
 from octavo.server.settings import ServerSettings
@@ -92,7 +93,7 @@ def test_tokens_are_those_of_the_tokenizer(directory: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS.keys())
 def test_a_bomb_fails_alone_and_soon(directory: Path, bomb: str) -> None:
-    """It is rejected within its time limit, and the prompt after it is prepared."""
+    """A bomb is rejected within its time limit, and the prompt after it is prepared."""
 
     async def main() -> None:
         async with pool_of(directory, template_seconds=0.5) as pool:
@@ -147,6 +148,24 @@ def test_a_worker_that_is_killed_from_outside_fails_no_request(directory: Path) 
             assert (refused.value.status, refused.value.param) == (400, "chat_template")
             assert (await asked).token_ids, "queued behind it"
         assert len(killed) == 1 + MAX_TRIES
+
+    asyncio.run(main())
+
+
+def test_an_unexpected_error_fails_one_request(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(self: Worker, job: PromptJob) -> None:
+        raise RuntimeError("a bug")
+
+    async def main() -> None:
+        async with pool_of(directory) as pool:
+            await pool.start()
+            with monkeypatch.context() as patch:
+                patch.setattr(prompt_pool.Worker, "do", fail)
+                with pytest.raises(RuntimeError, match="a bug"):
+                    await pool.prepare(HELLO)
+            assert (await pool.prepare(HELLO)).token_ids
 
     asyncio.run(main())
 
@@ -235,12 +254,13 @@ def _runs(number: int) -> bool:
     return False
 
 
-def test_closing_ends_the_workers(directory: Path) -> None:
-    """Real workers, which no other test shares."""
+def test_a_worker_is_silent_and_can_be_killed_in_any_state(directory: Path) -> None:
 
     async def main() -> None:
         worker = await Worker.start(str(directory), LIMIT)
         assert _runs(worker._process.pid)
+        # A stack that it prints when it crashes could hold a prompt.
+        assert os.readlink(f"/proc/{worker._process.pid}/fd/2") == os.devnull
         os.kill(worker._process.pid, signal.SIGSTOP)  # not even a stopped one stays
         worker.kill()
         assert worker.wait() == -signal.SIGKILL

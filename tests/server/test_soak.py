@@ -1,4 +1,4 @@
-"""A few seconds of the soak: real processes, kills and leavers; and that it would see a loss."""
+"""A short soak with real processes, kills and disconnects, and a check that it detects losses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def served() -> Iterator[Served]:
 
 
 @pytest.mark.slow
-def test_a_short_soak_loses_nothing_and_leaves_nothing(served: Served) -> None:
+def test_a_short_soak_loses_and_leaks_nothing(served: Served) -> None:
     soak = Soak(served, seconds=3.0, seed=1, load=Load(num_kinds=12, kill_seconds=1.0))
     report = asyncio.run(soak.run())
     assert not report["faults"]
@@ -47,7 +47,7 @@ def chunked(*parts: bytes) -> bytes:
     return STREAM + b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
 
 
-def test_a_stream_without_an_end_is_seen() -> None:
+def test_a_stream_without_an_end_is_detected() -> None:
     frame = b'data: {"choices": []}\n\n'
     assert parse(chunked(frame, b"data: [DONE]\n\n") + b"0\r\n\r\n").is_ended
     assert not parse(chunked(frame) + b"0\r\n\r\n").is_ended

@@ -1,10 +1,11 @@
-"""What the server tells of itself: metrics, explanations, the admin socket, its documents."""
+"""Metrics, explanations, the admin socket and the OpenAPI document."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ SAMPLE = re.compile(r"^([a-z0-9_:]+)(?:\{([^}]*)\})? ([0-9.e+-]+|\+Inf)$")
 
 
 def samples(text: str) -> dict[str, float]:
-    """Every line of an exposition is a comment or a sample."""
+    """Parse an exposition, of which every line must be a comment or a sample."""
     found = {}
     for line in text.splitlines():
         if not line.startswith("#"):
@@ -55,11 +56,16 @@ def test_metrics_count_what_happened(directory: Path, names: str) -> None:
             route = 'route="/v1/completions",status="400"'
             assert found[f"octavo:http_responses_total{{{base},{route}}}"] == 1
             assert "# TYPE octavo:http_responses_total counter" in response.text
+            assert found["process_resident_memory_bytes{}"] > 10 << 20
+            assert found["process_open_fds{}"] >= 3
+            assert 0 < found["process_cpu_seconds_total{}"] < 1e6
+            assert time.time() - 1e6 < found["process_start_time_seconds{}"] <= time.time()
+            assert "# TYPE process_cpu_seconds_total counter" in response.text
 
     asyncio.run(main())
 
 
-def test_paths_of_clients_are_no_labels(directory: Path) -> None:
+def test_unknown_paths_are_not_labels(directory: Path) -> None:
     async def main() -> None:
         async with serving(directory) as client:
             for index in range(20):
@@ -71,22 +77,24 @@ def test_paths_of_clients_are_no_labels(directory: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_request_explains_itself(directory: Path) -> None:
+def test_a_request_can_be_explained(directory: Path) -> None:
     async def main() -> None:
         async with serving(directory) as client:
             answer = await client.complete(max_tokens=6, explain=True, prompt=[5] * 200)
-            told = answer["explain"]
-            parts = [part["what"] for part in told["timeline"]]
-            assert parts[:4] == ["template", "tokenize", "door", "queue"]
-            chunks = [part for part in told["timeline"] if part["what"] == "prefill"]
+            explanation = answer["explain"]
+            parts = [part["what"] for part in explanation["timeline"]]
+            assert parts[:4] == ["template", "tokenize", "admission", "queue"]
+            chunks = [part for part in explanation["timeline"] if part["what"] == "prefill"]
             assert [(c["from_token"], c["to_token"]) for c in chunks] == [(0, 128), (128, 200)]
             assert parts[-1] == "decode"
-            starts = [part["at_ms"] for part in told["timeline"]]
+            starts = [part["at_ms"] for part in explanation["timeline"]]
             assert starts == sorted(starts)
-            assert told["parameters"]["max_tokens"] == 6
-            assert told["parameters"]["temperature"] == 1.0
-            assert told["completion_tokens"] == 6
-            assert re.match(r"^[\d.]+ of [\d.]+ ms \(\d+ %\) went into .+; .+\.$", told["cause"])
+            assert explanation["parameters"]["max_tokens"] == 6
+            assert explanation["parameters"]["temperature"] == 1.0
+            assert explanation["completion_tokens"] == 6
+            assert re.match(
+                r"^[\d.]+ of [\d.]+ ms \(\d+ %\) went into .+; .+\.$", explanation["cause"]
+            )
             path = f"/v1/requests/{answer['id']}/explain"
             later = (await client.get(path)).json()
             assert later["outcome"] == "finished"
@@ -99,18 +107,18 @@ def test_a_request_explains_itself(directory: Path) -> None:
             first = await client.complete(max_tokens=1)
             await client.complete(max_tokens=1)
             gone = await client.get(f"/v1/requests/{first['id']}/explain")
-            assert gone.status_code == 404, "only the last is remembered"
+            assert gone.status_code == 404, "only the last one is kept"
 
     asyncio.run(main())
 
 
-def test_what_waits_for_the_queue_says_so(directory: Path) -> None:
-    """The one behind a full engine names the seats, and the setting that adds some."""
+def test_a_request_behind_a_full_engine_names_the_slots(directory: Path) -> None:
+    """The explanation names the slots, and the setting that adds some."""
     never, is_there = threading.Event(), threading.Event()
 
     def step() -> None:
         is_there.wait(LIMIT)
-        never.wait(0.02)  # so that the wait is of some length
+        never.wait(0.02)  # so that the wait has a length
 
     engine = FakeEngine(directory, max_num_seqs=1, runner=ChainRunner(step))
     inline: Any = engine._client
@@ -131,7 +139,7 @@ def test_what_waits_for_the_queue_says_so(directory: Path) -> None:
     asyncio.run(main())
 
 
-def test_operators_have_a_socket_of_their_own(directory: Path, caplog: Any) -> None:
+def test_the_routes_for_operators(directory: Path, caplog: Any) -> None:
     caplog.set_level("DEBUG", "octavo")  # restores the level that /log-level sets
     gate = threading.Event()
     engine = FakeEngine(directory, runner=ChainRunner(lambda: gate.wait(LIMIT)))
@@ -145,9 +153,9 @@ def test_operators_have_a_socket_of_their_own(directory: Path, caplog: Any) -> N
                 client.post("/v1/completions", json=body, headers=headers)
             )
             await until(lambda: bool(engine.core.scheduler.running))
-            (flight,) = (await admin.get("/in-flight")).json()["in_flight"]
-            assert flight["request_id"] == "long"
-            assert flight["is_waiting"] is False
+            (active,) = (await admin.get("/in-flight")).json()["in_flight"]
+            assert active["request_id"] == "long"
+            assert active["is_waiting"] is False
             unknown = await admin.post("/abort", json={"request_id": "other"})
             assert unknown.status_code == 404
             assert (await admin.post("/abort", json={"request_id": "long"})).json() == {
@@ -164,10 +172,11 @@ def test_operators_have_a_socket_of_their_own(directory: Path, caplog: Any) -> N
             level = await admin.post("/log-level", json={"level": "loud"})
             assert level.status_code == 400
             assert (await admin.post("/log-level", json={"level": "info"})).status_code == 200
-            told = (await admin.get("/diagnosis")).json()
-            assert told["verdict"]
-            assert told["evidence"]["steps"] > 0
-            for route in ADMIN_ROUTES:  # none of it on the clients' port
+            diagnosis = (await admin.get("/diagnosis")).json()
+            assert diagnosis["verdict"]
+            assert diagnosis["admission"]["admitted_sequences"] == 0
+            assert diagnosis["evidence"]["steps"] > 0
+            for route in ADMIN_ROUTES:  # clients cannot reach any of them
                 assert (await client.request(route.method, route.path)).status_code == 404
             await admin.aclose()
 
@@ -230,8 +239,8 @@ def test_the_ready_text_can_be_pasted(directory: Path) -> None:
     assert "base_url='http://127.0.0.1:8000/v1'" in text
 
 
-def test_the_document_tells_of_every_status_and_who_needs_a_key() -> None:
-    """What is answered and not told of would be a surprise to generated clients."""
+def test_the_document_lists_every_status_and_the_need_of_a_key() -> None:
+    """Generated clients handle only the statuses that the document lists."""
     paths = document(ROUTES)["paths"]
     for path, methods in paths.items():
         for operation in methods.values():

@@ -1,4 +1,4 @@
-"""The deltas of a stream add up to the whole text, and nothing in them is ever taken back."""
+"""The deltas of a stream add up to the whole text, and emitted text is never taken back."""
 
 import json
 from itertools import accumulate
@@ -20,7 +20,7 @@ REPLACEMENT = "\ufffd"
 
 
 def _with_decoder(decoder: decoders.Decoder | None) -> Tokenizer:
-    """Whole words, and added tokens of both kinds."""
+    """Return a tokenizer of whole words, with added tokens of both kinds."""
     words = ["▁one", "two", "▁▁three", "▁", "é", "<0xC3>", "<0xA9>", "<0x20>", "four▁"]
     vocab = {word: index for index, word in enumerate(words)}
     backend = Backend(models.BPE(vocab, [], byte_fallback=True))
@@ -48,7 +48,7 @@ kinds = st.sampled_from(sorted(ALL))
 
 @st.composite
 def streams(draw: st.DrawFn) -> tuple[Tokenizer, list[int]]:
-    """A tokenizer and ids of it, bytes that are no text among them."""
+    """Draw a tokenizer and ids of it, including bytes that are not text."""
     tokenizer = ALL[draw(kinds)]
     every = st.sampled_from(ids_up_to(tokenizer.backend))
     some = st.sampled_from(range(16))
@@ -66,8 +66,8 @@ def test_deltas_add_up_to_the_text(
     )
     deltas = [detokenizer.push(token_id) for token_id in ids]
     assert "".join(deltas) + detokenizer.finish() == whole
-    # At every moment what was emitted is a prefix of the text so far: what is still held back is
-    # a character that is not complete, which at the end becomes marks.
+    # The emitted text is always a prefix of the text so far: the stream holds back only an
+    # incomplete character, which becomes marks at the end.
     for count, emitted in enumerate(accumulate(deltas), 1):
         so_far = tokenizer.decode(
             ids[:count], skip_special_tokens=skip, spaces_between_special_tokens=spaces
@@ -104,8 +104,8 @@ def test_byte_level_decoding_is_the_reference_one(ids: list[int], skip: bool) ->
 def test_decoding_is_the_reference_one_where_bytes_are_text(
     name: str, data: st.DataObject, skip: bool
 ) -> None:
-    # The reference marks all bytes in a row as soon as one of them is no text, so the rest of the
-    # row would have to be held back. Here the marks are SentencePiece's, a byte at a time.
+    # The reference marks all bytes of a run as soon as one of them is not text, so a stream would
+    # have to hold back the rest of the run. We mark one byte at a time, as SentencePiece does.
     tokenizer = ALL[name]
     ids = data.draw(st.lists(st.sampled_from(ids_up_to(tokenizer.backend)), max_size=24))
     text = tokenizer.decode(ids, skip_special_tokens=skip)
@@ -116,9 +116,9 @@ def test_decoding_is_the_reference_one_where_bytes_are_text(
 
 
 @given(st.binary(max_size=12))
-def test_bytes_that_are_no_text_are_marked_by_the_rule_of_the_kind(raw: bytes) -> None:
+def test_invalid_bytes_are_marked_by_the_rule_of_the_vocabulary(raw: bytes) -> None:
     assert BYTE_LEVEL.decode(_byte_ids(BYTE_LEVEL, raw)) == raw.decode("utf-8", "replace")
-    # SentencePiece: what is no character is marked byte by byte.
+    # SentencePiece marks each invalid byte.
     marked, rest = "", raw
     while rest:
         size = next((size for size in (1, 2, 3, 4) if _is_character(rest[:size])), 0)
@@ -151,7 +151,7 @@ def test_text_comes_back_and_never_in_half_characters(tokenizer: Tokenizer) -> N
             detokenizer = tokenizer.detokenizer(skip_special_tokens=False)
             assert not any(REPLACEMENT in detokenizer.push(token_id) for token_id in ids)
         decoded = tokenizer.decode(ids, skip_special_tokens=False)
-        # Only where a marker is in the text does it differ: a space comes after each.
+        # The text differs only after added tokens: a space follows each.
         assert decoded.replace("<s> ", "<s>").replace("</s> ", "</s>") == text
 
 
@@ -164,12 +164,12 @@ def test_a_character_that_the_prompt_begins_is_part_of_the_stream() -> None:
         assert stream.finish() == ""
 
 
-def test_the_first_space_stays_where_a_prompt_stands_before_it() -> None:
+def test_the_first_space_stays_after_a_prompt() -> None:
     ids = BYTE_FALLBACK.encode("the the", add_special_tokens=False)
     assert BYTE_FALLBACK.decode(ids) == "the the"
     stream = BYTE_FALLBACK.detokenizer(context=ids)
     assert "".join(map(stream.push, ids)) == " the the"
-    # A prompt of which nothing is seen is no text to stand before.
+    # A prompt without visible tokens does not count as text before the stream.
     bos = BYTE_FALLBACK.token_to_id("<s>")
     assert bos is not None
     stream = BYTE_FALLBACK.detokenizer(context=[bos])
@@ -184,7 +184,7 @@ def test_spaces_between_special_tokens_concern_words_that_spaces_join() -> None:
     assert words.decode(ids, skip_special_tokens=False) == "two <a b> <s> two two"
     joined = words.decode(ids, skip_special_tokens=False, spaces_between_special_tokens=False)
     assert joined == "two <a b><s> two two"
-    # A stream, too, knows what its context ended with.
+    # A stream takes the end of its context into account.
     for cut in range(1, len(ids)):
         parts = {"skip_special_tokens": False, "spaces_between_special_tokens": False}
         stream = words.detokenizer(context=ids[:cut], **parts)
@@ -192,7 +192,7 @@ def test_spaces_between_special_tokens_concern_words_that_spaces_join() -> None:
         assert words.decode(ids[:cut], **parts) + text == joined
 
 
-def test_reading_a_long_context_reads_its_ends() -> None:
+def test_only_the_ends_of_a_long_context_are_read() -> None:
     class Ends(list[int]):
         num_read = 0
 
@@ -224,7 +224,7 @@ def test_reading_a_long_context_reads_its_ends() -> None:
         decoders.Sequence([decoders.Replace("a", "b"), decoders.ByteLevel()]),
     ],
 )
-def test_a_decoder_that_cannot_be_streamed_is_refused(decoder: decoders.Decoder) -> None:
+def test_a_decoder_that_cannot_be_streamed_is_rejected(decoder: decoders.Decoder) -> None:
     backend = Backend(models.BPE({"a": 0}, []))
     backend.decoder = decoder
     with pytest.raises(TokenizerError, match="cannot be streamed") as refused:
@@ -234,6 +234,6 @@ def test_a_decoder_that_cannot_be_streamed_is_refused(decoder: decoders.Decoder)
 
 
 @pytest.mark.parametrize("token_id", [-1, 2**32])
-def test_a_number_that_can_be_no_id_is_refused(token_id: int) -> None:
+def test_an_impossible_id_is_rejected(token_id: int) -> None:
     with pytest.raises(TokenizerError, match="is not a token id"):
         BYTE_LEVEL.decode([token_id])

@@ -20,7 +20,7 @@ from tests.text.vocabularies import (
 
 NFC = {"type": "NFC"}
 
-# The patterns as they stand in the models' own tokenizer.json.
+# The patterns of the models' own tokenizer.json.
 LLAMA_3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -105,7 +105,7 @@ def test_byte_level_vocabularies_equal_their_originals(pre: str) -> None:
             assert ours.decode(ids, skip_special_tokens=skip) == decoded
 
 
-def test_every_rule_is_the_original_one_of_some_name_that_is_tested() -> None:
+def test_every_rule_is_compared_with_an_original() -> None:
     tested = {PRE_TOKENIZERS[pre].build().__getstate__() for pre in ORIGINALS}
     untested = {
         name for name, rule in PRE_TOKENIZERS.items() if rule.build().__getstate__() not in tested
@@ -120,7 +120,7 @@ def test_the_letters_of_the_first_deepseek() -> None:
         return [text[start:end] for _, (start, end) in rule.pre_tokenize_str(text)]
 
     assert pieces("Üñï ſß Ωψ Жж") == ["Üñï", " ſß", " Ωψ", " Жж"]
-    # Its punctuation has the range from colon to tilde, and the letters of ASCII are in it.
+    # Its punctuation has the range from colon to tilde, which contains the ASCII letters.
     assert pieces("naïve! x") == ["na", "ï", "ve", "!", " x"]
     assert pieces("abc 12345你好ª\r\n") == ["abc", " ", "12345", "你好", "ª", "\r", "\n"]
     assert pieces("שלום \t") == ["שלום", " \t"]
@@ -140,7 +140,7 @@ def test_some_families_take_a_whole_token_without_merges(pre: str, ids: list[int
     assert tokenizer_from_gguf(metadata).encode("abc") == ids
 
 
-def test_bos_is_as_the_file_says_or_as_the_family_does() -> None:
+def test_bos_follows_the_file_or_else_the_family() -> None:
     original = byte_level(WORDS, None, ignore_merges=False)
     bos, eos = (original.token_to_id(token) for token in ("<|im_start|>", "<|endoftext|>"))
     text = "Hello"
@@ -170,7 +170,7 @@ def test_special_tokens_and_ends() -> None:
     assert ours.vocab_size == original.get_vocab_size()
 
 
-def test_an_end_of_turn_is_special_even_where_the_file_forgets_it() -> None:
+def test_an_end_of_turn_is_special_even_if_the_file_marks_it_normal() -> None:
     original = byte_level(WORDS, None, ignore_merges=False)
     metadata = byte_level_metadata(original, "gpt-2")
     metadata["tokenizer.ggml.token_type"] = [1] * original.get_vocab_size()
@@ -232,7 +232,7 @@ def test_a_file_without_a_rule_is_read_with_a_warning(caplog: pytest.LogCaptureF
     [
         ({"model": "bert"}, "supported are gemma4, gpt2, llama, t5"),
         ({"model": None}, "supported are"),
-        ({"pre": "from-the-future"}, "'from-the-future', a rule for cutting text"),
+        ({"pre": "from-the-future"}, "'from-the-future', an unknown rule for splitting text"),
         ({"pre": 7}, "must be str, but is int"),
         ({"tokens": []}, "missing or empty"),
         ({"tokens": "abc"}, "must be a list of str"),
@@ -245,10 +245,10 @@ def test_a_file_without_a_rule_is_read_with_a_warning(caplog: pytest.LogCaptureF
         ({"eos_token_id": -1}, "eos_token_id is -1"),
         ({"model": "llama"}, "scores is missing"),
         ({"model": "llama", "scores": [0.5]}, "has 1 entries for"),
-        ({"model": "llama", "scores": [float("nan")] * 2000}, "no finite number"),
+        ({"model": "llama", "scores": [float("nan")] * 2000}, "not a finite number"),
     ],
 )
-def test_a_bad_file_is_refused_in_words(change: dict[str, object], message: str) -> None:
+def test_an_invalid_file_is_rejected(change: dict[str, object], message: str) -> None:
     metadata = byte_level_metadata(byte_level(WORDS, None, ignore_merges=False), "gpt-2")
     metadata |= {f"tokenizer.ggml.{key}": value for key, value in change.items()}
     with pytest.raises(TokenizerError, match=message):

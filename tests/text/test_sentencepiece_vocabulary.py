@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies in GGUF files give what SentencePiece itself gives."""
+"""SentencePiece vocabularies in GGUF files give the results of SentencePiece itself."""
 
 import io
 import random
@@ -16,14 +16,14 @@ from tests.text.vocabularies import USER_DEFINED, sentencepiece_metadata
 pytestmark = pytest.mark.filterwarnings("ignore")
 Train = Callable[..., Any]
 
-# SentencePiece takes no control token out of a text, and ends a text at a null.
+# SentencePiece recognises no control tokens in a text, and ends a text at a null.
 PLAIN = [text for text in SAMPLES if "<s>" not in text and "\x00" not in text]
 REPEATED = ("=", " ", "  ", "a", "ab", "-", "\n", "ha", "0", "*", "o")
 
 
 @pytest.fixture(scope="module")
 def train() -> Train:
-    """Trains a small model as the families with such a vocabulary were."""
+    """A function that trains a small model as the families with such a vocabulary do."""
     sentencepiece = pytest.importorskip("sentencepiece")
 
     def run(**options: object) -> Any:
@@ -50,7 +50,7 @@ def train() -> Train:
 
 
 def _texts() -> list[str]:
-    """The samples, and repetitions in odd lengths, which make many joins compete."""
+    """Return the samples, and repetitions in odd lengths, which make many merges compete."""
     rng = random.Random(4)
     repeated = (
         "".join(rng.choice(REPEATED) * rng.randrange(1, 9) for _ in range(rng.randrange(1, 10)))
@@ -60,7 +60,7 @@ def _texts() -> list[str]:
 
 
 def _decodes_alike(ours: Tokenizer, processor: Any) -> None:
-    """Random ids, so that most sequences of bytes are no text."""
+    """Compare the decoding of random ids, most of which are not valid text."""
     rng = random.Random(5)
     first_byte = processor.piece_to_id("<0x00>")
     for _ in range(500):
@@ -70,12 +70,12 @@ def _decodes_alike(ours: Tokenizer, processor: Any) -> None:
             else rng.randrange(first_byte, processor.get_piece_size())
             for _ in range(rng.randrange(9))
         ]
-        # What begins a text is a matter of taste where it is a byte that means a space.
+        # The two differ on purpose if a text begins with a byte token that means a space.
         ids = [processor.piece_to_id("a"), *ids]
         assert ours.decode(ids) == processor.decode(ids)
 
 
-def test_the_manner_of_llama_2(train: Train) -> None:
+def test_a_vocabulary_like_llama_2(train: Train) -> None:
     processor = train()
     ours = tokenizer_from_gguf(sentencepiece_metadata(processor))
     for text in _texts():
@@ -86,11 +86,11 @@ def test_the_manner_of_llama_2(train: Train) -> None:
     _decodes_alike(ours, processor)
 
 
-def test_the_manner_of_gemma(train: Train) -> None:
+def test_a_vocabulary_like_gemma(train: Train) -> None:
     runs = ["\n\n", "\n\n\n", "▁▁", "▁▁▁", "▁▁▁▁"]
     processor = train(add_dummy_prefix=False, user_defined_symbols=["<start_of_turn>", *runs])
     metadata = sentencepiece_metadata(processor, **{"tokenizer.ggml.add_space_prefix": False})
-    # Files of this family write such tokens as text has them, with real spaces.
+    # Files of this family write such tokens with real spaces, as text has them.
     tokens, kinds = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
     assert isinstance(tokens, list)
     assert isinstance(kinds, list)
@@ -105,7 +105,7 @@ def test_the_manner_of_gemma(train: Train) -> None:
     _decodes_alike(ours, processor)
 
 
-def test_the_manner_of_t5(train: Train) -> None:
+def test_a_vocabulary_like_t5(train: Train) -> None:
     processor = train(
         model_type="unigram",
         byte_fallback=False,
@@ -136,7 +136,7 @@ def test_the_space_before_a_text_comes_after_a_special_token_too(train: Train) -
     assert ours.decode(ids) == "hi there hi there"
 
 
-def test_phi_3_has_the_spaces_after_its_markers_belong_to_them(train: Train) -> None:
+def test_the_markers_of_phi_3_include_the_spaces_after_them(train: Train) -> None:
     metadata = sentencepiece_metadata(train(control_symbols=["<|user|>", "<|end|>"]))
     ours = tokenizer_from_gguf(metadata | {"general.name": "Phi-3 mini"})
     assert ours.encode("<|user|>\n x<|end|>\n") == ours.encode("<|user|>x<|end|>")
@@ -144,7 +144,7 @@ def test_phi_3_has_the_spaces_after_its_markers_belong_to_them(train: Train) -> 
     assert other.encode("<|user|>\n x<|end|>\n") != other.encode("<|user|>x<|end|>")
 
 
-def test_merges_are_ranked_by_what_they_make() -> None:
+def test_merges_are_ranked_by_their_result() -> None:
     tokens, scores = ["a", "b", "ab", "abab", "ba", "c"], [-9.0, -9.0, -2.0, -1.0, -3.0, 0.0]
     merges = merges_from_scores(tokens, scores, range(5))
     assert merges == [("ab", "ab"), ("a", "b"), ("b", "a")]

@@ -1,4 +1,4 @@
-"""The default model's vocabulary, out of its GGUF file, against other readers of the same file."""
+"""The default model's vocabulary in its GGUF file, compared with other readers of the file."""
 
 import random
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ CONVERSATION = [
 
 @pytest.fixture(scope="module")
 def path() -> Path:
-    """The file, fetched as a user's first start fetches it."""
+    """The model's file, downloaded as at a user's first start."""
     try:
         return resolve("smollm2").weights[0]
     except DownloadError as error:
@@ -34,7 +34,7 @@ def path() -> Path:
 
 @pytest.fixture(scope="module")
 def metadata(path: Path) -> Mapping[str, object]:
-    """The entries about the tokenizer, by the format's own reader."""
+    """The entries about the tokenizer, as the format's own reader returns them."""
     fields = pytest.importorskip("gguf").GGUFReader(path).fields
     wanted = [name for name in fields if name.startswith(("tokenizer.", "general.name"))]
     return {name: fields[name].contents() for name in wanted}
@@ -63,14 +63,14 @@ def test_the_vocabulary(ours: Tokenizer) -> None:
     assert ours.special_ids == set(range(17))
     assert ours.end_ids == {0, 2}
     assert ours.encode("The capital of France is") == [504, 3575, 282, 4649, 314]
-    # Digits stand alone.
+    # Each digit is a token.
     assert [ours.token_bytes(index) for index in ours.encode("in 2024")] == [
         *(b"in", b" ", b"2", b"0", b"2", b"4")
     ]
 
 
 def test_transformers_agrees(ours: Tokenizer, reference: Any) -> None:
-    # Their conversion does not cut digits off first, which shows where spaces stand before them.
+    # Its conversion does not split digits first, which matters after spaces.
     digits = reference.backend_tokenizer.pre_tokenizer
     from tokenizers import pre_tokenizers
 

@@ -1,4 +1,4 @@
-"""Whatever the chunks, stop strings are found as in the whole text."""
+"""Stop strings are found as in the whole text, however it is split into chunks."""
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,7 @@ def _chunks(text: str, sizes: list[int]) -> list[str]:
 
 
 def _searched(text: str, strings: list[str], include: bool, ignored: int) -> tuple[str, str | None]:
-    """The definition: of all matches that end beyond `ignored`, the first to end, the longest."""
+    """Search the whole text: the first match to end beyond `ignored`, and of these the longest."""
     matches = [
         (end, -len(string), string)
         for string in strings
@@ -79,13 +79,13 @@ def test_the_first_to_be_complete_wins() -> None:
     assert search.matched == "bc"
 
 
-def test_of_two_complete_at_once_the_longer_wins() -> None:
+def test_the_longer_of_two_matches_with_one_end_wins() -> None:
     search = StopStrings(["bc", "abc"])
     assert search.push("xabc") == "x"
     assert search.matched == "abc"
 
 
-def test_what_comes_after_a_match_is_dropped() -> None:
+def test_text_after_a_match_is_dropped() -> None:
     search = StopStrings(["b"])
     assert search.push("abc") == "a"
     assert search.push("more b") == ""
@@ -99,6 +99,6 @@ def test_text_that_cannot_begin_a_stop_string_passes_at_once() -> None:
     assert search.push("less") == "\n\nUseless"
 
 
-def test_an_empty_stop_string_is_refused() -> None:
+def test_an_empty_stop_string_is_rejected() -> None:
     with pytest.raises(ValueError, match="must not be empty"):
         StopStrings(["a", ""])

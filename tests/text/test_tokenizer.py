@@ -1,4 +1,4 @@
-"""The tokenizer itself: bytes of tokens, special tokens, strings that are not text."""
+"""The tokenizer: bytes of tokens, special tokens, and strings that are not valid text."""
 
 import pytest
 
@@ -53,7 +53,7 @@ def test_ids_and_tokens() -> None:
     size = tokenizer.vocab_size
     assert tokenizer.id_to_token(size - 1) is not None
     assert tokenizer.id_to_token(size) is None
-    # A head may be larger than the vocabulary; what it samples there says nothing.
+    # A head may be larger than the vocabulary; ids beyond the vocabulary have no text.
     assert tokenizer.token_bytes(size) == b""
     assert tokenizer.decode([size]) == ""
 

@@ -49,7 +49,7 @@ def test_named_tokens_are_strings_or_objects(tmp_path: Path) -> None:
     assert tokenizer.end_ids == {tokenizer.eos_id}
 
 
-def test_generation_config_says_what_ends_an_answer(tmp_path: Path) -> None:
+def test_generation_config_has_the_ids_that_end_generation(tmp_path: Path) -> None:
     config = {"eos_token": TURN}
     directory = _save(
         tmp_path,
@@ -77,7 +77,7 @@ def test_framing_by_the_configuration(tmp_path: Path, bos: bool | None, eos: boo
     assert tokenizer.encode("x") == [*before, *plain, *after]
 
 
-def test_tokenizer_json_itself_goes_before_the_flags(tmp_path: Path) -> None:
+def test_tokenizer_json_overrides_the_flags(tmp_path: Path) -> None:
     config = {"bos_token": START, "eos_token": TURN, "add_bos_token": False, "add_eos_token": True}
     directory = _save(tmp_path, tokenizer_config=config)
     backend = tokenizer_from_directory(directory).backend
@@ -88,7 +88,7 @@ def test_tokenizer_json_itself_goes_before_the_flags(tmp_path: Path) -> None:
     assert tokenizer.encode("x") == [tokenizer.bos_id, *plain]
 
 
-def test_listed_added_tokens_have_the_last_word(tmp_path: Path) -> None:
+def test_listed_added_tokens_override_others(tmp_path: Path) -> None:
     plain = tokenizer_from_directory(_save(tmp_path))
     size, tool_call = plain.vocab_size, plain.token_to_id("<tool_call>")
     listed = {
@@ -105,7 +105,7 @@ def test_listed_added_tokens_have_the_last_word(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["additional_special_tokens", "extra_special_tokens"])
 @pytest.mark.parametrize("tokens", [["<tool_call>"], {"tool_token": "<tool_call>"}])
-def test_what_is_called_special_is_skipped(tmp_path: Path, key: str, tokens: object) -> None:
+def test_tokens_listed_as_special_are_skipped(tmp_path: Path, key: str, tokens: object) -> None:
     tokenizer = tokenizer_from_directory(_save(tmp_path, tokenizer_config={key: tokens}))
     assert tokenizer.decode(tokenizer.encode("a<tool_call>b")) == "ab"
 
@@ -128,16 +128,16 @@ def test_chat_templates_are_found_wherever_they_are(tmp_path: Path) -> None:
     }
 
 
-def test_a_setting_that_would_eat_spaces_is_not_followed(
+def test_a_setting_that_would_remove_spaces_is_ignored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = {"clean_up_tokenization_spaces": True}
     tokenizer = tokenizer_from_directory(_save(tmp_path, tokenizer_config=config))
     assert tokenizer.decode(tokenizer.encode("a , b .")) == "a , b ."
-    assert caplog.records == []  # with BPE nobody follows it
+    assert caplog.records == []  # with BPE the setting has no effect
 
 
-def test_what_is_missing_or_broken_is_said(
+def test_missing_and_broken_files_are_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(TokenizerError, match="has no tokenizer"):
@@ -203,7 +203,7 @@ def test_the_reference_implementation_agrees(
             assert ours.decode(ids, skip_special_tokens=skip) == decoded
 
 
-def test_without_any_it_is_told_how_to_name_one(tmp_path: Path) -> None:
+def test_an_error_explains_how_to_use_another_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(
         TokenizerError, match=r"has no tokenizer\.json; .*: tokenizer=MODEL"
     ) as caught:

@@ -1,4 +1,4 @@
-"""Texts that tell tokenizers apart, and a corpus to train small ones on."""
+"""Texts that tokenizers treat differently, and a corpus to train small ones on."""
 
 SAMPLES = (
     "",

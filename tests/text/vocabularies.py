@@ -1,4 +1,4 @@
-"""Small vocabularies in the formats of the big ones, trained on the spot."""
+"""Small vocabularies in the formats of the large ones, trained when a test needs them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ USER_DEFINED_TOKEN = "<tool_call>"
 
 
 def byte_level(pre_tokenizer: object, normalizer: object, *, ignore_merges: bool) -> Tokenizer:
-    """A byte-level vocabulary whose `tokenizer.json` has these parts."""
+    """Build a byte-level vocabulary whose `tokenizer.json` has these parts."""
     parts = {"pre_tokenizer": pre_tokenizer, "normalizer": normalizer}
     return _byte_level(json.dumps(parts, sort_keys=True), ignore_merges)
 
@@ -45,7 +45,7 @@ def _byte_level(parts: str, ignore_merges: bool) -> Tokenizer:
 
 
 def byte_level_metadata(tokenizer: Tokenizer, pre: str) -> dict[str, object]:
-    """What a GGUF file would say of a tokenizer made by `byte_level`."""
+    """Return the GGUF metadata of a tokenizer made by `byte_level`."""
     ids = tokenizer.get_vocab(with_added_tokens=True)
     tokens = sorted(ids, key=ids.__getitem__)
     kinds = dict.fromkeys(CONTROLS, CONTROL) | {USER_DEFINED_TOKEN: USER_DEFINED}
@@ -63,7 +63,7 @@ def byte_level_metadata(tokenizer: Tokenizer, pre: str) -> dict[str, object]:
 
 @cache
 def byte_fallback() -> Tokenizer:
-    """A vocabulary in the manner of Llama 2: `▁` for a space, a token for each byte."""
+    """Build a vocabulary like that of Llama 2: `▁` for a space, a token for each byte."""
     trained = Tokenizer(BPE())
     trained.normalizer = _normalizers()
     trained.train_from_iterator(
@@ -82,7 +82,7 @@ def byte_fallback() -> Tokenizer:
 
 
 def sentencepiece_metadata(processor: Any, **more: object) -> dict[str, object]:
-    """What a GGUF file would say of a SentencePiece model."""
+    """Return the GGUF metadata of a SentencePiece model."""
     ids = range(processor.get_piece_size())
     return {
         "tokenizer.ggml.model": "llama",
@@ -111,22 +111,22 @@ def _step(kind: str, **more: object) -> dict[str, object]:
 
 
 def sequence(kind: str, *steps: Mapping[str, object]) -> dict[str, object]:
-    """A sequence of steps as `tokenizer.json` writes it."""
+    """Return a sequence of steps in the format of `tokenizer.json`."""
     return _step("Sequence", **{kind: list(steps)})
 
 
 def split(pattern: str) -> dict[str, object]:
-    """Text cut where `pattern` matches, as `tokenizer.json` writes it."""
+    """Return a split at the matches of `pattern`, in the format of `tokenizer.json`."""
     return _step("Split", pattern={"Regex": pattern}, behavior="Isolated", invert=False)
 
 
 def spelled(*, words: bool = False) -> dict[str, object]:
-    """The byte alphabet, with or without GPT-2's way to find words."""
+    """Return the step to the byte alphabet, with or without GPT-2's splitting into words."""
     return _step("ByteLevel", add_prefix_space=False, trim_offsets=True, use_regex=words)
 
 
 def digits(*, single: bool) -> dict[str, object]:
-    """Digits cut off from what is around them."""
+    """Return the step that splits digits from the text around them."""
     return _step("Digits", individual_digits=single)
 
 
@@ -141,5 +141,5 @@ def _decoder() -> decoders.Decoder:
 
 
 def ids_up_to(tokenizer: Tokenizer) -> Sequence[int]:
-    """Every id of `tokenizer`, and two beyond, as of a padded head."""
+    """Return all ids of `tokenizer` and two more, as a padded head has them."""
     return range(tokenizer.get_vocab_size(with_added_tokens=True) + 2)

@@ -1,13 +1,19 @@
-"""What csrc/bind binds, for the type checker; enumerations and plain structs as far as used."""
+"""Types of what csrc/bind binds; enumerations and plain structs as far as Python uses them."""
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-def __getattr__(name: str) -> Any: ...  # kernels bound for tests, and enumerations' values
+PANEL: int
+BLOCK_TOKENS: int
+SPLIT_TOKENS: int
+RECORD_FLOATS: int
+MOST_SHARED_BYTES: int
+
+def __getattr__(name: str) -> Any: ...  # values of enumerations
 
 class Format(Enum):
     F32 = ...
@@ -55,7 +61,6 @@ class Matrix:
 class Team:
     size: int
     def __init__(self, size: int, pinned: bool) -> None: ...
-    def rehearse(self, meetings: int, failing: int = -1, before: int = 0) -> int: ...
 
 class Store:
     num_bytes: int
@@ -124,16 +129,13 @@ class Program:
 def tell_of_rows(tier: str, team: Team, *arrays: NDArray[Any]) -> None: ...
 def tiers() -> list[str]: ...
 def physical_cores() -> list[int]: ...
-@overload
 def own_format(type: Stored) -> Format: ...
-@overload
-def own_format(type: int) -> str: ...
 def can_pack(type: Stored, format: Format) -> bool: ...
 def panel_bytes(format: Format, inputs: int) -> int: ...
 def stored_row_bytes(type: Stored, inputs: int) -> int: ...
 def prepared_bytes(tier: str, format: Format, inputs: int) -> int: ...
 
-# limits.cpp
+# peak_rates.cpp
 
 class Products(Enum):
     Float = ...
@@ -142,45 +144,3 @@ class Products(Enum):
 
 def read_rate(tier: str, team: Team, bytes: int, seconds: float) -> float: ...
 def operation_rate(tier: str, team: Team, products: Products, seconds: float) -> float: ...
-
-# kernels_gemm.cpp
-
-class PackedMatrix:
-    @property
-    def outputs(self) -> int: ...
-    @property
-    def inputs(self) -> int: ...
-    @property
-    def panels(self) -> int: ...
-    @property
-    def format(self) -> str: ...
-    @property
-    def num_bytes(self) -> int: ...
-    @property
-    def panel_bytes(self) -> NDArray[np.uint8]: ...
-
-def pack(
-    format: str,
-    stored_type: int,
-    rows: Sequence[NDArray[np.uint8] | None],
-    inputs: int,
-) -> PackedMatrix: ...
-def prepare(tier: str, format: str, x: NDArray[np.float32]) -> NDArray[np.uint8]: ...
-def gemm(
-    tier: str,
-    matrix: PackedMatrix,
-    prepared: NDArray[np.uint8],
-    out: NDArray[np.float32],
-    first_panel: int = 0,
-    end_panel: int = -1,
-    first_output: int = 0,
-    bias: NDArray[np.float32] | None = None,
-    residual: NDArray[np.float32] | None = None,
-    scale: float = 1.0,
-    cap: float = 0.0,
-    activation: str = "none",
-    gated: bool = False,
-    out_rows: NDArray[np.int32] | None = None,
-    row_weights: NDArray[np.float32] | None = None,
-) -> None: ...
-def unpack_row(tier: str, matrix: PackedMatrix, output: int, out: NDArray[np.float32]) -> None: ...

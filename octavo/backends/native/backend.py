@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from octavo.program.fusion import fuse
 from octavo.program.listing import Instruction, Listing
 from octavo.program.recorder import HeadSizes, Recorder
 
-BLOCK_TOKENS = 16  # kernels take so many tokens of a block together
+BLOCK_TOKENS = _native.BLOCK_TOKENS  # kernels take so many tokens of a block together
 HEAD_SIZES = HeadSizes(multiple=8, most=512)  # that the attention kernels support
 _READ_BYTES = 128 << 20  # to see how fast memory is: more than caches hold
 _CACHES = {"float32": "F32", "bfloat16": "BF16", "int8": "Int8"}
@@ -43,8 +42,8 @@ class NativeOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What the threads do together while they do nothing else, a second."""
+class PeakRates:
+    """Upper bounds of the machine, measured: what all threads reach together in a second."""
 
     read: float  # bytes
     int8: float  # operations
@@ -144,10 +143,7 @@ class NativeBackend:
     def forward(self, batch: HostBatch) -> ForwardResult:
         if not self._is_settled:
             self.settle()
-        counts = len(batch.logits_rows), len(batch.hidden_rows)
-        if counts != self._counts or self._is_held():
-            self._result = self._make_room(*counts)
-        assert self._result is not None
+        result = self._result_of(len(batch.logits_rows), len(batch.hidden_rows))
         self._ready.run(
             batch.token_ids,
             batch.positions,
@@ -158,31 +154,21 @@ class NativeBackend:
             self._logits,
             self._hidden,
         )
+        return result
+
+    def _result_of(self, num_logits: int, num_hidden: int) -> ForwardResult:
+        """Return views of the result arrays, which every step overwrites and large ones replace."""
+        if self._result is None or (num_logits, num_hidden) != self._counts:
+            self._result = None  # and stays None if there is no memory
+            if len(self._logits) < num_logits:
+                self._logits = np.empty((num_logits, self._logits.shape[1]), np.float32)
+            if len(self._hidden) < num_hidden:
+                self._hidden = np.empty((num_hidden, self._hidden.shape[1]), np.float32)
+            logits: Floats = self._logits[:num_logits, : self._widths[0]]
+            hidden: Floats = self._hidden[:num_hidden, : self._widths[1]]
+            self._counts = num_logits, num_hidden
+            self._result = ForwardResult(logits, hidden)
         return self._result
-
-    def _is_held(self) -> bool:
-        """Whether somebody still has the last step's result, or a part of it."""
-        count, result = sys.getrefcount, self._result
-        if result is None:
-            return True
-        # Of a view know the result and the call; of a whole array this object, its view (or views
-        # of that) and the call.
-        parts = count(result.logits) > 2 or count(result.hidden) > 2
-        wholes = count(self._logits) > 3 or count(self._hidden) > 3
-        del result
-        return parts or wholes or count(self._result) > 2
-
-    def _make_room(self, num_logits: int, num_hidden: int) -> ForwardResult:
-        """Take the last step's arrays again, unless they are too small or somebody has them."""
-        self._result = None  # and stays so if there is no memory
-        if len(self._logits) < num_logits or sys.getrefcount(self._logits) > 2:
-            self._logits = np.empty((num_logits, self._logits.shape[1]), np.float32)
-        if len(self._hidden) < num_hidden or sys.getrefcount(self._hidden) > 2:
-            self._hidden = np.empty((num_hidden, self._hidden.shape[1]), np.float32)
-        self._counts = num_logits, num_hidden
-        logits: Floats = self._logits[:num_logits, : self._widths[0]]
-        hidden: Floats = self._hidden[:num_hidden, : self._widths[1]]
-        return ForwardResult(logits, hidden)
 
     # for people and tests
 
@@ -205,10 +191,10 @@ class NativeBackend:
         """The calling thread's seconds: in each instruction, and waiting for others before it."""
         return self._ready.seconds, self._ready.waits
 
-    def limits(self, seconds: float) -> Limits:
-        """What this machine can do at best, each measured for so long."""
+    def peak_rates(self, seconds: float) -> PeakRates:
+        """Measure what this machine can do at best, each rate for so long."""
         rates = [
             _native.operation_rate(self.tier, self._team, products, seconds)
             for products in (_native.Products.Int8, _native.Products.Bf16, _native.Products.Float)
         ]
-        return Limits(_native.read_rate(self.tier, self._team, _READ_BYTES, seconds), *rates)
+        return PeakRates(_native.read_rate(self.tier, self._team, _READ_BYTES, seconds), *rates)

@@ -1,4 +1,4 @@
-"""Makes a native program of a listing whose buffers have their rooms."""
+"""Emits a listing as a native program."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.backends.native import _native
-from octavo.backends.native.layout import Plan, place_barriers, plan, stride
+from octavo.backends.native.layout import Layout, lay_out, place_barriers, stride
 from octavo.backends.native.packing import Matrix, Vector, interleaved
 from octavo.layers import Rope
 from octavo.program import operands
@@ -20,24 +20,26 @@ MakeVector = Callable[[NDArray[np.float32]], Vector]
 
 
 class Emitter:
-    """Fills one program."""
+    """Fills one program with the instructions of a listing."""
 
     def __init__(self, program: _native.Program, tier: str, vector: MakeVector) -> None:
         self._program = program
         self._tier = tier
         self._vector = vector  # keeps floats where the program can read them
         self._ropes: dict[Rope, int] = {}
-        self._plan = Plan()
+        self._layout = Layout()
 
     def emit(self, listing: Listing) -> None:
-        """Everything: rooms, meetings, instructions."""
+        """Lay the buffers out, place the barriers, and append every instruction."""
         prepared = {
             id(i.prepared): self._prepared_bytes(i) for i in listing if i.prepared is not None
         }
-        self._plan = plan(listing, prepared)
-        place_barriers(listing, self._plan)
+        self._layout = lay_out(listing, prepared)
+        place_barriers(listing, self._layout)
         for space in ("Tokens", "Wanted", "Logits", "Hidden", "Pairs"):
-            sizes = (self._plan.row_bytes.get((space, area), 0) for area in ("floats", "prepared"))
+            sizes = (
+                self._layout.row_bytes.get((space, area), 0) for area in ("floats", "prepared")
+            )
             self._program.set_scratch(getattr(_native.Space, space), *sizes)
         for instruction in listing:
             self._program.append(self._made(instruction))
@@ -83,7 +85,7 @@ class Emitter:
 
     def _ref(self, value: Value) -> _native.Ref:
         buffer = value.buffer
-        offset = 0 if buffer.place != "Scratch" else self._plan.room(buffer).offset
+        offset = 0 if buffer.place != "Scratch" else self._layout.extent(buffer).offset
         return _native.Ref(
             getattr(_native.Where, buffer.place),
             getattr(_native.Space, buffer.space),
@@ -95,7 +97,7 @@ class Emitter:
 
     def _prepared(self, i: Instruction, prepared: Prepared) -> _native.Prepared:
         space = getattr(_native.Space, prepared.space)
-        offset = self._plan.room(prepared).offset
+        offset = self._layout.extent(prepared).offset
         return _native.Prepared(space, _format_of(i), prepared.inputs, offset)
 
     def _pieces(
@@ -152,7 +154,7 @@ class Emitter:
 
 
 def _format_of(i: Instruction) -> _native.Format:
-    """Any format of the kind that its matrices have: all read the same."""
+    """Return a format of the kind of its matrices: all formats of a kind read the same rows."""
     matrix = i.matrix if i.matrix is not None else i.experts.matrices[0] if i.experts else None
     assert isinstance(matrix, Matrix), i.op
     format_: _native.Format = matrix.pieces[0].native.format

@@ -1,8 +1,8 @@
-"""Finds room for a listing's buffers, and the places where threads must meet.
+"""Lays out a listing's buffers in scratch memory, and places the barriers between threads.
 
-Room is counted in bytes a row, for the number of rows is not known: a buffer at offset o begins
-o times the rows behind its space's beginning. Two buffers may share room if one is dead before
-the other is born.
+Sizes are bytes a row, since the number of rows is not known: a buffer at offset o begins o times
+the rows after its space's memory. Two buffers may share memory if the last use of one comes before
+the first use of the other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from octavo.program.listing import Buffer, Instruction, Listing, Prepared, Space
 
 _FLOATS = 16  # a row's stride is a multiple of this many
-# Instructions that may write over what they read, each element behind having been read.
+# Instructions that may overwrite what they read: each element is read before it is written.
 _IN_PLACE = {
     "Gemm": ("y",),
     "Add": ("x", "y"),
@@ -23,14 +23,14 @@ _IN_PLACE = {
     "Activate": ("x",),
     "Norm": ("x",),
 }
-# Every thread does its even share of the rows: two of these on the same rows need no meeting.
+# Every thread processes its even share of the rows: two of these on the same rows need no barrier.
 _BY_ROWS = frozenset(
     ("Embed", "Norm", "Activate", "Gate", "Add", "Multiply", "Scale", "SoftCap", "Route")
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Extent:
     """A run of bytes a row."""
 
     space: Space
@@ -38,7 +38,7 @@ class Room:
     offset: int
     row_bytes: int
 
-    def overlaps(self, other: Room) -> bool:
+    def overlaps(self, other: Extent) -> bool:
         return (
             (self.space, self.area) == (other.space, other.area)
             and self.offset < other.offset + other.row_bytes
@@ -47,43 +47,43 @@ class Room:
 
 
 @dataclass(slots=True)
-class Plan:
-    """Where everything is."""
+class Layout:
+    """The extent of every buffer, and the bytes a row of every area."""
 
-    rooms: dict[int, Room] = field(default_factory=dict)  # by the id of a Buffer or Prepared
+    extents: dict[int, Extent] = field(default_factory=dict)  # by the id of a Buffer or Prepared
     row_bytes: dict[tuple[Space, str], int] = field(default_factory=dict)
 
-    def room(self, thing: Buffer | Prepared) -> Room:
-        return self.rooms[id(thing)]
+    def extent(self, buffer: Buffer | Prepared) -> Extent:
+        return self.extents[id(buffer)]
 
 
 def stride(width: int) -> int:
-    """Floats from one row to the next."""
+    """Return the floats from one row to the next."""
     return -(-width // _FLOATS) * _FLOATS
 
 
-def plan(listing: Listing, prepared_bytes: dict[int, int]) -> Plan:
-    """Room for everything; `prepared_bytes` are of each Prepared, a row, by its id."""
-    made = Plan()
+def lay_out(listing: Listing, prepared_bytes: dict[int, int]) -> Layout:
+    """Lay out every buffer; `prepared_bytes` has the bytes a row of each Prepared, by its id."""
+    layout = Layout()
     spans = _spans(listing)
-    taken: list[tuple[int, Room]] = []  # the last use of each, and where it is
+    taken: list[tuple[int, Extent]] = []  # with the last use of each
     for at, instruction in enumerate(listing):
-        taken = [(last, room) for last, room in taken if last >= at]
-        for thing, row_bytes in _born(instruction, made, prepared_bytes):
-            last = spans[id(thing)][1]
-            room = _in_place(instruction, thing, spans, at, made)
-            if room is None:
-                area = "prepared" if isinstance(thing, Prepared) else "floats"
-                room = _first_fit(taken, thing.space, area, row_bytes)
-            made.rooms[id(thing)] = room
-            taken.append((last, room))
-            key = (room.space, room.area)
-            end = room.offset + room.row_bytes
-            made.row_bytes[key] = max(made.row_bytes.get(key, 0), end)
-    return made
+        taken = [(last, extent) for last, extent in taken if last >= at]
+        for buffer, row_bytes in _first_used(instruction, layout, prepared_bytes):
+            last = spans[id(buffer)][1]
+            extent = _in_place(instruction, buffer, spans, at, layout)
+            if extent is None:
+                area = "prepared" if isinstance(buffer, Prepared) else "floats"
+                extent = _first_fit(taken, buffer.space, area, row_bytes)
+            layout.extents[id(buffer)] = extent
+            taken.append((last, extent))
+            key = (extent.space, extent.area)
+            end = extent.offset + extent.row_bytes
+            layout.row_bytes[key] = max(layout.row_bytes.get(key, 0), end)
+    return layout
 
 
-def _things(instruction: Instruction) -> Iterable[Buffer | Prepared]:
+def _buffers(instruction: Instruction) -> Iterable[Buffer | Prepared]:
     for value in (*instruction.reads, *instruction.writes):
         if value.buffer.place == "Scratch":
             yield value.buffer
@@ -92,105 +92,107 @@ def _things(instruction: Instruction) -> Iterable[Buffer | Prepared]:
 
 
 def _spans(listing: Listing) -> dict[int, tuple[int, int]]:
+    """Return the first and the last use of each buffer."""
     spans: dict[int, tuple[int, int]] = {}
     for at, instruction in enumerate(listing):
-        for thing in _things(instruction):
-            spans[id(thing)] = (spans.get(id(thing), (at, at))[0], at)
+        for buffer in _buffers(instruction):
+            spans[id(buffer)] = (spans.get(id(buffer), (at, at))[0], at)
     return spans
 
 
-def _born(
-    instruction: Instruction, made: Plan, prepared_bytes: dict[int, int]
+def _first_used(
+    instruction: Instruction, layout: Layout, prepared_bytes: dict[int, int]
 ) -> Iterable[tuple[Buffer | Prepared, int]]:
-    for thing in _things(instruction):
-        if id(thing) not in made.rooms:
-            if isinstance(thing, Prepared):
-                yield thing, prepared_bytes[id(thing)]
+    """Yield the buffers that no instruction used before, with their bytes a row."""
+    for buffer in _buffers(instruction):
+        if id(buffer) not in layout.extents:
+            if isinstance(buffer, Prepared):
+                yield buffer, prepared_bytes[id(buffer)]
             else:
-                yield thing, 4 * stride(thing.width)
+                yield buffer, 4 * stride(buffer.width)
 
 
 def _in_place(
     instruction: Instruction,
-    thing: Buffer | Prepared,
+    buffer: Buffer | Prepared,
     spans: dict[int, tuple[int, int]],
     at: int,
-    made: Plan,
-) -> Room | None:
-    """The room of something read that nobody reads again, and that may be written over."""
-    if isinstance(thing, Prepared) or instruction.out is None:
+    layout: Layout,
+) -> Extent | None:
+    """Return the extent of an input that is not read again and may be overwritten, if any."""
+    if isinstance(buffer, Prepared) or instruction.out is None:
         return None
-    if thing is not instruction.out.buffer:
+    if buffer is not instruction.out.buffer:
         return None
     for name in _IN_PLACE.get(instruction.op, ()):
         read = getattr(instruction, name)
         if read is None or read.buffer.place != "Scratch" or not read.is_whole:
             continue
-        buffer = read.buffer
-        same = (buffer.space, buffer.width) == (thing.space, thing.width)
-        if same and spans[id(buffer)][1] == at:
-            return made.room(buffer)
+        same = (read.buffer.space, read.buffer.width) == (buffer.space, buffer.width)
+        if same and spans[id(read.buffer)][1] == at:
+            return layout.extent(read.buffer)
     return None
 
 
-def _first_fit(taken: list[tuple[int, Room]], space: Space, area: str, row_bytes: int) -> Room:
+def _first_fit(taken: list[tuple[int, Extent]], space: Space, area: str, row_bytes: int) -> Extent:
     offset = 0
-    for _, room in sorted(taken, key=lambda entry: entry[1].offset):
-        if (room.space, room.area) != (space, area):
+    for _, extent in sorted(taken, key=lambda entry: entry[1].offset):
+        if (extent.space, extent.area) != (space, area):
             continue
-        if offset + row_bytes <= room.offset:
+        if offset + row_bytes <= extent.offset:
             break
-        offset = max(offset, room.offset + room.row_bytes)
-    return Room(space, area, offset, row_bytes)
+        offset = max(offset, extent.offset + extent.row_bytes)
+    return Extent(space, area, offset, row_bytes)
 
 
-# meetings
+# barriers
 
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    room: Room
+    extent: Extent
     writes: bool
-    by_rows: Space | None  # of which each thread touches its even share alone
-    is_met: bool = False  # those who come later know that it is over
+    by_rows: Space | None  # each thread touches only its even share of this space's rows
+    is_fenced: bool = False  # the instruction itself has a barrier after it
 
 
-_ROPES = Room("Tokens", "rope tables", 0, 1)
-_PAIRS = Room("Pairs", "sorted pairs", 0, 1)
+_ROPES = Extent("Tokens", "rope tables", 0, 1)
+_PAIRS = Extent("Pairs", "sorted pairs", 0, 1)
 
 
-def place_barriers(listing: Listing, made: Plan) -> None:
-    """All meet before an instruction touches what others may be at work on since they last met."""
+def place_barriers(listing: Listing, layout: Layout) -> None:
+    """Place a barrier before each instruction that conflicts with one since the last barrier."""
     since: list[_Access] = []
     for instruction in listing:
-        mine = list(_accesses(instruction, made))
-        instruction.barrier = any(_clash(one, other) for one in since for other in mine)
-        lasting = [access for access in mine if not access.is_met]
+        mine = list(_accesses(instruction, layout))
+        instruction.barrier = any(_conflict(one, other) for one in since for other in mine)
+        lasting = [access for access in mine if not access.is_fenced]
         since = lasting if instruction.barrier else since + lasting
 
 
-def _clash(one: _Access, other: _Access) -> bool:
-    if not (one.writes or other.writes) or not one.room.overlaps(other.room):
+def _conflict(one: _Access, other: _Access) -> bool:
+    if not (one.writes or other.writes) or not one.extent.overlaps(other.extent):
         return False
     return one.by_rows is None or one.by_rows != other.by_rows
 
 
-def _accesses(instruction: Instruction, made: Plan) -> Iterable[_Access]:
+def _accesses(instruction: Instruction, layout: Layout) -> Iterable[_Access]:
     op, space = instruction.op, instruction.space
     by_rows = space if op in _BY_ROWS else None
     for values, writes in ((instruction.reads, False), (instruction.writes, True)):
         for value in values:
             if value.buffer.place == "Scratch":
-                # Attention norms and turns what it reads; a selection writes its own rows.
+                # Attention normalises and rotates its inputs in place; a selection writes its rows.
                 changed = writes or (op == "Attention" and value is not instruction.out)
                 mine = space if op == "Select" and writes else by_rows
-                yield _Access(made.room(value.buffer), changed, mine)
+                yield _Access(layout.extent(value.buffer), changed, mine)
     if instruction.prepared is not None:
-        # Whoever prepares meets the others behind it, or does it in memory of its own.
-        room = made.room(instruction.prepared)
-        yield _Access(room, True, None, is_met=True) if op != "Gemm" else _Access(room, False, None)
+        # Preparing ends with a barrier, or happens in each thread's own memory.
+        extent = layout.extent(instruction.prepared)
+        is_read = op == "Gemm"
+        yield _Access(extent, not is_read, None, is_fenced=not is_read)
         if op.startswith("Experts"):
-            yield _Access(room, False, None)
+            yield _Access(extent, False, None)
     if op in ("RopeTables", "Attention"):
         yield _Access(_ROPES, op == "RopeTables", None)
     if op == "SortPairs" or op.startswith("Experts"):

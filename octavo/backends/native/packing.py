@@ -23,8 +23,8 @@ CpuWeights = Literal[
 ]
 
 GROUP = 32  # inputs whose products are summed as integers: codes come in whole groups
-# Outputs of a panel; where gates and ups are side by side, the first half are gates.
-PANEL = 32
+# Outputs of a panel; if gates and ups lie side by side, the first half are gates.
+PANEL = _native.PANEL
 _HALF = PANEL // 2
 _WANTED = {
     "float32": "F32",

@@ -1,4 +1,4 @@
-"""The ASGI application: every request guarded, routed, answered once, counted and logged."""
+"""The ASGI application: checks, routes, answers, counts and logs every request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PREFLIGHT = (
 
 
 class Application:
-    """One front door; the admin socket is another over the same server."""
+    """The application of one socket; the admin socket has another one over the same server."""
 
     def __init__(
         self, server: Server, routes: Sequence[Route] = ROUTES, *, checks_access: bool = True
@@ -44,10 +44,10 @@ class Application:
             await self._answer(exchange)
         except ClientGoneError:
             self.server.metrics.disconnects.add()
-        except asyncio.CancelledError:  # the server ends, and with it this task
+        except asyncio.CancelledError:  # the server is stopping
             exchange.cut()
         except Exception:
-            log.exception("request %s: the answer could not be written", exchange.request_id)
+            log.exception("request %s: the response could not be written", exchange.request_id)
             exchange.cut()
         finally:
             self._count(exchange)
@@ -64,13 +64,13 @@ class Application:
         except ClientGoneError:
             raise
         except ApiError as error:
-            await _tell(exchange, error)
+            await _respond_error(exchange, error)
         except Exception:
             log.exception("request %s failed", exchange.request_id)
-            await _tell(exchange, internal(exchange.request_id))
+            await _respond_error(exchange, internal(exchange.request_id))
 
     def _is_preflight(self, exchange: Exchange) -> bool:
-        """Pages of allowed origins may read answers; whether this only asks if they may."""
+        """Add the headers for pages of allowed origins; return whether this is a preflight."""
         origin = exchange.headers.get("origin", "")
         if not self.server.access.is_listed(origin):
             return False
@@ -86,13 +86,13 @@ class Application:
         self.server.metrics.responses.add(1, exchange.route, status)
         if log.isEnabledFor(logging.INFO):
             took = 1000 * (self.server.clock() - exchange.began)
-            # repr: a path may hold what a terminal or a log reader would obey.
-            what = (exchange.method[:16], exchange.path[:200], status, took, exchange.request_id)
-            log.info("%s %r %s %.1f ms %s", *what)
+            # repr: a path may contain control characters for a terminal or a log reader.
+            values = (exchange.method[:16], exchange.path[:200], status, took, exchange.request_id)
+            log.info("%s %r %s %.1f ms %s", *values)
 
 
-async def _tell(exchange: Exchange, error: ApiError) -> None:
-    """The error as a response; after a status line all that is left is to break off."""
+async def _respond_error(exchange: Exchange, error: ApiError) -> None:
+    """Send the error; after the status line that is possible only in an event stream."""
     if exchange.status is None:
         await exchange.fail(error)
     elif exchange.is_event_stream and not exchange.is_finished:
@@ -102,7 +102,7 @@ async def _tell(exchange: Exchange, error: ApiError) -> None:
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:
-    """Nothing begins or ends with the application: `octavo.server.run` sees to that."""
+    """Acknowledge the events; `octavo.server.lifecycle` starts and stops the server."""
     while True:
         message = await receive()
         await send({"type": f"{message['type']}.complete"})

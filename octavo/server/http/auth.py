@@ -1,8 +1,8 @@
-"""Who may come in: keys, hosts and origins, looked at before anything else is.
+"""Access control: API keys, hosts and origins, which are checked before anything else.
 
-Denied by default: what `PUBLIC` does not name wants a key, a path that does not exist included.
-The host and the origin are compared with lists of those allowed. That keeps a web page that the
-operator has open from reaching a server on the operator's own machine, by whatever name.
+Access is denied by default: every path that is not in `PUBLIC` needs a key, whether it exists or
+not. The host and the origin are compared with lists of allowed ones. This prevents web pages that
+the operator has open from reaching a server on the same machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CHALLENGE = ((b"www-authenticate", b"Bearer"),)
 
 
 class AccessControl:
-    """Decides about a request by its path and headers alone."""
+    """The access rules of one server; they depend on a request's path and headers only."""
 
     def __init__(self, config: ServerSettings) -> None:
         self._digests = tuple(_digest(key) for key in config.api_keys)
@@ -30,27 +30,27 @@ class AccessControl:
         self._hosts = {name.lower().strip("[]") for name in config.allowed_hosts}
         self._hosts.update(LOOPBACK_NAMES)
         self._hosts.add(config.host.lower().strip("[]"))
-        # An address cannot be rebound to another machine; a name can.
+        # DNS rebinding changes what a name refers to, so addresses are safe and names are not.
         self._any_address = not is_loopback(config.host)
         if self._any_address:
             self._hosts.add(socket.gethostname().lower())
         self._origins = frozenset(origin.rstrip("/").lower() for origin in config.allowed_origins)
 
     def check_address(self, headers: Mapping[str, str]) -> None:
-        """Raises ApiError if the request was meant for another server, or comes from a page."""
+        """Raise ApiError for a host or an origin that is not allowed."""
         self._check_host(headers.get("host", ""))
         origin = headers.get("origin")
         if origin is not None:
             self._check_origin(origin.lower(), headers.get("host", "").lower())
 
     def is_listed(self, origin: str) -> bool:
-        """Whether pages of this origin may call."""
+        """Return whether web pages of this origin may call the server."""
         return bool(origin) and (
             origin.lower().rstrip("/") in self._origins or "*" in self._origins
         )
 
     def check_key(self, path: str, headers: Mapping[str, str]) -> str:
-        """Who asks, as a name that tells nothing of the key; raises ApiError if nobody may."""
+        """Return a name for the key that does not reveal it; raise ApiError for a wrong key."""
         if not self._digests or path in self._public:
             return ""
         return self._check_key(headers)
@@ -63,20 +63,20 @@ class AccessControl:
             return
         raise ApiError(
             403,
-            "this server is not known by the name in the Host header; if it should be, start it "
-            "with --allowed-host NAME",
+            "the name in the Host header is not allowed; if clients should use it, start the "
+            "server with --allowed-host NAME",
             code="host_not_allowed",
         )
 
     def _check_origin(self, origin: str, host: str) -> None:
         if self.is_listed(origin):
             return
-        if origin in (f"http://{host}", f"https://{host}"):  # a page of this server itself
+        if origin in (f"http://{host}", f"https://{host}"):  # a page from this server
             return
         raise ApiError(
             403,
-            "web pages of this origin may not call this server; if they should, start it with "
-            "--allowed-origin ORIGIN",
+            "web pages of this origin may not call this server; to allow it, start the server "
+            "with --allowed-origin ORIGIN",
             code="origin_not_allowed",
         )
 
@@ -86,10 +86,10 @@ class AccessControl:
         if scheme.lower() != "bearer":
             key = headers.get("x-api-key", "")
         digest = _digest(key.strip())
-        # All of them, so that the time says nothing about which it is like.
+        # All are compared, so that the time does not reveal which key is similar.
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
         if not any(matches):
-            what = "is not one of this server's" if key else "is missing"
+            what = "is wrong" if key else "is missing"
             raise ApiError(
                 401,
                 f"the API key {what}; send it as 'Authorization: Bearer KEY'",
@@ -104,7 +104,7 @@ def _digest(key: str) -> bytes:
 
 
 def _host_name(host: str) -> str:
-    """The name in a Host header, without the port and an IPv6 address's brackets."""
+    """Return the name in a Host header, without the port and the brackets of IPv6."""
     host = host.strip().lower()
     if host.startswith("["):
         return host[1:].partition("]")[0]

@@ -1,7 +1,7 @@
-"""HTTP/1.1 over a connection with bounds: heads, time, connections in all and for each client.
+"""HTTP/1.1 connections with limits on their number, the size of heads, and time.
 
-uvicorn's protocol parses; this one counts. A connection that breaks a bound is told why, in one
-line of JSON where it can still be told, and closed.
+This extends uvicorn's protocol; `tests/server/http/test_uvicorn_internals.py` lists what it uses. A
+connection that exceeds a limit is closed, after an error in JSON where a response is possible.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _REASONS = {
 }
 
 
-READ_BYTES = 256 << 10  # as much as a transport hands over at once
+READ_BYTES = 256 << 10  # the most that a transport delivers at once
 
 
 class Connections:
@@ -47,7 +47,7 @@ class Connections:
         self.num_open = 0
 
     def enter(self, client: str) -> int:
-        """The status to turn it away with; 0: welcome."""
+        """Count a connection and return 0, or return the status to refuse it with."""
         if self.num_open >= self.config.max_connections:
             return 503
         if self.by_client[client] >= self.config.max_connections_per_client:
@@ -57,7 +57,7 @@ class Connections:
         return 0
 
     def leave(self, client: str) -> None:
-        """One that was welcome is closed."""
+        """Count a connection as closed."""
         self.num_open -= 1
         self.by_client[client] -= 1
         if not self.by_client[client]:
@@ -65,7 +65,7 @@ class Connections:
 
 
 def bounded_protocol(connections: Connections) -> type[HttpToolsProtocol]:
-    """The protocol's class, as uvicorn wants it, with these bounds."""
+    """Return the class of protocol that uvicorn instantiates for each connection."""
 
     class BoundedProtocol(_Bounded):
         shared = connections
@@ -76,8 +76,8 @@ def bounded_protocol(connections: Connections) -> type[HttpToolsProtocol]:
 class _Bounded(HttpToolsProtocol):
     shared: Connections
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._head_bytes = 0
         self._num_headers = 0
         self._is_in_head = False
@@ -110,7 +110,7 @@ class _Bounded(HttpToolsProtocol):
         if self._is_free:
             self._await_head()
         super().data_received(data)
-        # The parser keeps an unfinished header to itself until it is whole.
+        # The parser reports a header only when it is complete.
         self._head_bytes = self._head_bytes + len(data) if self._is_in_head else 0
         if self._head_bytes > 2 * self.shared.config.max_header_bytes + READ_BYTES:
             self._refuse(431, "the request's head is too large")
@@ -144,7 +144,7 @@ class _Bounded(HttpToolsProtocol):
             self.scope["extensions"]["octavo.write"] = {"call": write}
 
     def on_message_complete(self) -> None:
-        if self._is_free:  # the rest of a body was read over, for nobody
+        if self._is_free:  # the rest of a body that the application did not read
             self._stop_timer()
         super().on_message_complete()
 
@@ -152,21 +152,21 @@ class _Bounded(HttpToolsProtocol):
         rest = self.transport.get_write_buffer_size()
         super().on_response_complete()
         if rest and self._rest_timer is None:
-            self._await_taking(rest)
+            self._await_reading(rest)
 
-    def _await_taking(self, rest: int) -> None:
-        """Nobody waits behind an answer's last write: what is left of it is looked at from here."""
+    def _await_reading(self, rest: int) -> None:
+        """Start a timer: after the last write no task waits for the client to read the rest."""
         seconds = self.shared.config.stall_seconds
-        self._rest_timer = self.loop.call_later(seconds, self._look_at_rest, rest)
+        self._rest_timer = self.loop.call_later(seconds, self._check_rest, rest)
 
-    def _look_at_rest(self, before: int) -> None:
+    def _check_rest(self, before: int) -> None:
         self._rest_timer = None
         rest = self.transport.get_write_buffer_size()
         if self._is_free and rest >= before:
             self.shared.count_stall()
             self.transport.abort()
         elif rest:
-            self._await_taking(rest)
+            self._await_reading(rest)
 
     def send_400_response(self, msg: str) -> None:
         if not self.transport.is_closing():
@@ -178,27 +178,27 @@ class _Bounded(HttpToolsProtocol):
         if self._size > config.max_header_bytes or self._num_headers > config.max_headers:
             self._refuse(
                 431,
-                f"a request's head may have {config.max_header_bytes} bytes and "
+                f"the request's head has more than {config.max_header_bytes} bytes or "
                 f"{config.max_headers} headers",
             )
             raise ValueError("the head is too large")  # ends the parsing
 
     def _must_wait(self) -> bool:
-        """Whether the next write waits until the client has taken some of those before."""
+        """Return whether the next write must wait until the client has read earlier data."""
         return self.flow.write_paused
 
-    def _write(self, of: weakref.ref[RequestResponseCycle], body: bytes) -> None:
-        """A part of a streamed body, as the cycle's `send` writes it, for who need not wait."""
-        cycle = of()
-        assert cycle is not None, "who writes has ended"
-        assert cycle.chunked_encoding, "a response without a length has begun"
-        assert not cycle.response_complete, "it has not ended"
+    def _write(self, reference: weakref.ref[RequestResponseCycle], body: bytes) -> None:
+        """Write a part of a streamed body as the cycle's `send` does, when it need not wait."""
+        cycle = reference()
+        assert cycle is not None, "the application that writes is running"
+        assert cycle.chunked_encoding, "the response must have started, without a length"
+        assert not cycle.response_complete, "the response must not have ended"
         if not cycle.disconnected:
             self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
 
     @property
     def _is_free(self) -> bool:
-        """Whether no response is being written."""
+        """True while no response is being written."""
         cycle: RequestResponseCycle | None = self.cycle
         return cycle is None or cycle.response_complete
 
@@ -219,17 +219,17 @@ class _Bounded(HttpToolsProtocol):
             self._head_timer = None
 
     def _refuse(self, status: int, message: str) -> None:
-        """A whole answer and the end of the connection, from outside the application."""
+        """Write an error without the application, if no response has begun, and close."""
         if self.transport.is_closing():
             return
         self._stop_timer()
         error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
         body = json.dumps({"error": error}).encode()
-        again = "retry-after: 1\r\n" if status in (429, 503) else ""
+        retry = "retry-after: 1\r\n" if status in (429, 503) else ""
         head = (
             f"HTTP/1.1 {status} {_REASONS[status]}\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\n{again}connection: close\r\n\r\n"
+            f"content-length: {len(body)}\r\n{retry}connection: close\r\n\r\n"
         )
-        if self._is_free:  # nobody else is writing
+        if self._is_free:
             self.transport.write(head.encode() + body)
         self.transport.close()

@@ -1,4 +1,4 @@
-"""Work that ends with whatever happens first: its result, the client's leaving, a time, a stop."""
+"""Ends a request's work with its result, a disconnect, a deadline or a stop, whatever is first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Supervisor:
-    """Runs one request's work in a task of its own, beside a watch on the connection."""
+    """A task for one request's work, beside another that watches the connection."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._call = exchange
@@ -21,21 +21,21 @@ class Supervisor:
         self._why: Exception | None = None
 
     def stop(self, why: Exception) -> None:
-        """End the work now; `run` raises `why`."""
+        """Cancel the work, and let `run` raise `why`."""
         if self._why is None:
             self._why = why
             if self._task is not None:
                 self._task.cancel()
 
     async def run(self, work: Coroutine[Any, Any, None], seconds: float) -> None:
-        """Until the work is done, or it is stopped; the body must have been read before."""
+        """Run the work until it ends or is stopped; the body must have been read before."""
         loop = asyncio.get_running_loop()
         self._task = task = loop.create_task(work)
         watch = loop.create_task(self._watch())
         timer = loop.call_later(seconds, self.stop, _too_late(seconds))
         try:
             await asyncio.wait({task})
-        except asyncio.CancelledError:  # the server itself ends
+        except asyncio.CancelledError:  # the server is stopping
             task.cancel()
             await asyncio.wait({task})
             raise
@@ -54,5 +54,5 @@ class Supervisor:
 
 
 def _too_late(seconds: float) -> ApiError:
-    told = f"{seconds:.0f} s" if seconds >= 10 else f"{seconds * 1000:.0f} ms"
-    return ApiError(504, f"the request was not done within {told}", code="deadline_exceeded")
+    limit = f"{seconds:.0f} s" if seconds >= 10 else f"{seconds * 1000:.0f} ms"
+    return ApiError(504, f"the request was not done within {limit}", code="deadline_exceeded")

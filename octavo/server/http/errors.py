@@ -1,7 +1,7 @@
-"""What a client is told when something cannot be done: one exception, one shape, exact codes.
+"""The errors that clients receive: one exception, one JSON form, documented codes.
 
-Only what is written in this package reaches a client. A foreign exception becomes a 500 that says
-no more than where to look: the request's id.
+Only messages of this package reach a client. Any other exception becomes a 500 that contains no
+more than the id of the request, which is in the log too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TYPES = {
 
 
 class ApiError(Exception):
-    """An answer that is an error; `param` names the field it is about."""
+    """An error response; `param` names the field that caused it."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class ApiError(Exception):
         self.headers = headers
 
     def body(self) -> dict[str, Any]:
-        """The error as OpenAI's clients read it."""
+        """Return the JSON body, as OpenAI's clients expect it."""
         return {
             "error": {
                 "message": self.message,
@@ -61,33 +61,33 @@ class ApiError(Exception):
 
 
 class ClientGoneError(Exception):
-    """The client has closed the connection, or reads so slowly that it was closed for it."""
+    """The client has disconnected, or was disconnected because it reads too slowly."""
 
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """A request that is wrong as it is."""
+    """Return the error for an invalid request."""
     return ApiError(400, message, param=param, code=code)
 
 
 def not_yet(param: str, what: str) -> ApiError:
-    """A field that other servers know, asked for in earnest."""
+    """Return the error for a feature that other servers have, and this one does not."""
     return ApiError(400, f"{param}: {what}", param=param, code="unsupported_parameter")
 
 
 def too_many(message: str, retry_after_seconds: int, code: str) -> ApiError:
-    """Turned away for now."""
+    """Return the error for a request that may be sent again later."""
     after = (b"retry-after", str(retry_after_seconds).encode())
     return ApiError(429, message, code=code, headers=(after,))
 
 
 def unavailable(message: str, code: str, retry_after_seconds: int = 5) -> ApiError:
-    """Nobody is served just now."""
+    """Return the error for a server that serves no request now."""
     after = (b"retry-after", str(retry_after_seconds).encode())
     return ApiError(503, message, code=code, headers=(after,))
 
 
 def internal(request_id: str) -> ApiError:
-    """Something broke here; the log knows what."""
+    """Return the error for a failure of the server, whose reason is only in the log."""
     return ApiError(
         500,
         f"the server failed on this request; its log has more under {request_id}",

@@ -1,4 +1,4 @@
-"""What a route is, and how a call finds its own."""
+"""Routes, and how the route of a request is found."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Struct = type[msgspec.Struct]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A path (with at most one hole, `{id}`), a method, and what it takes and gives."""
+    """A path (with at most one parameter, `{id}`), a method, a handler, and its structs."""
 
     method: str
     path: str
@@ -24,13 +24,13 @@ class Route:
     summary: str
     request: Struct | None = None
     response: Struct | None = None
-    chunk: Struct | None = None  # of a stream
+    chunk: Struct | None = None  # of an event stream
     kind: str = "application/json"
 
     def match(self, path: str) -> str | None:
-        """What stands in the hole; None if the path is another."""
-        before, hole, after = self.path.partition("{id}")
-        if not hole:
+        """Return the value of the parameter, "" without one, or None for another path."""
+        before, parameter, after = self.path.partition("{id}")
+        if not parameter:
             return "" if path == self.path else None
         if path.startswith(before) and path.endswith(after) and len(path) > len(before + after):
             return path[len(before) : len(path) - len(after)]
@@ -38,15 +38,15 @@ class Route:
 
 
 def find(routes: Sequence[Route], exchange: Exchange) -> Handler:
-    """The handler for a call; 404 for an unknown path, 405 for another method."""
+    """Return the handler of a request; raise 404 for an unknown path, 405 for a method."""
     method = "GET" if exchange.method == "HEAD" else exchange.method
     methods = []
     for route in routes:
-        hole = route.match(exchange.path)
-        if hole is None:
+        parameter = route.match(exchange.path)
+        if parameter is None:
             continue
         if route.method == method:
-            exchange.parameter = hole
+            exchange.parameter = parameter
             exchange.route = route.path
             return route.handler
         methods.append(route.method)
@@ -54,7 +54,7 @@ def find(routes: Sequence[Route], exchange: Exchange) -> Handler:
         allowed = ", ".join(methods)
         raise ApiError(
             405,
-            f"{exchange.path} takes {allowed}",
+            f"{exchange.path} does not allow {exchange.method[:16]}; use {allowed}",
             code="method_not_allowed",
             headers=((b"allow", allowed.encode()),),
         )
@@ -64,11 +64,11 @@ def find(routes: Sequence[Route], exchange: Exchange) -> Handler:
 
 
 def _advice(routes: Sequence[Route], path: str) -> str:
-    """A client's base URL often lacks the version, or has it twice."""
+    """Return a hint; the base URL of a client often lacks the version, or has it twice."""
     bare = path.replace("//", "/")
     while bare.startswith("/v1/"):
         bare = bare.removeprefix("/v1")
     for meant in ("/v1" + bare, bare):
         if any(route.path == meant for route in routes):
             return f"did you mean {meant}? A client's base URL ends in /v1 and no slash"
-    return "GET /docs lists those there are"
+    return "GET /docs lists all routes"

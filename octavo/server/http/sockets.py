@@ -1,4 +1,4 @@
-"""The sockets that a server listens on, and what is wrong with an address said in words."""
+"""Opens the sockets that a server listens on; errors say what to change."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ STREAM_BYTES = 256 << 10
 
 
 def bind(config: ServerSettings) -> socket.socket:
-    """The listening socket; what is wrong with the address is said in words."""
+    """Return the bound socket; raise ServerSettingsError for an address that cannot be used."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Connections inherit it: what a reader has not taken is bounded, in the kernel too.
+    # Connections inherit it: it limits unread data in the kernel too.
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, STREAM_BYTES)
     try:
         listening.bind((config.host.strip("[]"), config.port))
@@ -32,28 +32,28 @@ def bind(config: ServerSettings) -> socket.socket:
 def _advice(error: OSError) -> str:
     match error.errno:
         case errno.EADDRINUSE:
-            return "choose another --port, or end what listens there"
+            return "choose another --port, or stop the program that listens there"
         case errno.EACCES:
-            return "choose a --port above 1023, for those below are the system's"
-    return "choose another --host, that is this machine's, or 0.0.0.0 for all that it has"
+            return "choose a --port above 1023; lower ones are reserved for the system"
+    return "choose another --host: an address of this machine, or 0.0.0.0 for all of them"
 
 
 def bind_admin(path: Path) -> socket.socket:
-    """A unix socket that only this user can open."""
+    """Return a unix socket that only this user can connect to."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.is_socket():
             _check_abandoned(path)
-            path.unlink()  # of a server that was killed
+            path.unlink()  # left by a server that was killed
         listening.bind(str(path))
         path.chmod(0o600)
     except OSError as error:
         listening.close()
-        why = "something else is there" if error.errno == errno.EADDRINUSE else reason(error)
+        why = "there is another file" if error.errno == errno.EADDRINUSE else reason(error)
         raise ServerSettingsError(
-            f"the admin socket {path} cannot be made: {why}; choose another path for "
-            "--admin-socket, short and in a directory that you may write to"
+            f"the admin socket {path} cannot be created: {why}; choose another path for "
+            "--admin-socket, a short one in a directory that you may write to"
         ) from error
     except ServerSettingsError:
         listening.close()
@@ -62,19 +62,19 @@ def bind_admin(path: Path) -> socket.socket:
 
 
 def _check_abandoned(path: Path) -> None:
-    """Raise if somebody answers there: taking the place would cut off that server's operators."""
+    """Raise if a server answers: replacing its socket would cut off its operators."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
         caller.settimeout(1.0)
         with contextlib.suppress(ConnectionRefusedError):
             caller.connect(str(path))
             raise ServerSettingsError(
                 f"another server answers at the admin socket {path}: choose another path for "
-                "--admin-socket, or end that server"
+                "--admin-socket, or stop that server"
             )
 
 
 def check_addresses(config: ServerSettings) -> None:
-    """Raise at once for what could not be listened at: a model takes long to load."""
+    """Raise for addresses that cannot be used, before a model is loaded for minutes."""
     bind(config).close()
     if config.admin_socket is not None:
         bind_admin(config.admin_socket).close()

@@ -1,4 +1,4 @@
-"""/tokenize and /detokenize: what the model would be given, without running it."""
+"""The routes /tokenize and /detokenize, which do not run the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from octavo.text.prompt_worker import PromptJob
 
 
 async def tokenize(exchange: Exchange) -> None:
-    """A text or a conversation to token ids."""
+    """Return the token ids of a text or of a conversation."""
     async with admitted(exchange):
         request = await exchange.read(TokenizeRequest)
         server = exchange.server
@@ -44,19 +44,21 @@ async def tokenize(exchange: Exchange) -> None:
 
 
 async def detokenize(exchange: Exchange) -> None:
-    """Token ids to their text."""
+    """Return the text of token ids."""
     async with admitted(exchange):
         request = await exchange.read(DetokenizeRequest)
         server = exchange.server
         server.check_model(request.model)
         facts = server.engine.facts
-        most = 4 * facts.max_model_len
-        if len(request.tokens) > most:
-            raise invalid(f"{len(request.tokens)} tokens; at most {most} are written out", "tokens")
-        unknown = max(request.tokens, default=0)
-        if unknown >= facts.vocabulary:
+        limit = 4 * facts.max_model_len
+        if len(request.tokens) > limit:
             raise invalid(
-                f"the token id {unknown} does not exist; there are 0 to {facts.vocabulary - 1}",
+                f"{len(request.tokens)} tokens are more than the limit of {limit}", "tokens"
+            )
+        highest = max(request.tokens, default=0)
+        if highest >= facts.vocabulary:
+            raise invalid(
+                f"the token id {highest} does not exist; ids are 0 to {facts.vocabulary - 1}",
                 "tokens",
             )
         text = server.engine.model.tokenizer.decode(request.tokens, skip_special_tokens=False)

@@ -1,1 +1,1 @@
-"""What crosses the wire, as structs: at once schema, validation, bounds and format."""
+"""The bodies of requests and responses as structs, with their types, bounds and defaults."""

@@ -17,14 +17,14 @@ Role = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class ContentPart(Struct, kw_only=True, gc=False, forbid_unknown_fields=True):
-    """A piece of a message; this server reads text."""
+    """A part of a message; only text is supported."""
 
     type: Role
     text: str | None = None
     refusal: str | None = None
-    annotations: Any = None  # taken and ignored: where an earlier answer's text is from
-    cache_control: Any = None  # taken and ignored: prefixes are found by their content
-    # Of pieces that are no text: known, for the refusal to speak of their type.
+    annotations: Any = None  # ignored: sources of the text of an earlier answer
+    cache_control: Any = None  # ignored: prefixes are found by their content
+    # Fields of other parts, defined so that the error names the type of the part.
     image_url: Any = None
     input_audio: Any = None
     audio_url: Any = None
@@ -44,10 +44,10 @@ class Message(Struct, kw_only=True, forbid_unknown_fields=True):
     thinking: str | None = None
     tool_calls: Annotated[list[Any], Meta(max_length=MAX_PARTS)] | None = None
     tool_call_id: Name | None = None
-    refusal: str | None = None  # stands for the content where there is none
-    annotations: Any = None  # taken and ignored: where an earlier answer's text is from
-    cache_control: Any = None  # taken and ignored: prefixes are found by their content
-    # What asks for something is refused, with what to do.
+    refusal: str | None = None  # used as the content if that is null
+    annotations: Any = None  # ignored: sources of the text of an earlier answer
+    cache_control: Any = None  # ignored: prefixes are found by their content
+    # Refused unless they ask for nothing.
     audio: Any = None
     function_call: Any = None
     prefix: bool | None = None
@@ -55,14 +55,14 @@ class Message(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ChatRequest(CommonRequest, kw_only=True):
-    """A conversation to be answered."""
+    """The request: a conversation and how to answer it."""
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
-    max_completion_tokens: Count | None = None  # wins over max_tokens
+    max_completion_tokens: Count | None = None  # instead of max_tokens
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    echo: bool = False  # the last message stands before the answer, if it is the assistant's
-    add_generation_prompt: bool | None = None  # default: unless the last message is continued
+    echo: bool = False  # begin the answer with the last message, if it is the assistant's
+    add_generation_prompt: bool | None = None  # default: true, unless the last message is continued
     continue_final_message: bool = False
     add_special_tokens: bool = False
     documents: Annotated[list[dict[str, Any]], Meta(max_length=1024)] | None = None
@@ -74,7 +74,7 @@ class ChatRequest(CommonRequest, kw_only=True):
 
 
 class TopLogprob(Struct, kw_only=True):
-    """A token that could have stood there."""
+    """A likely token at a position."""
 
     token: str
     logprob: float
@@ -82,7 +82,7 @@ class TopLogprob(Struct, kw_only=True):
 
 
 class TokenLogprob(Struct, kw_only=True):
-    """The token that stands there, and those that could have."""
+    """The generated token at a position, and the likeliest ones."""
 
     token: str
     logprob: float
@@ -91,14 +91,14 @@ class TokenLogprob(Struct, kw_only=True):
 
 
 class ChatLogprobs(Struct, kw_only=True):
-    """Log-probabilities, token for token."""
+    """Log-probabilities for each token."""
 
     content: list[TokenLogprob]
     refusal: list[TokenLogprob] | None = None
 
 
 class AnswerMessage(Struct, kw_only=True):
-    """The model's turn."""
+    """The message that the model generated."""
 
     role: str
     content: str | None
@@ -106,7 +106,7 @@ class AnswerMessage(Struct, kw_only=True):
 
 
 class ChatChoice(Struct, kw_only=True):
-    """One answer."""
+    """One of the `n` answers."""
 
     index: int
     message: AnswerMessage
@@ -117,7 +117,7 @@ class ChatChoice(Struct, kw_only=True):
 
 
 class ChatResponse(Struct, kw_only=True):
-    """The whole answer."""
+    """The response of a request without a stream."""
 
     id: str
     created: int
@@ -132,14 +132,14 @@ class ChatResponse(Struct, kw_only=True):
 
 
 class Delta(Struct, kw_only=True):
-    """What is new of an answer."""
+    """The new part of an answer."""
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
 
 
 class ChunkChoice(Struct, kw_only=True):
-    """What is new of one of the answers."""
+    """The new part of one of the answers."""
 
     index: int
     delta: Delta
@@ -150,7 +150,7 @@ class ChunkChoice(Struct, kw_only=True):
 
 
 class ChatChunk(Struct, kw_only=True):
-    """One event of a stream."""
+    """The payload of one event of a stream."""
 
     id: str
     created: int

@@ -17,16 +17,16 @@ PromptTokens = Annotated[list[TokenId], Meta(max_length=MAX_PROMPT_ITEMS)]
 
 
 class CompletionRequest(CommonRequest, kw_only=True):
-    """A text, token ids, or several of either, to be continued."""
+    """The request: a text, token ids, or several of either, to continue."""
 
     prompt: str | Annotated[list[str | TokenId | PromptTokens], Meta(max_length=MAX_PROMPT_ITEMS)]
     logprobs: Annotated[int, Meta(ge=-1, le=INT32)] | None = None
-    echo: bool | None = None  # the prompt stands before the continuation
+    echo: bool | None = None  # begin the text with the prompt
     add_special_tokens: bool = True
 
 
 class CompletionLogprobs(Struct, kw_only=True):
-    """Log-probabilities, token for token."""
+    """Log-probabilities for each token."""
 
     text_offset: list[int]
     token_logprobs: list[float | None]
@@ -35,7 +35,7 @@ class CompletionLogprobs(Struct, kw_only=True):
 
 
 class CompletionChoice(Struct, kw_only=True):
-    """One continuation, or what is new of it."""
+    """One continuation, or the new part of it in a stream."""
 
     index: int
     text: str
@@ -48,7 +48,7 @@ class CompletionChoice(Struct, kw_only=True):
 
 
 class CompletionResponse(Struct, kw_only=True):
-    """The whole answer, or one chunk of it."""
+    """The response, or the payload of one event of a stream."""
 
     id: str
     created: int

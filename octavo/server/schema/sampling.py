@@ -1,4 +1,4 @@
-"""The fields that completions and chat have in common, each with its bounds."""
+"""The fields that completions and chat have in common, with their bounds."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ Name = Annotated[str, Meta(max_length=256)]
 
 
 class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a stream tells besides text."""
+    """The contents of a stream besides text."""
 
     include_usage: bool | None = None  # one more chunk with the usage, at the end
-    continuous_usage_stats: bool | None = None  # the usage so far in every chunk
-    include_obfuscation: bool | None = None  # taken and ignored: nothing is padded here
+    continuous_usage_stats: bool | None = None  # the usage so far, in every chunk
+    include_obfuscation: bool | None = None  # ignored: chunks are not padded
 
 
 class CommonRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    """How tokens are chosen, when they end, what is told of them, and how the request runs."""
+    """The common fields: sampling, stopping, contents of the response, scheduling."""
 
-    model: Annotated[str, Meta(max_length=512)] | None = None  # default: the model served
+    model: Annotated[str, Meta(max_length=512)] | None = None  # default: the served model
     max_tokens: Count | None = None
     min_tokens: Count = 0
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
@@ -60,11 +60,11 @@ class CommonRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     spaces_between_special_tokens: bool = True
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    return_tokens_as_token_ids: bool | None = None  # in logprobs, "token_id:N" instead of text
+    return_tokens_as_token_ids: bool | None = None  # in logprobs, as "token_id:N" instead of text
     return_token_ids: bool | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=INT32)] | None = None
     truncation_side: Literal["left", "right"] | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
     deadline_ms: Annotated[int, Meta(ge=1, le=MAX_DEADLINE_MS)] | None = None
-    explain: bool | None = None  # adds where the time went to the response
+    explain: bool | None = None  # add to the response where the time went

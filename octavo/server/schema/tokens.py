@@ -11,12 +11,12 @@ from octavo.server.schema.completion import PromptTokens
 
 
 class TokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A text under `prompt`, or a conversation under `messages`."""
+    """The request of /tokenize: a text in `prompt`, or a conversation in `messages`."""
 
     model: Annotated[str, Meta(max_length=512)] | None = None
     prompt: str | None = None
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
-    add_special_tokens: bool | None = None  # default: yes for a text, no for a conversation
+    add_special_tokens: bool | None = None  # default: true for a text, false for a conversation
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     return_token_strs: bool | None = None
@@ -25,7 +25,7 @@ class TokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class TokenizeResponse(Struct, kw_only=True):
-    """The token ids, and how the vocabulary writes them if that was asked for."""
+    """The token ids, and on request their strings in the vocabulary."""
 
     count: int
     max_model_len: int
@@ -34,13 +34,13 @@ class TokenizeResponse(Struct, kw_only=True):
 
 
 class DetokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Token ids to be written out."""
+    """The request of /detokenize: token ids."""
 
     tokens: PromptTokens
     model: Annotated[str, Meta(max_length=512)] | None = None
 
 
 class DetokenizeResponse(Struct, kw_only=True):
-    """The text."""
+    """The text of the token ids."""
 
     prompt: str

@@ -1,7 +1,7 @@
-"""Fields that clients of other servers send and that this one has no use for, or not yet.
+"""Fields of other servers that this one does not support, or not yet.
 
-Most clients send some of them always, with values that ask for nothing. Those are taken. What asks
-for something in earnest is refused by name, for a client that believes it was heeded is worse off.
+Many clients send some of them with values that ask for nothing, which are accepted. Any other value
+is refused by name, since ignoring it would give the client a wrong answer without a sign.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from octavo.server.http.errors import not_yet
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """Which values of a field ask for nothing, and what is said of the others."""
+    """The values of a field that ask for nothing, and the error for all others."""
 
     is_harmless: Callable[[Any], bool]
     refusal: str
-    harmless: str  # the same, for people
+    harmless: str  # the accepted values, for the documentation
 
 
 def _one_of(*values: Any) -> Callable[[Any], bool]:
@@ -43,7 +43,7 @@ def _no_function(value: Any) -> bool:
 _TOOLS = "tools are not supported yet; leave it out, or describe the tools in the messages"
 _STRUCTURED = "structured output is not supported yet; leave it out"
 _BEAMS = "beam search is not served over HTTP; use octavo.LLM.beam_search"
-_TEXT = "this server takes and gives text alone; leave it out"
+_TEXT = "only text is supported; leave it out"
 
 UNSUPPORTED: Mapping[str, Unsupported] = {
     "tools": Unsupported(_empty, _TOOLS, "[]"),
@@ -57,10 +57,10 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "guided_choice": Unsupported(_empty, _STRUCTURED, "[]"),
     "guided_grammar": Unsupported(_empty, _STRUCTURED, '""'),
     "best_of": Unsupported(
-        _one_of(1), "answers are not chosen among; use n, which gives them all", "1"
+        _one_of(1), "the best answer is not selected; use n, which returns all answers", "1"
     ),
-    "suffix": Unsupported(_empty, "text cannot be filled in before a suffix; leave it out", '""'),
-    "prompt_embeds": Unsupported(_empty, "prompts are texts or token ids", "[]"),
+    "suffix": Unsupported(_empty, "text before a suffix cannot be generated; leave it out", '""'),
+    "prompt_embeds": Unsupported(_empty, "prompts must be texts or token ids", "[]"),
     "use_beam_search": Unsupported(_one_of(False), _BEAMS, "false"),
     "length_penalty": Unsupported(_one_of(1, 1.0), _BEAMS, "1.0"),
     "early_stopping": Unsupported(_one_of(False), _BEAMS, "false"),
@@ -69,42 +69,44 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "media_io_kwargs": Unsupported(_empty, _TEXT, "{}"),
     "mm_processor_kwargs": Unsupported(_empty, _TEXT, "{}"),
     "web_search_options": Unsupported(
-        lambda value: value is None, "this server fetches nothing", "null"
+        lambda value: value is None, "this server does not search the web", "null"
     ),
     "prediction": Unsupported(_empty, "predicted outputs are not supported yet", "null"),
     "thinking_token_budget": Unsupported(
         _one_of(-1), "a budget for reasoning is not supported yet; use max_tokens", "-1"
     ),
-    "repetition_detection": Unsupported(_empty, "repetitions are not looked for", "null"),
-    "logprob_token_ids": Unsupported(_empty, "use logprobs, which tells the likeliest", "[]"),
-    "vllm_xargs": Unsupported(_empty, "this server has no extensions to pass it to", "{}"),
+    "repetition_detection": Unsupported(_empty, "repetitions are not detected", "null"),
+    "logprob_token_ids": Unsupported(
+        _empty, "use logprobs, which returns the likeliest tokens", "[]"
+    ),
+    "vllm_xargs": Unsupported(_empty, "this server has no extensions", "{}"),
     "kv_transfer_params": Unsupported(_empty, "KV is not transferred", "{}"),
     "ec_transfer_params": Unsupported(_empty, "encoder outputs are not transferred", "{}"),
-    "logits_processors": Unsupported(_empty, "functions are not taken over HTTP", "[]"),
+    "logits_processors": Unsupported(_empty, "functions cannot be sent over HTTP", "[]"),
 }
 
-# Taken whatever they say: they ask for nothing that would change an answer.
+# Fields that are accepted with any value, since none of them would change an answer.
 IGNORED: Mapping[str, str] = {
-    "user": "who asks is told by the key",
-    "safety_identifier": "who asks is told by the key",
+    "user": "the API key identifies the user",
+    "safety_identifier": "the API key identifies the user",
     "metadata": "nothing is stored",
     "store": "nothing is stored",
-    "service_tier": "there is one",
+    "service_tier": "there is only one",
     "prompt_cache_key": "prefixes are found by their content",
-    "prompt_cache_retention": "prefixes are kept as long as there is room",
+    "prompt_cache_retention": "prefixes are kept until their memory is needed",
     "session_id": "prefixes are found by their content",
     "request_id": "the x-request-id header names a request",
-    "parallel_tool_calls": "there are no tools yet",
-    "include_reasoning": "reasoning is a part of the text",
-    "verbosity": "the model's template does not know it",
-    "detokenize": "text is always given",
-    "flat_logprobs": "the form over HTTP is one",
-    "stream_interval": "tokens are sent as they come",
+    "parallel_tool_calls": "tools are not supported yet",
+    "include_reasoning": "reasoning is part of the text",
+    "verbosity": "chat templates do not use it",
+    "detokenize": "text is always returned",
+    "flat_logprobs": "there is only one form over HTTP",
+    "stream_interval": "tokens are sent as soon as they are generated",
 }
 
 
 def check_unsupported(given: Mapping[str, Any]) -> None:
-    """Raise for the first field that asks for what is not there."""
+    """Raise ApiError for the first field that asks for an unsupported feature."""
     for name, value in given.items():
         rule = UNSUPPORTED.get(name)
         if rule is not None and not rule.is_harmless(value):
@@ -112,7 +114,7 @@ def check_unsupported(given: Mapping[str, Any]) -> None:
 
 
 def ignored_inside(given: Mapping[str, Any]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """What asks for something inside of what asks for nothing: field, name, and who is known."""
+    """Yield the fields inside accepted values that are ignored: outer field, name, known names."""
     text_format = given.get("response_format")
     if isinstance(text_format, dict):
         for name, value in text_format.items():

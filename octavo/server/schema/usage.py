@@ -1,4 +1,4 @@
-"""How many tokens a request took."""
+"""The numbers of tokens of a request."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from msgspec import Struct
 
 
 class PromptTokensDetails(Struct, kw_only=True):
-    """Of the prompt's tokens."""
+    """The prompt tokens, by kind."""
 
     cached_tokens: int = 0
 
 
 class CompletionTokensDetails(Struct, kw_only=True, frozen=True):
-    """Of the continuations' tokens; reasoning is told apart once there are parsers for it."""
+    """The generated tokens, by kind; without a parser no token counts as reasoning."""
 
     reasoning_tokens: int = 0
     accepted_prediction_tokens: int = 0
@@ -20,7 +20,7 @@ class CompletionTokensDetails(Struct, kw_only=True, frozen=True):
 
 
 class Usage(Struct, kw_only=True):
-    """Tokens of the prompt, and of all continuations together."""
+    """The tokens of the prompt, and of all continuations together."""
 
     prompt_tokens: int
     completion_tokens: int

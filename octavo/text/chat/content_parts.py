@@ -1,6 +1,6 @@
-"""Whether a chat template reads a message's content as a list of parts, or only as a text.
+"""Detection of chat templates that read a message's content as a list of parts.
 
-Told from its syntax: it does if it loops over what is, or was taken from, some `content`.
+The syntax shows it: such a template loops over, or indexes, a value that comes from some `content`.
 """
 
 from __future__ import annotations
@@ -12,38 +12,38 @@ from jinja2.ext import loopcontrols
 
 from octavo.text.chat.sandbox import GenerationTag
 
-# Filters that look into the items of a list, and others that give a list as well.
-INTO_ITEMS = frozenset({"groupby", "map", "rejectattr", "selectattr"})
-MOST_DETOURS = 4  # of a content against the order of the source, from macro to macro
-LISTS = INTO_ITEMS | {"list", "reject", "reverse", "select", "sort", "unique"}
+# Filters that read the items of a list, and with them all filters that return a list.
+ITEM_FILTERS = frozenset({"groupby", "map", "rejectattr", "selectattr"})
+MAX_PASSES = 4  # each follows content one step further against the order of the source
+LIST_FILTERS = ITEM_FILTERS | {"list", "reject", "reverse", "select", "sort", "unique"}
 
 
 def reads_parts(source: str) -> bool:
-    """Of a template that compiles."""
+    """Return whether a template that compiles reads content as a list of parts."""
     tree = Environment(extensions=[GenerationTag, loopcontrols]).parse(source)
-    every = list(_walk(tree))
-    macros = {node.name: node for node in every if isinstance(node, nodes.Macro)}
+    found = list(_walk(tree))
+    macros = {node.name: node for node in found if isinstance(node, nodes.Macro)}
     names: set[str] = set()  # variables that hold some message's content
-    for _ in range(MOST_DETOURS):
+    for _ in range(MAX_PASSES):
         num_known = len(names)
-        for node in every:
+        for node in found:
             _add_names(node, macros, names)
         if len(names) == num_known:
             break
-    return any(_looks_into(node, names) for node in every)
+    return any(_reads_items(node, names) for node in found)
 
 
 def _walk(tree: nodes.Node) -> Iterator[nodes.Node]:
-    """Every node, in the order of the source."""
-    waiting = [tree]
-    while waiting:
-        node = waiting.pop()
+    """Iterate over all nodes in the order of the source."""
+    pending = [tree]
+    while pending:
+        node = pending.pop()
         yield node
-        waiting.extend(reversed(list(node.iter_child_nodes())))
+        pending.extend(reversed(list(node.iter_child_nodes())))
 
 
 def _add_names(node: nodes.Node, macros: dict[str, nodes.Macro], names: set[str]) -> None:
-    """A variable that is set to a content, or parameters of a macro that are given one."""
+    """Add a variable that is set to content, or parameters of a macro that receive it."""
     if isinstance(node, nodes.Assign) and isinstance(node.target, nodes.Name):
         if _is_content(node.node, names):
             names.add(node.target.name)
@@ -66,7 +66,7 @@ def _is_content(node: nodes.Node | None, names: set[str]) -> bool:
         case nodes.Getitem(arg=nodes.Slice()):
             return _is_content(node.node, names)
         case nodes.Filter():
-            return node.name in LISTS and _is_content(node.node, names)
+            return node.name in LIST_FILTERS and _is_content(node.node, names)
         case nodes.CondExpr():
             return _is_content(node.expr1, names) or _is_content(node.expr2, names)
         case nodes.And() | nodes.Or():
@@ -74,12 +74,12 @@ def _is_content(node: nodes.Node | None, names: set[str]) -> bool:
     return False
 
 
-def _looks_into(node: nodes.Node, names: set[str]) -> bool:
+def _reads_items(node: nodes.Node, names: set[str]) -> bool:
     match node:
         case nodes.For():
             return _is_content(node.iter, names)
         case nodes.Filter():
-            return node.name in INTO_ITEMS and _is_content(node.node, names)
+            return node.name in ITEM_FILTERS and _is_content(node.node, names)
         case nodes.Getitem(arg=nodes.Const(value=key)):
             return isinstance(key, int) and _is_content(node.node, names)
     return False

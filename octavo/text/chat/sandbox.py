@@ -11,11 +11,11 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from jinja2 import nodes
+from jinja2 import nodes, pass_context
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import LoopContext, Macro, Undefined
+from jinja2.runtime import Context, LoopContext, Macro, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Namespace
 
@@ -90,7 +90,13 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         super().__init__(
-            trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[GenerationTag, loopcontrols],
+            # The compiler must not evaluate constants: a compiled template, which is kept, could
+            # then hold a text of a gigabyte.
+            optimized=False,
+            finalize=_unchanged,
         )
         self.filters["tojson"] = _to_json
         del self.globals["lipsum"]
@@ -106,6 +112,11 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         if isinstance(obj, Namespace | Undefined):
             return True
         return any(isinstance(obj, kind) and attr in names for kind, names in ATTRIBUTES)
+
+
+@pass_context  # the compiler has no context, so it leaves constants to the renderer
+def _unchanged(context: Context, value: Any) -> Any:
+    return value
 
 
 def _to_json(

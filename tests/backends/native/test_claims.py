@@ -27,7 +27,7 @@ from octavo.models.registry import FAMILIES
 from octavo.program.fusion import take_into_attention
 from octavo.program.listing import Listing, RecordingError, Value
 from octavo.program.recorder import Ids, Recorder
-from tests.backends.native.test_gemm_quantized import CODES, random_blocks
+from tests.backends.native.kernels.test_gemm_quantized import CODES, random_blocks
 from tests.loader.make_files import F32, STRING, U32, GGUFTensor, f32_tensor, write_gguf
 from tests.models.made_up import CONFIGS, EXPERTS, SIZES, MadeUpWeights, make_model
 

@@ -13,6 +13,7 @@ import pytest
 from octavo.backends.native import _native
 from octavo.backends.native.backend import default_threads
 from octavo.env import child_environment
+from tests.backends.native import _native_test
 from tests.backends.native.tiny import make_batch, make_native
 from tests.runner.tiny import FULL
 
@@ -111,13 +112,40 @@ def test_a_team_of_one_needs_no_threads() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_thread_without_memory_is_an_error_of_the_call(threads: int) -> None:
-    """Whoever fails, and at whichever meeting: nobody is left waiting, and the team goes on."""
-    team = _native.Team(threads, False)
+    """Whichever thread fails, before any barrier: none is left waiting, and the team goes on."""
+    team = _native_test.TestTeam(threads)
     for failing in range(threads):
         for before in range(3):
             with pytest.raises(MemoryError, match="no more memory: free some, or ask for less"):
-                team.rehearse(3, failing, before)
-    assert team.rehearse(5) == 5 * threads
+                team.pass_barriers(3, failing, before)
+    assert team.pass_barriers(5) == 5 * threads
+
+
+@pytest.mark.parametrize("threads", [2, 3, 16, 17, 24, 33, 50])
+def test_no_thread_passes_a_barrier_before_all_have_arrived(threads: int) -> None:
+    """With one level of up to 16 threads, and with two: more threads than there are cores."""
+    team = _native_test.TestTeam(threads)
+    assert team.count_stale_reads(100) == 0
+    assert team.pass_barriers(20) == 20 * threads
+
+
+@pytest.mark.parametrize("threads", [17, 40])
+def test_a_failure_reaches_every_group_of_a_large_team(threads: int) -> None:
+    """Whether the failing thread is the first of its group, the last, or in between."""
+    team = _native_test.TestTeam(threads)
+    for failing in (0, 1, 8, 9, threads - 1):
+        for before in range(3):
+            with pytest.raises(MemoryError):
+                team.pass_barriers(3, failing, before)
+    assert team.count_stale_reads(20) == 0
+
+
+def test_a_large_team_computes_the_same_bits() -> None:
+    batch = make_batch((0, 0, 30), (1, 0, 1), (2, 0, 9))
+    expected = make_native(FULL, 160, 16, num_threads=1).forward(batch).logits
+    assert np.array_equal(
+        make_native(FULL, 160, 16, num_threads=20).forward(batch).logits, expected
+    )
 
 
 def test_several_threads_may_fail_at_once() -> None:

@@ -49,9 +49,9 @@ def test_products_read_all_weights_once_however_many_rows_there_are() -> None:
 
 def test_a_backend_can_tell_what_the_machine_does_at_best() -> None:
     """Numbers that mean something: no kernel does more than a register loop."""
-    limits = NativeBackend().limits(0.0)
-    assert limits.read > 1e8
-    assert limits.int8 > 1e8
+    peaks = NativeBackend().peak_rates(0.0)
+    assert peaks.read > 1e8
+    assert peaks.int8 > 1e8
     team = _native.Team(1, False)
     for tier in _native.tiers():
         assert _native.operation_rate(tier, team, _native.Products.Float, 0.0) > 1e7

@@ -1,4 +1,4 @@
-"""Who may come in: keys, hosts, origins, on every route."""
+"""Access control: keys, hosts and origins, on every route."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def request(directory: Path, method: str, path: str, options: Any, headers: Any)
 
 
 def test_every_route_without_a_key_is_401(directory: Path) -> None:
-    """Those that do not exist too, and every method, but for the table of public ones."""
+    """Routes that do not exist need a key too, with every method; only public ones do not."""
 
     async def main() -> None:
         async with serving(directory, api_keys=KEYS) as client:
@@ -57,7 +57,7 @@ def test_every_route_without_a_key_is_401(directory: Path) -> None:
         {"x-api-key": "second-secret"},
     ],
 )
-def test_any_of_the_keys_opens(directory: Path, headers: dict[str, str]) -> None:
+def test_every_key_gives_access(directory: Path, headers: dict[str, str]) -> None:
     response = request(directory, "GET", "/v1/models", {"api_keys": KEYS}, headers)
     assert response.status_code == 200
 
@@ -114,7 +114,7 @@ def test_origins(directory: Path, origin: str, status: int, method: str) -> None
     assert shared == (origin.lower() == "https://app.example")
 
 
-def test_a_preflight_is_answered_for_listed_origins_alone(directory: Path) -> None:
+def test_only_allowed_origins_get_an_answer_to_a_preflight(directory: Path) -> None:
     options = {"allowed_origins": ("https://app.example",), "api_keys": KEYS}
     asks = {"access-control-request-method": "POST", "origin": "https://app.example"}
     response = request(directory, "OPTIONS", "/v1/completions", options, asks)
@@ -124,7 +124,7 @@ def test_a_preflight_is_answered_for_listed_origins_alone(directory: Path) -> No
     assert request(directory, "OPTIONS", "/v1/completions", options, evil).status_code == 403
 
 
-def test_the_network_is_not_served_without_a_key() -> None:
+def test_other_machines_are_not_served_without_a_key() -> None:
     with pytest.raises(ServerSettingsError, match="--insecure-no-auth"):
         ServerSettings(host="0.0.0.0")
     with pytest.raises(ServerSettingsError, match="--insecure-no-auth"):
@@ -141,13 +141,13 @@ def test_keys_come_from_a_file_and_the_environment(tmp_path: Path) -> None:
     with pytest.raises(ServerSettingsError, match="cannot be read"):
         read_keys(tmp_path / "none", "")
     file.write_text("# nothing\n")
-    with pytest.raises(ServerSettingsError, match="holds no key"):
+    with pytest.raises(ServerSettingsError, match="contains no key"):
         read_keys(file, "")
     with pytest.raises(ServerSettingsError, match="fewer than 8"):
         ServerSettings(api_keys=("short",))
 
 
-def test_who_asks_is_told_by_the_key_and_tells_nothing_of_it() -> None:
+def test_the_name_of_a_key_does_not_reveal_it() -> None:
     access = AccessControl(ServerSettings(api_keys=KEYS))
     names = {access.check_key("/x", {"authorization": f"Bearer {key}"}) for key in KEYS}
     assert len(names) == 2
@@ -156,8 +156,8 @@ def test_who_asks_is_told_by_the_key_and_tells_nothing_of_it() -> None:
         access.check_key("/x", {"authorization": "Bearer first-secre\udcff"})
 
 
-def test_every_key_is_compared_whatever_the_first_one_says(monkeypatch: Any) -> None:
-    """Otherwise time would tell how far down the list a key stands."""
+def test_every_key_is_compared_after_a_match_too(monkeypatch: Any) -> None:
+    """Otherwise the time would reveal the position of a key in the list."""
     compared = []
 
     def compare(one: bytes, other: bytes) -> bool:
@@ -169,7 +169,7 @@ def test_every_key_is_compared_whatever_the_first_one_says(monkeypatch: Any) -> 
     assert len(compared) == 2
 
 
-def test_one_keys_requests_are_not_explained_to_another(directory: Path) -> None:
+def test_another_key_cannot_explain_a_request(directory: Path) -> None:
     async def main() -> None:
         async with serving(directory, api_keys=KEYS) as client:
             first = {"authorization": f"Bearer {KEYS[0]}", "x-request-id": "mine"}
@@ -188,8 +188,8 @@ def test_one_keys_requests_are_not_explained_to_another(directory: Path) -> None
     asyncio.run(main())
 
 
-def test_keys_that_choose_the_same_id_do_not_displace_each_other(directory: Path) -> None:
-    """And a key that uses one twice is told of the newer; both are answered."""
+def test_keys_that_choose_the_same_id_keep_their_own_records(directory: Path) -> None:
+    """A key that uses an id twice gets the record of the newer request."""
 
     async def main() -> None:
         async with serving(directory, api_keys=KEYS) as client:
@@ -199,16 +199,18 @@ def test_keys_that_choose_the_same_id_do_not_displace_each_other(directory: Path
                 body = {"prompt": "x", "max_tokens": length}
                 made = await client.post("/v1/completions", json=body, headers=headers)
                 assert made.json()["id"] == "cmpl-same"
-            told = []
+            lengths = []
             for key in KEYS:
                 headers = {"authorization": f"Bearer {key}"}
-                told.append((await client.get(path, headers=headers)).json()["completion_tokens"])
-            assert told == [1, 3]
+                lengths.append(
+                    (await client.get(path, headers=headers)).json()["completion_tokens"]
+                )
+            assert lengths == [1, 3]
 
     asyncio.run(main())
 
 
-def test_requests_of_one_id_run_beside_each_other(directory: Path) -> None:
+def test_requests_with_the_same_id_run_at_once(directory: Path) -> None:
     async def main() -> None:
         async with serving(directory) as client:
             answers = await asyncio.gather(
@@ -230,7 +232,7 @@ def test_requests_of_one_id_run_beside_each_other(directory: Path) -> None:
     asyncio.run(main())
 
 
-def test_prefixes_are_shared_inside_one_key_alone(directory: Path) -> None:
+def test_prefixes_are_shared_only_within_a_key(directory: Path) -> None:
     async def cached(client: Any, key: str) -> int:
         body = {"prompt": list(range(2, 40)), "max_tokens": 1}
         headers = {"authorization": f"Bearer {key}"}

@@ -1,4 +1,4 @@
-"""Over a real socket: bounds of heads, bodies and connections, slow clients, and the end."""
+"""Real sockets: limits of heads, bodies and connections, slow clients, and the shutdown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\
 
 
 class Gate:
-    """Steps that wait until they are let through."""
+    """A step function that blocks until `is_open` is set."""
 
     def __init__(self) -> None:
         self.is_open = threading.Event()
@@ -38,14 +38,14 @@ class Gate:
 
     def __call__(self) -> None:
         self.num_steps += 1
-        assert self.is_open.wait(LIMIT), "nobody has opened it"
+        assert self.is_open.wait(LIMIT), "the gate was not opened in time"
 
 
 def wait_until(condition: Any) -> None:
-    """Poll, for what happens in another thread; a failure is told by the assertion."""
+    """Poll a condition that another thread makes true."""
     until = time.monotonic() + LIMIT
     while not condition():
-        assert time.monotonic() < until, "it has not happened"
+        assert time.monotonic() < until, "the condition has not become true in time"
         time.sleep(0.005)
 
 
@@ -58,7 +58,7 @@ def post(port: int, path: str, body: Any) -> httpx.Response:
 
 
 def talk(port: int, sent: bytes, *, wait: bool = True) -> bytes:
-    """Raw bytes there and back, until the server closes the connection."""
+    """Send raw bytes, and return what the server sends until it closes the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=LIMIT) as connection:
         connection.sendall(sent)
         received = b""
@@ -71,7 +71,7 @@ def url(port: int, path: str) -> str:
     return f"http://127.0.0.1:{port}{path}"
 
 
-def test_heads_are_bounded(directory: Path) -> None:
+def test_the_size_of_a_head_is_limited(directory: Path) -> None:
     with listening(directory) as life:
         for head in (
             b"x: " + b"y" * 40_000 + b"\r\n",
@@ -96,20 +96,20 @@ def test_heads_are_bounded(directory: Path) -> None:
         b"POST /tokenize HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
     ],
 )
-def test_what_is_no_http_is_400(directory: Path, sent: bytes) -> None:
+def test_bytes_that_are_not_http_get_a_400(directory: Path, sent: bytes) -> None:
     with listening(directory) as life:
         answer = talk(life.port, sent)
         assert answer.startswith(b"HTTP/1.1 400 ")
         assert b"not a valid HTTP request" in answer
 
 
-def test_a_head_that_does_not_come_is_cut_off(directory: Path) -> None:
+def test_a_late_head_gets_a_408(directory: Path) -> None:
     with listening(directory, header_seconds=0.2) as life:
         answer = talk(life.port, b"GET /health HTTP/1.1\r\nHost: loc")
         assert answer.startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_body_that_does_not_come_is_cut_off(directory: Path) -> None:
+def test_a_late_body_gets_a_408(directory: Path) -> None:
     with listening(directory, body_seconds=0.2) as life:
         head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"
         answer = talk(life.port, head)
@@ -117,7 +117,7 @@ def test_a_body_that_does_not_come_is_cut_off(directory: Path) -> None:
         assert life.server.admission.num_open == 0
 
 
-def test_bodies_are_bounded_whether_announced_or_not(directory: Path) -> None:
+def test_the_size_of_a_body_is_limited_with_and_without_a_length(directory: Path) -> None:
     with listening(directory, max_body_bytes=100_000) as life:
         head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100001\r\n\r\n"
         assert talk(life.port, head).startswith(b"HTTP/1.1 413 ")
@@ -128,8 +128,8 @@ def test_bodies_are_bounded_whether_announced_or_not(directory: Path) -> None:
         assert talk(life.port, chunked + chunk * 8).startswith(b"HTTP/1.1 413 ")
 
 
-def test_a_trickle_is_not_an_arrival(directory: Path) -> None:
-    """The time is for the whole of a head and of a body, not for the next byte."""
+def test_single_bytes_do_not_extend_the_time(directory: Path) -> None:
+    """The time limit is for a whole head or body, not for the next byte."""
     with listening(directory, header_seconds=0.3, body_seconds=0.3) as life:
         begun = b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: "
         head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\n"
@@ -147,7 +147,7 @@ def test_a_trickle_is_not_an_arrival(directory: Path) -> None:
                 assert answer.startswith(b"HTTP/1.1 408 "), answer
 
 
-def test_the_bounds_are_those_that_are_documented() -> None:
+def test_the_default_limits_are_the_documented_ones() -> None:
     config = ServerSettings()
     assert (config.max_header_bytes, config.max_headers) == (32 << 10, 64)
     assert config.max_body_bytes == 8 << 20
@@ -158,7 +158,7 @@ def test_the_bounds_are_those_that_are_documented() -> None:
     assert not config.trust_request_chat_template
 
 
-def test_curl_may_ask_before_it_sends(directory: Path) -> None:
+def test_expect_100_continue_is_answered(directory: Path) -> None:
     with listening(directory) as life:
         body = b'{"prompt": "x"}'
         head = (
@@ -169,7 +169,7 @@ def test_curl_may_ask_before_it_sends(directory: Path) -> None:
         assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n")
 
 
-def test_connections_are_bounded(directory: Path) -> None:
+def test_the_number_of_connections_is_limited(directory: Path) -> None:
     with listening(directory, max_connections_per_client=2) as life:
         held = [socket.create_connection(("127.0.0.1", life.port)) for _ in range(2)]
         wait_until(lambda: life.num_connections == 2)
@@ -187,7 +187,7 @@ def test_connections_are_bounded(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_leaves_frees_its_blocks(directory: Path, stream: bool) -> None:
+def test_a_client_that_disconnects_frees_its_blocks(directory: Path, stream: bool) -> None:
     gate = Gate()
     engine = FakeEngine(directory, max_model_len=2000, runner=ChainRunner(gate))
     free = engine.core.scheduler.kv.pool.num_free
@@ -201,14 +201,14 @@ def test_a_client_that_leaves_frees_its_blocks(directory: Path, stream: bool) ->
         wait_until(lambda: life.server.admission.num_open == 0)
         gate.is_open.set()
         wait_until(lambda: not engine.core.scheduler.sequences)
-        assert gate.num_steps <= 3, "it did not go on for nobody"
+        assert gate.num_steps <= 3, "the request ended with its client"
         assert engine.core.scheduler.kv.pool.num_free == free
         assert life.server.metrics.disconnects.value() == 1
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_reader_that_reads_nothing_is_dropped(directory: Path, stream: bool) -> None:
-    """In the middle of its stream, or when all was written and lies there."""
+def test_a_client_that_reads_nothing_is_disconnected(directory: Path, stream: bool) -> None:
+    """The client is disconnected within its stream, and after the last write of a response."""
     engine = FakeEngine(directory, max_model_len=12_000, num_blocks=4000)
     with listening(directory, engine, stall_seconds=0.3) as life:
         body = json.dumps(
@@ -225,7 +225,7 @@ def test_a_reader_that_reads_nothing_is_dropped(directory: Path, stream: bool) -
 
 
 def test_256_streams_at_once(directory: Path) -> None:
-    """Each whole, each its own."""
+    """Every stream is complete and belongs to its own request."""
     engine = FakeEngine(directory, max_num_seqs=256, num_blocks=4096)
     with listening(directory, engine) as life:
 
@@ -251,21 +251,21 @@ def test_256_streams_at_once(directory: Path) -> None:
         asyncio.run(main())
 
 
-def test_draining_ends_every_stream_with_an_end(directory: Path) -> None:
+def test_draining_ends_every_stream_with_an_error(directory: Path) -> None:
     gate = Gate()
     engine = FakeEngine(directory, runner=ChainRunner(gate))
     with listening(directory, engine, drain_seconds=0.3, status_seconds=0.01) as life:
         body = {"prompt": "x", "max_tokens": 5, "stream": True}
-        told: list[Any] = []
+        received: list[Any] = []
 
         def ask() -> None:
             response = post(life.port, "/v1/completions", body)
-            told.append(events(response.text))
+            received.append(events(response.text))
 
         thread = threading.Thread(target=ask)
         thread.start()
         wait_until(lambda: gate.num_steps == 1)
-        life.server.is_draining = True  # what the first signal does at once
+        life.server.is_draining = True  # as the first signal does
         assert get(life.port, "/health/ready").status_code == 503
         assert get(life.port, "/health/live").status_code == 200
         refused = post(life.port, "/v1/completions", body)
@@ -274,19 +274,19 @@ def test_draining_ends_every_stream_with_an_end(directory: Path) -> None:
         assert "retry-after" in refused.headers
         life.end_from_outside()
         thread.join(LIMIT)
-        assert told[0][-1]["error"]["code"] == "server_shutdown"
+        assert received[0][-1]["error"]["code"] == "server_shutdown"
         gate.is_open.set()
 
 
-def test_what_runs_may_finish_while_draining(directory: Path) -> None:
+def test_running_requests_may_finish_while_draining(directory: Path) -> None:
     gate = Gate()
     engine = FakeEngine(directory, runner=ChainRunner(gate))
     with listening(directory, engine, drain_seconds=LIMIT) as life:
         body = {"prompt": "x", "max_tokens": 5, "temperature": 0}
-        told: list[Any] = []
+        received: list[Any] = []
 
         def ask() -> None:
-            told.append(post(life.port, "/v1/completions", body))
+            received.append(post(life.port, "/v1/completions", body))
 
         thread = threading.Thread(target=ask)
         thread.start()
@@ -295,8 +295,8 @@ def test_what_runs_may_finish_while_draining(directory: Path) -> None:
         wait_until(lambda: life.server.is_draining)
         gate.is_open.set()
         thread.join(LIMIT)
-        assert told[0].status_code == 200
-        assert told[0].json()["usage"]["completion_tokens"] == 5
+        assert received[0].status_code == 200
+        assert received[0].json()["usage"]["completion_tokens"] == 5
 
 
 PROGRAM = """
@@ -319,7 +319,7 @@ os._exit(code)
 @pytest.mark.slow
 @pytest.mark.parametrize("num_signals", [1, 2])
 def test_signals_end_the_process_with_0(directory: Path, tmp_path: Path, num_signals: int) -> None:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     admin = tmp_path / "run" / "admin.sock"
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(directory), str(admin)],
@@ -340,7 +340,7 @@ def test_signals_end_the_process_with_0(directory: Path, tmp_path: Path, num_sig
         base = "http://localhost"
         with httpx.Client(transport=transport, base_url=base, timeout=LIMIT) as client:
             assert client.get("/in-flight").json() == {"in_flight": []}
-        if num_signals == 2:  # somebody is being served, who would hold the drain
+        if num_signals == 2:  # an open request would delay the end of the drain
             body = json.dumps({"prompt": "x"}).encode()[:-1]
             head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n"
             held = socket.create_connection(("127.0.0.1", port))
@@ -362,18 +362,18 @@ def test_signals_end_the_process_with_0(directory: Path, tmp_path: Path, num_sig
         process.wait()
 
 
-def test_a_request_is_gone_with_its_answer(
+def test_a_request_is_freed_with_its_response(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a connection that goes on: by counting references, which needs no collector."""
+    """References alone free it, without the collector, while the connection stays open."""
     cycles: list[weakref.ref[Any]] = []
     begin = _Bounded.on_headers_complete
 
-    def noted(self: _Bounded) -> None:
+    def note(self: _Bounded) -> None:
         begin(self)
         cycles.append(weakref.ref(self.cycle))
 
-    monkeypatch.setattr(_Bounded, "on_headers_complete", noted)
+    monkeypatch.setattr(_Bounded, "on_headers_complete", note)
     body = {"prompt": "x", "max_tokens": 3, "stream": True}
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Writing a response: a client that takes nothing is dropped, and only who has to wait is timed."""
+"""Writing responses: only a write that must wait has a timer, which disconnects a slow client."""
 
 from __future__ import annotations
 
@@ -24,41 +24,41 @@ def server(directory: Path) -> Iterator[Server]:
 
 
 class Wire:
-    """A connection that takes a write now, or never."""
+    """A connection that accepts every write, or none."""
 
     def __init__(self, extensions: dict[str, Any] | None) -> None:
-        self.takes = True
-        self.taken: list[bytes] = []
+        self.accepts = True
+        self.accepted: list[bytes] = []
         self.num_timers: list[int] = []  # at each write
         self.scope: dict[str, Any] = {"method": "GET", "path": "/", "headers": []}
         if extensions is not None:
             self.scope["extensions"] = extensions
 
     async def receive(self) -> MutableMapping[str, Any]:
-        raise AssertionError("nobody reads")
+        raise AssertionError("the body is not read")
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
         timers: Any = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
         self.num_timers.append(len([each for each in timers if not each.cancelled()]))
-        if not self.takes:
+        if not self.accepts:
             await asyncio.Event().wait()
-        self.taken.append(message["body"])
+        self.accepted.append(message["body"])
 
 
-def test_a_write_that_need_not_wait_sets_no_timer(server: Server) -> None:
+def test_a_write_without_a_wait_sets_no_timer(server: Server) -> None:
     wire = Wire({})
     cuts: list[int] = []
     wire.scope["extensions"] = {
-        "octavo.must_wait": {"call": lambda: not wire.takes},
+        "octavo.must_wait": {"call": lambda: not wire.accepts},
         "octavo.cut": {"call": lambda: cuts.append(1)},
     }
 
     async def main() -> None:
         exchange = Exchange(server, wire.scope, wire.receive, wire.send)
         await exchange.write(b"one", more=True)
-        assert wire.taken == [b"one"]
+        assert wire.accepted == [b"one"]
         assert wire.num_timers == [0]
-        wire.takes = False
+        wire.accepts = False
         with pytest.raises(ClientGoneError):
             await exchange.write(b"two", more=True)
         assert wire.num_timers == [0, 1]
@@ -69,7 +69,7 @@ def test_a_write_that_need_not_wait_sets_no_timer(server: Server) -> None:
 
 
 @pytest.mark.parametrize("extensions", [None, {}])
-def test_a_connection_that_tells_nothing_is_always_timed(
+def test_every_write_has_a_timer_without_our_extensions(
     server: Server, extensions: dict[str, Any] | None
 ) -> None:
     wire = Wire(extensions)
@@ -78,7 +78,7 @@ def test_a_connection_that_tells_nothing_is_always_timed(
         exchange = Exchange(server, wire.scope, wire.receive, wire.send)
         await exchange.write(b"one", more=True)
         assert wire.num_timers == [1]
-        wire.takes = False
+        wire.accepts = False
         with pytest.raises(ClientGoneError):
             await exchange.write(b"two")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 
 from octavo.server.http.route import Route
 from octavo.server.routes import ROUTES
-from tests.server.make import Client, events, serving
+from tests.server.engine import ChainRunner, FakeEngine
+from tests.server.make import LIMIT, Client, events, serving, until
 
 PROMPT = "The quick"
 
@@ -286,7 +288,7 @@ def test_min_tokens_goes_beyond_no_limit(directory: Path) -> None:
         ({"stream_options": {"include_usage": True}}, "stream_options", "stream=true"),
         ({"stream": True, "prompt_logprobs": 1}, "prompt_logprobs", "not streamed"),
         ({"suffix": "end"}, "suffix", "suffix"),
-        ({"best_of": 2}, "best_of", "best_of: answers are not chosen among; use n"),
+        ({"best_of": 2}, "best_of", "best_of: the best answer is not selected; use n"),
         ({"stream_options": 5}, "stream_options", "stream_options: expected object"),
         ({"use_beam_search": True}, "use_beam_search", "beam search"),
         ({"guided_json": {"type": "object"}}, "guided_json", "structured output"),
@@ -469,5 +471,27 @@ def test_unknown_nested_fields_are_reported_by_path(directory: Path) -> None:
             assert error["code"] == "unknown_parameter"
             assert error["param"] == "stream_options.includ_obfuscation"
             assert "did you mean 'include_obfuscation'?" in error["message"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_bad_request_is_refused_before_it_waits_for_the_engine(
+    directory: Path, stream: bool
+) -> None:
+    gate = threading.Event()
+    engine = FakeEngine(directory, runner=ChainRunner(lambda: gate.wait(LIMIT)))
+
+    async def main() -> None:
+        async with serving(directory, engine, max_running_sequences=1) as client:
+            running = asyncio.ensure_future(client.complete(max_tokens=2))
+            await until(lambda: client.server.admission.num_admitted == 1)
+            for fields in ({"prompt": [5] * 256}, {"logprobs": 21}, {"prompt": [[2], [300]]}):
+                body = {"prompt": "x", "stream": stream, **fields}
+                response = await client.post("/v1/completions", json=body)
+                assert response.status_code == 400
+            gate.set()
+            assert "choices" in await running
+            assert client.server.admission.num_open == 0
 
     asyncio.run(main())

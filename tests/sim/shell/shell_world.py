@@ -297,7 +297,7 @@ class World:
         if not self.is_over:
             require(len(self.client._journal) == 0, "the journal has entries of nobody")
         require(not self.engine._sinks, "callers that nobody waits for")
-        require(len(self.engine._table) == 0, "the desk has entries of nobody")
+        require(len(self.engine._table) == 0, "the request table has entries without a caller")
         self.engine.close()
         require(all(engine.is_closed for engine in self.launcher.engines), "engines left behind")
         require(self.launcher.is_closed, "the socket was left open")

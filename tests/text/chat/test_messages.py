@@ -1,4 +1,4 @@
-"""What clients send as messages: read where it can be, refused with its place where it cannot."""
+"""Messages are normalised, or rejected with the path of the part at fault."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ READS_PARTS = {
     "{% generation %}{% for p in m.content %}{% break %}{% endfor %}{% endgeneration %}": True,
     "{{ message.content }}": False,
     "{% for message in messages %}{{ message.content | trim }}{% endfor %}": False,
-    # SmolLM3's: a list would be dropped.
+    # SmolLM3's template would drop a list.
     "{% set c = m.content if m.content is string else '' %}{{ c }}": False,
     "{% set c = m.content %}{{ c.split('</think>')[-1] }}{{ c[:5] }}": False,
     "{% for line in message.content.split('x') %}{% endfor %}": False,
@@ -69,12 +69,12 @@ READS_PARTS = {
 
 
 @pytest.mark.parametrize("source", READS_PARTS)
-def test_whether_a_template_reads_parts_is_told_from_its_syntax(source: str) -> None:
+def test_the_syntax_shows_whether_a_template_reads_parts(source: str) -> None:
     assert ChatTemplate(source).takes_parts == READS_PARTS[source]
 
 
-def test_a_long_chain_of_variables_takes_no_long_time() -> None:
-    """Each pass over the template finds all that stand in its order."""
+def test_a_long_chain_of_variables_takes_one_pass() -> None:
+    """One pass finds all variables that are set in the order of the source."""
     chain = "".join(f"{{% set v{n + 1} = v{n} %}}" for n in range(3000))
     source = "{% set v0 = m.content %}" + chain + "{% for p in v3000 %}{% endfor %}"
     assert ChatTemplate(source).takes_parts
@@ -129,7 +129,7 @@ def test_an_invalid_message_is_rejected_with_its_path(wrong: Any, field: str) ->
 
 
 @pytest.mark.parametrize("wrong", ["Hi", {"role": "user"}, 5])
-def test_what_is_no_conversation_is_refused(wrong: Any) -> None:
+def test_other_types_than_conversations_are_rejected(wrong: Any) -> None:
     with pytest.raises(ChatTemplateError, match="a conversation is a list of messages, not"):
         read_messages(wrong, takes_parts=False)
 
@@ -180,7 +180,7 @@ def test_arguments_of_a_call_without_wrapping() -> None:
         read({**message, "tool_calls": [{"name": "f", "arguments": "{"}]})
 
 
-def test_the_caller_s_messages_stay_as_they_are() -> None:
+def test_the_callers_messages_are_not_changed() -> None:
     message = call('{"a": 1}', content=[text("x")])
     before = json.dumps(message)
     read(message)
@@ -205,6 +205,6 @@ def test_the_caller_s_messages_stay_as_they_are() -> None:
         ([{"function": {"arguments": '{"a": ' + "9" * 5000 + "}"}}], "is not valid JSON"),
     ],
 )
-def test_calls_that_cannot_be_read_are_refused_with_their_place(calls: Any, message: str) -> None:
+def test_invalid_calls_are_rejected_with_their_path(calls: Any, message: str) -> None:
     with pytest.raises(ChatTemplateError, match=message):
         read({"role": "assistant", "tool_calls": calls})

@@ -89,11 +89,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def reference() -> Rendered:
-    """What the reference implementation renders, None where it fails."""
+    """The reference implementation's renderer; it returns None where it fails."""
     utils = pytest.importorskip("transformers.utils.chat_template_utils")
 
     def render(source: str, messages: list[dict[str, Any]], options: dict[str, Any]) -> str | None:
-        # As apply_chat_template does before it calls this.
+        # apply_chat_template does this before it renders.
         chat = [{k: v for k, v in message.items() if v is not None} for message in messages]
         more = dict(options)
         variables = {**SPECIAL_TOKENS, **more.pop("variables", {})}
@@ -109,7 +109,7 @@ def reference() -> Rendered:
 
 
 def joined(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same with text for each list of parts, which the reference would write out as a list."""
+    """Return messages with each list of parts joined; the reference would print the list."""
     return [
         {**message, "content": "\n".join(part["text"] for part in message["content"])}
         if isinstance(message["content"], list)
@@ -180,7 +180,7 @@ def test_a_message_is_continued_where_it_ends(text: str) -> None:
     assert first.render(parts, continue_final_message=True) == text
 
 
-def test_what_cannot_be_continued_is_refused() -> None:
+def test_a_message_that_cannot_be_continued_is_rejected() -> None:
     messages = [_user("Hi"), _assistant("x")]
     for source, field, message in (
         ("{{ messages[0].content }}", True, "changes or leaves out the last message"),
@@ -200,7 +200,7 @@ def test_what_cannot_be_continued_is_refused() -> None:
         )
 
 
-def test_the_templates_own_refusal_is_told_from_its_failures() -> None:
+def test_a_templates_own_rejection_differs_from_its_failures() -> None:
     with pytest.raises(TemplateRefusedError, match=r"^roles must alternate$"):
         ChatTemplate("{{ raise_exception('roles must alternate') }}").render([_user("x")])
     with pytest.raises(ChatTemplateError, match="cannot render this conversation") as failed:
@@ -219,7 +219,7 @@ def test_arguments_are_checked() -> None:
     assert refused.value.param == "chat_template_kwargs.tools"
 
 
-def test_the_callers_messages_are_left_alone() -> None:
+def test_the_callers_messages_are_not_changed() -> None:
     messages = [_user([{"type": "text", "text": "a"}]), _assistant([{"type": "text", "text": "b"}])]
     template = ChatTemplate("{{ messages[1].content[0].text }}")
     assert template.render(messages, continue_final_message=True) == "b"
@@ -253,12 +253,12 @@ def test_the_template_for_tools_is_for_tools() -> None:
         (5, "is a text in Jinja's language, not int"),
     ],
 )
-def test_what_is_no_template_is_refused(source: Any, message: str) -> None:
+def test_a_source_that_is_no_template_is_rejected(source: Any, message: str) -> None:
     with pytest.raises(ChatTemplateError, match=message):
         ChatTemplate(source)
 
 
-def test_what_is_no_list_of_tools_or_variables_is_refused() -> None:
+def test_tools_and_variables_of_other_types_are_rejected() -> None:
     template, wrong = ChatTemplate("{{ messages }}"), ("x", {"type": "function"}, 5)
     for tools in wrong:
         given: Any = tools

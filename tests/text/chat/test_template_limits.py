@@ -51,7 +51,7 @@ MESSAGES = [{"role": "user", "content": "hi"}]
         "{% extends 'x' %}",
     ],
 )
-def test_there_is_no_way_out(escape: str) -> None:
+def test_the_sandbox_has_no_way_out(escape: str) -> None:
     # A forbidden attribute is undefined, like one that does not exist: it renders as nothing, and
     # using it is an error.
     template = ChatTemplate(escape)
@@ -75,12 +75,24 @@ def test_there_is_no_way_out(escape: str) -> None:
     ],
     ids=["syntax", "unclosed", "unknown tag", "too deep", "too long"],
 )
-def test_a_template_that_is_not_valid_is_refused_when_it_is_loaded(source: str) -> None:
+def test_an_invalid_template_is_rejected_when_it_is_compiled(source: str) -> None:
     with pytest.raises(ChatTemplateError):
         ChatTemplate(source)
 
 
-def test_too_many_nested_loops_are_refused() -> None:
+def test_the_compiler_evaluates_nothing() -> None:
+    """Compiled templates are kept, so the compiler must not build large constants."""
+    for constant in (
+        "9 ** (9 ** 9)",
+        "'x' * 10 ** 11",
+        "'x' | center(10 ** 11)",
+        "'%*d' % (9**9, 1)",
+    ):
+        shown = f"{{{{ {constant} }}}}{{% set x = {constant} %}}"
+        assert ChatTemplate(f"{{% if not messages %}}{shown}{{% endif %}}").render(MESSAGES) == ""
+
+
+def test_too_many_nested_loops_are_rejected() -> None:
     depth = 30
     source = "{% for x in messages %}" * depth + "{% endfor %}" * depth
     with pytest.raises(ChatTemplateError):
@@ -102,7 +114,7 @@ def test_excess_is_an_error_of_the_template(source: str) -> None:
         ChatTemplate(source).render(MESSAGES)
 
 
-def test_what_is_nested_too_deeply_is_refused() -> None:
+def test_deeply_nested_data_is_rejected() -> None:
     nested: object = "x"
     for _ in range(2000):
         nested = [nested]

@@ -1,0 +1,12 @@
+// What the files of bind/test/ add to the module of the tests.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace octavo {
+
+void bind_test_gemm(nanobind::module_& m);       // gemm.cpp
+void bind_test_attention(nanobind::module_& m);  // attention.cpp
+void bind_test_team(nanobind::module_& m);       // team.cpp
+
+}  // namespace octavo

@@ -1,0 +1,3 @@
+// The kernels of the scalar tier as a table.
+#define OCTAVO_TIER scalar
+#include "kernels/tier.inl"

@@ -1,0 +1,19 @@
+// Registers of any processor, as the compiler has to see them.
+#pragma once
+
+#include <floats.h>
+
+#include "kernels/bytes.h"
+
+namespace octavo {
+namespace OCTAVO_TIER {
+namespace {
+
+// Makes the compiler believe that the value is read and changed here.
+template <typename Register>
+OCTAVO_INLINE void keep(Register& one) { __asm__ volatile("" : "+r"(one.v)); }
+inline void keep(Floats& one) { __asm__ volatile("" : "+m"(one.v)); }
+
+}  // namespace
+}  // namespace OCTAVO_TIER
+}  // namespace octavo

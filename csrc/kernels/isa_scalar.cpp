@@ -1,3 +1,0 @@
-// The scalar kernels as a table.
-#define OCTAVO_TIER scalar
-#include "kernels/tier.inl"

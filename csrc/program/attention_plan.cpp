@@ -1,0 +1,260 @@
+// How a step's attention is cut into items for the team.
+#include "program/attention_plan.h"
+
+#include <algorithm>
+#include <tuple>
+#include <unordered_map>
+
+namespace octavo {
+
+namespace {
+
+// What reading one position costs beside multiplying it, in queries: memory is the slower part as
+// long as few queries share a read.
+constexpr int64_t kReadCost = 4;
+// Pieces a thread should get at least, so that the last ones to finish are short.
+constexpr int64_t kPiecesPerThread = 4;
+// Most rows of a sequence that still gains by reading together with others: its queries alone fill
+// few of the groups that kernels multiply at once.
+constexpr int kFewRows = kAttentionRows / 4;
+
+int first_seen(const AttentionShape& shape, int position) {
+  return shape.window > 0 ? std::max(0, position - shape.window + 1) : 0;
+}
+
+// In which order items are taken: those that read the same cells one after the other, so that they
+// find them in their caches, and else the longest first, so that all end at about the same time.
+bool comes_before(const AttentionItem& one, const AttentionItem& other) {
+  const auto key = [](const AttentionItem& item) {
+    return std::tuple(-item.together, item.sequence, item.kv_head, -item.cost);
+  };
+  return key(one) < key(other);
+}
+
+// Whether two sequences have a split in the same blocks, in every group of layers.
+bool is_alike(const std::vector<const SequenceRows*>& groups, int one, int other, int split,
+              int block_size) {
+  const int first = split * kSplit / block_size, end = first + kSplit / block_size;
+  return std::all_of(groups.begin(), groups.end(), [&](const SequenceRows* sequences) {
+    const int32_t *mine = sequences[one].table, *theirs = sequences[other].table;
+    return std::equal(mine + first, mine + end, theirs + first);
+  });
+}
+
+}  // namespace
+
+// Finds who has which splits in common, as the branches of a tree: those alike in one split are
+// compared in the next. Only splits that lie whole before a sequence's rows, so that nobody writes
+// to them in this step, and only as many sequences as there is room for sums.
+void AttentionPlan::find_shared(const KernelTable& kernels, const AttentionShape& shape,
+                                const std::vector<const SequenceRows*>& groups, int count,
+                                int block_size) {
+  num_shared_.assign(count, 0);
+  shared_.clear();
+  if (shape.window > 0 || kSplit % block_size != 0) return;
+  size_t room = kMostSharedBytes / sizeof(float);
+  std::vector<std::vector<int32_t>> branches(1), next;
+  for (int s = 0; s < count; ++s)
+    if (groups[0][s].rows <= kFewRows) branches[0].push_back(s);
+  for (int split = 0; !branches.empty(); ++split) {
+    next.clear();
+    for (const std::vector<int32_t>& branch : branches) {
+      const size_t begin = next.size();
+      std::unordered_map<int32_t, size_t> with_block;
+      for (const int32_t s : branch) {
+        const SequenceRows& sequence = groups[0][s];
+        if (sequence.first_position < (split + 1) * kSplit) continue;
+        const int32_t block = sequence.table[split * (kSplit / block_size)];
+        const auto [found, is_new] = with_block.try_emplace(block, next.size());
+        if (is_new) next.emplace_back();
+        std::vector<int32_t>& alike = next[found->second];
+        if (!is_new && !is_alike(groups, alike[0], s, split, block_size)) continue;
+        if (split == 0 && !is_new) {
+          const size_t splits = (sequence.first_position + sequence.rows - 1) / kSplit + 1;
+          const size_t floats =
+              splits * shape.kv_heads * kernels.attention_partial_floats(shape, sequence.rows);
+          // The first of them was let in for nothing, while it was alone.
+          const size_t asked = alike.size() == 1 ? 2 * floats : floats;
+          if (asked > room) continue;
+          room -= asked;
+        }
+        alike.push_back(s);
+      }
+      next.erase(std::remove_if(next.begin() + begin, next.end(),
+                                [](const auto& alike) { return alike.size() < 2; }),
+                 next.end());
+    }
+    for (const std::vector<int32_t>& alike : next) {
+      for (const int32_t s : alike) num_shared_[s] = split + 1;
+      shared_.push_back({split, alike});
+    }
+    std::swap(branches, next);
+  }
+}
+
+void AttentionPlan::make(const KernelTable& kernels, const AttentionShape& shape,
+                         const std::vector<const SequenceRows*>& groups, int count, int block_size,
+                         int threads) {
+  items_.clear();
+  merges_.clear();
+  members_.clear();
+  partial_floats_ = 0;
+  find_shared(kernels, shape, groups, count, block_size);
+  merge_of_.assign(static_cast<size_t>(count) * shape.kv_heads, -1);
+  const SequenceRows* sequences = groups[0];
+  const int group = shape.heads / shape.kv_heads;
+  std::vector<AttentionItem> units;
+  int64_t total = 0;
+  for (int s = 0; s < count; ++s) {
+    const SequenceRows& sequence = sequences[s];
+    const size_t begin = units.size();
+    int64_t together = 0;
+    for (int first = 0; first < sequence.rows; first += kAttentionRows) {
+      const int rows = std::min(kAttentionRows, sequence.rows - first);
+      const int low = std::max(first_seen(shape, sequence.first_position + first),
+                               num_shared_[s] * kSplit);
+      const int high = sequence.first_position + first + rows;
+      const int64_t cost = int64_t{high - low} * (kReadCost + int64_t{rows} * group);
+      for (int head = 0; head < shape.kv_heads; ++head) {
+        units.push_back({s, first, rows, head, low / kSplit, (high - 1) / kSplit + 1, -1, 0, cost,
+                         0});
+        total += cost;
+      }
+      together += cost;
+    }
+    for (size_t unit = begin; unit < units.size(); ++unit) units[unit].together = together;
+  }
+  const int64_t most = std::max<int64_t>(1, total / (threads * kPiecesPerThread));
+  for (const AttentionItem& unit : units) {
+    const int64_t splits = unit.end_split - unit.first_split;
+    const int64_t pieces = threads > 1 ? std::min(splits, (unit.cost + most - 1) / most) : 1;
+    cut(kernels, shape, unit, num_shared_[unit.sequence], static_cast<int>(pieces));
+  }
+  put_together(shape, sequences);
+  std::stable_sort(items_.begin(), items_.end(), comes_before);
+  if (num_done_ < merges_.size()) {
+    num_done_ = merges_.size();
+    done_ = std::make_unique<std::atomic<int32_t>[]>(num_done_);
+  }
+  for (size_t i = 0; i < num_done_; ++i) done_[i].store(0, std::memory_order_relaxed);
+}
+
+// Makes items of the splits that the unit reads by itself; those before it reads with others.
+void AttentionPlan::cut(const KernelTable& kernels, const AttentionShape& shape, AttentionItem unit,
+                        int num_shared, int pieces) {
+  if (pieces == 1 && num_shared == 0) {
+    items_.push_back(unit);
+    return;
+  }
+  const size_t floats_of_a_split = kernels.attention_partial_floats(shape, unit.rows);
+  const int32_t merge = static_cast<int32_t>(merges_.size());
+  const int splits = unit.end_split - unit.first_split;
+  for (int piece = 0; piece < pieces; ++piece) {
+    AttentionItem item = unit;
+    const int begin = splits * piece / pieces, end = splits * (piece + 1) / pieces;
+    item.first_split = unit.first_split + begin;
+    item.end_split = unit.first_split + end;
+    item.merge = merge;
+    item.partials = partial_floats_ + (num_shared + begin) * floats_of_a_split;
+    item.cost = unit.cost * (end - begin) / splits;
+    items_.push_back(item);
+  }
+  if (num_shared > 0) merge_of_[unit.sequence * shape.kv_heads + unit.kv_head] = merge;
+  merges_.push_back({unit.sequence, unit.first, unit.rows, unit.kv_head, num_shared + splits,
+                     num_shared + pieces, partial_floats_, floats_of_a_split});
+  partial_floats_ += (num_shared + splits) * floats_of_a_split;
+}
+
+// Makes items of what sequences share: one for each split and KV head, for as many rows as a kernel
+// takes. They are taken first, being the longest.
+void AttentionPlan::put_together(const AttentionShape& shape, const SequenceRows* sequences) {
+  const int group = shape.heads / shape.kv_heads;
+  const size_t begin = items_.size();
+  int64_t together = 0;
+  for (const SharedSplit& shared : shared_) {
+    for (int head = 0; head < shape.kv_heads; ++head) {
+      size_t open = 0;  // the item that takes more rows, behind `begin`
+      for (const int32_t s : shared.sequences) {
+        const int rows = sequences[s].rows;
+        if (open == 0 || items_[open].rows + rows > kAttentionRows) {
+          open = items_.size();
+          const int32_t next = static_cast<int32_t>(members_.size());
+          items_.push_back({s, 0, 0, head, shared.split, shared.split + 1, -1, 0, 0, 0, next,
+                            next});
+        }
+        const int32_t merge = merge_of_[s * shape.kv_heads + head];
+        members_.push_back({s, rows, merge,
+                            merges_[merge].partials +
+                                shared.split * merges_[merge].floats_of_a_split});
+        AttentionItem& item = items_[open];
+        ++item.end_member;
+        item.rows += rows;
+        item.cost += int64_t{kSplit} * rows * group;
+      }
+    }
+  }
+  for (size_t i = begin; i < items_.size(); ++i) {
+    items_[i].cost += int64_t{kSplit} * kReadCost;
+    together += items_[i].cost;
+  }
+  for (size_t i = begin; i < items_.size(); ++i) items_[i].together = together;
+}
+
+// One more of a merge's items is done; whoever does the last one puts their sums together.
+void AttentionPlan::finish(int index, const AttentionCall& call, uint8_t* scratch) {
+  const AttentionMerge& merge = merges_[index];
+  // Release: my partial sums are seen by whoever comes last; acquire: I see theirs.
+  std::atomic<int32_t>& done = done_[index];
+  if (done.fetch_add(1, std::memory_order_acq_rel) + 1 < merge.items) return;
+  done.store(0, std::memory_order_relaxed);  // for the next layer, which is behind a barrier
+  call.kernels->merge_attention(call.shape, call.sequences[merge.sequence].first_row + merge.first,
+                                merge.rows, merge.kv_head, merge.splits,
+                                call.partials + merge.partials, call.out, call.out_stride, scratch);
+}
+
+void AttentionPlan::run_together(const AttentionItem& item, const AttentionCall& call,
+                                 const float* const* queries, uint8_t* scratch) {
+  const size_t row_floats = call.kernels->attention_partial_floats(call.shape, 1);
+  TogetherRow rows[kAttentionRows];
+  int count = 0;
+  for (int i = item.first_member; i < item.end_member; ++i) {
+    const AttentionMember& member = members_[i];
+    for (int row = 0; row < member.rows; ++row, ++count)
+      rows[count] = {queries[count], call.partials + member.partials + row * row_floats};
+  }
+  call.kernels->attention_together(call.cache, call.shape, rows, count, item.kv_head,
+                                   item.first_split, call.sequences[item.sequence].table, scratch);
+  for (int i = item.first_member; i < item.end_member; ++i)
+    finish(members_[i].merge, call, scratch);
+}
+
+void AttentionPlan::run_item(size_t index, const AttentionCall& call, uint8_t* scratch) {
+  const AttentionItem& item = items_[index];
+  if (item.first_member >= 0) {
+    const float* queries[kAttentionRows];
+    const int column = item.kv_head * (call.shape.heads / call.shape.kv_heads);
+    int count = 0;
+    for (int i = item.first_member; i < item.end_member; ++i) {
+      const AttentionMember& member = members_[i];
+      const size_t first = call.sequences[member.sequence].first_row;
+      for (int row = 0; row < member.rows; ++row)
+        queries[count++] = call.q + (first + row) * call.q_stride + column * call.shape.head_dim;
+    }
+    return run_together(item, call, queries, scratch);
+  }
+  float* partials = item.merge < 0 ? nullptr : call.partials + item.partials;
+  call.kernels->attention(call.cache, call.shape, call.sequences[item.sequence], item.first,
+                          item.rows, item.kv_head, item.first_split, item.end_split, call.q,
+                          call.q_stride, call.out, call.out_stride, partials, scratch);
+  if (item.merge >= 0) finish(item.merge, call, scratch);
+}
+
+void AttentionPlan::run(const AttentionCall& call, std::atomic<size_t>& next, uint8_t* scratch) {
+  for (;;) {
+    const size_t index = next.fetch_add(1, std::memory_order_relaxed);
+    if (index >= items_.size()) return;
+    run_item(index, call, scratch);
+  }
+}
+
+}  // namespace octavo

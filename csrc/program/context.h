@@ -1,0 +1,46 @@
+// The state that the parts of a program share: the running step and the memory that it works on.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/table.h"
+#include "program/kv_cache.h"
+#include "program/scratch.h"
+#include "program/step.h"
+#include "runtime/team.h"
+
+namespace octavo {
+
+struct Context {
+  Context(const KernelTable& kernels, Team& team)
+      : kernels(kernels), team(team), scratch(team.size()) {}
+
+  const KernelTable& kernels;
+  Team& team;
+  Step step;
+  Scratch scratch;
+  KvCache cache;
+  uint32_t epoch = 0;  // counts steps
+
+  float* at(const Ref& ref, int row = 0) const { return scratch.at(step, ref, row); }
+  uint8_t* prepared_at(const Prepared& prepared, const Worker& worker) const {
+    return scratch.prepared_at(step, prepared, worker);
+  }
+
+  Epilogue epilogue_of(const Instruction& i, const Piece& piece) const {
+    Epilogue e;
+    e.out = at(i.out);
+    e.out_stride = i.out.stride;
+    e.first_output = piece.first_output;
+    e.bias = piece.bias;
+    e.residual = at(i.y);
+    e.residual_stride = i.y.stride;
+    e.scale = i.factor;
+    e.cap = i.cap;
+    e.activation = i.activation;
+    e.gated = piece.gated;
+    return e;
+  }
+};
+
+}  // namespace octavo

@@ -1,0 +1,94 @@
+// The instructions of a program, as plain data. Python fills them in (backends/native/emit.py).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/table.h"
+
+namespace octavo {
+
+// What the rows of a buffer are. Pairs are (row, chosen expert): top_k for each row. Wanted rows
+// are those of the step's rows, in its order, whose logits or hidden states are wanted.
+enum class Space : uint8_t { Tokens, Logits, Hidden, Pairs, Wanted };
+constexpr int kSpaces = 5;
+
+// Columns of a buffer: where its rows begin, and how far apart they are.
+struct Ref {
+  enum class Where : uint8_t { Nothing, Scratch, LogitsOut, HiddenOut };
+  Where where = Where::Nothing;
+  Space space = Space::Tokens;
+  int64_t offset = 0;  // bytes a row before it, in the scratch of its space
+  int32_t first = 0;   // column, in floats
+  int32_t width = 0;
+  int64_t stride = 0;  // floats
+};
+
+// Rows in the form that the products of a format read: in shared scratch, or in each thread's own.
+struct Prepared {
+  Space space = Space::Tokens;
+  Format format = Format::F32;
+  int32_t inputs = 0;
+  int64_t offset = 0;  // bytes a row before it, among the prepared buffers
+};
+
+enum class Op : uint8_t {
+  RopeTables, Embed, Select, Norm, Prepare, Gemm, Attention, Activate, Gate, Add, Multiply, Scale,
+  SoftCap, Route, SortPairs, ExpertsIn, ExpertsOut,
+};
+
+struct NormShape {
+  const float* weight = nullptr;
+  const float* bias = nullptr;
+  float eps = 0.0f;
+  float offset = 0.0f;
+  int32_t heads = 0;         // 0: no norm; 1: over the whole row
+  bool is_rms = true;
+  bool weight_a_head = false;  // every head has its own weights
+};
+
+// One of the matrices whose outputs lie side by side in a product's result.
+struct Piece {
+  Matrix matrix;
+  int32_t first_output = 0;
+  const float* bias = nullptr;
+  bool gated = false;
+};
+
+struct RouteShape {
+  int32_t experts = 0;
+  int32_t top_k = 0;
+  enum class Scores : uint8_t { Softmax, Chosen, Sigmoid } scores = Scores::Softmax;
+  bool normalise = false;
+  float scale = 1.0f;
+};
+
+struct Instruction {
+  Op op = Op::Add;
+  bool barrier = false;  // before it
+  Space space = Space::Tokens;
+  Ref x, y, out;
+  NormShape norm;        // Norm; Prepare: of x, before it is prepared
+  Prepared prepared;     // Prepare writes it, Gemm and experts read it
+  Activation activation = Activation::None;
+  float factor = 1.0f;   // Scale, Gemm, Embed
+  float cap = 0.0f;      // SoftCap, Gemm
+  bool by_position = false;  // Embed: the table is looked up by position
+  std::vector<Piece> pieces;  // Gemm; Embed: the table; experts: one an expert
+
+  // Attention: x is the queries, y the keys, `values` the values; queries and keys are normalised
+  // and rotated in place. Keys and values of all rows are written; if `out` has the wanted rows
+  // only, only those attend.
+  Ref values;
+  NormShape k_norm;
+  AttentionShape attention{};
+  int32_t rope = -1;     // which of the program's; -1: none
+  int32_t group = 0;     // of KV blocks
+  int32_t layer = 0;     // in the group
+  int32_t plan = 0;      // which of the program's attention plans
+
+  RouteShape route;
+  Ref chosen;            // Route writes it, SortPairs reads it
+};
+
+}  // namespace octavo

@@ -1,0 +1,132 @@
+// What each instruction does: the shares of its threads in rows or in panels, and the kernels that
+// they call.
+#include <algorithm>
+#include <cstring>
+
+#include "program/program.h"
+
+namespace octavo {
+
+namespace {
+
+// How many rows ahead a row is prefetched; another thread wrote much of it last.
+constexpr int kRowsAhead = 2;
+
+void prefetch_row(const float* row, int width) {
+  for (int column = 0; column < width; column += kAlign / 4) __builtin_prefetch(row + column, 0, 2);
+}
+
+}  // namespace
+
+void Program::execute(const Instruction& i, Shares& shares, int index, Worker& worker) {
+  switch (i.op) {
+    case Op::Prepare: return prepare(i, index, worker);
+    case Op::Gemm: return gemm(i, shares, index, worker);
+    case Op::Attention: return attention_.run(i, shares, index, worker);
+    case Op::ExpertsIn: return experts_.multiply_in(i, shares, index, worker);
+    case Op::ExpertsOut: return experts_.multiply_out(i, shares, index, worker);
+    case Op::SortPairs:
+      if (index == 0) experts_.sort_pairs(i);
+      return;
+    default: break;
+  }
+  int first, end;
+  share_of(index, team_->size(), context_.step.rows(i.space), first, end);
+  if (first < end) execute_rows(i, first, end);
+}
+
+void Program::execute_rows(const Instruction& i, int first, int end) {
+  const int count = end - first, width = i.x.width;
+  float* x = context_.at(i.x, first);
+  float* out = context_.at(i.out, first);
+  switch (i.op) {
+    case Op::RopeTables:
+      return ropes_.make_tables(context_.step.inputs().positions, first, end);
+    case Op::Embed: return embed(i, first, end);
+    case Op::Select: return select(i, first, end);
+    case Op::Route: return experts_.route(i, first, end);
+    case Op::Norm:
+      return normalise(kernels_, i.norm, x, i.x.stride, count, width, out, i.out.stride);
+    case Op::Scale: return kernels_.scale(x, i.x.stride, i.factor, count, width, out, i.out.stride);
+    case Op::Add:
+      return kernels_.add(x, context_.at(i.y, first), i.x.stride, i.y.stride, count, width, out,
+                          i.out.stride);
+    case Op::Multiply:
+      return kernels_.multiply(x, context_.at(i.y, first), i.x.stride, i.y.stride, i.y.width == 1,
+                               count, width, out, i.out.stride);
+    case Op::Gate:
+      return kernels_.gate(i.activation, x, context_.at(i.y, first), i.x.stride, count, width, out,
+                           i.out.stride);
+    case Op::Activate:
+    case Op::SoftCap:
+      if (out != x) kernels_.scale(x, i.x.stride, 1.0f, count, width, out, i.out.stride);
+      if (i.op == Op::SoftCap) return kernels_.soft_cap(out, i.out.stride, i.cap, count, width);
+      return kernels_.activate(i.activation, out, i.out.stride, count, width);
+    default: return;
+  }
+}
+
+void Program::embed(const Instruction& i, int first, int end) {
+  const StepInputs& in = context_.step.inputs();
+  const int32_t* ids = i.by_position ? in.positions : in.token_ids;
+  const int width = i.out.width;
+  for (int row = first; row < end; ++row) {
+    float* out = context_.at(i.out, row);
+    const Piece* table = i.pieces.data();
+    int32_t id = ids[row];
+    // Pieces are consecutive runs of rows. Ids were checked when the request arrived; an id that is
+    // out of range nevertheless must not read beyond the table.
+    while (table + 1 < i.pieces.data() + i.pieces.size() && id >= table->matrix.outputs)
+      id -= (table++)->matrix.outputs;
+    id = std::clamp(id, 0, table->matrix.outputs - 1);
+    kernels_.unpack_row(table->matrix, id, out);
+    if (i.factor != 1.0f) kernels_.scale(out, width, i.factor, 1, width, out, width);
+  }
+}
+
+void Program::select(const Instruction& i, int first, int end) {
+  const int32_t* rows = context_.step.selected(i.space, i.x.space);
+  for (int row = first; row < end; ++row)
+    std::memcpy(context_.at(i.out, row), context_.at(i.x, rows[row]), i.x.width * sizeof(float));
+}
+
+void Program::prepare(const Instruction& i, int index, Worker& worker) {
+  const Prepared& p = i.prepared;
+  const bool alone = context_.scratch.is_private(context_.step, p);
+  const size_t bytes = kernels_.prepared_bytes(p.format, p.inputs);
+  uint8_t* to = context_.prepared_at(p, worker);
+  int first = 0, end = context_.step.rows(p.space);
+  if (!alone) share_of(index, team_->size(), end, first, end);
+  if (i.norm.heads == 0) {
+    if (first < end)
+      kernels_.prepare(p.format, context_.at(i.x, first), i.x.stride, end - first, p.inputs,
+                       to + first * bytes);
+  } else {
+    for (int row = first; row < end; ++row) {
+      if (row + kRowsAhead < end) prefetch_row(context_.at(i.x, row + kRowsAhead), i.x.width);
+      normalise(kernels_, i.norm, context_.at(i.x, row), i.x.stride, 1, i.x.width, worker.row,
+                i.x.width);
+      kernels_.prepare(p.format, worker.row, i.x.width, 1, p.inputs, to + row * bytes);
+    }
+  }
+  if (!alone) team_->barrier(index);
+}
+
+void Program::gemm(const Instruction& i, Shares& shares, int index, Worker& worker) {
+  const uint8_t* prepared = context_.prepared_at(i.prepared, worker);
+  const int rows = context_.step.rows(i.prepared.space);
+  int panels = 0;
+  for (const Piece& piece : i.pieces) panels += (piece.matrix.outputs + kPanel - 1) / kPanel;
+  shares.take(index, panels, context_.epoch, [&](int first, int end) {
+    for (const Piece& piece : i.pieces) {
+      const int count = (piece.matrix.outputs + kPanel - 1) / kPanel;
+      if (first < count && end > 0)
+        kernels_.gemm(piece.matrix, prepared, rows, std::max(first, 0), std::min(end, count),
+                      worker.kernel_scratch, context_.epilogue_of(i, piece));
+      first -= count;
+      end -= count;
+    }
+  });
+}
+
+}  // namespace octavo

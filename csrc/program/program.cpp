@@ -1,0 +1,107 @@
+// Replaying a program: how every step begins, and the way through its instructions.
+#include "program/program.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace octavo {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+size_t kernel_scratch_of(const KernelTable& kernels, const Instruction& i) {
+  size_t bytes = 0;
+  for (const Piece& piece : i.pieces) bytes = std::max(bytes, kernels.gemm_scratch(piece.matrix));
+  if (i.op == Op::Attention) bytes = std::max(bytes, kernels.attention_scratch(i.attention));
+  return bytes;
+}
+
+}  // namespace
+
+Program::Program(const KernelTable& kernels, std::shared_ptr<Team> team)
+    : kernels_(kernels),
+      team_(std::move(team)),
+      context_(kernels, *team_),
+      attention_(context_, ropes_),
+      experts_(context_) {
+  for (int index = 0; index < team_->size(); ++index) workers_.emplace_back();
+}
+
+void Program::append(Instruction i) {
+  if (i.op == Op::Attention) attention_.add(i);
+  if (i.op == Op::Route) experts_.add(i);
+  if (i.out.where == Ref::Where::LogitsOut) logits_stride_ = i.out.stride;
+  if (i.out.where == Ref::Where::HiddenOut) hidden_stride_ = i.out.stride;
+  kernel_scratch_ = std::max(kernel_scratch_, kernel_scratch_of(kernels_, i));
+  const int across = i.x.width + i.y.width + i.values.width;
+  widest_ = std::max({widest_, static_cast<size_t>(across + 64), attention_.widest()});
+  shares_.push_back(std::make_unique<Shares>(team_->size()));
+  instructions_.push_back(std::move(i));
+  seconds_.push_back(0.0);
+  waits_.push_back(0.0);
+}
+
+int Program::add_rope(std::vector<float> frequencies, bool interleaved, float magnitude) {
+  return ropes_.add(std::move(frequencies), interleaved, magnitude);
+}
+
+void Program::set_scratch(Space space, int64_t row_bytes, int64_t prepared_row_bytes) {
+  context_.scratch.set_row_bytes(space, row_bytes, prepared_row_bytes);
+}
+
+void Program::make_caches(CacheFormat format, int layers, int64_t blocks, int block_size,
+                          int kv_heads, int head_dim) {
+  context_.cache = KvCache(format, layers, blocks, block_size, kv_heads, head_dim);
+}
+
+void Program::copy_block(int64_t source, int64_t destination) {
+  const std::lock_guard<std::mutex> lock(running_);
+  context_.cache.copy_block(source, destination);
+}
+
+void Program::run(const StepInputs& inputs) {
+  const std::lock_guard<std::mutex> lock(running_);
+  context_.step.begin(inputs, context_.cache, attention_.groups(), experts_.top_k());
+  attention_.plan();
+  reserve();
+  ++context_.epoch;
+  team_->run([this](int index) { work(index); });
+}
+
+void Program::reserve() {
+  context_.scratch.reserve(context_.step);
+  ropes_.reserve(context_.step.rows(Space::Tokens));
+  experts_.reserve();
+  for (Worker& worker : workers_)
+    worker.reserve(kernel_scratch_, widest_, context_.scratch.private_bytes());
+}
+
+void Program::work(int index) {
+  Worker& worker = workers_[index];
+  const bool timed = profiling_ && index == 0;
+  auto began = timed ? Clock::now() : Clock::time_point();
+  for (size_t at = 0; at < instructions_.size(); ++at) {
+    const Instruction& i = instructions_[at];
+    if (i.barrier) team_->barrier(index);
+    if (timed) {
+      const auto passed = Clock::now();
+      waits_[at] += std::chrono::duration<double>(passed - began).count();
+      began = passed;
+    }
+    if (context_.step.rows(i.space) > 0) execute(i, *shares_[at], index, worker);
+    if (!timed) continue;
+    const auto now = Clock::now();
+    seconds_[at] += std::chrono::duration<double>(now - began).count();
+    began = now;
+  }
+}
+
+void Program::set_profiling(bool on) {
+  profiling_ = on;
+  std::fill(seconds_.begin(), seconds_.end(), 0.0);
+  std::fill(waits_.begin(), waits_.end(), 0.0);
+}
+
+}  // namespace octavo

@@ -1,0 +1,83 @@
+// A model's forward pass as a list of instructions, and how a team of threads replays it.
+//
+// The list is made once. The number of a step's rows is the only size that is not fixed, so scratch
+// memory is laid out in bytes a row and grows with the largest step so far.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "kernels/table.h"
+#include "program/attention.h"
+#include "program/context.h"
+#include "program/experts.h"
+#include "program/instruction.h"
+#include "program/rows.h"
+#include "runtime/team.h"
+#include "runtime/workers.h"
+
+namespace octavo {
+
+class Program {
+ public:
+  Program(const KernelTable& kernels, std::shared_ptr<Team> team);
+  Program(const Program&) = delete;
+
+  // ---- made once ----
+  void append(Instruction instruction);
+  int add_rope(std::vector<float> frequencies, bool interleaved, float magnitude);
+  void set_scratch(Space space, int64_t row_bytes, int64_t prepared_row_bytes);
+  void make_caches(CacheFormat format, int layers, int64_t blocks, int block_size, int kv_heads,
+                   int head_dim);
+
+  // ---- every step; concurrent callers run one after the other ----
+  void copy_block(int64_t source, int64_t destination);
+  void run(const StepInputs& inputs);
+
+  // Floats from row to row of the results.
+  int64_t logits_stride() const { return logits_stride_; }
+  int64_t hidden_stride() const { return hidden_stride_; }
+
+  // Starts (or stops) measuring, from zero.
+  void set_profiling(bool on);
+  // Worker 0's seconds in each instruction: at work, and waiting for the other threads before it.
+  const std::vector<double>& seconds() const { return seconds_; }
+  const std::vector<double>& waits() const { return waits_; }
+  int threads() const { return team_->size(); }
+  size_t scratch_bytes() const { return context_.scratch.bytes(); }
+
+ private:
+  void reserve();
+  void work(int index);
+
+  // instructions.cpp
+  void execute(const Instruction& i, Shares& shares, int index, Worker& worker);
+  void execute_rows(const Instruction& i, int first, int end);
+  void embed(const Instruction& i, int first, int end);
+  void select(const Instruction& i, int first, int end);
+  void prepare(const Instruction& i, int index, Worker& worker);
+  void gemm(const Instruction& i, Shares& shares, int index, Worker& worker);
+
+  const KernelTable& kernels_;
+  std::shared_ptr<Team> team_;
+  Context context_;
+  Ropes ropes_;
+  Attention attention_;
+  Experts experts_;
+  std::vector<Instruction> instructions_;
+  std::vector<std::unique_ptr<Shares>> shares_;  // of each instruction
+  std::vector<Worker> workers_;
+  int64_t logits_stride_ = 0;
+  int64_t hidden_stride_ = 0;
+  size_t kernel_scratch_ = 0;
+  size_t widest_ = 0;  // floats of the widest row that a thread normalises in its own memory
+
+  std::mutex running_;
+  bool profiling_ = false;
+  std::vector<double> seconds_;
+  std::vector<double> waits_;
+};
+
+}  // namespace octavo

@@ -1,0 +1,103 @@
+// What the engine needs of the operating system.
+#include "runtime/platform.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+// OCTAVO_PORTABLE builds the other systems' code on Linux, to test it.
+#if defined(__linux__) && !defined(OCTAVO_PORTABLE)
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/syscall.h>
+
+#include <climits>
+#include <fstream>
+#include <set>
+#include <string>
+#endif
+
+namespace octavo {
+
+#if defined(__linux__) && !defined(OCTAVO_PORTABLE)
+
+void sleep_while(std::atomic<uint32_t>& word, uint32_t value) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, value, nullptr,
+          nullptr, 0);
+}
+
+void wake_all(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr,
+          nullptr, 0);
+}
+
+void pin_thread(std::thread& thread, int processor) {
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(processor, &one);
+  pthread_setaffinity_np(thread.native_handle(), sizeof one, &one);  // a failure does no harm
+}
+
+std::vector<int> physical_cores() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  std::vector<int> cores;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return {0};
+  std::set<std::string> seen;
+  for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
+    if (!CPU_ISSET(processor, &allowed)) continue;
+    const std::string path = "/sys/devices/system/cpu/cpu" + std::to_string(processor) +
+                             "/topology/thread_siblings_list";
+    std::string siblings;
+    std::ifstream(path) >> siblings;
+    if (siblings.empty()) siblings = "alone " + std::to_string(processor);
+    if (seen.insert(siblings).second) cores.push_back(processor);
+  }
+  return cores.empty() ? std::vector<int>{0} : cores;
+}
+
+#else
+
+void sleep_while(std::atomic<uint32_t>& word, uint32_t value) { word.wait(value); }
+
+void wake_all(std::atomic<uint32_t>& word) { word.notify_all(); }
+
+void pin_thread(std::thread&, int) {}
+
+std::vector<int> physical_cores() {
+  std::vector<int> cores(std::max(1u, std::thread::hardware_concurrency()));
+  for (size_t core = 0; core < cores.size(); ++core) cores[core] = static_cast<int>(core);
+  return cores;
+}
+
+#endif
+
+int process_id() { return static_cast<int>(getpid()); }
+
+uint8_t* map_pages(size_t bytes) {
+  int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+#ifdef MAP_NORESERVE
+  flags |= MAP_NORESERVE;
+#endif
+  void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+  return pages == MAP_FAILED ? nullptr : static_cast<uint8_t*>(pages);
+}
+
+void unmap_pages(uint8_t* pages, size_t bytes) { munmap(pages, bytes); }
+
+void prefer_huge_pages([[maybe_unused]] uint8_t* pages, [[maybe_unused]] size_t bytes) {
+#ifdef MADV_HUGEPAGE
+  madvise(pages, bytes, MADV_HUGEPAGE);
+#endif
+}
+
+void drop_file_pages(const uint8_t* data, size_t bytes) {
+  const uintptr_t page = sysconf(_SC_PAGESIZE);
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + bytes) / page * page;
+  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+}  // namespace octavo

@@ -1,0 +1,51 @@
+// What the engine needs of the operating system: threads that sleep and wake, processors, pages of
+// memory. Linux has the fastest ways; other systems use what C++20 and POSIX offer.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+namespace octavo {
+
+// ---- threads ----
+
+// Tells the processor that this thread waits in a loop.
+inline void pause_spinning() {
+#if defined(__x86_64__) || defined(_M_X64)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("isb" ::: "memory");  // long enough for the others, unlike `yield`
+#else
+  std::this_thread::yield();
+#endif
+}
+
+// Sleeps while the word has this value; may return early.
+void sleep_while(std::atomic<uint32_t>& word, uint32_t value);
+void wake_all(std::atomic<uint32_t>& word);
+
+// Keeps the thread on one processor, where the system allows that.
+void pin_thread(std::thread& thread, int processor);
+
+// The cores that this process may run on: the number of one processor of each.
+std::vector<int> physical_cores();
+
+int process_id();
+
+// ---- memory ----
+
+// Zeroed pages that take no memory until they are touched; nullptr if the system refuses.
+uint8_t* map_pages(size_t bytes);
+void unmap_pages(uint8_t* pages, size_t bytes);
+
+// Asks for huge pages; where the system refuses, small ones serve as well.
+void prefer_huge_pages(uint8_t* pages, size_t bytes);
+
+// Drops the whole pages of a mapped file inside this range: they are read again when they are
+// touched again. Never for memory that does not belong to a file, whose contents would be lost.
+void drop_file_pages(const uint8_t* data, size_t bytes);
+
+}  // namespace octavo

@@ -1,0 +1,378 @@
+"""The native attention kernels: right to derived bounds, and the same bits however they are asked.
+
+Every tier the processor runs, against attention in float64 over what the cache holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from octavo.backends.native import _native
+from tests.backends.native import _native_test
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+
+SPLIT = 512
+FORMATS = ("f32", "bf16", "int8")
+BF16_ERROR = 2.0**-8  # of rounding to bf16, either way; half a unit of 8 bits is 2^-9
+FP32_ERROR = 2.0**-23
+
+
+@pytest.fixture(params=_native.tiers())
+def tier(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One layer's attention."""
+
+    heads: int = 3
+    kv_heads: int = 1
+    head_dim: int = 16
+    softcap: float = 0.0
+    window: int = 0
+    sinks: bool = False
+    block_size: int = 16
+
+    @property
+    def scale(self) -> float:
+        return self.head_dim**-0.5
+
+
+@dataclass
+class Sequence:
+    """All of a sequence's rows, of which `cached` stand in the cache before the step."""
+
+    q: Floats
+    k: Floats
+    v: Floats
+    cached: int = 0
+
+    def __len__(self) -> int:
+        return len(self.q)
+
+
+def make_sequence(shape: Shape, length: int, seed: int = 0, cached: int = 0) -> Sequence:
+    generator = np.random.default_rng(seed)
+    q, k, v = (
+        generator.normal(0, 1, (length, heads * shape.head_dim)).astype(np.float32)
+        for heads in (shape.heads, shape.kv_heads, shape.kv_heads)
+    )
+    return Sequence(2 * q, k, v, cached)
+
+
+@dataclass
+class World:
+    """A cache of one tier and format, whose unused cells hold what must not be seen."""
+
+    tier: str
+    kind: str
+    shape: Shape
+    num_blocks: int = 0
+    poison: bool = True
+    seed: int = 0
+    planned: int = 1
+    threads: int = 1
+    num_shared: int = 0  # leading blocks that the sequences have in common, as far as they go
+    strays: tuple[int, ...] = ()  # those that have only the first 512 positions in common
+    num_items: int = 0  # of the last plan
+
+    def run(self, sequences: list[Sequence]) -> list[Floats]:
+        """Each sequence's output of the rows that are not cached, all in one step."""
+        shape = self.shape
+        needed = [-(-len(sequence) // shape.block_size) for sequence in sequences]
+        num_blocks = sum(needed) + 3
+        cache = _native_test.TestCache(
+            self.tier, self.kind, num_blocks, shape.block_size, shape.kv_heads, shape.head_dim
+        )
+        if self.poison:
+            cache.keys()[:] = 0x7F if self.kind == "int8" else 0xFF  # a NaN as a float
+            cache.values()[:] = 0x7F if self.kind == "int8" else 0xFF
+            cache.scales()[:] = np.nan
+        order = np.random.default_rng(self.seed).permutation(num_blocks).astype(np.int32)
+        edges = np.cumsum([0, *needed])
+        tables = [order[a:b].copy() for a, b in pairwise(edges)]
+        longest = max(tables, key=len)
+        for index, table in enumerate(tables):
+            count = SPLIT // shape.block_size if index in self.strays else self.num_shared
+            table[:count] = longest[: min(count, len(table))]
+        for sequence, table in zip(sequences, tables, strict=True):
+            cache.write(sequence.k, sequence.v, 0, len(sequence), 0, table)
+        rows = [len(sequence) - sequence.cached for sequence in sequences]
+        starts = np.cumsum([0, *rows]).tolist()
+        q = np.concatenate([sequence.q[sequence.cached :] for sequence in sequences])
+        out = np.full_like(q, np.nan)
+        self.num_items, _ = _native_test.attend(
+            cache, q, out, shape.heads, shape.scale, shape.softcap, shape.window,
+            self.sinks(), starts[:-1], rows, [sequence.cached for sequence in sequences], tables,
+            self.planned, self.threads,
+        )  # fmt: skip
+        return [out[a:b] for a, b in pairwise(starts)]
+
+    def sinks(self) -> Floats | None:
+        if not self.shape.sinks:
+            return None
+        return np.linspace(-1, 4, self.shape.heads).astype(np.float32)
+
+
+def to_bf16(x: Floats) -> Floats:
+    bits = x.view(np.uint32).astype(np.uint64)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 << 16
+    return rounded.astype(np.uint32).view(np.float32)
+
+
+def to_int8(x: Floats, head_dim: int) -> Doubles:
+    rows = x.reshape(-1, head_dim)
+    scales = (np.abs(rows).max(axis=1) / np.float32(127))[:, None]
+    codes = np.rint(rows / np.where(scales > 0, scales, 1))
+    assert np.abs(codes).max() <= 127
+    return (codes.astype(np.float64) * scales).reshape(x.shape)
+
+
+def kept(kind: str, x: Floats, head_dim: int) -> Doubles:
+    """What the cache holds of x."""
+    if kind == "f32":
+        return x.astype(np.float64)
+    return to_bf16(x).astype(np.float64) if kind == "bf16" else to_int8(x, head_dim)
+
+
+def reference(world: World, sequence: Sequence) -> tuple[Doubles, ...]:
+    """The new rows' exact output over what the cache holds, and how far a kernel may be from it."""
+    shape, length = world.shape, len(sequence)
+    size, group = shape.head_dim, shape.heads // shape.kv_heads
+    new = np.arange(sequence.cached, length)
+    q = sequence.q[new].astype(np.float64).reshape(len(new), shape.heads, size)
+    k = kept(world.kind, sequence.k, size).reshape(length, shape.kv_heads, size)
+    v = kept(world.kind, sequence.v, size).reshape(length, shape.kv_heads, size)
+    k, v = k.repeat(group, axis=1), v.repeat(group, axis=1)
+    q, k, v = (x.transpose(1, 0, 2) for x in (q, k, v))
+    scores = q @ k.transpose(0, 2, 1) * shape.scale
+    sizes = np.abs(q) @ np.abs(k).transpose(0, 2, 1) * shape.scale
+    if shape.softcap:
+        scores = np.tanh(scores / shape.softcap) * shape.softcap
+    at = np.arange(length)
+    seen = at <= new[:, None]
+    if shape.window:
+        seen &= at > new[:, None] - shape.window
+    scores = np.where(seen, scores, -np.inf)
+    most = scores.max(axis=2, keepdims=True)
+    sink = world.sinks()
+    if sink is not None:
+        most = np.maximum(most, sink[:, None, None])
+    weights = np.exp(scores - most)
+    total = weights.sum(axis=2, keepdims=True)
+    if sink is not None:
+        total += np.exp(sink[:, None, None] - most)
+    weights /= total
+    out = weights @ v
+    # A score's error: of each product's rounding, of q's, of the exponential's argument.
+    rounded = 0.0 if world.kind == "f32" else BF16_ERROR
+    error = (rounded + size * FP32_ERROR) * sizes + 16 * FP32_ERROR * (
+        1 + np.abs(np.where(seen, scores, 0)) + shape.softcap
+    )
+    worst = np.where(seen, error, 0).max(axis=2)
+    # A weight's relative error is a score's twice (over and under the line), its own rounding's,
+    # and the sums'.
+    relative = 2 * worst + rounded + (length + 64) * FP32_ERROR
+    bound = relative[:, :, None] * (weights @ np.abs(v)) + 1e-30
+    return tuple(x.transpose(1, 0, 2).reshape(len(new), -1) for x in (out, bound))
+
+
+def check(world: World, sequence: Sequence) -> None:
+    (out,) = world.run([sequence])
+    exact, bound = reference(world, sequence)
+    assert (np.abs(out - exact) / bound).max() <= 1.0
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("head_dim", [8, 16, 24, 32, 64, 80, 96, 112, 128, 192, 256])
+def test_head_sizes(tier: str, kind: str, head_dim: int) -> None:
+    shape = Shape(heads=2, head_dim=head_dim)
+    check(World(tier, kind, shape), make_sequence(shape, 41, head_dim))
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (4, 4), (9, 3), (14, 2), (16, 1), (5, 1)])
+def test_groups_of_heads(tier: str, kind: str, heads: int, kv_heads: int) -> None:
+    shape = Shape(heads=heads, kv_heads=kv_heads, block_size=32)
+    check(World(tier, kind, shape), make_sequence(shape, 35, heads))
+
+
+FEATURES = {
+    "plain": Shape(),
+    "window": Shape(window=37),
+    "window of one": Shape(window=1),
+    "wide window": Shape(window=600),
+    "softcap": Shape(softcap=3.0),
+    "sinks": Shape(sinks=True),
+    "everything": Shape(window=100, softcap=5.0, sinks=True, block_size=48, head_dim=24),
+}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("length", [1, 17, 515, 1300])
+def test_features_over_splits(tier: str, kind: str, feature: str, length: int) -> None:
+    shape = FEATURES[feature]
+    sequence = make_sequence(shape, length, length)
+    sequence.cached = max(0, length - 40)
+    check(World(tier, kind, shape), sequence)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("feature", FEATURES)
+def test_bits_do_not_depend_on_chunks_neighbours_blocks_or_plans(
+    tier: str, kind: str, feature: str
+) -> None:
+    """One row at a time, in chunks of any size, beside others, over several threads: one result."""
+    shape = FEATURES[feature]
+    length = 1040 if tier != "scalar" else 540
+    world = World(tier, kind, shape)
+    sequence = make_sequence(shape, length, 3)
+    begin = SPLIT - 27
+    (whole,) = world.run([replace(sequence, cached=begin)])
+    generator = np.random.default_rng(4)
+    at = begin
+    while at < length:
+        stop = min(length, at + int(generator.choice([1, 1, 2, 3, 5, 15, 16, 17, 33, 100])))
+        part = Sequence(sequence.q[:stop], sequence.k[:stop], sequence.v[:stop], at)
+        others = [
+            make_sequence(shape, int(generator.integers(1, 60)), 5, cached=0)
+            for _ in range(int(generator.integers(0, 3)))
+        ]
+        place = int(generator.integers(0, len(others) + 1))
+        varied = replace(
+            world,
+            seed=at,
+            planned=int(generator.integers(1, 9)),
+            threads=int(generator.integers(1, 3)),
+            poison=bool(generator.integers(0, 2)),
+        )
+        out = varied.run([*others[:place], part, *others[place:]])[place]
+        assert np.array_equal(out.view(np.uint32), whole[at - begin : stop - begin].view(np.uint32))
+        at = stop
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("window", [0, 5])
+def test_what_a_query_does_not_see_may_be_anything(
+    tier: str, kind: str, bad: float, window: int
+) -> None:
+    """Also where it is the same step's own: a row that goes wrong takes none before it along."""
+    shape = Shape(heads=4, kv_heads=2, head_dim=24, window=window)
+    world = World(tier, kind, shape)
+    good = make_sequence(shape, 30, 6)
+    (expected,) = world.run([good])
+    for wrong in ("k", "v"):
+        spoilt = make_sequence(shape, 30, 6)
+        getattr(spoilt, wrong)[20, 3] = bad
+        (out,) = world.run([spoilt])
+        blind = np.arange(30) < 20
+        if window:
+            blind |= np.arange(30) >= 20 + window
+        assert np.array_equal(out[blind].view(np.uint32), expected[blind].view(np.uint32))
+        if wrong == "k" and kind != "int8" and not np.isnan(bad):
+            continue  # an infinite score may be -inf, and its weight rightly zero
+        first_head = slice(0, 2 * shape.head_dim)  # of the KV head that is wrong
+        assert not np.isfinite(out[~blind][:, first_head]).all(axis=1).any()
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_plan_for_many_threads_cuts_long_sequences(tier: str, kind: str) -> None:
+    shape = Shape(block_size=64)
+    world = World(tier, kind, shape)
+    sequences = [make_sequence(shape, 2100, 7, cached=2099), make_sequence(shape, 20, 8)]
+    alone = [world.run([sequence])[0] for sequence in sequences]
+    for planned, threads in ((1, 2), (4, 1), (4, 2), (64, 3)):
+        outs = replace(world, planned=planned, threads=threads).run(sequences)
+        for out, expected in zip(outs, alone, strict=True):
+            assert np.array_equal(out.view(np.uint32), expected.view(np.uint32))
+
+
+def with_a_prefix(
+    shape: Shape, num_shared: int, lengths: list[int], rows: list[int]
+) -> list[Sequence]:
+    """Sequences that begin with the same keys and values; of each the last rows are asked for."""
+    longest = make_sequence(shape, max(lengths), 11)
+    sequences = []
+    for seed, (length, count) in enumerate(zip(lengths, rows, strict=True)):
+        sequence = make_sequence(shape, length, 20 + seed, cached=length - count)
+        sequence.k[:num_shared] = longest.k[: min(num_shared, length)]
+        sequence.v[:num_shared] = longest.v[: min(num_shared, length)]
+        sequences.append(sequence)
+    return sequences
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_prefix_is_read_together_to_the_same_bits(tier: str, kind: str, feature: str) -> None:
+    """One row each, a few, and as many as are never read together; one shares less than others."""
+    shape = FEATURES[feature]
+    num_shared = SPLIT + 64 if tier == "scalar" else 2 * SPLIT + 64
+    lengths = [num_shared + extra for extra in (1, 40, 3, 2, 700, 20, 9)]
+    lengths[3] = SPLIT + 9
+    sequences = with_a_prefix(shape, num_shared, lengths, [1, 1, 3, 1, 2, 19, 4])
+    alone = [World(tier, kind, shape).run([sequence])[0] for sequence in sequences]
+    for planned, threads in ((1, 1), (2, 2), (5, 3)):
+        world = World(tier, kind, shape, planned=planned, threads=threads)
+        apart = replace(world, num_shared=0)
+        apart.run(sequences)
+        world.num_shared = num_shared // shape.block_size
+        for out, expected in zip(world.run(sequences), alone, strict=True):
+            assert np.array_equal(out.view(np.uint32), expected.view(np.uint32))
+        is_cut = shape.window == 0 and shape.block_size <= SPLIT
+        assert (world.num_items != apart.num_items) == is_cut
+
+
+def test_rows_that_share_a_prefix_are_few_items() -> None:
+    """Of 20 sequences two kernels' worth of rows read each split of what they share."""
+    shape = Shape(heads=6, kv_heads=2)
+    sequences = with_a_prefix(shape, 1024, [1030] * 20, [1] * 20)
+    world = World(_native.tiers()[-1], "bf16", shape, num_shared=64)
+    world.run(sequences)
+    own, together = 20 * 2, 2 * 2 * 2
+    assert world.num_items == own + together
+
+
+def test_one_who_shares_less_keeps_nobody_from_sharing_more() -> None:
+    """He is the first, and reads the first split with the others, who read on together."""
+    shape = Shape()
+    sequences = with_a_prefix(shape, 1024, [1030, *[1050] * 5], [1] * 6)
+    generator = np.random.default_rng(5)
+    for each in (sequences[0].k, sequences[0].v):
+        each[SPLIT:] = generator.normal(0, 1, each[SPLIT:].shape)
+    world = World(_native.tiers()[-1], "bf16", shape, num_shared=64, strays=(0,))
+    alone = [replace(world, num_shared=0, strays=()).run([each])[0] for each in sequences]
+    for out, expected in zip(world.run(sequences), alone, strict=True):
+        assert np.array_equal(out.view(np.uint32), expected.view(np.uint32))
+    assert world.num_items == 6 + 2
+
+
+@pytest.mark.parametrize("tier_name", _native.tiers())
+def test_int8_keeps_keys_and_values_to_half_a_step(tier_name: str) -> None:
+    """Also for rows of zeros, huge rows and rows so small that their scale would vanish."""
+    shape = Shape(kv_heads=2, heads=2, head_dim=8)
+    rows = np.random.default_rng(9).normal(0, 1, (16, 16)).astype(np.float32)
+    rows[3] = 0
+    rows[4] *= np.float32(1e36)
+    rows[5] *= np.float32(1e-39)
+    cache = _native_test.TestCache(tier_name, "int8", 1, 16, shape.kv_heads, shape.head_dim)
+    cache.write(rows, -rows, 0, 16, 0, np.zeros(1, np.int32))
+    scales = cache.scales().reshape(2, 2, 16).astype(np.float64)  # keys and values, head, token
+    keys = cache.keys().view(np.int8).reshape(2, 4, 16, 2).transpose(0, 2, 1, 3).reshape(2, 16, 8)
+    pairs = cache.values().view(np.int8).reshape(2, 8, 8, 2)
+    values = pairs.transpose(0, 1, 3, 2).reshape(2, 16, 8)
+    truth = rows.astype(np.float64).reshape(16, 2, 8).transpose(1, 0, 2)
+    for codes, which, sign in ((keys, 0, 1), (values, 1, -1)):
+        error = np.abs(codes * scales[which][:, :, None] - sign * truth)
+        allowed = scales[which][:, :, None] * 0.50001 + 1.2e-38 * 127
+        assert (error <= allowed).all()
