@@ -172,13 +172,13 @@ class Soak:
             held = self.served.held()
             port = self.served.port
             running = await metric(port, "num_requests") + await metric(port, "kv_cache_usage_perc")
-            if not (held["tickets"] or held["flights"] or running):
+            if not (held["tickets"] or held["active_requests"] or running):
                 return
             await asyncio.sleep(0.1)
         self.faults.append(f"requests do not end: {held}, {running} sequences and blocks")
 
     def _compare(self, before: dict[str, Any], after: dict[str, Any]) -> None:
-        for name in ("flights", "tickets", "inside", "waiting_bytes"):
+        for name in ("active_requests", "tickets", "admitted", "waiting_bytes"):
             if after[name]:
                 self.faults.append(f"{after[name]} {name} are left")
         for name, slack in (("tasks", 0), ("threads", 2), ("descriptors", 2), ("children", 0)):

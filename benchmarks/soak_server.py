@@ -47,9 +47,9 @@ def held(server: Server) -> dict[str, int]:
     gc.collect()
     return {
         "tasks": len(asyncio.all_tasks()),
-        "flights": len(server.active),
+        "active_requests": len(server.active),
         "tickets": admission.num_open,
-        "inside": admission.num_admitted,
+        "admitted": admission.num_admitted,
         "waiting_bytes": admission.waiting_bytes,
         "objects": len(gc.get_objects()),
     }
