@@ -15,11 +15,13 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check --quiet
 CODE := $(wildcard octavo tests benchmarks)
+# For .venv build/native, for .venv-newest build/native-newest.
+NATIVE_BUILD := build/native$(VENV:.venv%=%)
 NATIVE := $(wildcard csrc/*/*)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test test-smollm2 test-clients check coverage format sim planted soak overload restart serving-cost bench-core peers wheel sanitize lock clean
+.PHONY: help setup serve test test-newest test-smollm2 test-clients check coverage format sim planted soak overload restart serving-cost bench-core peers wheel sanitize lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,9 +51,9 @@ $(VENV)/.octavo: pyproject.toml CMakeLists.txt $(NATIVE) $(VENV)/.dev
 	@command -v $${CXX:-c++} >/dev/null || { echo "Octavo's native engine is built from C++, and there is" \
 	    "no C++ compiler here: apt install g++ (or name one: make setup CXX=clang++)" >&2; exit 1; }
 	@echo "building the native engine"
-	@$(VENV)/bin/cmake -S . -B build/native -G Ninja -DOCTAVO_IN_TREE=ON \
-	    -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) -DPython_EXECUTABLE=$(abspath $(RUN)) > build/native.log
-	@$(VENV)/bin/cmake --build build/native >> build/native.log || { tail -30 build/native.log >&2; exit 1; }
+	@$(VENV)/bin/cmake -S . -B $(NATIVE_BUILD) -G Ninja -DOCTAVO_IN_TREE=ON \
+	    -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) -DPython_EXECUTABLE=$(abspath $(RUN)) > $(NATIVE_BUILD).log
+	@$(VENV)/bin/cmake --build $(NATIVE_BUILD) >> $(NATIVE_BUILD).log || { tail -30 $(NATIVE_BUILD).log >&2; exit 1; }
 	@echo "installing octavo, editable"
 	@$(PIP) install --no-build-isolation --editable .
 	@# The path is enough. The hook beside it would lead every copy of the tree back to this one, and
@@ -121,6 +123,13 @@ build/openai-1: requirements/openai-1.txt $(VENV)/.dev
 
 test: setup build/openai-1 check coverage ## everything; the last line is pytest's own summary
 	@$(RUN) -m pytest -n $(WORKERS) --dist load --maxschedchunk 1
+
+test-newest: ## quick tests without PyTorch under the newest Python here, if it is newer than PYTHON
+	@newest="$$(.ci/newest-python $(PYTHON))" || exit 1; \
+	if [ -z "$$newest" ]; then echo "no Python newer than $(PYTHON) here: test-newest is skipped"; else \
+	    $(MAKE) --no-print-directory VENV=.venv-newest PYTHON="$$newest" .venv-newest/.octavo \
+	    && echo "running the quick tests under $$newest" \
+	    && .venv-newest/bin/python -m pytest --quiet --no-torch -m "not slow" -n $(WORKERS) -r f; fi
 
 test-smollm2: setup ## SmolLM2's text of fifty prompts against the reference (minutes)
 	@$(RUN) -m pytest --quiet tests/models/every_prompt.py
@@ -206,6 +215,6 @@ wheel: $(VENV)/.dev ## a wheel for this Python and kind of machine, in dist/
 	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .
 
 clean: ## remove everything that was made, .venv included
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-newest build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -rf .coverage .coverage.* *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -36,7 +36,7 @@ FIRST = ("tidy", "core")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", type=int, metavar="SEED", help="run in an order of this seed")
-    parser.addoption("--no-torch", action="store_true", help="skip the tests that import torch")
+    parser.addoption("--no-torch", action="store_true", help="skip the tests that need torch")
 
 
 def pytest_configure() -> None:
@@ -62,28 +62,43 @@ def _turn(item: pytest.Item) -> tuple[bool, int]:
     return item.get_closest_marker("slow") is not None, rank
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With --no-torch, skip a folder whose conftest.py imports torch."""
+    conftest = collection_path / "conftest.py"
+    if config.getoption("no_torch") and conftest.is_file():
+        return True if "\nimport torch" in conftest.read_text() else None
+    return None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """With --no-torch, skip a module that cannot be imported without torch."""
+    """With --no-torch, skip a module that imports torch."""
     report = yield
-    no_torch = collector.config.getoption("no_torch")
-    if no_torch and report.failed and "No module named 'torch'" in str(report.longrepr):
-        report.outcome = "skipped"
-        report.longrepr = (str(collector.path), 1, "Skipped: needs torch")
+    _skip_without_torch(report, collector)
     return report
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """With --no-torch, skip a test that imports torch itself."""
-    try:
-        return (yield)
-    except ModuleNotFoundError as error:
-        if error.name == "torch" and pyfuncitem.config.getoption("no_torch"):
-            pytest.skip("needs torch")
-        raise
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With --no-torch, skip a test that imports torch, or asks for the torch backend."""
+    report = yield
+    _skip_without_torch(report, item)
+    return report
+
+
+def _skip_without_torch(
+    report: pytest.CollectReport | pytest.TestReport, node: pytest.Collector | pytest.Item
+) -> None:
+    reasons = ("No module named 'torch'", "PyTorch is not installed")
+    if not node.config.getoption("no_torch") or not report.failed:
+        return
+    if any(reason in str(report.longrepr) for reason in reasons):
+        report.outcome = "skipped"
+        report.longrepr = (str(node.path), 1, "Skipped: needs torch")
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""The Backend protocol: what the runner asks of whatever computes."""
+"""The Backend protocol: the interface between the runner and the engine that computes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from octavo.layers import CausalLM, Module, Ops, Value
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
 
-FLOAT_TYPES = ("F32", "F16", "BF16")  # stored as they are: what is not quantised
+FLOAT_TYPES = ("F32", "F16", "BF16")  # types that are not quantised
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}  # by the names of dtypes
 NO_ROWS = np.zeros(0, np.int32)
 Longs = NDArray[np.int64]
@@ -23,7 +23,7 @@ Doubles = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class KVLayout:
-    """What the layers need cached: groups of layers that share block tables.
+    """The layout of the KV cache: groups of layers that share block tables.
 
     A block belongs to one group at a time, so layer i of every group uses the i-th buffer.
     """
@@ -34,17 +34,17 @@ class KVLayout:
     head_dim: int
 
     def block_bytes(self, block_size: int, element_bytes: int, scale_bytes: int = 0) -> int:
-        """Keys and values of one block, in all buffers, and a scale for each token's head."""
+        """Return the size of a block's keys, values and scales in all buffers."""
         vectors = 2 * self.num_buffers * block_size * self.kv_heads
         return vectors * (self.head_dim * element_bytes + scale_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class StepSize:
-    """The largest step there can be, and the widths of what passes through it."""
+    """The sizes of the largest possible step."""
 
     rows: int
-    wanted_rows: int  # of these, rows whose logits are wanted
+    wanted_rows: int  # rows among them whose logits are wanted
     sequences: int
     positions: int  # of the longest sequence
     hidden: int
@@ -56,15 +56,15 @@ class StepSize:
 
 
 class HostBatch(NamedTuple):
-    """One forward pass, in arrays on the host; sequence s has rows row_starts[s:s+2].
+    """The input of one forward pass on the host; sequence s has rows row_starts[s:s+2].
 
-    The arrays are the runner's: it changes them for the next pass.
+    The arrays belong to the runner, which changes them for the next pass.
     """
 
     token_ids: Ints  # [rows]
     positions: Ints  # [rows]
     row_starts: Ints  # [sequences + 1]
-    tables: tuple[Ints, ...]  # a group: [sequences, blocks], padded with the null block
+    tables: tuple[Ints, ...]  # for each group [sequences, blocks], padded with the null block
     logits_rows: Ints  # rows whose logits are wanted
     # Rows whose last hidden state is wanted.
     hidden_rows: Ints = NO_ROWS
@@ -78,34 +78,34 @@ class ForwardResult(NamedTuple):
     """
 
     logits: Floats  # [logits_rows, vocabulary]
-    hidden: Floats  # [hidden_rows, hidden size]: what the head reads, the last norm behind it
+    hidden: Floats  # [hidden_rows, hidden size]: the input of the head, after the last norm
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSize:
-    """A tensor that a layer will hold, before anything of it is read."""
+    """The size of a tensor that a layer will hold, known before the tensor is read."""
 
-    type: str  # as GGUF calls it: of the rows that will be packed, F32 where they are made first
+    type: str  # GGUF's name for the rows that will be packed; F32 where they are computed first
     rows: int
     inputs: int
-    is_matrix: bool  # it is multiplied by, or looked up in
+    is_matrix: bool  # used in products or lookups
     is_embedding: bool
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRows:
-    """Rows of a matrix as a file has them: the i-th is `rows[order[i]]`."""
+    """Rows of a matrix as stored in a file: the i-th is `rows[order[i]]`."""
 
-    type: str  # as GGUF calls it: F32, BF16, Q4_K …
+    type: str  # by GGUF's name: F32, BF16, Q4_K …
     inputs: int
     rows: NDArray[np.uint8]  # [stored rows, bytes of a row], contiguous
-    order: NDArray[np.int64] | None  # None: as they are
-    is_file: bool  # they lie in a mapped file, whose pages can be had again
-    decode: Callable[[NDArray[np.uint8]], Floats]  # stored rows → their values
+    order: NDArray[np.int64] | None  # None: in the stored order
+    is_file: bool  # in a mapped file, whose pages can be dropped and read again
+    decode: Callable[[NDArray[np.uint8]], Floats]  # stored rows → values
 
     @classmethod
     def of(cls, floats: Floats) -> StoredRows:
-        """Rows that are in memory already."""
+        """Make rows of an array in memory."""
         floats = np.ascontiguousarray(floats, np.float32)
         rows = floats.view(np.uint8)
         return cls("F32", floats.shape[1], rows, None, False, lambda rows: rows.view(np.float32))
@@ -114,22 +114,21 @@ class StoredRows:
         return len(self.rows if self.order is None else self.order)
 
     def cut(self, start: int, stop: int) -> StoredRows:
-        """Some of the rows."""
+        """Return the rows from `start` to `stop`."""
         if self.order is not None:
             return replace(self, order=self.order[start:stop])
         return replace(self, rows=self.rows[start:stop])
 
     def reordered(self, order: NDArray[np.int64]) -> StoredRows:
-        """Row i becomes what row order[i] was."""
+        """Return the same rows in another order: row i is the old row order[i]."""
         return replace(self, order=order if self.order is None else self.order[order])
 
     def floats(self) -> Floats:
-        """Their values."""
         values = self.decode(self.rows)
         return values if self.order is None else values[self.order]
 
     def addresses(self) -> NDArray[np.uint64]:
-        """Where each row begins in memory."""
+        """Return the address of each row in memory."""
         order = np.arange(len(self.rows)) if self.order is None else self.order
         start = np.uint64(self.rows.ctypes.data)
         return start + order.astype(np.uint64) * np.uint64(self.rows.shape[1])
@@ -137,7 +136,7 @@ class StoredRows:
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """How each slot is sampled: arrays of the runner's own, which change as sequences do."""
+    """The sampling parameters of each slot, in arrays that the runner changes."""
 
     temperatures: Doubles  # 0: greedy
     min_p: Doubles  # 0: none
@@ -145,68 +144,69 @@ class Draws:
     top_k: Longs  # 0 or less: none
     seeds: Longs
     num_prompt: Longs
-    num_known: Longs  # the prompt, and what was generated before
+    num_known: Longs  # tokens of the prompt and of the output so far
 
 
 class Told(NamedTuple):
-    """What is told of rows of logits, a row for each."""
+    """Log-probabilities of some tokens of each row of logits."""
 
-    token_ids: Ints  # [rows, 1 + count]: the token that was asked about, then the likeliest
-    logprobs: Floats  # of each of these
-    ranks: Longs  # of the token that was asked about; 0 where a logit is not finite
+    token_ids: Ints  # [rows, 1 + count]: the given token, then the most likely ones
+    logprobs: Floats  # [rows, 1 + count]
+    ranks: Longs  # [rows]: of the given token; 0 where a logit is not finite
 
 
 class SamplingKernel(Protocol):
-    """Draws the very tokens that octavo/runner/sampler.py draws, where no rule is in the way.
+    """A backend's own sampler.
 
-    And tells what octavo/runner/logprobs.py tells, but for the last bit of a float.
+    It draws exactly the tokens that octavo/runner/sampler.py draws for slots without rules, and
+    computes what octavo/runner/logprobs.py computes, except for the last bit of a float.
     """
 
     def draw(self, logits: Floats, rows: Longs, slots: Longs, draws: Draws) -> tuple[Ints, bool]:
-        """A token for each slot from the row beside it, and whether there is one for each.
+        """Return a token for each slot, drawn from its row, and whether all rows were finite.
 
-        It is -1 where a logit is not finite.
+        The token is -1 where a logit is not finite.
         """
 
     def append(self, slots: Longs, tokens: Ints, known: Ints, num_known: Longs) -> None:
-        """Write a token behind those that each of these slots knows, and count it."""
+        """Append a token to the known tokens of each of these slots, and count it."""
 
     def tell(self, logits: Floats, rows: Longs, tokens: Ints, count: int) -> Told:
-        """Of these rows: a token of each, and the `count` likeliest; ties go by token id."""
+        """Return log-probabilities of `tokens` and of the `count` most likely; ties by token id."""
 
 
 class Backend(Protocol):
-    """Computes forward passes over a paged KV cache that it holds."""
+    """An engine that computes forward passes over its paged KV cache."""
 
     @property
     def ops(self) -> Ops:
-        """The operations, for the layers."""
+        """The operations that the layers use."""
 
     @property
     def sampling(self) -> SamplingKernel | None:
-        """Its own way to draw tokens, if it has one."""
+        """The backend's own sampler; None if it has none."""
 
     @property
     def weight_bytes(self) -> int:
-        """What the weights that it has been given take in memory."""
+        """The memory that the weights take, in bytes."""
 
     def parameter(self, array: NDArray[Any]) -> Value:
-        """A weight that is no matrix, as this backend keeps it."""
+        """Return a weight that is not a matrix in this backend's own form."""
 
     def matrix(self, parts: Sequence[StoredRows], module: Module) -> Value:
-        """A matrix that a layer multiplies with or looks rows up in: its parts, stacked."""
+        """Stack the parts of a matrix for products or lookups."""
 
     def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> Value:
-        """The same for each expert."""
+        """Stack the matrices of all experts, each given by its parts."""
 
     def prepare(self, model: CausalLM, layout: KVLayout, num_blocks: int, block_size: int) -> None:
-        """Take a bound model and set the cache up. Weights may still be on their way."""
+        """Take a bound model and make the cache. Weights may still be loading."""
 
     def settle(self) -> None:
-        """Return when all weights are where they belong; the first forward would wait for them."""
+        """Wait until all weights are loaded, so that the first forward need not wait."""
 
     def copy_blocks(self, pairs: tuple[tuple[int, int], ...]) -> None:
         """Copy blocks (source, destination) in every buffer, in this order."""
 
     def forward(self, batch: HostBatch) -> ForwardResult:
-        """Write the batch's KV; logits and hidden states of the rows that ask for them."""
+        """Write the batch's KV; return logits and hidden states of the wanted rows."""

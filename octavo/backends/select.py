@@ -1,4 +1,4 @@
-"""Chooses the backend once, from static facts; the choice and each refusal can be printed."""
+"""The choice of the backend: made once, from static facts, with a reason to print."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Name = Literal["native", "torch"]
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Whether a backend can run here, and why not."""
+    """The ability of a backend to run here."""
 
     name: Name
-    refusal: str | None  # None: it runs
+    refusal: str | None  # why it cannot run; None if it can
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which backend runs, and why."""
+    """The chosen backend and the reason for it."""
 
     name: Name
     reason: str

@@ -1,11 +1,11 @@
-"""Makes one forward pass's arrays from a plan, and remembers what each wanted row is for.
+"""The arrays of one forward pass, made from a plan, and the purpose of each wanted row.
 
-Logits are wanted of three kinds of rows, in this order:
+Logits are computed for these rows, in this order:
 
-    the last row of each sampling chunk, and where it ends in drafts, the rows before each of them
-    rows of prompts whose log-probabilities are asked for
+    the last row of each sampling chunk; where the chunk ends in drafts, also the row before each
+    rows of prompts whose log-probabilities a request wants
 
-Hidden states are wanted of those rows of prompts that an embedding is made of.
+Hidden states are computed for the rows of prompts that an embedding needs.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _NO_ROWS = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class PromptRows:
-    """Rows of the logits that are about a prompt's tokens."""
+    """Rows of the logits that predict a prompt's tokens."""
 
     slot: int
     first_row: int  # of the logits
-    first_position: int  # of the tokens they foretell
+    first_position: int  # of the tokens that they predict
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class HiddenRows:
-    """Rows of the hidden states that are for one slot's embedding."""
+    """Rows of the hidden states that one slot's embedding needs."""
 
     slot: int
     first_row: int  # of the hidden states
@@ -42,23 +42,23 @@ class HiddenRows:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the rows of the logits, and those of the hidden states, are for."""
+    """The purpose of each row of the logits and of the hidden states."""
 
     chunks: Longs  # [samples]: the plan's chunks that sample
     slots: Longs  # [samples]: their slots
     first_rows: Longs  # [samples]: the logits row of the last known token
-    drafts: dict[int, tuple[int, ...]]  # slot → guesses; their rows follow the first
+    drafts: dict[int, tuple[int, ...]]  # slot → drafts; their rows follow the first
     prompts: tuple[PromptRows, ...]
     hidden: tuple[HiddenRows, ...] = ()
 
 
 def build(plan: StepPlan, state: SlotState) -> tuple[HostBatch, Wanted]:
-    """The batch of a plan whose differences have been applied."""
+    """Build the batch of a plan whose differences have been applied to `state`."""
     for slot, drafts in plan.drafts:
         state.write_drafts(slot, drafts)
     slots = np.array(plan.slots, np.int64)
     starts = np.array(plan.starts, np.int64)
-    if len(slots) == plan.num_tokens:  # one token each: most steps, and some cheaper
+    if len(slots) == plan.num_tokens:  # one token each, as in most steps; this is cheaper
         lasts, row_slots, positions = starts, slots, starts
         ends = np.arange(1, len(slots) + 1)
     else:
@@ -102,7 +102,7 @@ def _wanted(plan: StepPlan, state: SlotState, slots: Longs, ends: Longs) -> tupl
         spans = [np.arange(row - n + 1, row + 1) for row, n in zip(rows, lengths, strict=True)]
         rows = np.concatenate(spans)
     prompts: tuple[PromptRows, ...] = ()
-    if state.asking_of_prompt:
+    if state.wants_prompt_logprobs:
         more, prompts = _prompt_rows(plan, state, ends, len(rows))
         rows = np.concatenate((rows, *more))
     return rows, Wanted(chunks, sampled, first_rows, drafts, prompts)
@@ -111,11 +111,11 @@ def _wanted(plan: StepPlan, state: SlotState, slots: Longs, ends: Longs) -> tupl
 def _prompt_rows(
     plan: StepPlan, state: SlotState, ends: Longs, first_row: int
 ) -> tuple[list[Longs], tuple[PromptRows, ...]]:
-    """A row at position p foretells the token at p + 1; the prompt's last foretells no prompt."""
+    """Select the rows that predict prompt tokens: position p predicts the token at p + 1."""
     rows, prompts = [], []
     chunks = zip(plan.slots, plan.starts, plan.counts, ends.tolist(), strict=True)
     for slot, start, count, end in chunks:
-        if slot not in state.asking_of_prompt:
+        if slot not in state.wants_prompt_logprobs:
             continue
         num = min(start + count, int(state.num_prompt[slot]) - 1) - start
         if num > 0:

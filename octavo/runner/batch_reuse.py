@@ -1,11 +1,11 @@
-"""The batches of successive plans: one that only goes on is made out of the last.
+"""The batches of successive plans, each made from the previous one where possible.
 
-Most steps of a busy engine take every sequence of the step before one token further. The tokens
-are then those that were drawn, the positions are known beforehand, and all else stays as it is. To
-gather it anew would take several times as long: each operation of numpy, cheap in a loop, costs ten
-microseconds and more where the weights have pushed all else out of the processor's caches.
+Most steps of a busy engine advance every sequence of the previous step by one token. The tokens are
+then the ones just drawn, the positions are known in advance, and everything else is unchanged. To
+build such a batch anew takes several times as long: an operation of numpy, cheap in a loop, costs
+ten microseconds and more after the weights have evicted everything else from the caches.
 
-`build` says what a batch must be; a test compares the two in every step of random worlds.
+`build` defines the correct batch; a test compares the two in every step of random worlds.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from octavo.runner.batch import Wanted, build
 from octavo.runner.slots import SlotState
 
 
-class Batches:
-    """Makes a batch of each plan, in the order in which they run."""
+class BatchReuse:
+    """The maker of each plan's batch, in the order in which the plans run."""
 
     def __init__(self, state: SlotState) -> None:
         self._state = state
-        # What the last plan's chunks sampled, one each, where that is all they did: the next
-        # tokens, if the next plan goes on. None: there is nothing to go on from.
+        # The tokens that the last plan's chunks sampled, if each chunk sampled one and did nothing
+        # else. They are the inputs of a plan that continues the last. None: nothing to continue.
         self.drawn: Ints | None = None
         self._slots: tuple[int, ...] = ()
-        self._ahead: list[Ints] = []  # positions of the steps to come, the next one's last
+        self._ahead: list[Ints] = []  # positions of the coming steps, the next step's last
         self._last: tuple[HostBatch, Wanted]
 
     def make(self, plan: StepPlan) -> tuple[HostBatch, Wanted]:
-        """The batch of a plan whose differences have been applied."""
+        """Make the batch of a plan whose differences have been applied."""
         drawn, self.drawn = self.drawn, None
         if (
             drawn is not None
@@ -41,7 +41,7 @@ class Batches:
             and not plan.drafts
             and plan.num_tokens == len(drawn)
         ):
-            self._go_on(plan, drawn)
+            self._continue(plan, drawn)
         else:
             self._begin(plan)
         return self._last
@@ -50,12 +50,12 @@ class Batches:
         self._last = batch, _ = build(plan, self._state)
         self._slots, self._ahead = plan.slots, []
         if len(batch.positions) == len(plan.slots):
-            # Until the longest sequence needs wider tables.
+            # The run ends when the longest sequence needs wider tables.
             until = batch.tables[0].shape[1] * self._state.block_size
             steps = np.arange(until - 1 - int(batch.positions.max()), 0, -1, dtype=np.int32)
             self._ahead = list(batch.positions + steps[:, None])
 
-    def _go_on(self, plan: StepPlan, drawn: Ints) -> None:
+    def _continue(self, plan: StepPlan, drawn: Ints) -> None:
         batch, wanted = self._last
         for slot, _ in plan.new_blocks:
             row = plan.slots.index(slot)

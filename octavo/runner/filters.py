@@ -1,7 +1,7 @@
-"""Cuts unlikely tokens from the race: min-p, then top-k, then top-p.
+"""Filters of unlikely tokens: min-p, then top-k, then top-p.
 
-Each works on what the one before has left. All sums run over one row in one order, so that what
-is kept does not depend on the batch. Tokens that tie at the edge of top-k all stay.
+Each works on the result of the previous one. All sums run over one row in one order, so that the
+result does not depend on the batch. Tokens that tie at the edge of top-k are all kept.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from octavo.backends.base import Doubles
 
 Integers = NDArray[np.int64]
 
-# For top-p tokens are put into bins by score, and only the bin in which the sum is reached is
-# sorted. What is so far behind the first adds nothing to any sum, and shares the last bin.
+# For top-p, tokens are put into bins by score, and only the bin in which the sum is reached is
+# sorted. Tokens this far below the best add nothing to any sum, and share the last bin.
 _NUM_BINS = 4096
 _FAR_BEHIND = 40.0
 
 
 def survivors(scores: Doubles, min_p: float, top_k: int, top_p: float) -> Integers:
-    """Ids of the tokens that stay, given their logits over the temperature; never none."""
+    """Return the ids of the tokens to keep (at least one), given logits over the temperature."""
     ids = np.flatnonzero(scores > -np.inf)
     if min_p > 0.0:
         kept = scores[ids]
-        # p >= min_p · p_max, said in logits
+        # p >= min_p · p_max, in terms of logits
         ids = ids[kept >= kept.max() + math.log(min_p)]
     if 0 < top_k < len(ids):
         kept = scores[ids]
@@ -38,7 +38,7 @@ def survivors(scores: Doubles, min_p: float, top_k: int, top_p: float) -> Intege
 
 
 def _nucleus(ids: Integers, scores: Doubles, top_p: float) -> Integers:
-    """The likeliest tokens, each of which has less than top_p of probability before it."""
+    """Return the most likely tokens, each with less than top_p of probability before it."""
     behind = scores.max() - scores
     shares = np.exp(-behind)
     width = min(float(behind.max()), _FAR_BEHIND) / (_NUM_BINS - 1) or 1.0

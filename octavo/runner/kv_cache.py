@@ -1,4 +1,4 @@
-"""How large the KV cache is: blocks that fit in the memory there is for them."""
+"""The size of the KV cache: the number of blocks that fit in its memory."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def groups_of(layout: KVLayout) -> tuple[KVGroup, ...]:
-    """The layout's groups as the core knows them."""
+    """Return the layout's groups in the core's terms."""
     return tuple(KVGroup(window) for window in layout.windows)
 
 
 def blocks_for(layout: KVLayout, num_tokens: int, block_size: int) -> int:
-    """Blocks that one sequence of so many tokens may come to hold, windows disregarded."""
+    """Return the most blocks that a sequence of so many tokens holds, ignoring windows."""
     return len(layout.windows) * -(-num_tokens // block_size)
 
 
@@ -27,28 +27,28 @@ def num_blocks_in(
     max_model_len: int,
     max_num_seqs: int,
 ) -> int:
-    """Blocks to make, the null block included; never more than all slots could fill.
+    """Return the number of blocks, with the null block; at most what all slots can fill.
 
-    ConfigError if not even one sequence of max_model_len fits.
+    Raise ConfigError if not even one sequence of max_model_len fits.
     """
     if block_bytes < 1:
-        raise ConfigError(f"a KV block of {block_bytes} bytes makes no sense: {layout}")
-    a_sequence = blocks_for(layout, max_model_len, block_size)
+        raise ConfigError(f"a KV block of {block_bytes} bytes is impossible: {layout}")
+    per_sequence = blocks_for(layout, max_model_len, block_size)
     fitting = budget_bytes // block_bytes
-    if fitting < a_sequence + 1:
+    if fitting < per_sequence + 1:
         longest = (fitting - 1) // len(layout.windows) * block_size
         advice = f"set max_model_len to at most {longest}" if longest > 1 else "lower block_size"
         raise ConfigError(
             f"the KV cache may use {readable(budget_bytes)}, which holds {max(fitting, 0)} blocks "
             f"of {readable(block_bytes)}; one sequence of max_model_len={max_model_len} needs "
-            f"{a_sequence + 1} ({readable((a_sequence + 1) * block_bytes)}): "
+            f"{per_sequence + 1} ({readable((per_sequence + 1) * block_bytes)}): "
             f"raise kv_cache_memory_bytes, or {advice}"
         )
-    return min(fitting, max_num_seqs * a_sequence + 1)
+    return min(fitting, max_num_seqs * per_sequence + 1)
 
 
 def readable(num_bytes: int) -> str:
-    """A number of bytes for people."""
+    """Format a number of bytes with a unit."""
     value = float(num_bytes)
     for unit in _UNITS:
         if abs(value) < 1024 or unit == _UNITS[-1]:

@@ -1,12 +1,15 @@
-"""Runs plans: differences, copies, one forward pass, sampling, and the result.
+"""The worker that runs plans: differences, copies, one forward pass, sampling, and the result.
 
 Drafts are verified exactly: each is accepted if and only if it is the token that would have been
-drawn in its place. That works for seeded sampling as for greedy, since noise belongs to a
-position and not to a moment, so speculation changes no text.
+drawn in its place. This works for seeded as for greedy sampling, since noise depends on the
+position and not on the time. Speculation therefore changes no text.
 
-What goes wrong with one sequence (logits that are not finite, rules that leave no token) is its
-own error in the result. It stays failed until its slot is freed, for later plans may be on their
-way already.
+A failure of one sequence (logits that are not finite, rules that leave no token) is an error of
+that sequence alone. It stays failed until its slot is freed, since later plans may already be in
+flight.
+
+The arrays of a forward pass are valid until the next one. Nothing of them is kept: pooled vectors,
+tokens and log-probabilities are copies.
 """
 
 from __future__ import annotations
@@ -30,22 +33,22 @@ from octavo.core.plan import (
 )
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.runner.batch import Wanted
-from octavo.runner.batch_reuse import Batches
-from octavo.runner.logprobs import tell
+from octavo.runner.batch_reuse import BatchReuse
+from octavo.runner.logprobs import token_logprobs
 from octavo.runner.sampler import NOT_FINITE, Sampler
-from octavo.runner.slots import UNASKED, SlotState
+from octavo.runner.slots import NO_LOGPROBS, SlotState
 
 
 class Drafter(Protocol):
-    """Guesses at what comes next, to be verified in the next step."""
+    """A source of draft tokens, which are verified in the next step."""
 
     def guess(self, slot: int, tokens: Ints, most: int) -> tuple[int, ...]:
-        """At most `most` tokens behind these; none if it has no idea."""
+        """Return up to `most` tokens that may follow these."""
 
 
 @dataclass(slots=True)
 class _Answer:
-    """A result in the making."""
+    """The parts of a result while it is computed."""
 
     tokens: list[int]
     accepted: dict[int, int] = field(default_factory=dict)
@@ -55,7 +58,7 @@ class _Answer:
 
 
 class ModelRunner:
-    """One worker: a backend that holds a model and its cache, and the slots over it."""
+    """One worker: a backend with a model and its cache, and the state of the slots."""
 
     def __init__(
         self,
@@ -71,13 +74,13 @@ class ModelRunner:
         self._drafter = drafter
         self.state = SlotState(config, vocabulary, processors or {})
         self._sampler = Sampler(self.state, backend.sampling)
-        self._batches = Batches(self.state)
+        self._batches = BatchReuse(self.state)
 
     def run(self, plan: StepPlan) -> StepResult:
-        """Do a step, in the order plan.py promises."""
+        """Run a step, in the order that plan.py promises."""
         state = self.state
         for slot in plan.freed:
-            state.forget(slot)
+            state.free(slot)
         for new in plan.opened:
             state.open(new)
         if plan.copies:
@@ -90,7 +93,7 @@ class ModelRunner:
         logits, hidden = self._backend.forward(batch)
         answer = _Answer([NO_TOKEN] * len(plan.slots))
         if wanted.prompts:
-            self._tell_of_prompts(logits, wanted, answer)
+            self._add_prompt_logprobs(logits, wanted, answer)
         if wanted.hidden:
             self._pool(hidden, wanted, answer)
         self._sample(logits, wanted, answer)
@@ -99,7 +102,7 @@ class ModelRunner:
     # sampling
 
     def _sample(self, logits: Floats, wanted: Wanted, answer: _Answer) -> None:
-        """One token for every sampling chunk, and one more behind each draft that was right."""
+        """Draw a token for every sampling chunk, and another after each accepted draft."""
         if not len(wanted.slots):
             return
         tokens = self._draw(logits, wanted.first_rows, wanted.slots, answer)
@@ -132,43 +135,43 @@ class ModelRunner:
         return right and slot not in self.state.failures
 
     def _draw(self, logits: Floats, rows: Longs, slots: Longs, answer: _Answer) -> Ints:
-        """Sample these slots from these rows, and let them know what came of it."""
+        """Sample these slots from these rows, and append the tokens to their sequences."""
         state = self.state
         tokens, failures = self._sampler.draw(logits, slots, rows)
         if failures:
             state.failures = failures | state.failures  # the first counts
-        if state.asking:
-            self._tell_of_samples(logits, rows, slots, tokens, answer)
+        if state.wants_logprobs:
+            self._add_sample_logprobs(logits, rows, slots, tokens, answer)
         self._sampler.append(slots, tokens)
         return tokens
 
-    def _tell_of_samples(
+    def _add_sample_logprobs(
         self, logits: Floats, rows: Longs, slots: Longs, tokens: Ints, answer: _Answer
     ) -> None:
         state, kernel = self.state, self._backend.sampling
         counts = state.num_logprobs[slots]
-        asking = np.flatnonzero(counts != UNASKED)
-        told = tell(kernel, logits, rows[asking], tokens[asking], counts[asking])
-        for slot, entry in zip(slots[asking].tolist(), told, strict=True):
+        wanting = np.flatnonzero(counts != NO_LOGPROBS)
+        entries = token_logprobs(kernel, logits, rows[wanting], tokens[wanting], counts[wanting])
+        for slot, entry in zip(slots[wanting].tolist(), entries, strict=True):
             if entry is not None and slot not in state.failures:
                 answer.sampled.setdefault(slot, []).append(entry)
 
-    def _tell_of_prompts(self, logits: Floats, wanted: Wanted, answer: _Answer) -> None:
+    def _add_prompt_logprobs(self, logits: Floats, wanted: Wanted, answer: _Answer) -> None:
         state = self.state
         for part in wanted.prompts:
             rows = np.arange(part.first_row, part.first_row + part.count)
             counts = np.full(part.count, state.num_prompt_logprobs[part.slot])
             first = part.first_position
             tokens = state.tokens[part.slot, first : first + part.count]
-            told = tell(self._backend.sampling, logits, rows, tokens, counts)
-            finite = tuple([entry for entry in told if entry is not None])
+            entries = token_logprobs(self._backend.sampling, logits, rows, tokens, counts)
+            finite = tuple([entry for entry in entries if entry is not None])
             if len(finite) == part.count:
                 answer.prompts[part.slot] = (first, finite)
             else:
                 state.failures.setdefault(part.slot, NOT_FINITE)
 
     def _pool(self, states: Floats, wanted: Wanted, answer: _Answer) -> None:
-        """Make embeddings of prompts, each as far as this step goes."""
+        """Add this step's hidden states to the embeddings of prompts."""
         for part in wanted.hidden:
             rows = states[part.first_row : part.first_row + part.count]
             vector = self.state.pools[part.slot].add(rows)
@@ -183,8 +186,8 @@ class ModelRunner:
 
     def _result(self, plan: StepPlan, wanted: Wanted, answer: _Answer) -> StepResult:
         errors = self._errors(plan, answer) if self.state.failures else ()
-        tells = answer.sampled or answer.prompts or answer.hidden
-        payloads = self._payloads(answer) if tells else ()
+        has_payloads = answer.sampled or answer.prompts or answer.hidden
+        payloads = self._payloads(answer) if has_payloads else ()
         return StepResult(
             plan.step,
             tuple(answer.tokens),
@@ -195,15 +198,15 @@ class ModelRunner:
         )
 
     def _errors(self, plan: StepPlan, answer: _Answer) -> tuple[tuple[int, str], ...]:
-        """Who failed, now or before; of them nothing else is told."""
+        """Return the failed slots with their messages, and drop all other results of them."""
         errors = []
         for chunk, slot in enumerate(plan.slots):
             message = self.state.failures.get(slot)
             if message is not None:
                 errors.append((slot, message))
                 answer.tokens[chunk] = NO_TOKEN
-                for told in (answer.accepted, answer.sampled, answer.prompts, answer.hidden):
-                    told.pop(slot, None)
+                for part in (answer.accepted, answer.sampled, answer.prompts, answer.hidden):
+                    part.pop(slot, None)
         return tuple(errors)
 
     def _payloads(self, answer: _Answer) -> tuple[tuple[int, object], ...]:
@@ -215,7 +218,7 @@ class ModelRunner:
         return tuple(payloads)
 
     def _guess(self, wanted: Wanted) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Drafts for whoever has sampled; an id that does not exist ends them."""
+        """Return drafts for the slots that have sampled; an invalid id ends a draft."""
         state, drafter = self.state, self._drafter
         assert drafter is not None
         guesses = []

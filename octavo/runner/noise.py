@@ -1,7 +1,7 @@
 """Sampling noise: a pure function of (seed, output position, token id).
 
-So a draw does not depend on the batch, on order, on restarts or on which other tokens are still
-in the race. The construction, all of it arithmetic modulo 2^64:
+A draw therefore does not depend on the batch, on order, on restarts or on the other candidate
+tokens. The construction, all of it arithmetic modulo 2^64:
 
     mix(x)   x ^= x >> 30;  x *= 0xBF58476D1CE4E5B9;  x ^= x >> 27;
              x *= 0x94D049BB133111EB;  x ^= x >> 31
@@ -13,8 +13,8 @@ in the race. The construction, all of it arithmetic modulo 2^64:
 
 where G = 0x9E3779B97F4A7C15, 2^64 over the golden ratio, odd, so that token · G never repeats.
 The multipliers and shifts are those known as variant 13 of the 64-bit finalisers, each input bit
-of which flips each output bit with probability very near a half. The second key is there so that
-the tokens of two positions are not two windows on one and the same sequence.
+of which flips each output bit with probability very near a half. Without the second key, the tokens
+of two positions would be two windows of one and the same sequence.
 
 By the Gumbel-max rule, the token with the largest logit + noise is a draw from the softmax of
 the logits. h and u are the same to the bit everywhere; the logarithms are numpy's in double
@@ -35,14 +35,14 @@ _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
-_APART = 0x6A09E667F3BCC909  # the root of two, to tell the second key from the first
+_APART = 0x6A09E667F3BCC909  # the root of two: the second key differs from the first
 
 _SHIFT_30, _SHIFT_27, _SHIFT_31, _SHIFT_12 = (np.uint64(shift) for shift in (30, 27, 31, 12))
 _TIMES_FIRST, _TIMES_SECOND = np.uint64(_FIRST), np.uint64(_SECOND)
 
 
 def keys(seed: int, position: int) -> tuple[int, int]:
-    """The two keys of one draw."""
+    """Return the two keys of one draw."""
     one = _mix(_mix((seed + _GOLDEN) & _MASK) + position * _GOLDEN & _MASK)
     return one, _mix(one ^ _APART)
 
@@ -54,12 +54,12 @@ def _mix(x: int) -> int:
 
 
 def spread(token_ids: Integers) -> Unsigned:
-    """token · G, which does not depend on the draw: made once for a whole vocabulary."""
+    """Return token · G, which is the same for all draws: computed once for a vocabulary."""
     return token_ids.astype(np.uint64) * np.uint64(_GOLDEN)
 
 
 def bits(pairs: list[tuple[int, int]], spread_ids: Unsigned) -> Unsigned:
-    """64 random bits for each draw and token: [draws, tokens]."""
+    """Return 64 random bits for each draw and token: [draws, tokens]."""
     one = np.array([pair[0] for pair in pairs], np.uint64)[:, None]
     two = np.array([pair[1] for pair in pairs], np.uint64)[:, None]
     x = spread_ids + one
@@ -76,7 +76,7 @@ def bits(pairs: list[tuple[int, int]], spread_ids: Unsigned) -> Unsigned:
 
 
 def gumbel(pairs: list[tuple[int, int]], spread_ids: Unsigned) -> Doubles:
-    """The noise of each draw and token: [draws, tokens]."""
+    """Return the noise of each draw and token: [draws, tokens]."""
     u = uniform(bits(pairs, spread_ids))
     np.log(u, out=u)
     np.negative(u, out=u)
@@ -85,7 +85,7 @@ def gumbel(pairs: list[tuple[int, int]], spread_ids: Unsigned) -> Doubles:
 
 
 def uniform(x: Unsigned) -> Doubles:
-    """Random bits as numbers strictly between 0 and 1; every one of them is exact."""
+    """Convert random bits to numbers strictly between 0 and 1, all of them exact."""
     u = (x >> _SHIFT_12).astype(np.float64)
     u += 0.5
     u *= 2.0**-52

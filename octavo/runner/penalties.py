@@ -1,4 +1,4 @@
-"""Which tokens a sequence has seen and how often, kept as it grows, and what that costs them."""
+"""Penalties for tokens that a sequence has seen, with counts that follow its output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from octavo.core.sampling_params import SamplingParams
 
 
 class Penalties:
-    """One sequence's counts; memory and time go with its distinct tokens, not the vocabulary."""
+    """One sequence's counts; memory and time grow with its distinct tokens, not the vocabulary."""
 
     __slots__ = ("_counts", "_frequency", "_ids", "_places", "_presence", "_repetition")
 
@@ -17,7 +17,7 @@ class Penalties:
         self._repetition = np.float32(sampling.repetition_penalty)
         self._presence = np.float32(sampling.presence_penalty)
         self._frequency = np.float32(sampling.frequency_penalty)
-        # The prompt counts for repetition alone, and there only as seen or not.
+        # The prompt counts only for repetition, which asks whether a token was seen at all.
         ids = np.unique(prompt) if self._repetition != 1.0 else prompt[:0]
         self._places = {token: place for place, token in enumerate(ids.tolist())}
         self._ids = ids.astype(np.int64)
@@ -27,7 +27,7 @@ class Penalties:
 
     @staticmethod
     def wanted(sampling: SamplingParams) -> bool:
-        """Whether there is anything to penalise."""
+        """Return whether any penalty is set."""
         return bool(
             sampling.presence_penalty
             or sampling.frequency_penalty
@@ -35,7 +35,7 @@ class Penalties:
         )
 
     def add(self, token: int) -> None:
-        """One more token of the output."""
+        """Count one more token of the output."""
         place = self._places.setdefault(token, len(self._places))
         if place == len(self._ids):
             more = max(16, place)
@@ -45,7 +45,7 @@ class Penalties:
         self._counts[place] += 1
 
     def apply(self, row: Floats) -> None:
-        """Lower, in place, the logits of what was seen: repetition, then frequency and presence."""
+        """Lower the logits of seen tokens in place: repetition, then frequency and presence."""
         seen = len(self._places)
         ids, counts = self._ids[:seen], self._counts[:seen]
         values = row[ids]

@@ -1,6 +1,6 @@
-"""One vector of a prompt's hidden states, whatever chunks they come in.
+"""One vector from a prompt's hidden states, independent of the prompt's chunks.
 
-A mean is added up position by position in float64, so that its bits depend on the prompt alone.
+A mean is summed position by position in float64, so that its bits depend on the prompt alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from octavo.core.sampling_params import Pooling
 
 
 class Pool:
-    """What one sequence's request wants of its prompt, and what has come of it."""
+    """The pooling of one sequence's prompt, and its sum so far."""
 
     def __init__(self, pooling: Pooling, num_prompt: int) -> None:
         first, last = 0, num_prompt - 1
@@ -26,12 +26,12 @@ class Pool:
         self._sum: NDArray[np.float64] | None = None
 
     def wanted(self, start: int, count: int) -> range:
-        """The positions of a chunk whose hidden states are wanted."""
+        """Return the positions of a chunk whose hidden states are needed."""
         first = max(start, self._positions.start)
         return range(first, max(first, min(start + count, self._positions.stop)))
 
     def add(self, states: Floats) -> Floats | None:
-        """Take the states of the next wanted positions; the vector, with the last of them."""
+        """Add the states of the next positions; return the vector once all were added."""
         if self._sum is None:
             self._sum = np.zeros(states.shape[1], np.float64)
         for state in states:

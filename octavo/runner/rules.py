@@ -1,7 +1,8 @@
-"""What a request demands of its logits beyond temperature and cuts, in the order it is applied.
+"""A request's changes of its logits besides temperature and filters.
 
-Allowed ids, bad words, min_tokens, bias, the request's own processors, then penalties. Only
-sequences that demand any of this have a `Rules`; all the others are sampled together.
+They are applied in this order: allowed ids, bad words, min_tokens, bias, the request's own
+processors, penalties. Only sequences with any of these have a `Rules`; all others are sampled
+together.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from octavo.runner.penalties import Penalties
 
 
 class SamplingError(ValueError):
-    """Why one sequence cannot go on; it fails with this message, and nobody else does."""
+    """A failure of one sequence, with the message for its request; others continue."""
 
 
 class Rules:
-    """One sequence's demands, and the counts that follow its output."""
+    """One sequence's rules, and the counts that follow its output."""
 
     __slots__ = (
         "_allowed",
@@ -54,7 +55,7 @@ class Rules:
 
     @staticmethod
     def wanted(sampling: SamplingParams) -> bool:
-        """Whether a sequence has any."""
+        """Return whether a sequence has any rule."""
         return bool(
             sampling.allowed_token_ids is not None
             or sampling.bad_words_token_ids
@@ -65,12 +66,12 @@ class Rules:
         )
 
     def add(self, token: int) -> None:
-        """The output has one more token."""
+        """Count one more token of the output."""
         if self._penalties is not None:
             self._penalties.add(token)
 
     def apply(self, logits: Floats, prompt: Ints, output: Ints) -> Floats:
-        """The logits as the request wants them: a new row."""
+        """Return a new row of logits with the rules applied."""
         if self._allowed is None:
             row = logits.copy()
         else:
@@ -112,7 +113,7 @@ def _named(
 
 
 def _process(processor: LogitsProcessor, prompt: Ints, output: Ints, row: Floats) -> Floats:
-    """Call somebody else's function; whatever it does wrong is the request's own misfortune."""
+    """Call a user's function; any error of it fails only the request."""
     name = getattr(processor, "__name__", type(processor).__name__)
     size = row.shape
     try:
@@ -128,6 +129,6 @@ def _process(processor: LogitsProcessor, prompt: Ints, output: Ints, row: Floats
     if np.isnan(result).any() or (result == np.inf).any():
         raise SamplingError(
             f"logits processor {name} returned NaN or infinity; it may return finite numbers, "
-            "and -inf for tokens that are not to be chosen"
+            "and -inf for tokens that must not be chosen"
         )
     return result

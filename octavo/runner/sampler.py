@@ -1,10 +1,10 @@
-"""From logits to tokens: each row's draw depends on its own logits, parameters, seed and position.
+"""Sampling: each row's draw depends only on its own logits, parameters, seed and position.
 
-In this order: the request's rules (rules.py), then the most likely token if it is greedy, else
-logits over the temperature, min-p, top-k and top-p, and the token with the largest sum of that
-and noise. Rows without rules and cuts are done together, by operations that treat each element
-by itself; so a row's bits are the same as if it were done alone. A backend may have a kernel that
-draws the same tokens sooner; it then does all slots without rules.
+First the request's rules (rules.py) are applied. A greedy request takes the most likely token. For
+the others, logits are divided by the temperature, filtered by min-p, top-k and top-p, and the token
+with the largest sum of logit and noise is drawn. Rows without rules and filters are computed
+together, by elementwise operations; their bits are the same as if each were computed alone. A
+backend may have a faster kernel that draws the same tokens for slots without rules.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ NOT_FINITE = (
     "the weights may be damaged, or overflow in this precision"
 )
 
-# Elements sampled together, about: more would leave the processor's cache and be slower.
+# Elements sampled together, approximately: more would not fit in the cache.
 _AT_ONCE = 1 << 16
 
 
 class Sampler:
-    """Draws the next token of slots."""
+    """The sampler of all slots, with or without a backend's kernel."""
 
     def __init__(self, state: SlotState, kernel: SamplingKernel | None = None) -> None:
         self._state = state
@@ -46,9 +46,9 @@ class Sampler:
     def draw(
         self, logits: Floats, slots: Longs, rows: Longs | None = None
     ) -> tuple[Ints, dict[int, str]]:
-        """One token for each slot, from its row of the logits; and who failed, why.
+        """Draw a token for each slot from its row of the logits; return also the failures.
 
-        Without `rows` the i-th slot has the i-th row.
+        Without `rows`, the i-th slot has the i-th row.
         """
         if rows is None:
             rows = np.arange(len(slots))
@@ -66,7 +66,7 @@ class Sampler:
         return tokens, failures | more
 
     def append(self, slots: Longs, tokens: Ints) -> None:
-        """Let these (different) slots know the tokens that they were drawn."""
+        """Append the drawn tokens to the sequences of these (different) slots."""
         state = self._state
         if self._kernel is None or state.rules:
             state.append(slots, tokens)

@@ -1,8 +1,8 @@
-"""The worker's memory of running sequences: a struct of arrays, one row a slot.
+"""The worker's state of running sequences: a struct of arrays with one row for each slot.
 
-A plan tells only differences; `forget`, `open` and `grow` apply them, in the order plan.py
-promises. Behind a row's known tokens its memory is scratch: drafts are written there to be
-verified, and every id in it is always a valid one.
+A plan contains only differences; `free`, `open` and `grow` apply them, in the order that plan.py
+promises. The part of a row after its known tokens is scratch space: drafts are written there to be
+verified, and all ids in it are valid.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from octavo.core.sampling_params import LEAST_TEMPERATURE, LogitsProcessor
 from octavo.runner.pooling import Pool
 from octavo.runner.rules import Rules, SamplingError
 
-# How a slot is sampled. Rows of the first two kinds are done all together.
+# The kind of sampling of a slot. Rows of the first two kinds are sampled together.
 GREEDY, WARM, SPECIAL = 0, 1, 2
-UNASKED = -2  # no log-probabilities
+NO_LOGPROBS = -2  # the request wants none
 
 
 class SlotState:
-    """Everything a worker knows of the sequences that run."""
+    """The state of all running sequences of a worker."""
 
     def __init__(
         self, config: CoreConfig, vocabulary: int, processors: Mapping[str, LogitsProcessor]
@@ -34,8 +34,8 @@ class SlotState:
         self.block_size = config.block_size
         self.vocabulary = vocabulary
         self._processors = processors
-        # Zeroed memory costs nothing until it is written to.
-        # One more than the longest sequence: an embedding of so long a prompt gives a token, too.
+        # Zeroed memory costs nothing until it is written to. One position more than the longest
+        # sequence, since an embedding of a prompt of that length also gives a token.
         self.tokens = np.zeros((count, length + 1), np.int32)
         self.num_known = np.zeros(count, np.int64)
         self.num_prompt = np.zeros(count, np.int64)
@@ -47,39 +47,39 @@ class SlotState:
         self.min_p = np.zeros(count, np.float64)
         self.top_p = np.ones(count, np.float64)
         self.top_k = np.zeros(count, np.int64)
-        self.cuts = np.zeros(count, np.bool_)  # whether any of the three does anything
+        self.cuts = np.zeros(count, np.bool_)  # whether any of the three has an effect
         self.seeds = np.zeros(count, np.int64)
-        self.num_logprobs = np.full(count, UNASKED, np.int64)
-        self.num_prompt_logprobs = np.full(count, UNASKED, np.int64)
-        # Slots of which more is wanted than a token; mostly there are none.
+        self.num_logprobs = np.full(count, NO_LOGPROBS, np.int64)
+        self.num_prompt_logprobs = np.full(count, NO_LOGPROBS, np.int64)
+        # Slots that need more than a token; usually there are none.
         self.rules: dict[int, Rules] = {}
-        self.asking: set[int] = set()  # they are told log-probabilities
-        self.asking_of_prompt: set[int] = set()  # the same, of their prompts
+        self.wants_logprobs: set[int] = set()
+        self.wants_prompt_logprobs: set[int] = set()
         self.request_ids: list[str | None] = [None] * count  # None: the slot is empty
-        self.pools: dict[int, Pool] = {}  # slots whose prompt an embedding is made of
-        self.failures: dict[int, str] = {}  # slots that can only fail, and why
+        self.pools: dict[int, Pool] = {}  # slots whose request wants an embedding
+        self.failures: dict[int, str] = {}  # failed slots, with the reason
 
-    # a plan's differences
+    # the differences of a plan
 
-    def forget(self, slot: int) -> None:
-        """The sequence is gone; somebody else may be next."""
-        assert self.request_ids[slot] is not None, f"slot {slot} freed, but not open"
+    def free(self, slot: int) -> None:
+        """Remove a sequence, so that its slot can be used again."""
+        assert self.request_ids[slot] is not None, f"slot {slot} is freed but not open"
         for table in self.tables:
             table[slot] = 0
         self.num_blocks[slot] = 0
         self.num_known[slot] = 0
         self.request_ids[slot] = None
-        self.num_logprobs[slot] = self.num_prompt_logprobs[slot] = UNASKED
-        self.asking.discard(slot)
-        self.asking_of_prompt.discard(slot)
+        self.num_logprobs[slot] = self.num_prompt_logprobs[slot] = NO_LOGPROBS
+        self.wants_logprobs.discard(slot)
+        self.wants_prompt_logprobs.discard(slot)
         self.rules.pop(slot, None)
         self.pools.pop(slot, None)
         self.failures.pop(slot, None)
 
     def open(self, new: NewSlot) -> None:
-        """A sequence begins, with all that is known of it. What is wrong with it fails it alone."""
+        """Add a sequence with its tokens and parameters; an error in them fails it alone."""
         slot, sampling = new.slot, new.sampling
-        assert self.request_ids[slot] is None, f"slot {slot} opened while in use"
+        assert self.request_ids[slot] is None, f"slot {slot} is opened while in use"
         self.request_ids[slot] = new.request_id
         tokens = np.array(new.tokens, np.int32)
         self.num_known[slot] = len(tokens)
@@ -97,12 +97,12 @@ class SlotState:
         self.seeds[slot] = sampling.seed or 0
         if sampling.logprobs is not None:
             self.num_logprobs[slot] = sampling.logprobs
-            self.asking.add(slot)
-        # Whoever has output already has been told of the whole prompt, with its first token.
+            self.wants_logprobs.add(slot)
+        # A sequence with output got the results of its prompt with its first token.
         if len(tokens) == new.num_prompt:
             if sampling.prompt_logprobs is not None:
                 self.num_prompt_logprobs[slot] = sampling.prompt_logprobs
-                self.asking_of_prompt.add(slot)
+                self.wants_prompt_logprobs.add(slot)
             if sampling.pooling is not None:
                 self.pools[slot] = Pool(sampling.pooling, new.num_prompt)
         try:
@@ -116,7 +116,7 @@ class SlotState:
         self.kind[slot] = self._kind(slot)
 
     def grow(self, slot: int, blocks: tuple[tuple[int, ...], ...]) -> None:
-        """Blocks at the end of a known slot's tables: a tuple a group."""
+        """Append blocks to an open slot's tables: a tuple for each group."""
         begin = int(self.num_blocks[slot])
         end = begin + len(blocks[0])
         for table, part in zip(self.tables, blocks, strict=True):
@@ -124,7 +124,7 @@ class SlotState:
         self.num_blocks[slot] = end
 
     def _check(self, new: NewSlot, tokens: Ints) -> None:
-        """Ids that do not exist would read somebody else's memory."""
+        """Refuse invalid ids, which would read memory of other sequences."""
         new.sampling.check_vocabulary(self.vocabulary)
         if tokens.min() < 0 or tokens.max() >= self.vocabulary:
             wrong = tokens[(tokens < 0) | (tokens >= self.vocabulary)][0]
@@ -141,10 +141,10 @@ class SlotState:
             return GREEDY
         return SPECIAL if self.cuts[slot] else WARM
 
-    # a sequence's growth
+    # the growth of a sequence
 
     def append(self, slots: Longs, tokens: Ints) -> None:
-        """Each of these (different) slots knows one more token."""
+        """Append one known token to each of these (different) slots."""
         self.tokens[slots, self.num_known[slots]] = tokens
         self.num_known[slots] += 1
         if self.rules:
@@ -153,14 +153,12 @@ class SlotState:
                     self.rules[slot].add(token)
 
     def write_drafts(self, slot: int, drafts: tuple[int, ...]) -> None:
-        """Put guesses behind the known tokens, for one forward pass."""
+        """Write drafts after the known tokens, for one forward pass."""
         known = int(self.num_known[slot])
         self.tokens[slot, known : known + len(drafts)] = drafts
 
     def prompt(self, slot: int) -> Ints:
-        """Its prompt's tokens."""
         return self.tokens[slot, : self.num_prompt[slot]]
 
     def output(self, slot: int) -> Ints:
-        """What it has generated."""
         return self.tokens[slot, self.num_prompt[slot] : self.num_known[slot]]

@@ -22,11 +22,13 @@ def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_native_is_the_first_choice() -> None:
+    pytest.importorskip("torch")
     assert select("auto").name == "native"
     assert select("torch").name == "torch"
 
 
 def test_blocks_that_the_kernels_do_not_take_go_to_torch() -> None:
+    pytest.importorskip("torch")
     choice = select("auto", block_size=4)
     assert choice.name == "torch"
     assert "block_size=4 is not a multiple of 16" in choice.reason
@@ -34,6 +36,7 @@ def test_blocks_that_the_kernels_do_not_take_go_to_torch() -> None:
 
 @pytest.mark.usefixtures("nothing_native")
 def test_without_the_extension_torch_runs_and_says_why() -> None:
+    pytest.importorskip("torch")
     assert "not built" in select("auto").reason
     with pytest.raises(NoBackendError, match="backend='native' cannot run: not built"):
         select("native")

@@ -28,6 +28,7 @@ def test_the_bill(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_as_json(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
     words: tuple[str, ...] = (tiny, "--memory", "1GiB", "--max-num-seqs", "4")
     words += ("--backend", "torch", "--dtype", "float32")
     told = told_of(capsys, *words)
@@ -42,6 +43,7 @@ def test_as_json(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_does_not_fit(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
     assert main(["fit", tiny, "--memory", "100MB"]) == FAILED
     told = capsys.readouterr().out
     assert "It does not fit: there is not enough memory" in told

@@ -23,7 +23,7 @@ from octavo.core.request import FinishReason, Request, TokenEvent
 from octavo.core.sampling_params import POOLINGS, SamplingParams
 from octavo.exec.inline import InlineExecutor
 from octavo.runner.batch import Wanted, build
-from octavo.runner.batch_reuse import Batches
+from octavo.runner.batch_reuse import BatchReuse
 from octavo.runner.kv_cache import groups_of
 from octavo.runner.model_runner import ModelRunner
 from tests.runner import reference
@@ -118,7 +118,11 @@ def _stop_ids(request: Request) -> list[int]:
 
 
 class PoisonedBackend:
-    """Gives NaN for the chunks that the world has poisoned."""
+    """A backend with NaN for the chunks that the world has poisoned.
+
+    A forward pass also overwrites the arrays of the last result, which are valid until then: a
+    runner that keeps a part of them gives wrong results.
+    """
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -154,7 +158,7 @@ class Draft:
         return tuple(tokens[earlier[-1] + 1 :][:most].tolist())
 
 
-class CheckedBatches(Batches):
+class CheckedBatches(BatchReuse):
     """Each batch is what it would be if it were made anew."""
 
     def make(self, plan: StepPlan) -> tuple[HostBatch, Wanted]:

@@ -115,7 +115,7 @@ def test_a_plan_without_chunks_only_tells() -> None:
     runner.run(make_plan(opened=(new_slot(0, [1], ((1,), (2,))),), chunks=((0, 0, 1, True),)))
     assert runner.run(make_plan(step=1, freed=(0,))).tokens == ()
     assert len(backend.batches) == 1
-    with pytest.raises(AssertionError, match="slot 0 freed, but not open"):
+    with pytest.raises(AssertionError, match="slot 0 is freed but not open"):
         runner.run(make_plan(step=2, freed=(0,)))
 
 

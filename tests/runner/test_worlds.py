@@ -75,15 +75,15 @@ def noise_of_the_slot(patch: pytest.MonkeyPatch) -> None:
 
 def counts_of_the_last(patch: pytest.MonkeyPatch) -> None:
     """Rules that outlive their sequence."""
-    forget = SlotState.forget
+    free = SlotState.free
 
     def wrong(state: SlotState, slot: int) -> None:
         rules = state.rules.get(slot)
-        forget(state, slot)
+        free(state, slot)
         if rules is not None:
             state.rules[slot] = rules
 
-    patch.setattr(SlotState, "forget", wrong)
+    patch.setattr(SlotState, "free", wrong)
 
 
 def drafts_believed(patch: pytest.MonkeyPatch) -> None:
@@ -104,19 +104,19 @@ def vectors_of_cached_prompts(patch: pytest.MonkeyPatch) -> None:
 
 def vectors_begun_twice(patch: pytest.MonkeyPatch) -> None:
     """After a preemption a mean goes on from where it was, and the prompt from its beginning."""
-    forget, open_slot = SlotState.forget, SlotState.open
+    free, open_slot = SlotState.free, SlotState.open
     kept: dict[str | None, Any] = {}
 
-    def forgetting(state: SlotState, slot: int) -> None:
+    def freeing(state: SlotState, slot: int) -> None:
         kept[state.request_ids[slot]] = state.pools.get(slot)
-        forget(state, slot)
+        free(state, slot)
 
     def opening(state: SlotState, new: NewSlot) -> None:
         open_slot(state, new)
         if slot_pool := kept.get(new.request_id):
             state.pools[new.slot] = slot_pool
 
-    patch.setattr(SlotState, "forget", forgetting)
+    patch.setattr(SlotState, "free", freeing)
     patch.setattr(SlotState, "open", opening)
 
 

@@ -1,9 +1,9 @@
 """Paged attention, and the batch as tensors.
 
-Exactness: a query's result must not depend on how its prompt was cut into chunks or on what runs
-beside it. So keys are taken in tiles that begin at fixed positions, each tile a product of fixed
-shape, and tiles are added up from the first to the last with a running maximum. A tile that a
-query does not see at all changes neither its sums nor its maximum, to the bit.
+Exactness: a query's result must not depend on how its prompt was cut into chunks or on the other
+sequences of the batch. Keys are therefore processed in tiles that begin at fixed positions. Each
+tile is a product of fixed shape, and tiles are added from the first to the last with a running
+maximum. A tile that a query does not see at all changes no bit of its sums or its maximum.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch import Tensor
 from octavo.backends.base import HostBatch
 from octavo.layers import PagedAttention
 
-QUERY_TILE = 8  # rows of one sequence taken together
-KEY_TILE = 64  # positions of KV taken together
-MOST_KEPT_CELLS = 1 << 23  # of a batch's tiles from layer to layer: about 140 MB
+QUERY_TILE = 8  # rows of one sequence processed together
+KEY_TILE = 64  # positions of KV processed together
+MOST_KEPT_CELLS = 1 << 23  # in a batch's cached tiles: about 140 MB
 
 
 @dataclass
@@ -34,17 +34,17 @@ class Buffers:
 
 @dataclass(frozen=True)
 class Tile:
-    """KEY_TILE positions of the cache, for the items that see any of them."""
+    """KEY_TILE positions of the cache, with the items that see any of them."""
 
-    items: Tensor | slice  # which; all of them, often
-    cells: Tensor  # [items, KEY_TILE]: where the keys and values are
-    hidden: Tensor | None  # [items, 1, QUERY_TILE, 1, KEY_TILE]: what a query does not see, if any
-    unseen: Tensor | None  # [items, KEY_TILE, 1, 1]: what no query of the item sees, if any
+    items: Tensor | slice  # often all of them
+    cells: Tensor  # [items, KEY_TILE]: the places of the keys and values
+    hidden: Tensor | None  # [items, 1, QUERY_TILE, 1, KEY_TILE]: hidden from a query
+    unseen: Tensor | None  # [items, KEY_TILE, 1, 1]: hidden from all queries of an item
 
 
 @dataclass
 class TorchBatch:
-    """A HostBatch as tensors, with what attention needs to know of it, worked out once a step."""
+    """A HostBatch as tensors, with the indices for attention, computed once a step."""
 
     token_ids: Tensor
     positions: Tensor
@@ -53,18 +53,18 @@ class TorchBatch:
     buffers: Buffers
     item_rows: Tensor  # [items, QUERY_TILE]: rows, the last one repeated to fill up
     item_positions: Tensor  # the same shape: their positions, -1 where filled up
-    item_tables: list[Tensor]  # a group: [items, blocks]
-    row_cells: list[Tensor]  # a group: [rows], the cell each row's K and V go to
-    row_places: Tensor  # [rows]: where in item_rows each row is
+    item_tables: list[Tensor]  # for each group [items, blocks]
+    row_cells: list[Tensor]  # for each group [rows], the cells of the rows' K and V
+    row_places: Tensor  # [rows]: the index of each row in item_rows
     firsts: Tensor  # [items]: the smallest position
     lasts: Tensor  # [items]: the largest
     spans: dict[int | None, tuple[Tensor, Tensor, range]] = field(default_factory=dict)
     tiles: dict[tuple[int, int | None, int], Tile | None] = field(default_factory=dict)
-    num_kept: int = 0  # cells that `tiles` names
+    num_kept: int = 0  # cells in `tiles`
 
     @classmethod
     def of(cls, batch: HostBatch, buffers: Buffers) -> TorchBatch:
-        """Work out the items: runs of at most QUERY_TILE rows of one sequence."""
+        """Split the rows into items: runs of at most QUERY_TILE rows of one sequence."""
         rows, owners, fill = _items(batch.row_starts)
         positions = np.where(fill, -1, batch.positions[rows])
         row_owner = np.repeat(np.arange(len(batch.row_starts) - 1), np.diff(batch.row_starts))
@@ -89,7 +89,7 @@ class TorchBatch:
         )
 
     def span(self, window: int | None) -> tuple[Tensor, Tensor, range]:
-        """The first and the last tile that each item sees, and all that any does."""
+        """Return the first and the last tile that each item sees, and the range of all tiles."""
         if window not in self.spans:
             seen = torch.zeros_like(self.firsts)
             if window is not None:
@@ -100,9 +100,9 @@ class TorchBatch:
         return self.spans[window]
 
     def tile(self, group: int, window: int | None, number: int) -> Tile | None:
-        """One tile for the layers of a group; None if no item sees it.
+        """Return one tile for the layers of a group; None if no item sees it.
 
-        All its layers want the same, so it is kept, unless the batch is a vast one.
+        All layers of the group use the same tile, so it is cached unless the batch is very large.
         """
         key = (group, window, number)
         if key in self.tiles:
@@ -138,7 +138,7 @@ class TorchBatch:
 
 
 def _items(row_starts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows of each item, the sequence it is of, and which of its rows only fill it up."""
+    """Return each item's rows, its sequence, and which of its rows are padding."""
     rows, owners, fill = [], [], []
     for owner, (start, stop) in enumerate(pairwise(row_starts)):
         for begin in range(start, stop, QUERY_TILE):
@@ -150,7 +150,7 @@ def _items(row_starts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, layer: PagedAttention, batch: TorchBatch) -> Tensor:
-    """Write the new K and V to their cells, then attend over all that each query sees."""
+    """Write the new K and V to their cells, then attend over all positions that a query sees."""
     group, index = layer.place
     keys, values = batch.buffers.keys[index], batch.buffers.values[index]
     shape = (-1, layer.kv_heads, layer.head_dim)
@@ -174,7 +174,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layer: PagedAttention, batch: TorchB
 
 @dataclass
 class _State:
-    """The running softmax: [items, kv_heads, queries] each, and the sums with head_dim behind."""
+    """The running softmax: [items, kv_heads, queries] each; sums have a last axis head_dim."""
 
     maxima: Tensor
     weights: Tensor
@@ -201,8 +201,8 @@ def _add_tile(
     k = keys[tile.cells].float().permute(0, 2, 3, 1)  # [items, kv_heads, head_dim, KEY_TILE]
     v = values[tile.cells].float()
     if tile.unseen is not None:
-        # What no query of the item sees may be anything, NaN of a failed request included, and
-        # nothing times NaN is NaN: it must not come near the sums.
+        # Positions that no query of the item sees may hold anything, even NaN of a failed request.
+        # Zero times NaN is NaN, so the values must not reach the sums.
         v.masked_fill_(tile.unseen, 0.0)
     scores = torch.bmm(asking.flatten(0, 1), k.reshape(count, head_dim, KEY_TILE)) * layer.scale
     if layer.softcap is not None:
@@ -213,7 +213,7 @@ def _add_tile(
     scores = scores.view(num_items, kv_heads, num_queries, KEY_TILE)
     before = state.maxima[tile.items]
     maxima = torch.maximum(before, scores.amax(-1))
-    base = maxima.masked_fill(maxima == -torch.inf, 0.0)  # nothing seen yet: all exponents are 0
+    base = maxima.masked_fill(maxima == -torch.inf, 0.0)  # nothing seen so far
     shares = torch.exp(scores - base[..., None])
     keep = torch.exp(before - base)
     v = v.permute(0, 2, 1, 3).reshape(count, KEY_TILE, head_dim)
@@ -226,7 +226,7 @@ def _add_tile(
 def make_buffers(
     num_buffers: int, num_blocks: int, block_size: int, shape: tuple[int, int], dtype: torch.dtype
 ) -> Buffers:
-    """An empty cache; zeros, so that what was never written is at least a number."""
+    """Make an empty cache of zeros, so that cells that were never written are numbers."""
     cells = (num_blocks * block_size, *shape)
     keys = [_zeros(cells, dtype) for _ in range(num_buffers)]
     values = [_zeros(cells, dtype) for _ in range(num_buffers)]
@@ -234,6 +234,6 @@ def make_buffers(
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Zeros that cost no memory until they are written to: numpy's, since torch's are written."""
+    """Make zeros that take no memory until they are written: numpy's do, torch's do not."""
     plain = np.zeros((*shape[:-1], shape[-1] * dtype.itemsize), np.uint8)
     return torch.from_numpy(plain).view(dtype)

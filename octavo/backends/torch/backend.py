@@ -1,4 +1,4 @@
-"""The reference backend: runs a bound model with torch, on the CPU, without any cleverness."""
+"""The reference backend: runs a bound model with torch on the CPU, as simply as possible."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class TorchBackend:
-    """Implements `octavo.backends.base.Backend`."""
-
-    sampling: SamplingKernel | None = None  # numpy's will do
+    sampling: SamplingKernel | None = None  # the runner's own is used
 
     def __init__(self, dtype: str = "float32") -> None:
         if dtype not in DTYPES:
             raise ValueError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
-        # They take this backend's own batches and layers, which is narrower than Ops says.
+        # The operations accept only this backend's own batches, which is narrower than Ops.
         self.ops: Ops = cast(Ops, TorchOps())
         self.dtype = DTYPES[dtype]
         self.weight_bytes = 0
@@ -52,12 +50,12 @@ class TorchBackend:
         self._buffers = make_buffers(layout.num_buffers, num_blocks, block_size, shape, self.dtype)
 
     def settle(self) -> None:
-        pass  # everything is done when it is asked for
+        pass  # weights are loaded synchronously
 
     @property
     def _ready(self) -> tuple[CausalLM, Buffers]:
-        assert self._model is not None, "prepare comes first"
-        assert self._buffers is not None, "prepare comes first"
+        assert self._model is not None, "prepare must be called first"
+        assert self._buffers is not None, "prepare must be called first"
         return self._model, self._buffers
 
     def copy_blocks(self, pairs: tuple[tuple[int, int], ...]) -> None:

@@ -1,30 +1,29 @@
-"""How much memory the torch backend takes for a model; known without torch, before it is loaded."""
+"""The memory that the torch backend needs for a model, computed without importing torch."""
 
 from __future__ import annotations
 
 from octavo.backends.base import ELEMENT_BYTES, StepSize, TensorSize
 
-# Copies of the largest values that live at once, as the operations in ops.py and attention.py
-# make them.
+# Copies of the largest values that exist at once in the operations of ops.py and attention.py.
 _QUERY_COPIES = 5
 _TILE_COPIES = 5
 _SCORE_COPIES = 3
 _FFN_COPIES = 5
 _HIDDEN_COPIES = 6
 _LOGIT_COPIES = 3
-_LIBRARY_BYTES = 16 << 20  # what torch and its libraries keep for themselves once they run
-# Mirrors attention.py, which needs torch to be imported; a test holds them to be equal.
+_LIBRARY_BYTES = 16 << 20  # allocated by torch and its libraries
+# Equal to those of attention.py, which imports torch; a test compares them.
 QUERY_TILE, KEY_TILE, MOST_KEPT_CELLS = 8, 64, 1 << 23
-_CELL_BYTES = 8 + QUERY_TILE  # where it is, and which queries of the item do not see it
+_CELL_BYTES = 8 + QUERY_TILE  # its index, and a mask of the queries
 
 
 def weight_bytes(tensor: TensorSize, dtype: str) -> int:
-    """A tensor as it is kept, whatever its type in the checkpoint: dequantised to `dtype`."""
+    """Return the size of a tensor in memory, where it is always dequantised to `dtype`."""
     return tensor.rows * tensor.inputs * ELEMENT_BYTES[dtype]
 
 
 def step_bytes(size: StepSize, dtype: str) -> int:
-    """About what the largest step takes while it runs."""
+    """Estimate the memory of the largest step while it runs."""
     element_bytes = ELEMENT_BYTES[dtype]
     items = min(size.rows, size.sequences) + size.rows // QUERY_TILE
     width = size.heads * size.head_dim
@@ -36,5 +35,5 @@ def step_bytes(size: StepSize, dtype: str) -> int:
     stream = size.rows * size.hidden * element_bytes * _HIDDEN_COPIES
     logits = size.wanted_rows * size.vocabulary * 4 * _LOGIT_COPIES
     kept = min(MOST_KEPT_CELLS, items * size.positions) * _CELL_BYTES
-    told = size.rows * size.hidden * (element_bytes + 4)  # an embedding that is a mean wants all
-    return max(attention, mlp, logits) + stream + told + kept + _LIBRARY_BYTES
+    pooled = size.rows * size.hidden * (element_bytes + 4)  # a mean embedding needs all rows
+    return max(attention, mlp, logits) + stream + pooled + kept + _LIBRARY_BYTES

@@ -44,8 +44,7 @@ class TorchOps:
     """Operations on tensors of shape [rows, features]."""
 
     def __init__(self) -> None:
-        # The tables of each rope for the positions that were asked for last: all layers of a
-        # step ask for the same ones.
+        # The tables of each rope for the last positions: all layers of a step use the same.
         self._turns: dict[tuple[Rope, torch.dtype], tuple[Tensor, Tensor, Tensor]] = {}
 
     def embed(self, token_ids: Tensor, table: Tensor) -> Tensor:
@@ -129,7 +128,7 @@ class TorchOps:
                 return functional.relu(x)
             case "relu2":
                 return functional.relu(x).square()
-        raise ValueError(f"activation {name!r} is not known")
+        raise ValueError(f"activation {name!r} is not supported")
 
     def gated_activation(self, gate_up: Tensor, name: str) -> Tensor:
         gate, up = gate_up.chunk(2, dim=-1)
@@ -145,14 +144,14 @@ class TorchOps:
         return (1 / (1 + torch.exp(-x.float()))).to(x.dtype)
 
     def route(self, scores: Tensor, routing: Routing, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Weights and numbers of the chosen experts: [rows, top_k] each."""
+        """Return weights and numbers of the chosen experts: [rows, top_k] each."""
         wide = scores.float()
         if routing.scores == "softmax":
             wide = torch.softmax(wide, -1)
         elif routing.scores == "sigmoid":
             wide = self.sigmoid(wide)
-        judged = wide if bias is None else wide + bias.float()
-        chosen = torch.topk(judged, routing.top_k, dim=-1).indices
+        biased = wide if bias is None else wide + bias.float()
+        chosen = torch.topk(biased, routing.top_k, dim=-1).indices
         weights = wide.gather(-1, chosen)
         if routing.scores == "chosen":
             weights = torch.softmax(weights, -1)
@@ -161,7 +160,7 @@ class TorchOps:
         return (weights * routing.scale).to(scores.dtype), chosen
 
     def experts(self, x: Tensor, weights: Tensor, chosen: Tensor, layer: ExpertMatrices) -> Tensor:
-        """Each row's chosen experts, added up in the order of their numbers."""
+        """Add up the outputs of each row's chosen experts, in the order of their numbers."""
         y = torch.zeros_like(x)
         for expert in sorted({*chosen.flatten().tolist()}):
             rows, places = (chosen == expert).nonzero(as_tuple=True)

@@ -117,7 +117,7 @@ def test_activations(name: str, reference: object) -> None:
 
 
 def test_an_activation_nobody_knows_is_named() -> None:
-    with pytest.raises(ValueError, match="activation 'swoosh' is not known"):
+    with pytest.raises(ValueError, match="activation 'swoosh' is not supported"):
         OPS.activation(some(1, 2), "swoosh")
 
 
@@ -192,5 +192,5 @@ def test_a_backend_keeps_weights_in_its_own_type() -> None:
     assert TorchBackend().parameter(weight).dtype == torch.float32
     with pytest.raises(ValueError, match="'float8' is not one of float32, bfloat16"):
         TorchBackend("float8")
-    with pytest.raises(AssertionError, match="prepare comes first"):
+    with pytest.raises(AssertionError, match="prepare must be called first"):
         TorchBackend().copy_blocks(((1, 2),))

@@ -10,7 +10,7 @@ import pytest
 
 from octavo.backends.base import Floats, Told
 from octavo.core.sampling_params import ALL
-from octavo.runner.logprobs import describe, tell
+from octavo.runner.logprobs import describe, token_logprobs
 from tests.backends.native.kernels.test_sample import TEAMS, make_logits, native, sampling
 
 TIERS = native.tiers()
@@ -102,7 +102,7 @@ def test_each_row_has_the_count_it_asked_for() -> None:
     rows, tokens = np.array([5, 0, 1, 2, 4, 3]), np.arange(6, dtype=np.int32)
     counts = np.array([ALL, 99, 5, 0, 5, 5])
     kernel = sampling.NativeSampling(TIERS[-1], TEAMS[2])
-    ours, expected = (tell(each, logits, rows, tokens, counts) for each in (kernel, None))
+    ours, expected = (token_logprobs(each, logits, rows, tokens, counts) for each in (kernel, None))
     assert ours[4] is expected[4] is None
     for mine, theirs in zip(ours, expected, strict=True):
         if mine is not None and theirs is not None:
