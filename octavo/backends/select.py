@@ -12,7 +12,7 @@ Name = Literal["native", "torch"]
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Whether a backend can run here, and why not."""
+    """A backend, and why it cannot run here."""
 
     name: Name
     refusal: str | None  # None: it runs
@@ -20,7 +20,7 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which backend runs, and why."""
+    """The chosen backend, and the reason."""
 
     name: Name
     reason: str
