@@ -1,8 +1,8 @@
-"""How fast native attention is: decode against a plain read of memory, prefill against the clock.
+"""Measures native attention: decoding against a plain read of memory, and prompts by the clock.
 
     python -m benchmarks.native_attention [--tier NAME] [--format f32|bf16|int8] [--threads N]
 
-Heads are SmolLM2-135M's unless told: 9 query heads, 3 KV heads of 64. Times are the best of many.
+Heads are SmolLM2-135M's by default: 9 query heads, 3 KV heads of 64. Times are the best of many.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BLOCK_SIZE = 32
 
 
 def read_speed(num_bytes: int) -> float:
-    """GB/s of one thread that sums so many bytes up, for comparison."""
+    """Return the GB/s of one thread that sums so many bytes, for comparison."""
     data = np.ones(num_bytes // 8, np.int64)
     best = min(_timed(lambda: data.max()) for _ in range(8))
     return num_bytes / best / 1e9
@@ -34,7 +34,7 @@ def _timed(function: Callable[[], object]) -> float:
 
 
 def measure(arguments: argparse.Namespace, lengths: list[int], rows: int) -> float:
-    """Seconds of one layer's attention for the last `rows` rows of sequences so long."""
+    """Return the seconds of one layer's attention for the last `rows` rows of such sequences."""
     heads, kv_heads, size = arguments.heads, arguments.kv_heads, arguments.head_dim
     blocks = [-(-length // BLOCK_SIZE) for length in lengths]
     cache = _native_test.TestCache(

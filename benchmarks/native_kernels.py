@@ -1,9 +1,9 @@
-"""How near the native engine's products come to what the processor can do.
+"""Compares the native engine's products with the peak rates of the processor.
 
 `python -m benchmarks.native_kernels` measures, for each tier, format and shape of matrix: gigabytes
-of weights a second at one row, beside a plain loop that reads the same memory; and billions of
-operations a second at more rows, beside a loop that stays in registers. Both comparisons are made
-in the same run, as every figure is the best of many: other programs can only make them worse.
+of weights a second at one row, compared with a plain loop that reads the same memory; and billions
+of operations a second at more rows, compared with a loop that stays in registers. All figures come
+from one run, and each is the best of many, since other programs can only make them worse.
 """
 
 import argparse
@@ -34,7 +34,7 @@ NAMES = {  # (outputs, inputs) of the matrices that a step reads
 ROUND = {"peak_fma_256": 12 * 8 * 2, "peak_fma_512": 24 * 16 * 2, "peak_bf16_512": 24 * 32 * 2,
          "peak_int8_512": 24 * 64 * 2}  # fmt: skip
 FLOATS = ("F32", "F16", "BF16")
-# A type that is kept in the format as it is stored: GGUF's number, inputs and bytes of a block.
+# A stored type that each format packs without rounding: GGUF's number, inputs, bytes of a block.
 BLOCKS = {"U8": (8, 32, 34), "U4": (2, 32, 18), "U4Min": (3, 32, 20), "U4K": (12, 256, 144),
           "U5": (6, 32, 22), "U5Min": (7, 32, 24), "U5K": (13, 256, 176), "U6": (14, 256, 210),
           "Table4": (20, 32, 18), "Mx4": (39, 32, 17)}  # fmt: skip
@@ -42,7 +42,7 @@ BLOCKS = {"U8": (8, 32, 34), "U4": (2, 32, 18), "U4Min": (3, 32, 20), "U4K": (12
 
 @dataclass(frozen=True)
 class Case:
-    """A matrix and how it is measured."""
+    """A matrix, and the tier and threads that multiply with it."""
 
     tier: str
     format: str
@@ -53,7 +53,7 @@ class Case:
 
 
 def peak_library() -> ctypes.CDLL:
-    """The loops of native_peak.c, compiled by the compiler that Python was built with."""
+    """Return the loops of native_peak.c, compiled by the compiler that Python was built with."""
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     target = Path(tempfile.mkdtemp()) / "peak.so"
     source = Path(__file__).with_name("native_peak.c")
@@ -67,7 +67,7 @@ def peak_library() -> ctypes.CDLL:
 
 
 def best_seconds(work: Sequence[Callable[[], object]], budget: float = 0.4) -> float:
-    """The shortest time in which all of `work` was done, each by a thread of its own.
+    """Return the shortest time in which all of `work` was done, each in its own thread.
 
     Processor time, so that what other programs take is not counted.
     """
@@ -101,7 +101,7 @@ def best_seconds(work: Sequence[Callable[[], object]], budget: float = 0.4) -> f
 
 
 def peak_name(tier: str, format_name: str) -> str | None:
-    """The register loop that no kernel of this tier and format can outrun."""
+    """Return the register loop that bounds the kernels of this tier and format."""
     if tier == "scalar":
         return None
     if format_name not in FLOATS:
@@ -118,7 +118,7 @@ def operations_per_second(library: ctypes.CDLL, name: str, threads: int) -> floa
 
 
 def read_rate(library: ctypes.CDLL, tier: str, data: npt.NDArray[np.uint8], threads: int) -> float:
-    """Bytes a second of a plain loop over `data`, cut among the threads."""
+    """Return the bytes a second of a plain loop over `data`, divided among the threads."""
     call = library.read_all_256 if tier in ("avx2", "scalar") else library.read_all_512
     share = data.size // threads // 256 * 256
     start = data.ctypes.data
@@ -127,7 +127,7 @@ def read_rate(library: ctypes.CDLL, tier: str, data: npt.NDArray[np.uint8], thre
 
 
 def make_matrix(case: Case) -> _native_test.PackedMatrix:
-    """Weights of this shape; a few different rows over and over, as values do not matter here."""
+    """Make weights of this shape; a few rows repeat, since values do not matter here."""
     if case.format in FLOATS:
         stored_type = STORED_F32
         numbers = np.random.default_rng(0).standard_normal((64, case.inputs))

@@ -1,4 +1,4 @@
-/* What the processor can do at best: reading memory, and products that never leave registers.
+/* Peak rates of the processor: reading memory, and products that never leave the registers.
    benchmarks/native_kernels.py compiles this and measures kernels against it. */
 #include <immintrin.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-// Python's way to what this machine can do at best, measured now: `octavo bench profile`.
+// Binds the measurement of this machine's peak rates, for `octavo bench profile`.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -27,11 +27,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Rounds of a register loop that take about a tenth of a millisecond: long beside a meeting.
+// Rounds of a register loop that take about a tenth of a millisecond: long compared with a barrier.
 constexpr int64_t kRounds = 20'000;
-constexpr int kFewestTries = 5;  // however long other programs hold one of the threads up
+constexpr int kFewestTries = 5;  // even if other programs delay a thread
 
-// The shortest time in which all threads do their part, of as many tries as there is time for.
+// The shortest time in which all threads do their part, over all tries within `seconds`.
 template <typename Part>
 double best_seconds(Team& team, double seconds, Part part) {
   double best = std::numeric_limits<double>::infinity();

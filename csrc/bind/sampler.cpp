@@ -1,5 +1,4 @@
-// The native sampler as Python sees it: rows of logits and parameters in, tokens out, and what
-// requests are told of them.
+// Binds the native sampler: rows of logits and parameters in, tokens and log-probabilities out.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -25,7 +24,7 @@ using namespace nb::literals;
 namespace octavo {
 namespace {
 
-// Rows may be apart by more than a row's length: nothing is copied for that.
+// Rows may lie further apart than their length; they are not copied.
 using Logits = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;
 using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Longs = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -34,8 +33,8 @@ using Drawn = nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using TokenRows = nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using FloatRows = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-// Scratch that is kept from call to call. Not thread_local: where there is no memory for that, the
-// C library ends the process.
+// Scratch that is reused from call to call. Not thread_local: if there is no memory for that, the C
+// library ends the process.
 template <typename Scratch>
 class Scratches {
  public:
@@ -67,8 +66,8 @@ void check_rows(const Logits& logits, const Longs& rows) {
   }
 }
 
-// Calls work(i, scratch) for each of `count` rows, whoever is free. One that is alone is done in
-// less than waking the others takes.
+// Calls work(i, scratch) for each of `count` rows, in whichever thread is free. A single row takes
+// less time than waking the other threads.
 template <typename Scratch, typename Work>
 void share_out(Team& team, size_t count, Work work) {
   static Scratches<Scratch> scratches;
@@ -82,15 +81,15 @@ void share_out(Team& team, size_t count, Work work) {
   else take(0);
 }
 
-// Token i is drawn from row rows[i], as slot slots[i] wants it: all other arrays are by slot.
-// Returns whether there is one for each: a row that is not finite has none, but -1.
+// Draws token i from row rows[i] with the parameters of slot slots[i]: all other arrays are indexed
+// by slot. Returns whether all rows are finite; the token of one that is not is -1.
 bool draw_tokens(const std::string& tier, Team& team, Logits logits, Longs rows, Longs slots,
                  Doubles temperatures, Doubles min_p, Doubles top_p, Longs top_k, Longs seeds,
                  Longs num_prompt, Longs num_known, Drawn tokens) {
   const KernelTable& kernels = choose_tier(tier);
   const size_t count = rows.shape(0), all = seeds.shape(0);
   if (slots.shape(0) != count || tokens.shape(0) != count)
-    throw std::invalid_argument("every row needs a slot, and room for a token");
+    throw std::invalid_argument("every row needs a slot, and an entry in tokens");
   for (const size_t size : {temperatures.shape(0), min_p.shape(0), top_p.shape(0), top_k.shape(0),
                             num_prompt.shape(0), num_known.shape(0)}) {
     if (size != all) throw std::invalid_argument("every parameter needs one entry a slot");
@@ -117,8 +116,8 @@ bool draw_tokens(const std::string& tier, Team& team, Logits logits, Longs rows,
   return std::all_of(begin, begin + count, [](int32_t token) { return token >= 0; });
 }
 
-// Each of these slots, which differ, knows one more token: it stands in the slot's row behind those
-// that are known.
+// Appends a token to each of these slots, which differ: it goes into the slot's row, after the
+// known tokens.
 void append_tokens(Longs slots, Drawn tokens, TokenRows known, Tokens num_known) {
   const size_t count = slots.shape(0);
   if (tokens.shape(0) != count) throw std::invalid_argument("every slot needs a token");
@@ -149,14 +148,14 @@ void tell_of_rows(const std::string& tier, Team& team, Logits logits, Longs rows
   check_rows(logits, rows);
   const int vocabulary = static_cast<int>(logits.shape(1));
   if (width < 1 || width - 1 > logits.shape(1) || logprobs.shape(1) != width)
-    throw std::invalid_argument("there is room for another number of tokens than there are");
+    throw std::invalid_argument("the arrays hold another number of tokens than was asked for");
   for (size_t i = 0; i < count; ++i) {
     if (tokens.data()[i] < 0 || tokens.data()[i] >= vocabulary)
       throw std::invalid_argument("there is no token " + std::to_string(tokens.data()[i]));
   }
   nb::gil_scoped_release released;
   share_out<LogprobsScratch>(team, count, [&](size_t i, LogprobsScratch& scratch) {
-    ranks.data()[i] = tell_of_row(kernels, logits.data() + rows.data()[i] * logits.stride(0),
+    ranks.data()[i] = describe_row(kernels, logits.data() + rows.data()[i] * logits.stride(0),
                                   vocabulary, tokens.data()[i],
                                   static_cast<int>(width) - 1, ids.data() + i * width,
                                   logprobs.data() + i * width, scratch);
@@ -169,7 +168,7 @@ void bind_sampling(nb::module_& m) {
   m.def("draw_tokens", &draw_tokens, "tier"_a, "team"_a, "logits"_a, "rows"_a, "slots"_a,
         "temperatures"_a, "min_p"_a, "top_p"_a, "top_k"_a, "seeds"_a, "num_prompt"_a,
         "num_known"_a, "tokens"_a.noconvert());
-  // What is written to is never converted: a copy would be written to instead.
+  // Outputs are never converted: the results would go into the copy.
   m.def("append_tokens", &append_tokens, "slots"_a, "tokens"_a, "known"_a.noconvert(),
         "num_known"_a.noconvert());
   m.def("tell_of_rows", &tell_of_rows, "tier"_a, "team"_a, "logits"_a, "rows"_a, "tokens"_a,

@@ -1,4 +1,4 @@
-// Python's way to the team, and to weights packed for the kernels.
+// Binds the team, and weights packed for the kernels.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -26,7 +26,7 @@ namespace {
 using FloatArray = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Addresses = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// Weights for good. Whoever has one of its matrices must keep it.
+// Packed weights, kept until the store ends. Users of its matrices must keep the store alive.
 class Store {
  public:
   Store() = default;
@@ -38,15 +38,16 @@ class Store {
     return reinterpret_cast<uintptr_t>(at);
   }
 
-  // Rows are addresses of stored rows inside what `owner` keeps alive, 0 for zeros. It is only
-  // noted what is to be done: `begin` begins, and when `finish` returns it is done. Each matrix
-  // that is done lets go of its `file_pages` (address, bytes).
+  // Rows are addresses of stored rows inside what `owner` keeps alive, 0 for zeros. The job is
+  // only queued: `begin` starts the queued jobs, and `finish` returns when they are done. A matrix
+  // drops its `file_pages` (address, bytes) when it is packed.
   Matrix pack(Stored type, Format format, int inputs, Addresses rows, nb::object owner,
               const std::vector<std::pair<uintptr_t, size_t>>& file_pages) {
-    // Refuses here what no thread could tell anybody of.
-    if (!can_pack(type, format)) throw std::invalid_argument("such rows cannot be kept so");
+    // Checked here, because a thread that packs cannot report errors to the caller.
+    if (!can_pack(type, format))
+      throw std::invalid_argument("rows of this stored type cannot be packed in this format");
     if (inputs < 1) throw std::invalid_argument("a matrix needs at least one input");
-    stored_row_bytes(type, inputs);  // refuses what is not whole blocks before memory is taken
+    stored_row_bytes(type, inputs);  // throws before memory is taken, unless blocks are whole
     Matrix matrix{};
     matrix.panel_bytes = panel_bytes(format, inputs);
     matrix.outputs = static_cast<int32_t>(rows.size());
@@ -70,7 +71,7 @@ class Store {
   }
 
   void finish(const Team& team) {
-    wait();  // for what has been begun
+    wait();  // for the jobs that have begun
     begin(team);
     wait();
     owners_.clear();
@@ -85,14 +86,14 @@ class Store {
         nb::gil_scoped_release released;
         is_over = queue_.help();
       }
-      if (PyErr_CheckSignals() != 0) throw nb::python_error();  // a Ctrl-C ends a long load
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();  // Ctrl-C interrupts a long load
     }
     nb::gil_scoped_release released;
     queue_.finish();
   }
 
   Arena matrices_{true};
-  Arena vectors_{false};  // apart, so that nobody touches the others' pages before those who pack
+  Arena vectors_{false};  // separate, so that only packing threads touch the pages of matrices
   std::vector<nb::object> owners_;
   PackQueue queue_;  // last, so that it ends before the memory that it reads and fills
 };

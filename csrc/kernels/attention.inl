@@ -1,15 +1,15 @@
 // Paged attention: some rows of one sequence with one KV head, a split of 512 positions at a time.
 //
-// Within a split all scores are made first, then their softmax over the split's own maximum, then
-// the weighted sum of values. So each split gives a record (maximum, sum of weights, sums of
-// values), and records are folded together in order of splits, always by `fold`; whether one item
-// reads all splits or several items one each. Every product sums its inputs in order into one
-// accumulator, and what a query does not see has weight zero; so a query's bits do not depend on
-// which queries are beside it.
+// Within a split all scores are computed first, then their softmax over the split's own maximum,
+// then the weighted sum of values. So each split yields a record (maximum, sum of weights, sums of
+// values), and `fold` combines the records in order of splits, whether one item reads all splits or
+// several items read one each. Every product sums its inputs in order into one accumulator, and
+// positions that a query does not see have weight zero; so a query's bits do not depend on the
+// other queries of the group.
 //
-// Zero times what is not a number is not zero. Cells that some queries of a group see and others
-// do not are therefore looked at first; if any is not finite, each query goes by itself, over a
-// copy in which what it does not see is zeros.
+// Zero times NaN is not zero. Cells that some queries of a group see and others do not are
+// therefore checked first; if any of them is not finite, each query is computed by itself, over a
+// copy in which the cells that it does not see are zeros.
 #pragma once
 
 #include "kernels/attention_vector.inl"
@@ -23,7 +23,7 @@ namespace attend {
 // vectors_for): sizes.h of each tier.
 constexpr int kScoreBlocks = kScoreVectors * kLanes / kBlockTokens;
 constexpr int kSplitBlocks = kSplit / kBlockTokens;
-constexpr int kScoreStride = kSplit + kBlockTokens;  // not 2 KiB; room behind an odd end
+constexpr int kScoreStride = kSplit + kBlockTokens;  // not 2 KiB; with space after an odd end
 constexpr int kMostHeadDim = 512;  // of a row that is converted on the stack
 constexpr float kInfinity = __builtin_inff();
 
@@ -32,14 +32,14 @@ inline int record_floats(int head_dim) { return kRecordHead + padded(head_dim); 
 
 // ---- records ----
 
-// Nothing seen yet, but for the sink: a key that every query sees and that has no value.
+// An empty record; the sink, if any, is a key that every query sees and that has no value.
 inline void begin(float* state, int head_dim, const float* sink) {
   for (int i = 0; i < record_floats(head_dim); ++i) state[i] = 0.0f;
   state[0] = sink ? *sink : -kInfinity;
   state[1] = sink ? 1.0f : 0.0f;
 }
 
-// Adds the next split's record. One in which nothing was seen changes nothing.
+// Adds the next split's record. A record without visible positions changes nothing.
 inline void fold(float* state, const float* part, int head_dim) {
   if (part[0] == -kInfinity && part[1] == 0.0f) return;
   const float most = part[0] > state[0] ? part[0] : state[0];
@@ -64,13 +64,13 @@ inline void finish(const float* state, int head_dim, float* out) {
   for (; d < head_dim; ++d) out[d] = state[kRecordHead + d] / state[1];
 }
 
-// ---- what an item works on ----
+// ---- the memory of an item ----
 
-// Where a thread's scratch is used for what.
+// The parts of a thread's scratch memory.
 struct Scratch {
   uint32_t* queries;  // of each group [head_dim / 2][its queries], two floats each or two bf16
   uint32_t* one_query;
-  float* scores;      // [kQueries][kScoreStride]; weights in their place afterwards
+  float* scores;      // [kQueries][kScoreStride]; later the weights
   float* records;     // [kQueries][record]
   uint8_t* clean;     // copies of two blocks of values
   float* states;      // [kAttentionRows · group][record]
@@ -86,7 +86,7 @@ struct Item {
   Scratch scratch;
 };
 
-// The positions of a split that one query, or some, see: [low, high) behind the split's first.
+// The positions of a split that one query, or some, see: [low, high) from the split's first.
 struct Range {
   int low, high;
   bool any() const { return low < high; }
@@ -114,7 +114,7 @@ inline Blocks find_blocks(const Item& item, Range range, int split) {
     blocks.cells[b] =
         block * item.cache.block_cells + item.kv_head * size + position % size;
   }
-  blocks.cells[blocks.end] = blocks.cells[blocks.end - 1];  // scores are made by twos
+  blocks.cells[blocks.end] = blocks.cells[blocks.end - 1];  // scores take two blocks at a time
   return blocks;
 }
 
@@ -140,7 +140,7 @@ inline __attribute__((always_inline)) void add_products(
   }
 }
 
-// Asks for memory some time before it is needed.
+// Prefetches memory some time before it is needed.
 template <bool kToWrite = false>
 inline void ask_for_bytes(const void* from, size_t bytes) {
   const char* line = static_cast<const char*>(from);
@@ -190,13 +190,13 @@ void make_scores(const Item& item, const Blocks& blocks, const uint32_t* queries
 
 // ---- softmax ----
 
-// What lanes of a vector of positions at `at` are in the range.
+// The lanes of a vector of positions at `at` that are in the range.
 inline Ints within(Range range, int at) {
   const Ints positions = lane_numbers() + at;
   return (positions >= range.low) & (positions < range.high);
 }
 
-// Scales, caps and masks one query's scores in their place; returns the largest of those it sees.
+// Scales, caps and masks one query's scores in place; returns the largest visible one.
 inline float scale_scores(const AttentionShape& shape, Range seen, float* scores) {
   Floats most = splat(-kInfinity);
   const Floats scale = splat(shape.scale);
@@ -212,8 +212,8 @@ inline float scale_scores(const AttentionShape& shape, Range seen, float* scores
   return largest_of(most);
 }
 
-// Weights exp(score - most) in place of the scores, zero where the query sees nothing, over all of
-// the blocks; returns their sum.
+// Replaces the scores of all blocks by weights exp(score - most), zero where the query sees
+// nothing; returns their sum.
 template <CacheFormat kFormat>
 float make_weights(const Item& item, const Blocks& blocks, Range seen, float most, float* scores) {
   constexpr bool kPairs = Cells<kFormat>::kPairs;
@@ -240,7 +240,7 @@ float make_weights(const Item& item, const Blocks& blocks, Range seen, float mos
 
 // ---- sums of values ----
 
-// Where each block's values are: in the cache, or a clean copy.
+// The address of each block's values: in the cache, or of a clean copy.
 template <typename Element>
 struct ValueBlocks {
   const Element* at[kSplitBlocks];
@@ -287,7 +287,7 @@ void sum_values(const Item& item, const Blocks& blocks,
   }
 }
 
-// ---- cells that not all see ----
+// ---- cells that only some queries see ----
 
 // The element of a block's token and dimension.
 template <CacheFormat kFormat>
@@ -296,11 +296,11 @@ inline size_t value_at(int token, int dim, int head_dim) {
   return static_cast<size_t>(token / 2 * head_dim + dim) * 2 + token % 2;
 }
 
-// Whether all values of tokens [low, high) of the blocks are finite. A float is not if all bits of
-// its exponent are set; adding one to them then carries into the sign's place.
+// Whether all values of tokens [low, high) of the blocks are finite. A float is not finite if
+// all bits of its exponent are set; adding one to them then carries into the sign bit.
 template <CacheFormat kFormat>
 bool finite(const Item& item, const Blocks& blocks, int low, int high) {
-  if constexpr (kFormat == CacheFormat::Int8) return true;  // of codes; scales are looked at apart
+  if constexpr (kFormat == CacheFormat::Int8) return true;  // scales are checked apart
   const auto* values = static_cast<const typename Cells<kFormat>::Element*>(item.cache.values);
   const int head_dim = item.cache.head_dim;
   constexpr int kTokens = kFormat == CacheFormat::F32 ? 1 : 2;  // in a word
@@ -322,7 +322,7 @@ bool finite(const Item& item, const Blocks& blocks, int low, int high) {
   return true;
 }
 
-// Puts a copy of block b, with zeros where the range does not reach, in its place.
+// Replaces block b by a copy that has zeros outside of the range.
 template <CacheFormat kFormat, typename Element>
 void clean_block(const Item& item, Range seen, int b, Element* copy, ValueBlocks<Element>& values) {
   const int head_dim = item.cache.head_dim;
@@ -339,7 +339,7 @@ void clean_block(const Item& item, Range seen, int b, Element* copy, ValueBlocks
 
 // ---- groups of queries ----
 
-// The queries' rows as the products of keys read them: a step's words of all `count` together.
+// Copies the queries into the order in which products read them: each step's words of all `count`.
 template <bool kPairs>
 void copy_queries(const Item& item, int first, int count, uint32_t* to) {
   const int head_dim = item.cache.head_dim;
@@ -365,7 +365,7 @@ void copy_queries(const Item& item, int first, int count, uint32_t* to) {
 template <CacheFormat kFormat, int kRows>
 void attend_group(const Item& item, const uint32_t* queries, int first, int split, bool first_use);
 
-// The same, each query by itself: where some see what is not a number and others do not.
+// The same, each query by itself: if some see a number that is not finite and others do not.
 template <CacheFormat kFormat>
 void attend_apart(const Item& item, int first, int count, int split) {
   const int record = record_floats(item.cache.head_dim);
@@ -399,7 +399,7 @@ void attend_group(const Item& item, const uint32_t* queries, int first, int spli
   ValueBlocks<Element> values;
   for (int b = blocks.first; b < blocks.end; ++b)
     values.at[b] = static_cast<const Element*>(item.cache.values) + blocks.cells[b] * head_dim;
-  // Before and behind what all of them see, up to the ends of the blocks.
+  // Before and after the positions that all of them see, up to the ends of the blocks.
   const int begin = blocks.first * kBlockTokens, end = blocks.end * kBlockTokens;
   const int low = shared.low < end ? shared.low : end;
   const int high = shared.high > low ? shared.high : low;
@@ -465,7 +465,7 @@ size_t attention_scratch(const AttentionShape& shape) {
   return scratch_parts(shape, nullptr, nullptr);
 }
 
-// `partials` are each row's place for the first split; those of further ones are `split_floats` on.
+// `partials` are each row's sums of the first split; each further split is `split_floats` on.
 template <CacheFormat kFormat>
 void attend_item(const Item& item, int rows, int first_split, int end_split,
                  float* const* partials, size_t split_floats) {
@@ -546,7 +546,7 @@ void attention(const Cache& cache, const AttentionShape& shape, const SequenceRo
 void attention_together(const Cache& cache, const AttentionShape& shape, const TogetherRow* rows,
                         int count, int kv_head, int split, const int32_t* table,
                         uint8_t* scratch) {
-  // Behind the split, so that all of it is seen.
+  // A position after the split, which therefore sees all of it.
   const SequenceRows behind{0, count, (split + 1) * kSplit, table};
   const float* queries[kAttentionRows];
   float* parts[kAttentionRows];
@@ -587,8 +587,8 @@ inline float stored<float>(float value) { return value; }
 template <>
 inline uint16_t stored<uint16_t>(float value) { return static_cast<uint16_t>(bf16_bits(value)); }
 
-// One head's key or value of a token among its block's. Where cells are in pairs, a key's two
-// dimensions are moved at once.
+// Writes one head's key or value of a token into its block. If cells are pairs, two dimensions of a
+// key are moved at once.
 template <CacheFormat kFormat, typename Element>
 inline void put_key(Element* block, int token, const Element* x, int head_dim) {
   if constexpr (kFormat == CacheFormat::F32) {
@@ -602,8 +602,8 @@ template <CacheFormat kFormat, typename Element>
 inline void put_value(Element* block, int token, const Element* x, int head_dim) {
   for (int d = 0; d < head_dim; ++d) block[value_at<kFormat>(token, d, head_dim)] = x[d];
 }
-// The values of two tokens that are a pair, whole words at a time. Of one alone nothing may be
-// written but its own half: another thread may be writing the other.
+// Writes the values of two tokens that are a pair, whole words at a time. For a single token only
+// its own half may be written: another thread may be writing the other half.
 template <CacheFormat kFormat, typename Element>
 inline void put_values(Element* block, int token, const Element* x, const Element* next,
                        int head_dim) {
@@ -614,8 +614,8 @@ inline void put_values(Element* block, int token, const Element* x, const Elemen
   }
 }
 
-// Codes of one row in [-127, 127] and their scale. What is not finite makes the scale NaN, so that
-// whoever sees it knows.
+// Codes of one row in [-127, 127] and their scale. If a number is not finite the
+// scale is NaN, so that every query that sees it gets NaN.
 inline float quantise(const float* x, int size, int8_t* codes) {
   float most = 0.0f;
   bool finite = true;
@@ -633,7 +633,7 @@ inline float quantise(const float* x, int size, int8_t* codes) {
   return scale;
 }
 
-// A head's row as its cells keep it; returns their scale, where they have one.
+// Converts a head's row to the type of the cells; returns their scale, if they have one.
 template <CacheFormat kFormat, typename Element>
 inline float convert(const float* x, int head_dim, Element* row) {
   if constexpr (kFormat == CacheFormat::Int8) {
@@ -644,7 +644,7 @@ inline float convert(const float* x, int head_dim, Element* row) {
   }
 }
 
-// The rows of `count` tokens, two that are a pair or one, of which the first is at `inside`.
+// Writes the rows of `count` tokens, a pair or a single one; the first is at `inside` of its block.
 template <CacheFormat kFormat>
 void write_tokens(const Cache& cache, const float* k, const float* v, size_t stride, size_t block,
                   int inside, int count) {

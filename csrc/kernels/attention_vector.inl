@@ -1,4 +1,4 @@
-// The few vector operations that attention is made of, as wide as the tier's registers.
+// The vector operations of attention, as wide as the tier's registers.
 //
 // Each tier defines in its own vectors.h and pairs.h, inside the namespace `attend`:
 //   fused            a · b + c, rounded once where the tier can
@@ -6,7 +6,7 @@
 //   set_lanes        a bit for each lane of a mask of 64-bit lanes that is set
 //   read_floats, read_words, read_codes
 //                    a step of a sum from cells of a format. With kHalf, 8 lanes are read and the
-//                    others are zero; the memory behind them is not touched.
+//                    others are zero; the memory after them is not touched.
 //   kDotsPairs       whether one instruction multiplies pairs of bf16 numbers
 //   Bf16Pairs        two numbers for each lane: one vector of bf16 pairs if kDotsPairs, else `Two`
 //   as_read          Bf16Pairs of words that hold two bf16 numbers each
@@ -65,7 +65,7 @@ inline Floats exponential(Floats x) {
   return select(x < splat(-87.0f), Floats{}, p * floats_of(exponent));
 }
 
-// tanh to a few units of fp32's last place *of one*: what it is for is a cap, which multiplies it.
+// tanh, with an absolute error of a few units in the last place of 1: enough for a soft cap.
 inline Floats hyperbolic_tangent(Floats x) {
   const Ints sign = bits_of(x) & INT32_MIN;
   const Floats size = floats_of(bits_of(x) ^ sign);
@@ -89,8 +89,8 @@ inline uint32_t bf16_bits(float value) {
 
 // ---- cells of the cache, two inputs of a sum at a time ----
 
-// How a format's cells are read. `width` is what a step's row has of lanes: 16 tokens, or head_dim.
-// Step s of rows of 2 · width elements; kHalf reads 8 lanes only and zeros.
+// How the cells of a format are read. A step's row has 2 · width elements; `width` is 16 tokens, or
+// head_dim. kHalf reads only 8 lanes, and zeros for the others.
 template <CacheFormat kFormat>
 struct Cells;
 

@@ -38,17 +38,17 @@ constexpr bool has_five_bits(Format format) {
   return format == Format::U5 || format == Format::U5Min || format == Format::U5K;
 }
 
-// int8 and int4 made at load, whose kernels are told how many groups a block has.
+// int8 and int4 made at load: the number of groups of a block is an argument of their kernels.
 constexpr bool has_several_spans(Format format) {
   return format == Format::U8 || format == Format::U4;
 }
 
-// With its share of the header.
+// The bytes of a group, with its share of the header.
 constexpr int group_bytes(Format format) {
   return layout_of(format).code_bytes + layout_of(format).header_bytes / layout_of(format).span;
 }
 
-// A format's table, its offset added, so that codes are unsigned.
+// A format's table with its offset added, so that codes are unsigned.
 struct CodeTable {
   int8_t values[16];
 };
@@ -88,7 +88,7 @@ OCTAVO_INLINE Codes decode(const uint8_t* codes) {
   }
 }
 
-// One code, offset included, for looking up single rows.
+// One code, with its offset, for looking up single rows.
 template <Format format>
 inline int code_at(const uint8_t* codes, int output, int input) {
   const int step = input / 4;
@@ -107,7 +107,7 @@ inline int code_at(const uint8_t* codes, int output, int input) {
   }
 }
 
-// Where in a prepared group the integer sums over all inputs, or over half of them, start.
+// Where a prepared group holds the start of integer sums over all inputs, or over half of them.
 template <Format format>
 constexpr int start_at(int part) {
   switch (layout_of(format).offset) {

@@ -1,13 +1,13 @@
-// What is done to rows between matrix products: norms, rotations, activations, sums.
+// Operations on rows between matrix products: norms, rotations, activations, sums.
 //
-// A row at a time, in vectors from its beginning: its bits depend on it alone.
+// Each row is processed by itself, in vectors from its beginning: its bits depend on it alone.
 #include "kernels/math.inl"
 
 namespace octavo {
 namespace OCTAVO_TIER {
 namespace {
 
-// `work(x, y)` on every vector of a row; what is left over is filled up with zeros.
+// Calls `work(x, y)` on every vector of a row; the last one is padded with zeros.
 template <typename Work>
 inline void over_row(const float* x, const float* y, int size, float* out, Work work) {
   int at = 0;
@@ -65,7 +65,7 @@ void layer_norm(const float* x, size_t x_stride, int rows, int size, const float
   }
 }
 
-// Turns a head's pairs, which are as far apart as half of them.
+// Rotates a head's pairs, whose members are half of the dimensions apart.
 inline void turn_halves(float* x, int half, const float* cosines, const float* sines) {
   for (int at = 0; at < half; at += kLanes) {
     const int n = half - at < kLanes ? half - at : kLanes;
@@ -106,7 +106,8 @@ void activate(Activation activation, float* x, size_t x_stride, int rows, int si
 void gate(Activation activation, const float* gate, const float* up, size_t stride, int rows,
           int size, float* out, size_t out_stride) {
   for (int row = 0; row < rows; ++row, gate += stride, up += stride, out += out_stride)
-    over_row(gate, up, size, out, [=](Floats g, Floats u) { return gated_product(activation, g, u); });
+    over_row(gate, up, size, out,
+             [=](Floats g, Floats u) { return gated_product(activation, g, u); });
 }
 
 void add(const float* x, const float* y, size_t x_stride, size_t y_stride, int rows, int size,

@@ -1,5 +1,5 @@
-// What becomes of finished sums: takes a tile of rows × 32 fp32 sums and does everything that
-// `Epilogue` asks, for full and for ragged panels alike.
+// The epilogue of products: takes a tile of rows × 32 fp32 sums and does everything that `Epilogue`
+// asks for, for full and for ragged panels alike.
 //
 // The order for each element: sum + bias, · scale, soft cap, activation (or gate · up), then
 // either · row weight and added to `out`, or + residual and written.
@@ -14,7 +14,7 @@ namespace {
 constexpr int kGates = kPanel / 2;  // gates of a gated panel; as many ups follow them
 
 // How many outputs panel `panel` writes: 32, or 16 where gates and ups lie in it; less in the last.
-// The last gated panel has its ups at 16 as every other, whatever gates it lacks before them.
+// The last gated panel has its ups at 16 as every other one, however few gates precede them.
 inline int panel_columns(const Matrix& matrix, const Epilogue& epilogue, int panel) {
   const int left = matrix.outputs - panel * kPanel;
   const int full = epilogue.gated ? kGates : kPanel;
@@ -65,7 +65,7 @@ inline void finish_row(const Epilogue& epilogue, int row, int panel, int columns
   }
 }
 
-// Whether a tile's rows are sums in whole vectors that nothing is done to but `finish_plainly`.
+// Whether a tile has whole vectors and needs nothing but `finish_plainly`.
 inline bool is_plain(const Epilogue& epilogue, int columns) {
   const bool as_summed = !epilogue.bias && epilogue.scale == 1.0f && epilogue.cap == 0.0f;
   const Activation activation = epilogue.gated ? Activation::Silu : Activation::None;
@@ -74,7 +74,7 @@ inline bool is_plain(const Epilogue& epilogue, int columns) {
          !epilogue.out_rows && columns % kLanes == 0;
 }
 
-// What `finish_row` comes to for plain tiles, which most are: the same operations and no choices.
+// `finish_row` for plain tiles, which most are: the same operations without branches.
 inline void finish_plainly(const Epilogue& epilogue, int first_row, int rows, int first,
                            int columns, const float* sums) {
   float* out = epilogue.out + static_cast<size_t>(first_row) * epilogue.out_stride + first;
@@ -94,8 +94,8 @@ inline void finish_plainly(const Epilogue& epilogue, int first_row, int rows, in
   }
 }
 
-// Asks for what finishing these rows will touch: other threads may have written it last, and it
-// comes while the products run.
+// Prefetches the memory that finishing these rows will touch: other threads may have written it
+// last, and it arrives while the products run.
 inline void ask_for_tile(const Matrix& matrix, const Epilogue& epilogue, int first_row, int rows,
                          int panel) {
   if (epilogue.out_rows) return;

@@ -1,4 +1,4 @@
-// The products' part of the table: which file a format's work is in.
+// The products' part of the table: the functions for each kind of format.
 #pragma once
 
 #include "kernels/gemm_float.inl"

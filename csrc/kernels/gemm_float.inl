@@ -1,10 +1,10 @@
 // Products with F32, F16 and BF16 matrices.
 //
 // Panels: F32 and F16 [inputs][32]; BF16 [inputs / 2][32][2], pairs of inputs side by side as
-// `vdpbf16ps` takes them, an odd last input beside a zero. One accumulator per output runs over
-// the inputs in their order, so a row's bits do not depend on the rows beside it. Tiers that have
-// no bf16 product widen the weights and use fma; they keep prepared rows as fp32 numbers that were
-// rounded to bf16.
+// `vdpbf16ps` takes them, with a zero beside an odd last input. One accumulator per output runs
+// over the inputs in their order, so a row's bits do not depend on the rows beside it. Tiers that
+// have no bf16 product widen the weights and use fma; they keep prepared rows as fp32 numbers that
+// were rounded to bf16.
 #pragma once
 
 #include <bf16.h>
@@ -22,11 +22,11 @@ constexpr int kRowBlock = 96;
 // Bytes of a panel that pass before the next rows pass them again: a quarter of a usual L2.
 constexpr int kChunkBytes = 256 * 1024;
 
-// From how many rows on a kernel that reads a panel alone asks for weights ahead. With fewer it
-// waits for memory anyway, and what the processor asks for by itself is as much as can be had.
+// From how many rows on a kernel that reads a panel alone prefetches weights. With fewer rows it
+// waits for memory anyway, and the processor's own prefetching reaches the full rate.
 constexpr int kAheadRows = 6;
 
-// How far ahead, where no other rows read the same weights. Both measured, on a Zen 4.
+// How far ahead, if no other rows read the same weights. Both were measured on a Zen 4.
 constexpr int kAheadBytes = 8192;
 
 // ---- rows by panels ----
@@ -37,9 +37,9 @@ struct Piece {
   const uint8_t* x;      // the first row's input at that step
   size_t x_bytes;        // from row to row
   int steps;
-  bool first;            // sums begin at zero; otherwise they are taken up again
+  bool first;            // sums begin at zero; otherwise they are continued
   float* sums;           // [rows][32]
-  const uint8_t* ahead;  // memory to ask for meanwhile, ahead_bytes further with each step
+  const uint8_t* ahead;  // memory to prefetch, ahead_bytes further with each step
   int ahead_bytes;
 };
 
@@ -84,15 +84,15 @@ void multiply_some_rows(int rows, const Piece& piece) {
   multiply_rows<Step, Rows>(piece);
 }
 
-// Row `i` of the `parts` even parts that `rows` are cut into.
+// The first row of part `i`, if `rows` are divided into even parts.
 inline int part_begin(int rows, int parts, int i) {
   return static_cast<int>(static_cast<int64_t>(rows) * i / parts);
 }
 
-// One panel for up to kRowBlock rows, summed into `sums`. What is asked for ahead is this panel
-// further on if it is read but once; otherwise the panel behind it, a share in each reading. With
-// few rows, read once, it is one line over and over, which costs nothing.
-// `ask(first, count)` is called for the rows that come next, once for each.
+// One panel for up to kRowBlock rows, summed into `sums`. If the panel is read once, the prefetched
+// memory is further on in it; otherwise it is the next panel, a share in each pass. With few rows
+// that are read once it is always the same line, which costs nothing. `ask(first, count)` is called
+// before each run of rows, to prefetch their outputs.
 template <class Step, class Ask>
 void multiply_panel(const uint8_t* panel, size_t panel_bytes, const uint8_t* x, size_t x_bytes,
                     int rows, int steps, float* sums, Ask ask) {
@@ -127,7 +127,7 @@ void multiply_panel(const uint8_t* panel, size_t panel_bytes, const uint8_t* x, 
 size_t float_prepared_bytes(Format format, int inputs) {
   const size_t bytes = static_cast<size_t>(inputs + inputs % 2) *
                        (format == Format::BF16 ? kBf16Bytes : 4);
-  // An odd number of lines: rows a power of two apart would all fall into one set of the L1.
+  // An odd number of lines: rows a power of two apart would all map to one set of the L1.
   return ((bytes + kAlign - 1) / kAlign | 1) * kAlign;
 }
 

@@ -2,7 +2,7 @@
 //
 // For each group of 32 inputs in order: the integer sum of codes times activations, exact, then
 // sum = fma(float(integer) · d, scale, sum), and with minima sum = fma(d · sum of q, minimum, sum).
-// This is done for every element alike, whatever the number of rows, and in all tiers: equal bits.
+// Every element is computed in this way, for any number of rows and in all tiers: equal bits.
 #pragma once
 
 #include <sizes.h>
@@ -15,19 +15,19 @@ namespace octavo {
 namespace OCTAVO_TIER {
 namespace {
 
-// Rows that a panel serves before the next panel: their activations stay in the second-level cache,
+// Rows that use a panel before the next panel: their activations stay in the second-level cache,
 // and their sums are 12 KiB. (Expanding codes to bytes once for all of them was measured and is no
 // gain: decoding keeps other units of the processor busy than products do.)
 constexpr int kBlockRows = 96;
-// While products wait for memory, the processor runs ahead by itself and best alone. Once there is
-// more to compute for each byte (from so many rows on, as measured), it does not reach far enough,
-// and weights are asked for this far ahead into the second-level cache, spread over the steps.
+// While products wait for memory, the processor's own prefetching is best. With more to compute for
+// each byte (from so many rows on, as measured) it does not reach far enough, and weights are
+// prefetched this far ahead into the second-level cache, spread over the steps.
 constexpr size_t kAheadCodes = 8192;  // bytes
 constexpr int ask_from_rows(Format format) {
   switch (format) {
     case Format::U8: return 5;
     case Format::Mx4: return 3;
-    case Format::U5K:  // large headers, and much to do for each byte
+    case Format::U5K:  // large headers, and much computation for each byte
     case Format::U6: return 1;
     default: return 2;
   }
@@ -74,7 +74,7 @@ OCTAVO_INLINE Integers start(const uint8_t* x, int part) {
   return splat_integer(x + start_at<format>(part));
 }
 
-// A panel's block: where it is, and which of its groups is meant.
+// A block of a panel, and one of its groups.
 struct Place {
   const uint8_t* header;
   int group;

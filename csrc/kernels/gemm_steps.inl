@@ -19,8 +19,8 @@ inline float input_at(const uint8_t* x) {
 template <int Rows>
 using Sums = Floats[Rows][kPanelVectors];
 
-// One input of each row times its weights, which `weights(vector)` gives as fp32. Whatever the
-// registers can hold is loaded once: the weights with AVX-512, the inputs elsewhere.
+// One input of each row times its weights, which `weights(vector)` returns as fp32. The registers
+// hold either the weights (kKeepsWeights) or the inputs, which are then loaded once.
 template <int Rows, class Weights>
 inline void add_input(Weights weights, const uint8_t* const (&x)[Rows], size_t at,
                       Sums<Rows>& sums) {

@@ -1,6 +1,6 @@
 // How a quantised panel lies in memory, by groups of 32 inputs: shared by packing and kernels.
 //
-// A panel is its blocks one behind the other. A block is a header and the codes of its groups; the
+// A panel is a sequence of blocks. A block is a header and the codes of its groups; the
 // last block of a panel may have fewer groups. A header begins with [32] scales (fp16), except in
 // Mx4, and goes on with what its format has:
 //   minima  U4Min, U5Min, U4K, U5K: [32] (fp16)
@@ -11,7 +11,7 @@
 //   Mx4       for each group [32] bytes: the scale is 2 to their power, less 128
 // Codes of a group are rows of 128 bytes: 4 bytes for each of the 32 outputs. U8 has a row for each
 // of the eight steps of 4 inputs; the others have two steps in a row, 2i in the low halves of the
-// bytes and 2i+1 in the high ones. Behind them stand rows with what is above four bits: the fifth
+// bytes and 2i+1 in the high ones. They are followed by rows with the bits above four: the fifth
 // bit of step s is bit s of its input's byte (U5); the fifth and sixth of step s are bits
 // 2(s mod 4) and 2(s mod 4)+1 of the byte in the row s / 4 of two (U6).
 #pragma once
@@ -27,7 +27,7 @@ struct GroupLayout {
   int parts;         // of a group: 2 where a scale is for 16 inputs
   bool minima;
   int code_bytes;    // of a group, all 32 outputs
-  int offset;        // what the kernels take off a code; tables hold values that it was added to
+  int offset;        // subtracted from a code; tables hold values to which it was added
 };
 
 // By Format; those without codes have no layout.
@@ -52,13 +52,13 @@ constexpr GroupLayout kGroupLayouts[kFormats] = {
 constexpr int kSteps = kGroup / 4;      // of 4 inputs, which one instruction takes together
 constexpr int kHeaderLine = kPanel * 2;  // bytes of 32 scales
 constexpr int kCodeRow = kPanel * 4;     // bytes
-// Of U4K and U5K, behind scales and minima.
+// In U4K and U5K, after scales and minima.
 constexpr int kSixBits = 2 * kHeaderLine;
 constexpr int kSixBitsGroup = kPanel + kPanel / 2;
 
-// A prepared row has 64 bytes for each group of 32 inputs, one line of the cache: 32 codes q, and
-// behind them what every format's products need: d, d · Σq (fp32), and where their integer sums
-// start, which takes the offset off: -8 Σq, -16 Σq, -128 Σq, -32 Σq of either half (int32).
+// A prepared row has 64 bytes, one cache line, for each group of 32 inputs: 32 codes q, and then
+// the numbers that the products of the formats need: d, d · Σq (fp32), and the start of their
+// integer sums, which subtracts the offset: -8 Σq, -16 Σq, -128 Σq, -32 Σq of either half (int32).
 constexpr int kPreparedGroup = 64;
 constexpr int kPreparedScale = 32;
 constexpr int kPreparedSum = 36;

@@ -1,6 +1,6 @@
 // exp, tanh and erf of Floats, accurate to about 2 units in the last place, and the activations
-// made of them. Branch-free and lane by lane: a value's bits do not depend on where it stands, and
-// as only IEEE operations are used they are the same in every tier.
+// made of them. Branch-free and lane by lane: a value's bits do not depend on its position, and
+// since only IEEE operations are used they are the same in every tier.
 //
 // The coefficients are minimax fits to the functions named beside them, made in float64.
 #pragma once
@@ -11,10 +11,10 @@ namespace octavo {
 namespace OCTAVO_TIER {
 namespace {
 
-// exp(x) = 2^n · exp(r), n whole, |r| ≤ ln 2 / 2. Overflows to infinity and sinks to zero through
-// the denormals as it should; NaN stays NaN.
+// exp(x) = 2^n · exp(r), n whole, |r| ≤ ln 2 / 2. Overflows to infinity and underflows to zero
+// through the denormals, as it should; NaN stays NaN.
 inline Floats exponential(Floats x) {
-  // Below -104 the result is zero, above 89 infinity; between them 2^n can be had in two factors.
+  // Below -104 the result is zero, above 89 infinity; between them 2^n has two factors.
   x = min(splat(89.0f), max(splat(-104.0f), x));
   const Floats n = round_even(x * splat(1.44269504f));
   // ln 2 in two pieces: the first has so few bits that n · piece is exact.
@@ -59,7 +59,7 @@ inline Floats error_function(Floats x) {
   p = fma(p, square, splat(-3.761262596e-1f));
   p = fma(p, square, splat(1.283791661e-1f));
   const Floats near = fma(p, x, x);
-  // Above: ln(1 - erf(x)), fitted up to 3.95, behind which erf rounds to 1.
+  // Above: ln(1 - erf(x)), fitted up to 3.95, above which erf rounds to 1.
   const Floats t = min(splat(3.95f), a);
   Floats q = splat(-2.168675746e-5f);
   q = fma(q, t, splat(4.413352290e-4f));

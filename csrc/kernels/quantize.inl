@@ -33,13 +33,13 @@ inline void write_sums(uint8_t* out, float scale, Halves halves) {
 inline void prepare_group(const float* x, uint8_t* out) {
   constexpr uint32_t kInfinity = 0x7F800000u;
   const uint32_t most = largest_magnitude(x);
-  // What is not finite gives a scale that is not a number: all of the row's products show it.
+  // A number that is not finite makes the scale NaN, and with it all of the row's products.
   const float scale = bits_to_float(most < kInfinity ? most : kInfinity + 0x400000u) / 127.0f;
   if (!(scale > 0.0f)) {
     __builtin_memset(out, 0, kGroup);
     return write_sums(out, scale, {0, 0});
   }
-  // Where the scale is so small that it has few bits left, quotients exceed 127.
+  // If the scale is so small that it has few bits left, quotients exceed 127.
   const Floats divisor = splat(scale), limit = splat(127.0f);
   Floats codes[kGroup / kLanes];
   for (int i = 0; i < kGroup / kLanes; i++) {

@@ -1,10 +1,10 @@
 // Choosing tokens: the largest logit, and the largest logit over the temperature plus noise.
 //
-// Noise is a pure function of two keys and the token id (octavo/runner/noise.py tells it in full
-// and is its meaning): 64 bits h, u = (h >> 12 + ½) / 2^52, noise = -log(-log u). Two logarithms
-// for each token of a vocabulary would be most of a step. But -log u ≥ 1 - u, so that no noise is
-// above -log(1 - u): a block of tokens whose largest logit is known needs h of each, compared to
-// one number, and the logarithms only of the few that could be ahead of the best so far.
+// Noise is a pure function of two keys and the token id (octavo/runner/noise.py defines it): 64
+// bits h, u = (h >> 12 + ½) / 2^52, noise = -log(-log u). Two logarithms for each token of a
+// vocabulary would be most of a step. But -log u ≥ 1 - u, so that no noise is above -log(1 - u): a
+// block of tokens whose largest logit is known needs h of each, compared to one number, and the
+// logarithms only of the few that could be ahead of the best so far.
 #pragma once
 
 #include "kernels/attention_vector.inl"
@@ -36,7 +36,7 @@ constexpr double kMostNoise = 37.0;  // -log(2^-53) is 36.74
 
 // The largest of logits[0, size); lanes of `bad` are set where any is not finite.
 inline float largest(const float* logits, int size, Ints& bad) {
-  // Two of them, so that one does not wait for the other.
+  // Two chains, so that one does not wait for the other.
   Floats best = attend::splat(-__builtin_inff()), other = best;
   const Ints infinite = attend::splat_bits(0x7F800000u);
   int i = 0;
@@ -104,7 +104,7 @@ struct Race {
   int32_t leader;
 };
 
-// Lets a token run, unless it is plain that it cannot win.
+// Draws a token's noise, unless the token clearly cannot win.
 inline void enter(Race& race, int32_t token) {
   const uint64_t bits = random_bits(race.one + static_cast<uint64_t>(token) * kGolden, race.two);
   const double score = static_cast<double>(race.logits[token]) / race.temperature;
@@ -124,7 +124,7 @@ inline void enter(Race& race, int32_t token) {
 inline void enter_block(Race& race, int begin, int end, float most) {
   const double gap = race.best - static_cast<double>(most) / race.temperature;
   if (gap > kMostNoise) return;
-  // Who may win has 1 - u ≤ exp(-gap), a little more for rounding.
+  // A token that may win has 1 - u ≤ exp(-gap), and a little more for rounding.
   const double limit = gap > 0.0 ? exp(-gap) * 0x1p64 * 1.000001 + 0x1p13 : 0x1p64;
   const uint64_t threshold = limit >= 0x1.fffffep63 ? ~uint64_t{0} : static_cast<uint64_t>(limit);
   Words state;
@@ -179,7 +179,7 @@ int32_t draw(const float* logits, int size, double temperature, uint64_t one, ui
   }
   if (!none(bad)) return -1;
   Race race{logits, temperature, one, two, -__builtin_inf(), 0};
-  // The likeliest block first: then most of the others are far behind.
+  // The block with the largest logit first: most of the others then cannot win.
   const auto run = [&](int b) {
     const int begin = b * kBlock, end = begin + kBlock < size ? begin + kBlock : size;
     enter_block(race, begin, end, maxima[b]);
@@ -198,7 +198,7 @@ int32_t draw_among(const float* logits, const int32_t* tokens, int count, double
   return race.leader;
 }
 
-// ---- shares of probability ----
+// ---- probabilities ----
 
 typedef float HalfFloats __attribute__((vector_size(kLanes * 2)));
 

@@ -5,7 +5,7 @@
 //
 //   load, store              kLanes numbers, unaligned
 //   load_first, store_first  the first n lanes, 0 ≤ n ≤ kLanes; the other lanes are zero, and the
-//                            memory behind them is not touched
+//                            memory after them is not touched
 //   load_half                fp16 numbers, as fp32
 //   load_bf16<Which>         the first (0) or the second (1) of each pair of bf16 numbers, as fp32
 //   max, min                 return the second argument if either is NaN: max(limit, x) and
@@ -33,7 +33,7 @@ namespace {
 constexpr int kPanelVectors = kPanel / kLanes;
 
 // Brings the line that holds p to L2 (not to L1, which what is in use now would have to leave).
-// p may lie behind the end of a buffer: nothing is read.
+// p may lie beyond the end of a buffer: nothing is read.
 inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 // The same of what will be written.
 inline void prefetch_to_write(const void* p) { __builtin_prefetch(p, 1, 2); }

@@ -1,13 +1,14 @@
-// What the runtime asks of a processor's kernels, and how everything they touch lies in memory.
+// The kernels that a processor has for the runtime, and the layout of all memory that they use.
 //
-// One source, several instruction sets: each isa_*.cpp includes the .inl files, is compiled with
-// its own flags inside its own namespace, and exports one KernelTable. Nothing else crosses from a
-// kernel file to the rest of the program; so no function compiled for a newer processor can be
-// picked by the linker where an older one runs.
+// One source, several instruction sets: each isa/<tier>/kernels.cpp includes the .inl files, is
+// compiled with its own flags inside its own namespace, and exports one KernelTable. The headers in
+// angle brackets are those of the tier, found by the include path. Nothing else of a kernel file is
+// visible to the rest of the program; so the linker cannot pick a function compiled for a newer
+// processor where an older one runs.
 //
-// The law: a row's bits depend on that row, its weights and its own sequence alone. Not on how
-// many rows are beside it, not on the number of threads, not on which of several paths does the
-// work. Each output element is summed over its inputs in one fixed order, by one thread.
+// Exactness: a row's bits depend only on that row, the weights and its own sequence, not on the
+// other rows of the step, the number of threads, or the path that computes it. Each output element
+// is summed over its inputs in one fixed order, by one thread.
 #pragma once
 
 #include <cstddef>
@@ -19,16 +20,17 @@ constexpr int kPanel = 32;      // outputs whose weights lie together: two 512-b
 constexpr int kGroup = 32;      // inputs that share a scale, of weights and of activations
 // tokens of a KV block that kernels take together (blocks hold 16·k)
 constexpr int kBlockTokens = 16;
-constexpr int kSplit = 512;     // positions of KV whose softmax is one; fixed, see the law
+constexpr int kSplit = 512;     // positions of KV that share a softmax; fixed, for exactness
 constexpr int kRecordHead = 16;   // floats of a split's maximum and sum, before its sums of values
 constexpr int kAttentionRows = 16;  // most rows of a sequence that one attention item takes
 constexpr int kAlign = 64;      // bytes; of every buffer and panel
-constexpr int kLogitBlock = 128;  // logits whose largest is kept, so that few of them are looked at
+constexpr int kLogitBlock = 128;  // logits that share a stored maximum
 
 // ---- weights ----
 
-// How a matrix is kept. Names say bits and what stands beside them; every format with codes reads
-// weight = scale · (code - offset), or scale · code + minimum where it has minima.
+// How a matrix is stored. Names give the bits of a code and what accompanies the codes; every
+// format with codes means weight = scale · (code - offset), or scale · code + minimum if it has
+// minima.
 enum class Format : uint8_t {
   F32,       // activations in fp32
   F16,       // activations in fp32
@@ -51,8 +53,8 @@ enum class Format : uint8_t {
 constexpr int kFormats = 17;
 
 // A packed matrix [outputs, inputs]. Panel p holds outputs p·32 … p·32+31 with all their inputs,
-// contiguously, scales inside, in the order in which a thread streams it. The last panel is filled
-// up with zeros. How a panel looks inside is its format's own affair (gemm_*.inl, pack_*.inl).
+// contiguously, scales inside, in the order in which a thread streams it. The last panel is
+// padded with zeros. The inside of a panel depends on its format (gemm_*.inl, pack_*.inl).
 struct Matrix {
   const uint8_t* data;
   size_t panel_bytes;
@@ -61,7 +63,7 @@ struct Matrix {
   Format format;
 };
 
-// What is done to a tile of outputs before it leaves the registers' neighbourhood.
+// Operations on a tile of outputs while it is in registers or the nearest cache.
 enum class Activation : uint8_t {
   None, Silu, GeluErf, GeluTanh, Relu, Relu2, ClampedSwiglu, Sigmoid
 };
@@ -73,8 +75,8 @@ struct Epilogue {
   const float* bias = nullptr;      // [outputs] in the matrix' own order
   const float* residual = nullptr;  // [rows, residual_stride]: added, at the same columns as `out`
   size_t residual_stride = 0;
-  float scale = 1.0f;               // times the sum, behind the bias (logits)
-  float cap = 0.0f;                 // tanh(y / cap) · cap, behind the scale; 0: none
+  float scale = 1.0f;               // of the sum, after the bias (logits)
+  float cap = 0.0f;                 // tanh(y / cap) · cap, after the scale; 0: none
   Activation activation = Activation::None;
   // Gate and up interleaved: a panel has 16 gates and the 16 ups that go with them, and gives 16
   // outputs activation(gate) · up at columns first_output + panel · 16. With n < 16 pairs left the
@@ -184,7 +186,7 @@ struct KernelTable {
   // One item: rows first … first+rows-1 of a sequence (at most kAttentionRows), one KV head with
   // its group of query heads, and the positions of splits [first_split, end_split). `q` and `out`
   // point at row 0 of the step. Without `partials` the splits are all those that the rows see, and
-  // the result goes to out. With them each split's partial sums go there, one behind the other,
+  // the result goes to out. With them the partial sums of each split go there in order,
   // attention_partial_floats(shape, rows) each, and merge_attention makes the same result of them.
   // `scratch` is the thread's own, attention_scratch(shape) bytes.
   size_t (*attention_scratch)(const AttentionShape& shape);

@@ -1,4 +1,5 @@
-// One tier: every kernel file, compiled into this tier's namespace, and the table of them.
+// One tier: every kernel file, compiled into the tier's namespace, and the table of their
+// functions.
 #include "kernels/attention.inl"
 #include "kernels/elementwise.inl"
 #include "kernels/gemm.inl"

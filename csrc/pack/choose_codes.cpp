@@ -12,7 +12,7 @@ namespace {
 constexpr uint16_t kNotANumber = 0x7e00;
 constexpr float kSmallestHalf = 0x1p-24f;
 
-// The value of the largest magnitude, with its sign; not a number if one is not finite.
+// The value of the largest magnitude, with its sign; NaN if a value is not finite.
 float extreme_of(const float* values, int count) {
   float extreme = 0.0f, check = 0.0f;
   for (int i = 0; i < count; i++) {
@@ -34,7 +34,7 @@ struct Fit {
 };
 
 Fit fit_four_bits(const float* values, int count, float inverse) {
-  // Sums by four, as wide as the smallest vector, so that they need not be in one order.
+  // Four sums, as wide as the smallest vector, so that the compiler need not keep one order.
   float products[4] = {}, squares[4] = {};
   for (int i = 0; i < count; i += 4) {
     for (int j = 0; j < 4; j++) {
@@ -79,7 +79,7 @@ uint16_t choose_four_bits(const float* values, int count, uint8_t* codes) {
   const float extreme = extreme_of(values, count);
   if (!std::isfinite(extreme)) return kNotANumber;
   if (std::fabs(extreme) < kSmallestHalf) return 0;
-  // -8 has no counterpart: first the sign that gives it to the extreme value, then the other one,
+  // There is no code 8: first the sign that gives -8 to the extreme value, then the other one,
   // with scales at which that value falls between -9.5 (clipped) and -5.5.
   Fit best;
   for (const float sign : {-1.0f, 1.0f}) {

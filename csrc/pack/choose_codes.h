@@ -5,9 +5,9 @@
 
 namespace octavo {
 
-// Of `count` values, a multiple of 4. Both return the scale as fp16, for which the codes were
-// chosen: value = scale · (code - offset). A value that is not finite gives a scale that is not a
-// number: it must not hide.
+// Both choose codes for `count` values, a multiple of 4, and return the fp16 scale for which they
+// were chosen: value = scale · (code - offset). A value that is not finite makes the scale NaN, so
+// that it is not hidden.
 uint16_t choose_eight_bits(const float* values, int count, uint8_t* codes);  // offset 128
 uint16_t choose_four_bits(const float* values, int count, uint8_t* codes);   // offset 8
 

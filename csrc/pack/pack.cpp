@@ -1,4 +1,4 @@
-// Which packing a stored type and a format need, and how large things get.
+// Chooses the packing for a stored type and a format, and computes sizes.
 #include "pack/pack.h"
 
 #include <algorithm>
@@ -53,7 +53,7 @@ void pack_panels(Format format, Stored type, const uint8_t* const* rows, int out
   if (is_float_format(format)) {
     return pack_float_panels(format, type, rows, outputs, inputs, first_panel, end_panel, data);
   }
-  stored_row_bytes(type, inputs);  // refuses what is not whole blocks
+  stored_row_bytes(type, inputs);  // throws unless the inputs are whole blocks
   const size_t bytes = panel_bytes(format, inputs);
   for (int panel = first_panel; panel < end_panel; panel++) {
     const int first = panel * kPanel, count = std::min(kPanel, outputs - first);

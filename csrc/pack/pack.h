@@ -1,8 +1,8 @@
-// From rows as a checkpoint stores them to panels as the kernels stream them.
+// Packs rows as a checkpoint stores them into panels as the kernels stream them.
 //
-// Packing rearranges bits, and converts only where a format is not kept at all (Format of the
-// destination is then the nearest). Rows come as pointers: whoever calls may permute them,
-// interleave gates with ups, or leave some out, at no cost.
+// Packing rearranges bits, and converts only stored types that have no format of their own (the
+// destination is then the nearest one). Rows are passed as pointers, so the caller can permute
+// them, interleave gates with ups, or leave some out, at no cost.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace octavo {
 
-// Types a row may be stored as; the numbers are GGUF's, so that nobody has to translate.
+// The types of stored rows; the numbers are GGUF's.
 enum class Stored : uint32_t {
   F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, Q3_K = 11, Q4_K = 12,
   Q5_K = 13, Q6_K = 14, IQ4_NL = 20, IQ4_XS = 23, BF16 = 30, MXFP4 = 39,
@@ -20,7 +20,7 @@ enum class Stored : uint32_t {
 
 size_t stored_row_bytes(Stored type, int inputs);
 
-// The format in which a stored type is kept: its own, or the one that holds its codes.
+// The format for a stored type: its own, or one that can hold its codes.
 Format own_format(Stored type);
 // F32/F16/BF16 go to any float format, and to U8 and U4 with groups of any size
 bool can_pack(Stored type, Format format);

@@ -1,5 +1,5 @@
-// Rows of F32, F16 or BF16 to panels of F32, F16 or BF16, rounded to nearest even. What is kept
-// in its own format keeps its bits; fp16 gets infinities from numbers of 65520 and above.
+// Rows of F32, F16 or BF16 to panels of F32, F16 or BF16, rounded to nearest even. Rows
+// that keep their type keep their bits; in fp16, numbers of 65520 and above become infinite.
 #include "pack/pack_float.h"
 
 #include <algorithm>
@@ -11,15 +11,15 @@ namespace octavo {
 
 namespace {
 
-// Inputs taken from each row in turn: the piece of panel they go to must stay in the L1. Even, so
-// that pairs are not torn.
+// Inputs taken from each row in turn: the part of the panel that they fill must stay in the L1.
+// Even, so that pairs are not split.
 constexpr int kPiece = 64;
 constexpr size_t kPieceBytes = kPiece * sizeof(float);
 
 size_t element_bytes(Format format) { return format == Format::F32 ? 4 : 2; }
 
-// Words of 32 rows, word by word: what a row has side by side comes to stand 32 words apart. A few
-// rows at once, so that eight bytes are written together.
+// Transposes words of 32 rows: neighbours in a row end up 32 words apart. A few rows at once, so
+// that eight bytes are written together.
 template <class Word>
 void interleave(const uint8_t* const* rows, int count, uint8_t* to) {
   constexpr int kTogether = sizeof(uint64_t) / sizeof(Word);
@@ -52,8 +52,8 @@ void write_floats(Format format, const float* values, int count, uint8_t* out) {
   }
 }
 
-// A piece of a row in the panel's numbers: the stored ones, where they are that, so that what is
-// kept as it was stored keeps its bits; else in `room`, where half a pair gets a zero.
+// A piece of a row in the panel's type: the stored numbers themselves if they have that type, so
+// that their bits are kept; else converted in `room`, where half a pair gets a zero.
 const uint8_t* piece_of(Format format, Stored type, const uint8_t* row, int first, int count,
                         uint8_t* room) {
   const bool is_half = format == Format::BF16 && count % 2;

@@ -1,8 +1,8 @@
 // Packing of the stored types whose block is a group of 32 inputs: most of what GGUF files hold.
 //
-// A model is loaded as fast as this runs, so it does nothing by the byte: a block's codes are words
-// of four, which kernels/group_layout.h wants in other words of four. The layouts are those of
-// U4, U4Min, U5, U5Min, U8 and Table4.
+// The speed of loading a model depends on this code, so it never handles single bytes: a block's
+// codes are words of four, which are moved into the words of kernels/group_layout.h. The layouts
+// are those of U4, U4Min, U5, U5Min, U8 and Table4.
 #include "pack/pack_groups.h"
 
 #include <algorithm>
@@ -14,7 +14,8 @@ namespace octavo {
 namespace {
 
 constexpr uint32_t kLow = 0x0f0f0f0f, kHigh = 0xf0f0f0f0;
-// So many groups of one row in turn: what they go to must stay in the L1, and be read in long runs.
+// Groups taken from each row in turn: the part of the panel that they fill must stay in the L1, and
+// rows should be read in long runs.
 constexpr int kRun = 24;
 
 uint32_t read_word(const uint8_t* from) {
@@ -39,7 +40,7 @@ struct Nibbles {
   static constexpr int kHeader = kHeaderLine * (kMinima ? 2 : 1);
   static constexpr int kGroupBytes = kHeader + kCodeRow * (kFifth ? 5 : 4);
 
-  // Both pointers are those of one output: `to` is where its words stand in the first row of codes.
+  // Both pointers belong to one output: `to` is the place of its words in the first row of codes.
   static void pack(const uint8_t* from, uint8_t* header, uint8_t* to) {
     copy_half(header, from);
     if constexpr (kMinima) copy_half(header + kHeaderLine, from + 2);
@@ -58,7 +59,7 @@ struct Nibbles {
   }
 };
 
-// [scale][32 signed bytes], which are kept plus 128.
+// [scale][32 signed bytes], to which 128 is added.
 struct WholeBytes {
   static constexpr int kBlock = 34;
   static constexpr int kHeader = kHeaderLine;

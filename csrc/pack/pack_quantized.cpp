@@ -1,8 +1,8 @@
-// From stored blocks of codes, or from floats, to panels of codes (kernels/group_layout.h).
+// Packs stored blocks of codes, or floats, into panels of codes (kernels/group_layout.h).
 //
-// What is stored with codes keeps its codes and its scales bit by bit, at the size they have there;
+// Stored codes and scales keep their bits and their size, except that
 // Q3_K and IQ4_XS become larger, and IQ4_XS' two scales are rounded to one.
-// (Stored types whose block is a group, MXFP4 excepted, take the shorter way of pack_groups.cpp.)
+// (pack_groups.cpp handles the stored types whose block is a group, except MXFP4.)
 #include "pack/pack_quantized.h"
 
 #include <algorithm>
@@ -44,7 +44,7 @@ constexpr Kind kKinds[] = {
     {Stored::Q6_K, Format::U6, kSuperBlock, 210, "Q6_K"},
     {Stored::IQ4_NL, Format::Table4, kGroup, 18, "IQ4_NL"},
     {Stored::MXFP4, Format::Mx4, kGroup, 17, "MXFP4"},
-    // Kept as what is nearest: a little larger than they are stored.
+    // These have no format of their own: the nearest one is a little larger.
     {Stored::Q3_K, Format::U6, kSuperBlock, 110, "Q3_K"},
     {Stored::IQ4_XS, Format::Table4, kSuperBlock, 136, "IQ4_XS"},
 };
@@ -63,12 +63,12 @@ void refuse_parts(const char* what, int inputs, int block) {
                               " are not a multiple: keep it as BF16 or F32");
 }
 
-// 32 inputs of one output, on their way.
+// 32 inputs of one output, between the stored block and the panel.
 struct Group {
   uint32_t steps[kSteps];  // four codes each
   uint16_t scale;        // fp16, as is the minimum; of the whole block
   uint16_t minimum;
-  uint8_t factors[2];    // of the scale: what this group has of its own (Mx4: an exponent)
+  uint8_t factors[2];    // of the scale: those of this group (Mx4: an exponent)
   uint8_t minimum_factor;
 };
 
@@ -113,7 +113,7 @@ void read_k_scales(const uint8_t* block, int part, Group& group) {
     group.minimum_factor = packed[4 + part] >> 4 | packed[part] >> 6 << 4;
   }
   group.scale = read_u16(block);
-  group.minimum = read_u16(block + 2) ^ kHalfSign;  // they are taken off
+  group.minimum = read_u16(block + 2) ^ kHalfSign;  // stored minima are subtracted
 }
 
 template <bool kHasFifth>
@@ -274,7 +274,7 @@ void pack_made(Stored type, const uint8_t* row, int first, int count, int output
   for (int i = 0; i < count; i++) write_group<format>(groups[i], i, output, block);
 }
 
-// What comes next of a row, so that nobody waits for it: the processor does not guess so many rows.
+// Prefetches the next part of a row: the processor does not predict accesses to so many rows.
 void fetch(const uint8_t* from, size_t bytes) {
   constexpr size_t kCacheLine = 64;
   for (size_t at = 0; at < bytes; at += kCacheLine) __builtin_prefetch(from + at);
@@ -332,7 +332,7 @@ void pack_quantized_panel(Format format, Stored type, const uint8_t* const* rows
                           int inputs, uint8_t* panel) {
   const GroupLayout& layout = kGroupLayouts[static_cast<int>(format)];
   const PackBlock pack_block = choose(format, type);
-  std::memset(panel, 0, quantized_panel_bytes(format, inputs));  // rows that are not there
+  std::memset(panel, 0, quantized_panel_bytes(format, inputs));  // for missing rows
   const int groups = inputs / kGroup;
   const size_t stored_bytes = stored_row_bytes(type, inputs) * layout.span / groups;  // of a block
   for (int first = 0; first < groups; first += layout.span) {

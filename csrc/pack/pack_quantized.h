@@ -1,4 +1,4 @@
-// Packing of the formats with codes; pack.cpp sends them here.
+// Packing of the formats with codes; pack.cpp calls it.
 #pragma once
 
 #include "pack/pack.h"
@@ -10,7 +10,7 @@ bool is_quantized_format(Format format);
 bool is_made_format(Format format);  // from floats: int8 and int4
 Format own_quantized_format(Stored type);
 
-// Both refuse a number of inputs that does not make whole groups or blocks.
+// Both throw if the inputs are not whole groups or blocks.
 size_t quantized_row_bytes(Stored type, int inputs);
 size_t quantized_panel_bytes(Format format, int inputs);
 

@@ -1,4 +1,4 @@
-// Matrices that are packed by threads of their own, while whoever loads a model does other things.
+// Packs matrices in threads of its own, while the caller loads the rest of a model.
 #include "pack/pack_queue.h"
 
 #include <algorithm>
@@ -15,11 +15,10 @@ namespace octavo {
 
 namespace {
 
-// What a thread takes at a time: long enough to be read in one run, short enough that no other has
-// to wait for the last one.
+// The work that a thread takes at a time: long enough to be read in one run, short enough that the
+// other threads do not wait long for the last piece.
 constexpr size_t kPieceBytes = size_t{256} << 10;
-// Pieces between two looks at whether somebody has lost patience: a tenth of a second, where they
-// come from a slow disk.
+// Pieces between two checks for Ctrl-C: a tenth of a second, if they come from a slow disk.
 constexpr int kPiecesOfHelp = 64;
 
 struct Piece {
@@ -48,7 +47,7 @@ struct PackQueue::Running {
   }
 
   ~Running() {
-    next.store(pieces.size());  // nobody wants the rest
+    next.store(pieces.size());  // the rest is not needed
     for (std::thread& thread : threads) thread.join();
   }
 
@@ -62,7 +61,7 @@ struct PackQueue::Running {
     }
   }
 
-  // In the order of the file, whoever is free. Whether nothing is left to begin.
+  // Packs pieces in the order of the file. Returns whether no piece is left to begin.
   bool work(int most = INT_MAX) {
     try {
       for (; most > 0; --most) {

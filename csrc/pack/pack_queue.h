@@ -1,4 +1,4 @@
-// Matrices that are packed by threads of their own, while whoever loads a model does other things.
+// Packs matrices in threads of its own, while the caller loads the rest of a model.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct PackJob {
   int inputs;
   std::vector<const uint8_t*> rows;  // as pack_panels takes them
   uint8_t* data;
-  // What may be let go of when all rows have been read: pages of mapped files, (begin, bytes).
+  // Pages of mapped files (begin, bytes) that are dropped when all rows have been read.
   std::vector<std::pair<const uint8_t*, size_t>> file_pages;
 };
 
@@ -29,15 +29,16 @@ class PackQueue {
 
   void add(PackJob job);
 
-  // Starts what was added since the last time: on one thread less than `threads`, because whoever
-  // calls finish() is the last of them. Where the system gives no threads, it is the only one.
+  // Starts the jobs that were added since the last call, in one thread less than `threads`, because
+  // the caller of finish() is the last of them. If the system allows no threads, it is the only
+  // one.
   void begin(int threads);
 
-  // Does some of what is left, some megabytes; whether finish() would begin no more.
+  // Packs a few megabytes; returns whether finish() would find nothing left to begin.
   bool help();
 
-  // Does what is left, and returns when everything that was begun is packed. Throws what a job
-  // threw.
+  // Packs the rest, and returns when everything that was begun is packed. Rethrows the exception of
+  // a job.
   void finish();
 
  private:

@@ -1,4 +1,4 @@
-// How a step's attention is cut into items for the team.
+// Divides a step's attention into items for the team.
 #include "program/attention_plan.h"
 
 #include <algorithm>
@@ -9,8 +9,8 @@ namespace octavo {
 
 namespace {
 
-// What reading one position costs beside multiplying it, in queries: memory is the slower part as
-// long as few queries share a read.
+// The cost of reading one position, in queries that multiply it: memory is the slower part as long
+// as few queries share a read.
 constexpr int64_t kReadCost = 4;
 // Pieces a thread should get at least, so that the last ones to finish are short.
 constexpr int64_t kPiecesPerThread = 4;
@@ -43,9 +43,9 @@ bool is_alike(const std::vector<const SequenceRows*>& groups, int one, int other
 
 }  // namespace
 
-// Finds who has which splits in common, as the branches of a tree: those alike in one split are
-// compared in the next. Only splits that lie whole before a sequence's rows, so that nobody writes
-// to them in this step, and only as many sequences as there is room for sums.
+// Finds the splits that sequences share, as the branches of a tree: sequences that share one split
+// are compared in the next. Considers only splits that lie wholly before a sequence's rows, so that
+// this step does not write to them, and only as many sequences as there is memory for their sums.
 void AttentionPlan::find_shared(const KernelTable& kernels, const AttentionShape& shape,
                                 const std::vector<const SequenceRows*>& groups, int count,
                                 int block_size) {
@@ -73,7 +73,7 @@ void AttentionPlan::find_shared(const KernelTable& kernels, const AttentionShape
           const size_t splits = (sequence.first_position + sequence.rows - 1) / kSplit + 1;
           const size_t floats =
               splits * shape.kv_heads * kernels.attention_partial_floats(shape, sequence.rows);
-          // The first of them was let in for nothing, while it was alone.
+          // The first of them was not counted while it was alone.
           const size_t asked = alike.size() == 1 ? 2 * floats : floats;
           if (asked > room) continue;
           room -= asked;
@@ -139,7 +139,7 @@ void AttentionPlan::make(const KernelTable& kernels, const AttentionShape& shape
   for (size_t i = 0; i < num_done_; ++i) done_[i].store(0, std::memory_order_relaxed);
 }
 
-// Makes items of the splits that the unit reads by itself; those before it reads with others.
+// Makes items of the splits that the unit reads by itself, after those that it shares.
 void AttentionPlan::cut(const KernelTable& kernels, const AttentionShape& shape, AttentionItem unit,
                         int num_shared, int pieces) {
   if (pieces == 1 && num_shared == 0) {
@@ -165,15 +165,15 @@ void AttentionPlan::cut(const KernelTable& kernels, const AttentionShape& shape,
   partial_floats_ += (num_shared + splits) * floats_of_a_split;
 }
 
-// Makes items of what sequences share: one for each split and KV head, for as many rows as a kernel
-// takes. They are taken first, being the longest.
+// Makes items of the shared splits: one for each split and KV head, for as many rows as a kernel
+// takes. They run first, since they are the longest.
 void AttentionPlan::put_together(const AttentionShape& shape, const SequenceRows* sequences) {
   const int group = shape.heads / shape.kv_heads;
   const size_t begin = items_.size();
   int64_t together = 0;
   for (const SharedSplit& shared : shared_) {
     for (int head = 0; head < shape.kv_heads; ++head) {
-      size_t open = 0;  // the item that takes more rows, behind `begin`
+      size_t open = 0;  // the item that takes more rows, counted from `begin`
       for (const int32_t s : shared.sequences) {
         const int rows = sequences[s].rows;
         if (open == 0 || items_[open].rows + rows > kAttentionRows) {
@@ -200,13 +200,13 @@ void AttentionPlan::put_together(const AttentionShape& shape, const SequenceRows
   for (size_t i = begin; i < items_.size(); ++i) items_[i].together = together;
 }
 
-// One more of a merge's items is done; whoever does the last one puts their sums together.
+// Counts a finished item of a merge; the thread that finishes the last one merges the sums.
 void AttentionPlan::finish(int index, const AttentionCall& call, uint8_t* scratch) {
   const AttentionMerge& merge = merges_[index];
-  // Release: my partial sums are seen by whoever comes last; acquire: I see theirs.
+  // Release: the last thread sees these partial sums; acquire: it sees those of the others.
   std::atomic<int32_t>& done = done_[index];
   if (done.fetch_add(1, std::memory_order_acq_rel) + 1 < merge.items) return;
-  done.store(0, std::memory_order_relaxed);  // for the next layer, which is behind a barrier
+  done.store(0, std::memory_order_relaxed);  // for the next layer, which comes after a barrier
   call.kernels->merge_attention(call.shape, call.sequences[merge.sequence].first_row + merge.first,
                                 merge.rows, merge.kv_head, merge.splits,
                                 call.partials + merge.partials, call.out, call.out_stride, scratch);

@@ -1,19 +1,19 @@
-// How a step's attention is cut into items for the team: made once a step for all layers of one
-// shape and window, from lengths alone.
+// Divides a step's attention into items for the team: made once a step for all layers of one shape
+// and window, from lengths alone.
 //
 // How to use it:
 //   plan.make(kernels, shape, sequences, count, threads);   // once a step, by one thread
 //   partials: plan.partial_floats() floats, shared; scratch: kernels.attention_scratch(shape) a
-//   thread; then in each layer, behind a barrier that made q, K and V visible:
+//   thread; then in each layer, after a barrier that makes q, K and V visible:
 //     next = 0;                                   // by one thread, before the barrier
 //     plan.run(call, next, scratch);              // by every thread: takes items while there are
-//   and a barrier before `out` is read. Whoever finishes the last part of a row merges it.
+//   and a barrier before `out` is read. The thread that finishes the last part of a row merges it.
 //
-// Sequences whose tables begin with the same blocks (a prefix that they share) have these read once
-// for rows of several of them, as long as they bring few rows each.
+// If tables of sequences begin with the same blocks (a shared prefix), these are read once for rows
+// of several sequences, as long as each sequence has few rows.
 //
-// Which thread does what, into how many parts the splits of a row fall, and which rows are read for
-// together, changes no bit.
+// The bits do not depend on which thread runs an item, on how the splits of a row are divided, or
+// on which rows are read together.
 #pragma once
 
 #include <atomic>
@@ -34,15 +34,15 @@ constexpr size_t kMostSharedBytes = size_t{64} << 20;
 // several sequences, the first of which is named here.
 struct AttentionItem {
   int32_t sequence;
-  int32_t first;  // row of the sequence's
+  int32_t first;  // row of the sequence
   int32_t rows;
   int32_t kv_head;
   int32_t first_split;
   int32_t end_split;
   int32_t merge;    // which merge it is a part of; -1: none, it writes the result itself
   size_t partials;  // where its partial sums go, in floats
-  int64_t cost;     // about: positions × what one costs
-  int64_t together;  // what all items cost that read the same cells
+  int64_t cost;     // about: positions × the cost of one
+  int64_t together;  // the cost of all items that read the same cells
   int32_t first_member = -1;  // of those that read together; -1: the sequence is alone
   int32_t end_member = -1;
 };
@@ -55,7 +55,7 @@ struct AttentionMember {
   size_t partials;
 };
 
-// What the last finisher of several items puts together.
+// Sums of several items, which the thread that finishes the last of them merges.
 struct AttentionMerge {
   int32_t sequence;
   int32_t first;

@@ -10,8 +10,8 @@ namespace octavo {
 
 namespace {
 
-// The `count` largest logits' tokens, in order. Given each block's largest: as many blocks as are
-// wanted have one that is at least the count-th largest of those, so nothing below it is needed.
+// Finds the tokens of the `count` largest logits, in order. `count` blocks have a maximum that is
+// at least the count-th largest maximum, so no smaller logit is needed.
 void find_likeliest(const float* logits, int vocabulary, int count, LogprobsScratch& scratch,
                     int32_t* ids) {
   if (count == 0) return;
@@ -41,7 +41,7 @@ void find_likeliest(const float* logits, int vocabulary, int count, LogprobsScra
 
 }  // namespace
 
-int64_t tell_of_row(const KernelTable& kernels, const float* logits, int vocabulary, int32_t token,
+int64_t describe_row(const KernelTable& kernels, const float* logits, int vocabulary, int32_t token,
                     int count, int32_t* ids, float* logprobs, LogprobsScratch& scratch) {
   scratch.maxima.resize((vocabulary + kLogitBlock - 1) / kLogitBlock);
   const double most = kernels.block_maxima(logits, vocabulary, scratch.maxima.data());

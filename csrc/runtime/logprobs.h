@@ -1,5 +1,5 @@
-// Tells of rows of logits what octavo/runner/logprobs.py tells: the log-probability and the rank of
-// one token, and the likeliest tokens with theirs.
+// Does for rows of logits what octavo/runner/logprobs.py does: computes the log-probability and the
+// rank of one token, and the likeliest tokens with their log-probabilities.
 //
 // Sums run in double precision in one order (KernelTable::total), so that a row's bits do not
 // depend on its place; from numpy's they may differ in the last bit of a float.
@@ -12,7 +12,7 @@
 
 namespace octavo {
 
-// What one thread works in.
+// The working memory of one thread.
 struct LogprobsScratch {
   std::vector<float> maxima;
   std::vector<float> ordered;
@@ -22,7 +22,7 @@ struct LogprobsScratch {
 // ids and logprobs have 1 + count entries: first `token`, then the `count` likeliest, best first;
 // of those that tie the lower id goes first. count may not be above the vocabulary. Returns the
 // token's rank (one more than there are likelier ones), or 0 if any logit is not finite.
-int64_t tell_of_row(const KernelTable& kernels, const float* logits, int vocabulary, int32_t token,
-                    int count, int32_t* ids, float* logprobs, LogprobsScratch& scratch);
+int64_t describe_row(const KernelTable& kernels, const float* logits, int vocabulary, int32_t token,
+                     int count, int32_t* ids, float* logprobs, LogprobsScratch& scratch);
 
 }  // namespace octavo

@@ -1,4 +1,4 @@
-// Which kernels this processor can run.
+// The tiers of kernels that this processor can run.
 #include "runtime/processor.h"
 
 #include <stdexcept>

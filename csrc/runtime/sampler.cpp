@@ -1,4 +1,4 @@
-// Draws tokens natively: what octavo/runner/sampler.py does for slots without rules, to the token.
+// Draws exactly the tokens that octavo/runner/sampler.py draws for slots without rules.
 #include "runtime/sampler.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ uint64_t mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// The logit of the top_k-th likeliest of those that are `floor` or more, if there are so many.
+// The top_k-th largest of the logits that are `floor` or more, if there are so many.
 float edge_of(const float* logits, int size, float floor, int64_t top_k, std::vector<float>& kept) {
   kept.clear();
   for (int i = 0; i < size; ++i)
@@ -28,8 +28,8 @@ float edge_of(const float* logits, int size, float floor, int64_t top_k, std::ve
   return kept[top_k - 1];
 }
 
-// A logit such that about `wanted` to some times as many are above it, to look only at those: the
-// wanted-th largest of the largest of groups, which as many logits reach at least.
+// A bound that at least `wanted` logits reach, and not many times more, so that only those are
+// searched: the wanted-th largest of the maxima of groups.
 float lower_bound_of(const float* logits, int size, int64_t wanted, std::vector<float>& maxima) {
   constexpr int kGroup = 32;
   maxima.clear();
@@ -44,14 +44,14 @@ float lower_bound_of(const float* logits, int size, int64_t wanted, std::vector<
   return maxima[wanted - 1];
 }
 
-// The tokens that min-p and top-k leave.
+// Keeps the tokens that pass min-p and top-k.
 void keep_likely(int size, const Draw& draw, double most, std::vector<float>& values,
                  std::vector<int32_t>& tokens) {
   const float* logits = draw.logits;
   const double least = draw.min_p > 0.0 ? most + std::log(draw.min_p) : -INFINITY;
   float floor = -INFINITY;
   if (draw.top_k > 0 && draw.top_k < size) {
-    // What min-p cuts away does not move top-k's edge, unless fewer than k are left.
+    // Tokens that min-p removes do not change the bound of top-k, unless fewer than k are left.
     floor = lower_bound_of(logits, size, draw.top_k, values);
     floor = edge_of(logits, size, floor, draw.top_k, values);
   }
@@ -60,10 +60,10 @@ void keep_likely(int size, const Draw& draw, double most, std::vector<float>& va
     if (logits[i] >= floor && logits[i] / draw.temperature >= least) tokens.push_back(i);
 }
 
-// Puts the likeliest of the tokens in front, as many as it takes to have `wanted` of probability
-// together; equal ones go by token id. Returns how many. Halves what it looks at again and again.
+// Moves the likeliest tokens to the front, as many as have `wanted` of probability together; ties
+// go by token id. Returns how many. Halves the searched range again and again.
 size_t nucleus(std::vector<Candidate>& tokens, double wanted) {
-  constexpr size_t kFew = 64;  // are sorted
+  constexpr size_t kFew = 64;  // tokens: these are sorted
   const auto likelier = [](const Candidate& one, const Candidate& other) {
     return one.logit != other.logit ? one.logit > other.logit : one.token < other.token;
   };
@@ -90,7 +90,7 @@ size_t nucleus(std::vector<Candidate>& tokens, double wanted) {
   return begin;
 }
 
-// Of all tokens, or of those in scratch.tokens, the likeliest that have top_p together.
+// Keeps the likeliest tokens that have top_p together, of all or of those in scratch.tokens.
 void keep_nucleus(const KernelTable& kernels, int size, const Draw& draw, double most, bool of_all,
                   SamplerScratch& scratch) {
   std::vector<int32_t>& tokens = scratch.tokens;
@@ -100,7 +100,7 @@ void keep_nucleus(const KernelTable& kernels, int size, const Draw& draw, double
   if (of_all) {
     scratch.shares.resize(size);
     total = kernels.shares(draw.logits, size, draw.temperature, most, scratch.shares.data());
-    // All that have less than this have less than 1 - top_p together: the nucleus needs none.
+    // Tokens below this have less than 1 - top_p together, so the nucleus needs none of them.
     const double least = std::max(0.0, 1.0 - draw.top_p) * total / size * (1.0 - 1e-6);
     for (int i = 0; i < size; ++i)
       if (scratch.shares[i] >= least) candidates.push_back({scratch.shares[i], draw.logits[i], i});

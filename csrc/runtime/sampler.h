@@ -1,8 +1,8 @@
-// Draws tokens natively: what octavo/runner/sampler.py does for slots without rules, to the token.
+// Draws exactly the tokens that octavo/runner/sampler.py draws for slots without rules.
 //
 // The same scores (double: logit over temperature), cuts (filters.py) and noise (noise.py). Only
-// logarithms and exponentials may differ from numpy's, in the last of 53 bits; so another token
-// is drawn only where two are that near to a tie, or a sum that near to top_p's edge.
+// logarithms and exponentials may differ from numpy's, in the last of 53 bits; so another token is
+// drawn only if two are that close to a tie, or a sum is that close to top_p.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace octavo {
 
-// How one row is drawn. Greedy if temperature is 0; a cut is off at min_p 0, top_k 0, top_p 1.
+// The parameters of one row. Greedy if temperature is 0; a cut is off at min_p 0, top_k 0, top_p 1.
 struct Draw {
   const float* logits;
   double temperature;
@@ -24,12 +24,12 @@ struct Draw {
 };
 
 struct Candidate {
-  double share;  // of probability, the likeliest's being 1
+  double share;  // of probability, relative to the likeliest token
   float logit;
   int32_t token;
 };
 
-// What one thread works in.
+// The working memory of one thread.
 struct SamplerScratch {
   std::vector<uint8_t> draw;
   std::vector<int32_t> tokens;
@@ -38,8 +38,8 @@ struct SamplerScratch {
   std::vector<Candidate> candidates;
 };
 
-// The token, or -1 if any logit is not finite. Rows do not touch each other: any thread may draw
-// any of them.
+// The token, or -1 if any logit is not finite. Rows are independent: any thread may draw any
+// of them.
 int32_t draw_token(const KernelTable& kernels, int vocabulary, const Draw& draw,
                    SamplerScratch& scratch);
 

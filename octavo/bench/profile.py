@@ -1,4 +1,4 @@
-"""Where a step's time goes on the native engine, phase by phase, beside what the machine can do."""
+"""Measures each phase of a step on the native engine, next to the machine's peak rates."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ FILL_ROWS = 256  # of a chunk, while the cache is filled
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One instruction, all its like in other layers included; of one step."""
+    """One instruction of a step, summed over all layers that have the same phase."""
 
-    phase: int  # from 1; all threads meet between two
+    phase: int  # from 1; there is a barrier between two
     text: str
     kernel: str
     format: str  # "" where no weights are read
@@ -43,7 +43,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A step, and the machine that it ran on."""
+    """The timings of a step, and the peak rates of the machine that it ran on."""
 
     tier: str
     threads: int
@@ -54,12 +54,12 @@ class Profile:
 
     @property
     def waited_seconds(self) -> float:
-        """What of it passed in waiting for other threads."""
+        """The part of the step that was spent waiting for other threads."""
         return sum(line.waits for line in self.lines)
 
     @property
     def native_seconds(self) -> float:
-        """What the lines come to."""
+        """The sum of all lines."""
         return sum(line.seconds + line.waits for line in self.lines)
 
 
@@ -68,7 +68,7 @@ def profile(
 ) -> Profile:
     """Load the model, fill the cache and run the step so many times."""
     if arguments.backend == "torch":
-        raise ConfigError("the native engine alone can be profiled so; leave backend='torch' out")
+        raise ConfigError("only the native engine can be profiled: leave out backend='torch'")
     source = resolve_source(arguments.model)
     opened = open_model(source, arguments.max_model_len)
     layout = place_layers(opened.model)
@@ -96,7 +96,7 @@ def profile(
         backend.forward(batch)
         walls.append(time.perf_counter() - began)
         timings.append(backend.timings())
-    # Medians, each by itself: what the system did to one step is no property of an instruction.
+    # Medians of each instruction: a disturbance of one step is no property of an instruction.
     times, waits = np.median(timings, axis=0)
     kv_bytes = config.bill.block_bytes / layout.block_bytes(size, 1)
     return Profile(
@@ -116,7 +116,7 @@ def lines_of(
     sequences: Sequence[SequenceSize],
     kv_bytes: float,
 ) -> list[Line]:
-    """Phases in the order in which they first come; those that look alike are one."""
+    """Return the lines of all phases in order of first appearance; equal phases are summed."""
     top_k = max((i.routing.top_k for i in instructions if i.routing is not None), default=0)
     phases: list[list[Line]] = []
     for i, seconds, waited in zip(instructions, times, waits, strict=True):
@@ -139,7 +139,7 @@ def lines_of(
 
 
 def _weights(i: Instruction) -> tuple[str, str]:
-    """The format that is read, and what is multiplied."""
+    """Return the format of the weights, and the numbers that are multiplied."""
     matrix = i.experts.matrices[0] if i.experts is not None else i.matrix
     if matrix is None or i.op in ("Prepare", "SortPairs"):
         return "", ""
@@ -158,7 +158,7 @@ def _sum(one: Line, other: Line) -> Line:
 
 
 def _batch(tables: np.ndarray, sequences: Sequence[SequenceSize]) -> HostBatch:
-    """The step: tokens that mean nothing, logits of the last row of each sequence."""
+    """Make the step: arbitrary tokens, and logits of the last row of each sequence."""
     rows = [each.rows for each in sequences]
     starts = np.cumsum([0, *rows], dtype=np.int32)
     positions = [np.arange(each.first, each.first + each.rows) for each in sequences]
@@ -172,7 +172,7 @@ def _tokens(positions: np.ndarray) -> np.ndarray:
 
 
 def _fill(backend: NativeBackend, tables: np.ndarray, sequences: Sequence[SequenceSize]) -> None:
-    """What stands in front of the step: computed for the longest sequence, copied to the others."""
+    """Fill the cache before the step: compute the longest sequence, copy it to the others."""
     longest = max(range(len(sequences)), key=lambda index: sequences[index].first)
     none = np.zeros(0, np.int32)
     mine = tuple(np.ascontiguousarray(table[longest : longest + 1]) for table in tables)

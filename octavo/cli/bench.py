@@ -1,10 +1,10 @@
-"""Measures the engine: `profile` tells where a step's time goes, phase by phase.
+"""Measures the engine: `profile` shows the time of a step, phase by phase.
 
-The step is one of --streams sequences that decode behind --context tokens each, or with --prompt
-one chunk of a prompt. Times are the calling thread's, medians over the steps; a phase begins where
-all threads meet, and what was waited for the others is told apart. What a phase reads and computes
-is counted from its shapes and held against what this machine reads and multiplies at best, measured
-in the same run with the same threads. Run it while nothing else does.
+The step decodes --streams sequences after --context tokens each, or with --prompt it processes one
+chunk of a prompt. Times are those of the calling thread, as medians over the steps. A phase begins
+at a barrier; waiting for other threads is listed separately. The bytes and operations of a phase
+are counted from its shapes, and compared with the peak rates of this machine, which are measured in
+the same run with the same threads. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -29,32 +29,34 @@ _HEAD = (
 
 
 def add_arguments(parser: Parser) -> None:
-    """What is measured, the step, and the engine's flags."""
-    parser.add_argument("what", choices=("profile",), help="where a step's time goes")
+    """Add the options of the measurement and of the engine."""
+    parser.add_argument("what", choices=("profile",), help="the time of a step, phase by phase")
     add_model(parser, has_default=False)
     parser.add_argument(
         "--streams", type=int, default=1, metavar="COUNT", help="sequences that decode (1)"
     )
     parser.add_argument(
-        "--context", type=int, default=128, metavar="TOKENS", help="in front of the step (128)"
+        "--context", type=int, default=128, metavar="TOKENS", help="before the step (128)"
     )
     parser.add_argument(
-        "--prompt", type=int, metavar="TOKENS", help="instead of decoding: so many of one prompt"
+        "--prompt", type=int, metavar="TOKENS", help="a chunk of a prompt, instead of decoding"
     )
-    parser.add_argument("--steps", type=int, default=20, metavar="COUNT", help="to measure (20)")
+    parser.add_argument(
+        "--steps", type=int, default=20, metavar="COUNT", help="how many to measure (20)"
+    )
     parser.add_argument(
         "--peak-seconds",
         type=seconds,
         default=0.5,
         metavar="SECONDS",
-        help="for each measurement of what the machine can do (0.5)",
+        help="for each measurement of a peak rate (0.5)",
     )
     parser.add_argument("--json", action="store_true", help="as JSON, in seconds and bytes")
     add_engine_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure and print."""
+    """Measure the step and print the table, or JSON."""
     least = {"streams": 1, "context": 0, "prompt": 1, "steps": 1}
     for name, smallest in least.items():
         value = getattr(arguments, name)
@@ -79,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def as_text(model: str, found: Profile) -> str:
-    """The table, and what it is held against."""
+    """Format the table, with the peak rates above it."""
     peaks, total = found.peak_rates, found.native_seconds
     head = (
         f"{model}: a step of {found.rows:,} rows takes {1e3 * found.step_seconds:.3f} ms (the "
@@ -96,24 +98,24 @@ def as_text(model: str, found: Profile) -> str:
     work = total - found.waited_seconds
     share = f"{work / total:.0%}" if total else ""
     sums = (f"{1e3 * found.waited_seconds:.3f}", f"{1e3 * work:.3f}", share)
-    rows.append(("", "in all", "", *sums, *[""] * (len(_HEAD) - 3 - len(sums))))
+    rows.append(("", "total", "", *sums, *[""] * (len(_HEAD) - 3 - len(sums))))
     return head + table(rows, right=tuple(range(2, len(_HEAD)))) + _summary(found)
 
 
 def _summary(found: Profile) -> str:
-    """What the shares are of, and what is in no line."""
+    """Describe what the shares refer to, and the time outside of all phases."""
     total, step = found.native_seconds, found.step_seconds
     waited = found.waited_seconds / total if total else 0.0
     outside = max(0.0, step - total)
     text = (
         f"\nShares are of the {1e3 * total:.3f} ms of all phases, waiting included, which is "
         f"{waited:.0%} of them. {1e3 * outside:.3f} ms of the step are outside of any phase: "
-        "Python's, and to hand the step over.\n"
+        "Python, and the call of the native code.\n"
     )
     if found.waited_seconds > step * _MUCH_WAITING:
         text += (
             "Warning: more than a third of the step is waiting for other threads; something else "
-            "may be running, and these times are not the engine's alone.\n"
+            "may be running, which these times then include.\n"
         )
     return text
 

@@ -42,7 +42,7 @@ def test_what_the_shares_are_of(waits: float, warns: bool) -> None:
     step = 0.0045 + waits
     text = as_text("m", Profile("avx2", 2, 1, step, PeakRates(1e9, 1e9, 1e9, 1e9), lines))
     total = 0.004 + waits
-    sums = ["in", "all", f"{1e3 * waits:.3f}", "4.000", f"{0.004 / total:.0%}"]
+    sums = ["total", f"{1e3 * waits:.3f}", "4.000", f"{0.004 / total:.0%}"]
     assert sums in [line.split() for line in text.splitlines()]
     assert f"Shares are of the {1e3 * total:.3f} ms of all phases" in text
     assert f"which is {waits / total:.0%} of them. 0.500 ms of the step are outside" in text
@@ -89,7 +89,7 @@ def test_a_prompt(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
         (("--streams", "0"), USAGE, "--streams 0 must be at least 1"),
         (("--prompt", "0"), USAGE, "--prompt 0 must be at least 1"),
         (("--context", "128"), FAILED, "129 positions are more than the model's 128"),
-        (("--backend", "torch"), FAILED, "the native engine alone can be profiled"),
+        (("--backend", "torch"), FAILED, "only the native engine can be profiled"),
     ],
 )
 def test_what_cannot_be_is_refused(

@@ -1,4 +1,4 @@
-// The attention kernels as Python sees them, for tests and measurements.
+// Binds single attention kernels, for tests and benchmarks.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -96,7 +96,7 @@ AttentionShape shape_of(const Cache& cache, int heads, float scale, float softca
   return {heads, cache.kv_heads, cache.head_dim, scale, softcap, window, values};
 }
 
-// One item to out, or its partial sums as they are.
+// Runs one item, and writes its result to out.
 void attend_item(TestCache& cache, Rows q, Rows out, int heads, float scale, float softcap,
                  int window, nb::object sinks, int first_row, int first_position, Table table,
                  int first, int rows, int kv_head, int first_split, int end_split) {
@@ -108,7 +108,7 @@ void attend_item(TestCache& cache, Rows q, Rows out, int heads, float scale, flo
                            out.shape(1), nullptr, scratch.get());
 }
 
-// All sequences by a plan for `planned` threads, `repeats` times; run by `threads` of them.
+// Runs all sequences by a plan for `planned` threads, `repeats` times, with `threads` threads.
 // Returns (items, floats of partial sums).
 std::pair<size_t, size_t> attend(TestCache& cache, Rows q, Rows out, int heads, float scale,
                                  float softcap, int window, nb::object sinks,
@@ -128,12 +128,12 @@ std::pair<size_t, size_t> attend(TestCache& cache, Rows q, Rows out, int heads, 
                            partials.get()};
   nb::gil_scoped_release released;
   std::atomic<size_t> next{0};
-  std::barrier meeting(threads, [&]() noexcept { next = 0; });
+  std::barrier barrier(threads, [&]() noexcept { next = 0; });
   const auto work = [&] {
     auto scratch = aligned<uint8_t>(cache.kernels_.attention_scratch(shape));
     for (int i = 0; i < repeats; ++i) {
       plan.run(call, next, scratch.get());
-      meeting.arrive_and_wait();
+      barrier.arrive_and_wait();
     }
   };
   std::vector<std::jthread> team;

@@ -58,7 +58,7 @@ using Bytes = std::unique_ptr<uint8_t[], Free>;
 
 constexpr size_t kHugePage = size_t{2} << 20;
 
-// Aligned for kernels; what is large lies in huge pages, as the engine's own weights do.
+// Memory aligned for kernels; large amounts lie in huge pages, as the engine's own weights do.
 Bytes allocate(size_t bytes) {
   const size_t align = bytes >= kHugePage ? kHugePage : kAlign;
   const size_t rounded = std::max((bytes + align - 1) / align * align, align);
@@ -100,7 +100,7 @@ PackedMatrix pack(const std::string& format_name, uint32_t stored_type,
   return packed;
 }
 
-// Rows as the format's products read them: [rows, prepared_bytes] of bytes.
+// Prepares rows as the format's products read them: [rows, prepared_bytes] of bytes.
 nb::ndarray<nb::numpy, uint8_t> prepare(const std::string& tier, const std::string& format_name,
                                         const Floats2& x) {
   const auto format = static_cast<Format>(number_of("format", format_name, kFormatNames));
@@ -124,7 +124,7 @@ struct GemmArguments {
   const std::optional<Floats1>& row_weights;
 };
 
-// A test that hands over arrays of the wrong size must be told so, not corrupt memory.
+// A test that passes arrays of the wrong size must get an error, not corrupt memory.
 void check(const GemmArguments& given, const Epilogue& epilogue, int first_panel, int end_panel) {
   const Matrix& matrix = given.packed.matrix;
   if (first_panel < 0 || end_panel > given.packed.panels() || first_panel > end_panel) {

@@ -1,4 +1,4 @@
-"""The native backend: a model recorded into a program, and its cache, on the CPU."""
+"""The native backend: runs a model on the CPU as a recorded program over its own KV cache."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from octavo.program.recorder import HeadSizes, Recorder
 
 BLOCK_TOKENS = _native.BLOCK_TOKENS  # kernels take so many tokens of a block together
 HEAD_SIZES = HeadSizes(multiple=8, most=512)  # that the attention kernels support
-_READ_BYTES = 128 << 20  # to see how fast memory is: more than caches hold
+_READ_BYTES = 128 << 20  # of a measurement of memory: more than caches hold
 _CACHES = {"float32": "F32", "bfloat16": "BF16", "int8": "Int8"}
 
 
 @dataclass(frozen=True, slots=True)
 class NativeOptions:
-    """What can be chosen of it."""
+    """Options of the native backend."""
 
     kv_dtype: Literal["float32", "bfloat16", "int8"] = "bfloat16"
     weights: CpuWeights = "auto"
     num_threads: int = 0  # 0: one for each physical core that this process may use
-    instruction_set: str = ""  # empty: the best that this processor has
+    instruction_set: str = ""  # empty: the best that this processor runs
     pinned: bool = False  # each thread stays on a core of its own
 
 
@@ -52,9 +52,9 @@ class PeakRates:
 
 
 def default_threads(root: Path = ROOT) -> int:
-    """A thread for each physical core, but no more than a container's share of processors.
+    """Return the number of physical cores, or a container's share of processors if that is less.
 
-    Those beyond it would be stopped by turns, while all others wait for them.
+    With more threads than that, the system would suspend some of them while the others wait.
     """
     _, share = num_cores(root)
     cores = len(_native.physical_cores())
@@ -62,7 +62,7 @@ def default_threads(root: Path = ROOT) -> int:
 
 
 class NativeBackend:
-    """Implements `octavo.backends.base.Backend`."""
+    """The backend that runs recorded programs; implements `octavo.backends.base.Backend`."""
 
     def __init__(self, options: NativeOptions | None = None) -> None:
         options = options or NativeOptions()
@@ -72,24 +72,22 @@ class NativeBackend:
         self.sampling = NativeSampling(self.tier, self._team)
         self._packer = Packer(self._team, options.weights)
         self._recorder = Recorder(HEAD_SIZES)
-        self.ops: Ops = cast(Ops, self._recorder)  # they take this backend's own values
+        self.ops: Ops = cast(Ops, self._recorder)  # they take this backend's values
         self._is_settled = False
         self._program: _native.Program | None = None
         self._listing: Listing | None = None
         self._logits = np.empty((0, 0), np.float32)
         self._hidden = np.empty((0, 0), np.float32)
         self._widths = (0, 0)
-        self._counts = (0, 0)  # rows of the two
-        self._result: ForwardResult | None = None  # the last step's: views of the two
+        self._counts = (0, 0)  # rows of both
+        self._result: ForwardResult | None = None  # views of both, of the last step
 
     @property
     def threads(self) -> int:
-        """How many compute."""
         return self._team.size
 
     @property
     def weight_bytes(self) -> int:
-        """What the packed weights take."""
         return self._packer.num_bytes
 
     def parameter(self, array: NDArray[Any]) -> Vector:
@@ -133,7 +131,7 @@ class NativeBackend:
 
     @property
     def _ready(self) -> _native.Program:
-        assert self._program is not None, "prepare comes first"
+        assert self._program is not None, "call prepare first"
         return self._program
 
     def copy_blocks(self, pairs: tuple[tuple[int, int], ...]) -> None:
@@ -173,22 +171,21 @@ class NativeBackend:
     # for people and tests
 
     def describe(self) -> str:
-        """The program, one line an instruction."""
-        assert self._listing is not None, "prepare comes first"
+        """Return the program as text, one line for each instruction."""
+        assert self._listing is not None, "call prepare first"
         return describe(self._listing)
 
     def profile(self, on: bool) -> None:
-        """Begin (or stop) to measure each instruction; what was measured is forgotten."""
+        """Start (or stop) measuring each instruction, and forget earlier measurements."""
         self._ready.set_profiling(on)
 
     @property
     def instructions(self) -> list[Instruction]:
-        """The program."""
-        assert self._listing is not None, "prepare comes first"
+        assert self._listing is not None, "call prepare first"
         return self._listing.instructions
 
     def timings(self) -> tuple[list[float], list[float]]:
-        """The calling thread's seconds: in each instruction, and waiting for others before it."""
+        """Return the caller's seconds in each instruction, and those of waiting before it."""
         return self._ready.seconds, self._ready.waits
 
     def peak_rates(self, seconds: float) -> PeakRates:

@@ -17,12 +17,12 @@ from octavo.layers import Embedding, GateUpLinear, Module
 
 log = logging.getLogger(__name__)
 
-# A number behind int8 and int4 is how many inputs share a scale, if not 32.
+# The number after int8 and int4 is how many inputs share a scale, if not 32.
 CpuWeights = Literal[
     "auto", "float32", "bf16", "int8", "int8-64", "int8-128", "int4", "int4-64", "int4-128"
 ]
 
-GROUP = 32  # inputs whose products are summed as integers: codes come in whole groups
+GROUP = 32  # inputs whose products are summed as integers; a matrix of codes has whole groups
 # Outputs of a panel; if gates and ups lie side by side, the first half are gates.
 PANEL = _native.PANEL
 _HALF = PANEL // 2
@@ -48,14 +48,14 @@ class Vector:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A packed run of a matrix' outputs."""
+    """A packed run of a matrix's outputs."""
 
     native: _native.Matrix
     first: int  # output
 
     @property
     def kind(self) -> str:
-        """What its products read: matrices of one kind may share it."""
+        """The kind of rows that its products read; matrices of one kind may share them."""
         name: str = self.native.format.name
         return {"F32": "float", "F16": "float", "BF16": "bf16"}.get(name, "int8")
 
@@ -74,7 +74,7 @@ class Matrix:
         return self.pieces[0].kind
 
     def by_kind(self) -> list[Matrix]:
-        """A matrix for each run of pieces of one kind."""
+        """Split the matrix into one for each run of pieces of one kind."""
         runs = groupby(self.pieces, lambda piece: piece.kind)
         return [replace(self, pieces=tuple(run)) for _, run in runs]
 
@@ -84,7 +84,7 @@ class Matrix:
 
     @property
     def formats(self) -> str:
-        """Names for a person to read."""
+        """The names of its formats, for people."""
         return "+".join(dict.fromkeys(piece.native.format.name for piece in self.pieces))
 
 
@@ -104,10 +104,11 @@ class Experts:
 
 
 class Packer:
-    """Packs what a checkpoint stores, each part in the format that was asked for or is nearest.
+    """Packs stored rows, each matrix in the requested format or in the nearest one.
 
-    What is packed as the file has it is only noted: `begin` sets threads to it, and `finish`
-    waits for them. Whatever had to be made first is packed at once, so that it can be let go of.
+    Rows that are packed straight from a file are only queued: `begin` starts threads that pack
+    them, and `finish` waits for these. Rows that were computed first are packed at once, so that
+    their memory can be freed.
     """
 
     def __init__(self, team: _native.Team, weights: CpuWeights) -> None:
@@ -121,7 +122,7 @@ class Packer:
         return int(self._store.num_bytes)
 
     def begin(self) -> None:
-        """Have what was noted packed, while this thread does other things."""
+        """Start packing the queued matrices in threads, while the caller does other things."""
         self._store.begin(self._team)
 
     def finish(self) -> None:
@@ -133,7 +134,7 @@ class Packer:
         return Vector(flat, self._store.vector(flat))
 
     def matrix(self, parts: Sequence[StoredRows], module: Module) -> Matrix:
-        """One matrix of these parts, one below the other."""
+        """Pack one matrix that has the rows of all parts, in order."""
         inputs = parts[0].inputs
         if isinstance(module, GateUpLinear) and len({part.type for part in parts}) == 1:
             return self._gated(parts, inputs)
@@ -148,7 +149,7 @@ class Packer:
         return Matrix(tuple(pieces), first, inputs)
 
     def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> Experts:
-        """A matrix an expert; one that stands alone has its gates and ups together."""
+        """Pack a matrix for each expert; gates and ups of one matrix are interleaved."""
         made = tuple(self.matrix(parts, module) for parts in matrices)
         formats = {piece.native.format for matrix in made for piece in matrix.pieces}
         if len(formats) > 1 or any(len(matrix.pieces) > 1 for matrix in made):
@@ -171,7 +172,7 @@ class Packer:
         inputs: int,
         order: NDArray[np.int64] | None = None,
     ) -> _native.Matrix:
-        """One run of rows of one type, in another order if one is given (-1: zeros)."""
+        """Pack rows of one type, in another order if one is given (-1: a row of zeros)."""
         if not can_pack(parts[0].type, format_):
             parts = [StoredRows.of(part.floats()) for part in parts]
         rows = np.concatenate([part.addresses() for part in parts])
@@ -196,14 +197,14 @@ class Packer:
 def choose_format(
     type_: str, inputs: int, weights: CpuWeights, *, is_embedding: bool
 ) -> _native.Format:
-    """What a matrix stored as this is kept as: what was asked for, its own, or the nearest."""
+    """Choose the packed format for a stored type: the requested one, its own, or the nearest."""
     wanted = None
     if weights == "float32" or type_ in FLOAT_TYPES:
         wanted = _WANTED.get(weights)
     if wanted is not None and is_embedding:
-        wanted = wanted.replace("U4", "U8")  # where every token passes twice, 4 bits are too few
+        wanted = wanted.replace("U4", "U8")  # used for every token twice: 4 bits are too few
     if wanted is not None and wanted.startswith("U") and inputs % GROUP:
-        wanted = None  # rows that do not divide into groups stay what they are
+        wanted = None  # rows that do not divide into groups keep their type
     if wanted is None:
         if hasattr(_native.Stored, type_):
             own: _native.Format = _native.own_format(getattr(_native.Stored, type_))
@@ -217,15 +218,15 @@ def choose_format(
 
 
 def can_pack(type_: str, format_: _native.Format) -> bool:
-    """Whether rows of a stored type can be packed without being converted to floats first."""
+    """Return whether rows of a stored type can be packed without converting them to floats."""
     stored = getattr(_native.Stored, type_, None)
     return stored is not None and bool(_native.can_pack(stored, format_))
 
 
 def interleaved(ffn: int) -> NDArray[np.int64]:
-    """The rows of gates above ups in the order of panels: 16 gates, their ups; -1 fills up.
+    """Return the order of a panel's rows, for gates stacked above ups: 16 gates, then their ups.
 
-    The last panel ends behind its last up.
+    -1 pads the gates of the last panel, which ends after its last up.
     """
     columns = np.arange(-(-ffn // _HALF) * _HALF).reshape(-1, 1, _HALF)
     both = np.concatenate((columns, columns + ffn), axis=1)

@@ -1,4 +1,4 @@
-"""Native sampling and log-probabilities: what octavo/runner has in numpy, sooner, by the team."""
+"""Native sampling and log-probabilities: faster versions of what octavo/runner does in numpy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from octavo.backends.native import _native
 
 
 class NativeSampling:
-    """Implements `octavo.backends.base.SamplingKernel`."""
+    """The team's kernels for rows of logits; implements `octavo.backends.base.SamplingKernel`."""
 
     def __init__(self, tier: str, team: _native.Team) -> None:
         self._tier = tier

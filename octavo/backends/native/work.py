@@ -1,4 +1,4 @@
-"""What each instruction of a step has to read and to compute, counted from its shapes."""
+"""Counts the bytes and operations of each instruction of a step, from its shapes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from octavo.program.operands import Matrix
 
 @dataclass(frozen=True, slots=True)
 class SequenceSize:
-    """The rows of one sequence in a step, which stand at `first` and on; how many want logits."""
+    """The rows of one sequence in a step, from position `first` on; `logits` of them are wanted."""
 
     first: int
     rows: int
@@ -20,17 +20,17 @@ class SequenceSize:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Bytes of weights, or of keys and values; a multiplication and an addition are two."""
+    """Bytes of weights or of keys and values; multiplications and additions count one each."""
 
     bytes_read: int = 0
     operations: int = 0
 
 
 def work_of(i: Instruction, sequences: Sequence[SequenceSize], kv_bytes: float, top_k: int) -> Work:
-    """Of one instruction; `kv_bytes` is what a number of the cache takes, its scale included.
+    """Count one instruction; `kv_bytes` are the bytes of a number in the cache, with its scale.
 
-    Of experts those are counted that so many independent choices would use; a sequence's keys and
-    values count once, however many of its rows see them.
+    The experts in use are estimated as if rows chose independently. The keys and values of a
+    sequence count once, however many of its rows see them.
     """
     wanted = sum(each.logits for each in sequences)
     rows = {

@@ -1,4 +1,4 @@
-"""A small model on the native engine: equal to the reference, and to itself however it is run."""
+"""A small model on the native engine: equal to the reference, and to itself in any batch."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.backends.native.tiny import make_batch, make_native
 from tests.runner.tiny import FULL, make_backend
 
 WINDOWED = (None, 20, None, 20)
-LENGTH = 70  # several blocks, several tiles of queries, and a multiple of none
+LENGTH = 70  # several blocks and tiles of queries, and a multiple of neither
 
 
 def logits_of(backend: Any, *steps: Any) -> np.ndarray:
-    """All rows of some steps, one after the other."""
+    """Return the logits of all rows of some steps, one step after the other."""
     return np.concatenate([backend.forward(step).logits.copy() for step in steps])
 
 
@@ -68,7 +68,7 @@ def test_rows_depend_on_nothing_but_their_sequence(
 
 
 def test_copied_blocks_are_read_like_the_originals() -> None:
-    """A sequence goes on over copies of its blocks."""
+    """A sequence continues over copies of its blocks."""
     backend = make_native(FULL, 160, 16)
     backend.forward(make_batch((0, 0, 40)))
     expected = backend.forward(make_batch((0, 40, 1))).logits.copy()
@@ -85,7 +85,7 @@ def test_copied_blocks_are_read_like_the_originals() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    """With what is wrong; nothing is read out of bounds."""
+    """The error says what is wrong, and nothing is read out of bounds."""
     backend = make_native(FULL, 8, 16)
     with pytest.raises(ValueError, match="block 121 of a cache of 8"):
         backend.forward(make_batch((3, 0, 5)))
@@ -98,7 +98,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def test_arrays_of_a_step_that_do_not_fit_are_refused() -> None:
-    """Before anything is read behind their ends, or written there."""
+    """The check comes before any read or write beyond the ends of arrays."""
     program = make_native(FULL, 64, 16)._ready
     ids, none = np.zeros(5, np.int32), np.empty(0, np.int32)
     table = np.ones((2, 1), np.int32)
@@ -117,7 +117,7 @@ def test_arrays_of_a_step_that_do_not_fit_are_refused() -> None:
 
 
 def test_a_step_may_be_larger_than_all_before() -> None:
-    """Scratch grows, and what was computed before stays right."""
+    """Scratch memory grows, and earlier results can be computed again."""
     backend = make_native(FULL, 160, 16)
     before = backend.forward(make_batch((0, 0, 3))).logits.copy()
     backend.forward(make_batch(*((name, 0, 70) for name in range(1, 4))))

@@ -1,4 +1,4 @@
-"""What runs where: the format of every matrix and the instructions of every family, pinned.
+"""The format of every matrix and the instructions of every family, pinned.
 
 A type that is suddenly kept larger, a matrix that falls apart, an addition that is no longer a part
 of a product: nothing would be wrong, only slow. Here it fails.
@@ -55,7 +55,7 @@ METADATA: list[tuple[str, int, Any]] = [
     ("llama.rope.freq_base", F32, 10_000.0),
     ("llama.rope.dimension_count", U32, HEAD_DIM),
 ]
-# What each type that a file may hold is kept as, at its own size; and the nearest of others.
+# The format for each type that a file may hold, of the same size; for the others the nearest.
 KEPT = {
     "F32": "F32",
     "F16": "F16",
@@ -93,9 +93,9 @@ gemm [256×512 {0}] +residual
 
 
 def program(layer: str, table: str) -> str:
-    """All of it: embedding, layers, head; the head's rows are normed on their way to it.
+    """Return the whole program: embedding, layers, and a head whose input is normalised first.
 
-    Of the last layer's residual only the wanted rows are taken along, while its keys are made.
+    The last layer selects the wanted rows of its residual, and makes the keys of all rows.
     """
     head = "│\nselect\n│\nprepare norm+ [320×256 {0}]\ngemm [320×256 {0}]\nselect\nnorm"
     before, attention = layer.split("│\nattention")
@@ -105,7 +105,7 @@ def program(layer: str, table: str) -> str:
 
 
 def matrix(name: str, kind: str, shape: tuple[int, int]) -> GGUFTensor:
-    """Random weights of this type."""
+    """Return random weights of this type."""
     outputs, inputs = shape
     if kind in ("F32", "F16", "BF16"):
         values = np.random.default_rng(0).standard_normal(shape, np.float32) * np.float32(0.05)
@@ -117,7 +117,7 @@ def matrix(name: str, kind: str, shape: tuple[int, int]) -> GGUFTensor:
 
 
 def write_model(path: Path, kind: str, **others: str) -> Path:
-    """A file whose matrices are of one type, but for those that are named."""
+    """Write a file whose matrices have one type, except those that are named."""
     table = others.pop("token_embd", kind)
     tensors = [matrix("token_embd.weight", table, (VOCABULARY, HIDDEN))]
     for layer in range(LAYERS):
@@ -146,7 +146,7 @@ def recorded(path: Path, **options: Any) -> NativeBackend:
 
 @pytest.mark.parametrize("kind", KEPT)
 def test_every_type_runs_as_it_is_stored(kind: str, tmp_path: Path) -> None:
-    """The whole program: five phases a layer, QKV one matrix, nothing done by itself."""
+    """The whole program has five phases a layer, and QKV is one matrix."""
     path = write_model(tmp_path, kind)
     backend = recorded(path)
     assert backend.describe() == program(LAYER.format(KEPT[kind]), KEPT[kind])
@@ -190,7 +190,7 @@ def test_a_wish_is_fulfilled_everywhere(wish: str, kept: str, table: str, tmp_pa
 
 
 def test_a_files_mixture_stays_one_product(tmp_path: Path) -> None:
-    """As llama.cpp's Q4_K_M has it: values, and what comes out of the layer, in six bits."""
+    """The types are those of llama.cpp's Q4_K_M: values and the layer's output in six bits."""
     path = write_model(tmp_path, "Q4_K", attn_v="Q6_K", ffn_down="Q6_K", token_embd="Q8_0")
     layer = LAYER.format("U4K").replace("[512×256 U4K]", "[512×256 U4K+U6]")
     layer = layer.replace("[256×512 U4K]", "[256×512 U6]")
@@ -198,7 +198,7 @@ def test_a_files_mixture_stays_one_product(tmp_path: Path) -> None:
 
 
 def test_pieces_that_read_different_rows_are_two_products(tmp_path: Path) -> None:
-    """The norm is then done once, by itself."""
+    """The norm is then an instruction of its own."""
     text = recorded(write_model(tmp_path, "Q8_0", attn_v="BF16")).describe()
     assert text.count("gemm [512×256 U8]") == LAYERS
     assert text.count("gemm [512×256 BF16]") == LAYERS
@@ -231,10 +231,10 @@ MORE: dict[str, Any] = {
     "attention_multiplier": 0.3,
 }
 MIXTURE = "Route SortPairs ExpertsIn ExpertsOut Add"
-# How often all threads meet in a layer, and what in it is an instruction of its own.
+# The barriers of a layer, and which of its operations are instructions of their own.
 PLAIN = (5, "")
 BOTH_SUMS = (6, "Add")  # attention and feed-forward beside each other
-NORMED_SUMS = (8, "Norm Add Norm Add")  # what is added to the residual is normed first
+NORMED_SUMS = (8, "Norm Add Norm Add")  # what is added to the residual is normalised first
 LAYERS_OF = {
     **dict.fromkeys(FAMILIES, PLAIN),
     **dict.fromkeys(("Gemma2ForCausalLM", "Gemma3ForCausalLM"), NORMED_SUMS),
@@ -263,13 +263,13 @@ def test_a_familys_layer_is_so_many_phases_and_nothing_else_is_done(architecture
     backend.prepare(model, layout, 8, 16)
     meetings, alone = LAYERS_OF[architecture]
     instructions = backend.instructions
-    # The head's two; and where a sum is an instruction of its own, one more for the rows that are
+    # Two of the head; and if a sum is an instruction of its own, one more for the rows that are
     # selected before the last attention.
     others = 3 if alone and "Route" not in alone and "Cohere" not in architecture else 2
     assert sum(i.barrier for i in instructions) == SIZES["num_hidden_layers"] * meetings + others
     found = Counter(i.op for i in instructions if i.op not in FUSED - {"Norm"})
     expected = Counter(alone.split() * SIZES["num_hidden_layers"])
-    expected["Norm"] += 1  # of the hidden states that somebody wants
+    expected["Norm"] += 1  # of the wanted hidden states
     if architecture == "FalconForCausalLM":
         expected["Norm"] += 1  # one for both: all rows' keys and wanted rows' feed-forward
     if architecture == "GPT2LMHeadModel":
@@ -280,7 +280,7 @@ def test_a_familys_layer_is_so_many_phases_and_nothing_else_is_done(architecture
     widths = {
         (i.attend.heads + 2 * i.attend.kv_heads) * i.attend.head_dim for i in attends if i.attend
     }
-    # Queries, keys and values are one matrix, and so one product.
+    # Queries, keys and values are one matrix, so they are one product.
     for width in widths:
         assert sum(i.matrix.outputs == width for i in gemms if i.matrix) >= len(attends)
 
@@ -289,7 +289,7 @@ def test_a_familys_layer_is_so_many_phases_and_nothing_else_is_done(architecture
 
 
 class Symbols:
-    """A recorder, some values, and what layers are made of."""
+    """A recorder, some values, and the parts of layers."""
 
     def __init__(self) -> None:
         self.recorder = Recorder(HEAD_SIZES)
@@ -331,7 +331,7 @@ def test_what_cannot_be_recorded_is_refused_by_name(name: str) -> None:
 
 
 def test_attention_over_what_is_no_one_projection_is_refused() -> None:
-    """Not copied together at every step."""
+    """Copying them together at every step would be slow."""
 
     def refusal(build: Any) -> str:
         symbols = Symbols()

@@ -1,4 +1,4 @@
-"""A step for which there is no memory fails with words, and harms no later one."""
+"""A step without enough memory fails with a clear error, and later steps are not affected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.backends.native.test_team import run_alone
 from tests.backends.native.tiny import make_batch, make_native
 from tests.runner.tiny import FULL
 
-# The address space is bounded to what is there, so that the system itself refuses the scratch.
+# The address space is bounded to its present size, so that the system refuses scratch memory.
 SCRIPT = """
 import resource
 import numpy as np
@@ -26,7 +26,7 @@ def allow(num_bytes):
 backend = make_native(FULL, 160, 16, num_threads=1)
 small, large = make_batch((1, 0, 8)), make_batch((2, 0, 600))
 expected = backend.forward(small).logits.copy()
-for array in ("_logits", "_hidden"):  # what is asked of numpy is not what is to be refused
+for array in ("_logits", "_hidden"):  # numpy's own allocations must succeed
     width = getattr(backend, array).shape[1]
     setattr(backend, array, np.empty((600, width), np.float32))
 allow(int(Path("/proc/self/statm").read_text().split()[0]) * 4096)
@@ -54,7 +54,7 @@ def test_a_step_without_memory_fails_and_the_next_are_exact() -> None:
 
 @pytest.mark.parametrize("failing", [1, 2])
 def test_results_without_memory_fail_one_step(failing: int) -> None:
-    """Those of the logits, or of the hidden states behind them."""
+    """The allocation of the logits fails, or that of the hidden states after it."""
     backend = make_native(FULL, 160, 16, num_threads=1)
     batch = make_batch((1, 0, 8))
     calls = 0
@@ -74,7 +74,7 @@ def test_results_without_memory_fail_one_step(failing: int) -> None:
 
 
 def test_a_result_is_valid_until_the_next_step() -> None:
-    """The next step overwrites the same arrays, and a copy keeps the numbers."""
+    """The next step overwrites the arrays of a result, and a copy keeps its numbers."""
     backend = make_native(FULL, 160, 16, num_threads=1)
     first, second = make_batch((1, 0, 8)), make_batch((2, 0, 8))
     result = backend.forward(first)

@@ -1,4 +1,4 @@
-"""No code for newer processors where older ones run: what the compiler made, disassembled."""
+"""Object files contain no code for newer processors where older ones run: disassembled."""
 
 import re
 import shutil
@@ -9,14 +9,14 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 WIDE_REGISTER = re.compile(r"%[yz]mm\d")
-# What the linker may take from one object for all the others: weak symbols of every kind.
+# Symbols that the linker may take from one object for all the others: weak ones of every kind.
 SHARED_SYMBOLS = re.compile(r"^\S+ [WVu] (\S+)$", re.MULTILINE)
 
 
 def objects(pattern: str) -> list[Path]:
-    """The newest build's objects of these sources; skips where none was built here."""
+    """Return the newest build's objects of these sources; skip if nothing was built here."""
     found = ROOT.glob("build/*/CMakeFiles/octavo_core.dir/csrc")
-    # Those with sanitizers are not what anybody runs, and are compiled otherwise.
+    # Builds with sanitizers have other flags, and are not shipped.
     builds = [path.parent for path in found if "/build/sanitize-" not in str(path)]
     if not builds:
         pytest.skip("the native engine was not built in this directory")

@@ -1,4 +1,4 @@
-"""From stored rows to packed matrices: every type, every order, every wish."""
+"""Stored rows become packed matrices: every type, every order, every requested format."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CONVERTED = {"Q2_K": "U8", "Q3_K": "U6", "IQ4_XS": "Table4"}
 
 
 def stored(name: str, count: int, seed: int = 0) -> StoredRows:
-    """Random rows of a type, whose scales are ordinary numbers."""
+    """Return random rows of a type, with scales of ordinary size."""
     kind = TYPES[name]
     generator = np.random.default_rng(seed)
     if not kind.is_quantized:
@@ -70,7 +70,7 @@ def packer(weights: str = "auto") -> Packer:
 
 @pytest.mark.parametrize("name", [*KEPT, *CONVERTED])
 def test_every_type_is_kept_or_converted(name: str) -> None:
-    """In another order, too; what is kept loses no more than a scale's last bits."""
+    """Rows may be in another order; at most the last bits of a scale are lost."""
     order = np.random.default_rng(1).permutation(50)
     rows = stored(name, 50).reordered(order)
     matrix = packer().matrix([rows], Linear(INPUTS, 50))
@@ -121,12 +121,12 @@ def test_gates_and_ups_of_one_type_are_interleaved() -> None:
     ],
 )
 def test_wishes_concern_what_is_stored_as_floats(wish: str, name: str, format_: str) -> None:
-    """What is quantised already stays as it is, unless everything is to be exact."""
+    """Weights that are quantised already stay as they are, unless fp32 is requested."""
     assert packer(wish).matrix([stored(name, 40)], Linear(INPUTS, 40)).formats == format_
 
 
 def test_rows_that_are_no_whole_blocks_are_refused() -> None:
-    """By who asks for it, not in a thread that packs and can tell nobody."""
+    """The caller gets the error: a thread that packs could not report it."""
     addresses = np.zeros(40, np.uint64)
     stored_type = getattr(_native.Stored, TYPES["Q4_K"].name)
     format_ = _native.own_format(stored_type)
@@ -149,7 +149,7 @@ def in_a_file(path: Path, rows: StoredRows) -> StoredRows:
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_rows_of_a_file_are_packed_meanwhile(tmp_path: Path, threads: int) -> None:
-    """And are the same as rows that are packed at once; some of them come while others are."""
+    """Rows equal those packed at once, even if they are added while others are packed."""
     parts = [stored("Q4_1", 3000, 1), stored("BF16", 700, 2), stored("Q6_K", 40, 3)]
     layers = [Linear(INPUTS, len(part)) for part in parts]
     at_once = [packer().matrix([part], layer) for part, layer in zip(parts, layers, strict=True)]
@@ -166,8 +166,8 @@ def test_rows_of_a_file_are_packed_meanwhile(tmp_path: Path, threads: int) -> No
             np.testing.assert_array_equal(ours.row(index), theirs.row(index))
 
 
-def test_nobody_has_to_wait_for_what_was_begun(tmp_path: Path) -> None:
-    """And the rows are there for as long as they are read."""
+def test_packing_that_was_begun_need_not_be_awaited(tmp_path: Path) -> None:
+    """The rows stay in memory for as long as they are read."""
     one = packer()
     rows = in_a_file(tmp_path / "rows", stored("Q4_1", 9000))
     matrix = one.matrix([rows], Linear(INPUTS, 9000))

@@ -1,4 +1,4 @@
-"""The benchmark of formats measures what it says."""
+"""The benchmark of formats measures the error of the products alone."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_losses_are_what_the_logits_say(tmp_path: Path) -> None:
 def test_rounded_weights_are_those_that_the_format_keeps(
     weights: CpuWeights, tmp_path: Path
 ) -> None:
-    """So that what remains between the two is the products' own."""
+    """The remaining difference between the two is that of the products."""
     path = write_model(tmp_path, "BF16")
     kept = ready(path, NativeBackend(NativeOptions(weights=weights, num_threads=1)))
     exact = ready(path, Rounded(weights))

@@ -1,4 +1,4 @@
-"""SmolLM2 on the native engine: the reference's words in fp32; as stored, always the same."""
+"""SmolLM2 on the native engine: the reference's text in fp32; as stored, always the same bits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from octavo.models.kv_layout import place_layers
 from octavo.models.load import open_model
 from tests.models.compare import Runner
 
-# Made of ids alone: what they mean does not matter here.
+# Token ids without meaning, which does not matter here.
 PROMPTS = [[1, 504, 3575, 282, 4649, 314], [1, 6403, 3221, 253, 655, 28]]
 
 

@@ -1,4 +1,4 @@
-"""The team where it is used as it should not be: from two threads, after a fork, too large."""
+"""The team: barriers, failures, and wrong use from two threads, after a fork, or too large."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from tests.runner.tiny import FULL
 
 
 def run_alone(script: str) -> str:
-    """What a script prints in an interpreter of its own, which must end well and soon."""
+    """Return the output of a script in its own interpreter, which must end well and soon."""
     command = [sys.executable, "-W", "ignore", "-c", script]
-    environment = child_environment({"LD_PRELOAD": ""})  # no sanitizer: they need it as it is
+    environment = child_environment(
+        {"LD_PRELOAD": ""}
+    )  # no sanitizer: the script needs the usual build
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=300, check=True, env=environment
     )
@@ -29,7 +31,7 @@ def run_alone(script: str) -> str:
 
 
 def test_threads_take_turns() -> None:
-    """Models and packing that share a team, or even a program, do not meet in it."""
+    """Threads that share a team, or even a program, run their steps one after the other."""
     backend = make_native(FULL, 160, 16)
     steps = [make_batch((name, 0, 20 + 15 * name)) for name in range(3)]
     expected = [backend.forward(step).logits.copy() for step in steps]
@@ -57,8 +59,8 @@ def test_threads_take_turns() -> None:
         assert all(pool.map(work, range(60)))
 
 
-def test_a_forked_process_is_told_and_ends() -> None:
-    """Its threads are gone: neither work nor the end of the process waits for them."""
+def test_a_forked_process_gets_an_error_and_ends() -> None:
+    """The child has no threads: neither its work nor its end waits for them."""
     script = """
 import os
 from tests.backends.native.tiny import make_batch, make_native
@@ -67,20 +69,20 @@ backend = make_native(FULL, 64, 16)
 child = os.fork()
 try:
     backend.forward(make_batch((0, 0, 20)))
-    print("stepped" if child else "not told", flush=True)
+    print("stepped" if child else "no error", flush=True)
 except RuntimeError as error:
     print(error, flush=True)
 if child:
     assert os.waitpid(child, 0)[1] == 0
 """
-    told = run_alone(script)
-    assert "forked from the one that loaded it" in told
-    assert "stepped" in told
-    assert "not told" not in told
+    output = run_alone(script)
+    assert "forked from the one that loaded it" in output
+    assert "stepped" in output
+    assert "no error" not in output
 
 
 def test_threads_that_the_system_does_not_give_are_an_error() -> None:
-    """Not the end of the process."""
+    """The process gets an error and goes on."""
     script = """
 import resource
 from octavo.backends.native import _native
@@ -112,7 +114,7 @@ def test_a_team_of_one_needs_no_threads() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_thread_without_memory_is_an_error_of_the_call(threads: int) -> None:
-    """Whichever thread fails, before any barrier: none is left waiting, and the team goes on."""
+    """Any thread may fail before any barrier: none is left waiting, and the team still works."""
     team = _native_test.TestTeam(threads)
     for failing in range(threads):
         for before in range(3):
@@ -123,7 +125,7 @@ def test_a_thread_without_memory_is_an_error_of_the_call(threads: int) -> None:
 
 @pytest.mark.parametrize("threads", [2, 3, 16, 17, 24, 33, 50])
 def test_no_thread_passes_a_barrier_before_all_have_arrived(threads: int) -> None:
-    """With one level of up to 16 threads, and with two: more threads than there are cores."""
+    """Teams have one level up to 16 threads, and two above; most have more threads than cores."""
     team = _native_test.TestTeam(threads)
     assert team.count_stale_reads(100) == 0
     assert team.pass_barriers(20) == 20 * threads
@@ -131,7 +133,7 @@ def test_no_thread_passes_a_barrier_before_all_have_arrived(threads: int) -> Non
 
 @pytest.mark.parametrize("threads", [17, 40])
 def test_a_failure_reaches_every_group_of_a_large_team(threads: int) -> None:
-    """Whether the failing thread is the first of its group, the last, or in between."""
+    """The failing thread may be the first of its group, the last, or one in between."""
     team = _native_test.TestTeam(threads)
     for failing in (0, 1, 8, 9, threads - 1):
         for before in range(3):
@@ -149,7 +151,7 @@ def test_a_large_team_computes_the_same_bits() -> None:
 
 
 def test_several_threads_may_fail_at_once() -> None:
-    """As when a sampler's scratch does not fit, in any of them."""
+    """A sampler's scratch memory does not fit, in any of the threads."""
     script = """
 import resource
 import numpy as np
@@ -170,17 +172,17 @@ resource.setrlimit(resource.RLIMIT_AS, (taken + (8 << 20), limits[1]))
 try:
     sampling.draw(logits, each, each, draws)
 except MemoryError as error:
-    print("told:", error)
+    print("error:", error)
 resource.setrlimit(resource.RLIMIT_AS, limits)
 print(len(sampling.draw(logits, each, each, draws)[0]), "tokens")
 """
-    told = run_alone(script)
-    assert "told: the system gives the native engine no more memory" in told
-    assert "4 tokens" in told
+    output = run_alone(script)
+    assert "error: the system gives the native engine no more memory" in output
+    assert "4 tokens" in output
 
 
-def test_a_load_can_be_broken_off() -> None:
-    """By Ctrl-C, in the middle of packing that nothing else interrupts."""
+def test_a_load_can_be_interrupted() -> None:
+    """Ctrl-C interrupts it in the middle of packing."""
     script = """
 import signal
 import numpy as np
@@ -196,6 +198,6 @@ try:
     signal.setitimer(signal.ITIMER_REAL, 0.05)
     store.finish(team)
 except KeyboardInterrupt:
-    print("broken off")
+    print("interrupted")
 """
-    assert "broken off" in run_alone(script)
+    assert "interrupted" in run_alone(script)

@@ -1,4 +1,4 @@
-"""Sequences that share a prefix's blocks, and so read it together, give what each gives alone."""
+"""Sequences that share a prefix's blocks read it together, with the same bits as each alone."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from octavo.backends.native import _native
 from tests.backends.native.tiny import make_native
 from tests.runner.tiny import FULL, VOCABULARY, Windows
 
-SPLIT_BLOCKS = 512 // 16  # what is read together comes in runs of so many blocks
+SPLIT_BLOCKS = 512 // 16  # sequences read runs of so many blocks together
 NUM_SHARED = 2 * SPLIT_BLOCKS + 3
 OWN_BLOCKS = 10
 
 
 def batch_of(groups: int, *sequences: tuple[int, int, int]) -> HostBatch:
-    """Sequences (its name, first position, rows), all of one prefix; the first has no other."""
+    """Make a batch of sequences (name, first position, rows) that share one prefix."""
     ids, positions, starts, tables = [], [], [0], []
     for name, first, rows in sequences:
         at = np.arange(first, first + rows)
@@ -52,7 +52,7 @@ def test_who_reads_together_gets_what_he_gets_alone(
         backend.forward(batch_of(groups, (0, first, min(240, end - first))))
     steps: list[list[tuple[int, int, int]]] = [
         [(name, end, 1 + name % 3) for name in range(6)],  # a few rows, finished before all attend
-        [(name, end + 3, 1) for name in range(6)],  # one each: finished by whoever attends
+        [(name, end + 3, 1) for name in range(6)],  # one each: finished by the items of attention
         [(name, end + 4, 1) for name in range(5)] + [(5, end + 4, 30)],
     ]
     for name in range(6):
@@ -61,7 +61,7 @@ def test_who_reads_together_gets_what_he_gets_alone(
         alone = [backend.forward(batch_of(groups, each)).logits.copy() for each in step]
         together = backend.forward(batch_of(groups, *step)).logits
         assert np.array_equal(together, np.concatenate(alone))
-    # Of some rows alone something is wanted.
+    # Only some of the rows are wanted.
     batch = batch_of(groups, *steps[0])
     whole = backend.forward(batch).logits.copy()
     some = np.array([0, 2, 5, 6, 11], np.int32)

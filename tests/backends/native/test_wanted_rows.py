@@ -1,4 +1,4 @@
-"""Rows that nobody wants are left out behind the last attention; the others are what they were."""
+"""Unwanted rows are dropped after the last attention, and the others keep their bits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NUM_ROWS = 89
 
 
 def wanting(batch: HostBatch, logits: list[int], hidden: list[int]) -> HostBatch:
-    """The batch, of which these rows alone are wanted, in this order."""
+    """Return the batch with only these rows wanted, in this order."""
     rows, told = np.array(logits, np.int32), np.array(hidden, np.int32)
     return batch._replace(logits_rows=rows, hidden_rows=told)
 
@@ -47,7 +47,7 @@ CHOICES = {
 @pytest.mark.parametrize("tier", _native.tiers())
 @pytest.mark.parametrize("choice", CHOICES)
 def test_what_is_wanted_changes_no_bit(tier: str, choice: str) -> None:
-    """Nor in the step behind it, which reads the keys of rows that were left out."""
+    """The next step reads the keys of rows that were dropped, and its bits stay the same too."""
     everything = make_batch(*STEP, groups=2)
     next_step = make_batch((0, 45, 20), (1, 1, 1), (2, 40, 1), (3, 3, 1), groups=2)
     whole = make_native(WINDOWED, 160, 16, instruction_set=tier)
@@ -59,8 +59,8 @@ def test_what_is_wanted_changes_no_bit(tier: str, choice: str) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_keys_of_single_rows_that_nobody_wants_are_written(threads: int) -> None:
-    """Where every sequence has one row, and only some of those are wanted."""
+def test_keys_of_unwanted_single_rows_are_written(threads: int) -> None:
+    """Every sequence has one row, and only some of the rows are wanted."""
     whole = make_native(FULL, 160, 16, num_threads=1)
     backend = make_native(FULL, 160, 16, num_threads=threads)
     for at in range(40):
@@ -84,7 +84,7 @@ def test_keys_of_single_rows_that_nobody_wants_are_written(threads: int) -> None
     ],
 )
 def test_blocks_of_every_shape_leave_the_same_rows_out(tier: str, architecture: str) -> None:
-    """Attention and MLP side by side, norms behind them, experts, positions in a table."""
+    """Blocks may have a parallel MLP, norms after the MLP, experts, or learned positions."""
     backends = []
     for threads in (1, 2):
         model = make_model(architecture, sliding_window=20)

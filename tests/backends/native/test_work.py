@@ -1,4 +1,4 @@
-"""What a step is said to read and to compute."""
+"""The bytes and operations that a step is counted with."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_products_read_all_weights_once_however_many_rows_there_are() -> None:
     assert nothing == Work(0, 0)
 
 
-def test_a_backend_can_tell_what_the_machine_does_at_best() -> None:
-    """Numbers that mean something: no kernel does more than a register loop."""
+def test_a_backend_measures_the_machines_peak_rates() -> None:
+    """The rates are plausible, and every tier can measure them."""
     peaks = NativeBackend().peak_rates(0.0)
     assert peaks.read > 1e8
     assert peaks.int8 > 1e8

@@ -10,14 +10,14 @@ from tests.backends.native.tiny import make_native
 from tests.runner.real_world import RealSimulation
 from tests.sim.world import draw_world
 
-# Those of the first worlds whose blocks the native engine takes.
+# The first worlds with a block size that the native engine accepts.
 SEEDS = [seed for seed in range(220) if draw_world(seed).config.block_size % 16 == 0]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_worlds_hold(part: int) -> None:
-    """Aborts, preemptions, resets, deaths, NaN, forks and drafts: equal to each request alone."""
+    """Each request gets the same tokens as alone, in spite of aborts, deaths, NaN and drafts."""
     hold(SEEDS[part::4], "float32")
 
 
@@ -28,7 +28,7 @@ def test_worlds_hold_over_smaller_caches(kv_dtype: str) -> None:
 
 
 def hold(seeds: list[int], kv_dtype: str) -> None:
-    """Every world to its end; whose cache is of this kind."""
+    """Run every world to its end, with a cache of this type."""
     assert len(seeds) >= 8
     for seed in seeds:
         backend = partial(make_native, kv_dtype=kv_dtype)

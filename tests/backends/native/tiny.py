@@ -19,7 +19,7 @@ EXACT: dict[str, Any] = {"kv_dtype": "float32", "weights": "float32"}
 def make_native(
     windows: Windows, num_blocks: int, block_size: int, **options: Any
 ) -> NativeBackend:
-    """A backend with an empty cache; in fp32 and two threads, unless told otherwise."""
+    """Make a backend with an empty cache; by default in fp32 and with two threads."""
     model = Llama(make_spec(windows))
     layout = place_layers(model)
     backend = NativeBackend(NativeOptions(**{**EXACT, "num_threads": 2, **options}))
@@ -29,9 +29,9 @@ def make_native(
 
 
 def make_batch(*sequences: tuple[int, int, int], groups: int = 1) -> HostBatch:
-    """Sequences (its name, first position, rows), each of tokens and blocks of its own.
+    """Make a batch of sequences (name, first position, rows), each with its own tokens and blocks.
 
-    The token at a position depends on the sequence's name and the position alone.
+    The token at a position depends only on the sequence's name and the position.
     """
     ids, positions, starts, tables = [], [], [0], []
     most = max(first + rows for _, first, rows in sequences)

@@ -1,7 +1,7 @@
-"""How tests of products stand: matrices of every format, in every tier, by `_native_test.gemm`.
+"""Helpers for tests of products: matrices of every format and tier, by `_native_test.gemm`.
 
-A format's test brings rows as a checkpoint stores them and the float64 matrix that they mean;
-everything else (odd sizes, the law of equal bits, epilogues) is the same for all of them.
+The test of a format provides rows as a checkpoint stores them, and the float64 matrix that they
+mean; everything else (odd sizes, equal bits, epilogues) is the same for all formats.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ Doubles = npt.NDArray[np.float64]
 
 TIERS: list[str] = _native.tiers()
 PANEL = 32
-# Numbers of rows for which a row must get equal bits: every kernel and every even split of them,
-# rows beside a whole block, and so many that blocks are split.
+# Batch sizes at which a row must get equal bits: every kernel, every even split of rows, more rows
+# than a block, and so many that blocks are split.
 ROW_COUNTS = (*range(1, 41), 100, 513)
 
 
 @dataclass(frozen=True)
 class Stored:
-    """Rows as a checkpoint has them, and their type's number in GGUF."""
+    """Rows as a checkpoint stores them, and the number of their type in GGUF."""
 
     type: int
     rows: Sequence[npt.NDArray[np.uint8] | None]
@@ -38,7 +38,7 @@ def pack(format_name: str, stored: Stored) -> _native_test.PackedMatrix:
 
 
 def multiply(tier: str, matrix: _native_test.PackedMatrix, x: Floats, **epilogue: Any) -> Floats:
-    """The product of all panels in one call; NaN stands where nothing was written."""
+    """Return the product of all panels in one call, with NaN where nothing was written."""
     columns = epilogue.pop("columns", matrix.outputs)
     out = epilogue.pop("out", None)
     if out is None:
@@ -48,7 +48,7 @@ def multiply(tier: str, matrix: _native_test.PackedMatrix, x: Floats, **epilogue
 
 
 def unpack(tier: str, matrix: _native_test.PackedMatrix) -> Floats:
-    """The whole matrix as fp32, row by row."""
+    """Return the whole matrix as fp32, unpacked row by row."""
     rows = np.full((matrix.outputs, matrix.inputs), np.nan, np.float32)
     for output in range(matrix.outputs):
         _native_test.unpack_row(tier, matrix, output, rows[output])
@@ -60,10 +60,10 @@ def bits(x: Floats) -> npt.NDArray[np.uint32]:
 
 
 def check_rows_alone(tier: str, matrix: _native_test.PackedMatrix, x: Floats) -> None:
-    """A row's bits are the same alone and at every place among every number of rows.
+    """Check that a row's bits are the same alone and at every place in batches of every size.
 
     `x` has as many rows as the largest count. Each count takes its rows from another start, so
-    that every row comes to stand at many places.
+    that every row is tested at many places.
     """
     alone = np.concatenate([multiply(tier, matrix, row[None]) for row in x])
     for count in ROW_COUNTS:
@@ -75,7 +75,7 @@ def check_rows_alone(tier: str, matrix: _native_test.PackedMatrix, x: Floats) ->
 def check_places(
     tier: str, matrix: _native_test.PackedMatrix, row: Floats, counts: Sequence[int]
 ) -> None:
-    """One row at every place among neighbours that are all alike and enormous."""
+    """Check one row at every place among neighbours that are all alike and enormous."""
     alone = bits(multiply(tier, matrix, row[None]))[0]
     for count in counts:
         for place in range(count):
@@ -85,7 +85,7 @@ def check_places(
 
 
 def check_panel_splits(tier: str, matrix: _native_test.PackedMatrix, x: Floats) -> None:
-    """Every cut of the panels in two gives the bits that one call gives, and nothing beyond."""
+    """Check that every cut of the panels in two gives the bits of one call, and nothing beyond."""
     whole = bits(multiply(tier, matrix, x))
     for cut in range(matrix.panels + 1):
         out = multiply(tier, matrix, x, end_panel=cut)
@@ -95,7 +95,7 @@ def check_panel_splits(tier: str, matrix: _native_test.PackedMatrix, x: Floats) 
 
 
 def rounding_bound(exact_terms: Doubles, steps: int) -> Doubles:
-    """How far an fp32 sum of these products may lie from the exact one.
+    """Return how far an fp32 sum of these products may lie from the exact one.
 
     `exact_terms` is Σ|w·x|, `steps` how many roundings a term can pass through: the bound
     γ = steps · u / (1 - steps · u) of any order of additions, with u = 2^-24.

@@ -1,4 +1,4 @@
-"""The native attention kernels: right to derived bounds, and the same bits however they are asked.
+"""The native attention kernels: correct to derived bounds, with the same bits on every path.
 
 Every tier the processor runs, against attention in float64 over what the cache holds.
 """
@@ -32,7 +32,7 @@ def tier(request: pytest.FixtureRequest) -> str:
 
 @dataclass(frozen=True)
 class Shape:
-    """One layer's attention."""
+    """The shape of one layer's attention."""
 
     heads: int = 3
     kv_heads: int = 1
@@ -49,7 +49,7 @@ class Shape:
 
 @dataclass
 class Sequence:
-    """All of a sequence's rows, of which `cached` stand in the cache before the step."""
+    """The rows of a sequence; the first `cached` are in the cache before the step."""
 
     q: Floats
     k: Floats
@@ -71,7 +71,7 @@ def make_sequence(shape: Shape, length: int, seed: int = 0, cached: int = 0) -> 
 
 @dataclass
 class World:
-    """A cache of one tier and format, whose unused cells hold what must not be seen."""
+    """A cache of one tier and format, whose unused cells hold values that must not be read."""
 
     tier: str
     kind: str
@@ -86,7 +86,7 @@ class World:
     num_items: int = 0  # of the last plan
 
     def run(self, sequences: list[Sequence]) -> list[Floats]:
-        """Each sequence's output of the rows that are not cached, all in one step."""
+        """Run one step, and return the output of each sequence's rows that are not cached."""
         shape = self.shape
         needed = [-(-len(sequence) // shape.block_size) for sequence in sequences]
         num_blocks = sum(needed) + 3
@@ -138,14 +138,14 @@ def to_int8(x: Floats, head_dim: int) -> Doubles:
 
 
 def kept(kind: str, x: Floats, head_dim: int) -> Doubles:
-    """What the cache holds of x."""
+    """Return x rounded as the cache stores it."""
     if kind == "f32":
         return x.astype(np.float64)
     return to_bf16(x).astype(np.float64) if kind == "bf16" else to_int8(x, head_dim)
 
 
 def reference(world: World, sequence: Sequence) -> tuple[Doubles, ...]:
-    """The new rows' exact output over what the cache holds, and how far a kernel may be from it."""
+    """Return the exact output of the new rows over the cache, and a kernel's allowed error."""
     shape, length = world.shape, len(sequence)
     size, group = shape.head_dim, shape.heads // shape.kv_heads
     new = np.arange(sequence.cached, length)
@@ -232,7 +232,7 @@ def test_features_over_splits(tier: str, kind: str, feature: str, length: int) -
 def test_bits_do_not_depend_on_chunks_neighbours_blocks_or_plans(
     tier: str, kind: str, feature: str
 ) -> None:
-    """One row at a time, in chunks of any size, beside others, over several threads: one result."""
+    """Single rows, chunks of any size, batches and several threads give one result."""
     shape = FEATURES[feature]
     length = 1040 if tier != "scalar" else 540
     world = World(tier, kind, shape)
@@ -267,7 +267,7 @@ def test_bits_do_not_depend_on_chunks_neighbours_blocks_or_plans(
 def test_what_a_query_does_not_see_may_be_anything(
     tier: str, kind: str, bad: float, window: int
 ) -> None:
-    """Also where it is the same step's own: a row that goes wrong takes none before it along."""
+    """Invisible rows of the same step may hold NaN too: a bad row affects none before it."""
     shape = Shape(heads=4, kv_heads=2, head_dim=24, window=window)
     world = World(tier, kind, shape)
     good = make_sequence(shape, 30, 6)
@@ -301,7 +301,7 @@ def test_a_plan_for_many_threads_cuts_long_sequences(tier: str, kind: str) -> No
 def with_a_prefix(
     shape: Shape, num_shared: int, lengths: list[int], rows: list[int]
 ) -> list[Sequence]:
-    """Sequences that begin with the same keys and values; of each the last rows are asked for."""
+    """Make sequences that begin with the same keys and values; only their last rows attend."""
     longest = make_sequence(shape, max(lengths), 11)
     sequences = []
     for seed, (length, count) in enumerate(zip(lengths, rows, strict=True)):
@@ -315,7 +315,7 @@ def with_a_prefix(
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("feature", FEATURES)
 def test_a_prefix_is_read_together_to_the_same_bits(tier: str, kind: str, feature: str) -> None:
-    """One row each, a few, and as many as are never read together; one shares less than others."""
+    """Sequences have one row, a few, or too many to read together; one shares less."""
     shape = FEATURES[feature]
     num_shared = SPLIT + 64 if tier == "scalar" else 2 * SPLIT + 64
     lengths = [num_shared + extra for extra in (1, 40, 3, 2, 700, 20, 9)]
@@ -334,7 +334,7 @@ def test_a_prefix_is_read_together_to_the_same_bits(tier: str, kind: str, featur
 
 
 def test_rows_that_share_a_prefix_are_few_items() -> None:
-    """Of 20 sequences two kernels' worth of rows read each split of what they share."""
+    """The rows of 20 sequences take two items for each split that they share."""
     shape = Shape(heads=6, kv_heads=2)
     sequences = with_a_prefix(shape, 1024, [1030] * 20, [1] * 20)
     world = World(_native.tiers()[-1], "bf16", shape, num_shared=64)
@@ -343,8 +343,8 @@ def test_rows_that_share_a_prefix_are_few_items() -> None:
     assert world.num_items == own + together
 
 
-def test_one_who_shares_less_keeps_nobody_from_sharing_more() -> None:
-    """He is the first, and reads the first split with the others, who read on together."""
+def test_a_sequence_that_shares_less_does_not_keep_others_from_sharing_more() -> None:
+    """The first sequence shares only the first split; the others read the next ones together."""
     shape = Shape()
     sequences = with_a_prefix(shape, 1024, [1030, *[1050] * 5], [1] * 6)
     generator = np.random.default_rng(5)
@@ -359,7 +359,7 @@ def test_one_who_shares_less_keeps_nobody_from_sharing_more() -> None:
 
 @pytest.mark.parametrize("tier_name", _native.tiers())
 def test_int8_keeps_keys_and_values_to_half_a_step(tier_name: str) -> None:
-    """Also for rows of zeros, huge rows and rows so small that their scale would vanish."""
+    """Zeros, huge rows, and rows so small that their scale would vanish keep to the bound too."""
     shape = Shape(kv_heads=2, heads=2, head_dim=8)
     rows = np.random.default_rng(9).normal(0, 1, (16, 16)).astype(np.float32)
     rows[3] = 0

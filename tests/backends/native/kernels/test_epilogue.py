@@ -1,4 +1,4 @@
-"""What happens to finished sums: bias, scale, cap, activations, gates, residual and experts' rows.
+"""The epilogue of sums: bias, scale, cap, activations, gates, residual and experts' rows.
 
 A matrix of ones with one input hands the epilogue exactly the numbers that a test chooses.
 """
@@ -57,12 +57,12 @@ def ones(outputs: int) -> _native_test.PackedMatrix:
 
 
 def through(tier: str, values: Floats, **epilogue: object) -> Floats:
-    """Each value by itself through the epilogue."""
+    """Return each value after the epilogue."""
     return multiply(tier, ones(1), values.reshape(-1, 1), **epilogue)[:, 0]
 
 
 def spread() -> Floats:
-    """Numbers of every size and sign, dense where functions bend."""
+    """Return numbers of every size and sign, dense where the functions bend."""
     dense = np.linspace(-12, 12, 20_001).astype(np.float32)
     sizes = np.logspace(-44, 38.5, 4_001).astype(np.float32)
     edges = np.array([0, -0.0, 0.625, 1.0, 3.95, 88.72, 89, 104], np.float32)
@@ -74,7 +74,7 @@ def spread() -> Floats:
 
 @every_tier
 def test_tanh_of_the_soft_cap_is_accurate(tier: str) -> None:
-    """Within two units in the last place of the cap's exact meaning, at cap 1."""
+    """The error is at most two units in the last place, at cap 1."""
     x = spread()
     got, expected = through(tier, x, cap=1.0), np.tanh(x.astype(np.float64))
     unit = np.spacing(np.abs(expected).astype(np.float32)).astype(np.float64)
@@ -198,7 +198,7 @@ def test_residual_may_be_the_output_itself(tier: str) -> None:
 
 
 def interleaved(gate: Floats, up: Floats) -> Floats:
-    """16 gates, then the 16 ups that go with them, and so on; zeros behind the last gates."""
+    """Interleave 16 gates with their 16 ups, and so on; zeros follow the last gates."""
     panels = []
     for first in range(0, len(gate), 16):
         part = gate[first : first + 16]

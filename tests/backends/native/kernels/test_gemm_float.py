@@ -1,4 +1,4 @@
-"""Products with F32, F16 and BF16 matrices against float64, and the law of equal bits."""
+"""Products with F32, F16 and BF16 matrices against float64, and their equal bits in every batch."""
 
 import math
 
@@ -50,7 +50,7 @@ def matrix_of(format_name: str, weights: Floats) -> _native_test.PackedMatrix:
 
 
 def exact(format_name: str, weights: Floats, x: Floats) -> tuple[Doubles, Doubles]:
-    """The product and Σ|w·x| in float64, of the operands as the format keeps them."""
+    """Return the product and Σ|w·x| in float64, of the operands as the format stores them."""
     w = weights.astype(DTYPES[format_name]).astype(np.float64)
     inputs = x.astype(ml_dtypes.bfloat16) if format_name == "BF16" else x
     wide = inputs.astype(np.float64)
@@ -85,7 +85,7 @@ def test_every_16_bit_number_is_kept(tier: str, type_name: str) -> None:
 
 @pytest.mark.parametrize("format_name", ["F16", "BF16"])
 def test_rounding_is_to_nearest_even_everywhere(format_name: str) -> None:
-    """Random fp32 bits, and what lies exactly between two numbers of the format and beside it."""
+    """Random fp32 bits are rounded to even, and so are the midpoints of the format's numbers."""
     generator = np.random.default_rng(2)
     any_bits = generator.integers(0, 2**32, 60_000, dtype=np.uint32)
     every = np.arange(2**16, dtype=np.uint16).view(DTYPES[format_name]).astype(np.float32)
@@ -144,7 +144,7 @@ def test_product(tier: str, format_name: str, outputs: int, inputs: int) -> None
 
 @every_tier
 def test_product_over_several_chunks(tier: str) -> None:
-    """More inputs than pass at once: sums are put down and taken up again."""
+    """Sums are stored and continued if there are more inputs than one pass takes."""
     weights, x = numbers(6, 33, 9001), numbers(7, 14, 9001)
     for format_name in FORMATS:
         matrix = matrix_of(format_name, weights)

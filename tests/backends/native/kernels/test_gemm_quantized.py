@@ -1,4 +1,4 @@
-"""Products with matrices of codes: what they mean, and that a row's bits depend on it alone."""
+"""Products with matrices of codes: their meaning, and equal bits of a row in every batch."""
 
 from functools import cache
 
@@ -47,7 +47,7 @@ def kind_of(name: str) -> TensorType:
 
 
 def random_blocks(name: str, outputs: int, inputs: int, scale: float, seed: int = 0) -> Bytes:
-    """Rows of blocks with every bit pattern of codes, and scales around `scale` of either sign."""
+    """Return rows of blocks with random codes, and scales around `scale` of either sign."""
     kind = kind_of(name)
     generator = np.random.default_rng(seed)
     shape = (outputs, inputs // kind.block_elements, kind.block_bytes)
@@ -70,7 +70,7 @@ def packed(name: str, stored: Bytes, inputs: int) -> PackedMatrix:
 
 
 def matrix_in(format_name: str, outputs: int, scale: float = 0.05) -> PackedMatrix:
-    """Any matrix of a format; where it can be, its last block is not full."""
+    """Return some matrix of a format; its last block is not full if the format allows it."""
     if format_name in GROUPS:
         values = np.random.default_rng(4).standard_normal((outputs, 800)).astype(np.float32) * scale
         return _native_test.pack(
@@ -102,7 +102,7 @@ def product(
 
 
 def rounded(x: Floats) -> tuple[Floats, Floats]:
-    """The int8 codes and the scales of rows, as the engine defines them."""
+    """Return the int8 codes and the scales of rows, as the engine defines them."""
     groups = x.reshape(len(x), -1, GROUP)
     scales = (np.abs(groups).max(-1, keepdims=True) / np.float32(127)).astype(np.float32)
     with np.errstate(all="ignore"):
@@ -233,7 +233,7 @@ def test_missing_rows_are_zeros() -> None:
 
 
 def as_stored(values: Floats, stored_type: int) -> tuple[list[Bytes], Floats]:
-    """Rows as bytes of a float type, and the numbers that these are."""
+    """Return rows as bytes of a float type, and the numbers that they mean."""
     if stored_type == BF16:
         halves = (values.view(np.uint32) >> 16).astype(np.uint16)
         return list(halves.view(np.uint8)), (halves.astype(np.uint32) << 16).view(np.float32)
@@ -355,7 +355,7 @@ COUNTS = (*range(1, 41), 100, 513)
 
 @cache
 def alone(format_name: str) -> tuple[PackedMatrix, Floats, Floats]:
-    """A matrix, rows, and what each of them gives by itself."""
+    """Return a matrix, rows, and the product of each row by itself."""
     matrix = matrix_in(format_name, OUTPUTS)
     x = activations(max(COUNTS), matrix.inputs)
     return matrix, x, np.vstack([product(TIERS[-1], matrix, row[None]) for row in x])

@@ -1,5 +1,4 @@
-"""Native log-probabilities against the numpy ones, which are their meaning; rows apart from each
-other, in any order, by any number of threads: equal bits."""
+"""Native log-probabilities match the numpy reference, with equal bits in any order of rows."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ def told(tier: str, logits: Floats, count: int, threads: int = 2, seed: int = 0)
 @pytest.mark.parametrize("kind", ["plain", "flat", "peaked", "tied", "wide"])
 @pytest.mark.parametrize("vocabulary", [1, 2, 15, 90, 128, 129, 1000])
 def test_it_tells_what_numpy_tells(tier: str, kind: str, vocabulary: int) -> None:
-    """The same tokens in the same order, the same ranks, and floats but for the last bit."""
+    """Tokens, order and ranks are equal, and floats differ in the last bit at most."""
     logits = make_logits(kind, 20, vocabulary, vocabulary)
     for count in sorted({0, 1, 5, 8, 20, vocabulary // 2, vocabulary} & {*range(vocabulary + 1)}):
         answer = told(tier, logits, count)
@@ -49,7 +48,7 @@ def test_it_tells_of_large_vocabularies(tier: str) -> None:
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_sums_have_one_order(tier: str) -> None:
-    """Sixteen partial sums, in every tier: worked out here with the very exponentials."""
+    """Every tier has sixteen partial sums, computed here with the kernel's own exponentials."""
     logits = make_logits("plain", 1, 1003, 2)
     most = logits.max().astype(np.float64)
     behind = np.full(-(-1003 // 16) * 16, -np.inf)
@@ -62,7 +61,7 @@ def test_sums_have_one_order(tier: str) -> None:
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_row_is_told_of_alike_wherever_it_is(tier: str) -> None:
-    """Whatever is beside it, by any number of threads, rows apart or one behind the other."""
+    """A row's result does not depend on its neighbours, the threads, or the distance of rows."""
     logits = make_logits("plain", 50, 301, 3)
     tokens = np.arange(50)
     alone = sampling.NativeSampling(tier, TEAMS[1]).tell(logits, np.arange(50), tokens, 7)
@@ -96,7 +95,7 @@ def test_huge_logits_do_not_overflow() -> None:
 
 
 def test_each_row_has_the_count_it_asked_for() -> None:
-    """All, more than there are, some, none: as without the kernel."""
+    """A request may want all, more than there are, some or none, as without the kernel."""
     logits = make_logits("plain", 6, 40, 6)
     logits[4, 7] = np.nan
     rows, tokens = np.array([5, 0, 1, 2, 4, 3]), np.arange(6, dtype=np.int32)

@@ -1,4 +1,4 @@
-"""Packing, byte by byte, against its plain meaning written with numpy."""
+"""Packing, compared byte by byte with a plain version in numpy."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ SHAPES = [(1, 32), (33, 64), (45, 544), (96, 576), (64, 1536)]
 
 
 class Codes:
-    """What 32 inputs of an output are: codes[row, group, 32], scales and minima[row, group]."""
+    """Quantised rows: codes[row, group, 32], scales and minima[row, group]."""
 
     def __init__(self, codes: Bytes, scales: Words, minima: Words | None = None) -> None:
         self.codes, self.scales, self.minima = codes, scales, minima
@@ -69,7 +69,7 @@ TYPES: dict[str, tuple[int, int, Callable[[Bytes], Codes], str]] = {
 
 
 def code_rows(codes: Bytes, format_name: str) -> list[bytes]:
-    """A group's rows of 128 bytes, of 32 codes of each of 32 outputs."""
+    """Return a group's rows of 128 bytes: 32 codes of each of 32 outputs."""
     steps = codes.reshape(PANEL, 8, 4)
     if format_name == "U8":
         return [steps[:, step].tobytes() for step in range(8)]
@@ -88,7 +88,7 @@ def code_rows(codes: Bytes, format_name: str) -> list[bytes]:
 
 
 def panels_of(read: Codes, format_name: str) -> Bytes:
-    """Panels as csrc/kernels/group_layout.h draws them."""
+    """Build panels as csrc/kernels/group_layout.h describes them."""
     rows, groups, _ = read.codes.shape
     fill = -rows % PANEL
     codes = np.pad(read.codes, ((0, fill), (0, 0), (0, 0)))
@@ -137,7 +137,7 @@ def read_q5_k(blocks: Bytes) -> Block:
 
 
 def nibbles_of_64(low: Bytes) -> Bytes:
-    """Groups 2i in the low halves of 32 bytes, 2i + 1 in the high ones."""
+    """Put groups 2i into the low halves of 32 bytes, and 2i + 1 into the high ones."""
     by_pair = low.reshape(len(low), 4, 1, 32)
     return np.concatenate((by_pair & 15, by_pair >> 4), 2).reshape(len(low), 8, 32)
 
@@ -166,7 +166,7 @@ def read_q6_k(blocks: Bytes) -> Block:
 
 
 def read_mxfp4(blocks: Bytes) -> Block:
-    """Two groups, or the last one alone."""
+    """Read blocks of two groups, or the last group alone."""
     groups = blocks.reshape(len(blocks), -1, 17)
     exponents = b"".join(groups[:, i, 0].tobytes() for i in range(groups.shape[1]))
     return Block(nibbles(groups, 1), [exponents.ljust(2 * PANEL, b"\0")])

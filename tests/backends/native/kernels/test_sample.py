@@ -1,4 +1,4 @@
-"""Native sampling against the numpy sampler, which is its meaning: the same tokens throughout."""
+"""Native sampling draws the same tokens as the numpy sampler, which is the reference."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def draw(
 def expected(
     logits: Floats, temperature: float, seeds: Longs, cuts: tuple[float, float, int]
 ) -> Longs:
-    """As octavo/runner/sampler.py does it."""
+    """Draw as octavo/runner/sampler.py does."""
     spread = noise.spread(np.arange(logits.shape[1]))
     tokens = []
     for row, seed in zip(logits, seeds.tolist(), strict=True):
@@ -85,7 +85,7 @@ def make_logits(kind: str, rows: int, vocabulary: int, seed: int) -> Floats:
 @pytest.mark.parametrize("kind", ["plain", "flat", "peaked", "tied", "wide"])
 @pytest.mark.parametrize("vocabulary", [1, 2, 90, 128, 129, 1000])
 def test_warm_draws_are_numpys(tier: str, kind: str, vocabulary: int) -> None:
-    """In all tiers together some 24,000 draws at each of three temperatures."""
+    """Some 24,000 draws are made at each of three temperatures, over the tiers."""
     rows = 200
     logits = make_logits(kind, rows, vocabulary, vocabulary)
     seeds = np.random.default_rng(1).integers(0, 2**63 - 1, rows)
@@ -159,7 +159,7 @@ def test_rows_are_drawn_alike_by_any_number_of_threads_and_in_any_order(tier: st
 
 
 def test_rows_that_lie_apart_are_drawn_where_they_are(tier: str) -> None:
-    """As a vocabulary that is no multiple of 16 has them; nothing between them is read."""
+    """Rows lie apart if the vocabulary is no multiple of 16; nothing between them is read."""
     logits = make_logits("plain", 20, 300, 6)
     padded = np.full((20, 304), np.nan, np.float32)
     padded[:, :300] = logits
@@ -179,7 +179,7 @@ def test_rows_that_do_not_exist_are_refused(tier: str) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_sampler_with_the_kernel_draws_what_one_without_does(tier: str, seed: int) -> None:
-    """Slots of all kinds together: with rules, with cuts, warm and greedy, and some that fail."""
+    """Slots with rules, with cuts, warm, greedy and failing ones are drawn together."""
     rows, logits = random_rows(60, seed)
     state = make_state(rows)
     slots = np.random.default_rng(seed).permutation(60)
@@ -227,7 +227,7 @@ def test_a_token_for_which_there_is_no_place_changes_nothing(
 
 
 def test_what_is_written_to_is_never_a_copy() -> None:
-    """Of another type it would be one, and what is drawn would be lost."""
+    """An array of another type would be copied, and the tokens would be lost."""
     with pytest.raises(TypeError):
         native.append_tokens(
             np.array([0]), np.array([1], np.int32), np.zeros((1, 5)), np.array([0])
