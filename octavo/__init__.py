@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from octavo.core.config import ConfigError
     from octavo.core.sampling_params import RequestError, RequestOutputKind, SamplingParams
 
-# Public names and where they are; none is imported before it is asked for.
+# Public names and their modules, which are imported at first use.
 _PLACES = {
     "LLM": "octavo.api.llm",
     "AsyncLLM": "octavo.api.async_llm",
@@ -54,7 +54,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module 'octavo' has no attribute {name!r}")
-    from octavo.observe.collection import no_collection  # here, as with all that is asked for
+    from octavo.observe.collection import no_collection  # importing octavo must be cheap
 
     with no_collection():
         return getattr(import_module(_PLACES[name]), name)

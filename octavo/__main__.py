@@ -1,4 +1,4 @@
-"""`python -m octavo` is `octavo`."""
+"""The entry point of `python -m octavo`, which is the same as `octavo`."""
 
 import sys
 

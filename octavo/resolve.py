@@ -1,6 +1,6 @@
-"""From what was asked, the hardware and the checkpoint to one frozen EngineConfig.
+"""The configuration of an engine, from its arguments, the hardware and the checkpoint.
 
-Every automatic choice is made here, and logged with its reason; nothing below asks again.
+Every automatic choice is made here, once, and logged with its reason.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from octavo.runner.kv_cache import groups_of, num_blocks_in, readable
 
 log = logging.getLogger(__name__)
 
-# Logits of prompts that are told of, in one step: with an id for each, all of them still fit into
-# one message of the engine's (exec/messages.py). And tokens that are worth a step all the same.
-_TOLD_BYTES = 30 << 20
-_LEAST_TOLD_TOKENS = 16
+# Logits of a step for prompt_logprobs: with an id for each, all of them fit into one message of the
+# engine (wire/message_types.py). A step computes at least the second number of tokens.
+_PROMPT_LOGITS_BYTES = 30 << 20
+_LEAST_PROMPT_LOGPROB_TOKENS = 16
 
-# Some more than processors are of use to try things out; many more are a slip.
+# A few more threads than processors are useful for experiments; many more are a mistake.
 _MOST_THREADS_A_CORE = 4
 
-# The most that the KV cache takes of the memory that is free when nobody says how much.
+# The largest KV cache that is chosen automatically.
 MOST_KV_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """All that an engine is built from."""
+    """The complete configuration of an engine."""
 
     arguments: EngineArguments
     spec: ModelSpec
@@ -53,7 +53,7 @@ def resolve(
     layout: KVLayout,
     free_bytes: int | None = None,
 ) -> EngineConfig:
-    """Settle everything that was left open."""
+    """Choose a value for everything that the arguments leave open."""
     spec = opened.spec
     choice = select(arguments.backend, block_size=arguments.block_size)
     is_fallback = choice.name == "torch" and arguments.backend == "auto"
@@ -85,7 +85,7 @@ def resolve(
         prefix_caching=arguments.enable_prefix_caching,
         chunked_prefill=arguments.enable_chunked_prefill,
         long_prefill_tokens=arguments.long_prefill_token_threshold,
-        prompt_logprob_tokens=_told_tokens(spec) if arguments.enable_chunked_prefill else 0,
+        prompt_logprob_tokens=_prompt_tokens(spec) if arguments.enable_chunked_prefill else 0,
         policy=arguments.scheduling_policy,
         ageing_seconds=arguments.priority_ageing_seconds,
         max_num_waiting=arguments.max_num_queued_reqs,
@@ -93,13 +93,13 @@ def resolve(
     return EngineConfig(arguments, spec, choice.name, dtype, core, bill)
 
 
-def _told_tokens(spec: ModelSpec) -> int:
-    """How many tokens of prompts with prompt_logprobs a step computes: each has a row of logits."""
-    return max(_LEAST_TOLD_TOKENS, _TOLD_BYTES // (4 * spec.vocabulary))
+def _prompt_tokens(spec: ModelSpec) -> int:
+    """Return the tokens of prompts with prompt_logprobs in a step; each needs a row of logits."""
+    return max(_LEAST_PROMPT_LOGPROB_TOKENS, _PROMPT_LOGITS_BYTES // (4 * spec.vocabulary))
 
 
 def choose_dtype(arguments: EngineArguments, backend: Name) -> str:
-    """What KV is kept in, and torch's weights."""
+    """Choose the type of the KV cache, and of torch's weights."""
     if arguments.dtype != "auto":
         return arguments.dtype
     return "bfloat16" if backend == "native" else "float32"
@@ -108,19 +108,19 @@ def choose_dtype(arguments: EngineArguments, backend: Name) -> str:
 def make_bill(
     arguments: EngineArguments, opened: OpenedModel, layout: KVLayout, choice: Choice | None = None
 ) -> MemoryBill:
-    """What the engine will take, from the headers of the model's files."""
+    """Compute the engine's memory from the headers of the model's files."""
     choice = choice or select(arguments.backend, block_size=arguments.block_size)
     spec, dtype = opened.spec, choose_dtype(arguments, choice.name)
     max_len = min(arguments.max_model_len or spec.max_len, spec.max_len)
     rows = arguments.max_num_batched_tokens
     if not arguments.enable_chunked_prefill:
         rows = max(rows, max_len)
-    # Logits of prompts that are told of come on top while somebody asks for them: little enough
-    # for the headroom, unless a prompt is one step whatever its length.
-    told = 0 if arguments.enable_chunked_prefill else rows
+    # Logits for prompt_logprobs are extra. The headroom is enough for them, unless a prompt of any
+    # length is computed in one step.
+    prompt_rows = 0 if arguments.enable_chunked_prefill else rows
     size = StepSize(
         rows=rows,
-        wanted_rows=min(rows, arguments.max_num_seqs + told),
+        wanted_rows=min(rows, arguments.max_num_seqs + prompt_rows),
         sequences=arguments.max_num_seqs,
         positions=max_len,
         hidden=spec.hidden,
@@ -140,7 +140,7 @@ def make_bill(
         )
     if choice.name == "native":
         _check_native(arguments)
-    weights_bytes, step_bytes = _held(arguments, choice.name, dtype, tensor_sizes(opened), size)
+    weights_bytes, step_bytes = _sizes(arguments, choice.name, dtype, tensor_sizes(opened), size)
     return MemoryBill(
         stored=stored(opened),
         weights_bytes=weights_bytes,
@@ -153,7 +153,7 @@ def make_bill(
 
 
 def _check_native(arguments: EngineArguments) -> None:
-    """Refuse what the engine could not be made of, or what would only keep it waiting."""
+    """Refuse arguments with which the engine cannot be made, or would mostly wait."""
     from octavo.backends.native.tiers import choose_tier
 
     try:
@@ -171,7 +171,7 @@ def _check_native(arguments: EngineArguments) -> None:
 
 
 def _warn_if_quantised(arguments: EngineArguments, opened: OpenedModel) -> None:
-    """What is quantised already is kept as it is, whatever was asked for."""
+    """Warn that weights which are already quantised keep their type."""
     if arguments.cpu_weights == "auto":
         return
     types = {tensor.type for tensor in tensor_sizes(opened) if tensor.is_matrix}
@@ -199,14 +199,14 @@ def _only_native(asked: str) -> ConfigError:
     )
 
 
-def _held(
+def _sizes(
     arguments: EngineArguments,
     backend: Name,
     dtype: str,
     tensors: Iterable[TensorSize],
     size: StepSize,
 ) -> tuple[int, int]:
-    """Bytes of the weights as this backend keeps them, and of its largest step."""
+    """Return the size of this backend's weights, and of its largest step."""
     if backend == "torch":
         from octavo.backends.torch import footprint as torch_footprint
 
@@ -227,7 +227,7 @@ def _cache_size(
     free_bytes: int,
     dtype: str,
 ) -> tuple[int, int]:
-    """How many blocks, and the longest sequence that then fits."""
+    """Return the number of blocks, and the longest sequence that fits in them."""
     asked = arguments.num_gpu_blocks_override
     if asked is not None:
         least = len(layout.windows) + 1
@@ -235,7 +235,7 @@ def _cache_size(
             raise ConfigError(
                 f"num_gpu_blocks_override={asked} leaves no sequence room for a token: this model "
                 f"keeps KV in {len(layout.windows)} groups of layers, each with blocks of its own, "
-                f"and one block is nobody's; give {least} at least, or leave it out"
+                f"and one block is never used; give {least} at least, or leave it out"
             )
         return asked, max_len
     budget = arguments.kv_cache_memory_bytes
@@ -261,7 +261,7 @@ def _cache_size(
 
 
 def default_kv_bytes(bill: MemoryBill, free_bytes: int, dtype: str) -> int:
-    """The KV cache's memory where nobody says: what is free beside all else, up to a bound."""
+    """Return the default size of the KV cache: the memory left free by all else, up to a bound."""
     room = bill.room_for_kv(free_bytes)
     least = bill.block_bytes * (len(bill.windows) + 1)
     if room < least:

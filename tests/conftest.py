@@ -63,7 +63,7 @@ def _turn(item: pytest.Item) -> tuple[bool, int]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With --no-torch, skip a folder whose conftest.py imports torch."""
+    """Skip a folder whose conftest.py imports torch, with --no-torch."""
     conftest = collection_path / "conftest.py"
     if config.getoption("no_torch") and conftest.is_file():
         return True if "\nimport torch" in conftest.read_text() else None
@@ -74,7 +74,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """With --no-torch, skip a module that imports torch."""
+    """Skip a module that imports torch, with --no-torch."""
     report = yield
     _skip_without_torch(report, collector)
     return report
@@ -84,7 +84,7 @@ def pytest_make_collect_report(
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """With --no-torch, skip a test that imports torch, or asks for the torch backend."""
+    """Skip a test that imports torch or asks for the torch backend, with --no-torch."""
     report = yield
     _skip_without_torch(report, item)
     return report

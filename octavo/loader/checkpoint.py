@@ -1,4 +1,4 @@
-"""Tensors by name out of memory-mapped files: what every reader gives, whatever the format."""
+"""Checkpoints: tensors by name from memory-mapped files, independent of the format."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ _MOST_NAMES_IN_A_MESSAGE = 5
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Where one tensor lies and how; the fastest-varying axis of `shape` is last, as in numpy."""
+    """The place and type of one tensor; the last axis of `shape` varies fastest, as in numpy."""
 
     name: str
     shape: tuple[int, ...]
@@ -64,9 +64,9 @@ class Checkpoint:
             ) from None
 
     def read(self, name: str) -> NDArray[Any]:
-        """The tensor as stored: a read-only view of the mapped file, a copy only where misaligned.
+        """Return the tensor as stored: a read-only view of the file, a copy only if misaligned.
 
-        A quantised tensor comes as its bytes, each row's blocks along the last axis.
+        A quantised tensor is returned as bytes, with each row's blocks along the last axis.
         """
         info = self.info(name)
         shape = info.type.stored_shape(info.shape)
@@ -80,7 +80,7 @@ class Checkpoint:
         return flat.reshape(shape)
 
     def read_float32(self, name: str) -> NDArray[np.float32]:
-        """The tensor's values, converted or dequantised exactly."""
+        """Return the tensor's values, converted or dequantised exactly."""
         from octavo.loader.dequantize import dequantize
 
         info = self.info(name)
@@ -91,19 +91,19 @@ class Checkpoint:
 
 
 def numpy_dtype(tensor_type: TensorType) -> np.dtype[Any]:
-    """The dtype of the array that `Checkpoint.read` gives."""
+    """Return the dtype of the array that `Checkpoint.read` returns."""
     name = tensor_type.dtype_name
     if name is None:
         return np.dtype(np.uint8)
     if name.startswith(("bfloat", "float8")):
-        import ml_dtypes  # here, so that checkpoints without such types do not pay for it
+        import ml_dtypes  # here, since few checkpoints have such types
 
         name = getattr(ml_dtypes, name)
     return np.dtype(name)
 
 
 def check_layout(infos: Iterable[TensorInfo], *, data_start: int, gaps_allowed: bool) -> None:
-    """Hold that the tensors of one file, in any order, lie inside its data and do not overlap."""
+    """Check that the tensors of one file, in any order, are inside its data and do not overlap."""
     end, last = data_start, None
     for info in sorted(infos, key=lambda info: (info.offset, info.end)):
         if info.end > info.file.num_bytes:
@@ -136,7 +136,7 @@ def check_tensors(
     *,
     may_be_extra: Iterable[str] = (),
 ) -> None:
-    """Hold that the checkpoint has just the expected tensors and shapes, before any is read."""
+    """Check that the checkpoint has exactly the expected tensors and shapes."""
     missing = [name for name in expected if name not in checkpoint]
     if missing:
         raise TensorMismatchError(

@@ -1,4 +1,4 @@
-"""Turns stored tensors of every readable type into float32, exactly."""
+"""Exact conversion of stored tensors of every readable type to float32."""
 
 import math
 from collections.abc import Callable
@@ -32,19 +32,19 @@ DECODERS: dict[str, Callable[[Blocks, Floats], None]] = {
     "IQ4_XS": super_blocks.decode_iq4_xs,
 }
 
-# Decoded at a time, so that what lies between bytes and floats stays in a core's own cache.
+# Decoded at a time, so that intermediate values stay in a core's own cache.
 _CHUNK_ELEMENTS = 1 << 16
 
 
 def is_readable(kind: TensorType) -> bool:
-    """Whether `dequantize` knows the type."""
+    """Return whether `dequantize` supports the type."""
     return not kind.is_quantized or kind.name in DECODERS
 
 
 def dequantize(
     stored: NDArray[Any], kind: TensorType, out: NDArray[np.float32] | None = None
 ) -> NDArray[np.float32]:
-    """The values of an array that `Checkpoint.read` gave, or of some of its rows.
+    """Return the values of an array from `Checkpoint.read`, or of some of its rows.
 
     `out`, if given, must be C-contiguous float32 of the result's shape. Elements that are float32
     already are returned as they are.
@@ -73,7 +73,7 @@ def dequantize(
 
 def _decode(blocks: Blocks, rows: Floats, decode: Callable[[Blocks, Floats], None]) -> None:
     num_blocks = max(1, _CHUNK_ELEMENTS // rows.shape[1])
-    # Damaged scales may be infinite or not numbers; they decode to what they are, without noise.
+    # Damaged scales may be infinite or NaN; they are decoded without warnings.
     with np.errstate(all="ignore"):
         for index in range(math.ceil(len(blocks) / num_blocks)):
             part = slice(index * num_blocks, (index + 1) * num_blocks)

@@ -1,4 +1,4 @@
-"""The errors of a model's files: each says which file, which tensor, and what to do."""
+"""Errors of a model's files, which name the file and the tensor, and say what to do."""
 
 from pathlib import Path
 from typing import Self
@@ -7,9 +7,9 @@ _LONGEST_QUOTE = 120
 
 
 def quote(text: str) -> str:
-    """`text` in quotes, cut to a readable length, with control characters escaped.
+    """Quote `text`, cut to a readable length, with control characters escaped.
 
-    Names in a checkpoint are chosen by whoever made it; quoted they cannot forge or flood a log.
+    The names in a checkpoint are untrusted; when quoted they cannot forge or flood a log.
     """
     if len(text) > _LONGEST_QUOTE:
         return f"{text[:_LONGEST_QUOTE]!r}… ({len(text):,} characters)"
@@ -17,7 +17,7 @@ def quote(text: str) -> str:
 
 
 class CheckpointError(Exception):
-    """A model's name or files are no good; the message is for the person who gave them."""
+    """A model's name or files cannot be used; the message is for the user."""
 
     def __init__(
         self,
@@ -38,25 +38,25 @@ class CheckpointError(Exception):
         super().__init__(f"{message}; {advice}" if advice else message)
 
     def at(self, path: Path, tensor: str | None = None) -> Self:
-        """The same error, now that the place is known."""
+        """Return the same error with its place."""
         return type(self)(self.problem, path=path, tensor=tensor, advice=self.advice)
 
 
 class CorruptFileError(CheckpointError):
-    """The file's bytes break its format: truncated, overlapping, contradictory."""
+    """A file that breaks its format: truncated, overlapping, contradictory."""
 
 
 class UnsupportedFormatError(CheckpointError):
-    """The file may be sound, but it is of a kind or version that Octavo does not read."""
+    """A file of a kind or version that Octavo does not read."""
 
 
 class TensorMismatchError(CheckpointError):
-    """A tensor is missing, unexpected, or not of the shape that the model needs."""
+    """A tensor that is missing, unexpected, or of the wrong shape."""
 
 
 class SourceError(CheckpointError):
-    """The model's name leads nowhere, or its files could not be fetched or kept."""
+    """A name without a model, or files that could not be fetched or stored."""
 
 
 class DownloadError(SourceError):
-    """The files could not be fetched: no network, no such package, refused."""
+    """A download that failed: no network, no such package, no permission."""

@@ -36,7 +36,7 @@ class HubName:
 
 
 class HubSource:
-    """Models named `ORG/NAME[@REVISION][:GGUF-FILE]`."""
+    """Models on the hub, with names of the form `ORG/NAME[@REVISION][:GGUF-FILE]`."""
 
     def owns(self, name: str) -> bool:
         parsed = parse(name)

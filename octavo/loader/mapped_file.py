@@ -1,4 +1,4 @@
-"""A file of tensors mapped into memory, read only."""
+"""Files of tensors, mapped into memory for reading."""
 
 import mmap
 import stat
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from octavo.loader.errors import CheckpointError, CorruptFileError
 
-# The kinds of file people point at by mistake, told by their first bytes.
+# Kinds of files that are named by mistake, by their first bytes.
 _KNOWN_STARTS = (
     (b"PK\x03\x04", "a zip archive, perhaps a pickled PyTorch checkpoint"),
     (b"\x80\x02", "a pickle"),
@@ -22,15 +22,15 @@ _KNOWN_STARTS = (
 class MappedFile:
     """The bytes of one regular file; pages come from disk when touched, shared by all processes.
 
-    The mapping lives as long as anything made from it. The file must not be cut shorter meanwhile:
-    the system kills a process that touches a mapped page which is no more. A new version belongs
-    beside the old one, or is renamed over it.
+    The mapping exists as long as any array made from it. The file must not be truncated during that
+    time: the system kills a process that touches a page beyond the end. Write a new version beside
+    the old one, or rename it over the old one.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            # Opening a pipe would wait for a writer for ever, so the kind is looked at first.
+            # Opening a pipe would block until there is a writer, so the kind is checked first.
             if not stat.S_ISREG(path.stat().st_mode):
                 raise CheckpointError("not a regular file", path=path)
             with path.open("rb") as file:
@@ -48,7 +48,7 @@ class MappedFile:
             ) from error
 
     def describe_start(self) -> str:
-        """What the file seems to be, for the message that says it is not what was expected."""
+        """Describe the kind of the file, for the message that it is not the expected one."""
         start = self.buffer[:32]
         for prefix, kind in _KNOWN_STARTS:
             if start.startswith(prefix):

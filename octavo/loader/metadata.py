@@ -1,4 +1,4 @@
-"""A checkpoint's metadata with typed access: the wrong key or type is an error that names both."""
+"""A checkpoint's metadata with typed access; errors name the key and the type."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -14,14 +14,14 @@ Default = TypeVar("Default")
 
 
 class _Required:
-    """Stands for "no default": the key must be there."""
+    """A marker for "no default": the key is required."""
 
 
 _REQUIRED = _Required()
 
 
 class Metadata(Mapping[str, Value]):
-    """Keys and values of one file; a value is decoded at each access, so keep the large ones."""
+    """Keys and values of one file; values are decoded at each access, so store large ones."""
 
     def __init__(self, path: Path, decoders: Mapping[str, Callable[[], RawValue]]) -> None:
         self.path = path
@@ -108,7 +108,7 @@ class Metadata(Mapping[str, Value]):
         return self._typed(key, default, "a list of strings", lambda value: _all(value, str))
 
     def byte_strings(self, key: str) -> list[bytes]:
-        """A list of strings as stored, for vocabularies whose tokens are not all valid UTF-8."""
+        """Return a list of strings as bytes, for vocabularies with tokens that are not UTF-8."""
         self._require(key)
         raw = self._decoders[key]()
         if _all(raw, bytes):

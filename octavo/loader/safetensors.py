@@ -1,4 +1,4 @@
-"""Reads a safetensors file, believing nothing that it has not checked."""
+"""A reader of safetensors files that checks every value before it is used."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ _TYPES = {
 
 
 def open_safetensors(path: Path) -> Checkpoint:
-    """The tensors of one file."""
+    """Open one file and check its structure."""
     file = MappedFile(path)
     header, data_start = _read_header(file)
     metadata = header.pop(_METADATA_KEY, {})
@@ -120,7 +120,7 @@ def _read_entry(file: MappedFile, data_start: int, name: str, entry: object) -> 
 
 
 def _integers(value: object) -> tuple[int, ...] | None:
-    """A JSON list of counts; None if it is anything else (true and 1.0 are not counts)."""
+    """Return a JSON list of counts; None for anything else (true and 1.0 are not counts)."""
     if not isinstance(value, list) or not all(type(item) is int and item >= 0 for item in value):
         return None
     return tuple(value)

@@ -1,4 +1,4 @@
-"""Reads a model that is spread over several safetensors files, with an index or without."""
+"""Models in several safetensors files, with an index or without."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,19 +13,19 @@ MAX_INDEX_BYTES = 64 << 20
 
 
 def open_with_index(index_path: Path) -> Checkpoint:
-    """The tensors of all files that an index (`*.safetensors.index.json`) names."""
+    """Open all files that an index (`*.safetensors.index.json`) names."""
     owners = read_index(index_path)
     shard_names = sorted(set(owners.values()))
     return _merge(index_path, [index_path.with_name(name) for name in shard_names], owners)
 
 
 def open_shards(paths: list[Path]) -> Checkpoint:
-    """The tensors of several files that no index describes."""
+    """Open several files that have no index."""
     return _merge(paths[0].parent, paths, None)
 
 
 def _merge(path: Path, shard_paths: list[Path], owners: Mapping[str, str] | None) -> Checkpoint:
-    """One checkpoint from several files; `owners`, if given, says which holds which tensor."""
+    """Join several files; `owners`, if given, is the expected file of each tensor."""
     tensors: dict[str, TensorInfo] = {}
     metadata = Metadata.of_strings(path, {})
     for shard_path in shard_paths:
@@ -63,7 +63,7 @@ def _merge(path: Path, shard_paths: list[Path], owners: Mapping[str, str] | None
 
 
 def read_index(path: Path) -> dict[str, str]:
-    """The index's map from each tensor to the name of the file, beside it, that holds it."""
+    """Read the index: a map from each tensor to the name of its file in the same directory."""
     try:
         size = path.stat().st_size
         if size > MAX_INDEX_BYTES:
@@ -87,7 +87,7 @@ def read_index(path: Path) -> dict[str, str]:
 
 
 def _is_plain_name(name: object) -> bool:
-    """Whether this names a file in the same directory, so that an index cannot lead elsewhere."""
+    """Return whether this names a file in the same directory; an index may name no other."""
     if not isinstance(name, str) or name in ("", ".", ".."):
         return False
     return name.isprintable() and "/" not in name and "\\" not in name

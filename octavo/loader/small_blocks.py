@@ -1,4 +1,4 @@
-"""Decodes GGUF's blocks of 32 elements to float32: their layouts and what the numbers mean.
+"""Decoders of GGUF's blocks of 32 elements to float32, with the layouts of the blocks.
 
 Every product below is exact in float32 (a float16 scale has 11 significant bits, a quantised value
 at most 8), so at most the addition of a minimum rounds: the values are the format's, correctly
@@ -33,7 +33,7 @@ DOUBLED_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12
 
 
 def nibbles(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """[…, k] bytes → […, 2k] values: all the low halves, then all the high halves."""
+    """Split […, k] bytes into […, 2k] values: all low halves, then all high halves."""
     values = np.empty((*packed.shape[:-1], 2, packed.shape[-1]), np.uint8)
     np.bitwise_and(packed, 15, out=values[..., 0, :])
     np.right_shift(packed, 4, out=values[..., 1, :])
@@ -41,7 +41,7 @@ def nibbles(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def column(numbers: NDArray[Any]) -> Floats:
-    """One number a block, ready to be combined with the block's row."""
+    """Return one number for each block, shaped to be combined with the block's row."""
     return numbers.astype(np.float32)[..., None]
 
 
@@ -56,7 +56,7 @@ def decode_q4_1(blocks: Blocks, out: Floats) -> None:
 
 
 def _five_bits(blocks: Blocks) -> NDArray[np.uint8]:
-    """The low four bits come from nibbles, the fifth of element i is bit i of `high`."""
+    """Combine four low bits from nibbles with a fifth, which for element i is bit i of `high`."""
     values = np.unpackbits(blocks["high"], axis=-1, bitorder="little")
     values <<= 4
     values |= nibbles(blocks["low"])

@@ -1,4 +1,4 @@
-"""Parses the JSON of checkpoint files strictly: UTF-8, no duplicate keys, only finite numbers."""
+"""A strict parser for the JSON of checkpoints: UTF-8, no duplicate keys, finite numbers."""
 
 import json
 import math
@@ -9,7 +9,7 @@ from octavo.loader.errors import CorruptFileError, quote
 
 
 def parse_object(text: bytes, path: Path, what: str) -> dict[str, object]:
-    """The object in `text`; whatever else it holds is an error that names `path` and `what`."""
+    """Parse the object in `text`; any other content is an error that names `path` and `what`."""
 
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         found = dict(pairs)

@@ -1,4 +1,4 @@
-"""Decodes GGUF's blocks of 256 elements, whose sub-blocks have small scales, to float32.
+"""Decoders of GGUF's blocks of 256 elements, whose sub-blocks have small scales, to float32.
 
 As in the small blocks, every product is exact in float32: 11 bits of float16, at most 7 of a
 sub-scale and 6 of a value fit its 24. Only the subtraction of a minimum rounds. (Q8_K, which is
@@ -34,21 +34,21 @@ _EVERY_PAIR = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
 
 
 def _pairs(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """[…, k] bytes → […, 4, k] two-bit values: the lowest pair of every byte, then the next, …"""
+    """Split […, k] bytes into […, 4, k] two-bit values: the lowest pair of each byte first."""
     values: NDArray[np.uint8] = packed[..., None, :] >> _EVERY_PAIR
     values &= 3
     return values
 
 
 def _bits(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """[…, k] bytes → […, 8, k] bits: the lowest of every byte, then the next, …"""
+    """Split […, k] bytes into […, 8, k] bits: the lowest bit of each byte first."""
     values: NDArray[np.uint8] = packed[..., None, :] >> _EVERY_BIT
     values &= 1
     return values
 
 
 def _scaled(values: NDArray[np.integer], scales: Floats, out: Floats) -> Floats:
-    """Write values × scales, one scale a sub-block; the result as [block, sub-block, element]."""
+    """Write values × scales, one for each sub-block; return [block, sub-block, element]."""
     rows = out.reshape(*scales.shape, -1)
     np.multiply(values.reshape(rows.shape), scales[..., None], out=rows)
     return rows
@@ -73,7 +73,7 @@ def decode_q3_k(blocks: Blocks, out: Floats) -> None:
 
 
 def _scales_and_minimums(blocks: Blocks) -> tuple[Floats, Floats]:
-    """Q4_K's and Q5_K's eight scales and eight minimums of six bits, packed into twelve bytes.
+    """Unpack Q4_K's and Q5_K's eight scales and eight minimums of six bits from twelve bytes.
 
     The first four of each are whole in bytes 0–3 and 4–7; of the last four, the low nibbles share
     bytes 8–11 and the upper two bits are the upper two bits of those first bytes.

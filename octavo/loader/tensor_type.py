@@ -1,4 +1,4 @@
-"""How a tensor's numbers are stored: plain numbers, or blocks of quantised ones."""
+"""Storage types of tensors: plain numbers, or blocks of quantised ones."""
 
 import math
 from dataclasses import dataclass
@@ -22,13 +22,13 @@ class TensorType:
         return self.dtype_name is None
 
     def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of the array that a reader gives: a quantised type's rows are bytes."""
+        """Return the shape of a reader's array, where rows of a quantised type are bytes."""
         if not self.is_quantized:
             return shape
         return (*shape[:-1], shape[-1] // self.block_elements * self.block_bytes)
 
     def num_bytes(self, shape: tuple[int, ...]) -> int:
-        """The bytes a tensor of this shape takes; ValueError if no such tensor can exist."""
+        """Return the size of a tensor of this shape; raise ValueError if it is impossible."""
         if len(shape) > MAX_DIMENSIONS:
             raise ValueError(f"{len(shape):,} dimensions, at most {MAX_DIMENSIONS} are possible")
         if any(size < 0 or size >= MAX_TENSOR_BYTES for size in shape):

@@ -1,4 +1,4 @@
-"""Chooses among a directory's or repository's files those that are the model's weights."""
+"""The choice of a model's weights among the files of a directory or repository."""
 
 import re
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from octavo.loader.errors import SourceError, UnsupportedFormatError, quote
 
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 INDEX_SUFFIX = ".safetensors.index.json"
-# Small files beside the weights that say what the model is and how it reads text.
+# Small files beside the weights, with the configuration and the tokenizer.
 SIDE_SUFFIXES = (".json", ".jinja", ".model", ".txt")
 
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suffix>\.\w+)")
@@ -29,9 +29,9 @@ class WeightFiles:
 
 
 def choose_weights(names: Iterable[str], select: str | None = None) -> WeightFiles:
-    """The weights among `names`: safetensors if there are any, else GGUF.
+    """Choose the weights among `names`: safetensors if there are any, else GGUF.
 
-    `select` says which of several GGUF files, by a file's name or its quantisation (`Q4_K_M`).
+    `select` chooses one of several GGUF files, by a file's name or its quantisation (`Q4_K_M`).
     """
     found = sorted(names)
     safetensors = [name for name in found if name.endswith(".safetensors") and "/" not in name]
@@ -83,7 +83,7 @@ def _choose_gguf(ggufs: list[str], select: str | None) -> WeightFiles:
 
 
 def _matches(name: str, select: str) -> bool:
-    """Whether the file is called `select`, or is of the quantisation `select`."""
+    """Return whether the file is named `select`, or has the quantisation `select`."""
     file_name = PurePosixPath(name).name
     if select in (name, file_name):
         return True
@@ -94,7 +94,7 @@ def _matches(name: str, select: str) -> bool:
 
 
 def _one_model(names: list[str]) -> tuple[str, ...]:
-    """`names` if they are one file, or all parts of one model."""
+    """Return `names` if they are one file, or all parts of one model."""
     if len(names) == 1 and not _PART.fullmatch(names[0]):
         return tuple(names)
     parts = [_PART.fullmatch(name) for name in names]
@@ -117,7 +117,7 @@ def _one_model(names: list[str]) -> tuple[str, ...]:
 
 
 def _is_projector(name: str) -> bool:
-    """GGUF repositories keep a vision model's image encoder beside the language model."""
+    """Return whether the file is a vision model's image encoder, which is stored separately."""
     return PurePosixPath(name).name.startswith("mmproj")
 
 

@@ -1,4 +1,4 @@
-"""Reads little-endian numbers and strings from a mapped file, and never past its end."""
+"""A reader of little-endian numbers and strings that never reads past the end of a file."""
 
 import struct
 from struct import Struct, calcsize, unpack_from
@@ -20,7 +20,7 @@ MAX_NAME_BYTES = 65_535
 
 
 class Cursor:
-    """A position in a mapped file that moves forward over what is read."""
+    """A position in a mapped file, which each read moves forward."""
 
     def __init__(self, file: MappedFile, position: int) -> None:
         self.file = file
@@ -31,7 +31,7 @@ class Cursor:
         return self.file.num_bytes - self.position
 
     def take(self, num_bytes: int, what: str) -> int:
-        """Move over `num_bytes` that must exist; their start."""
+        """Move over `num_bytes` that must exist; return their start."""
         if num_bytes > self.remaining_bytes:
             raise CorruptFileError(
                 f"{what} at byte {self.position:,} needs {num_bytes:,} bytes"
@@ -55,7 +55,7 @@ class Cursor:
         return unpack_from(f"<{count}Q", self.file.buffer, self.take(8 * count, what))
 
     def name(self, what: str) -> str:
-        """A key or a tensor's name: short, not empty, valid UTF-8."""
+        """Read a key or a tensor's name: short, not empty, valid UTF-8."""
         length = self.u64(f"the length of {what}")
         if not 0 < length <= MAX_NAME_BYTES:
             raise self.corrupt(
@@ -68,7 +68,7 @@ class Cursor:
             raise self.corrupt(f"{what} at byte {start:,} is not valid UTF-8") from None
 
     def scalars(self, code: int, count: int, what: str) -> list[int] | list[float] | list[bool]:
-        """`count` numbers of one metadata type, read at once."""
+        """Read `count` numbers of one metadata type."""
         start = self.position
         self.skip_scalars(code, count, what)
         if code == BOOL_CODE:
@@ -82,14 +82,14 @@ class Cursor:
         self.take(count * calcsize("<" + SCALAR_FORMATS[code]), what)
 
     def skip_string(self, what: str) -> int:
-        """Move over one string; where its text starts."""
+        """Move over one string; return the start of its text."""
         return self.take(self.u64(f"the length of {what}"), what)
 
     def string(self, what: str) -> bytes:
         return self.file.buffer[self.skip_string(what) : self.position]
 
     def strings(self, count: int, end: int, what: str) -> list[str] | list[bytes]:
-        """`count` strings that fill the bytes up to `end`, as skip_strings found them."""
+        """Read `count` strings that fill the bytes up to `end`, as skip_strings found them."""
         places = find_lengths(self.file.buffer, self.position, count)
         if places is not None and self.position + places[-1] == end:
             found = split(self.file.buffer, self.position, places)
@@ -110,7 +110,7 @@ class Cursor:
         return texts
 
     def skip_strings(self, count: int, what: str) -> None:
-        """Move over `count` strings; vocabularies have 100,000s, so this is kept tight."""
+        """Move over `count` strings; this loop is fast, since vocabularies have 100,000s."""
         self.require_room(count, _LENGTH_BYTES, what)
         places = find_lengths(self.file.buffer, self.position, count)
         if places is not None:
@@ -127,7 +127,7 @@ class Cursor:
         self.position = position
 
     def require_room(self, count: int, least_bytes: int, what: str) -> None:
-        """Refuse a count that the rest of the file cannot hold, before making room for it."""
+        """Refuse a count that the rest of the file cannot hold, before memory is allocated."""
         if count * least_bytes > self.remaining_bytes:
             raise self.corrupt(
                 f"{what}: {count:,} entries need at least {count * least_bytes:,} bytes"

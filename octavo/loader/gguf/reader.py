@@ -1,4 +1,4 @@
-"""Reads GGUF files, believing nothing that it has not checked."""
+"""A reader of GGUF files that checks every value before it is used."""
 
 import re
 from collections.abc import Callable
@@ -23,7 +23,7 @@ VERSIONS = (2, 3)
 MAX_DIMENSIONS = 4
 DEFAULT_ALIGNMENT = 32
 
-# The least that an entry can take, which bounds the counts in the header by the size of the file.
+# The smallest entries, which bound the counts in the header by the size of the file.
 _LEAST_PAIR_BYTES = 8 + 1 + 4 + 1
 _LEAST_TENSOR_BYTES = 8 + 1 + 4 + 4 + 8
 
@@ -31,7 +31,7 @@ _PART_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gg
 
 
 def open_gguf(path: Path) -> Checkpoint:
-    """The model in a GGUF file; given one part of a split model, all of its parts."""
+    """Open a GGUF file; if it is one part of a split model, open all parts."""
     first = _open_one(path)
     num_parts = first.metadata.integer("split.count", 1)
     if num_parts <= 1:
@@ -70,7 +70,7 @@ def open_gguf(path: Path) -> Checkpoint:
 
 
 def part_paths(path: Path) -> list[Path]:
-    """All parts of the split model that `path` belongs to, by its name; else itself alone."""
+    """Return all parts of the split model that `path` belongs to by its name, or `path` alone."""
     match = _PART_NAME.fullmatch(path.name)
     if match is None:
         return [path]
@@ -111,7 +111,7 @@ def _past_version(file: MappedFile) -> Cursor:
 
 
 def _read_metadata(cursor: Cursor, num_pairs: int) -> Metadata:
-    """Walk over all pairs, checking bounds; values are decoded when asked for."""
+    """Check the bounds of all pairs; their values are decoded on access."""
     cursor.require_room(num_pairs, _LEAST_PAIR_BYTES, "the metadata")
     decoders: dict[str, Callable[[], RawValue]] = {}
     for _ in range(num_pairs):

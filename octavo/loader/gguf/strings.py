@@ -1,8 +1,8 @@
-"""Arrays of short strings in GGUF files, found all at once instead of one behind the other.
+"""Arrays of short strings in GGUF files, located all at once instead of one after the other.
 
-Each string stands behind its length in eight bytes, so that one can only be found from the one
-before. But where every text has 1 to 255 bytes and none of them is zero, as in a vocabulary, the
-only zeros are seven behind each length: from them all places follow, and prove to be right.
+Each string follows its length in eight bytes, so in general the place of each depends on the one
+before. But if every text has 1 to 255 bytes and none of them is zero, as in a vocabulary, the only
+zeros are the seven high bytes of each length. All places follow from them, and are then checked.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 _ZEROS = 7  # of a length below 256
 _LENGTH_BYTES = 8
-_LIKELY_BYTES = 16  # of a string with its length: what is looked at first
-_MOST_BYTES = 8 + 255  # a string and its length, of those that are found so; no more is looked at
-_LEAST = 64  # strings for which this is worth while
+_LIKELY_BYTES = 16  # of a string with its length, for the first attempt
+_MOST_BYTES = 8 + 255  # of the longest string with its length
+_LEAST = 64  # strings; with fewer, this is not faster
 
 
 def find_lengths(buffer: mmap | bytes, position: int, count: int) -> NDArray[np.int64] | None:
-    """Where the lengths of `count` strings stand, and where the last string ends, from `position`.
+    """Return the places of the lengths of `count` strings, and the end, relative to `position`.
 
-    None if there are strings of another kind among them, or if they reach past the end.
+    Return None if other kinds of strings are among them, or if they reach past the end.
     """
     if count < _LEAST:
         return None
@@ -31,7 +31,7 @@ def find_lengths(buffer: mmap | bytes, position: int, count: int) -> NDArray[np.
     while True:
         stored = np.frombuffer(buffer, np.uint8, size, position)
         zero = stored == 0
-        found = np.flatnonzero(zero[1:] > zero[:-1])  # what zeros stand behind
+        found = np.flatnonzero(zero[1:] > zero[:-1])  # each byte before a run of zeros
         if len(found) >= count and found[count - 1] + _LENGTH_BYTES < size:
             break
         if size == room:
@@ -46,7 +46,7 @@ def find_lengths(buffer: mmap | bytes, position: int, count: int) -> NDArray[np.
         places[0] == 0
         and places[-1] <= room
         and bool((places[:-1] + _LENGTH_BYTES + lengths == places[1:]).all())
-        # All zeros up to the next place stand together: they are seven, and so none is the text's.
+        # The zeros up to the next place are consecutive and seven, so the text contains none.
         and bool(zero[places[:-1] + _ZEROS].all())
         and not zero[places[:-1] + _LENGTH_BYTES].any()
     )
@@ -59,7 +59,7 @@ def find_lengths(buffer: mmap | bytes, position: int, count: int) -> NDArray[np.
 def split(
     buffer: mmap | bytes, position: int, places: NDArray[np.int64]
 ) -> list[str] | list[bytes]:
-    """The texts; `places` are as `find_lengths` gave them. Bytes where one is not valid UTF-8."""
+    """Return the texts at the `places` from `find_lengths`; as bytes if one is not valid UTF-8."""
     emptied = np.frombuffer(buffer, np.uint8, int(places[-1]), position).copy()
     emptied[places[:-1]] = 0
     stored = emptied.tobytes()
