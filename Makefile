@@ -17,7 +17,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check --quiet
 CODE := $(wildcard octavo tests benchmarks)
 # For .venv build/native, for .venv-newest build/native-newest.
 NATIVE_BUILD := build/native$(VENV:.venv%=%)
-NATIVE := $(wildcard csrc/*/*)
+NATIVE := $(shell find csrc -type f)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
