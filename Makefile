@@ -15,7 +15,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check --quiet
 CODE := $(wildcard octavo tests benchmarks)
-NATIVE := $(wildcard csrc/*/*)
+NATIVE := $(wildcard csrc/*/* csrc/*/*/*)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
