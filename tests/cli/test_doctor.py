@@ -37,7 +37,7 @@ def test_a_backend_that_is_missing_is_told(
 ) -> None:
     monkeypatch.setattr(select, "torch_caps", lambda: Caps("torch", "PyTorch is not installed"))
     if not has_native:
-        monkeypatch.setattr(select, "native_caps", lambda size: Caps("native", "it is not built"))
+        monkeypatch.setattr(select, "native_caps", lambda *_: Caps("native", "it is not built"))
     assert main(["doctor"]) == (0 if has_native else FAILED)
     text = capsys.readouterr().out
     assert ("with kernels for scalar" in text) is has_native

@@ -10,7 +10,7 @@ def choose_tier(asked: str) -> str:
     tiers: list[str] = _native.tiers()
     if asked and asked not in tiers:
         raise ValueError(
-            f"this processor does not run the instruction set {asked!r}: choose one of "
-            f"{', '.join(tiers)}, or none (OCTAVO_CPU_ISA unset) for the best"
+            f"the instruction set {asked!r} is not one of those that this processor runs: choose "
+            f"one of {', '.join(tiers)}, or none (OCTAVO_CPU_ISA unset) for the best"
         )
     return asked or tiers[-1]
