@@ -1,4 +1,4 @@
-"""Writes small GGUF and safetensors files for tests, valid ones and ones with chosen faults."""
+"""Small GGUF and safetensors files for tests, valid ones and ones with chosen faults."""
 
 import json
 import struct
@@ -63,7 +63,7 @@ def gguf_string(text: str | bytes) -> bytes:
 
 
 def gguf_value(code: int, value: Any) -> bytes:
-    """A typed value; an array is (element code, elements)."""
+    """Encode a typed value; an array is (element code, elements)."""
     if code == ARRAY:
         element_code, elements = value
         body = b"".join(gguf_value(element_code, item)[4:] for item in elements)
@@ -115,7 +115,7 @@ def safetensors_entry(array: NDArray[Any], begin: int) -> dict[str, Any]:
 def safetensors_bytes(
     arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None
 ) -> bytes:
-    """A whole safetensors file."""
+    """Encode a complete safetensors file."""
     header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
     data = b""
     for name, array in arrays.items():
@@ -126,7 +126,7 @@ def safetensors_bytes(
 
 
 def with_header(header: bytes | Mapping[str, Any], data: bytes = b"") -> bytes:
-    """A safetensors file with a header of the test's own making."""
+    """Encode a safetensors file with a given header."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + data
 

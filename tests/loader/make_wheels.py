@@ -1,4 +1,4 @@
-"""Builds tiny wheels that carry a model, for tests."""
+"""Tiny wheels that contain a model, for tests."""
 
 import zipfile
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ def build_wheel(
     version: str = "1.0",
     files: Mapping[str, bytes] | None = None,
 ) -> Path:
-    """A wheel that pip takes for a real one."""
+    """Build a wheel that pip accepts."""
     stem = f"{package.replace('-', '_')}-{version}"
     info = f"{stem}.dist-info"
     contents = dict({"tiny/model.gguf": MODEL, "tiny/__init__.py": b""} if files is None else files)

@@ -32,7 +32,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def fill(cache: Path, files: dict[str, bytes], commit: str = COMMIT, ref: str = "main") -> Path:
-    """The layout that the hub's own tools make: blobs, links to them, and references."""
+    """Write the layout of the hub's own tools: blobs, links to them, and references."""
     repository = cache / "models--maker--model"
     snapshot = repository / "snapshots" / commit
     for name, data in files.items():
@@ -136,7 +136,7 @@ def test_offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeHub(ModuleType):
-    """As much of huggingface_hub as is used."""
+    """The part of huggingface_hub that is used."""
 
     def __init__(self, cache: Path, files: dict[str, bytes]) -> None:
         super().__init__("huggingface_hub")
@@ -159,7 +159,7 @@ class FakeHub(ModuleType):
 
 
 class TestFetching:
-    """With a library to ask."""
+    """Tests with a library that fetches."""
 
     @pytest.fixture
     def fake(self, cache: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
@@ -212,7 +212,7 @@ def test_the_real_library_takes_these_arguments(monkeypatch: pytest.MonkeyPatch)
 def test_without_a_network_the_real_library_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It must not try again and again, with a warning each time."""
+    """The library does not retry with a warning each time."""
     monkeypatch.delitem(sys.modules, "huggingface_hub")
     if importlib.util.find_spec("huggingface_hub") is None:
         pytest.skip("huggingface_hub is not installed")

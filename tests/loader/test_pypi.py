@@ -97,7 +97,7 @@ def test_a_pinned_wheel_must_have_its_hash(index: Path, monkeypatch: pytest.Monk
 def test_a_short_name_stands_for_its_version(
     downloads: list[str], index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes before a path, and a newer version does not change its meaning."""
+    """A short name goes before a path, and a newer version does not change its meaning."""
     monkeypatch.setitem(ALIASES, "tiny", PinnedWheel("tiny-model", "1.0", ""))
     build_wheel(index, version="2.0")
     monkeypatch.chdir(tmp_path)
@@ -207,7 +207,7 @@ def test_processes_wait_for_each_other() -> None:
 
 
 class TestUnpack:
-    """Nothing in a wheel is trusted: names, links, sizes, structure."""
+    """Tests of hostile wheels: names, links, sizes, structure."""
 
     @staticmethod
     def unpack(wheel: Path) -> dict[str, bytes]:

@@ -37,7 +37,7 @@ MakeBackend = Callable[[Windows, int, int], Backend]
 
 
 class Truth:
-    """What a request must answer, by running it alone; remembered."""
+    """The right answer of a request, from running it alone; results are cached."""
 
     def __init__(self, windows: Windows, make: MakeBackend = make_backend) -> None:
         self._backend = make(windows, 1 + 3 * 10, 16)
@@ -49,14 +49,14 @@ class Truth:
     def whole_output(
         self, request: Request, max_model_len: int, guess: list[int]
     ) -> tuple[list[int], FinishReason]:
-        """Its whole output, and how it ends; a right guess only makes this quick."""
+        """Return the whole output and its end; a right guess only makes this fast."""
         key = (request.prompt.tobytes(), request.sampling, request.eos_token_ids)
         if key not in self._known:
             self._known[key] = self._find(request, max_model_len, guess)
         return self._known[key]
 
     def confirm(self, request: Request, output: list[int], max_model_len: int) -> bool:
-        """Whether the request's output begins like this."""
+        """Return whether the request's output begins like this."""
         rows = self._forward([*request.prompt, *output])
         return all(
             self._next(request, rows, output[:index]) == token for index, token in enumerate(output)
@@ -81,7 +81,7 @@ class Truth:
                 return output, "length"
 
     def likeliest(self, tokens: list[int]) -> int:
-        """What the model would say if nobody asked for anything else."""
+        """Return the model's most likely next token."""
         return int(self._forward(tokens)[-1].argmax())
 
     def _next(self, request: Request, rows: Floats, output: list[int]) -> int:
@@ -91,7 +91,7 @@ class Truth:
         )
 
     def pool(self, request: Request) -> array[float]:
-        """What is to be told of its prompt's hidden states."""
+        """Return the vector of the prompt's hidden states."""
         assert request.sampling.pooling is not None
         if request.sampling.pooling == "mean":
             states = self._run(list(request.prompt)).hidden.astype(np.float64)
@@ -208,7 +208,7 @@ class RealExecutor(InlineExecutor):
 
     @property
     def workers(self) -> tuple[Any, ...]:
-        """What the simulation looks at when all is over."""
+        """The slots that the simulation checks at the end."""
         names = {s: n for s, n in enumerate(self._model.state.request_ids) if n is not None}
         return (type("Worker", (), {"slots": names}),)
 
@@ -230,10 +230,10 @@ class RealExecutor(InlineExecutor):
         return super().collect(wait)
 
     def reset(self) -> None:
-        """The weights stay: a reset of the cache costs work and changes nothing."""
+        """Keep the weights: a reset of the cache costs work and changes nothing."""
 
     def distrust(self, request_id: str) -> list[int]:
-        """Only the logits were poisoned, not the KV: no block is to be avoided."""
+        """Return no block to avoid: only logits were poisoned, not the KV cache."""
         return []
 
 
@@ -270,12 +270,12 @@ class RealSimulation(Simulation):
         )
 
     def _expect(self, request: Request) -> tuple[list[int], FinishReason]:
-        """Not known yet; of the length it may have at most."""
+        """Return placeholders of the greatest length, since the output is not known yet."""
         most = min(request.sampling.max_tokens, self.config.max_model_len)
         return [-1] * most, "length"
 
     def _sampling(self, arrival: Arrival) -> SamplingParams:
-        """All features, as the world's seed and the request's name will have it."""
+        """Draw parameters with all features from the world's seed and the request's name."""
         rng = random.Random(f"{self.world.seed} {arrival.name}")
 
         def sometimes(chance: float, value: Any, otherwise: Any) -> Any:
@@ -303,7 +303,7 @@ class RealSimulation(Simulation):
         return replace(sampling, pooling=sometimes(0.2, rng.choice(POOLINGS), None))
 
     def _receive(self, event: TokenEvent) -> None:
-        """Whatever comes is kept; when a request ends, all of it must have been right."""
+        """Keep all tokens; when a request ends, check that all of them were right."""
         journal = self.journals[event.request_id]
         request = journal.request
         output = [*journal.output, *event.tokens]

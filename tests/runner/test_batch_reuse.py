@@ -18,7 +18,7 @@ from tests.runner.test_model_runner import make_plan, make_runner, new_slot
 
 
 class Counted:
-    """How often a batch was made anew."""
+    """A count of the batches that were built anew."""
 
     def __init__(self, monkeypatch: Any) -> None:
         self.count = 0
@@ -30,7 +30,7 @@ class Counted:
 
 
 def two_run(monkeypatch: Any) -> tuple[Any, Counted]:
-    """A runner in which slots 3 and 1 decode, with 15 and 3 known tokens, and a chunk behind."""
+    """Make a runner in which slots 3 and 1 decode one token a step, and a counter."""
     runner, _ = make_runner()
     runner._batches = CheckedBatches(runner.state)
     counted = Counted(monkeypatch)

@@ -27,7 +27,7 @@ GREEDY = SamplingParams(temperature=0)
 
 
 def make_plan(**parts: Any) -> StepPlan:
-    """A plan; chunks are (slot, start, count, samples)."""
+    """Make a plan; chunks are (slot, start, count, samples)."""
     chunks = parts.pop("chunks", ())
     slots, starts, counts, samples = zip(*chunks, strict=True) if chunks else ((), (), (), ())
     usual: dict[str, Any] = dict.fromkeys(("freed", "opened", "copies", "new_blocks"), ())
@@ -50,7 +50,7 @@ def new_slot(slot: int, tokens: list[int], tables: Any, **fields: Any) -> NewSlo
 
 
 def successor(batch: HostBatch) -> np.ndarray:
-    """A model that says the next higher token."""
+    """Compute the logits of a model that predicts the next higher token."""
     tokens = batch.token_ids[batch.logits_rows]
     return np.eye(VOCABULARY, dtype=np.float32)[(tokens + 1) % VOCABULARY]
 
@@ -157,7 +157,7 @@ def test_drafts_that_are_right_are_told_log_probabilities_each() -> None:
 
 
 class Drafter:
-    """Says these numbers."""
+    """A drafter that returns fixed numbers."""
 
     def __init__(self, *drafts: int) -> None:
         self.drafts = drafts
@@ -180,7 +180,7 @@ def test_a_drafter_s_guesses_go_with_the_result(
 
 
 def test_logits_that_are_not_finite_fail_their_own_sequence() -> None:
-    """Also in a plan that was on its way when it happened; and nobody who has the slot next."""
+    """Later plans in flight fail too, but not the next sequence of the slot."""
     broken = [12]
 
     def logits(batch: HostBatch) -> np.ndarray:
@@ -297,7 +297,7 @@ def test_who_has_output_is_not_told_of_the_prompt_again() -> None:
 
 
 def test_chunks_that_want_no_logits() -> None:
-    """Through the real model: no row is asked for."""
+    """The real model computes no row of logits."""
     engine = Engine(max_num_batched_tokens=4)
     told = engine.answer(make_request("it", range(10), temperature=0.0, max_tokens=2))["it"]
     assert [plan.samples for plan in engine.plans][:3] == [(False,), (False,), (True,)]
@@ -380,7 +380,7 @@ def test_who_has_no_token_left_fails_and_his_neighbours_are_told_as_ever() -> No
 def test_a_prompt_s_hidden_states_become_one_vector(
     pooling: Any, rows: list[list[int]], told: list[list[float] | None]
 ) -> None:
-    """Of the wanted rows alone, in one pass a step; later steps tell nothing more."""
+    """Only the wanted rows count, in one pass a step; later steps return nothing more."""
     runner, backend = make_runner()
     sampling = SamplingParams(temperature=0, pooling=pooling)
     opened = (
@@ -402,7 +402,7 @@ def test_a_prompt_s_hidden_states_become_one_vector(
 
 
 def test_a_slot_opened_again_begins_its_vector_anew() -> None:
-    """After a preemption in the middle of the prompt; with output, nothing is told again."""
+    """The sum restarts after a preemption; with output, no vector is returned again."""
     runner, _ = make_runner()
     new = new_slot(0, [5, 9], ((1,), (2,)), sampling=SamplingParams(pooling="mean"))
     runner.run(make_plan(opened=(new,), chunks=((0, 0, 1, False),)))

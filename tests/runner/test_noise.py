@@ -16,12 +16,12 @@ TOKENS = noise.spread(np.arange(50_000))
 
 
 def drawn(seed: int, position: int) -> np.ndarray:
-    """Uniform numbers, one a token."""
+    """Draw uniform numbers, one for each token."""
     return noise.uniform(noise.bits([noise.keys(seed, position)], TOKENS))[0]
 
 
 def streams() -> dict[str, np.ndarray]:
-    """Numbers along each of the arguments while the two others stand still."""
+    """Return numbers along each of the arguments while the other two are fixed."""
     one = noise.spread(np.array([17]))
     return {
         "tokens": drawn(0, 0),

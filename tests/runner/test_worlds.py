@@ -33,7 +33,7 @@ def test_worlds_hold(first: int) -> None:
 
 @pytest.mark.slow
 def test_the_worlds_reach_what_they_are_for() -> None:
-    """What must happen somewhere does happen in a part of them."""
+    """Each case that must occur somewhere occurs in a part of the worlds."""
     seen = dict.fromkeys(("preempted", "cached", "restarted", "drafts", "verified", "pooled"), 0)
     ends: dict[str | None, int] = {}
     for seed in range(60):

@@ -55,14 +55,14 @@ class RandomWeights:
         return values.astype(np.float32)
 
     def stored(self, name: str) -> None:
-        """Nothing is stored: there are only values."""
+        """Return None, since only values exist."""
 
     def stored_type(self, name: str) -> None:
-        """So it has no type."""
+        """Return None, since nothing is stored."""
 
 
 def make_spec(windows: Windows) -> ModelSpec:
-    """As many layers as windows."""
+    """Make a specification with one layer for each window."""
     return ModelSpec(
         vocabulary=VOCABULARY,
         hidden=16,
@@ -82,7 +82,7 @@ def make_spec(windows: Windows) -> ModelSpec:
 
 @lru_cache(maxsize=64)
 def make_model(windows: Windows) -> tuple[Llama, Any]:
-    """A bound model and its layout; it keeps no state, so all engines of a test may share it."""
+    """Make a bound model and its layout; without state, so engines of a test may share it."""
     from octavo.backends.torch.backend import TorchBackend  # a second, which not all need
 
     model = Llama(make_spec(windows))
@@ -92,7 +92,7 @@ def make_model(windows: Windows) -> tuple[Llama, Any]:
 
 
 def make_backend(windows: Windows, num_blocks: int, block_size: int) -> TorchBackend:
-    """A backend with an empty cache."""
+    """Make a backend with an empty cache."""
     from octavo.backends.torch.backend import TorchBackend
 
     model, layout = make_model(windows)
@@ -102,7 +102,7 @@ def make_backend(windows: Windows, num_blocks: int, block_size: int) -> TorchBac
 
 
 def make_config(windows: Windows = FULL, **settings: Any) -> CoreConfig:
-    """Enough of everything, unless told otherwise."""
+    """Make a configuration with enough of everything, except for `settings`."""
     usual: dict[str, Any] = {
         "num_blocks": 400,
         "max_model_len": 128,
@@ -134,16 +134,16 @@ class Engine:
         )
 
     def run(self, plan: StepPlan) -> Any:
-        """What the executor calls: the runner, with the plan written down."""
+        """Record the plan and run it."""
         self.plans.append(plan)
         return self.runner.run(plan)
 
     def step(self) -> list[TokenEvent]:
-        """One step."""
+        """Run one step of the core."""
         return self.core.step()
 
     def finish(self) -> list[TokenEvent]:
-        """Steps until nothing is left."""
+        """Run steps until no work is left, and return the events."""
         events: list[TokenEvent] = []
         while self.core.has_work:
             events.extend(self.core.step())
@@ -160,7 +160,7 @@ class Engine:
 
 
 def make_request(name: str, prompt: Sequence[int], **fields: Any) -> Request:
-    """A request; what is not a field of Request is one of its sampling parameters."""
+    """Make a request; fields that Request lacks are its sampling parameters."""
     ours = {key: fields.pop(key) for key in _REQUEST_FIELDS if key in fields}
     if "emitted" in ours:
         ours["emitted"] = array("i", ours["emitted"])
@@ -171,7 +171,7 @@ _REQUEST_FIELDS = ("emitted", "eos_token_ids", "parent_id", "cache_scope", "prio
 
 
 def tokens_of(events: Iterable[TokenEvent]) -> list[int]:
-    """All tokens of some events."""
+    """Return the tokens of these events."""
     return [token for event in events for token in event.tokens]
 
 

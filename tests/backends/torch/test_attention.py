@@ -137,7 +137,7 @@ def test_batch_threads_and_placement_change_no_bit(kind: str, heads: tuple[int, 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("chunk", [1, 7, 64])
 def test_chunks_change_no_bit(kind: str, chunk: int) -> None:
-    """Nor does another sequence that is run beside them, at another pace."""
+    """The results depend neither on the chunks of a prompt nor on other sequences."""
     layer = make_layer(kind)
     length = 90 if chunk == 1 else 150
     one, other = make_sequence(layer, length, seed=1), make_sequence(layer, 65, seed=2)

@@ -29,12 +29,12 @@ Operation = Callable[[Tensor], Tensor]
 
 
 def some(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Numbers of the size that hidden states have."""
+    """Return numbers of the size of hidden states."""
     return (torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * 2).to(dtype)
 
 
 def assert_rows_stand_alone(operation: Operation, x: Tensor) -> None:
-    """Each row's result, whatever rows are before and behind it, and in however many threads."""
+    """Check each row's result with other rows before and after it, and with other threads."""
     torch.set_num_threads(1)
     expected = operation(x)
     for threads in (1, 2):
@@ -134,7 +134,7 @@ def test_gated_activations(name: str, width: int) -> None:
 
 @pytest.mark.parametrize("name", ["silu", "gelu", "gelu_pytorch_tanh"])
 def test_a_tensor_that_threads_share(name: str) -> None:
-    """Where one thread's part ends is nothing special."""
+    """The end of a thread's part changes no result."""
     x = some(1, 70_001)
     torch.set_num_threads(1)
     expected = OPS.activation(x, name)
@@ -204,7 +204,7 @@ def test_experts() -> None:
 
 
 def test_the_check_itself_sees_a_dependence() -> None:
-    """What is held against the operations would not let through a mean over the batch."""
+    """A mean over the batch does not pass the check of the operations."""
     with pytest.raises(AssertionError, match="differ"):
         assert_rows_stand_alone(lambda rows: rows - rows.mean(0), some(ROWS, 8))
     calls = SimpleNamespace(count=0)

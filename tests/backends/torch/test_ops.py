@@ -20,7 +20,7 @@ OPS = TorchOps()
 
 
 def some(*shape: int, seed: int = 0) -> Tensor:
-    """Numbers of the size that hidden states have."""
+    """Return random numbers of this shape."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * 2
 
 
