@@ -20,9 +20,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # so that the program can be run by its path
 
-from benchmarks.core_cases import CASES, Effort  # noqa: E402
-from benchmarks.core_figures import Figure  # noqa: E402
-from benchmarks.core_world import watching_the_collector  # noqa: E402
+from benchmarks.core.cases import CASES, Effort  # noqa: E402
+from benchmarks.core.figures import Figure  # noqa: E402
+from benchmarks.core.world import watching_the_collector  # noqa: E402
 
 
 def arguments() -> argparse.Namespace:

@@ -1,5 +1,6 @@
 """Each rule finds its planted offences, accepts decent code, and holds in this repository."""
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -8,6 +9,8 @@ import pytest
 from tests.tidy import core_rules, safety_rules, set_rule, size_rules
 from tests.tidy.cases import CASES, RULES, Case
 from tests.tidy.source import Offence, Rule, Source, sources
+
+FOLDER_FILES = 20
 
 BAD = [(case, text) for case in CASES for text in case.bad]
 GOOD = [(case, text) for case in CASES for text in case.good]
@@ -64,3 +67,10 @@ def test_the_tree_is_tidy(rule: Rule) -> None:
     """The repository's own files have no offence; the message of a failure lists them."""
     offences = [str(offence) for source in sources() for offence in rule(source)]
     assert not offences, "\n" + "\n".join(offences)
+
+
+def test_no_folder_holds_too_many_files() -> None:
+    """At most twenty files lie directly in a folder; model families and their tests may be more."""
+    folders = Counter(source.path.parent for source in sources())
+    crowded = {str(folder): count for folder, count in folders.items() if count > FOLDER_FILES}
+    assert crowded.keys() <= {"octavo/models", "tests/models"}

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 
-from benchmarks.core_figures import NS_PER_MS, Figure, figure, step_figure
-from benchmarks.core_world import WATCH, Sample, World
+from benchmarks.core.figures import NS_PER_MS, Figure, figure, step_figure
+from benchmarks.core.world import WATCH, Sample, World
 from octavo.core.config import CoreConfig
 from octavo.core.kv_manager import KVManager
 from octavo.core.sequence import Sequence as CoreSequence

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median, quantiles
 
-from benchmarks.core_world import Sample
+from benchmarks.core.world import Sample
 
 NS_PER_MS = 1e6
 

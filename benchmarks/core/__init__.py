@@ -1,0 +1,1 @@
+"""The worlds, cases and figures of core_step.py."""
