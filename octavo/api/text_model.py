@@ -17,8 +17,6 @@ from octavo.text.tokenizer import Tokenizer
 from octavo.wire.facts import EngineFacts
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from octavo.loader import Checkpoint
     from octavo.text.chat.template import ChatTemplate
 
@@ -47,11 +45,6 @@ class TextModel:
         self.max_logprobs = arguments.max_logprobs
         self.seed = arguments.seed
         self.processors = tuple(sorted(processors))  # names that requests may use
-
-    @property
-    def path(self) -> Path:
-        """The directory or GGUF file from which another process can read the tokenizer."""
-        return self.source.weights[0] if self.source.is_gguf else self.source.directory
 
     def template(self, source: str | None, *, with_tools: bool) -> ChatTemplate:
         """Return the given chat template, or the model's own."""

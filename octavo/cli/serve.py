@@ -7,6 +7,7 @@ in a process of its own; if that dies, another one continues all requests.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import sys
 import time
@@ -19,10 +20,13 @@ from octavo.cli.parsing import Parser
 from octavo.cli.server_options import add_server_options, server_settings
 
 if TYPE_CHECKING:
+    from contextlib import ExitStack
+
     from octavo.api.async_llm import AsyncLLM
     from octavo.engine_arguments import EngineArguments
     from octavo.loader import ModelFiles
     from octavo.server.lifecycle import Lifecycle
+    from octavo.server.prompt_pool import Worker
     from octavo.server.settings import ServerSettings
     from octavo.wire.facts import EngineFacts
 
@@ -71,12 +75,14 @@ def run(arguments: argparse.Namespace) -> int:
     model = resolve(asked.model)
     source = tokenizer or model
     start.lap("start Python, find the model")
-    llm = _load(asked, arguments.engine, source, engine_options(arguments))
-    try:
+    with contextlib.ExitStack() as stack:
+        if arguments.engine == "inline":
+            llm, workers = _load_inline(asked, engine_options(arguments)), []
+        else:
+            llm, workers = _load(asked, source, config, stack)
+        stack.callback(llm.close)
         start.add_engine(llm.facts)
-        return _serve(config, llm, start)
-    finally:
-        llm.close()
+        return _serve(config, llm, start, workers)
 
 
 def _tokenizer_source(name: str) -> ModelFiles:
@@ -89,32 +95,36 @@ def _tokenizer_source(name: str) -> ModelFiles:
         raise SourceError(f"tokenizer={name!r}: {error}") from error
 
 
-def _load(
-    asked: EngineArguments, engine: str, tokenizer: ModelFiles, options: dict[str, Any]
-) -> AsyncLLM:
-    """Start the engine, and meanwhile import the server and read the tokenizer."""
-    if engine == "inline":
-        from octavo.api.async_llm import AsyncLLM
+def _load_inline(asked: EngineArguments, options: dict[str, Any]) -> AsyncLLM:
+    from octavo.api.async_llm import AsyncLLM
 
-        return AsyncLLM(asked.model, engine="inline", **options)
+    return AsyncLLM(asked.model, engine="inline", **options)
+
+
+def _load(
+    asked: EngineArguments, tokenizer: ModelFiles, config: ServerSettings, stack: ExitStack
+) -> tuple[AsyncLLM, list[Worker]]:
+    """Start the engine; meanwhile import the server, and start what reads the tokenizer."""
     from octavo.client.process import launch_engine
 
     client = launch_engine(asked)
-    try:
-        importlib.import_module("octavo.server.lifecycle")
-        from octavo.api.async_llm import AsyncLLM
-        from octavo.api.text_model import load_tokenizer
+    stack.callback(client.close)
+    importlib.import_module("octavo.server.lifecycle")
+    from octavo.api.async_llm import AsyncLLM
+    from octavo.api.text_model import load_tokenizer
+    from octavo.server.prompt_pool import Worker
 
-        with ThreadPoolExecutor(1) as pool:
-            reading = pool.submit(load_tokenizer, tokenizer)
-            client.start()
-        return AsyncLLM.over(client, asked, reading.result(), tokenizer)
-    except BaseException:
-        client.close()
-        raise
+    workers = []
+    for _ in range(config.prompt_workers):
+        workers.append(Worker.launch(config, str(tokenizer.tokenizer_path)))
+        stack.callback(workers[-1].end)
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(load_tokenizer, tokenizer)
+        client.start()
+    return AsyncLLM.over(client, asked, reading.result(), tokenizer), workers
 
 
-def _serve(config: ServerSettings, llm: AsyncLLM, start: StartUp) -> int:
+def _serve(config: ServerSettings, llm: AsyncLLM, start: StartUp, workers: list[Worker]) -> int:
     from octavo.server import lifecycle
 
     def say_ready(life: Lifecycle) -> None:
@@ -123,7 +133,7 @@ def _serve(config: ServerSettings, llm: AsyncLLM, start: StartUp) -> int:
         sys.stdout.write(f"{text}\n{start.text()}\n{_memory_text(llm.facts)}")
         sys.stdout.flush()
 
-    return lifecycle.run(config, llm, say_ready)
+    return lifecycle.run(config, llm, say_ready, workers)
 
 
 class StartUp:

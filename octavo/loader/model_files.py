@@ -26,6 +26,11 @@ class ModelFiles:
     def is_gguf(self) -> bool:
         return self.weights[0].suffix == ".gguf"
 
+    @property
+    def tokenizer_path(self) -> Path:
+        """The directory or GGUF file from which any process can read the tokenizer."""
+        return self.weights[0] if self.is_gguf else self.directory
+
     def open(self) -> Checkpoint:
         """Map the weights and check every file's structure, without reading a tensor."""
         if self.is_gguf:

@@ -15,7 +15,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import uvicorn
 
@@ -26,6 +26,7 @@ from octavo.server.http.connection import Connections, bounded_protocol
 from octavo.server.http.errors import unavailable
 from octavo.server.http.middleware import ASGI, wrap
 from octavo.server.http.sockets import bind, bind_admin
+from octavo.server.prompt_pool import Worker
 from octavo.server.server import Server
 from octavo.server.settings import ServerSettings, ServerSettingsError
 
@@ -182,12 +183,16 @@ def run(
     config: ServerSettings,
     engine: AsyncLLM,
     on_ready: Callable[[Lifecycle], None] | None = None,
+    workers: Sequence[Worker] = (),
 ) -> int:
-    """Serve until a signal ends the server; return the exit code of the process."""
+    """Serve until a signal ends the server; return the exit code of the process.
+
+    `workers` are prompt workers that have been launched already.
+    """
 
     async def main() -> None:
         settle_memory()
-        await Lifecycle(Server(engine, config)).run(on_ready or _say_ready)
+        await Lifecycle(Server(engine, config, workers=workers)).run(on_ready or _say_ready)
 
     import uvloop
 

@@ -13,7 +13,7 @@ import logging
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -48,9 +48,16 @@ class WorkerDiedError(Exception):
 class PromptPool:
     """A bounded queue of jobs, and one task for each worker that takes jobs from it."""
 
-    def __init__(self, config: ServerSettings, path: str, count_killed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: ServerSettings,
+        path: str,
+        count_killed: Callable[[], None],
+        workers: Sequence[Worker] = (),
+    ) -> None:
         self._config = config
         self._path = path  # a model's directory or GGUF file, with the tokenizer
+        self._launched = list(workers)  # started before the pool, and not in use yet
         self._count_killed = count_killed
         self._queue: asyncio.Queue[tuple[PromptJob, asyncio.Future[_Result]]]
         self._queue = asyncio.Queue(config.max_waiting_requests)
@@ -96,8 +103,9 @@ class PromptPool:
         self._tasks.clear()
         while not self._queue.empty():
             self._queue.get_nowait()[1].cancel()
-        for worker in list(self._workers):
+        for worker in [*self._workers, *self._launched]:
             self._kill(worker)
+        self._launched.clear()
         for worker in self._ended:
             worker.wait()
         self._ended.clear()
@@ -158,12 +166,21 @@ class PromptPool:
     async def _start_worker(self) -> Worker | None:
         """Return a new worker that is ready; log an error and return None if it fails."""
         self._ended = [worker for worker in self._ended if not worker.has_ended()]
-        config = self._config
-        limit = max(config.template_seconds, config.tokenize_seconds) + SPARE_SECONDS
         try:
-            worker = await Worker.start(self._path, limit)
-        except (WorkerDiedError, OSError) as error:
+            if self._launched:
+                worker = self._launched.pop()
+            else:
+                worker = Worker.launch(self._config, self._path)
+        except OSError as error:
             log.error("a prompt worker cannot be started: %s", error)
+            return None
+        try:
+            await worker.become_ready()
+        except BaseException as error:
+            self._kill(worker)
+            if not isinstance(error, WorkerDiedError):
+                raise
+            log.error("a prompt worker did not start: %s", error)
             return None
         self._workers.add(worker)
         return worker
@@ -181,13 +198,15 @@ class Worker:
     def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
         self._process = process
         self._connection = connection
+        self._is_ready = False
 
     @classmethod
-    async def start(cls, path: str, limit_seconds: float) -> Worker:
-        """Start a process and wait until it has read the tokenizer at `path`."""
+    def launch(cls, config: ServerSettings, path: str) -> Worker:
+        """Start a process that reads the tokenizer at `path`, without waiting for it."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        arguments = ("-m", "octavo.text.prompt_worker", str(limit_seconds), path)
+        limit = max(config.template_seconds, config.tokenize_seconds) + SPARE_SECONDS
+        arguments = ("-m", "octavo.text.prompt_worker", str(limit), path)
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, *arguments],
@@ -195,22 +214,21 @@ class Worker:
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,  # a Ctrl-C at the terminal is for the server to handle
             )
-        self = cls(process, ours)
+        return cls(process, ours)
+
+    async def become_ready(self) -> None:
+        """Wait until the process has read its tokenizer."""
+        if self._is_ready:
+            return
         try:
             async with asyncio.timeout(START_SECONDS):
                 await self._read()
         except TimeoutError:
-            self.kill()
-            self.wait()
             raise WorkerDiedError(f"it was not ready after {START_SECONDS:g} s") from None
         except WorkerDiedError:
             self.kill()
             raise WorkerDiedError(f"it ended with exit status {self.wait()}") from None
-        except BaseException:
-            self.kill()
-            self.wait()
-            raise
-        return self
+        self._is_ready = True
 
     async def do(self, job: PromptJob) -> PreparedPrompt | Refused:
         """Send a job and return the answer; raise WorkerDiedError if none comes."""
@@ -232,6 +250,11 @@ class Worker:
         """Kill the process; it is reaped when `has_ended` or `wait` finds that it has ended."""
         self._process.kill()
         self._connection.close()
+
+    def end(self) -> None:
+        """Kill the process, and wait until it has ended."""
+        self.kill()
+        self.wait()
 
     def has_ended(self) -> bool:
         return self._process.poll() is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
@@ -13,7 +13,7 @@ from octavo.observe.metrics import Metrics
 from octavo.server.admission import Admission
 from octavo.server.http.auth import AccessControl
 from octavo.server.http.errors import ApiError, unavailable
-from octavo.server.prompt_pool import PromptPool
+from octavo.server.prompt_pool import PromptPool, Worker
 from octavo.server.settings import ServerSettings
 
 
@@ -45,6 +45,7 @@ class Server:
         engine: AsyncLLM,
         config: ServerSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
+        workers: Sequence[Worker] = (),  # prompt workers that have been launched already
     ) -> None:
         self.config = config = config or ServerSettings()
         self.engine = engine
@@ -59,7 +60,10 @@ class Server:
         )
         self.metrics = Metrics(self.admission, engine.snapshot, self.readiness_as_number)
         self.prompt_pool = PromptPool(
-            config, str(engine.model.path), self.metrics.prompt_workers_killed.add
+            config,
+            str(engine.model.source.tokenizer_path),
+            self.metrics.prompt_workers_killed.add,
+            workers,
         )
         self.recent = Recent(config.num_explained if config.enable_explain else 0)
         self.active: dict[str, ActiveRequest] = {}

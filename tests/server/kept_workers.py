@@ -11,26 +11,32 @@ import pytest
 
 from octavo.server import prompt_pool
 from octavo.server.prompt_pool import Worker
+from octavo.server.settings import ServerSettings
 from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused
 
 
 class KeptWorker(Worker):
     """A real worker; a server that ends leaves it to the next one if it is idle."""
 
-    kept: ClassVar[defaultdict[tuple[str, float], list[KeptWorker]]] = defaultdict(list)
-    key: tuple[str, float] | None = None
+    kept: ClassVar[defaultdict[tuple[str, float, float], list[KeptWorker]]] = defaultdict(list)
+    key: tuple[str, float, float] | None = None
     is_idle = False
 
     @classmethod
-    async def start(cls, path: str, limit_seconds: float) -> KeptWorker:
-        """Return an idle worker of the same tokenizer and limit, or start one."""
-        key = (path, limit_seconds)
+    def launch(cls, config: ServerSettings, path: str) -> KeptWorker:
+        """Return an idle worker of the same tokenizer and limits, or start one."""
+        key = (path, config.template_seconds, config.tokenize_seconds)
         if cls.kept[key]:
             return cls.kept[key].pop()
-        self = await super().start(path, limit_seconds)
+        self = super().launch(config, path)
         assert isinstance(self, cls)
-        self.key, self.is_idle = key, True
+        self.key = key
         return self
+
+    async def become_ready(self) -> None:
+        """Wait for a new worker; it is idle from then on."""
+        await super().become_ready()
+        self.is_idle = True
 
     async def do(self, job: PromptJob) -> PreparedPrompt | Refused:
         """Record that the worker is busy until it has answered."""

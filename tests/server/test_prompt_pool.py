@@ -257,7 +257,8 @@ def _runs(number: int) -> bool:
 def test_a_worker_is_silent_and_can_be_killed_in_any_state(directory: Path) -> None:
 
     async def main() -> None:
-        worker = await Worker.start(str(directory), LIMIT)
+        worker = Worker.launch(ServerSettings(), str(directory))
+        await worker.become_ready()
         assert _runs(worker._process.pid)
         # A stack that it prints when it crashes could hold a prompt.
         assert os.readlink(f"/proc/{worker._process.pid}/fd/2") == os.devnull
