@@ -76,8 +76,9 @@ def run(arguments: argparse.Namespace) -> int:
     source = tokenizer or model
     start.lap("start Python, find the model")
     with contextlib.ExitStack() as stack:
+        workers: list[Worker] = []
         if arguments.engine == "inline":
-            llm, workers = _load_inline(asked, engine_options(arguments)), []
+            llm = _load_inline(asked, engine_options(arguments))
         else:
             llm, workers = _load(asked, source, config, stack)
         stack.callback(llm.close)
