@@ -12,7 +12,7 @@ namespace octavo {
 
 // ---- threads ----
 
-// Tells the processor that this thread waits in a loop.
+// Hints to the processor that this thread waits in a loop.
 inline void pause_spinning() {
 #if defined(__x86_64__) || defined(_M_X64)
   __builtin_ia32_pause();

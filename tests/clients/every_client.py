@@ -121,7 +121,7 @@ def test_node(name: str, address: str, full_address: str) -> None:
 
 
 def test_opentelemetry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its ASGI middleware, installed by name, sees the client's trace and every chunk."""
+    """The ASGI middleware of OpenTelemetry sees the client's trace and every chunk."""
     (packages,) = (ENVIRONMENTS / "opentelemetry").glob("lib/python*/site-packages")
     monkeypatch.setenv("PYTHONPATH", str(packages))
     names = ["tests.clients.trace_middleware:trace"]

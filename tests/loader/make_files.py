@@ -50,7 +50,7 @@ class GGUFTensor:
     dimensions: Sequence[int]
     type_code: int
     data: bytes
-    offset: int | None = None  # None: after the tensor before, aligned
+    offset: int | None = None  # None: after the previous tensor, aligned
 
 
 def f32_tensor(name: str, values: NDArray[np.float32]) -> GGUFTensor:
@@ -82,7 +82,7 @@ def gguf_bytes(
     num_pairs: int | None = None,
     num_tensors: int | None = None,
 ) -> bytes:
-    """A whole GGUF file; the counts can be made to lie."""
+    """Encode a complete GGUF file, with wrong counts if given."""
     head = [magic, struct.pack("<I", version)]
     head.append(struct.pack("<Q", len(tensors) if num_tensors is None else num_tensors))
     head.append(struct.pack("<Q", len(pairs) if num_pairs is None else num_pairs))

@@ -1,7 +1,7 @@
-"""The meaning of each block type, one element at a time, straight from the formats' descriptions.
+"""A second decoder for each block type, one element at a time, after the formats' descriptions.
 
-Python's floats are doubles and hold every result exactly, so rounding one of them to float32 gives
-the only right answer. (Q8_K is left out: it has a float32 scale.)
+Python's floats are doubles and hold every result exactly, so rounding them to float32 gives the
+only right answer. (Q8_K is left out: it has a float32 scale.)
 """
 
 import struct
@@ -22,19 +22,19 @@ def signed(byte: int) -> int:
 
 
 def bits(block: bytes, at: int, first: int, count: int) -> int:
-    """`count` bits of the little-endian bit string that starts at byte `at`."""
+    """Return `count` bits from bit `first` of the little-endian integer at byte `at`."""
     return int.from_bytes(block[at:], "little") >> first & ((1 << count) - 1)
 
 
 def split_nibble(block: bytes, at: int, index: int, group: int) -> int:
-    """Groups of `group` elements: the first half in low nibbles, the second in high ones."""
+    """Return a nibble; in each group, the first half of the elements has the low nibbles."""
     chunk, place = divmod(index, group)
     upper, byte = divmod(place, group // 2)
     return block[at + chunk * (group // 2) + byte] >> 4 * upper & 15
 
 
 def split_pair(block: bytes, at: int, index: int) -> int:
-    """Two bits each, 128 elements in 32 bytes: elements 0–31 in the lowest pairs, and so on."""
+    """Return a bit pair; of 128 elements in 32 bytes, the first 32 have the lowest pairs."""
     chunk, place = divmod(index, 128)
     pair, byte = divmod(place, 32)
     return block[at + chunk * 32 + byte] >> 2 * pair & 3

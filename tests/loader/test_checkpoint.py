@@ -1,4 +1,4 @@
-"""Asking a checkpoint for tensors and metadata, and holding it against what a model needs."""
+"""A checkpoint returns tensors and metadata, and is checked against what a model needs."""
 
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ def test_extra(checkpoint: Checkpoint) -> None:
 
 
 class TestMetadata:
-    """Typed access; what each type gives is tested with the GGUF reader."""
+    """Tests of typed access; gguf/test_reader.py tests the values of each type."""
 
     @pytest.fixture
     def metadata(self, gguf_path: Path) -> Metadata:

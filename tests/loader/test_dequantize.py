@@ -22,14 +22,14 @@ KINDS = {kind.name: kind for kind in TENSOR_TYPES.values()}
 
 
 def random_rows(kind: TensorType, shape: tuple[int, ...], seed: int = 0) -> NDArray[np.uint8]:
-    """Any bytes at all: infinite, tiny and absurd scales included."""
+    """Return random bytes, so infinite, tiny and absurd scales are among them."""
     generator = np.random.default_rng(seed)
     stored = (*shape[:-1], shape[-1] * kind.block_bytes)
     return generator.integers(0, 256, stored, dtype=np.uint8)
 
 
 def same_bits(left: NDArray[np.float32], right: NDArray[np.float32]) -> bool:
-    """Equal to the bit, the sign of zeros included; one NaN is as good as another."""
+    """Return whether all bits are equal, the sign of zeros included; any NaN equals any other."""
     equal = left.view(np.uint32) == right.view(np.uint32)
     return bool(np.all(equal | (np.isnan(left) & np.isnan(right))))
 
@@ -64,7 +64,7 @@ def test_equal_to_the_reference_package(name: str) -> None:
         try:
             expected = quants.dequantize(rows, constants.GGMLQuantizationType(CODES[name]))
         except NotImplementedError:
-            assert name in ("Q8_1", "Q8_K")  # never a weight's type; the reference has no decoder
+            assert name in ("Q8_1", "Q8_K")  # types of no weight; the reference has no decoder
             return
     assert same_bits(dequantize(rows, kind), expected)
 
@@ -93,8 +93,8 @@ def test_every_mxfp4_exponent() -> None:
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_chunks_do_not_show(name: str) -> None:
-    """More blocks than one chunk, not a multiple of it, against the same rows one at a time."""
+def test_chunks_do_not_change_the_values(name: str) -> None:
+    """Rows that fill more than one chunk, the last in part, decode as each row alone does."""
     kind = KINDS[name]
     rows = random_rows(kind, (5, 131072 // kind.block_elements // 4 + 1), seed=2)
     whole = dequantize(rows, kind)
@@ -164,7 +164,7 @@ def test_float32_is_not_copied() -> None:
     assert dequantize(stored, tensor_type.F32) is stored
 
 
-def test_other_types_are_refused_with_those_that_are_not() -> None:
+def test_unreadable_types_are_refused_with_a_list_of_readable_ones() -> None:
     assert not is_readable(gguf_types.IQ2_XXS)
     with pytest.raises(UnsupportedFormatError, match=r"IQ2_XXS.*Q4_0, Q4_1.*IQ4_XS"):
         dequantize(np.zeros(66, np.uint8), gguf_types.IQ2_XXS)

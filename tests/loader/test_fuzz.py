@@ -1,4 +1,4 @@
-"""Hostile bytes: either a reader says CheckpointError, or everything in the file can be read."""
+"""For any bytes, a reader raises CheckpointError or everything in the file can be read."""
 
 import json
 import struct
@@ -30,12 +30,12 @@ SAFETENSORS = safetensors_bytes(
     },
     {"format": "pt"},
 )
-# Numbers on which unchecked arithmetic fails: zero, signs, the edges of 32 and 64 bits.
+# Numbers on which unchecked arithmetic fails: zero, sign bits, the limits of 32 and 64 bits.
 NASTY = [0, 1, 2, 7, 255, 1 << 16, (1 << 31) - 1, 1 << 31, 1 << 32, 1 << 61, 1 << 63, (1 << 64) - 1]
 
 
 def survive(reader: Callable[[Path], Checkpoint], data: bytes) -> Checkpoint | None:
-    """Open, then read all there is; anything but CheckpointError is the test's failure."""
+    """Open the file and read all of it; any error but CheckpointError fails the test."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "file"
         path.write_bytes(data)
@@ -52,14 +52,14 @@ def survive(reader: Callable[[Path], Checkpoint], data: bytes) -> Checkpoint | N
             try:
                 value = checkpoint.metadata[key]
             except CheckpointError:
-                continue  # broken UTF-8 or a boolean of 2, found when asked for
+                continue  # invalid UTF-8 or a boolean of 2, detected on access
             assert len(value) <= len(data) if isinstance(value, str | list) else value is not None
         return checkpoint
 
 
 @st.composite
 def mutated(draw: st.DrawFn, whole: bytes) -> bytes:
-    """A real file with some bytes flipped, some numbers replaced, a piece cut or doubled."""
+    """Draw a valid file with bytes changed, numbers replaced, or a piece removed or doubled."""
     data = bytearray(whole)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, max(0, len(data) - 1)))
@@ -79,7 +79,7 @@ def mutated(draw: st.DrawFn, whole: bytes) -> bytes:
     return bytes(data)
 
 
-def test_the_seeds_are_sound() -> None:
+def test_the_unchanged_files_are_valid() -> None:
     for reader, data in ((open_gguf, GGUF), (open_safetensors, SAFETENSORS)):
         checkpoint = survive(reader, data)
         assert checkpoint is not None
@@ -149,7 +149,7 @@ def test_any_index(index: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("number", NASTY[5:])
 def test_huge_counts_take_no_memory(number: int) -> None:
-    """A lying count is refused before anything of its size is made."""
+    """A count that is too large is refused before memory is allocated for it."""
     stored = struct.pack("<Q", number)
     tracemalloc.start()
     try:

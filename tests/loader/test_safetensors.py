@@ -55,9 +55,9 @@ def test_agrees_with_the_reference_library(tmp_path: Path) -> None:
         "a": np.ones(3, np.float16),
     }
     path = tmp_path / "theirs.safetensors"
-    reference.save_file(arrays, path, {"who": "they"})
+    reference.save_file(arrays, path, {"writer": "reference"})
     checkpoint = open_safetensors(path)
-    assert checkpoint.metadata.string("who") == "they"
+    assert checkpoint.metadata.string("writer") == "reference"
     assert {name: checkpoint.read(name).tolist() for name in arrays} == {
         name: array.tolist() for name, array in arrays.items()
     }
@@ -74,7 +74,7 @@ def test_shapes_without_elements_or_dimensions(tmp_path: Path) -> None:
 
 
 def test_misaligned_tensors_are_copied(tmp_path: Path) -> None:
-    """The format asks for no alignment; what computes on the array may."""
+    """The format requires no alignment, but code that computes on the array may."""
     arrays: Arrays = {"one": np.ones(1, np.uint8), "rest": np.arange(4, dtype=np.float64)}
     checkpoint = open_safetensors(write_safetensors(tmp_path / "a.safetensors", arrays))
     assert checkpoint.info("rest").offset % 8
@@ -171,7 +171,7 @@ def test_contradictions(tmp_path: Path, data: bytes, match: str) -> None:
         (with_header({"a": entry(dtype=3)}), "the unknown type '3'"),
     ],
 )
-def test_what_is_not_read(tmp_path: Path, data: bytes, match: str) -> None:
+def test_unsupported_formats(tmp_path: Path, data: bytes, match: str) -> None:
     path = tmp_path / "bad.safetensors"
     path.write_bytes(data)
     with pytest.raises(UnsupportedFormatError, match=match):
@@ -224,7 +224,7 @@ class TestShards:
 
     def test_tensor_that_the_index_does_not_list(self, index: Path) -> None:
         write_index(index, {"a": "one.safetensors"})
-        checkpoint = open_with_index(index)  # the other file is nobody's business
+        checkpoint = open_with_index(index)  # the other file is not opened
         assert set(checkpoint.tensors) == {"a"}
         arrays: Arrays = {"a": np.ones(2, np.float32), "c": np.ones(4, np.int8)}
         write_safetensors(index.with_name("one.safetensors"), arrays)

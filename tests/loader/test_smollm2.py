@@ -1,4 +1,4 @@
-"""The default model itself, fetched as a user's first start fetches it."""
+"""The default model, fetched as on the first start of a new user."""
 
 import struct
 from collections import Counter
@@ -31,7 +31,7 @@ def checkpoint(source: ModelFiles) -> Checkpoint:
     return source.open()
 
 
-def test_what_it_says_it_is(checkpoint: Checkpoint) -> None:
+def test_the_metadata(checkpoint: Checkpoint) -> None:
     metadata = checkpoint.metadata
     assert metadata.string("general.architecture") == "llama"
     assert metadata.integer("llama.block_count") == 30
@@ -45,7 +45,7 @@ def test_what_it_says_it_is(checkpoint: Checkpoint) -> None:
     assert "<|im_start|>" in metadata.string("tokenizer.chat_template")
 
 
-def test_what_it_holds(checkpoint: Checkpoint) -> None:
+def test_the_tensors(checkpoint: Checkpoint) -> None:
     kinds = Counter(info.type.name for info in checkpoint.tensors.values())
     assert kinds == {"Q4_1": 210, "F32": 61, "Q8_0": 1}
     assert checkpoint.info("token_embd.weight").shape == (49152, 576)
@@ -72,7 +72,7 @@ def test_values_are_those_of_the_reference(source: ModelFiles, checkpoint: Check
 def test_a_damaged_header(
     checkpoint: Checkpoint, tmp_path: Path, place: float, early: bool, shorter: int, number: int
 ) -> None:
-    """A number anywhere in the header replaced, in the first keys or the tensors' directory."""
+    """A wrong number in the first keys or in the tensor directory never leads past the end."""
     whole = checkpoint.info("token_embd.weight").file
     header = bytearray(whole.buffer[: checkpoint.info("token_embd.weight").offset])
     at = int(place * 2000) if early else len(header) - 8 - int(place * 17_000)

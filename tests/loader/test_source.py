@@ -1,4 +1,4 @@
-"""Paths as models, and names that are none."""
+"""Paths of models, and names that are no model."""
 
 from pathlib import Path
 
@@ -98,7 +98,7 @@ def test_another_kind_of_file(model: Path) -> None:
     ["nonsense", "", ".", "/no/such/place", "no/such.gguf", "a/b/c", "x" * 5000, "a\0b",
      "model.bin", "http://host/model", "pypi", "~nobody/x"],
 )  # fmt: skip
-def test_unknown_names_say_what_can_be_typed(name: str) -> None:
+def test_errors_for_unknown_names_list_the_valid_forms(name: str) -> None:
     with pytest.raises(CheckpointError) as caught:
         resolve(name)
     if Path(name[:9]).is_dir() and name:

@@ -1,4 +1,4 @@
-"""Which of a directory's files are the weights."""
+"""The choice of the weights among the files of a directory."""
 
 import pytest
 
@@ -81,12 +81,12 @@ def test_refused(names: list[str], select: str | None, match: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "m.pth", "m.ckpt"])
-def test_pickles_are_refused_with_the_way_out(name: str) -> None:
+def test_pickles_are_refused_with_a_way_to_convert_them(name: str) -> None:
     with pytest.raises(UnsupportedFormatError, match=r"run any code; convert it .*save_pretrained"):
         choose_weights(["config.json", name])
 
 
-def test_what_is_fetched_from_a_repository() -> None:
+def test_only_needed_files_are_fetched_from_a_repository() -> None:
     small = [
         "config.json",
         "tokenizer.json",

@@ -1,9 +1,9 @@
 """The simulator's worlds over the real runner: a small random model instead of a hash.
 
-The world, the core, the front end's journals and nearly all checks are the simulator's own. What
-a request must answer is settled by one forward pass over it alone, on a backend of its own, and
-the slow sampler of reference.py; that is done when it ends, since then its text is there to be
-verified in one go.
+The world, the core, the front end's journals and nearly all checks are the simulator's own. The
+expected output of a request comes from one forward pass over that request alone, on a separate
+backend, and from the slow sampler of reference.py. It is computed when the request ends: by then
+the whole text is known and one pass verifies it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tests.sim.executor import Faults, WorkerDiedError, require
 from tests.sim.simulation import Journal, Simulation
 from tests.sim.world import Arrival, World
 
-# From windows, the number of blocks and their size.
+# Makes a backend from the windows, the number of blocks and the size of a block.
 MakeBackend = Callable[[Windows, int, int], Backend]
 
 
 class Truth:
-    """The right answer of a request, from running it alone; results are cached."""
+    """The expected output of each request, found by running it alone; results are cached."""
 
     def __init__(self, windows: Windows, make: MakeBackend = make_backend) -> None:
         self._backend = make(windows, 1 + 3 * 10, 16)
@@ -49,14 +49,14 @@ class Truth:
     def whole_output(
         self, request: Request, max_model_len: int, guess: list[int]
     ) -> tuple[list[int], FinishReason]:
-        """Return the whole output and its end; a right guess only makes this fast."""
+        """Return the whole output and its finish reason; a right guess only makes this faster."""
         key = (request.prompt.tobytes(), request.sampling, request.eos_token_ids)
         if key not in self._known:
             self._known[key] = self._find(request, max_model_len, guess)
         return self._known[key]
 
     def confirm(self, request: Request, output: list[int], max_model_len: int) -> bool:
-        """Return whether the request's output begins like this."""
+        """Return whether the request's expected output begins with `output`."""
         rows = self._forward([*request.prompt, *output])
         return all(
             self._next(request, rows, output[:index]) == token for index, token in enumerate(output)
@@ -91,7 +91,7 @@ class Truth:
         )
 
     def pool(self, request: Request) -> array[float]:
-        """Return the vector of the prompt's hidden states."""
+        """Return the pooled vector of the prompt's hidden states."""
         assert request.sampling.pooling is not None
         if request.sampling.pooling == "mean":
             states = self._run(list(request.prompt)).hidden.astype(np.float64)
@@ -118,17 +118,17 @@ def _stop_ids(request: Request) -> list[int]:
 
 
 class PoisonedBackend:
-    """A backend with NaN for the chunks that the world has poisoned.
+    """A backend that returns NaN logits for the chunks that the world has poisoned.
 
-    A forward pass also overwrites the arrays of the last result, which are valid until then: a
-    runner that keeps a part of them gives wrong results.
+    A forward pass also overwrites the arrays of the previous result, which are valid only until
+    then: a runner that keeps a part of them returns wrong results.
     """
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self.copy_blocks = backend.copy_blocks
         self.sampling = backend.sampling
-        self.poisoned: list[int] = []  # chunks of the coming step
+        self.poisoned: list[int] = []  # chunks of the next step
         self._last = ForwardResult(np.empty(0, np.float32), np.empty(0, np.float32))
 
     def forward(self, batch: HostBatch) -> ForwardResult:
@@ -141,7 +141,7 @@ class PoisonedBackend:
 
 
 class Draft:
-    """Now and then what the model finds likeliest, else what followed the newest token before."""
+    """A drafter that proposes the likeliest tokens, or what followed the last token earlier."""
 
     def __init__(self, truth: Truth) -> None:
         self._truth = truth
@@ -159,22 +159,22 @@ class Draft:
 
 
 class CheckedBatches(BatchReuse):
-    """Each batch is what it would be if it were made anew."""
+    """A `BatchReuse` that compares each batch with one built from nothing."""
 
     def make(self, plan: StepPlan) -> tuple[HostBatch, Wanted]:
         made, wanted = super().make(plan)
-        anew, anew_wanted = build(plan, self._state)
-        width = anew.tables[0].shape[1]
+        fresh, fresh_wanted = build(plan, self._state)
+        width = fresh.tables[0].shape[1]
         made_tables = [table[:, :width] for table in made.tables]
         arrays = (*made[:3], *made_tables, *made[4:], *_arrays(wanted))
-        expected = (*anew[:3], *anew.tables, *anew[4:], *_arrays(anew_wanted))
+        expected = (*fresh[:3], *fresh.tables, *fresh[4:], *_arrays(fresh_wanted))
         for mine, theirs in zip(arrays, expected, strict=True):
             np.testing.assert_array_equal(mine, theirs)
             assert mine.dtype == theirs.dtype
         assert (wanted.drafts, wanted.prompts, wanted.hidden) == (
-            anew_wanted.drafts,
-            anew_wanted.prompts,
-            anew_wanted.hidden,
+            fresh_wanted.drafts,
+            fresh_wanted.prompts,
+            fresh_wanted.hidden,
         )
         return made, wanted
 
@@ -184,7 +184,7 @@ def _arrays(wanted: Wanted) -> tuple[Any, ...]:
 
 
 class RealExecutor(InlineExecutor):
-    """The inline executor, in a world that may be slow and may kill it."""
+    """The inline executor with the delays and failures of a simulated world."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class RealExecutor(InlineExecutor):
 
     @property
     def workers(self) -> tuple[Any, ...]:
-        """The slots that the simulation checks at the end."""
+        """The open slots, which the simulation checks at the end."""
         names = {s: n for s, n in enumerate(self._model.state.request_ids) if n is not None}
         return (type("Worker", (), {"slots": names}),)
 
@@ -230,7 +230,7 @@ class RealExecutor(InlineExecutor):
         return super().collect(wait)
 
     def reset(self) -> None:
-        """Keep the weights: a reset of the cache costs work and changes nothing."""
+        """Keep the model: making it again would take time and change no result."""
 
     def distrust(self, request_id: str) -> list[int]:
         """Return no block to avoid: only logits were poisoned, not the KV cache."""
@@ -238,7 +238,7 @@ class RealExecutor(InlineExecutor):
 
 
 class RealSimulation(Simulation):
-    """A world over the real runner."""
+    """The simulation of a world with the real runner."""
 
     def __init__(self, world: World, make: MakeBackend = make_backend) -> None:
         self._make_backend = make
@@ -249,13 +249,13 @@ class RealSimulation(Simulation):
         groups = groups_of(make_model(self.windows)[1])
         self.truth = Truth(self.windows, make)
         self.num_verified = 0
-        self.pooled: set[str] = set()  # requests whose vector has been told
+        self.pooled: set[str] = set()  # requests whose vector has been returned
         events = tuple(
             (tick, replace(event, lora=None) if isinstance(event, Arrival) else event)
             for tick, event in world.events
         )
-        told = (0, 3, 11)[world.seed % 3] if world.config.chunked_prefill else 0
-        config = replace(world.config, groups=groups, prompt_logprob_tokens=told)
+        num_tokens = (0, 3, 11)[world.seed % 3] if world.config.chunked_prefill else 0
+        config = replace(world.config, groups=groups, prompt_logprob_tokens=num_tokens)
         super().__init__(replace(world, config=config, events=events))
 
     def _make_executor(self) -> Any:
@@ -270,12 +270,12 @@ class RealSimulation(Simulation):
         )
 
     def _expect(self, request: Request) -> tuple[list[int], FinishReason]:
-        """Return placeholders of the greatest length, since the output is not known yet."""
+        """Return as many placeholders as the output may have: it is not known yet."""
         most = min(request.sampling.max_tokens, self.config.max_model_len)
         return [-1] * most, "length"
 
     def _sampling(self, arrival: Arrival) -> SamplingParams:
-        """Draw parameters with all features from the world's seed and the request's name."""
+        """Draw parameters, any feature among them, from the world's seed and the request's name."""
         rng = random.Random(f"{self.world.seed} {arrival.name}")
 
         def sometimes(chance: float, value: Any, otherwise: Any) -> Any:
@@ -303,7 +303,7 @@ class RealSimulation(Simulation):
         return replace(sampling, pooling=sometimes(0.2, rng.choice(POOLINGS), None))
 
     def _receive(self, event: TokenEvent) -> None:
-        """Keep all tokens; when a request ends, check that all of them were right."""
+        """Record the event; when it ends the request, check all of the request's tokens."""
         journal = self.journals[event.request_id]
         request = journal.request
         output = [*journal.output, *event.tokens]
@@ -313,33 +313,36 @@ class RealSimulation(Simulation):
             journal.expected_reason = reason
             self.num_verified += 1
         else:
-            journal.expected = [*output, -1]  # more is to come
+            journal.expected = [*output, -1]  # any token, since more will follow
             if event.finish_reason in ("abort", "error") and output:
                 right = self.truth.confirm(request, output, self.config.max_model_len)
-                require(right, f"{event.request_id}: wrong before its {event.finish_reason}")
+                require(right, f"{event.request_id}: wrong tokens before its {event.finish_reason}")
         super()._receive(event)
 
     def _check_payload(self, journal: Journal, event: TokenEvent) -> None:
         sampling = journal.request.sampling
         payload = event.payload
         require(
-            (sampling.logprobs is not None) <= (payload is not None) or not event.tokens, "none"
+            (sampling.logprobs is not None) <= (payload is not None) or not event.tokens,
+            f"{event.request_id}: tokens without their log-probabilities",
         )
         if sampling.pooling is not None and event.tokens:
-            was_told = payload is not None or journal.request.request_id in self.pooled
-            require(was_told, f"{event.request_id}: tokens, and nothing told of the prompt")
+            has_vector = payload is not None or journal.request.request_id in self.pooled
+            require(has_vector, f"{event.request_id}: tokens before the prompt's vector")
         if payload is None:
             return
         if isinstance(payload, HiddenPayload):
             self.pooled.add(event.request_id)
             right = self.truth.pool(journal.request)
-            require(payload.values == right, f"{event.request_id}: another vector")
+            require(payload.values == right, f"{event.request_id}: a wrong vector")
             return
         assert isinstance(payload, LogprobsPayload), f"{event.request_id}: {payload}"
-        told = [entry.token_ids[0] for entry in payload.sampled][: len(event.tokens)]
+        described = [entry.token_ids[0] for entry in payload.sampled][: len(event.tokens)]
         wanted = list(event.tokens) if sampling.logprobs is not None else []
-        require(told == wanted, f"{event.request_id}: log-probabilities of {told}, not {wanted}")
+        message = f"{event.request_id}: log-probabilities of {described}, not of {wanted}"
+        require(described == wanted, message)
         start = payload.prompt_start
-        there = list(journal.request.prompt)[start : start + len(payload.prompt)]
-        foretold = [entry.token_ids[0] for entry in payload.prompt]
-        require(foretold == there, f"{event.request_id}: of the prompt at {start}: {foretold}")
+        expected = list(journal.request.prompt)[start : start + len(payload.prompt)]
+        described = [entry.token_ids[0] for entry in payload.prompt]
+        message = f"{event.request_id}: prompt from {start}: {described}, not {expected}"
+        require(described == expected, message)

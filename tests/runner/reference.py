@@ -1,6 +1,6 @@
-"""Sampling once more, slowly: token by token in plain Python, as the parameters are documented.
+"""A slow reference sampler: plain Python, token by token, as the parameters are documented.
 
-It shares nothing with the runner but the bits of the noise, which have tests of their own.
+It shares only the noise bits with the runner; test_noise.py tests those.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def masked(
     output: Sequence[int],
     stop_ids: Sequence[int] = (),
 ) -> list[float]:
-    """Logits after masks, bias and penalties."""
+    """Return the logits after masks, bias and penalties."""
     row = [float(value) for value in logits]
     if sampling.allowed_token_ids is not None:
         allowed = sampling.allowed_token_ids
@@ -45,7 +45,7 @@ def masked(
 
 
 def distribution(row: Sequence[float], sampling: SamplingParams) -> dict[int, float]:
-    """Probabilities of the tokens that may be drawn."""
+    """Return the probability of each token that may be drawn."""
     temperature = max(sampling.temperature, 0.01)
     top = max(row)
     shares = {t: math.exp((x - top) / temperature) for t, x in enumerate(row) if x > -math.inf}
@@ -74,7 +74,7 @@ def sample(
     output: Sequence[int],
     stop_ids: Sequence[int] = (),
 ) -> int:
-    """The token."""
+    """Return the token that the sampler must choose."""
     row = masked(logits, sampling, prompt, output, stop_ids)
     if sampling.is_greedy:
         return max(range(len(row)), key=lambda token: (row[token], -token))

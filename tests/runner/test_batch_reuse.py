@@ -1,6 +1,6 @@
-"""A batch made out of the last one is what it would be if it were made anew.
+"""A batch made from the previous one equals a batch built from nothing.
 
-The worlds of test_worlds.py check that in each of their steps; here are the turns of a steady run.
+The worlds of test_worlds.py check this at every step; the tests here cover when a batch is reused.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ import numpy as np
 
 from octavo.backends.base import HostBatch
 from octavo.core.plan import StepPlan
-from octavo.runner import batch_reuse as steady
-from octavo.runner.batch import build as build_anew
+from octavo.runner import batch_reuse
+from octavo.runner.batch import build as build_from_nothing
 from tests.runner.real_world import CheckedBatches
 from tests.runner.test_model_runner import make_plan, make_runner, new_slot
 
 
 class Counted:
-    """A count of the batches that were built anew."""
+    """A count of the batches that were built from nothing."""
 
     def __init__(self, monkeypatch: Any) -> None:
         self.count = 0
-        monkeypatch.setattr(steady, "build", self._build)
+        monkeypatch.setattr(batch_reuse, "build", self._build)
 
     def _build(self, *arguments: Any) -> Any:
         self.count += 1
-        return build_anew(*arguments)
+        return build_from_nothing(*arguments)
 
 
-def two_run(monkeypatch: Any) -> tuple[Any, Counted]:
+def start_two(monkeypatch: Any) -> tuple[Any, Counted]:
     """Make a runner in which slots 3 and 1 decode one token a step, and a counter."""
     runner, _ = make_runner()
     runner._batches = CheckedBatches(runner.state)
@@ -53,8 +53,8 @@ def on(step: int, *starts: int, slots: tuple[int, ...] = (3, 1), **parts: Any) -
     return make_plan(step=step, chunks=chunks, **parts)
 
 
-def test_a_run_goes_on_until_its_tables_are_full(monkeypatch: Any) -> None:
-    runner, counted = two_run(monkeypatch)
+def test_batches_are_reused_until_a_table_must_grow(monkeypatch: Any) -> None:
+    runner, counted = start_two(monkeypatch)
     block = runner.state.block_size
     for step in range(2, 30):
         position = 12 + step
@@ -62,12 +62,12 @@ def test_a_run_goes_on_until_its_tables_are_full(monkeypatch: Any) -> None:
         if position % block == 0 and position >= 4 * block:
             added = {"new_blocks": ((3, ((20 + step,), (60 + step,))),)}
         runner.run(on(step, position, step, **added))
-    # Anew only where the longer one's next block begins.
+    # Built from nothing only where the longer sequence begins another block.
     assert counted.count == 2 + sum(position % block == 0 for position in range(14, 42))
 
 
-def test_the_shorter_one_s_block_is_written_into_the_tables_that_are(monkeypatch: Any) -> None:
-    runner, counted = two_run(monkeypatch)
+def test_a_shorter_sequence_s_block_is_written_into_the_existing_tables(monkeypatch: Any) -> None:
+    runner, counted = start_two(monkeypatch)
     block = runner.state.block_size
     assert block == 4
     runner.run(on(2, 14, 2))
@@ -82,8 +82,8 @@ def test_the_shorter_one_s_block_is_written_into_the_tables_that_are(monkeypatch
     ]
 
 
-def test_whoever_comes_or_goes_or_guesses_ends_a_run(monkeypatch: Any) -> None:
-    runner, counted = two_run(monkeypatch)
+def test_opened_and_freed_slots_and_drafts_prevent_reuse(monkeypatch: Any) -> None:
+    runner, counted = start_two(monkeypatch)
     runner.run(on(2, 2, slots=(1,), freed=(3,)))
     assert counted.count == 3
     runner.run(on(3, 3, slots=(1,)))
@@ -92,7 +92,7 @@ def test_whoever_comes_or_goes_or_guesses_ends_a_run(monkeypatch: Any) -> None:
         on(4, 0, 4, opened=(new_slot(3, [5], ((11,), (12,))),), new_blocks=((1, ((13,), (14,))),))
     )
     assert counted.count == 4
-    # The same slot is another's.
+    # The slot now belongs to another request.
     again = new_slot(3, [6], ((15,), (16,)))
     runner.run(on(5, 0, 5, freed=(3,), opened=(again,)))
     assert counted.count == 5
@@ -102,8 +102,8 @@ def test_whoever_comes_or_goes_or_guesses_ends_a_run(monkeypatch: Any) -> None:
     assert counted.count == 6
 
 
-def test_a_step_that_broke_off_is_not_gone_on_from(monkeypatch: Any) -> None:
-    runner, counted = two_run(monkeypatch)
+def test_the_batch_of_a_failed_step_is_not_reused(monkeypatch: Any) -> None:
+    runner, counted = start_two(monkeypatch)
     good = runner._backend.forward
 
     def broken(batch: HostBatch) -> Any:

@@ -1,7 +1,7 @@
 """A request's tokens and log-probabilities are the same however it is run.
 
-Every way of running it is held against the request alone, and that once against a loop over
-forward passes and the slow sampler of reference.py.
+Every way of running the request is compared with running it alone in an engine. That result is
+itself compared with a plain loop of forward passes and the slow sampler of reference.py.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ WAYS_TO_SAMPLE: dict[str, dict[str, Any]] = {
 }
 SHAPES: dict[str, Windows] = {"full": FULL, "windows": (None, 9), "only windows": (13, 13)}
 PROMPT = np.random.default_rng(1).integers(0, VOCABULARY, 43).tolist()
-Told = tuple[list[int], list[Any], list[Any], str | None]
+Summary = tuple[list[int], list[Any], list[Any], str | None]
 
 
 def the_request(way: str, name: str = "it", **fields: Any) -> Request:
     return make_request(name, PROMPT, max_tokens=32, **WAYS_TO_SAMPLE[way], **fields)
 
 
-def summary(events: list[TokenEvent]) -> Told:
-    """Tokens, their log-probabilities, the prompt's by position, and the end."""
+def summary(events: list[TokenEvent]) -> Summary:
+    """Return tokens, log-probabilities, those of the prompt by position, and the finish reason."""
     sampled: list[Any] = []
     prompt: dict[int, Any] = {}
     for event in events:
@@ -80,22 +80,22 @@ def summary(events: list[TokenEvent]) -> Told:
             assert isinstance(event.payload, LogprobsPayload)
             sampled.extend(event.payload.sampled[: len(event.tokens)])
             for position, entry in enumerate(event.payload.prompt, event.payload.prompt_start):
-                assert prompt.setdefault(position, entry) == entry, "told otherwise before"
+                assert prompt.setdefault(position, entry) == entry, f"two entries for {position}"
     return tokens_of(events), sampled, sorted(prompt.items()), events[-1].finish_reason
 
 
-_ALONE: dict[tuple[str, str], Told] = {}
+_ALONE: dict[tuple[str, str], Summary] = {}
 
 
-def alone(shape: str, way: str) -> Told:
-    """The request, with an engine of its own."""
+def alone(shape: str, way: str) -> Summary:
+    """Return the summary of the request when it has an engine to itself."""
     if (shape, way) not in _ALONE:
         _ALONE[shape, way] = summary(Engine(SHAPES[shape]).answer(the_request(way))["it"])
     return _ALONE[shape, way]
 
 
 def others(count: int) -> list[Request]:
-    """Neighbours of all kinds and lengths."""
+    """Make requests of all kinds and lengths to run next to the tested one."""
     generator = np.random.default_rng(2)
     ways = list(WAYS_TO_SAMPLE.values())
     return [
@@ -112,44 +112,44 @@ def others(count: int) -> list[Request]:
 def in_a_batch(shape: str, way: str) -> list[TokenEvent]:
     neighbours = others(31)
     engine = Engine(SHAPES[shape])
-    told = engine.answer(*neighbours[:15], the_request(way), *neighbours[15:])
+    answers = engine.answer(*neighbours[:15], the_request(way), *neighbours[15:])
     assert max(len(plan.slots) for plan in engine.plans) == 32
-    return told["it"]
+    return answers["it"]
 
 
 def chunked(shape: str, way: str) -> list[TokenEvent]:
     engine = Engine(SHAPES[shape], long_prefill_tokens=7)
-    told = engine.answer(the_request(way))["it"]
+    events = engine.answer(the_request(way))["it"]
     assert [plan.counts for plan in engine.plans[:7]] == [(7,)] * 6 + [(1,)]
-    return told
+    return events
 
 
-def told_piece_by_piece(shape: str, way: str) -> list[TokenEvent]:
+def prompt_logprobs_in_pieces(shape: str, way: str) -> list[TokenEvent]:
     engine = Engine(SHAPES[shape], prompt_logprob_tokens=9)
-    told = engine.answer(*others(3), the_request(way))["it"]
+    events = engine.answer(*others(3), the_request(way))["it"]
     if "prompt_logprobs" in WAYS_TO_SAMPLE[way]:
-        assert sum(event.payload is not None and not event.tokens for event in told) >= 4
-    return told
+        assert sum(event.payload is not None and not event.tokens for event in events) >= 4
+    return events
 
 
-# Of blocks, few enough that the last of four sequences gives its own up. (Where all layers have
-# windows, sequences hardly grow.)
+# Numbers of blocks, so low that the last of four sequences is preempted. There is none for "only
+# windows": where every layer has a window, the KV of a sequence hardly grows.
 TINY_POOLS = {"full": 48, "windows": 60}
 
 
 def preempted(shape: str, way: str) -> list[TokenEvent]:
-    """Last in a pool too small for all, it loses its KV in mid-output."""
+    """Run the request last in a pool too small for all: it loses its KV in mid-output."""
     pool = TINY_POOLS[shape]
     engine = Engine(SHAPES[shape], num_blocks=pool, max_num_batched_tokens=24, watermark=0.0)
-    told = engine.answer(*others(3), the_request(way))["it"]
-    stats = told[-1].stats
+    events = engine.answer(*others(3), the_request(way))["it"]
+    stats = events[-1].stats
     assert stats is not None
     assert stats.num_preemptions > 0
-    return told
+    return events
 
 
 def displaced(shape: str, way: str, **settings: Any) -> list[TokenEvent]:
-    """Others who are more urgent take its only seat: in mid-prompt, and in mid-output."""
+    """Let urgent requests take the only slot, in mid-prompt and in mid-output."""
     engine = Engine(
         SHAPES[shape], policy="priority", max_num_seqs=1, long_prefill_tokens=25, **settings
     )
@@ -162,37 +162,37 @@ def displaced(shape: str, way: str, **settings: Any) -> list[TokenEvent]:
         urgent = make_request(f"urgent {number}", prompt, priority=-1, max_tokens=3, seed=1)
         engine.core.on_event(urgent)
     events += engine.finish()
-    told = [event for event in events if event.request_id == "it"]
-    stats = told[-1].stats
+    events = [event for event in events if event.request_id == "it"]
+    stats = events[-1].stats
     assert stats is not None
     assert stats.num_preemptions == 3
-    return told
+    return events
 
 
-def displaced_without_a_cache(shape: str, way: str) -> list[TokenEvent]:
+def displaced_without_caching(shape: str, way: str) -> list[TokenEvent]:
     return displaced(shape, way, prefix_caching=False)
 
 
 def from_the_cache(shape: str, way: str) -> list[TokenEvent]:
     engine = Engine(SHAPES[shape])
     engine.answer(make_request("before", PROMPT[:30], temperature=0.0, max_tokens=1))
-    told = engine.answer(the_request(way))["it"]
-    stats = told[-1].stats
+    events = engine.answer(the_request(way))["it"]
+    stats = events[-1].stats
     assert stats is not None
     reads = "prompt_logprobs" not in WAYS_TO_SAMPLE[way]
     assert stats.num_cached_tokens == (28 if reads else 0)
-    return told
+    return events
 
 
 def overlapped(shape: str, way: str) -> list[TokenEvent]:
     engine = Engine(SHAPES[shape], pipeline_depth=2, max_num_batched_tokens=40)
-    told = engine.answer(*others(4), the_request(way))["it"]
+    events = engine.answer(*others(4), the_request(way))["it"]
     assert max(len(plan.slots) for plan in engine.plans) > 3
-    return told
+    return events
 
 
 def resumed(shape: str, way: str) -> list[TokenEvent]:
-    """An engine dies in mid-output; another one goes on from what was emitted."""
+    """Stop an engine in mid-output and let another continue from the emitted tokens."""
     first = Engine(SHAPES[shape])
     first.core.on_event(the_request(way))
     events: list[TokenEvent] = []
@@ -203,7 +203,7 @@ def resumed(shape: str, way: str) -> list[TokenEvent]:
 
 
 def forked(shape: str, way: str) -> list[TokenEvent]:
-    """From a running request with the same prompt, which is then aborted."""
+    """Fork the request from a running one with the same prompt, and abort that one."""
     engine = Engine(SHAPES[shape])
     engine.core.on_event(make_request("parent", PROMPT, seed=99, max_tokens=60))
     engine.step()
@@ -216,8 +216,8 @@ def forked(shape: str, way: str) -> list[TokenEvent]:
     return [event for event in events if event.request_id == "it"]
 
 
-class Guesses:
-    """Guesses at the right text, with a mistake now and then."""
+class NearlyRight:
+    """A drafter that proposes the right text with a mistake now and then."""
 
     def __init__(self, right: list[int]) -> None:
         self.right = right
@@ -233,21 +233,21 @@ class Guesses:
 
 
 def speculated(shape: str, way: str) -> list[TokenEvent]:
-    drafter = Guesses(alone(shape, way)[0])
+    drafter = NearlyRight(alone(shape, way)[0])
     engine = Engine(SHAPES[shape], max_drafts=4, drafter=drafter)
-    told = engine.answer(the_request(way))["it"]
+    events = engine.answer(the_request(way))["it"]
     stats = engine.core.scheduler.stats
     assert drafter.num_guessed >= stats.num_drafts > stats.num_accepted_drafts > 0
-    return told
+    return events
 
 
 WAYS_TO_RUN: dict[str, Callable[[str, str], list[TokenEvent]]] = {
     "in a batch": in_a_batch,
     "chunked": chunked,
-    "told piece by piece": told_piece_by_piece,
+    "prompt logprobs in pieces": prompt_logprobs_in_pieces,
     "preempted": preempted,
     "displaced": displaced,
-    "displaced without a cache": displaced_without_a_cache,
+    "displaced without caching": displaced_without_caching,
     "from the cache": from_the_cache,
     "overlapped": overlapped,
     "resumed": resumed,
@@ -268,14 +268,14 @@ CASES = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("shape", "run", "way"), CASES)
 def test_it_is_the_same_as_alone(shape: str, run: str, way: str) -> None:
-    """Tokens, log-probabilities to the bit, and the reason of the end."""
+    """Tokens, every bit of the log-probabilities and the finish reason are equal."""
     assert summary(WAYS_TO_RUN[run](shape, way)) == alone(shape, way)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("way", WAYS_TO_SAMPLE)
 def test_alone_is_what_a_plain_loop_gives(shape: str, way: str) -> None:
-    """No engine, no runner: a forward pass over everything for each token, and the slow sampler."""
+    """One forward pass over all tokens per step and the slow sampler give the same result."""
     sampling = SamplingParams(max_tokens=32, **WAYS_TO_SAMPLE[way])
     tokens = list(PROMPT)
     while True:
@@ -286,16 +286,16 @@ def test_alone_is_what_a_plain_loop_gives(shape: str, way: str) -> None:
         done = token in sampling.stop_token_ids and len(output) + 1 >= sampling.min_tokens
         if done or len(output) + 1 == sampling.max_tokens:
             break
-    said, sampled, prompt, reason = alone(shape, way)
-    assert said == tokens[len(PROMPT) :]
+    text, sampled, prompt, reason = alone(shape, way)
+    assert text == tokens[len(PROMPT) :]
     assert reason == ("stop" if done else "length")
-    # Its log-probabilities: of the token that stands there, and right to single precision.
+    # Each entry must belong to the token at its position and be right to single precision.
     exact = rows.astype(np.float64)
     exact -= np.log(np.exp(exact).sum(axis=1, keepdims=True))
     if sampling.prompt_logprobs is not None:
         assert [position for position, _ in prompt] == list(range(1, len(PROMPT)))
-        told = [*prompt, *enumerate(sampled, len(PROMPT))]
-        for position, entry in told:
+        entries = [*prompt, *enumerate(sampled, len(PROMPT))]
+        for position, entry in entries:
             assert entry.token_ids[0] == tokens[position]
             row = exact[position - 1]
             np.testing.assert_allclose(entry.logprobs, row[list(entry.token_ids)], atol=1e-5)
@@ -309,7 +309,7 @@ def test_alone_is_what_a_plain_loop_gives(shape: str, way: str) -> None:
 
 
 def forward(windows: Windows, tokens: list[int]) -> np.ndarray:
-    """Logits behind each token, in one pass on a backend of its own."""
+    """Return the logits after each token, from one pass on a separate backend."""
     block_size, count = 16, len(tokens)
     backend = make_backend(windows, 33, block_size)
     groups = len(set(windows))

@@ -1,4 +1,4 @@
-"""Blocks that fit in memory, and what is said when too few do."""
+"""The number of blocks that fit in memory, and the error when too few fit."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from octavo.backends.base import KVLayout
 from octavo.core.config import ConfigError, KVGroup
 from octavo.runner.kv_cache import groups_of, num_blocks_in, readable
 
-# 2 · 3 layers · 16 tokens · 4 heads · 8 numbers · 4 bytes = 12 KiB a block
+# 2 · 3 layers · 16 tokens · 4 heads · 8 numbers · 4 bytes = 12 KiB per block
 LAYOUT = KVLayout((None, 32), 3, 4, 8)
 BLOCK_BYTES = 12 * 1024
 
@@ -29,7 +29,7 @@ def test_as_many_blocks_as_fit() -> None:
 
 
 def test_never_more_than_could_be_used() -> None:
-    """100 tokens are 7 blocks in each of two groups."""
+    """A sequence of 100 tokens needs 7 blocks in each of the two groups."""
     assert fitting(10**12, max_num_seqs=3) == 3 * 14 + 1
 
 
@@ -54,11 +54,11 @@ def test_a_layout_without_layers_is_refused() -> None:
         fitting(1000, KVLayout((None,), 0, 4, 8))
 
 
-def test_groups_are_the_layout_s() -> None:
+def test_the_layout_determines_the_groups() -> None:
     assert groups_of(LAYOUT) == (KVGroup(), KVGroup(32))
 
 
-def test_bytes_for_people() -> None:
+def test_byte_counts_are_readable() -> None:
     assert [readable(n) for n in (0, 1023, 1536, 3 * 2**30, 2**60)] == [
         "0 B",
         "1023 B",

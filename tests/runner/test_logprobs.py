@@ -1,4 +1,4 @@
-"""Log-probabilities of one position."""
+"""The log-probabilities that describe one position."""
 
 import numpy as np
 import pytest
@@ -14,13 +14,13 @@ EXPECTED = LOGITS - np.log(np.exp(LOGITS.astype(np.float64)).sum())
     [
         (4, 0, [4], 5),
         (4, 1, [4, 1], 5),
-        (3, 2, [3, 1, 3], 1),  # of two that tie, the lower id goes first
+        (3, 2, [3, 1, 3], 1),  # the lower id comes first in a tie
         (2, 3, [2, 1, 3, 2], 3),
         (0, -1, [0, 1, 3, 2, 0, 4], 4),
         (0, 99, [0, 1, 3, 2, 0, 4], 4),
     ],
 )
-def test_the_token_first_then_the_likeliest(
+def test_the_token_comes_first_then_the_likeliest(
     token: int, count: int, ids: list[int], rank: int
 ) -> None:
     entry = describe(LOGITS, token, count)

@@ -1,4 +1,4 @@
-"""The runner carries plans out to the letter, and what is wrong with one sequence stays there."""
+"""The runner executes plans exactly, and an error in one sequence affects no other."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def successor(batch: HostBatch) -> np.ndarray:
 
 def make_runner(logits: Any = successor, **settings: Any) -> tuple[ModelRunner, StubBackend]:
     stub = StubBackend(logits)
-    backend: Any = stub  # it lacks what the runner does not use
+    backend: Any = stub  # it has only what the runner uses
     windows = (None, 5)  # two groups
     drafter = settings.pop("drafter", None)
     config = make_config(windows, **settings)
     return ModelRunner(backend, VOCABULARY, config, drafter=drafter), stub
 
 
-def test_a_plan_s_differences_reach_the_batch() -> None:
+def test_a_plan_s_changes_reach_the_batch() -> None:
     runner, backend = make_runner()
     first = make_plan(
         opened=(
@@ -84,7 +84,7 @@ def test_a_plan_s_differences_reach_the_batch() -> None:
     assert [table.tolist() for table in batch.tables] == [[[1, 2], [5, 0]], [[3, 4], [6, 0]]]
     assert batch.logits_rows.tolist() == [4]
 
-    # The sampled token is known here, without anybody telling.
+    # The runner keeps the token that it sampled: the plan does not carry it.
     second = make_plan(
         step=1,
         new_blocks=((1, ((7,), (0,))),),
@@ -99,7 +99,7 @@ def test_a_plan_s_differences_reach_the_batch() -> None:
         assert array_.dtype == np.int32
         assert array_.flags.c_contiguous
 
-    # A slot is forgotten before it is opened again, and its old table with it.
+    # Freeing comes before opening, so the old table of a reopened slot is gone.
     third = make_plan(
         step=2,
         freed=(3,),
@@ -110,7 +110,7 @@ def test_a_plan_s_differences_reach_the_batch() -> None:
     assert [t.tolist() for t in backend.batches[2].tables] == [[[11], [5]], [[12], [6]]]
 
 
-def test_a_plan_without_chunks_only_tells() -> None:
+def test_a_plan_without_chunks_runs_no_forward_pass() -> None:
     runner, backend = make_runner()
     runner.run(make_plan(opened=(new_slot(0, [1], ((1,), (2,))),), chunks=((0, 0, 1, True),)))
     assert runner.run(make_plan(step=1, freed=(0,))).tokens == ()
@@ -123,7 +123,7 @@ def test_a_plan_without_chunks_only_tells() -> None:
     ("drafts", "accepted", "fresh"),
     [((), 0, 8), ((8,), 1, 9), ((8, 9, 10), 3, 11), ((8, 5, 10), 1, 9), ((5, 9), 0, 8)],
 )
-def test_drafts_are_accepted_as_far_as_they_are_right(
+def test_drafts_are_accepted_up_to_the_first_wrong_one(
     drafts: tuple[int, ...], accepted: int, fresh: int
 ) -> None:
     runner, _ = make_runner(max_drafts=3)
@@ -141,7 +141,7 @@ def test_drafts_are_accepted_as_far_as_they_are_right(
     assert runner.state.tokens[0, :known].tolist() == list(range(7, fresh + 1))
 
 
-def test_drafts_that_are_right_are_told_log_probabilities_each() -> None:
+def test_each_accepted_draft_has_log_probabilities() -> None:
     runner, _ = make_runner(max_drafts=3)
     sampling = SamplingParams(temperature=0, logprobs=1)
     plan = make_plan(
@@ -157,7 +157,7 @@ def test_drafts_that_are_right_are_told_log_probabilities_each() -> None:
 
 
 class Drafter:
-    """A drafter that returns fixed numbers."""
+    """A drafter that returns fixed tokens."""
 
     def __init__(self, *drafts: int) -> None:
         self.drafts = drafts
@@ -168,19 +168,19 @@ class Drafter:
 
 
 @pytest.mark.parametrize(
-    ("said", "kept"), [((1, 2, 3, 4), (1, 2)), ((1, VOCABULARY), (1,)), ((-1,), ()), ((), ())]
+    ("guessed", "kept"), [((1, 2, 3, 4), (1, 2)), ((1, VOCABULARY), (1,)), ((-1,), ()), ((), ())]
 )
-def test_a_drafter_s_guesses_go_with_the_result(
-    said: tuple[int, ...], kept: tuple[int, ...]
+def test_valid_drafts_are_part_of_the_result(
+    guessed: tuple[int, ...], kept: tuple[int, ...]
 ) -> None:
-    runner, _ = make_runner(max_drafts=2, drafter=Drafter(*said))
+    runner, _ = make_runner(max_drafts=2, drafter=Drafter(*guessed))
     opened = (new_slot(0, [7], ((1,), (2,))), new_slot(1, [9, 9], ((3,), (4,))))
     plan = make_plan(opened=opened, chunks=((0, 0, 1, True), (1, 0, 1, False)))
     assert runner.run(plan).drafts == (((0, kept),) if kept else ())
 
 
 def test_logits_that_are_not_finite_fail_their_own_sequence() -> None:
-    """Later plans in flight fail too, but not the next sequence of the slot."""
+    """The sequence also fails in later plans; the next one in its slot does not."""
     broken = [12]
 
     def logits(batch: HostBatch) -> np.ndarray:
@@ -214,7 +214,7 @@ def test_logits_that_are_not_finite_fail_their_own_sequence() -> None:
 
 
 @pytest.mark.parametrize("infinity", [np.inf, -np.inf, np.nan])
-def test_a_draft_behind_broken_logits_is_not_accepted(infinity: float) -> None:
+def test_a_draft_after_broken_logits_is_not_accepted(infinity: float) -> None:
     def logits(batch: HostBatch) -> np.ndarray:
         rows = successor(batch)
         rows[1, 0] = infinity
@@ -249,10 +249,10 @@ def test_a_request_that_cannot_be_served_fails_alone(
     plan = make_plan(opened=opened, chunks=((0, 0, len(tokens), True), (1, 0, 1, True)))
     result = runner.run(plan)
     assert result.tokens == (NO_TOKEN, 6)
-    ((slot, told),) = result.errors
+    ((slot, error),) = result.errors
     assert slot == 0
     with pytest.raises(ValueError, match=message):
-        raise ValueError(told)
+        raise ValueError(error)
     assert backend.batches[0].token_ids.min() >= 0
     assert backend.batches[0].token_ids.max() < VOCABULARY
 
@@ -289,35 +289,35 @@ def test_broken_prompt_logits_fail_the_request() -> None:
     assert result.payloads == ()
 
 
-def test_who_has_output_is_not_told_of_the_prompt_again() -> None:
+def test_prompt_log_probabilities_are_not_returned_again_after_output() -> None:
     runner, _ = make_runner()
     sampling = SamplingParams(temperature=0, prompt_logprobs=0)
     opened = (new_slot(0, [5, 6, 9], ((1,), (3,)), sampling=sampling, num_prompt=2),)
     assert runner.run(make_plan(opened=opened, chunks=((0, 0, 3, True),))).payloads == ()
 
 
-def test_chunks_that_want_no_logits() -> None:
-    """The real model computes no row of logits."""
+def test_chunks_that_sample_nothing() -> None:
+    """The real model runs even if no row of logits is wanted."""
     engine = Engine(max_num_batched_tokens=4)
-    told = engine.answer(make_request("it", range(10), temperature=0.0, max_tokens=2))["it"]
+    events = engine.answer(make_request("it", range(10), temperature=0.0, max_tokens=2))["it"]
     assert [plan.samples for plan in engine.plans][:3] == [(False,), (False,), (True,)]
-    assert len(tokens_of(told)) == 2
+    assert len(tokens_of(events)) == 2
 
 
-def test_a_tainted_model_fails_only_who_touches_it() -> None:
-    """NaN in one token's embedding goes through real layers, KV and sharing, and hurts nobody."""
+def test_a_broken_weight_fails_only_the_requests_that_use_it() -> None:
+    """NaN in one token's embedding spreads neither by the layers nor by the shared KV cache."""
     engine = Engine(num_blocks=60)
     healthy = make_request(
         "healthy", [*range(20)], seed=3, max_tokens=30, allowed_token_ids=range(40)
     )
     expected = tokens_of(Engine().answer(healthy)["healthy"])
-    tainted = [
+    broken = [
         make_request(f"bad {n}", [*range(12), 60, *range(n)], temperature=0.0) for n in range(4)
     ]
     backend: Any = engine.runner._backend
     forward = backend.forward
 
-    def with_taint(batch: HostBatch) -> Any:
+    def with_nan(batch: HostBatch) -> Any:
         model = backend._ready[0]
         row = model.embed.weight[60].clone()
         model.embed.weight[60] = float("nan")
@@ -326,11 +326,11 @@ def test_a_tainted_model_fails_only_who_touches_it() -> None:
         finally:
             model.embed.weight[60] = row
 
-    backend.forward = with_taint
-    told = engine.answer(tainted[0], healthy, *tainted[1:])
-    assert tokens_of(told["healthy"]) == expected
-    for request in tainted:
-        last = told[request.request_id][-1]
+    backend.forward = with_nan
+    answers = engine.answer(broken[0], healthy, *broken[1:])
+    assert tokens_of(answers["healthy"]) == expected
+    for request in broken:
+        last = answers[request.request_id][-1]
         assert (last.finish_reason, last.message) == ("error", NOT_FINITE)
     assert (
         tokens_of(
@@ -344,15 +344,15 @@ def test_a_tainted_model_fails_only_who_touches_it() -> None:
     )
 
 
-class Anything:
-    """Guesses the same for everybody."""
+class SameDraft:
+    """A drafter that proposes the same token to every sequence."""
 
     def guess(self, slot: int, tokens: Any, most: int) -> tuple[int, ...]:
         return (1,)
 
 
-def test_who_has_no_token_left_fails_and_his_neighbours_are_told_as_ever() -> None:
-    runner, _ = make_runner(max_drafts=1, drafter=Anything())
+def test_a_request_with_no_token_left_fails_and_its_neighbours_do_not() -> None:
+    runner, _ = make_runner(max_drafts=1, drafter=SameDraft())
     settings = [
         SamplingParams(temperature=0, logprobs=0),
         SamplingParams(temperature=0, allowed_token_ids=(1,), logit_bias=((1, -5.0),)),
@@ -370,7 +370,7 @@ def test_who_has_no_token_left_fails_and_his_neighbours_are_told_as_ever() -> No
 
 
 @pytest.mark.parametrize(
-    ("pooling", "rows", "told"),
+    ("pooling", "rows", "vectors"),
     [
         ("last", [[], [1]], [None, [11.0, 4.0]]),
         ("cls", [[0], []], [[5.0, 0.0], None]),
@@ -378,9 +378,9 @@ def test_who_has_no_token_left_fails_and_his_neighbours_are_told_as_ever() -> No
     ],
 )
 def test_a_prompt_s_hidden_states_become_one_vector(
-    pooling: Any, rows: list[list[int]], told: list[list[float] | None]
+    pooling: Any, rows: list[list[int]], vectors: list[list[float] | None]
 ) -> None:
-    """Only the wanted rows count, in one pass a step; later steps return nothing more."""
+    """The vector is made of the wanted rows only, and is returned once."""
     runner, backend = make_runner()
     sampling = SamplingParams(temperature=0, pooling=pooling)
     opened = (
@@ -391,7 +391,7 @@ def test_a_prompt_s_hidden_states_become_one_vector(
     second = runner.run(make_plan(step=1, chunks=((0, 3, 2, True), (1, 1, 1, True))))
     third = runner.run(make_plan(step=2, chunks=((0, 5, 1, True),)))
     assert [batch.hidden_rows.tolist() for batch in backend.batches] == [*rows, []]
-    for result, vector in zip((first, second, third), (*told, None), strict=True):
+    for result, vector in zip((first, second, third), (*vectors, None), strict=True):
         if vector is None:
             assert result.payloads == ()
             continue
@@ -401,8 +401,8 @@ def test_a_prompt_s_hidden_states_become_one_vector(
         assert list(payload.values) == pytest.approx(vector)
 
 
-def test_a_slot_opened_again_begins_its_vector_anew() -> None:
-    """The sum restarts after a preemption; with output, no vector is returned again."""
+def test_a_reopened_slot_starts_its_vector_again() -> None:
+    """The sum starts again after a preemption; with output, no vector is returned again."""
     runner, _ = make_runner()
     new = new_slot(0, [5, 9], ((1,), (2,)), sampling=SamplingParams(pooling="mean"))
     runner.run(make_plan(opened=(new,), chunks=((0, 0, 1, False),)))

@@ -21,7 +21,7 @@ def drawn(seed: int, position: int) -> np.ndarray:
 
 
 def streams() -> dict[str, np.ndarray]:
-    """Return numbers along each of the arguments while the other two are fixed."""
+    """Return streams that vary one of the arguments while the other two are fixed."""
     one = noise.spread(np.array([17]))
     return {
         "tokens": drawn(0, 0),
@@ -33,15 +33,15 @@ def streams() -> dict[str, np.ndarray]:
     }
 
 
-def test_the_bits_are_fixed_for_ever() -> None:
-    """Changing them changes every seeded text there is."""
+def test_the_bits_never_change() -> None:
+    """Other bits would change the output of every seeded request."""
     ids = noise.spread(np.array([0, 1, 128_255]))
     pairs = [noise.keys(0, 0), noise.keys(42, 7), noise.keys(-1, 100_000)]
     assert [[hex(x) for x in row] for row in noise.bits(pairs, ids).tolist()] == GOLDEN
 
 
 def test_bits_are_what_the_docstring_says() -> None:
-    """The construction once more, in plain integers."""
+    """The documented construction, written in plain integers, gives the same bits."""
     mask, golden = 2**64 - 1, 0x9E3779B97F4A7C15
 
     def mix(x: int, between: int = 0) -> int:
@@ -64,7 +64,7 @@ def test_each_stream_is_uniform(name: str) -> None:
     count = len(values)
     distance = np.abs(values - (np.arange(count) + 0.5) / count).max()
     assert distance < 1.95 / math.sqrt(count)  # Kolmogorov and Smirnov, 1 in 1000
-    for digits in (16, 256):  # leading and later ones
+    for digits in (16, 256):  # of the leading bits and of later ones
         for scale in (1, 2**20):
             cells = (values * scale % 1 * digits).astype(int)
             observed = np.bincount(cells, minlength=digits)
@@ -74,7 +74,7 @@ def test_each_stream_is_uniform(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", streams())
-def test_neighbours_do_not_know_of_each_other(name: str) -> None:
+def test_neighbours_in_a_stream_are_independent(name: str) -> None:
     values = streams()[name] - 0.5
     limit = 4 / math.sqrt(len(values))
     for lag in (1, 2, 3, 16, 61, 1024):
@@ -108,7 +108,7 @@ def test_every_input_bit_flips_half_of_the_output_bits() -> None:
     assert abs(np.mean(counts) - 32) < 4 * 4 / math.sqrt(len(counts))
 
 
-def test_a_token_s_noise_does_not_depend_on_which_others_are_asked_for() -> None:
+def test_a_token_s_noise_does_not_depend_on_the_other_tokens() -> None:
     pairs = [noise.keys(seed, 3) for seed in range(5)]
     whole = noise.gumbel(pairs, TOKENS[:3001])
     for subset in (np.array([3000]), np.array([5, 4, 2999]), np.arange(1, 3000, 7)):

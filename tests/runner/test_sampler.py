@@ -1,4 +1,4 @@
-"""The sampler against a slow one, against the distributions it claims, and row by row."""
+"""The sampler agrees with a slow one, follows its distributions and treats rows independently."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STOP_IDS = (3, 4, 5, 200)  # one that does not exist
 FEATURES: dict[str, dict[str, Any]] = {
     "plain": {},
     "greedy": {"temperature": 0},
-    "lukewarm": {"temperature": 0.4},
+    "low temperature": {"temperature": 0.4},
     "nearly greedy": {"temperature": 2e-5},
     "top-p": {"top_p": 0.7},
     "tiny top-p": {"top_p": 1e-9},
@@ -59,7 +59,7 @@ def make_state(
     processors: Any = None,
     vocabulary: int = VOCABULARY,
 ) -> SlotState:
-    """Slots 0, 1, … with these parameters, prompts and outputs."""
+    """Make slots 0, 1, … with these parameters, prompts and outputs."""
     config = CoreConfig(num_blocks=4, max_model_len=256, max_num_seqs=max(1, len(rows)))
     state = SlotState(config, vocabulary, processors or {})
     for slot, (sampling, prompt, output) in enumerate(rows):
@@ -71,7 +71,7 @@ def make_state(
 
 
 def random_rows(count: int, seed: int) -> tuple[Any, np.ndarray]:
-    """Slots with all features in turn, and logits for them."""
+    """Make rows for `make_state` that use all features in turn, and logits for them."""
     generator = np.random.default_rng(seed)
     rows = []
     for number, fields in zip(range(count), list(FEATURES.values()) * count, strict=False):
@@ -83,7 +83,7 @@ def random_rows(count: int, seed: int) -> tuple[Any, np.ndarray]:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_every_row_is_what_the_slow_sampler_draws(seed: int) -> None:
+def test_every_row_equals_the_slow_sampler_s_choice(seed: int) -> None:
     rows, logits = random_rows(2 * len(FEATURES), seed)
     tokens, failures = Sampler(make_state(rows)).draw(logits, np.arange(len(rows)))
     stops = [token for token in STOP_IDS if token < VOCABULARY]
@@ -94,8 +94,8 @@ def test_every_row_is_what_the_slow_sampler_draws(seed: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["mixed", "greedy", "warm"])
-def test_a_row_does_not_know_its_neighbours(kind: str) -> None:
-    """Alone, in any order, in any company."""
+def test_a_row_does_not_depend_on_its_neighbours(kind: str) -> None:
+    """A row gives the same token alone and in any order of the batch."""
     rows, logits = random_rows(40, 77)
     if kind != "mixed":
         temperature = 0.0 if kind == "greedy" else 1.0
@@ -110,8 +110,8 @@ def test_a_row_does_not_know_its_neighbours(kind: str) -> None:
         assert single[0] == together[row]
 
 
-def test_counts_kept_while_growing_are_those_of_a_fresh_start() -> None:
-    """A penalised sequence that grew here, and one that was preempted and opened again."""
+def test_counts_of_a_growing_sequence_equal_those_of_a_reopened_one() -> None:
+    """Penalties do not depend on whether a sequence was preempted and opened again."""
     generator = np.random.default_rng(5)
     sampling = SamplingParams(
         presence_penalty=0.7, frequency_penalty=0.3, repetition_penalty=1.4, seed=3
@@ -142,7 +142,7 @@ CUTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", CUTS)
 @pytest.mark.parametrize("along", ["seeds", "positions"])
 def test_draws_follow_the_distribution(name: str, along: str) -> None:
-    """8,000 draws over a dozen tokens: what must not come never does, the rest as often as due."""
+    """Excluded tokens never occur in 8,000 draws; the others occur as often as expected."""
     draws = 8_000
     logits = np.log(np.array([30, 20, 15, 10, 8, 6, 4, 3, 2, 1, 0.5, 0.5], np.float32))
     sampling = SamplingParams(seed=4, **CUTS[name])
@@ -172,7 +172,7 @@ def test_draws_follow_the_distribution(name: str, along: str) -> None:
 @pytest.mark.parametrize("spread", [0.0, 0.01, 1.0, 6.0, 60.0])
 @pytest.mark.parametrize("top_p", [0.05, 0.5, 0.99, 0.999999])
 def test_the_nucleus_of_a_large_vocabulary(spread: float, top_p: float) -> None:
-    """Sorting one bin gives what sorting everything would."""
+    """Sorting one bin only gives the same nucleus as sorting all tokens."""
     scores = np.random.default_rng(3).standard_normal(20_000) * spread
     scores[7] = scores[9_000] = scores[19_000]  # ties
     order = np.argsort(-scores, kind="stable")
@@ -180,7 +180,7 @@ def test_the_nucleus_of_a_large_vocabulary(spread: float, top_p: float) -> None:
     before = np.cumsum(shares[order]) - shares[order]
     expected = order[before < top_p * shares.sum()]
     kept = survivors(scores, 0.0, 0, top_p)
-    # The sums differ in the last bit, so one token at the edge may.
+    # The sums may differ in the last bit, and so decide differently about one token at the edge.
     assert abs(len(kept) - len(expected)) <= 1
     assert len(np.setxor1d(kept, expected)) <= 1
 
@@ -191,7 +191,7 @@ def test_ties_at_the_edge_of_top_k_all_stay() -> None:
     assert survivors(scores, 0.0, 1, 1.0).tolist() == [1]
 
 
-def test_no_token_left_fails_that_request_alone() -> None:
+def test_a_request_with_no_token_left_fails_alone() -> None:
     rows: Any = [
         (SamplingParams(seed=1), [1], []),
         (SamplingParams(allowed_token_ids=(3, 4), min_tokens=2), [1], []),
@@ -205,15 +205,15 @@ def test_no_token_left_fails_that_request_alone() -> None:
 
 
 def only_even(prompt: np.ndarray, output: np.ndarray, logits: np.ndarray) -> np.ndarray:
-    """Forbids odd tokens, and any that was said before."""
+    """Forbid odd tokens and all tokens that occurred before."""
     logits[1::2] = -np.inf
     logits[[*prompt, *output]] = -np.inf
-    prompt[:] = 0  # copies: nobody is harmed
+    prompt[:] = 0  # only copies: the state must not change
     output[:] = 0
     return logits
 
 
-def test_processors_by_name_and_in_person() -> None:
+def test_processors_by_name_and_as_functions() -> None:
     logits = np.random.default_rng(1).standard_normal((2, VOCABULARY)).astype(np.float32)
     rows = [
         (SamplingParams(temperature=0, logits_processors=("even",)), [0, 2], [4, 6]),

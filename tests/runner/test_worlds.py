@@ -1,4 +1,4 @@
-"""The simulator's worlds with the real runner in them, every request equal to itself alone."""
+"""The simulator's worlds with the real runner: each request answers as if it ran alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORLDS_A_TEST = 20
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, NUM_WORLDS, WORLDS_A_TEST))
 def test_worlds_hold(first: int) -> None:
-    """Aborts, preemptions, resets, deaths, NaN, forks and drafts, over all kinds of sampling."""
+    """Aborts, preemptions, resets, crashes, NaN, forks and drafts change no request's output."""
     for seed in range(first, first + WORLDS_A_TEST):
         simulation = RealSimulation(draw_world(seed))
         try:
@@ -32,8 +32,8 @@ def test_worlds_hold(first: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_worlds_reach_what_they_are_for() -> None:
-    """Each case that must occur somewhere occurs in a part of the worlds."""
+def test_the_worlds_cover_every_case() -> None:
+    """Preemptions, cache hits, drafts and every way to end occur in the first 60 worlds."""
     seen = dict.fromkeys(("preempted", "cached", "restarted", "drafts", "verified", "pooled"), 0)
     ends: dict[str | None, int] = {}
     for seed in range(60):
@@ -52,8 +52,8 @@ def test_the_worlds_reach_what_they_are_for() -> None:
     assert all(ends.get(reason, 0) > 3 for reason in ("stop", "length", "abort", "error")), ends
 
 
-def stale_tables(patch: pytest.MonkeyPatch) -> None:
-    """New blocks go one place too far."""
+def misplaced_blocks(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: new blocks are written one place too far."""
     grow = SlotState.grow
 
     def wrong(state: SlotState, slot: int, blocks: Any) -> None:
@@ -64,8 +64,8 @@ def stale_tables(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SlotState, "grow", wrong)
 
 
-def noise_of_the_slot(patch: pytest.MonkeyPatch) -> None:
-    """Noise that depends on which slot a request sits in."""
+def noise_from_the_slot(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: a request's noise depends on its slot."""
 
     def wrong(sampler: Sampler, slot: int) -> tuple[int, int]:
         return slot, slot * 31
@@ -73,8 +73,8 @@ def noise_of_the_slot(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sampler, "_keys", wrong)
 
 
-def counts_of_the_last(patch: pytest.MonkeyPatch) -> None:
-    """Rules that outlive their sequence."""
+def leftover_rules(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: sampling rules stay in a slot after its sequence has left."""
     free = SlotState.free
 
     def wrong(state: SlotState, slot: int) -> None:
@@ -86,8 +86,8 @@ def counts_of_the_last(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SlotState, "free", wrong)
 
 
-def drafts_believed(patch: pytest.MonkeyPatch) -> None:
-    """A draft stays in the text although it was wrong."""
+def rejected_drafts_kept(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: rejected drafts stay in the text."""
     append = SlotState.append
 
     def wrong(state: SlotState, slots: np.ndarray, tokens: np.ndarray) -> None:
@@ -97,13 +97,13 @@ def drafts_believed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SlotState, "append", wrong)
 
 
-def vectors_of_cached_prompts(patch: pytest.MonkeyPatch) -> None:
-    """A mean over what was not taken from the cache."""
+def mean_without_cached_tokens(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: the mean leaves out the tokens that come from the cache."""
     patch.setattr(Request, "reads_cache", property(lambda request: True))
 
 
-def vectors_begun_twice(patch: pytest.MonkeyPatch) -> None:
-    """After a preemption a mean goes on from where it was, and the prompt from its beginning."""
+def mean_continued_after_preemption(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: after a preemption the prompt starts over, but the sum for its mean does not."""
     free, open_slot = SlotState.free, SlotState.open
     kept: dict[str | None, Any] = {}
 
@@ -124,16 +124,16 @@ def vectors_begun_twice(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "plant",
     [
-        stale_tables,
-        noise_of_the_slot,
-        counts_of_the_last,
-        drafts_believed,
-        vectors_of_cached_prompts,
-        vectors_begun_twice,
+        misplaced_blocks,
+        noise_from_the_slot,
+        leftover_rules,
+        rejected_drafts_kept,
+        mean_without_cached_tokens,
+        mean_continued_after_preemption,
     ],
 )
 def test_planted_bugs_are_caught(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worlds can see: with a bug in the runner, one of the first of them fails."""
+    """One of the first 20 worlds fails with any of these bugs in the runner."""
     plant(monkeypatch)
     failures = 0
     for seed in range(20):

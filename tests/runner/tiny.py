@@ -35,7 +35,7 @@ Floats = NDArray[np.float32]
 
 
 class RandomWeights:
-    """Weights in memory: drawn anew for each tensor, and the same ones every time."""
+    """Random weights that depend only on the seed and the name of the tensor."""
 
     def __init__(self, seed: int = 0) -> None:
         self._seed = seed
@@ -55,10 +55,10 @@ class RandomWeights:
         return values.astype(np.float32)
 
     def stored(self, name: str) -> None:
-        """Return None, since only values exist."""
+        """Return None: there are only values, no stored form."""
 
     def stored_type(self, name: str) -> None:
-        """Return None, since nothing is stored."""
+        """Return None: no tensor has a stored form."""
 
 
 def make_spec(windows: Windows) -> ModelSpec:
@@ -82,8 +82,8 @@ def make_spec(windows: Windows) -> ModelSpec:
 
 @lru_cache(maxsize=64)
 def make_model(windows: Windows) -> tuple[Llama, Any]:
-    """Make a bound model and its layout; without state, so engines of a test may share it."""
-    from octavo.backends.torch.backend import TorchBackend  # a second, which not all need
+    """Make a bound model and its layout; both are stateless, so engines can share them."""
+    from octavo.backends.torch.backend import TorchBackend  # slow to import, and not always needed
 
     model = Llama(make_spec(windows))
     layout = place_layers(model)
@@ -102,7 +102,7 @@ def make_backend(windows: Windows, num_blocks: int, block_size: int) -> TorchBac
 
 
 def make_config(windows: Windows = FULL, **settings: Any) -> CoreConfig:
-    """Make a configuration with enough of everything, except for `settings`."""
+    """Make a configuration with generous limits; `settings` override them."""
     usual: dict[str, Any] = {
         "num_blocks": 400,
         "max_model_len": 128,
@@ -150,13 +150,13 @@ class Engine:
         return events
 
     def answer(self, *requests: Request) -> dict[str, list[TokenEvent]]:
-        """Run these requests together; the events of each."""
+        """Run these requests together and return the events of each."""
         for request in requests:
             self.core.on_event(request)
-        told: dict[str, list[TokenEvent]] = {request.request_id: [] for request in requests}
+        answers: dict[str, list[TokenEvent]] = {request.request_id: [] for request in requests}
         for event in self.finish():
-            told[event.request_id].append(event)
-        return told
+            answers[event.request_id].append(event)
+        return answers
 
 
 def make_request(name: str, prompt: Sequence[int], **fields: Any) -> Request:
@@ -176,9 +176,9 @@ def tokens_of(events: Iterable[TokenEvent]) -> list[int]:
 
 
 class StubBackend:
-    """Answers with given logits instead of a model's; keeps the batches it was given.
+    """A backend that returns given logits and records its batches.
 
-    A row's hidden state is its token and its position.
+    The hidden state of a row is its token and its position.
     """
 
     sampling = None

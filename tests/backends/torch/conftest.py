@@ -1,4 +1,4 @@
-"""One thread, unless a test asks for more: products this small are slower shared out."""
+"""Torch uses one thread unless a test sets more: products this small are slower with several."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """The number is the whole process's, so it is put back."""
+    """One thread for the test; the number belongs to the process, so the old one is restored."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,4 +1,4 @@
-"""Paged attention: what it means, and that nothing else of a batch gets into a query's bits."""
+"""Paged attention equals the formula, and the rest of a batch changes no bit of a result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from octavo.layers import CausalLM, PagedAttention
 
 BLOCK_SIZE = 4
 NUM_BLOCKS = 160
-LENGTHS = (1, 9, 64, 65, 150)  # of sequences: within, at and beyond tiles of queries and keys
+# Lengths of sequences: shorter than, equal to and longer than the tiles of queries and keys.
+LENGTHS = (1, 9, 64, 65, 150)
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "window": {"window": 10},
@@ -48,7 +49,7 @@ def make_sequence(layer: PagedAttention, length: int, seed: int) -> QKV:
 
 
 class Cache:
-    """A cache of one buffer, and the blocks of each sequence in it."""
+    """A KV cache of one buffer, and the blocks of each sequence in it."""
 
     def __init__(self, layer: PagedAttention, order: Sequence[int], fill: float = 0.0) -> None:
         shape = (layer.kv_heads, layer.head_dim)
@@ -60,7 +61,7 @@ class Cache:
         self.tables: dict[int, list[int]] = {}
 
     def run(self, work: Sequence[tuple[int, QKV, int, int]]) -> list[Tensor]:
-        """Attend over rows start..stop of each sequence named, all in one batch."""
+        """Attend from rows start..stop of each named sequence, all in one batch."""
         counts = [stop - start for _, _, start, stop in work]
         for name, _, _, stop in work:
             table = self.tables.setdefault(name, [])
@@ -86,12 +87,12 @@ FORWARDS, BACKWARDS = range(1, NUM_BLOCKS), range(NUM_BLOCKS - 1, 0, -1)
 
 
 def alone(layer: PagedAttention, qkv: QKV) -> Tensor:
-    """The sequence by itself, in one go."""
+    """Return the result of the sequence by itself, in one chunk."""
     return Cache(layer, BACKWARDS).run([(0, qkv, 0, len(qkv[0]))])[0]
 
 
-def meaning(layer: PagedAttention, qkv: QKV) -> Tensor:
-    """Attention as a formula, in double precision, a head and a query at a time."""
+def formula(layer: PagedAttention, qkv: QKV) -> Tensor:
+    """Compute attention by its formula in double precision, one head and one query at a time."""
     q, k, v = (part.double().reshape(len(part), -1, layer.head_dim) for part in qkv)
     out = torch.empty_like(q)
     for head in range(layer.heads):
@@ -110,10 +111,10 @@ def meaning(layer: PagedAttention, qkv: QKV) -> Tensor:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("length", LENGTHS)
-def test_it_means_attention(kind: str, length: int) -> None:
+def test_results_equal_the_formula(kind: str, length: int) -> None:
     layer = make_layer(kind)
     qkv = make_sequence(layer, length, seed=length)
-    expected = meaning(layer, qkv)
+    expected = formula(layer, qkv)
     torch.testing.assert_close(alone(layer, qkv).double(), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -152,10 +153,10 @@ def test_chunks_change_no_bit(kind: str, chunk: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("most", [0, 70 * attention.KEY_TILE])
-def test_what_is_kept_from_layer_to_layer_changes_no_bit(
+def test_tiles_kept_for_later_layers_change_no_bit(
     kind: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two layers in one batch, with room to keep all, some or none of what they share."""
+    """Two layers of one batch share the kept tiles, as far as the limit allows keeping any."""
     layer, other = make_layer(kind), make_layer(kind)
     qkv = [make_sequence(layer, 150, seed=seed) for seed in (1, 2)]
     expected = [alone(layer, one) for one in qkv]
@@ -179,7 +180,7 @@ def test_what_is_kept_from_layer_to_layer_changes_no_bit(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nan_of_another_sequence_and_in_unwritten_cells_does_not_spread(kind: str) -> None:
-    """Cells that hold NaN from before, and a neighbour that computes nothing but NaN."""
+    """Old NaN in the cache and a neighbour that is all NaN change no bit of a sequence."""
     layer = make_layer(kind)
     good = make_sequence(layer, 65, seed=1)
     q, k, v = (torch.full_like(part, torch.nan) for part in make_sequence(layer, 33, seed=2))
@@ -194,7 +195,7 @@ def test_nan_of_another_sequence_and_in_unwritten_cells_does_not_spread(kind: st
 
 
 def blocks_of(cells: Tensor) -> Tensor:
-    """The cells of each block."""
+    """Return the cells grouped by block."""
     return cells.reshape(NUM_BLOCKS, BLOCK_SIZE, *cells.shape[1:])
 
 
@@ -211,12 +212,12 @@ def test_a_copied_block_reads_as_the_original() -> None:
     cache.buffers = buffers
     cache.run([(0, one, 0, 29)])
     everything = (*buffers.keys, *buffers.values)
-    for cells in everything[1::2]:  # the other buffer's, which no layer here has written
+    for cells in everything[1::2]:  # the second buffer, which no layer here writes
         cells.copy_(torch.randn(cells.shape, generator=torch.Generator().manual_seed(2)))
     originals, spare = cache.tables[0], 3
     fresh = [10 + index for index in range(len(originals))]
     before = [blocks_of(cells)[originals].clone() for cells in everything]
-    # The first original goes by way of a spare block, which is overwritten right behind.
+    # The first original is copied by way of a spare block, which is overwritten right afterwards.
     copies = list(zip(originals[1:], fresh[1:], strict=True))
     backend.copy_blocks(((originals[0], spare), (spare, fresh[0]), (originals[1], spare), *copies))
     for cells, expected in zip(everything, before, strict=True):

@@ -1,4 +1,4 @@
-"""A row's bits depend on nothing but the row: not on neighbours, place, batch or threads."""
+"""A row's result depends only on the row: no neighbour, position, batch or thread changes a bit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from octavo.layers.rope import plain
 
 OPS = TorchOps()
 ROWS = 2 * TILE_ROWS + 5
-# Widths that fill vectors and tiles, and widths that leave something over.
+# Widths that fill whole vectors and tiles, and widths that leave a remainder.
 WIDTHS = [1, 6, 33, 64, 100]
 DTYPES = [torch.float32, torch.bfloat16]
 ACTIVATIONS = ["silu", "gelu", "gelu_pytorch_tanh", "relu", "relu2"]
@@ -29,12 +29,12 @@ Operation = Callable[[Tensor], Tensor]
 
 
 def some(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return numbers of the size of hidden states."""
+    """Return random numbers about as large as those of hidden states."""
     return (torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * 2).to(dtype)
 
 
 def assert_rows_stand_alone(operation: Operation, x: Tensor) -> None:
-    """Check each row's result with other rows before and after it, and with other threads."""
+    """Check that other rows, their order and the number of threads change no row's result."""
     torch.set_num_threads(1)
     expected = operation(x)
     for threads in (1, 2):
@@ -61,10 +61,10 @@ def test_linear(inputs: int, outputs: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("outputs", [1, 2, LEAST_TILED_OUTPUTS, 64])
-def test_linear_where_a_library_sums_rows_by_their_place(
+def test_linear_where_the_library_sums_rows_by_position(
     outputs: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows stay exact with a library that sums the last rows of a tile in another way."""
+    """Rows stay exact even if the library sums the last rows of a tile in another way."""
     matrix_product = torch.mm
 
     def product(x: Tensor, weight: Tensor, *, out: Tensor) -> None:
@@ -96,7 +96,7 @@ def test_ordered_products_are_right(
 @pytest.mark.slow
 @pytest.mark.parametrize("kernels", ["COMPATIBLE", "AVX2"])
 def test_linear_with_other_kernels(kernels: str) -> None:
-    """The tests of `linear` pass with kernels of MKL that sum rows by their place."""
+    """The tests of `linear` pass with MKL kernels whose sums depend on a row's position."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
     command += ["-k", "linear", "-m", "not slow"]
     done = subprocess.run(
@@ -106,7 +106,7 @@ def test_linear_with_other_kernels(kernels: str) -> None:
 
 
 def test_linear_of_a_part_of_wider_rows() -> None:
-    """A view into a wider tensor is the same rows."""
+    """A view into a wider tensor gives the same result as a copy of its rows."""
     weight, wide = some(40, 64, seed=1), some(ROWS, 192)
     part = wide[:, 64:128]
     assert torch.equal(OPS.linear(part, weight, None), OPS.linear(part.clone(), weight, None))
@@ -133,8 +133,8 @@ def test_gated_activations(name: str, width: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["silu", "gelu", "gelu_pytorch_tanh"])
-def test_a_tensor_that_threads_share(name: str) -> None:
-    """The end of a thread's part changes no result."""
+def test_a_tensor_split_among_threads(name: str) -> None:
+    """The results do not depend on where one thread's part ends."""
     x = some(1, 70_001)
     torch.set_num_threads(1)
     expected = OPS.activation(x, name)
@@ -158,14 +158,14 @@ def test_norms_of_heads(dimensions: int) -> None:
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_rope(interleaved: bool) -> None:
-    """Position rides along as the first number of each row."""
+    """The first number of each row here is its position; the rest is rotated."""
     rope = Rope(plain(12, 100.0), interleaved)
     x = torch.cat((torch.arange(ROWS)[:, None] * 7.0, some(ROWS, 3 * 16)), 1)
     assert_rows_stand_alone(lambda rows: OPS.rope(rows[:, 1:], rows[:, 0].long(), rope, 16), x)
 
 
-def test_ropes_and_positions_are_not_taken_for_each_other() -> None:
-    """Tables are kept for the positions asked for last, by rope and type."""
+def test_cached_rope_tables_match_their_rope_and_positions() -> None:
+    """The tables of the last positions are cached by rope and data type, and never mixed up."""
     ropes = [Rope(plain(16, 100.0)), Rope(plain(16, 50.0)), Rope(plain(16, 100.0), True, 1.5)]
     x = some(ROWS, 32)
     first, second = torch.arange(ROWS), torch.arange(ROWS) + 5
@@ -190,7 +190,7 @@ def test_routing(scores: Any, experts: int) -> None:
 
 
 def test_experts() -> None:
-    """However many rows an expert gets, and from wherever."""
+    """A row's result does not depend on the other rows that its experts process."""
     layer = ExpertMatrices(4, 33, 20, "silu", bias=True)
     layer.gate_up_weight, layer.gate_up_bias = some(4, 40, 33, seed=1), some(4, 40, seed=2)
     layer.down_weight, layer.down_bias = some(4, 33, 20, seed=3), some(4, 33, seed=4)
@@ -203,8 +203,8 @@ def test_experts() -> None:
     assert_rows_stand_alone(operation, some(ROWS, 33))
 
 
-def test_the_check_itself_sees_a_dependence() -> None:
-    """A mean over the batch does not pass the check of the operations."""
+def test_the_check_itself_detects_a_dependence() -> None:
+    """Neither a mean over the batch nor a result that changes between calls passes the check."""
     with pytest.raises(AssertionError, match="differ"):
         assert_rows_stand_alone(lambda rows: rows - rows.mean(0), some(ROWS, 8))
     calls = SimpleNamespace(count=0)

@@ -1,4 +1,4 @@
-"""What each operation means, against formulas written out another way."""
+"""Each operation equals its formula, written here in another way."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_layer_norm() -> None:
     torch.testing.assert_close(OPS.layer_norm(x, weight, None, 1e-5), expected)
 
 
-def test_norms_of_heads_are_of_each_head_alone() -> None:
-    """The same weights for all heads, or a row of them for each."""
+def test_each_head_is_normalised_separately() -> None:
+    """The heads share one vector of weights, or each has its own row."""
     x = some(5, 3 * 8)
     shared = RMSNorm(8, 1e-6)
     shared.ops, shared.weight = OPS, some(8, seed=1)
@@ -73,8 +73,8 @@ def test_norms_of_heads_are_of_each_head_alone() -> None:
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_rope_turns_pairs_as_complex_numbers_turn(interleaved: bool) -> None:
-    """Six of eight dimensions turn; positions far out keep their precision."""
+def test_rope_rotates_pairs_like_complex_numbers(interleaved: bool) -> None:
+    """Six of the eight dimensions are rotated, and large positions stay precise."""
     rope = Rope(plain(6, 100.0), interleaved, magnitude=1.5)
     x, positions = some(4, 2 * 8), torch.tensor([0, 1, 17, 4000])
     heads = x.reshape(4, 2, 8).double().numpy()
@@ -104,7 +104,7 @@ def test_rope_turns_pairs_as_complex_numbers_turn(interleaved: bool) -> None:
     ],
 )
 def test_activations(name: str, reference: object) -> None:
-    """In double precision by torch's own; at the ends of the range too."""
+    """Activations equal torch's in double precision, up to the ends of the float range."""
     assert callable(reference)
     x = torch.cat((some(500) * 2, torch.tensor([0.0, -0.0, 90.0, -90.0, 3e38, -3e38])))[None]
     if name == "relu2":
@@ -116,7 +116,7 @@ def test_activations(name: str, reference: object) -> None:
     torch.testing.assert_close(OPS.gated_activation(both, name), gated, rtol=1e-5, atol=1e-5)
 
 
-def test_an_activation_nobody_knows_is_named() -> None:
+def test_an_unknown_activation_is_named() -> None:
     with pytest.raises(ValueError, match="activation 'swoosh' is not supported"):
         OPS.activation(some(1, 2), "swoosh")
 
@@ -161,7 +161,7 @@ def test_routing(routing: Routing, expected: Tensor) -> None:
     torch.testing.assert_close(weights, expected[None])
 
 
-def test_a_bias_of_the_routing_chooses_but_does_not_weigh() -> None:
+def test_a_routing_bias_affects_the_choice_but_not_the_weights() -> None:
     bias = torch.tensor([0.0, -1.0, 0.9, 0.0])
     weights, chosen = OPS.route(SCORES, Routing(2, "sigmoid"), bias)
     assert chosen.tolist() == [[2, 3]]
@@ -169,7 +169,7 @@ def test_a_bias_of_the_routing_chooses_but_does_not_weigh() -> None:
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_experts_are_gated_mlps_added_up_by_weight(bias: bool) -> None:
+def test_experts_are_a_weighted_sum_of_gated_mlps(bias: bool) -> None:
     layer = ExpertMatrices(3, 6, 4, "silu", bias)
     layer.gate_up_weight, layer.gate_up_bias = some(3, 8, 6, seed=1), some(3, 8, seed=2)
     layer.down_weight, layer.down_bias = some(3, 6, 4, seed=3), some(3, 6, seed=4)

@@ -1,4 +1,4 @@
-"""The GGUF reader: what it gives, and what it refuses and how."""
+"""The GGUF reader returns the contents of valid files and refuses others with clear errors."""
 
 import struct
 from pathlib import Path
@@ -96,13 +96,13 @@ def test_version_2_is_read(tmp_path: Path) -> None:
     )
 
 
-def test_a_vocabulary_alone(tmp_path: Path) -> None:
+def test_a_file_without_tensors(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "a.gguf", [("k", STRING, "v")])
     path.write_bytes(path.read_bytes().rstrip(b"\0"))
     assert open_gguf(path).metadata["k"] == "v"
 
 
-def test_broken_utf8_hurts_only_who_asks_for_it(tmp_path: Path) -> None:
+def test_invalid_utf8_fails_only_when_it_is_read(tmp_path: Path) -> None:
     pairs = [("name", STRING, b"\xff"), ("tokens", ARRAY, (STRING, ["a", b"b\xc3"])), ("n", U32, 1)]
     metadata = open_gguf(write_gguf(tmp_path / "a.gguf", pairs)).metadata
     assert metadata.integer("n") == 1
@@ -240,7 +240,7 @@ def test_unknown_tensor_types_list_the_known(tmp_path: Path, code: int, match: s
     assert "Q4_K" in str(error)
 
 
-def test_known_but_unreadable_types_open_and_say_so_when_read(tmp_path: Path) -> None:
+def test_tensors_of_unreadable_types_fail_only_when_read(tmp_path: Path) -> None:
     tensor = GGUFTensor("t", (256,), 16, bytes(66))
     checkpoint = open_gguf(write_gguf(tmp_path / "a.gguf", tensors=[tensor]))
     with pytest.raises(UnsupportedFormatError, match=r"a\.gguf: tensor 't': .* IQ2_XXS.*Q8_0"):

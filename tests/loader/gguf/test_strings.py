@@ -1,4 +1,4 @@
-"""Arrays of strings that are found all at once, and those that must not be."""
+"""The fast search for all strings of an array, and the arrays that it must decline."""
 
 import struct
 
@@ -20,7 +20,7 @@ def words(count: int, seed: int = 0, longest: int = 12) -> list[bytes]:
 
 @pytest.mark.parametrize("longest", [1, 7, 12, 255])
 @pytest.mark.parametrize("behind", [b"", bytes(100), b"\1" + bytes(7) + b"x"])
-def test_all_are_found_wherever_they_stand(longest: int, behind: bytes) -> None:
+def test_all_strings_are_found_at_any_offset(longest: int, behind: bytes) -> None:
     texts = words(500, longest=longest)
     before = bytes(37)
     places = find_lengths(before + stored(texts) + behind, len(before), len(texts))
@@ -39,13 +39,13 @@ def test_all_are_found_wherever_they_stand(longest: int, behind: bytes) -> None:
     "odd", [b"", b"x" * 256, b"x" * 300, b"\0", b"a\0b", b"\0" * 8, b"end\0", b"\0x"]
 )
 @pytest.mark.parametrize("index", [0, 40, 99])
-def test_texts_of_another_kind_are_left_to_those_who_walk(odd: bytes, index: int) -> None:
+def test_unusual_strings_are_left_to_the_slow_reader(odd: bytes, index: int) -> None:
     texts = words(100)
     texts[index] = odd
     assert find_lengths(stored(texts), 0, len(texts)) is None
 
 
-def test_what_reaches_past_the_end_is_not_found() -> None:
+def test_strings_past_the_end_are_not_found() -> None:
     whole = stored(words(100))
     assert find_lengths(whole, 0, 101) is None
     for cut in (1, 5, len(whole) // 2):
@@ -53,8 +53,8 @@ def test_what_reaches_past_the_end_is_not_found() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_damage_is_found_or_changes_what_a_walk_would_find(seed: int) -> None:
-    """Wherever places are found, they are those to which lengths lead."""
+def test_damaged_lengths_never_give_wrong_places(seed: int) -> None:
+    """Each place that the search returns follows from the length before it."""
     generator = np.random.default_rng(seed)
     damaged = bytearray(stored(words(80, seed)))
     for at in generator.integers(0, len(damaged), 3):
