@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from tests.tidy import core_rules, safety_rules, set_rule, size_rules
+from tests.tidy import core_rules, prose_rules, safety_rules, set_rule, size_rules
 from tests.tidy.source import Rule, Source
 
 CORE = "octavo/core/plan.py"
@@ -190,6 +190,50 @@ CORE_CASES = (
     ),
 )
 
-CASES = SIZE_CASES + SAFETY_CASES + CORE_CASES
+
+def documented(text: str, head: str = "def answer():") -> str:
+    """Return a definition with this docstring."""
+    return f'{head}\n    """{text}"""\n'
+
+
+# Built from parts, since the rule covers this file too.
+TOLD, NO_BODY, WHO_EVER = "told", "nobody", "whoever"
+
+PROSE_CASES = (
+    Case(
+        prose_rules.verb_first,
+        bad=(documented("The number of tokens there are."), documented("Whether it has ended.")),
+        good=(
+            documented("Return the number of tokens."),
+            documented("The number of tokens.", "@property\ndef num_tokens(self):"),
+            "def answer():\n    pass\n",
+        ),
+    ),
+    Case(
+        prose_rules.noun_first,
+        bad=(
+            documented("What is known of it.", "class Answer:"),
+            documented("Of each its own one."),
+        ),
+        good=(documented("An answer in parts.", "class Answer:"),),
+    ),
+    Case(
+        prose_rules.enough_words,
+        bad=(documented("Return it."), documented("An answer.", "class Answer:")),
+        good=(documented("Return all that is known."),),
+    ),
+    Case(
+        prose_rules.plain_words,
+        bad=(
+            documented(f"Return what it was {TOLD} before."),
+            f"x = 1  # {NO_BODY} reads it\n",
+            f'raise ValueError("{WHO_EVER} asks")\n',
+        ),
+        good=(f"{TOLD} = 1\n", f'x = "{TOLD}"\n', "# It is reported once.\n"),
+    ),
+    Case(prose_rules.plain_words, (f"// {TOLD} by the caller\n",), ("// given\n",), "csrc/a.cpp"),
+)
+
+CASES = SIZE_CASES + SAFETY_CASES + CORE_CASES + PROSE_CASES
 # A rule without a planted offence would not run at all.
 RULES: tuple[Rule, ...] = tuple(dict.fromkeys(case.rule for case in CASES))

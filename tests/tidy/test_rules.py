@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from tests.tidy import core_rules, safety_rules, set_rule, size_rules
+from tests.tidy import core_rules, prose_rules, safety_rules, set_rule, size_rules
 from tests.tidy.cases import CASES, RULES, Case
 from tests.tidy.source import Offence, Rule, Source, sources
 
@@ -43,7 +43,7 @@ def test_every_rule_has_a_planted_offence() -> None:
     takes_a_source_and_yields = {"source": Source, "return": Iterator[Offence]}
     written = {
         name
-        for module in (core_rules, safety_rules, set_rule, size_rules)
+        for module in (core_rules, prose_rules, safety_rules, set_rule, size_rules)
         for name, value in vars(module).items()
         if getattr(value, "__annotations__", None) == takes_a_source_and_yields
         and not name.startswith("_")
@@ -70,7 +70,7 @@ def test_the_tree_is_tidy(rule: Rule) -> None:
 
 
 def test_no_folder_holds_too_many_files() -> None:
-    """At most twenty files lie directly in a folder; model families and their tests may be more."""
+    """A folder holds at most twenty files directly; model families may be more."""
     folders = Counter(source.path.parent for source in sources())
     crowded = {str(folder): count for folder, count in folders.items() if count > FOLDER_FILES}
     assert crowded.keys() <= {"octavo/models", "tests/models"}
