@@ -197,7 +197,7 @@ def documented(text: str, head: str = "def answer():") -> str:
 
 
 # Built from parts, since the rule covers this file too.
-TOLD, NO_BODY, WHO_EVER = "told", "nobody", "whoever"
+BANNED, PERSON, RELATIVE = "told", "nobody", "whoever"
 
 PROSE_CASES = (
     Case(
@@ -225,13 +225,13 @@ PROSE_CASES = (
     Case(
         prose_rules.plain_words,
         bad=(
-            documented(f"Return what it was {TOLD} before."),
-            f"x = 1  # {NO_BODY} reads it\n",
-            f'raise ValueError("{WHO_EVER} asks")\n',
+            documented(f"Return what it was {BANNED} before."),
+            f"x = 1  # {PERSON} reads it\n",
+            f'raise ValueError("{RELATIVE} asks")\n',
         ),
-        good=(f"{TOLD} = 1\n", f'x = "{TOLD}"\n', "# It is reported once.\n"),
+        good=(f"{BANNED} = 1\n", f'x = "{BANNED}"\n', "# It is reported once.\n"),
     ),
-    Case(prose_rules.plain_words, (f"// {TOLD} by the caller\n",), ("// given\n",), "csrc/a.cpp"),
+    Case(prose_rules.plain_words, (f"// {BANNED} by the caller\n",), ("// given\n",), "csrc/a.cpp"),
 )
 
 CASES = SIZE_CASES + SAFETY_CASES + CORE_CASES + PROSE_CASES
