@@ -11,7 +11,7 @@ from octavo.layers.linear import Linear
 from octavo.layers.module import Batch, Module, Value
 from octavo.layers.norm import LayerNorm, RMSNorm
 from octavo.layers.spec import ModelSpec
-from octavo.layers.standard import standard_block, standard_norm
+from octavo.layers.standard import standard_block, standard_norm, standard_weights
 from octavo.layers.weight_names import WeightSource
 
 
@@ -45,7 +45,7 @@ class CausalLM(Module):
 
     def weights(self) -> Mapping[str, WeightSource]:
         """Return the checkpoint's name for each layer; `*` is the block's number on both sides."""
-        raise NotImplementedError
+        return standard_weights(self.spec)
 
     def hidden(self, batch: Batch) -> Value:
         """Compute the last hidden state of every token, normalised."""

@@ -5,11 +5,10 @@ Also the first Gemma and the first GLM-4: a norm before attention and before a g
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from octavo.layers import CausalLM, ModelSpec, WeightSource, standard_weights
+from octavo.layers import CausalLM, ModelSpec
 from octavo.models.config_reader import Config, ConfigurationError, refuse_encoder
 
 # The architectures that use the file's sliding_window, and whether they use it by default.
@@ -29,9 +28,6 @@ class Llama(CausalLM):
     """A decoder of standard blocks."""
 
     ignored = ("model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq")
-
-    def weights(self) -> Mapping[str, WeightSource]:
-        return standard_weights(self.spec)
 
     @staticmethod
     def read(config: Config) -> ModelSpec:
