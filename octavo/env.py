@@ -4,6 +4,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+# The variables that a Python process may need to start; none holds a secret.
+_HARMLESS = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONHOME", "TZ")
 _TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
 
 
@@ -55,6 +57,24 @@ def cpu_threads() -> int:
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
     """Return this process's environment with `changes`, for a child process."""
     return {**os.environ, **changes}
+
+
+def environment_without_secrets() -> dict[str, str]:
+    """Return the environment of a child that processes hostile input: what Python needs, no keys.
+
+    PYTHONPATH leads to this package also where it is run from its sources.
+    """
+    kept = {name: os.environ[name] for name in _HARMLESS if name in os.environ}
+    return {**kept, "PYTHONPATH": child_module_path()}
+
+
+def child_module_path() -> str:
+    """Return the PYTHONPATH by which a child finds this package and the user's modules."""
+    home = Path(__file__).parents[1]
+    given = module_path()
+    if home.name in ("site-packages", "dist-packages"):
+        return given
+    return os.pathsep.join([str(home), given] if given else [str(home)])
 
 
 def runtime_directory() -> Path | None:

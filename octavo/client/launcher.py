@@ -16,7 +16,6 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import zmq
@@ -126,7 +125,7 @@ class ProcessLauncher:
                 stdin=subprocess.DEVNULL,
                 pass_fds=(descriptor,),
                 process_group=0,
-                env=env.child_environment({"PYTHONPATH": _module_path()}),
+                env=env.child_environment({"PYTHONPATH": env.child_module_path()}),
             )
             record = CrashRecord(descriptor)
         finally:
@@ -251,12 +250,3 @@ class ChildProcess:
         self.kill()
         self.popen.wait()
         self._record.close()
-
-
-def _module_path() -> str:
-    """Return the PYTHONPATH with which the engine finds this package and the user's modules."""
-    home = Path(__file__).parents[2]
-    given = env.module_path()
-    if home.name in ("site-packages", "dist-packages"):
-        return given
-    return os.pathsep.join([str(home), given] if given else [str(home)])

@@ -2,7 +2,8 @@
 
 Templates and texts are hostile input, so none of them is processed in the event loop. A worker has
 limits of time and memory. One that exceeds a limit fails only the job that it was doing: it is
-killed, and a new worker does the next job.
+killed, and a new worker does the next job. Keys take turns, and jobs that may be slow (long texts,
+templates of clients) have a worker of their own, so that others do not wait behind them.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ import logging
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
+from octavo import env
 from octavo.server.http.errors import ApiError, invalid, unavailable
 from octavo.server.settings import ServerSettings
 from octavo.text.prompt_worker import (
@@ -33,20 +37,55 @@ log = logging.getLogger(__name__)
 START_SECONDS = 60.0  # for a worker to read its tokenizer
 SPARE_SECONDS = 1.0  # a worker ends itself so long after the server should have killed it
 MAX_TRIES = 2  # a worker can be killed from outside, which is not the job's fault
+HEAVY_CHARACTERS = 1 << 16  # longer jobs may take more than some milliseconds
+# A worker is killed so long after its client has left: most jobs end sooner, and a new worker takes
+# ten times as long to start.
+LEFT_SECONDS = 0.05
 _CHUNK_BYTES = 1 << 18
 
 _encode = msgspec.msgpack.Encoder().encode
 _decoder: msgspec.msgpack.Decoder[PreparedPrompt | Refused]
 _decoder = msgspec.msgpack.Decoder(PreparedPrompt | Refused)
 _Result = PreparedPrompt | Refused | Exception
+_Waiting = tuple[PromptJob, asyncio.Future[_Result]]
 
 
 class WorkerDiedError(Exception):
     """A worker that could not start, or from which no valid answer came."""
 
 
+class _Lane:
+    """Jobs of one kind that wait for a worker; the keys that sent them take turns."""
+
+    def __init__(self) -> None:
+        self.num_workers = 0
+        self._num_jobs = asyncio.Semaphore(0)
+        self._jobs: dict[str, deque[_Waiting]] = {}  # by owner; the first owner is next
+
+    def put(self, owner: str, waiting: _Waiting) -> None:
+        self._jobs.setdefault(owner, deque()).append(waiting)
+        self._num_jobs.release()
+
+    async def get(self) -> _Waiting:
+        """Wait for a job; its owner's next one has its turn after those of the others."""
+        await self._num_jobs.acquire()
+        owner, jobs = next(iter(self._jobs.items()))
+        del self._jobs[owner]
+        waiting = jobs.popleft()
+        if jobs:
+            self._jobs[owner] = jobs
+        return waiting
+
+    def cancel(self) -> None:
+        """Cancel all jobs that wait."""
+        for jobs in self._jobs.values():
+            for _, answer in jobs:
+                answer.cancel()
+        self._jobs.clear()
+
+
 class PromptPool:
-    """A bounded queue of jobs, and one task for each worker that takes jobs from it."""
+    """Two lanes of jobs, quick and heavy, and one task for each worker that takes jobs from one."""
 
     def __init__(
         self,
@@ -59,8 +98,8 @@ class PromptPool:
         self._path = path  # a model's directory or GGUF file, with the tokenizer
         self._launched = list(workers)  # started before the pool, and not in use yet
         self._count_killed = count_killed
-        self._queue: asyncio.Queue[tuple[PromptJob, asyncio.Future[_Result]]]
-        self._queue = asyncio.Queue(config.max_waiting_requests)
+        self._quick, self._heavy = _Lane(), _Lane()
+        self._num_waiting = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._workers: set[Worker] = set()
         self._ended: list[Worker] = []  # killed, and not yet reaped
@@ -68,7 +107,7 @@ class PromptPool:
 
     async def start(self) -> None:
         """Start the workers, wait until one is ready, and have it compile the chat template."""
-        self._begin()
+        self._staff(self._quick, self._config.prompt_workers)
         await self._has_started.wait()
         nothing = [{"role": "user", "content": ""}]
         template = self._config.chat_template
@@ -77,16 +116,28 @@ class PromptPool:
                 PromptJob(conversation=Conversation(messages=nothing, template=template))
             )
 
-    async def prepare(self, job: PromptJob) -> PreparedPrompt:
-        """Return the prompt's text and tokens; raise ApiError if they cannot be had."""
-        self._begin()
+    async def prepare(self, job: PromptJob, owner: str = "") -> PreparedPrompt:
+        """Return the prompt's text and tokens; raise ApiError if they cannot be had.
+
+        `owner` is the key of the client. If this call is cancelled, its job ends soon.
+        """
+        if self._is_heavy(job):
+            lane = self._heavy
+            self._staff(lane, 1)
+        else:
+            lane = self._quick
+            self._staff(lane, self._config.prompt_workers)
+        limit = self._config.max_waiting_requests
+        if self._num_waiting >= limit:
+            message = f"{limit} prompts wait for a prompt worker, the most allowed"
+            raise unavailable(f"{message}; try again", "preparation_full", 1)
         answer: asyncio.Future[_Result] = asyncio.get_running_loop().create_future()
+        self._num_waiting += 1
         try:
-            self._queue.put_nowait((job, answer))
-        except asyncio.QueueFull:
-            message = f"{self._queue.maxsize} prompts wait for a prompt worker, the most allowed"
-            raise unavailable(f"{message}; try again", "preparation_full", 1) from None
-        prepared = await answer
+            lane.put(owner, (job, answer))
+            prepared = await answer
+        finally:
+            self._num_waiting -= 1
         if isinstance(prepared, Exception):
             raise prepared
         if isinstance(prepared, Refused):
@@ -101,8 +152,8 @@ class PromptPool:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
-        while not self._queue.empty():
-            self._queue.get_nowait()[1].cancel()
+        self._quick.cancel()
+        self._heavy.cancel()
         for worker in [*self._workers, *self._launched]:
             self._kill(worker)
         self._launched.clear()
@@ -110,32 +161,46 @@ class PromptPool:
             worker.wait()
         self._ended.clear()
 
-    def _begin(self) -> None:
-        if not self._tasks:
-            loop = asyncio.get_running_loop()
-            count = self._config.prompt_workers
-            self._tasks = [loop.create_task(self._serve()) for _ in range(count)]
+    def _is_heavy(self, job: PromptJob) -> bool:
+        """Return whether the job may keep a worker busy for long."""
+        if job.conversation is None:
+            return len(job.text or "") > HEAVY_CHARACTERS
+        if job.conversation.template not in (None, self._config.chat_template):
+            return True  # a client's own
+        if job.conversation.documents:
+            return True
+        return _num_characters(job.conversation.messages) > HEAVY_CHARACTERS
 
-    async def _serve(self) -> None:
+    def _staff(self, lane: _Lane, count: int) -> None:
+        """Give a lane its workers, unless it has them."""
+        while lane.num_workers < count:
+            lane.num_workers += 1
+            self._tasks.append(asyncio.get_running_loop().create_task(self._serve(lane)))
+
+    async def _serve(self, lane: _Lane) -> None:
         """Keep one worker, and let it do one job after another."""
         worker: Worker | None = None
         while True:
             worker = worker or await self._start_worker()
             self._has_started.set()
-            job, answer = await self._queue.get()
-            if answer.done():  # the client is gone
+            job, answer = await lane.get()
+            if answer.done():  # the client has left
                 continue
             try:
-                worker, result = await self._do(worker, job)
+                worker, result = await self._do(worker, job, answer)
             except asyncio.CancelledError:
                 answer.cancel()
                 raise
             except Exception as error:  # a bug must not end this task, or all prompts would wait
+                if worker is not None:
+                    self._kill(worker)
                 worker, result = None, error
             if not answer.done():
                 answer.set_result(result)
 
-    async def _do(self, worker: Worker | None, job: PromptJob) -> tuple[Worker | None, _Result]:
+    async def _do(
+        self, worker: Worker | None, job: PromptJob, answer: asyncio.Future[_Result]
+    ) -> tuple[Worker | None, _Result]:
         """Return a job's result, and the worker if it can do more jobs."""
         config = self._config
         seconds = config.template_seconds if job.conversation else config.tokenize_seconds
@@ -146,7 +211,7 @@ class PromptPool:
                 return None, unavailable(message, "prompt_worker")
             try:
                 async with asyncio.timeout(seconds):
-                    return worker, await worker.do(job)
+                    return worker, await worker.do(job, answer)
             except TimeoutError:
                 self._kill(worker)
                 self._count_killed()
@@ -158,6 +223,8 @@ class PromptPool:
             except WorkerDiedError:
                 self._kill(worker)
                 self._count_killed()
+                if answer.done():  # the client has left, and the worker was killed for it
+                    return None, WorkerDiedError()
                 worker = None
                 log.warning("a prompt worker died; its prompt is tried once more")
         message = f"the prompt worker died {MAX_TRIES} times while it prepared the prompt"
@@ -199,6 +266,7 @@ class Worker:
         self._process = process
         self._connection = connection
         self._is_ready = False
+        self._answer: asyncio.Future[_Result] | None = None  # of the job that it is doing
 
     @classmethod
     def launch(cls, config: ServerSettings, path: str) -> Worker:
@@ -206,12 +274,14 @@ class Worker:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         limit = max(config.template_seconds, config.tokenize_seconds) + SPARE_SECONDS
-        arguments = ("-m", "octavo.text.prompt_worker", str(limit), path)
+        # -P: a model's directory may be the current one, and must not provide modules.
+        arguments = ("-P", "-m", "octavo.text.prompt_worker", str(limit), path)
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, *arguments],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
+                env=env.environment_without_secrets(),
                 start_new_session=True,  # a Ctrl-C at the terminal is for the server to handle
             )
         return cls(process, ours)
@@ -230,8 +300,11 @@ class Worker:
             raise WorkerDiedError(f"it ended with exit status {self.wait()}") from None
         self._is_ready = True
 
-    async def do(self, job: PromptJob) -> PreparedPrompt | Refused:
-        """Send a job and return the answer; raise WorkerDiedError if none comes."""
+    async def do(self, job: PromptJob, answer: asyncio.Future[_Result]) -> PreparedPrompt | Refused:
+        """Send a job and return the result; raise WorkerDiedError if none comes.
+
+        If `answer` is cancelled, the process is killed unless it is done soon.
+        """
         try:
             frame = _encode(job)
         except OverflowError:  # JSON has such numbers, msgpack does not
@@ -241,10 +314,23 @@ class Worker:
             await loop.sock_sendall(self._connection, LENGTH.pack(len(frame)) + frame)
         except OSError as error:
             raise WorkerDiedError from error
+        self._answer = answer
+        answer.add_done_callback(self._limit_abandoned)
         try:
             return _decoder.decode(await self._read())
         except msgspec.DecodeError as error:
             raise WorkerDiedError from error
+        finally:
+            self._answer = None
+
+    def _limit_abandoned(self, answer: asyncio.Future[_Result]) -> None:
+        """Give a job whose client has left a little more time."""
+        if answer.cancelled() and self._answer is answer:
+            answer.get_loop().call_later(LEFT_SECONDS, self._end_abandoned, answer)
+
+    def _end_abandoned(self, answer: asyncio.Future[_Result]) -> None:
+        if self._answer is answer:
+            self._process.kill()  # the task that reads from it then finds the end
 
     def kill(self) -> None:
         """Kill the process; it is reaped when `has_ended` or `wait` finds that it has ended."""
@@ -286,3 +372,16 @@ def _default_param(job: PromptJob) -> str:
     if job.conversation is None:
         return "prompt"
     return "messages" if job.conversation.template is None else "chat_template"
+
+
+def _num_characters(messages: list[dict[str, Any]]) -> int:
+    """Return the length of the messages' texts."""
+    total = 0
+    for message in messages:
+        for value in message.values():
+            if isinstance(value, str):
+                total += len(value)
+            elif isinstance(value, list):  # parts
+                texts = (text for part in value for text in part.values())
+                total += sum(len(text) for text in texts if isinstance(text, str))
+    return total

@@ -28,7 +28,7 @@ from msgspec import Struct
 
 from octavo.observe.collection import no_collection
 from octavo.text.chat.messages import ChatTemplateError
-from octavo.text.tokenizer import Tokenizer
+from octavo.text.tokenizer import Tokenizer, valid_text
 from octavo.text.tokenizer_files import tokenizer_from_directory
 
 if TYPE_CHECKING:
@@ -89,8 +89,11 @@ class PromptMaker:
     def make(self, job: PromptJob) -> PreparedPrompt:
         """Render and tokenise; the text of a job that has one is not sent back."""
         began = time.monotonic()
-        text = job.text if job.conversation is None else self._render(job.conversation)
-        assert text is not None
+        if job.conversation is None:
+            assert job.text is not None
+            text = job.text
+        else:
+            text = valid_text(self._render(job.conversation))  # msgpack has no lone surrogates
         rendered = time.monotonic()
         token_ids = self._tokenizer.encode(text, add_special_tokens=job.add_special_tokens)
         return PreparedPrompt(
@@ -153,7 +156,8 @@ def _answer(maker: PromptMaker, job: PromptJob) -> PreparedPrompt | Refused:
     try:
         return maker.make(job)
     except ChatTemplateError as error:
-        message = str(error)[:MAX_MESSAGE_CHARACTERS]  # a template chooses its length
+        # A template chooses its length and its characters.
+        message = valid_text(str(error)[:MAX_MESSAGE_CHARACTERS])
         return Refused(message=message, param=error.param, code=error.code)
     except MemoryError:
         return Refused(message=f"the prompt takes more than {JOB_BYTES >> 30} GiB to prepare")

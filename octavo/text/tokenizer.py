@@ -68,7 +68,7 @@ class Tokenizer:
         A string may hold half of a UTF-16 pair, which UTF-8 cannot encode. Two halves that belong
         together become their character, any other half becomes U+FFFD.
         """
-        encoding = self.backend.encode(_valid(text), add_special_tokens=add_special_tokens)
+        encoding = self.backend.encode(valid_text(text), add_special_tokens=add_special_tokens)
         return encoding.ids
 
     def decode(
@@ -143,7 +143,7 @@ def frame(backend: Backend, *, bos: str | None, eos: str | None) -> None:
     backend.post_processor = processors.TemplateProcessing(single=template, special_tokens=tokens)
 
 
-def _valid(text: str) -> str:
+def valid_text(text: str) -> str:
     """Return `text` without lone surrogates."""
     try:
         text.encode("utf-8")

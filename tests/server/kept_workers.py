@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -38,12 +39,12 @@ class KeptWorker(Worker):
         await super().become_ready()
         self.is_idle = True
 
-    async def do(self, job: PromptJob) -> PreparedPrompt | Refused:
+    async def do(self, job: PromptJob, answer: asyncio.Future[Any]) -> PreparedPrompt | Refused:
         """Record that the worker is busy until it has answered."""
         self.is_idle = False
-        answer = await super().do(job)
+        result = await super().do(job, answer)
         self.is_idle = True
-        return answer
+        return result
 
     def kill(self) -> None:
         """Keep an idle worker, and kill any other."""

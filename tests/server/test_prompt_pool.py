@@ -132,8 +132,8 @@ def test_a_worker_that_is_killed_from_outside_fails_no_request(directory: Path) 
     killed: list[float] = []
 
     async def main() -> None:
-        async with pool_of(directory, killed) as pool:
-            await pool.start()
+        async with pool_of(directory, killed, chat_template=FOREVER) as pool:
+            await pool.prepare(HELLO)
             process_of(pool).kill()
             assert (await pool.prepare(HELLO)).token_ids, "killed while it was idle"
             endless = asyncio.ensure_future(pool.prepare(conversation(FOREVER)))
@@ -155,7 +155,7 @@ def test_a_worker_that_is_killed_from_outside_fails_no_request(directory: Path) 
 def test_an_unexpected_error_fails_one_request(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(self: Worker, job: PromptJob) -> None:
+    async def fail(self: Worker, job: PromptJob, answer: object) -> None:
         raise RuntimeError("a bug")
 
     async def main() -> None:
@@ -166,17 +166,90 @@ def test_an_unexpected_error_fails_one_request(
                 with pytest.raises(RuntimeError, match="a bug"):
                     await pool.prepare(HELLO)
             assert (await pool.prepare(HELLO)).token_ids
+            assert len(pool._workers) == 1, "the worker of the failed job is not kept"
 
     asyncio.run(main())
 
 
-def test_a_client_that_leaves_costs_no_worker(directory: Path) -> None:
+def test_a_prompt_does_not_wait_behind_a_slow_one(directory: Path) -> None:
+    """Templates of clients, and long texts, have a worker of their own."""
+
+    async def main() -> None:
+        async with pool_of(directory) as pool:
+            slow = asyncio.ensure_future(pool.prepare(conversation(FOREVER)))
+            await asyncio.sleep(0)
+            assert (await pool.prepare(HELLO, "another key")).token_ids
+            assert not slow.done()
+            slow.cancel()
+
+    asyncio.run(main())
+
+
+def test_keys_take_turns() -> None:
+    async def main() -> None:
+        lane = prompt_pool._Lane()
+        for owner in "aaab":
+            answer = asyncio.get_running_loop().create_future()
+            lane.put(owner, (PromptJob(text=owner), answer))
+        assert [(await lane.get())[0].text for _ in range(4)] == ["a", "b", "a", "a"]
+
+    asyncio.run(main())
+
+
+def test_a_job_ends_soon_after_its_client_has_left(directory: Path) -> None:
+    async def main() -> None:
+        async with pool_of(directory) as pool:
+            leaving = asyncio.ensure_future(pool.prepare(conversation(FOREVER)))
+            await until(lambda: any(worker._answer for worker in pool._workers))
+            leaving.cancel()
+            assert (await pool.prepare(conversation("{{ messages[0].content }}"))).text == "hi"
+
+    asyncio.run(main())
+
+
+def test_text_that_is_not_unicode_costs_no_worker(directory: Path) -> None:
+    async def main() -> None:
+        killed: list[float] = []
+        async with pool_of(directory, killed) as pool:
+            prepared = await pool.prepare(conversation('{{ "\\ud800" }}'))
+            assert prepared.text == "\ufffd"
+        assert not killed
+
+    asyncio.run(main())
+
+
+def test_a_worker_runs_no_code_of_the_current_directory_and_has_no_keys(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server may be started in the directory of a model that is not trusted."""
+    for module in ("jinja2", "msgspec", "tokenizers", "resource"):
+        (tmp_path / f"{module}.py").write_text("open('executed', 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OCTAVO_API_KEY", "a-secret-key")
+
+    async def main() -> None:
+        worker = Worker.launch(ServerSettings(), str(directory))
+        await worker.become_ready()
+        environment = Path(f"/proc/{worker._process.pid}/environ").read_bytes()
+        worker.end()
+        assert b"a-secret-key" not in environment
+
+    asyncio.run(main())
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_client_that_leaves_costs_no_worker(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A short job is finished for nothing, which is cheaper than a new worker."""
+    monkeypatch.setattr(prompt_pool, "LEFT_SECONDS", LIMIT)
+
     async def main() -> None:
         async with pool_of(directory) as pool:
             await pool.start()
             process = process_of(pool)
             for _ in range(3):
-                leaving = asyncio.ensure_future(pool.prepare(PromptJob(text="x " * 50_000)))
+                leaving = asyncio.ensure_future(pool.prepare(PromptJob(text="x " * 30_000)))
                 await asyncio.sleep(0.001)
                 leaving.cancel()
             assert (await pool.prepare(HELLO)).token_ids

@@ -52,7 +52,8 @@ async def _serve(
     exchange: Exchange, ticket: Ticket, request: ChatRequest, supervisor: Supervisor
 ) -> None:
     server = exchange.server
-    prepared = await server.prompt_pool.prepare(conversation_job(request, server.config))
+    job = conversation_job(request, server.config)
+    prepared = await server.prompt_pool.prepare(job, exchange.owner)
     wanted, named = request.max_completion_tokens, "max_completion_tokens"
     if wanted is None:
         wanted, named = request.max_tokens, "max_tokens"

@@ -105,7 +105,7 @@ async def _prepare(
     server = exchange.server
     if isinstance(prompt, str):
         job = PromptJob(text=prompt, add_special_tokens=request.add_special_tokens)
-        return await server.prompt_pool.prepare(job)
+        return await server.prompt_pool.prepare(job, exchange.owner)
     model, text = server.engine.model, ""
     # A prompt of ids needs no text unless it is echoed; one that is far too long is not decoded.
     if request.echo and len(prompt) <= 2 * model.facts.max_model_len:

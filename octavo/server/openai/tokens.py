@@ -28,7 +28,7 @@ async def tokenize(exchange: Exchange) -> None:
         else:
             special = request.add_special_tokens is not False
             job = PromptJob(text=request.prompt, add_special_tokens=special)
-        prepared = await server.prompt_pool.prepare(job)
+        prepared = await server.prompt_pool.prepare(job, exchange.owner)
         model = server.engine.model
         strings = None
         if request.return_token_strs:
