@@ -32,7 +32,7 @@ from octavo.core.plan import NO_TOKEN, StepPlan, StepResult
 from octavo.engine.process import CoreAndFacts, Wrap
 from octavo.engine_arguments import EngineArguments
 from octavo.loader import ModelFiles
-from octavo.server.lifecycle import Lifecycle, settle_memory
+from octavo.server.lifecycle import ServerLifecycle, settle_memory
 from octavo.server.server import Server
 from octavo.server.settings import ServerSettings
 from octavo.text.prompt_worker import load_tokenizer_at
@@ -80,10 +80,10 @@ async def serve(client: ProcessClient, arguments: EngineArguments) -> None:
     server = Server(llm, ServerSettings(port=0, max_connections_per_client=MAX_STREAMS))
     settle_memory()
 
-    def ready(life: Lifecycle) -> None:
+    def ready(life: ServerLifecycle) -> None:
         print(life.port, resident_mib(), engine_process(client), flush=True)
 
-    await Lifecycle(server).run(ready)
+    await ServerLifecycle(server).run(ready)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     memory = {"resident_mib": resident_mib(), "peak_mib": peak}
     print(json.dumps({**memory, "first_byte_ms": first_byte_ms(server)}), flush=True)

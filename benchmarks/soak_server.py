@@ -25,7 +25,7 @@ from octavo.api.async_llm import AsyncLLM
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient
 from octavo.engine_arguments import EngineArguments
-from octavo.server.lifecycle import Lifecycle, settle_memory
+from octavo.server.lifecycle import ServerLifecycle, settle_memory
 from octavo.server.server import Server
 from octavo.server.settings import ServerSettings
 from tests.api.tiny import make_model
@@ -64,9 +64,11 @@ async def serve(settings: dict[str, Any], llm: AsyncLLM) -> None:
 
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGUSR1, report)
-    facts = server.engine.facts
+    facts = server.llm.facts
     settle_memory()
-    await Lifecycle(server).run(lambda life: report(port=life.port, vocabulary=facts.vocabulary))
+    await ServerLifecycle(server).run(
+        lambda life: report(port=life.port, vocabulary=facts.vocabulary)
+    )
     report(over=1)
 
 

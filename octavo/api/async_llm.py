@@ -286,13 +286,13 @@ class AsyncLLM:
         """Turn events into outputs for their sinks. The client calls this in the event loop."""
         for event in events:
             try:
-                self._hand_on(event)
+                self._deliver_one(event)
             except Exception as error:  # it must not keep other requests from their events
                 log.exception("an event of request %s could not be delivered", event.request_id)
                 name = event.request_id.rpartition("#")[0]
                 self._fail(name, "error", f"{type(error).__name__}: {error}")
 
-    def _hand_on(self, event: TokenEvent) -> None:
+    def _deliver_one(self, event: TokenEvent) -> None:
         output, aborts = self._table.receive(event)
         if aborts:
             self._send(*aborts)

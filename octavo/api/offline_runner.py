@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from octavo.api.interrupts import HeldInterrupts
 from octavo.api.local_model import LocalModel
 from octavo.api.outputs import EngineDeadError, RequestOutput
-from octavo.api.progress import Progress
+from octavo.api.progress import ProgressLine
 from octavo.api.requests import CheckedRequest, RequestTable
 from octavo.core.request import Event, Request, TokenEvent
 
@@ -116,7 +116,7 @@ class OfflineRunner:
     ) -> list[RequestOutput]:
         core, table = self._model.core, self._table
         outputs: dict[str, RequestOutput] = {}
-        progress = Progress(len(names), shows_progress)
+        progress = ProgressLine(len(names), shows_progress)
         while len(outputs) < len(names):
             while backlog and self._has_room(backlog[0]):
                 core.on_event(backlog.popleft())

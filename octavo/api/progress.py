@@ -9,7 +9,7 @@ from typing import TextIO
 REDRAW_SECONDS = 0.1
 
 
-class Progress:
+class ProgressLine:
     """A progress line, drawn at most ten times a second and only on a terminal."""
 
     def __init__(self, total: int, shown: bool, stream: TextIO | None = None) -> None:

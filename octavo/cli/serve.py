@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from octavo.api.async_llm import AsyncLLM
     from octavo.engine_arguments import EngineArguments
     from octavo.loader import ModelFiles
-    from octavo.server.lifecycle import Lifecycle
+    from octavo.server.lifecycle import ServerLifecycle
     from octavo.server.prompt_pool import Worker
     from octavo.server.settings import ServerSettings
     from octavo.wire.facts import EngineFacts
@@ -128,7 +128,7 @@ def _load(
 def _serve(config: ServerSettings, llm: AsyncLLM, start: StartUp, workers: list[Worker]) -> int:
     from octavo.server import lifecycle
 
-    def say_ready(life: Lifecycle) -> None:
+    def say_ready(life: ServerLifecycle) -> None:
         start.lap("open the sockets")
         text = lifecycle.ready_text(life.config, life.port, life.server.model_name)
         sys.stdout.write(f"{text}\n{start.text()}\n{_memory_text(llm.facts)}")

@@ -26,7 +26,7 @@ class Entry:
 
     request: Request
     emitted: array[int] = field(default_factory=lambda: array("i"))
-    number: int | None = None  # its number in the current engine; None: the engine has it not
+    number: int | None = None  # in the current engine; None: it does not have the request
     was_submitted: bool = False  # to some engine: a full queue must not reject it any more
     is_abort_requested: bool = False
     suspicion: int = 0  # of crashing engines; see octavo.client.quarantine

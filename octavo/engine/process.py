@@ -30,7 +30,7 @@ from octavo.core.snapshot import take_snapshot
 from octavo.engine_arguments import EngineArguments
 from octavo.loader import CheckpointError
 from octavo.observe.log import set_up_log
-from octavo.wire.channel import DUMP_SIGNAL, Channel, Progress
+from octavo.wire.channel import DUMP_SIGNAL, Channel, StepProgress
 from octavo.wire.codec import event_to_wire, name_of, request_from_wire
 from octavo.wire.crash_record import CrashRecord, CrashRecordWriter, RecordingExecutor
 from octavo.wire.facts import EngineFacts
@@ -84,7 +84,7 @@ def main(argv: list[str]) -> int:
     """Build the engine and run it; return the exit status."""
     options = _parse(argv)
     _tie_to_parent(options.parent, options.dies_with_thread)
-    progress = Progress()
+    progress = StepProgress()
     channel = Channel(options.socket, options.epoch, progress)
     channel.start_heartbeat()
     try:
@@ -136,7 +136,7 @@ class EngineLoop:
         core: EngineCore,
         channel: MessageChannel,
         record: CrashRecordWriter,
-        progress: Progress,
+        progress: StepProgress,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._core = core

@@ -47,7 +47,7 @@ class Drafter(Protocol):
 
 
 @dataclass(slots=True)
-class _Answer:
+class _PartialResult:
     """The parts of a result while it is computed."""
 
     tokens: list[int]
@@ -91,23 +91,23 @@ class ModelRunner:
             return StepResult(plan.step, ())
         batch, wanted = self._batches.make(plan)
         logits, hidden = self._backend.forward(batch)
-        answer = _Answer([NO_TOKEN] * len(plan.slots))
+        partial = _PartialResult([NO_TOKEN] * len(plan.slots))
         if wanted.prompts:
-            self._add_prompt_logprobs(logits, wanted, answer)
+            self._add_prompt_logprobs(logits, wanted, partial)
         if wanted.hidden:
-            self._pool(hidden, wanted, answer)
-        self._sample(logits, wanted, answer)
-        return self._result(plan, wanted, answer)
+            self._pool(hidden, wanted, partial)
+        self._sample(logits, wanted, partial)
+        return self._result(plan, wanted, partial)
 
     # sampling
 
-    def _sample(self, logits: Floats, wanted: Wanted, answer: _Answer) -> None:
+    def _sample(self, logits: Floats, wanted: Wanted, partial: _PartialResult) -> None:
         """Draw a token for every sampling chunk, and another after each accepted draft."""
         if not len(wanted.slots):
             return
-        tokens = self._draw(logits, wanted.first_rows, wanted.slots, answer)
-        if len(tokens) == len(answer.tokens) and not wanted.drafts:
-            answer.tokens = tokens.tolist()
+        tokens = self._draw(logits, wanted.first_rows, wanted.slots, partial)
+        if len(tokens) == len(partial.tokens) and not wanted.drafts:
+            partial.tokens = tokens.tolist()
             if not (wanted.prompts or wanted.hidden):
                 self._batches.drawn = tokens
             return
@@ -121,32 +121,32 @@ class ModelRunner:
             ]
             round_number += 1
             for slot in checked:
-                answer.accepted[slot] = round_number
+                partial.accepted[slot] = round_number
             if checked:
                 again = np.array([rows[slot] + round_number for slot in checked])
-                tokens = self._draw(logits, again, np.array(checked), answer)
+                tokens = self._draw(logits, again, np.array(checked), partial)
                 drawn.update(zip(checked, tokens.tolist(), strict=True))
         for chunk, slot in zip(wanted.chunks.tolist(), wanted.slots.tolist(), strict=True):
-            answer.tokens[chunk] = drawn[slot]
+            partial.tokens[chunk] = drawn[slot]
 
     def _is_right(self, slot: int, index: int, drawn: dict[int, int], wanted: Wanted) -> bool:
         drafts = wanted.drafts[slot]
         right = index < len(drafts) and drafts[index] == drawn[slot]
         return right and slot not in self.state.failures
 
-    def _draw(self, logits: Floats, rows: Longs, slots: Longs, answer: _Answer) -> Ints:
+    def _draw(self, logits: Floats, rows: Longs, slots: Longs, partial: _PartialResult) -> Ints:
         """Sample these slots from these rows, and append the tokens to their sequences."""
         state = self.state
         tokens, failures = self._sampler.draw(logits, slots, rows)
         if failures:
             state.failures = failures | state.failures  # the first counts
         if state.wants_logprobs:
-            self._add_sample_logprobs(logits, rows, slots, tokens, answer)
+            self._add_sample_logprobs(logits, rows, slots, tokens, partial)
         self._sampler.append(slots, tokens)
         return tokens
 
     def _add_sample_logprobs(
-        self, logits: Floats, rows: Longs, slots: Longs, tokens: Ints, answer: _Answer
+        self, logits: Floats, rows: Longs, slots: Longs, tokens: Ints, partial: _PartialResult
     ) -> None:
         state, kernel = self.state, self._backend.sampling
         counts = state.num_logprobs[slots]
@@ -154,9 +154,9 @@ class ModelRunner:
         entries = token_logprobs(kernel, logits, rows[wanting], tokens[wanting], counts[wanting])
         for slot, entry in zip(slots[wanting].tolist(), entries, strict=True):
             if entry is not None and slot not in state.failures:
-                answer.sampled.setdefault(slot, []).append(entry)
+                partial.sampled.setdefault(slot, []).append(entry)
 
-    def _add_prompt_logprobs(self, logits: Floats, wanted: Wanted, answer: _Answer) -> None:
+    def _add_prompt_logprobs(self, logits: Floats, wanted: Wanted, partial: _PartialResult) -> None:
         state = self.state
         for part in wanted.prompts:
             rows = np.arange(part.first_row, part.first_row + part.count)
@@ -166,11 +166,11 @@ class ModelRunner:
             entries = token_logprobs(self._backend.sampling, logits, rows, tokens, counts)
             finite = tuple([entry for entry in entries if entry is not None])
             if len(finite) == part.count:
-                answer.prompts[part.slot] = (first, finite)
+                partial.prompts[part.slot] = (first, finite)
             else:
                 state.failures.setdefault(part.slot, NOT_FINITE)
 
-    def _pool(self, states: Floats, wanted: Wanted, answer: _Answer) -> None:
+    def _pool(self, states: Floats, wanted: Wanted, partial: _PartialResult) -> None:
         """Add this step's hidden states to the embeddings of prompts."""
         for part in wanted.hidden:
             rows = states[part.first_row : part.first_row + part.count]
@@ -178,42 +178,42 @@ class ModelRunner:
             if vector is None:
                 continue
             if np.isfinite(vector).all():
-                answer.hidden[part.slot] = HiddenPayload(array("f", vector.tobytes()))
+                partial.hidden[part.slot] = HiddenPayload(array("f", vector.tobytes()))
             else:
                 self.state.failures.setdefault(part.slot, NOT_FINITE)
 
     # the result
 
-    def _result(self, plan: StepPlan, wanted: Wanted, answer: _Answer) -> StepResult:
-        errors = self._errors(plan, answer) if self.state.failures else ()
-        has_payloads = answer.sampled or answer.prompts or answer.hidden
-        payloads = self._payloads(answer) if has_payloads else ()
+    def _result(self, plan: StepPlan, wanted: Wanted, partial: _PartialResult) -> StepResult:
+        errors = self._errors(plan, partial) if self.state.failures else ()
+        has_payloads = partial.sampled or partial.prompts or partial.hidden
+        payloads = self._payloads(partial) if has_payloads else ()
         return StepResult(
             plan.step,
-            tuple(answer.tokens),
-            tuple(answer.accepted.items()),
+            tuple(partial.tokens),
+            tuple(partial.accepted.items()),
             self._guess(wanted) if self._drafter is not None and self._max_drafts else (),
             payloads,
             errors,
         )
 
-    def _errors(self, plan: StepPlan, answer: _Answer) -> tuple[tuple[int, str], ...]:
+    def _errors(self, plan: StepPlan, partial: _PartialResult) -> tuple[tuple[int, str], ...]:
         """Return the failed slots with their messages, and drop all other results of them."""
         errors = []
         for chunk, slot in enumerate(plan.slots):
             message = self.state.failures.get(slot)
             if message is not None:
                 errors.append((slot, message))
-                answer.tokens[chunk] = NO_TOKEN
-                for part in (answer.accepted, answer.sampled, answer.prompts, answer.hidden):
+                partial.tokens[chunk] = NO_TOKEN
+                for part in (partial.accepted, partial.sampled, partial.prompts, partial.hidden):
                     part.pop(slot, None)
         return tuple(errors)
 
-    def _payloads(self, answer: _Answer) -> tuple[tuple[int, object], ...]:
-        payloads: list[tuple[int, object]] = list(answer.hidden.items())
-        for slot in dict.fromkeys((*answer.sampled, *answer.prompts)):
-            start, prompt = answer.prompts.get(slot, (0, ()))
-            sampled = tuple(answer.sampled.get(slot, ()))
+    def _payloads(self, partial: _PartialResult) -> tuple[tuple[int, object], ...]:
+        payloads: list[tuple[int, object]] = list(partial.hidden.items())
+        for slot in dict.fromkeys((*partial.sampled, *partial.prompts)):
+            start, prompt = partial.prompts.get(slot, (0, ()))
+            sampled = tuple(partial.sampled.get(slot, ()))
             payloads.append((slot, LogprobsPayload(sampled, start, prompt)))
         return tuple(payloads)
 

@@ -60,7 +60,7 @@ async def abort(exchange: Exchange) -> None:
         if flight.record.entered_at is None:  # the engine does not have it yet
             flight.stop(ApiError(503, "an operator ended this request", code="aborted"))
         for engine_id in flight.engine_ids:
-            await server.engine.abort(engine_id)
+            await server.llm.abort(engine_id)
     if not found:
         raise ApiError(404, "no such request is in flight", code="request_not_found")
     await exchange.respond_json({"aborted": found})
@@ -75,7 +75,7 @@ async def drain(exchange: Exchange) -> None:
 async def resume(exchange: Exchange) -> None:
     """Continue after /pause or /drain."""
     exchange.server.is_draining = False
-    await exchange.server.engine.resume()
+    await exchange.server.llm.resume()
     await exchange.respond_json({"draining": False})
 
 
@@ -93,12 +93,12 @@ async def diagnosis(exchange: Exchange) -> None:
         "admitted_sequences": queue.num_admitted,
         "expected_wait_seconds": round(queue.seconds_to_wait(), 3),
     }
-    await exchange.respond_json(diagnose(exchange.server.engine.snapshot(), admission))
+    await exchange.respond_json(diagnose(exchange.server.llm.snapshot(), admission))
 
 
 def _commanding(command: Callable[[AsyncLLM], Awaitable[object]]) -> Handler:
     async def handle(exchange: Exchange) -> None:
-        await command(exchange.server.engine)
+        await command(exchange.server.llm)
         await exchange.respond_json({"success": True})
 
     return handle

@@ -14,7 +14,7 @@ from octavo.api.requests import TOO_LONG, CheckedRequest, FailedRequestError
 from octavo.api.sinks import joined
 from octavo.observe.explain import Record, reported_parameters
 from octavo.server.admission import Ticket
-from octavo.server.http.deadline import Supervisor
+from octavo.server.http.deadline import RequestTask
 from octavo.server.http.errors import ApiError, ClientGoneError, internal, invalid, unavailable
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.sse import EventStream
@@ -102,7 +102,7 @@ class Generation:
         exchange: Exchange,
         ticket: Ticket,
         request: GenerationRequest,
-        supervisor: Supervisor,
+        task: RequestTask,
     ) -> None:
         server = self._server = exchange.server
         self._exchange = exchange
@@ -127,7 +127,7 @@ class Generation:
         record.parameters = reported_parameters(
             first.sampling, priority=self._priority, stream=request.is_stream
         )
-        self._active = ActiveRequest(record, self._ids, request.is_stream, supervisor.stop)
+        self._active = ActiveRequest(record, self._ids, request.is_stream, task.stop)
         self._stream = EventStream(exchange)
         self._writes_at_once = False  # the stream is open, and nothing waits to be written
         self._held: dict[int, RequestOutput] = {}  # what the task must write, by prompt
@@ -151,7 +151,7 @@ class Generation:
             record.entered_at = self._last_at = server.clock()
             self._observe_parameters()
             for name, sink, each in zip(self._ids, sinks, self._request.requests, strict=True):
-                server.engine.submit(each, sink, name)
+                server.llm.submit(each, sink, name)
             if self._request.is_stream:
                 await self._answer_as_stream()
             else:
@@ -164,7 +164,7 @@ class Generation:
             raise self._answer_to(error) from error
         finally:
             for name, sink in zip(self._ids, sinks, strict=True):
-                server.engine.discard(name, sink)
+                server.llm.discard(name, sink)
             record.ended_at = server.clock()
             record.num_output_tokens = self._counts.generated
             del server.active[self._ids[0]]
@@ -279,7 +279,7 @@ class Generation:
         for name, each in zip(self._ids, self._request.requests, strict=True):
             text = each.prompt.text
             if text is None:
-                text = self._server.engine.model.tokenizer.decode(
+                text = self._server.llm.model.tokenizer.decode(
                     each.prompt.token_ids, skip_special_tokens=False
                 )
             num_left = len(text) - LOGGED_CHARACTERS

@@ -40,7 +40,7 @@ _GC_THRESHOLDS = (10_000, 20, 100)  # between two collections of each generation
 
 
 class _Listener(uvicorn.Server):
-    """A uvicorn server that leaves signals to Lifecycle."""
+    """A uvicorn server that leaves signals to ServerLifecycle."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -55,7 +55,7 @@ class _Listener(uvicorn.Server):
             ) from None
 
 
-class Lifecycle:
+class ServerLifecycle:
     """The sockets and the shutdown of one server."""
 
     def __init__(self, server: Server, *, handles_signals: bool = True) -> None:
@@ -71,13 +71,13 @@ class Lifecycle:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.port = 0
 
-    async def run(self, on_ready: Callable[[Lifecycle], None] | None = None) -> None:
+    async def run(self, on_ready: Callable[[ServerLifecycle], None] | None = None) -> None:
         """Serve until `end` is called."""
         application = wrap(Application(self.server), self.config.middleware)
         main_socket = bind(self.config)
         self.port = main_socket.getsockname()[1]
         self._loop = loop = asyncio.get_running_loop()
-        self.server.engine.attach()  # so that it is well before the first request
+        self.server.llm.attach()  # so that it is well before the first request
         tasks = [self._listen(application, main_socket, self._connections)]
         if self.config.admin_socket is not None:
             admin = Application(self.server, ADMIN_ROUTES, checks_access=False)
@@ -182,7 +182,7 @@ class Lifecycle:
 def run(
     config: ServerSettings,
     engine: AsyncLLM,
-    on_ready: Callable[[Lifecycle], None] | None = None,
+    on_ready: Callable[[ServerLifecycle], None] | None = None,
     workers: Sequence[Worker] = (),
 ) -> int:
     """Serve until a signal ends the server; return the exit code of the process.
@@ -192,7 +192,7 @@ def run(
 
     async def main() -> None:
         settle_memory()
-        await Lifecycle(Server(engine, config, workers=workers)).run(on_ready or _say_ready)
+        await ServerLifecycle(Server(engine, config, workers=workers)).run(on_ready or _say_ready)
 
     import uvloop
 
@@ -232,7 +232,7 @@ def ready_text(config: ServerSettings, port: int, model: str) -> str:
 """
 
 
-def _say_ready(life: Lifecycle) -> None:
+def _say_ready(life: ServerLifecycle) -> None:
     with contextlib.suppress(OSError):  # a closed pipe or a full disk must not stop it
         sys.stdout.write(ready_text(life.config, life.port, life.server.model_name))
         sys.stdout.flush()

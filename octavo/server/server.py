@@ -42,26 +42,26 @@ class Server:
 
     def __init__(
         self,
-        engine: AsyncLLM,
+        llm: AsyncLLM,
         config: ServerSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
         workers: Sequence[Worker] = (),  # prompt workers that have been launched already
     ) -> None:
         self.config = config = config or ServerSettings()
-        self.engine = engine
+        self.llm = llm
         self.clock = clock
         self.started_at = int(time.time())  # shown as `created`; decides nothing
         self.access = AccessControl(config)
         self.admission = Admission(
             config,
-            engine.facts.max_num_seqs,
+            llm.facts.max_num_seqs,
             clock,
             lambda reason: self.metrics.rejected.add(1, reason),
         )
-        self.metrics = Metrics(self.admission, engine.snapshot, self.readiness_as_number)
+        self.metrics = Metrics(self.admission, llm.snapshot, self.readiness_as_number)
         self.prompt_pool = PromptPool(
             config,
-            str(engine.model.source.tokenizer_path),
+            str(llm.model.source.tokenizer_path),
             self.metrics.prompt_workers_killed.add,
             workers,
         )
@@ -69,7 +69,7 @@ class Server:
         self.active: dict[str, ActiveRequest] = {}
         self.is_draining = False
         self.num_flights = 0  # since the start: distinguishes requests with the same id
-        self.model_names = config.served_names or (engine.facts.name,)  # what requests may name
+        self.model_names = config.served_names or (llm.facts.name,)  # what requests may name
         self.model_name = self.model_names[0]  # the name in answers
         # `system_fingerprint`: equal ones give equal answers to equal seeds.
         self.fingerprint = f"octavo-{VERSION}"
@@ -82,7 +82,7 @@ class Server:
         """Return the reason why requests are not served now; None if they are."""
         if self.is_draining:
             return unavailable("the server is shutting down", "server_shutdown")
-        if not self.engine.is_well():
+        if not self.llm.is_well():
             return unavailable(
                 "the engine is not ready: it is being restarted, or has stopped",
                 "engine_not_ready",

@@ -55,7 +55,7 @@ def _connect(context: zmq.Context[zmq.Socket[bytes]], path: str, name: bytes) ->
     return socket
 
 
-class Progress:
+class StepProgress:
     """The working thread's progress, which the heartbeats report."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Progress:
 class Channel:
     """Ordered messages in both directions."""
 
-    def __init__(self, path: str, epoch: int, progress: Progress) -> None:
+    def __init__(self, path: str, epoch: int, progress: StepProgress) -> None:
         self._context = zmq.Context(io_threads=1)
         self._socket = _connect(self._context, path, identity(WORK_SOCKET, epoch))
         self._epoch = epoch

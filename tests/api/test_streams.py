@@ -85,14 +85,14 @@ def test_a_failure_ends_its_own_stream_only(engine: AsyncLLM, kind: RequestOutpu
 def test_an_error_in_one_event_does_not_affect_others(
     engine: AsyncLLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hand_on = engine._hand_on
+    deliver_one = engine._deliver_one
 
     def broken(event: TokenEvent) -> None:
         if event.request_id.startswith("bad#") and event.position == 3:
             raise OSError("unforeseen")
-        hand_on(event)
+        deliver_one(event)
 
-    monkeypatch.setattr(engine, "_hand_on", broken)
+    monkeypatch.setattr(engine, "_deliver_one", broken)
 
     async def both() -> list[RequestOutput]:
         good = asyncio.create_task(collect(engine, "x", LONG))

@@ -15,7 +15,7 @@ import httpx
 
 from octavo.server.http.app import Application
 from octavo.server.http.route import Route
-from octavo.server.lifecycle import Lifecycle
+from octavo.server.lifecycle import ServerLifecycle
 from octavo.server.routes import ROUTES
 from octavo.server.server import Server
 from octavo.server.settings import ServerSettings
@@ -73,15 +73,15 @@ def events(text: str) -> list[Any]:
 @contextlib.contextmanager
 def listening(
     directory: Path, engine: FakeEngine | None = None, **options: Any
-) -> Iterator[Lifecycle]:
+) -> Iterator[ServerLifecycle]:
     """Serve on a socket, in another thread, until the block is left."""
     engine = engine or FakeEngine(directory)
     ready = threading.Event()
-    life: list[Lifecycle] = []
+    life: list[ServerLifecycle] = []
 
     async def main() -> None:
         server = Server(engine, ServerSettings(port=0, **options))
-        life.append(Lifecycle(server, handles_signals=False))
+        life.append(ServerLifecycle(server, handles_signals=False))
         await life[0].run(lambda _: ready.set())
 
     # Engine and server share an interpreter here, and must switch more often than by default.

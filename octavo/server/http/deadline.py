@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from octavo.server.http.exchange import Exchange
 
 
-class Supervisor:
+class RequestTask:
     """A task for one request's work, beside another that watches the connection."""
 
     def __init__(self, exchange: Exchange) -> None:
-        self._call = exchange
+        self._exchange = exchange
         self._task: asyncio.Task[None] | None = None
         self._why: Exception | None = None
 
@@ -49,7 +49,7 @@ class Supervisor:
             raise error
 
     async def _watch(self) -> None:
-        await self._call.gone()
+        await self._exchange.gone()
         self.stop(ClientGoneError())
 
 

@@ -9,7 +9,7 @@ from octavo.api.outputs import CompletionOutput, RequestOutput
 from octavo.core.sampling_params import SamplingParams
 from octavo.server.admission import Ticket
 from octavo.server.generation import Generation, TokenCounts
-from octavo.server.http.deadline import Supervisor
+from octavo.server.http.deadline import RequestTask
 from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.common import TEXT, Template, admitted, closing, usage_of
@@ -43,13 +43,13 @@ async def chat(exchange: Exchange) -> None:
         request = await exchange.read(ChatRequest)
         exchange.server.check_model(request.model)
         check_stream_options(request)
-        supervisor = Supervisor(exchange)
+        task = RequestTask(exchange)
         seconds = seconds_of(request, exchange)
-        await supervisor.run(_serve(exchange, ticket, request, supervisor), seconds)
+        await task.run(_serve(exchange, ticket, request, task), seconds)
 
 
 async def _serve(
-    exchange: Exchange, ticket: Ticket, request: ChatRequest, supervisor: Supervisor
+    exchange: Exchange, ticket: Ticket, request: ChatRequest, task: RequestTask
 ) -> None:
     server = exchange.server
     job = conversation_job(request, server.config)
@@ -65,11 +65,11 @@ async def _serve(
     elif request.top_logprobs:
         raise invalid("top_logprobs needs logprobs=true", "top_logprobs")
     prompts, max_tokens = fitted(exchange, request, [prepared], wanted)
-    defaults = server.engine.model.defaults
+    defaults = server.llm.model.defaults
     sampling = sampling_of(request, defaults, max_tokens=max_tokens, logprobs=logprobs)
     shape = ChatShape(exchange, request, prompts[0], sampling)
     generation = generation_request(exchange, request, prompts, sampling, shape)
-    await Generation(exchange, ticket, generation, supervisor).run()
+    await Generation(exchange, ticket, generation, task).run()
 
 
 class ChatShape:
@@ -92,7 +92,7 @@ class ChatShape:
         self._model = server.model_name
         self._fingerprint = server.fingerprint
         self._texts = TokenTexts(
-            server.engine.model.tokenizer, bool(request.return_tokens_as_token_ids)
+            server.llm.model.tokenizer, bool(request.return_tokens_as_token_ids)
         )
         last = request.messages[-1]
         self._echoed = ""

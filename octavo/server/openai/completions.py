@@ -9,7 +9,7 @@ from octavo.api.outputs import CompletionOutput, RequestOutput
 from octavo.core.sampling_params import SamplingParams
 from octavo.server.admission import Ticket
 from octavo.server.generation import Generation, TokenCounts
-from octavo.server.http.deadline import Supervisor
+from octavo.server.http.deadline import RequestTask
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.common import TEXT, Template, admitted, closing, usage_of
@@ -46,13 +46,13 @@ async def completions(exchange: Exchange) -> None:
         request = await exchange.read(CompletionRequest)
         exchange.server.check_model(request.model)
         check_stream_options(request)
-        supervisor = Supervisor(exchange)
+        task = RequestTask(exchange)
         seconds = seconds_of(request, exchange)
-        await supervisor.run(_serve(exchange, ticket, request, supervisor), seconds)
+        await task.run(_serve(exchange, ticket, request, task), seconds)
 
 
 async def _serve(
-    exchange: Exchange, ticket: Ticket, request: CompletionRequest, supervisor: Supervisor
+    exchange: Exchange, ticket: Ticket, request: CompletionRequest, task: RequestTask
 ) -> None:
     num_samples = request.n or 1
     asked = _prompts(request.prompt)
@@ -76,12 +76,12 @@ async def _serve(
     given = {"max_tokens": max_tokens, "logprobs": request.logprobs}
     if request.echo and request.logprobs is not None:
         given["prompt_logprobs"] = request.logprobs
-    sampling = sampling_of(request, exchange.server.engine.model.defaults, **given)
+    sampling = sampling_of(request, exchange.server.llm.model.defaults, **given)
     shape = CompletionShape(exchange, request, prompts, sampling, drops_output)
     generation = generation_request(
         exchange, request, prompts, sampling, shape, drops_output=drops_output
     )
-    await Generation(exchange, ticket, generation, supervisor).run()
+    await Generation(exchange, ticket, generation, task).run()
 
 
 def _prompts(prompt: str | list[Any]) -> list[str | list[int]]:
@@ -106,7 +106,7 @@ async def _prepare(
     if isinstance(prompt, str):
         job = PromptJob(text=prompt, add_special_tokens=request.add_special_tokens)
         return await server.prompt_pool.prepare(job, exchange.owner)
-    model, text = server.engine.model, ""
+    model, text = server.llm.model, ""
     # A prompt of ids needs no text unless it is echoed; one that is far too long is not decoded.
     if request.echo and len(prompt) <= 2 * model.facts.max_model_len:
         text = model.tokenizer.decode(prompt, skip_special_tokens=False)
@@ -134,7 +134,7 @@ class CompletionShape:
         self._model = server.model_name
         self._fingerprint = server.fingerprint
         self._texts = TokenTexts(
-            server.engine.model.tokenizer, bool(request.return_tokens_as_token_ids)
+            server.llm.model.tokenizer, bool(request.return_tokens_as_token_ids)
         )
         self._offsets: dict[int, int] = {}  # by choice, where its next token's text begins
         options = request.stream_options

@@ -14,9 +14,9 @@ def _card(exchange: Exchange, name: str) -> dict[str, Any]:
         "object": "model",
         "created": server.started_at,
         "owned_by": "octavo",
-        "root": server.engine.facts.name,
+        "root": server.llm.facts.name,
         "parent": None,
-        "max_model_len": server.engine.facts.longest_tokens,
+        "max_model_len": server.llm.facts.longest_tokens,
         "permission": [],
     }
 

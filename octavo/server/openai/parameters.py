@@ -72,7 +72,7 @@ def generation_request(
     for index, prompt in enumerate(prompts):
         try:
             given = {"prompt": prompt.text or None, "prompt_token_ids": prompt.token_ids}
-            made.requests.append(server.engine.check(given, sampling, options))
+            made.requests.append(server.llm.check(given, sampling, options))
         except RequestError as error:
             raise answer_to(error, request, index, len(prompts)) from None
         made.template_seconds += prompt.template_seconds
@@ -128,7 +128,7 @@ def fitted(
     The limit is the least of what the request wants, what the longest prompt leaves free and what
     the server allows. A prompt that leaves nothing is refused later, by the check of all bounds.
     """
-    facts, config = exchange.server.engine.model.facts, exchange.server.config
+    facts, config = exchange.server.llm.model.facts, exchange.server.config
     if request.truncate_prompt_tokens is not None:
         prompts = [_cut(exchange, request, prompt, wanted) for prompt in prompts]
     room = facts.longest_tokens
@@ -152,7 +152,7 @@ def fitted(
 def _cut(
     exchange: Exchange, request: CommonRequest, prompt: PreparedPrompt, wanted: int | None
 ) -> PreparedPrompt:
-    model = exchange.server.engine.model
+    model = exchange.server.llm.model
     keep = request.truncate_prompt_tokens
     assert keep is not None
     if keep == -1:

@@ -29,7 +29,7 @@ async def tokenize(exchange: Exchange) -> None:
             special = request.add_special_tokens is not False
             job = PromptJob(text=request.prompt, add_special_tokens=special)
         prepared = await server.prompt_pool.prepare(job, exchange.owner)
-        model = server.engine.model
+        model = server.llm.model
         strings = None
         if request.return_token_strs:
             strings = [model.tokenizer.id_to_token(token) or "" for token in prepared.token_ids]
@@ -49,7 +49,7 @@ async def detokenize(exchange: Exchange) -> None:
         request = await exchange.read(DetokenizeRequest)
         server = exchange.server
         server.check_model(request.model)
-        facts = server.engine.facts
+        facts = server.llm.facts
         limit = 4 * facts.max_model_len
         if len(request.tokens) > limit:
             raise invalid(
@@ -61,5 +61,5 @@ async def detokenize(exchange: Exchange) -> None:
                 f"the token id {highest} does not exist; ids are 0 to {facts.vocabulary - 1}",
                 "tokens",
             )
-        text = server.engine.model.tokenizer.decode(request.tokens, skip_special_tokens=False)
+        text = server.llm.model.tokenizer.decode(request.tokens, skip_special_tokens=False)
         await exchange.respond_json(DetokenizeResponse(prompt=text))

@@ -278,8 +278,9 @@ def test_a_familys_layer_is_so_many_phases_and_nothing_else_is_done(architecture
     barriers = sum(i.barrier for i in instructions)
     assert (barriers, found) == (layers * num_barriers + others, expected), (
         f"{architecture}: the recorded program is not that of its row in LAYERS_OF (above; a new "
-        f"architecture has PLAIN). It has {barriers} barriers, {others} of them outside of its "
-        f"{layers} layers, and these instructions of their own: {dict(found)}. If the block needs "
+        f"architecture has PLAIN). The row gives {layers} layers {num_barriers} barriers each, and "
+        f"{others} outside of them; the program has {barriers}, and these operations as "
+        f"instructions of their own: {dict(found)}. If the block needs "
         "them, add a row: NORMED_SUMS for norms after attention and MLP, BOTH_SUMS where both "
         "run beside each other"
     )

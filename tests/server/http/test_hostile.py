@@ -157,7 +157,7 @@ def test_ten_megabytes_of_text(directory: Path) -> None:
             assert response.status_code == 400
             text = "The quick brown fox " * 2000
             said = (await client.post("/tokenize", json={"prompt": text})).json()
-            ids = client.server.engine.model.tokenizer.encode(text)
+            ids = client.server.llm.model.tokenizer.encode(text)
             assert said["tokens"] == ids
 
     asyncio.run(main())

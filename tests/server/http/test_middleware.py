@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from octavo.server.http.middleware import ASGI, load_middlewares, wrap
-from octavo.server.lifecycle import Lifecycle
+from octavo.server.lifecycle import ServerLifecycle
 from octavo.server.server import Server
 from octavo.server.settings import ServerSettings, ServerSettingsError
 from tests.server.engine import ChainRunner, FakeEngine
@@ -145,7 +145,7 @@ def test_a_middleware_whose_startup_fails_ends_the_server(directory: Path) -> No
     settings = ServerSettings(port=0, middleware=(f"{HERE}:never_starts",))
     try:
         with pytest.raises(ServerSettingsError):
-            asyncio.run(Lifecycle(Server(engine, settings), handles_signals=False).run())
+            asyncio.run(ServerLifecycle(Server(engine, settings), handles_signals=False).run())
     finally:
         engine.close()
 

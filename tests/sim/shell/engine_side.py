@@ -16,7 +16,7 @@ from octavo.core.config import CoreConfig
 from octavo.core.engine import EngineCore
 from octavo.engine.process import EngineLoop
 from octavo.exec.inline import InlineExecutor
-from octavo.wire.channel import HEARTBEAT_SECONDS, Progress
+from octavo.wire.channel import HEARTBEAT_SECONDS, StepProgress
 from octavo.wire.crash_record import RecordingExecutor
 from octavo.wire.facts import EngineFacts
 from octavo.wire.message_types import (
@@ -63,7 +63,7 @@ class SimEngine:
         self._is_resting = False
         self._num_taken = self._num_sent = self._num_pulses = 0
         self._box = Box()
-        self._progress = Progress()
+        self._progress = StepProgress()
         self._core: EngineCore | None = None
         self._host: EngineLoop | None = None
         self._ending: str | None = None

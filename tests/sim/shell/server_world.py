@@ -21,7 +21,7 @@ from octavo.core.request import Request
 from octavo.engine_arguments import EngineArguments
 from octavo.server.admin import ADMIN_ROUTES
 from octavo.server.http.app import Application
-from octavo.server.lifecycle import Lifecycle
+from octavo.server.lifecycle import ServerLifecycle
 from octavo.server.server import Server
 from octavo.server.settings import ServerSettings
 from tests.client.fake_engine import HARMLESS, POISON_TOKEN
@@ -150,7 +150,7 @@ class ServerWorld(World):
     async def _end_in_order(self) -> None:
         """End the server as SIGTERM does, and perhaps as a second one does."""
         self._count("ended")
-        life = Lifecycle(self.server, handles_signals=False)
+        life = ServerLifecycle(self.server, handles_signals=False)
         began, slept = self.loop.time(), self.num_events.get("asleep", 0)
         self.is_drained = True
         life.end()

@@ -12,11 +12,11 @@ import pytest
 from octavo.client.journal import Entry, Journal
 from octavo.server import generation
 from octavo.server.admission import Ticket
-from octavo.server.http.deadline import Supervisor
+from octavo.server.http.deadline import RequestTask
 from octavo.server.http.errors import ApiError, ClientGoneError
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.sse import EventStream
-from octavo.server.lifecycle import Lifecycle
+from octavo.server.lifecycle import ServerLifecycle
 from octavo.server.server import Server
 from tests.sim.shell.one_tokenizer import one_tokenizer
 from tests.sim.shell.server_world import ServerWorld
@@ -70,28 +70,28 @@ def test_a_seed_determines_a_world() -> None:
 def _ignores_disconnects(patch: pytest.MonkeyPatch) -> None:
     """Plant a bug: a disconnect does not abort the request."""
 
-    async def watch(self: Supervisor) -> None:
-        await self._call.gone()
+    async def watch(self: RequestTask) -> None:
+        await self._exchange.gone()
 
-    patch.setattr(Supervisor, "_watch", watch)
+    patch.setattr(RequestTask, "_watch", watch)
 
 
 def _drops_streams_at_the_end(patch: pytest.MonkeyPatch) -> None:
     """Plant a bug: streams that are open at the end of a drain are cut off."""
-    stop = Supervisor.stop
+    stop = RequestTask.stop
 
-    def drop(self: Supervisor, why: Exception) -> None:
+    def drop(self: RequestTask, why: Exception) -> None:
         is_end = isinstance(why, ApiError) and why.code == "server_shutdown"
         stop(self, ClientGoneError() if is_end else why)
 
-    patch.setattr(Supervisor, "stop", drop)
+    patch.setattr(RequestTask, "stop", drop)
 
 
 def _ends_without_waiting(patch: pytest.MonkeyPatch) -> None:
-    async def drain(self: Lifecycle) -> None:
+    async def drain(self: ServerLifecycle) -> None:
         """Return without waiting for any request."""
 
-    patch.setattr(Lifecycle, "_drain", drain)
+    patch.setattr(ServerLifecycle, "_drain", drain)
 
 
 def _admits_while_draining(patch: pytest.MonkeyPatch) -> None:
