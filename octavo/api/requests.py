@@ -201,13 +201,15 @@ class RequestTable:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._entries
+
     def open(self, request_id: str, request: CheckedRequest, arrival: float) -> list[Request]:
         """Begin a request; return what the core must be given, in this order.
 
         `arrival` is in seconds of `time.monotonic`, which all processes of a machine share.
         """
-        if request_id in self._entries:
-            raise RequestError(f"request id {request_id!r} is in use", param="request_id")
+        assert request_id not in self._entries, f"request id {request_id!r} is in use"
         self._num_opened += 1
         prompt, options, sampling = request.prompt, request.options, request.sampling
         if sampling.seed is None:
