@@ -271,8 +271,10 @@ class AsyncLLM:
         self._fail_all()
 
     def _fail_all(self) -> None:
-        for sink in self._sinks.values():
-            sink.fail(self._dead_error())
+        """Fail the open requests; a finished one may have an output that its reader still takes."""
+        for name, sink in self._sinks.items():
+            if name in self._table:
+                sink.fail(self._dead_error())
 
     def _dead_error(self) -> EngineDeadError:
         """Make a new exception for each waiter: raising one mutates its traceback."""

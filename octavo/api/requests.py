@@ -8,6 +8,7 @@ so the offline and the streaming interface share it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -158,22 +159,34 @@ def _check_names(model: TextModel, sampling: SamplingParams, options: Options) -
 
 
 def _bad_words(model: TextModel, sampling: SamplingParams) -> tuple[tuple[int, ...], ...]:
-    """Return the token ids of all bad words, each with and without a space before it."""
-    words = {
-        tuple(model.tokenizer.encode(spelling, add_special_tokens=False)): None
-        for word in sampling.bad_words
-        for spelling in (word, " " + word.lstrip())
-    }
-    words.pop((), None)
+    """Return the token ids of all bad words, behind those that are given as token ids."""
     given = sampling.bad_words_token_ids
-    if len(words) + len(given) > MAX_BAD_WORD_VARIANTS:
+    variants = bad_word_variants(sampling.bad_words, len(given))
+    encode = model.tokenizer.encode
+    return (*given, *distinct(encode(each, add_special_tokens=False) for each in variants))
+
+
+def bad_word_variants(words: Sequence[str], num_given: int = 0) -> list[str]:
+    """Return each word with and without a space before it; refuse too many.
+
+    `num_given` words come beside these as token ids. The number is checked here because
+    tokenising the variants takes long.
+    """
+    variants = [each for word in words for each in (word, " " + word.lstrip())]
+    variants = list(dict.fromkeys(variants))
+    if len(variants) + num_given > MAX_BAD_WORD_VARIANTS:
         raise RequestError(
-            f"{len(sampling.bad_words)} bad_words have {len(words)} spellings, with and "
-            f"without a space before them, and bad_words_token_ids has {len(given)}; at most "
+            f"{len(words)} bad_words have {len(variants)} spellings, with and without a space "
+            f"before them, and bad_words_token_ids has {num_given}; at most "
             f"{MAX_BAD_WORD_VARIANTS} work together",
             param="bad_words",
         )
-    return (*given, *words)
+    return variants
+
+
+def distinct(words: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """Return words of token ids, each of them once and without empty ones."""
+    return tuple(dict.fromkeys(tuple(word) for word in words if word))
 
 
 def _changed(sampling: SamplingParams, **changes: Any) -> SamplingParams:
@@ -201,13 +214,15 @@ class RequestTable:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._entries
+
     def open(self, request_id: str, request: CheckedRequest, arrival: float) -> list[Request]:
         """Begin a request; return what the core must be given, in this order.
 
         `arrival` is in seconds of `time.monotonic`, which all processes of a machine share.
         """
-        if request_id in self._entries:
-            raise RequestError(f"request id {request_id!r} is in use", param="request_id")
+        assert request_id not in self._entries, f"request id {request_id!r} is in use"
         self._num_opened += 1
         prompt, options, sampling = request.prompt, request.options, request.sampling
         if sampling.seed is None:

@@ -44,7 +44,12 @@ class WaitingSink:
         await self._ready.wait()
         self._ready.clear()
         if self._error is not None:
-            raise self._error
+            # An error that self held would keep both, since its traceback refers to self.
+            error, self._error = self._error, None
+            try:
+                raise error
+            finally:
+                del error
         output, self._output = self._output, None
         assert output is not None
         return output

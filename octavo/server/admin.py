@@ -34,18 +34,18 @@ class AbortRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 
 async def in_flight(exchange: Exchange) -> None:
     now = exchange.server.clock()
-    active = [
+    listed = [
         {
-            "request_id": flight.record.request_id,
-            "owner": flight.record.owner,
-            "age_seconds": round(now - flight.record.began, 3),
-            "is_stream": flight.is_stream,
-            "prompt_tokens": flight.record.num_prompt_tokens,
-            "is_waiting": flight.record.entered_at is None,
+            "request_id": active.record.request_id,
+            "owner": active.record.owner,
+            "age_seconds": round(now - active.record.began, 3),
+            "is_stream": active.is_stream,
+            "prompt_tokens": active.record.num_prompt_tokens,
+            "is_waiting": active.record.entered_at is None,
         }
-        for flight in exchange.server.active.values()
+        for active in exchange.server.active.values()
     ]
-    await exchange.respond_json({"in_flight": active})
+    await exchange.respond_json({"in_flight": listed})
 
 
 async def abort(exchange: Exchange) -> None:
@@ -53,13 +53,13 @@ async def abort(exchange: Exchange) -> None:
     request = await exchange.read(AbortRequest)
     server = exchange.server
     found = 0
-    for flight in list(server.active.values()):
-        if flight.record.request_id != request.request_id:
+    for active in list(server.active.values()):
+        if active.record.request_id != request.request_id:
             continue
         found += 1
-        if flight.record.entered_at is None:  # the engine does not have it yet
-            flight.stop(ApiError(503, "an operator ended this request", code="aborted"))
-        for engine_id in flight.engine_ids:
+        if active.record.entered_at is None:  # the engine does not have it yet
+            active.stop(ApiError(503, "an operator ended this request", code="aborted"))
+        for engine_id in active.engine_ids:
             await server.llm.abort(engine_id)
     if not found:
         raise ApiError(404, "no such request is in flight", code="request_not_found")

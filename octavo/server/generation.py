@@ -116,8 +116,8 @@ class Generation:
             num_prompt += len(each.prompt.token_ids)
         self._counts = TokenCounts(num_prompt)
         self._last_at = server.clock()
-        server.num_flights += 1
-        name = f"{exchange.request_id}-{server.num_flights}"
+        server.num_requests += 1
+        name = f"{exchange.request_id}-{server.num_requests}"
         self._ids = tuple([f"{name}.{index}" for index in range(len(request.requests))])
         self.record = record = Record(exchange.request_id, exchange.owner, exchange.began)
         record.template_seconds = request.template_seconds
@@ -132,7 +132,8 @@ class Generation:
         self._writes_at_once = False  # the stream is open, and nothing waits to be written
         self._held: dict[int, RequestOutput] = {}  # what the task must write, by prompt
         self._num_running = len(self._ids)
-        self._error: Exception | None = None
+        self._error: Exception | None = None  # until the task raises it
+        self._has_failed = False
         self._news = asyncio.Event()
 
     async def run(self) -> None:
@@ -156,7 +157,6 @@ class Generation:
                 await self._answer_as_stream()
             else:
                 await self._answer_whole()
-            record.outcome = "finished"
         except asyncio.CancelledError:
             record.outcome = "cancelled"
             raise
@@ -181,6 +181,7 @@ class Generation:
         body = self._request.shape.whole(outputs, self._counts, self._explanation())
         self.record.first_byte_at = self._server.clock()
         await self._exchange.respond(body)
+        self.record.outcome = "finished"
 
     async def _answer_as_stream(self) -> None:
         stream = self._stream
@@ -199,6 +200,7 @@ class Generation:
             closing = self._request.shape.closing(self._counts, self._explanation())
             await stream.events(closing)
             await stream.close()
+            self.record.outcome = "finished"
         except (asyncio.CancelledError, ClientGoneError):
             raise
         except Exception as error:
@@ -217,7 +219,12 @@ class Generation:
         await self._news.wait()
         self._news.clear()
         if self._error is not None:
-            raise self._error
+            # An error that self held would keep both, since its traceback refers to self.
+            error, self._error = self._error, None
+            try:
+                raise error
+            finally:
+                del error
 
     async def _write_held(self) -> None:
         """Write what is held, behind the status line; later outputs may then be written at once."""
@@ -253,7 +260,8 @@ class Generation:
 
     def fail(self, error: Exception) -> None:
         """End the request with an error of the engine."""
-        if self._error is None:
+        if not self._has_failed:
+            self._has_failed = True
             self._error = self._answer_to(error)
             self._error.__cause__ = error
             self._news.set()
@@ -316,9 +324,9 @@ class Generation:
     def _explanation(self) -> dict[str, Any] | None:
         if not self._request.explains:
             return None
-        self.record.outcome = "finished"
         self.record.num_output_tokens = self._counts.generated
-        return self.record.explain(self._server.clock())
+        # The record itself says so only when the client has the whole answer.
+        return {**self.record.explain(self._server.clock()), "outcome": "finished"}
 
     def _observe_parameters(self) -> None:
         metrics = self._server.metrics

@@ -68,7 +68,7 @@ class Server:
         self.recent = Recent(config.num_explained if config.enable_explain else 0)
         self.active: dict[str, ActiveRequest] = {}
         self.is_draining = False
-        self.num_flights = 0  # since the start: distinguishes requests with the same id
+        self.num_requests = 0  # since the start: distinguishes requests with the same id
         self.model_names = config.served_names or (llm.facts.name,)  # what requests may name
         self.model_name = self.model_names[0]  # the name in answers
         # `system_fingerprint`: equal ones give equal answers to equal seeds.

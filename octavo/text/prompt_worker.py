@@ -60,6 +60,7 @@ class PromptJob(Struct, frozen=True, kw_only=True):
     text: str | None = None
     conversation: Conversation | None = None
     add_special_tokens: bool = True
+    bad_words: list[str] = []  # tokenised each on its own
 
 
 class PreparedPrompt(Struct, frozen=True, kw_only=True, tag=True):
@@ -69,6 +70,7 @@ class PreparedPrompt(Struct, frozen=True, kw_only=True, tag=True):
     token_ids: list[int]
     template_seconds: float = 0.0
     tokenize_seconds: float = 0.0
+    bad_words_token_ids: list[list[int]] = []
 
 
 class Refused(Struct, frozen=True, kw_only=True, tag=True):
@@ -95,10 +97,13 @@ class PromptMaker:
         else:
             text = valid_text(self._render(job.conversation))  # msgpack has no lone surrogates
         rendered = time.monotonic()
-        token_ids = self._tokenizer.encode(text, add_special_tokens=job.add_special_tokens)
+        encode = self._tokenizer.encode
+        token_ids = encode(text, add_special_tokens=job.add_special_tokens)
+        bad_words = [encode(word, add_special_tokens=False) for word in job.bad_words]
         return PreparedPrompt(
             text="" if job.conversation is None else text,
             token_ids=token_ids,
+            bad_words_token_ids=bad_words,
             template_seconds=rendered - began,
             tokenize_seconds=time.monotonic() - rendered,
         )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -92,6 +95,37 @@ def test_a_sink_hears_of_the_engines_end(engine: AsyncLLM) -> None:
             engine.submit(engine.check("x", LONG), sink)
 
     run(main())
+
+
+def test_a_finished_output_survives_the_engines_end(engine: AsyncLLM) -> None:
+    async def main() -> None:
+        sink = WaitingSink(DELTA)
+        name = engine.submit(engine.check("The quick", LONG), sink)
+        while len(engine._table):
+            await asyncio.sleep(0.001)
+        await asyncio.to_thread(engine.close)
+        await asyncio.sleep(0.001)  # `close` has scheduled the failing of requests in this loop
+        output = await sink.get()
+        assert output.finished
+        assert len(output.outputs[0].token_ids) == 60
+        engine.discard(name, sink)
+
+    run(main())
+
+
+def test_a_failed_sink_is_freed_without_a_collection() -> None:
+    async def main() -> weakref.ref[WaitingSink]:
+        sink = WaitingSink(DELTA)
+        sink.fail(ValueError("broken"))
+        with contextlib.suppress(ValueError):
+            await sink.get()
+        return weakref.ref(sink)
+
+    gc.disable()
+    try:
+        assert asyncio.run(main())() is None
+    finally:
+        gc.enable()
 
 
 def test_outputs_that_wait_are_merged() -> None:

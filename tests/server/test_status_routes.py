@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from octavo.server.admin import ADMIN_ROUTES
+from octavo.server.generation import Generation
 from octavo.server.http.auth import PUBLIC
 from octavo.server.lifecycle import ready_text
 from octavo.server.openapi import document
@@ -75,6 +78,46 @@ def test_unknown_paths_are_not_labels(directory: Path) -> None:
             assert 'route="other",status="404"} 20.0' in text
 
     asyncio.run(main())
+
+
+def test_a_stream_that_failed_is_not_explained_as_finished(directory: Path) -> None:
+    """Neither its record nor its error keeps it in memory until a collection."""
+    may_step = threading.Event()
+    engine = FakeEngine(directory, runner=ChainRunner(may_step.wait))
+    made: list[weakref.ref[Generation]] = []
+
+    async def main() -> None:
+        async with serving(directory, engine, status_seconds=0.001) as client:
+            begin = Generation.__init__
+
+            def noting(self: Generation, *arguments: Any) -> None:
+                begin(self, *arguments)
+                made.append(weakref.ref(self))
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Generation, "__init__", noting)
+                engine.runner.poisoned.add("bad-")
+                body = {"prompt": "x", "stream": True, "explain": True}
+                named = {"x-request-id": "bad"}
+                post = client.post("/v1/completions", json=body, headers=named)
+                asked = asyncio.create_task(post)
+                await until(lambda: bool(made) and is_open(made[0]()))
+                may_step.set()
+                response = await asked
+            assert response.status_code == 200
+            assert '"code":"engine_error"' in response.text
+            explanation = (await client.get("/v1/requests/bad/explain")).json()
+            assert explanation["outcome"] == "failed"
+            assert made[0]() is None
+
+    def is_open(generation: Generation | None) -> bool:
+        return generation is not None and generation._stream.is_open
+
+    gc.disable()
+    try:
+        asyncio.run(main())
+    finally:
+        gc.enable()
 
 
 def test_a_request_can_be_explained(directory: Path) -> None:

@@ -31,6 +31,7 @@ _JSON_TYPES = ("application/json", "")
 _NOTHING: dict[str, Any] = {"call": lambda: None}
 _ALWAYS: dict[str, Any] = {"call": lambda: True}
 _NEVER: dict[str, Any] = {"call": None}
+_UNKNOWN: dict[str, Any] = {"call": lambda: False}
 encode = msgspec.json.Encoder().encode
 
 
@@ -61,6 +62,8 @@ class Exchange:
         # Whether the next write has to wait for the reader. If not, `write_now` writes a part of
         # the body, neither the first nor the last, without a turn of the event loop.
         self.must_wait: Callable[[], bool] = extensions.get("octavo.must_wait", _ALWAYS)["call"]
+        # Whether the reader is known not to take what was written before.
+        self.is_stalled: Callable[[], bool] = extensions.get("octavo.must_wait", _UNKNOWN)["call"]
         self.write_now: Callable[[bytes], None] = extensions.get("octavo.write", _NEVER)["call"]
 
     async def body(self) -> bytes:

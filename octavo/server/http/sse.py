@@ -79,6 +79,8 @@ class EventStream:
             rest = self._last + self._ping_seconds - self._clock()
             if rest > 0:
                 await asyncio.sleep(rest)
+            elif self._exchange.is_stalled():  # a write may wait for the reader already
+                await asyncio.sleep(self._ping_seconds)
             else:
                 try:
                     await self._write(_PING)

@@ -16,6 +16,7 @@ from octavo.server.openai.common import TEXT, Template, admitted, closing, usage
 from octavo.server.openai.conversation import conversation_job
 from octavo.server.openai.logprobs import TokenTexts, chat_logprobs, prompt_logprobs
 from octavo.server.openai.parameters import (
+    bad_words_of,
     check_stream_options,
     fitted,
     generation_request,
@@ -52,7 +53,7 @@ async def _serve(
     exchange: Exchange, ticket: Ticket, request: ChatRequest, task: RequestTask
 ) -> None:
     server = exchange.server
-    job = conversation_job(request, server.config)
+    job = conversation_job(request, server.config, bad_words_of(request))
     prepared = await server.prompt_pool.prepare(job, exchange.owner)
     wanted, named = request.max_completion_tokens, "max_completion_tokens"
     if wanted is None:
@@ -64,9 +65,9 @@ async def _serve(
         logprobs = request.top_logprobs or 0
     elif request.top_logprobs:
         raise invalid("top_logprobs needs logprobs=true", "top_logprobs")
-    prompts, max_tokens = fitted(exchange, request, [prepared], wanted)
+    prompts, max_tokens = await fitted(exchange, request, [prepared], wanted)
     defaults = server.llm.model.defaults
-    sampling = sampling_of(request, defaults, max_tokens=max_tokens, logprobs=logprobs)
+    sampling = sampling_of(request, prepared, defaults, max_tokens=max_tokens, logprobs=logprobs)
     shape = ChatShape(exchange, request, prompts[0], sampling)
     generation = generation_request(exchange, request, prompts, sampling, shape)
     await Generation(exchange, ticket, generation, task).run()

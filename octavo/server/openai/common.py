@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,7 +13,9 @@ from octavo.server.http.exchange import Exchange, encode
 from octavo.server.schema.chat import ChatChunk
 from octavo.server.schema.completion import CompletionResponse
 from octavo.server.schema.usage import PromptTokensDetails, Usage
+from octavo.text.tokenizer import Tokenizer
 
+PIECE = 4096  # token ids that are decoded without a turn of the event loop
 TEXT = "\0"  # the placeholder for a template's text; nothing after a choice contains it
 
 
@@ -42,6 +45,20 @@ async def admitted(exchange: Exchange) -> AsyncIterator[Ticket]:
         yield ticket
     finally:
         ticket.leave()
+
+
+async def in_pieces(token_ids: list[int]) -> AsyncIterator[list[int]]:
+    """Yield the token ids in pieces, and let other requests run before each of them."""
+    for start in range(0, len(token_ids), PIECE):
+        await asyncio.sleep(0)
+        yield token_ids[start : start + PIECE]
+
+
+async def decoded(tokenizer: Tokenizer, token_ids: list[int]) -> str:
+    """Return the text with its special tokens, like `Tokenizer.decode`, but in pieces."""
+    stream = tokenizer.detokenizer(skip_special_tokens=False)
+    parts = [stream.push_all(piece) async for piece in in_pieces(token_ids)]
+    return "".join([*parts, stream.finish()])
 
 
 def usage_of(counts: TokenCounts) -> Usage:

@@ -12,7 +12,7 @@ from octavo.server.generation import Generation, TokenCounts
 from octavo.server.http.deadline import RequestTask
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange, encode
-from octavo.server.openai.common import TEXT, Template, admitted, closing, usage_of
+from octavo.server.openai.common import TEXT, Template, admitted, closing, decoded, usage_of
 from octavo.server.openai.logprobs import (
     Position,
     TokenTexts,
@@ -20,6 +20,7 @@ from octavo.server.openai.logprobs import (
     prompt_logprobs,
 )
 from octavo.server.openai.parameters import (
+    bad_words_of,
     check_stream_options,
     fitted,
     generation_request,
@@ -60,10 +61,11 @@ async def _serve(
         raise invalid(
             f"{len(asked)} prompts with n={num_samples} are more than {MAX_N} texts", "prompt"
         )
-    prepared = []
+    prepared: list[PreparedPrompt] = []
+    bad_words = bad_words_of(request)
     for index, each in enumerate(asked):
         try:
-            prepared.append(await _prepare(exchange, request, each))
+            prepared.append(await _prepare(exchange, request, each, [] if index else bad_words))
         except ApiError as error:
             raise of_one(error, index, len(asked)) from None
     wanted = request.max_tokens
@@ -72,11 +74,11 @@ async def _serve(
     drops_output = wanted == 0
     if drops_output and not request.echo:
         raise invalid("max_tokens=0 needs echo=true, or the answer would be empty", "max_tokens")
-    prompts, max_tokens = fitted(exchange, request, prepared, max(1, wanted))
+    prompts, max_tokens = await fitted(exchange, request, prepared, max(1, wanted))
     given = {"max_tokens": max_tokens, "logprobs": request.logprobs}
     if request.echo and request.logprobs is not None:
         given["prompt_logprobs"] = request.logprobs
-    sampling = sampling_of(request, exchange.server.llm.model.defaults, **given)
+    sampling = sampling_of(request, prepared[0], exchange.server.llm.model.defaults, **given)
     shape = CompletionShape(exchange, request, prompts, sampling, drops_output)
     generation = generation_request(
         exchange, request, prompts, sampling, shape, drops_output=drops_output
@@ -100,17 +102,22 @@ def _prompts(prompt: str | list[Any]) -> list[str | list[int]]:
 
 
 async def _prepare(
-    exchange: Exchange, request: CompletionRequest, prompt: str | list[int]
+    exchange: Exchange, request: CompletionRequest, prompt: str | list[int], bad_words: list[str]
 ) -> PreparedPrompt:
     server = exchange.server
     if isinstance(prompt, str):
-        job = PromptJob(text=prompt, add_special_tokens=request.add_special_tokens)
+        special = request.add_special_tokens
+        job = PromptJob(text=prompt, add_special_tokens=special, bad_words=bad_words)
         return await server.prompt_pool.prepare(job, exchange.owner)
+    words: list[list[int]] = []
+    if bad_words:
+        job = PromptJob(text="", bad_words=bad_words)
+        words = (await server.prompt_pool.prepare(job, exchange.owner)).bad_words_token_ids
     model, text = server.llm.model, ""
     # A prompt of ids needs no text unless it is echoed; one that is far too long is not decoded.
     if request.echo and len(prompt) <= 2 * model.facts.max_model_len:
-        text = model.tokenizer.decode(prompt, skip_special_tokens=False)
-    return PreparedPrompt(text=text, token_ids=prompt)
+        text = await decoded(model.tokenizer, prompt)
+    return PreparedPrompt(text=text, token_ids=prompt, bad_words_token_ids=words)
 
 
 class CompletionShape:

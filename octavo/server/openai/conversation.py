@@ -15,7 +15,9 @@ _FIELDS = ("role", "content", "refusal", "name", "reasoning_content", "reasoning
 _TOOLS = "tools are not supported yet; write calls and results into the messages' content"
 
 
-def conversation_job(request: ChatRequest | TokenizeRequest, config: ServerSettings) -> PromptJob:
+def conversation_job(
+    request: ChatRequest | TokenizeRequest, config: ServerSettings, bad_words: list[str]
+) -> PromptJob:
     """Return the job for a worker; raise ApiError for what this server does not support."""
     if request.chat_template is not None and not config.trust_request_chat_template:
         raise invalid(
@@ -40,7 +42,11 @@ def conversation_job(request: ChatRequest | TokenizeRequest, config: ServerSetti
         continue_final_message=request.continue_final_message,
         variables=variables,
     )
-    return PromptJob(conversation=conversation, add_special_tokens=bool(request.add_special_tokens))
+    return PromptJob(
+        conversation=conversation,
+        add_special_tokens=bool(request.add_special_tokens),
+        bad_words=bad_words,
+    )
 
 
 def _fields(index: int, message: Message) -> dict[str, Any]:

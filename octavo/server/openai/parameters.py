@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 
 from octavo.api.outputs import RequestError
-from octavo.api.requests import Options
+from octavo.api.requests import Options, bad_word_variants, distinct
 from octavo.core.sampling_params import NO_LIMIT, RequestOutputKind, SamplingParams
 from octavo.server.generation import GenerationRequest, Shape
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange
+from octavo.server.openai.common import decoded
 from octavo.server.schema.sampling import CommonRequest
 from octavo.text.prompt_worker import PreparedPrompt
 
@@ -24,15 +25,26 @@ _AS_GIVEN = (
 )
 _IF_GIVEN = (
     *("presence_penalty", "frequency_penalty", "seed", "n", "stop", "stop_token_ids"),
-    *("logit_bias", "allowed_token_ids", "bad_words"),
+    *("logit_bias", "allowed_token_ids"),
 )
 _SUBJECT = re.compile(r"^(the )?prompt\b")
 
 
-def sampling_of(request: CommonRequest, defaults: SamplingParams, **given: Any) -> SamplingParams:
+def bad_words_of(request: CommonRequest) -> list[str]:
+    """Return what a prompt worker must tokenise beside the first prompt."""
+    try:
+        return bad_word_variants(request.bad_words or ())
+    except RequestError as error:
+        raise answer_to(error, request) from None
+
+
+def sampling_of(
+    request: CommonRequest, prompt: PreparedPrompt, defaults: SamplingParams, **given: Any
+) -> SamplingParams:
     """Return the sampling parameters; raise ApiError for fields that exclude each other.
 
-    `given` are parameters that the dialect has worked out from other fields.
+    `prompt` is the first, with the bad words' tokens. `given` are parameters that the dialect has
+    worked out from other fields.
     """
     values: dict[str, Any] = {}
     for name in _AS_GIVEN:
@@ -43,6 +55,7 @@ def sampling_of(request: CommonRequest, defaults: SamplingParams, **given: Any) 
     for name in _IF_GIVEN:
         if (value := getattr(request, name)) is not None:
             values[name] = value
+    values["bad_words_token_ids"] = distinct(prompt.bad_words_token_ids)
     if request.seed == NO_SEED:
         del values["seed"]
     kind = RequestOutputKind.DELTA if request.stream else RequestOutputKind.FINAL_ONLY
@@ -120,7 +133,7 @@ def check_stream_options(request: CommonRequest) -> None:
         raise invalid("prompt_logprobs are not streamed; set stream=false", "prompt_logprobs")
 
 
-def fitted(
+async def fitted(
     exchange: Exchange, request: CommonRequest, prompts: list[PreparedPrompt], wanted: int | None
 ) -> tuple[list[PreparedPrompt], int]:
     """Return the prompts, cut if the request asks for it, and the limit for their answers.
@@ -130,7 +143,7 @@ def fitted(
     """
     facts, config = exchange.server.llm.model.facts, exchange.server.config
     if request.truncate_prompt_tokens is not None:
-        prompts = [_cut(exchange, request, prompt, wanted) for prompt in prompts]
+        prompts = [await _cut(exchange, request, prompt, wanted) for prompt in prompts]
     room = facts.longest_tokens
     for prompt in prompts:
         room = min(room, facts.longest_tokens - len(prompt.token_ids))
@@ -149,7 +162,7 @@ def fitted(
     return prompts, most
 
 
-def _cut(
+async def _cut(
     exchange: Exchange, request: CommonRequest, prompt: PreparedPrompt, wanted: int | None
 ) -> PreparedPrompt:
     model = exchange.server.llm.model
@@ -164,7 +177,7 @@ def _cut(
     if len(ids) <= keep:
         return prompt
     kept = ids[:keep] if request.truncation_side == "right" else ids[len(ids) - keep :]
-    text = model.tokenizer.decode(kept, skip_special_tokens=False)
+    text = await decoded(model.tokenizer, kept)
     return msgspec.structs.replace(prompt, text=text, token_ids=kept)
 
 

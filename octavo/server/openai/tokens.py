@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import Exchange
-from octavo.server.openai.common import admitted
+from octavo.server.openai.common import admitted, decoded, in_pieces
 from octavo.server.openai.conversation import conversation_job
 from octavo.server.schema.tokens import (
     DetokenizeRequest,
@@ -24,15 +24,17 @@ async def tokenize(exchange: Exchange) -> None:
         if (request.prompt is None) == (request.messages is None):
             raise invalid("give either prompt or messages", "prompt")
         if request.prompt is None:
-            job = conversation_job(request, server.config)
+            job = conversation_job(request, server.config, [])
         else:
             special = request.add_special_tokens is not False
             job = PromptJob(text=request.prompt, add_special_tokens=special)
         prepared = await server.prompt_pool.prepare(job, exchange.owner)
         model = server.llm.model
-        strings = None
+        strings: list[str] | None = None
         if request.return_token_strs:
-            strings = [model.tokenizer.id_to_token(token) or "" for token in prepared.token_ids]
+            strings = []
+            async for piece in in_pieces(prepared.token_ids):
+                strings.extend(model.tokenizer.id_to_token(token) or "" for token in piece)
         await exchange.respond_json(
             TokenizeResponse(
                 count=len(prepared.token_ids),
@@ -61,5 +63,5 @@ async def detokenize(exchange: Exchange) -> None:
                 f"the token id {highest} does not exist; ids are 0 to {facts.vocabulary - 1}",
                 "tokens",
             )
-        text = server.llm.model.tokenizer.decode(request.tokens, skip_special_tokens=False)
+        text = await decoded(server.llm.model.tokenizer, request.tokens)
         await exchange.respond_json(DetokenizeResponse(prompt=text))

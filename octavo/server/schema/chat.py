@@ -11,7 +11,6 @@ from octavo.server.schema.usage import Usage
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 4096
-MAX_TEMPLATE_CHARACTERS = 1 << 18
 
 Role = Annotated[str, Meta(min_length=1, max_length=64)]
 
@@ -66,7 +65,7 @@ class ChatRequest(CommonRequest, kw_only=True):
     continue_final_message: bool = False
     add_special_tokens: bool = False
     documents: Annotated[list[dict[str, Any]], Meta(max_length=1024)] | None = None
-    chat_template: Annotated[str, Meta(max_length=MAX_TEMPLATE_CHARACTERS)] | None = None
+    chat_template: str | None = None  # `ChatTemplate` limits its length
     chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
         None

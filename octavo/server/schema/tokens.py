@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from octavo.server.schema.chat import MAX_MESSAGES, MAX_TEMPLATE_CHARACTERS, Message
+from octavo.server.schema.chat import MAX_MESSAGES, Message
 from octavo.server.schema.completion import PromptTokens
 
 
@@ -20,7 +20,7 @@ class TokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     return_token_strs: bool | None = None
-    chat_template: Annotated[str, Meta(max_length=MAX_TEMPLATE_CHARACTERS)] | None = None
+    chat_template: str | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
 
 

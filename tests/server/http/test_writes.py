@@ -11,6 +11,7 @@ import pytest
 
 from octavo.server.http.errors import ClientGoneError
 from octavo.server.http.exchange import Exchange
+from octavo.server.http.sse import EventStream
 from octavo.server.server import Server
 from octavo.server.settings import ServerSettings
 from tests.server.engine import FakeEngine
@@ -42,7 +43,7 @@ class Wire:
         self.num_timers.append(len([each for each in timers if not each.cancelled()]))
         if not self.accepts:
             await asyncio.Event().wait()
-        self.accepted.append(message["body"])
+        self.accepted.append(message.get("body", b""))
 
 
 def test_a_write_without_a_wait_sets_no_timer(server: Server) -> None:
@@ -66,6 +67,33 @@ def test_a_write_without_a_wait_sets_no_timer(server: Server) -> None:
         assert server.metrics.slow_readers.value() == 1
 
     asyncio.run(main())
+
+
+def test_no_ping_waits_beside_a_write(directory: Path) -> None:
+    """A stalled reader is counted once, however short the time between pings."""
+    wire = Wire({})
+    wire.scope["extensions"] = {"octavo.must_wait": {"call": lambda: not wire.accepts}}
+    engine = FakeEngine(directory)
+    server = Server(engine, ServerSettings(stall_seconds=0.1, ping_seconds=0.01))
+
+    async def main() -> None:
+        stream = EventStream(Exchange(server, wire.scope, wire.receive, wire.send))
+        await stream.open()
+        while len(wire.accepted) < 3:  # pings, while the reader takes them
+            await asyncio.sleep(0.001)
+        wire.accepts = False
+        num_writes = len(wire.num_timers)
+        with pytest.raises(ClientGoneError):
+            await stream.events([b"x"])
+        await asyncio.sleep(0.05)
+        assert len(wire.num_timers) == num_writes + 1
+        assert server.metrics.slow_readers.value() == 1
+        stream.stop_pinging()
+
+    try:
+        asyncio.run(main())
+    finally:
+        engine.close()
 
 
 @pytest.mark.parametrize("extensions", [None, {}])

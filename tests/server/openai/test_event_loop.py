@@ -1,0 +1,135 @@
+"""The work on a request's text does not keep the event loop from other requests."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.api.requests import CheckedRequest
+from octavo.core.sampling_params import SamplingParams
+from octavo.server.openai.common import PIECE, decoded
+from octavo.text.prompt_worker import PreparedPrompt, PromptJob
+from octavo.text.tokenizer import Tokenizer
+from tests.server.engine import VOCABULARY, FakeEngine
+from tests.server.make import Client, serving
+
+WORDS = ["quick", " quick", "the \U0001f600", " fox"]
+MESSAGES = [{"role": "user", "content": "x"}]
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+
+
+def observe(
+    client: Client, engine: FakeEngine, patch: pytest.MonkeyPatch
+) -> tuple[list[CheckedRequest], list[PromptJob]]:
+    """Return lists that will have what the engine and the prompt workers get."""
+    requests: list[CheckedRequest] = []
+    jobs: list[PromptJob] = []
+    pool = client.server.prompt_pool
+    submit, prepare = engine.submit, pool.prepare
+
+    def submitting(request: CheckedRequest, *others: Any) -> str:
+        requests.append(request)
+        return submit(request, *others)
+
+    async def preparing(job: PromptJob) -> PreparedPrompt:
+        jobs.append(job)
+        return await prepare(job)
+
+    patch.setattr(engine, "submit", submitting)
+    patch.setattr(pool, "prepare", preparing)
+    return requests, jobs
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "num_prompts"),
+    [
+        (COMPLETIONS, {"prompt": ["one", "two", "three"]}, 3),
+        (COMPLETIONS, {"prompt": [[5, 6], [7]], "truncate_prompt_tokens": 1}, 2),
+        (COMPLETIONS, {"prompt": [5, 6]}, 1),
+        (CHAT, {"messages": MESSAGES}, 1),
+    ],
+)
+def test_a_worker_tokenises_bad_words_once(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, path: str, asked: Any, num_prompts: int
+) -> None:
+    def encode(*arguments: Any, **options: Any) -> list[int]:
+        raise AssertionError("tokenised in the event loop")
+
+    engine = FakeEngine(directory)
+    expected = engine.check(
+        [5], SamplingParams(bad_words=tuple(WORDS))
+    ).sampling.bad_words_token_ids
+    assert len(expected) == 5
+    monkeypatch.setattr(Tokenizer, "encode", encode)
+
+    async def main() -> None:
+        async with serving(directory, engine) as client:
+            requests, jobs = observe(client, engine, monkeypatch)
+            response = await client.post(path, json={**asked, "max_tokens": 1, "bad_words": WORDS})
+            assert response.status_code == 200, response.text
+            assert len(requests) == num_prompts
+            assert all(each.sampling.bad_words_token_ids == expected for each in requests)
+            assert len([job for job in jobs if job.bad_words]) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        (COMPLETIONS, {"prompt": "x"}),
+        (COMPLETIONS, {"prompt": [5]}),
+        (CHAT, {"messages": MESSAGES}),
+    ],
+)
+def test_too_many_bad_words_are_refused_before_they_are_tokenised(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, path: str, asked: Any
+) -> None:
+    engine = FakeEngine(directory)
+
+    async def main() -> None:
+        async with serving(directory, engine) as client:
+            _, jobs = observe(client, engine, monkeypatch)
+            words = [f"word {number}" for number in range(65)]
+            response = await client.post(path, json={**asked, "bad_words": words})
+            assert response.status_code == 400
+            assert response.json()["error"]["param"] == "bad_words"
+            assert not jobs
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("path", ["/detokenize", COMPLETIONS])
+def test_long_prompts_of_ids_are_decoded_in_pieces(directory: Path, path: str) -> None:
+    engine = FakeEngine(directory, max_model_len=3 * PIECE, num_blocks=PIECE)
+    tokenizer = engine.model.tokenizer
+    ids = [(7 * number) % (VOCABULARY - 2) + 2 for number in range(5 * PIECE)]
+    whole = tokenizer.decode(ids, skip_special_tokens=False)
+
+    async def main() -> None:
+        num_turns = 0
+
+        async def count() -> None:
+            nonlocal num_turns
+            while True:
+                num_turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.create_task(count())
+        assert await decoded(tokenizer, ids) == whole
+        assert num_turns >= 5
+        counting.cancel()
+        async with serving(directory, engine) as client:
+            if path == COMPLETIONS:
+                kept = {"truncate_prompt_tokens": 2 * PIECE, "echo": True, "max_tokens": 0}
+                answer = await client.complete(prompt=ids, **kept)
+                tail = tokenizer.decode(ids[-2 * PIECE :], skip_special_tokens=False)
+                assert answer["choices"][0]["text"] == tail
+            else:
+                response = await client.post(path, json={"tokens": ids})
+                assert response.json()["prompt"] == whole
+
+    asyncio.run(main())
