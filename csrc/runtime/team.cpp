@@ -53,12 +53,13 @@ void Team::end() {
 }
 
 void Team::run(const std::function<void(int)>& work) {
-  const std::lock_guard<std::mutex> lock(running_);
-  if (size_ == 1) return work(0);
-  if (process_id() != process_)
+  // First of all, since a forked process may have a copy of a mutex that is locked for ever.
+  if (size_ > 1 && process_id() != process_)
     throw std::runtime_error("the native engine's threads do not exist in a process that was "
                              "forked from the one that loaded it: load it in the process that uses "
                              "it");
+  const std::lock_guard<std::mutex> lock(running_);
+  if (size_ == 1) return work(0);
   work_ = &work;
   finished_.store(0, std::memory_order_relaxed);
   started_.fetch_add(1);

@@ -147,7 +147,7 @@ class Draws:
     num_known: Longs  # tokens of the prompt and of the output so far
 
 
-class Told(NamedTuple):
+class RowLogprobs(NamedTuple):
     """Log-probabilities of some tokens of each row of logits."""
 
     token_ids: Ints  # [rows, 1 + count]: the given token, then the most likely ones
@@ -171,7 +171,7 @@ class SamplingKernel(Protocol):
     def append(self, slots: Longs, tokens: Ints, known: Ints, num_known: Longs) -> None:
         """Append a token to the known tokens of each of these slots, and count it."""
 
-    def tell(self, logits: Floats, rows: Longs, tokens: Ints, count: int) -> Told:
+    def row_logprobs(self, logits: Floats, rows: Longs, tokens: Ints, count: int) -> RowLogprobs:
         """Return log-probabilities of `tokens` and of the `count` most likely; ties by token id."""
 
 

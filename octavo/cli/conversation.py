@@ -15,7 +15,7 @@ from octavo.text.chat.template import ChatTemplate, choose_template
 from octavo.text.tokenizer import Tokenizer
 
 
-class Conversation:
+class ChatSession:
     """A model and the messages so far."""
 
     def __init__(

@@ -60,8 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
         import json
         from dataclasses import asdict
 
-        told = {"findings": [asdict(each) for each in findings], "verdict": verdict(findings)}
-        sys.stdout.write(json.dumps(told, indent=1) + "\n")
+        report = {"findings": [asdict(each) for each in findings], "verdict": verdict(findings)}
+        sys.stdout.write(json.dumps(report, indent=1) + "\n")
         return code
     rows = []
     for each in findings:
@@ -112,8 +112,8 @@ def memory() -> list[Finding]:
     from octavo.observe import machine
 
     found = machine.memory()
-    told = f"{size(found.available)} free of {size(found.total)}"
-    told += ", limited by the container" if found.is_limited else ""
+    memory = f"{size(found.available)} free of {size(found.total)}"
+    memory += ", limited by the container" if found.is_limited else ""
     advice = ""
     if found.available < _LEAST_MEMORY:
         advice = (
@@ -123,7 +123,7 @@ def memory() -> list[Finding]:
     slow = pages == "never"
     remedy = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
     return [
-        Finding("memory", told, advice),
+        Finding("memory", memory, advice),
         Finding("huge pages", pages or "unknown", remedy if slow else ""),
     ]
 

@@ -61,8 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         import json
 
-        told = _as_json(asked.model, bill, config, free, problem)
-        sys.stdout.write(json.dumps(told, indent=1) + "\n")
+        report = _as_json(asked.model, bill, config, free, problem)
+        sys.stdout.write(json.dumps(report, indent=1) + "\n")
     else:
         sys.stdout.write(_as_text(asked.model, opened, bill, config, free, problem))
     return 1 if problem else 0
@@ -126,8 +126,8 @@ def _memory_rows(bill: MemoryBill, config: EngineConfig | None, free: int) -> li
     ]
     if config is not None:
         num_blocks = config.core.num_blocks
-        told = f"{num_blocks:,} blocks; {block}, {size(int(bill.token_bytes))} a token"
-        rows.append(("KV cache", size(num_blocks * bill.block_bytes), told))
+        blocks = f"{num_blocks:,} blocks; {block}, {size(int(bill.token_bytes))} a token"
+        rows.append(("KV cache", size(num_blocks * bill.block_bytes), blocks))
         rows.append(("total", size(bill.with_blocks(num_blocks)), ""))
     else:
         rows.append(("KV", size(int(bill.token_bytes)), f"a token; {block}"))
@@ -151,7 +151,7 @@ def _length_rows(bill: MemoryBill, config: EngineConfig) -> list[tuple[str, ...]
 def _as_json(
     model: str, bill: MemoryBill, config: EngineConfig | None, free: int, problem: str
 ) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         "model": model,
         "stored": {each.type: each.num_bytes for each in bill.stored},
         "weights": bill.weights_bytes,
@@ -163,13 +163,13 @@ def _as_json(
         "fits": not problem,
     }
     if problem:
-        told["problem"] = problem
+        report["problem"] = problem
     if config is None:
-        return told
+        return report
     kv_bytes = config.core.num_blocks * bill.block_bytes
     longest = config.core.max_model_len
     return {
-        **told,
+        **report,
         "kv_cache": kv_bytes,
         "max_model_len": longest,
         "sequences_of_max_model_len": bill.num_sequences(longest, kv_bytes),

@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         import json
 
-        told = [
+        listed = [
             {
                 "name": each.name,
                 "kind": each.kind,
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
             }
             for each in models
         ]
-        sys.stdout.write(json.dumps(told, indent=1) + "\n")
+        sys.stdout.write(json.dumps(listed, indent=1) + "\n")
         return 0
     if not models:
         sys.stdout.write(

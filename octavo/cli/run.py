@@ -17,7 +17,7 @@ from octavo.cli.sampling_options import add_sampling_options, sampling_of
 from octavo.loader import DEFAULT_MODEL
 
 if TYPE_CHECKING:
-    from octavo.cli.conversation import Conversation
+    from octavo.cli.conversation import ChatSession
 
 MAX_PROMPT_BYTES = 64 << 20  # of standard input; more than any model's context
 
@@ -63,9 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
         conversation.close()
 
 
-def _open(arguments: argparse.Namespace) -> Conversation:
+def _open(arguments: argparse.Namespace) -> ChatSession:
     from octavo.api.async_llm import AsyncLLM
-    from octavo.cli.conversation import Conversation
+    from octavo.cli.conversation import ChatSession
 
     if arguments.chat_template is not None:
         from octavo.cli.template import read_template
@@ -75,7 +75,7 @@ def _open(arguments: argparse.Namespace) -> Conversation:
     options = engine_options(arguments)
     options.setdefault("max_num_seqs", 1)
     llm = AsyncLLM(arguments.model, **options)
-    return Conversation(
+    return ChatSession(
         llm,
         lambda recommended: sampling_of(arguments, recommended),
         system=arguments.system,

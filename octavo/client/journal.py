@@ -29,8 +29,8 @@ class Entry:
     number: int | None = None  # in the current engine; None: it does not have the request
     was_submitted: bool = False  # to some engine: a full queue must not reject it any more
     is_abort_requested: bool = False
-    suspicion: int = 0  # of crashing engines; see octavo.client.quarantine
-    num_tokens_at_crash: int = 0  # tokens emitted when suspicion last grew
+    crash_points: int = 0  # for crashes while it was in a step; see octavo.client.quarantine
+    num_tokens_at_crash: int = 0  # tokens emitted when crash_points last grew
     first_token_at: float | None = None
     lost_at: float | None = None  # since when it has waited for a new engine
     lost_seconds: float = 0.0

@@ -1,7 +1,7 @@
-"""Finds requests that crash engines: suspicion, isolated runs, and in the end a failed request.
+"""Finds requests that crash engines: crash points, isolated runs, and in the end a failed request.
 
 A request that crashes an engine does so every time it reaches the same position. Therefore each
-request in an engine's last step becomes more suspect, until its next token shows that the position
+request in an engine's last step gets crash points, until its next token shows that the position
 was passed. After two crashes without a token in between, a request is isolated: it runs alone,
 while all others wait, until it has produced one token (and is cleared) or has crashed the engine
 once more (and fails, without another try).
@@ -41,17 +41,17 @@ class Quarantine:
         isolated, self.isolated = self.isolated, None
         for entry in in_last_step:
             if len(entry.emitted) > entry.num_tokens_at_crash:
-                entry.suspicion = 0
-            entry.suspicion += KILL_POINTS if was_killed else CRASH_POINTS
+                entry.crash_points = 0
+            entry.crash_points += KILL_POINTS if was_killed else CRASH_POINTS
             entry.num_tokens_at_crash = len(entry.emitted)
-            if entry.suspicion < ISOLATION_POINTS or entry in self._waiting:
+            if entry.crash_points < ISOLATION_POINTS or entry in self._waiting:
                 continue
-            if entry is isolated and entry.suspicion >= FAILURE_POINTS:
+            if entry is isolated and entry.crash_points >= FAILURE_POINTS:
                 continue
             self._waiting.append(entry)
         if isolated is None:
             return None
-        if isolated.suspicion >= FAILURE_POINTS:
+        if isolated.crash_points >= FAILURE_POINTS:
             return isolated
         if isolated not in self._waiting:
             self._waiting.appendleft(isolated)  # the engine ended for another reason
@@ -65,7 +65,7 @@ class Quarantine:
 
     def clear(self, entry: Entry) -> bool:
         """Clear a request that has produced a token or ended; True if that ends its isolation."""
-        entry.suspicion = 0
+        entry.crash_points = 0
         if entry is self.isolated:
             self.isolated = None
             return True

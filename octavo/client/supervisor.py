@@ -16,8 +16,10 @@ All times are on the event loop's clock; an engine is judged only after all its 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import Protocol, assert_never
@@ -42,7 +44,9 @@ from octavo.wire.message_types import (
 
 log = logging.getLogger(__name__)
 
+CLOSE_SECONDS = 5.0  # that another thread waits for the event loop to close the engine
 DUMP_SECONDS = 0.2  # for the stacks to be logged before the process is killed
+CLOSE_POLL_SECONDS = 0.05  # between checks that the event loop still runs
 FRAMES_AT_ONCE = 64  # read before other callbacks of the event loop have a turn
 
 
@@ -162,7 +166,10 @@ class Supervisor:
         self._on_tick()
 
     def close(self) -> None:
-        """End the engine for good; safe to call twice, and from any thread."""
+        """End the engine for good; safe to call twice, and from any thread.
+
+        Another thread leaves it to the event loop, unless the loop is blocked or stops meanwhile.
+        """
         loop = self.loop
         if loop is None or not loop.is_running() or asyncio._get_running_loop() is loop:
             self._close_now()
@@ -170,11 +177,18 @@ class Supervisor:
         done = threading.Event()
 
         def close() -> None:
-            self._close_now()
-            done.set()
+            try:
+                self._close_now()
+            finally:
+                done.set()
 
-        loop.call_soon_threadsafe(close)
-        done.wait()
+        with contextlib.suppress(RuntimeError):  # the loop was closed in this moment
+            loop.call_soon_threadsafe(close)
+            deadline = time.monotonic() + CLOSE_SECONDS
+            while loop.is_running() and time.monotonic() < deadline:
+                if done.wait(CLOSE_POLL_SECONDS):
+                    return
+        self._close_now()  # which does nothing if the loop has closed the engine after all
 
     def _close_now(self) -> None:
         if self.state is State.CLOSED:

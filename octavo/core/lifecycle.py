@@ -129,7 +129,7 @@ class Lifecycle:
         return freed
 
     def _vacate(self, sequence: Sequence, now: float, forget: bool = False) -> None:
-        """Take back everything that a running sequence owns; `running` is the caller's to update.
+        """Take back everything that a running sequence owns; the caller updates `running`.
 
         With `forget`, the content of its blocks leaves the prefix cache too.
         """
@@ -164,9 +164,10 @@ class Lifecycle:
         payload: object | None = None,
         message: str | None = None,
     ) -> TokenEvent:
-        """End a sequence and return its last event; its list is the caller's to update.
+        """End a sequence and return its last event.
 
-        `apply` ends many sequences in one step, and removes them from `running` all at once.
+        The caller removes it from `queue` or `running`: `apply` ends many sequences in one step,
+        and removes all of them at once.
         """
         assert outcome.reason is not None
         if sequence.status is Status.RUNNING:

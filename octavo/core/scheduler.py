@@ -19,6 +19,7 @@ a dropped chunk is ignored.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 
 from octavo.core.admit import AdmissionRules
 from octavo.core.block_pool import BlockPool
@@ -29,10 +30,19 @@ from octavo.core.limits import Limiter, limiters_for
 from octavo.core.outcome import Outcome, SlotResults, append_tokens
 from octavo.core.plan import StepPlan, StepResult
 from octavo.core.plan_draft import InFlight, PlanDraft
-from octavo.core.queue import Policy
+from octavo.core.queue import Policy, WaitingQueue
 from octavo.core.request import FinishReason, Request, TokenEvent
 from octavo.core.sequence import Sequence
-from octavo.core.stats import BLOCKS, BUDGET, PAUSED, SLOTS, TURN, PrefillChunk, StepStats
+from octavo.core.stats import (
+    BLOCKS,
+    BUDGET,
+    PAUSED,
+    SLOTS,
+    TURN,
+    EngineStats,
+    PrefillChunk,
+    StepStats,
+)
 
 # Waiting sequences examined behind the head while the head waits for something that others may
 # not need. A bound keeps a step's cost independent of the length of the queue.
@@ -53,21 +63,13 @@ MAX_EXAMINED_TOKENS = 262_144
 
 
 class Scheduler:
-    """One engine's scheduler: it decides; its `lifecycle` moves the sequences.
-
-    `stats`, `sequences`, `queue`, `running` and `in_flight` are those of the lifecycle.
-    """
+    """One engine's scheduler: it decides; its `lifecycle` moves the sequences."""
 
     def __init__(self, config: CoreConfig, cache_key: bytes, pool: BlockPool | None = None) -> None:
         self.config = config
         self.kv = KVManager(config, cache_key, pool)
         self.limiters = limiters_for(config)
         self.lifecycle = Lifecycle(config, self.kv, self.limiters)
-        self.stats = self.lifecycle.stats
-        self.sequences = self.lifecycle.sequences
-        self.queue = self.lifecycle.queue
-        self.running = self.lifecycle.running
-        self.in_flight = self.lifecycle.in_flight
         self.paused = False
         self._policy = Policy(config)
         self._admission = AdmissionRules(config, self.kv, self.queue, self.limiters)
@@ -82,6 +84,28 @@ class Scheduler:
         self._commits = [
             [each.commit for each in some if _overrides(each, "commit")] for some in pair
         ]
+
+    # what the lifecycle holds
+
+    @property
+    def stats(self) -> EngineStats:
+        return self.lifecycle.stats
+
+    @property
+    def sequences(self) -> dict[str, Sequence]:
+        return self.lifecycle.sequences
+
+    @property
+    def queue(self) -> WaitingQueue:
+        return self.lifecycle.queue
+
+    @property
+    def running(self) -> list[Sequence]:
+        return self.lifecycle.running
+
+    @property
+    def in_flight(self) -> deque[InFlight]:
+        return self.lifecycle.in_flight
 
     # add and abort
 

@@ -15,10 +15,10 @@ from octavo.layers.moe import ExpertMatrices
 from octavo.models.build import Need, find_needs
 from octavo.models.checkpoint_weights import RenamedWeights, Weights
 from octavo.models.load import OpenedModel
-from octavo.observe.memory_bill import Stored, by_type
+from octavo.observe.memory_bill import StoredBytes, by_type
 
 
-def stored(opened: OpenedModel) -> tuple[Stored, ...]:
+def stored(opened: OpenedModel) -> tuple[StoredBytes, ...]:
     """Return the sizes of the checkpoint's tensors by type."""
     infos = opened.checkpoint.tensors.values()
     return by_type([(info.type.name, info.num_bytes) for info in infos])

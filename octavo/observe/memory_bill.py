@@ -10,7 +10,7 @@ HEADROOM_BYTES = 512 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredBytes:
     """The tensors of a checkpoint that have one storage type."""
 
     type: str
@@ -22,7 +22,7 @@ class Stored:
 class MemoryBill:
     """The memory that an engine needs, computed from headers without reading a weight."""
 
-    stored: tuple[Stored, ...]
+    stored: tuple[StoredBytes, ...]
     weights_bytes: int  # in the form that the backend keeps
     step_bytes: int  # for the temporary arrays of the largest step
     block_bytes: int  # of one KV block, in all its buffers
@@ -80,11 +80,11 @@ def difference(predicted: int, measured: int) -> str:
     return f"{(measured - predicted) / predicted * 100:+.1f} %"
 
 
-def by_type(tensors: Sequence[tuple[str, int]]) -> tuple[Stored, ...]:
+def by_type(tensors: Sequence[tuple[str, int]]) -> tuple[StoredBytes, ...]:
     """Add up (storage type, bytes) of each tensor by type, the largest type first."""
     found: dict[str, tuple[int, int]] = {}
     for name, num_bytes in tensors:
         count, total = found.get(name, (0, 0))
         found[name] = count + 1, total + num_bytes
-    rows = (Stored(name, count, total) for name, (count, total) in found.items())
+    rows = (StoredBytes(name, count, total) for name, (count, total) in found.items())
     return tuple(sorted(rows, key=lambda row: (-row.num_bytes, row.type)))

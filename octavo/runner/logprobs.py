@@ -31,7 +31,7 @@ def token_logprobs(
     counts = np.where(counts == ALL, size, np.minimum(counts, size))
     for count in np.unique(counts).tolist():
         those = np.flatnonzero(counts == count)
-        ids, logprobs, ranks = kernel.tell(logits, rows[those], tokens[those], count)
+        ids, logprobs, ranks = kernel.row_logprobs(logits, rows[those], tokens[those], count)
         columns = zip(those.tolist(), ids, logprobs, ranks.tolist(), strict=True)
         for index, row_ids, row_logprobs, rank in columns:
             if rank:

@@ -28,19 +28,19 @@ class Detokenizer:
 
     def __init__(
         self,
-        pieces: TokenBytes,
+        token_bytes: TokenBytes,
         *,
         skip_special_tokens: bool = True,
         spaces_between_special_tokens: bool = True,
         context: Sequence[int] = (),
     ) -> None:
-        self._pieces = pieces
-        self._skipped = pieces.special if skip_special_tokens else frozenset[int]()
+        self._token_bytes = token_bytes
+        self._skipped = token_bytes.special if skip_special_tokens else frozenset[int]()
         self._separates_added = spaces_between_special_tokens
-        self._separator = pieces.spelling.separator.encode("utf-8")
-        self._errors = pieces.spelling.errors
+        self._separator = token_bytes.spelling.separator.encode("utf-8")
+        self._errors = token_bytes.spelling.errors
         self._rest = b""  # the bytes of an incomplete character
-        self._num_to_strip = pieces.spelling.num_stripped
+        self._num_to_strip = token_bytes.spelling.num_stripped
         self._is_first = True
         self._was_added = False
         if context:
@@ -70,12 +70,16 @@ class Detokenizer:
         """Return the bytes that `token_id` adds to the tokens before it."""
         if token_id in self._skipped:
             return b""
-        pieces = self._pieces
-        piece = pieces.first_bytes_of(token_id) if self._is_first else pieces.bytes_of(token_id)
+        token_bytes = self._token_bytes
+        piece = (
+            token_bytes.first_bytes_of(token_id)
+            if self._is_first
+            else token_bytes.bytes_of(token_id)
+        )
         if piece is None:
             return b""
         if self._separator:
-            is_added = token_id in pieces.added
+            is_added = token_id in token_bytes.added
             joins = is_added and self._was_added and not self._separates_added
             if not self._is_first and not joins:
                 piece = self._separator + piece
@@ -86,7 +90,7 @@ class Detokenizer:
     def _strip(self, text: str) -> str:
         """Remove from the start of the text what the vocabulary puts there."""
         while self._num_to_strip and text:
-            if text[0] != self._pieces.spelling.stripped:
+            if text[0] != self._token_bytes.spelling.stripped:
                 self._num_to_strip = 0
                 break
             text = text[1:]
@@ -104,7 +108,7 @@ class Detokenizer:
             if len(tail) >= LONGEST_INCOMPLETE_BYTES:
                 break
             if token_id not in self._skipped:
-                tail = (self._pieces.bytes_of(token_id) or b"") + tail
+                tail = (self._token_bytes.bytes_of(token_id) or b"") + tail
         self._was_added = bool(context) and self._last_is_added(context)
         _, num_used = codecs.utf_8_decode(tail, self._errors, False)
         self._rest = tail[num_used:]
@@ -112,6 +116,6 @@ class Detokenizer:
     def _last_is_added(self, context: Sequence[int]) -> bool:
         """Return whether the last visible token of `context` is an added one."""
         for token_id in reversed(context):
-            if token_id not in self._skipped and self._pieces.bytes_of(token_id) is not None:
-                return token_id in self._pieces.added
+            if token_id not in self._skipped and self._token_bytes.bytes_of(token_id) is not None:
+                return token_id in self._token_bytes.added
         return False

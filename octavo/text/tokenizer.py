@@ -36,7 +36,7 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self.backend = backend
-        self.pieces = TokenBytes(backend)
+        self.bytes_by_token = TokenBytes(backend)
         self.special_tokens = dict(special_tokens or {})
         self.chat_templates = dict(chat_templates or {})
         self.bos_id = self._named_id(BOS)
@@ -55,12 +55,12 @@ class Tokenizer:
     @property
     def added_tokens(self) -> Mapping[int, str]:
         """The tokens beside the vocabulary itself, which are matched whole in a text."""
-        return self.pieces.added
+        return self.bytes_by_token.added
 
     @property
     def special_ids(self) -> frozenset[int]:
         """The ids of the tokens that `skip_special_tokens` leaves out."""
-        return self.pieces.special
+        return self.bytes_by_token.special
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of `text`, with the model's special tokens if `add_special_tokens`.
@@ -103,7 +103,7 @@ class Tokenizer:
     ) -> Detokenizer:
         """Return a stream from tokens to text; `context` are the tokens before it."""
         return Detokenizer(
-            self.pieces,
+            self.bytes_by_token,
             skip_special_tokens=skip_special_tokens,
             spaces_between_special_tokens=spaces_between_special_tokens,
             context=context,
@@ -111,7 +111,7 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the exact bytes of a token within a text; none for an unknown id."""
-        return self.pieces.bytes_of(token_id) or b""
+        return self.bytes_by_token.bytes_of(token_id) or b""
 
     def id_to_token(self, token_id: int) -> str | None:
         """Return the vocabulary's string for a token."""

@@ -8,7 +8,7 @@ import pytest
 
 from octavo import LLM, AsyncLLM, RequestError, SamplingParams
 from octavo.cli.chat import chat
-from octavo.cli.conversation import Conversation
+from octavo.cli.conversation import ChatSession
 from octavo.core.sampling_params import RequestOutputKind
 
 
@@ -88,13 +88,13 @@ def settle(recommended: SamplingParams) -> SamplingParams:
 
 
 @pytest.fixture
-def conversation(tiny: str) -> Iterator[Conversation]:
-    made = Conversation(AsyncLLM(tiny, num_gpu_blocks_override=20), settle, system="Be")
+def conversation(tiny: str) -> Iterator[ChatSession]:
+    made = ChatSession(AsyncLLM(tiny, num_gpu_blocks_override=20), settle, system="Be")
     yield made
     made.close()
 
 
-def test_what_was_said_is_part_of_the_next_prompt(conversation: Conversation, tiny: str) -> None:
+def test_what_was_said_is_part_of_the_next_prompt(conversation: ChatSession, tiny: str) -> None:
     first = conversation.answer("x")
     second = conversation.answer("y")
     assert [each["role"] for each in conversation.messages] == [
@@ -110,28 +110,28 @@ def test_what_was_said_is_part_of_the_next_prompt(conversation: Conversation, ti
     assert conversation.answer("x") == first
 
 
-def test_a_request_that_fails_is_as_if_never_made(conversation: Conversation) -> None:
+def test_a_request_that_fails_is_as_if_never_made(conversation: ChatSession) -> None:
     with pytest.raises(RequestError, match="leaves no room"):
         conversation.answer("x " * 300)
     assert conversation.messages == [{"role": "system", "content": "Be"}]
 
 
 def test_ctrl_c_keeps_what_was_said(
-    conversation: Conversation, monkeypatch: pytest.MonkeyPatch
+    conversation: ChatSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = Conversation._write
+    write = ChatSession._write
     pieces: list[str] = []
 
-    def interrupt(self: Conversation, text: str) -> None:
+    def interrupt(self: ChatSession, text: str) -> None:
         write(self, text)
         pieces.append(text)
         if len(pieces) == 1:  # on a busy machine the whole answer may be one piece
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Conversation, "_write", interrupt)
+    monkeypatch.setattr(ChatSession, "_write", interrupt)
     with pytest.raises(KeyboardInterrupt):
         conversation.answer("x")
     assert conversation.messages[-1] == {"role": "assistant", "content": pieces[0]}
-    monkeypatch.setattr(Conversation, "_write", write)
+    monkeypatch.setattr(ChatSession, "_write", write)
     conversation.forget()
     assert conversation.answer("x")

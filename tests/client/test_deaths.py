@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from octavo.api.outputs import EngineDeadError
+from octavo.client import supervisor
 from octavo.client.client import EngineStartError
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient
@@ -314,6 +315,30 @@ def test_closing_from_another_thread() -> None:
         assert client.supervisor.state is State.CLOSED
 
     run(world)
+
+
+@pytest.mark.parametrize("does_stop", [True, False])
+def test_closing_from_another_thread_does_not_wait_for_a_loop_that_does_not_answer(
+    does_stop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "CLOSE_SECONDS", 0.5)
+    client = clients.start()
+    closing = threading.Thread(target=client.close, daemon=True)
+    loop = asyncio.new_event_loop()
+
+    async def world() -> None:
+        Caller(client)
+        loop.call_soon_threadsafe = lambda *_: None  # type: ignore[assignment, method-assign]
+        closing.start()
+        if not does_stop:  # but is blocked
+            closing.join(30)
+            assert not closing.is_alive()
+
+    loop.run_until_complete(world())
+    closing.join(30)
+    assert not closing.is_alive()
+    assert client.supervisor.state is State.CLOSED
+    loop.close()
 
 
 def test_an_engine_that_breaks_the_protocol_is_replaced(gate: Path) -> None:

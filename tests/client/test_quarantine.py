@@ -32,7 +32,7 @@ def test_a_token_clears_a_request_completely() -> None:
         quarantine.suspect([one], was_killed=False)
     assert quarantine.isolate() is one
     assert quarantine.clear(one)
-    assert one.suspicion == 0
+    assert one.crash_points == 0
     assert quarantine.isolate() is None
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from octavo.observe.memory_bill import HEADROOM_BYTES, MemoryBill, Stored, by_type, difference
+from octavo.observe.memory_bill import HEADROOM_BYTES, MemoryBill, StoredBytes, by_type, difference
 
 BILL = MemoryBill(
-    stored=(Stored("F16", 2, 60), Stored("F32", 1, 40)),
+    stored=(StoredBytes("F16", 2, 60), StoredBytes("F32", 1, 40)),
     weights_bytes=1000,
     step_bytes=200,
     block_bytes=64,
@@ -51,7 +51,7 @@ def test_sequences_that_fit(kv_bytes: int, count: int) -> None:
 
 def test_tensors_are_added_up_by_type() -> None:
     found = by_type([("F32", 5), ("Q8_0", 100), ("F32", 6)])
-    assert found == (Stored("Q8_0", 1, 100), Stored("F32", 2, 11))
+    assert found == (StoredBytes("Q8_0", 1, 100), StoredBytes("F32", 2, 11))
 
 
 @pytest.mark.parametrize(

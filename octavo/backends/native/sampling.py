@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.backends.base import Draws, Floats, Ints, Longs, Told
+from octavo.backends.base import Draws, Floats, Ints, Longs, RowLogprobs
 from octavo.backends.native import _native
 
 
@@ -37,8 +37,10 @@ class NativeSampling:
     def append(self, slots: Longs, tokens: Ints, known: Ints, num_known: Longs) -> None:
         _native.append_tokens(slots, tokens, known, num_known)
 
-    def tell(self, logits: Floats, rows: Longs, tokens: Ints, count: int) -> Told:
+    def row_logprobs(self, logits: Floats, rows: Longs, tokens: Ints, count: int) -> RowLogprobs:
         shape = (len(rows), 1 + count)
-        told = Told(np.empty(shape, np.int32), np.empty(shape, np.float32), np.empty_like(rows))
-        _native.tell_of_rows(self._tier, self._team, logits, rows, tokens, *told)
-        return told
+        found = RowLogprobs(
+            np.empty(shape, np.int32), np.empty(shape, np.float32), np.empty_like(rows)
+        )
+        _native.tell_of_rows(self._tier, self._team, logits, rows, tokens, *found)
+        return found

@@ -1,6 +1,6 @@
 """The slow decoder: reads a body one field at a time, to explain an error or find unknown fields.
 
-`decode` uses it only when the decoder of the whole request has refused the body.
+`decode` uses it for large bodies, and when the decoder of the whole request has refused a body.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ MAX_NESTING = 100
 MAX_LISTS = 128  # lists of token ids in one field
 # Fields that may hold any JSON; their depth is checked after decoding.
 OPEN = frozenset({"documents", "chat_template_kwargs"})
-LIST_OF_LISTS = re.compile(rb"\[\s*\[")
+# Fields that may hold lists of token ids, whose number is limited before they are built.
+WITH_LISTS = frozenset({"prompt"})
+_NEITHER_QUOTE_NOR_BRACKET = bytes(each for each in range(256) if each not in b'"[')
 _UNSUPPORTED_BYTES = 4096  # a value that asks for nothing is shorter
 _NUMBER_BYTES = 64
 _TOO_LONG = object()  # compares unequal to every value that asks for nothing
@@ -77,11 +79,12 @@ class _Field:
     is_required: bool
     is_integer: bool
     is_open: bool  # may hold any JSON
+    may_hold_lists: bool  # of token ids
 
     def read(self, part: msgspec.Raw, unknown: list[Unknown]) -> Any:
         """Return the value and append its unknown fields to `unknown`; or raise ApiError."""
-        if LIST_OF_LISTS.match(part) and bytes(part).count(b"[") > MAX_LISTS + 1:
-            # Refused before a million lists are built; only prompts may be lists of lists.
+        if self.may_hold_lists and _has_many_lists(part):
+            # Refused before a million lists are built.
             raise invalid(f"{self.name} has more than {MAX_LISTS} lists", self.name)
         try:
             value = self._value(part, unknown)
@@ -148,6 +151,7 @@ def _fields(kind: type[msgspec.Struct]) -> Mapping[str, _Field]:
             field.required,
             _is_integer(bare[field.name]),
             field.name in OPEN,
+            field.name in WITH_LISTS,
         )
         for field in msgspec.structs.fields(kind)
     }
@@ -165,6 +169,20 @@ def _parts(body: bytes) -> dict[str, msgspec.Raw]:
         raise invalid("the body is not valid JSON: it is not UTF-8") from None
     except RecursionError:
         raise _too_deep(None) from None
+
+
+def _has_many_lists(part: msgspec.Raw) -> bool:
+    """Return whether a list holds more than MAX_LISTS lists; brackets in strings do not count."""
+    if bytes(memoryview(part)[:1]) != b"[":
+        return False
+    text = bytes(part)
+    if text.count(b"[") <= MAX_LISTS + 1:
+        return False
+    text = text.replace(rb"\\", b"").replace(rb"\"", b"")  # in this order, as a parser reads them
+    text = text.translate(None, _NEITHER_QUOTE_NOR_BRACKET)
+    # Removing pairs of quotes, which are most, moves no bracket into a string or out of one.
+    outside_strings = text.replace(b'""', b"").split(b'"')[::2]
+    return sum([each.count(b"[") for each in outside_strings]) > MAX_LISTS + 1
 
 
 def _short_value(part: msgspec.Raw) -> Any:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import difflib
 import re
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from octavo.server.http.errors import invalid
 from octavo.server.schema.by_field import (
-    LIST_OF_LISTS,
     MAX_LISTS,
     OPEN,
+    WITH_LISTS,
     decode_by_field,
     is_shallow,
 )
@@ -23,30 +23,43 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 _SAFE = re.compile(r"^[A-Za-z0-9._:\-\[\]]{1,192}$")
 _MAX_NAMES_IN_HEADER = 16
+# A larger body is decoded field by field at once. The fast decoder may build millions of objects
+# before it refuses a hostile body, which would then be paid for in addition to the slow decoder.
+MAX_FAST_BYTES = 256 * 1024
 
 
 def decode(body: bytes, kind: type[T]) -> tuple[T, tuple[Unknown, ...]]:
     """Return the request and its unknown fields; raise ApiError for a body that is not valid.
 
-    One call of msgspec decodes the whole body. The structs forbid unknown fields, so that a success
-    proves that there are none. Only a body that is refused is read again, field by field.
+    One call of msgspec decodes the whole of a small body. The structs forbid unknown fields, so
+    that a success proves that there are none. A body that is refused, or larger than
+    `MAX_FAST_BYTES`, is read field by field.
     """
-    if not (body.count(b"[") > MAX_LISTS + 1 and LIST_OF_LISTS.search(body)):
-        decoder, open_fields = _decoder(kind)
+    if len(body) <= MAX_FAST_BYTES:
+        decoder, open_fields, list_fields = _decoder(kind)
         try:
             request: T = decoder.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass
         else:
-            if all(is_shallow(getattr(request, name)) for name in open_fields):
+            has_few_lists = all(_has_few_lists(getattr(request, name)) for name in list_fields)
+            if has_few_lists and all(is_shallow(getattr(request, name)) for name in open_fields):
                 return request, ()
     return decode_by_field(body, kind)
 
 
+def _has_few_lists(value: Any) -> bool:
+    return type(value) is not list or sum([type(each) is list for each in value]) <= MAX_LISTS
+
+
 @lru_cache(maxsize=64)
-def _decoder(kind: type[T]) -> tuple[msgspec.json.Decoder[T], tuple[str, ...]]:
+def _decoder(
+    kind: type[T],
+) -> tuple[msgspec.json.Decoder[T], tuple[str, ...], tuple[str, ...]]:
     assert kind.__struct_config__.forbid_unknown_fields, "a decode must prove that all are known"
-    return msgspec.json.Decoder(kind), tuple(OPEN.intersection(kind.__struct_fields__))
+    names = kind.__struct_fields__
+    decoder = msgspec.json.Decoder(kind)
+    return decoder, tuple(OPEN.intersection(names)), tuple(WITH_LISTS.intersection(names))
 
 
 # Names of fields in other APIs or on other routes, whose spelling is closer to a wrong field.

@@ -81,6 +81,33 @@ if child:
     assert "no error" not in output
 
 
+def test_a_process_forked_while_another_thread_runs_gets_an_error_too() -> None:
+    """The child has a copy of the mutex that the other thread holds, and must not wait for it."""
+    script = """
+import os
+import signal
+import threading
+import time
+from tests.backends.native import _native_test
+team = _native_test.TestTeam(2)
+running = threading.Thread(target=team.pass_barriers, args=(300_000,))
+running.start()
+time.sleep(0.02)
+child = os.fork()
+if not child:
+    signal.alarm(10)
+    try:
+        team.pass_barriers(1)
+    except RuntimeError as error:
+        print(error, flush=True)
+    os._exit(0)
+assert running.is_alive()
+assert os.waitpid(child, 0)[1] == 0
+running.join()
+"""
+    assert "forked from the one that loaded it" in run_alone(script)
+
+
 def test_threads_that_the_system_does_not_give_are_an_error() -> None:
     """The process gets an error and goes on."""
     script = """

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from octavo.backends.torch import ops
-from octavo.backends.torch.ops import LEAST_TILED_OUTPUTS, TILE_ROWS, TorchOps
+from octavo.backends.torch.ops import LEAST_TILED_OUTPUTS, MOST_TILED_OUTPUTS, TILE_ROWS, TorchOps
 from octavo.env import child_environment
 from octavo.layers import RMSNorm, Rope, Routing
 from octavo.layers.moe import ExpertMatrices
@@ -79,6 +79,39 @@ def test_linear_where_the_library_sums_rows_by_position(
         assert ops._place_matters(outputs, 64, dtype)
     finally:
         ops._place_matters.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("outputs", [520, 1000, 2 * MOST_TILED_OUTPUTS + 3])
+def test_linear_where_the_library_has_another_kernel_for_many_outputs(
+    outputs: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each shape that is computed is tested itself, not a smaller one."""
+    matrix_product = torch.mm
+
+    def product(x: Tensor, weight: Tensor, *, out: Tensor) -> None:
+        matrix_product(x, weight, out=out)
+        if weight.shape[1] > 512:
+            out[6:] = (x[6:].double() @ weight.double()).to(out.dtype)
+
+    weight, x = some(outputs, 64, seed=1, dtype=dtype), some(TILE_ROWS + 5, 64, dtype=dtype)
+    ops._place_matters.cache_clear()
+    monkeypatch.setattr(torch, "mm", product)
+    try:
+        assert_rows_stand_alone(lambda rows: OPS.linear(rows, weight, None), x)
+        assert ops._place_matters(min(outputs, MOST_TILED_OUTPUTS), 64, dtype)
+    finally:
+        ops._place_matters.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("outputs", [MOST_TILED_OUTPUTS, MOST_TILED_OUTPUTS + 17])
+def test_linear_of_many_outputs(outputs: int, dtype: torch.dtype) -> None:
+    weight, bias = some(outputs, 33, seed=1, dtype=dtype), some(outputs, seed=2, dtype=dtype)
+    x = some(TILE_ROWS + 5, 33, dtype=dtype)
+    expected = (x.double() @ weight.double().t()).to(dtype) + bias
+    assert torch.allclose(OPS.linear(x, weight, bias), expected, rtol=2**-6, atol=1e-3)
+    assert_rows_stand_alone(lambda rows: OPS.linear(rows, weight, bias), x)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

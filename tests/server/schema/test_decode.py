@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from octavo.server.admin import ADMIN_ROUTES
 from octavo.server.http.errors import ApiError
 from octavo.server.routes import ROUTES
+from octavo.server.schema import by_field
 from octavo.server.schema import decode as module
 from octavo.server.schema.by_field import MAX_LISTS, MAX_NESTING, decode_by_field
 from octavo.server.schema.chat import ChatRequest
 from octavo.server.schema.completion import CompletionRequest
-from octavo.server.schema.decode import decode
+from octavo.server.schema.decode import MAX_FAST_BYTES, decode
 
 CHAT: dict[str, Any] = {
     "model": "m",
@@ -36,7 +37,7 @@ def test_a_valid_request_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> Non
     request, unknown = decode(json.dumps(CHAT).encode(), ChatRequest)
     assert request.messages[0].content == "Hello"
     assert unknown == ()
-    brackets = [{"role": "user", "content": "a[i][j] " * 999}]
+    brackets = [{"role": "user", "content": "a[[i]][j] " * 999}]
     decode(json.dumps({"messages": brackets}).encode(), ChatRequest)
 
 
@@ -84,11 +85,50 @@ def outcome(read: Any, body: bytes) -> Any:
         return error.status, error.body()
 
 
-@pytest.mark.parametrize("space", ["", " ", "\n"])
+def test_a_large_body_is_decoded_field_by_field_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(kind: type[Any]) -> Any:
+        raise AssertionError("a hostile body would be built before it is refused")
+
+    monkeypatch.setattr(module, "_decoder", refuse)
+    body = json.dumps({**CHAT, "user": "u" * MAX_FAST_BYTES}).encode()
+    request, unknown = decode(body, ChatRequest)
+    assert request.messages[0].content == "Hello"
+    assert unknown == ()
+
+
+@pytest.mark.parametrize("read", [decode, decode_by_field])
+def test_brackets_in_strings_are_not_lists(read: Any) -> None:
+    texts = ["[[", '"[', '\\"[', "\\", "[\\", ""] * 1000
+    request, _ = read(json.dumps({"prompt": texts}).encode(), CompletionRequest)
+    assert request.prompt == texts
+    for num_lists in (MAX_LISTS, MAX_LISTS + 1):
+        body = json.dumps({"prompt": [*texts, *[[1]] * num_lists]}).encode()
+        if num_lists == MAX_LISTS:
+            read(body, CompletionRequest)
+        else:
+            with pytest.raises(ApiError) as raised:
+                read(body, CompletionRequest)
+            assert f"more than {MAX_LISTS} lists" in str(raised.value.body())
+
+
+def test_lists_after_a_string_are_refused_before_they_are_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(self: Any, part: Any, unknown: Any) -> Any:
+        raise AssertionError("the lists were built")
+
+    monkeypatch.setattr(by_field._Field, "_value", refuse)
+    body = b'{"prompt": ["a"' + b",[1]" * MAX_FAST_BYTES + b"]}"
+    with pytest.raises(ApiError) as raised:
+        decode(body, CompletionRequest)
+    assert raised.value.param == "prompt"
+
+
+@pytest.mark.parametrize("space", ["", " ", "\n", '"a",', "1,"])
 def test_the_number_of_lists_is_limited_in_valid_requests_too(space: str) -> None:
     most = ",".join(["[1]"] * MAX_LISTS)
     request, _ = decode(b'{"prompt": [%b%b]}' % (space.encode(), most.encode()), CompletionRequest)
-    assert len(request.prompt) == MAX_LISTS
+    assert sum(isinstance(each, list) for each in request.prompt) == MAX_LISTS
     more = b'{"prompt": [%b%b,[1]]}' % (space.encode(), most.encode())
     with pytest.raises(ApiError) as raised:
         decode(more, CompletionRequest)

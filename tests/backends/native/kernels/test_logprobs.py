@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.backends.base import Floats, Told
+from octavo.backends.base import Floats, RowLogprobs
 from octavo.core.sampling_params import ALL
 from octavo.runner.logprobs import describe, token_logprobs
 from tests.backends.native.kernels.test_sample import TEAMS, make_logits, native, sampling
@@ -15,10 +15,10 @@ from tests.backends.native.kernels.test_sample import TEAMS, make_logits, native
 TIERS = native.tiers()
 
 
-def told(tier: str, logits: Floats, count: int, threads: int = 2, seed: int = 0) -> Told:
+def told(tier: str, logits: Floats, count: int, threads: int = 2, seed: int = 0) -> RowLogprobs:
     tokens = np.random.default_rng(seed).integers(0, logits.shape[1], len(logits))
     kernel = sampling.NativeSampling(tier, TEAMS[threads])
-    answer: Told = kernel.tell(logits, np.arange(len(logits)), tokens, count)
+    answer: RowLogprobs = kernel.row_logprobs(logits, np.arange(len(logits)), tokens, count)
     return answer
 
 
@@ -64,14 +64,14 @@ def test_a_row_is_told_of_alike_wherever_it_is(tier: str) -> None:
     """A row's result does not depend on its neighbours, the threads, or the distance of rows."""
     logits = make_logits("plain", 50, 301, 3)
     tokens = np.arange(50)
-    alone = sampling.NativeSampling(tier, TEAMS[1]).tell(logits, np.arange(50), tokens, 7)
+    alone = sampling.NativeSampling(tier, TEAMS[1]).row_logprobs(logits, np.arange(50), tokens, 7)
     apart = np.zeros((50, 304), np.float32)[:, :301]
     apart[:] = logits
     order = np.random.default_rng(4).permutation(50)
     for threads in (1, 2, 5):
         kernel = sampling.NativeSampling(tier, TEAMS[threads])
         for each in (logits, apart):
-            answer = kernel.tell(each, order, tokens[order], 7)
+            answer = kernel.row_logprobs(each, order, tokens[order], 7)
             for ours, expected in zip(answer, alone, strict=True):
                 assert np.array_equal(ours, expected[order])
 
@@ -126,4 +126,4 @@ def test_what_does_not_fit_is_refused(wrong: str) -> None:
     arguments: dict[str, Any] = {"logits": np.zeros((2, 10), np.float32), "rows": np.array([1])}
     arguments |= {"tokens": np.array([3]), "count": 2, **fields}
     with pytest.raises(ValueError, match=message):
-        sampling.NativeSampling(TIERS[0], TEAMS[1]).tell(**arguments)
+        sampling.NativeSampling(TIERS[0], TEAMS[1]).row_logprobs(**arguments)
