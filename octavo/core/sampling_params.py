@@ -120,20 +120,17 @@ class SamplingParams:
 
         Stop tokens are not checked: one that does not exist never stops anything.
         """
-        biased = (token for token, _ in self.logit_bias)
-        bad = (token for word in self.bad_words_token_ids for token in word)
-        lists = {
-            "logit_bias": biased,
-            "allowed_token_ids": self.allowed_token_ids or (),
-            "bad_words_token_ids": bad,
+        highest = {
+            "logit_bias": max((token for token, _ in self.logit_bias), default=0),
+            "allowed_token_ids": max(self.allowed_token_ids or (0,)),
+            "bad_words_token_ids": max(map(max, self.bad_words_token_ids), default=0),
         }
-        for name, ids in lists.items():
-            for token in ids:
-                if token >= size:
-                    raise RequestError(
-                        f"{name} names token {token}, but the vocabulary has {size} tokens; "
-                        f"ids go from 0 to {size - 1}"
-                    )
+        for name, token in highest.items():
+            if token >= size:
+                raise RequestError(
+                    f"{name} names token {token}, but the vocabulary has {size} tokens; "
+                    f"ids go from 0 to {size - 1}"
+                )
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)

@@ -14,7 +14,7 @@ from octavo.server.generation import GenerationRequest, Shape
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange
 from octavo.server.openai.common import decoded
-from octavo.server.schema.sampling import CommonRequest
+from octavo.server.schema.sampling import MAX_BAD_WORD_CHARACTERS, CommonRequest
 from octavo.text.prompt_worker import PreparedPrompt
 
 NO_SEED = -1  # as in vLLM: a seed is drawn for the request
@@ -32,8 +32,16 @@ _SUBJECT = re.compile(r"^(the )?prompt\b")
 
 def bad_words_of(request: CommonRequest) -> list[str]:
     """Return what a prompt worker must tokenise beside the first prompt."""
+    words = request.bad_words or ()
+    num_characters = sum(map(len, words))
+    if num_characters > MAX_BAD_WORD_CHARACTERS:
+        raise invalid(
+            f"bad_words have {num_characters} characters together; at most "
+            f"{MAX_BAD_WORD_CHARACTERS} are accepted",
+            "bad_words",
+        )
     try:
-        return bad_word_variants(request.bad_words or ())
+        return bad_word_variants(words)
     except RequestError as error:
         raise answer_to(error, request) from None
 

@@ -93,10 +93,10 @@ def test_too_many_bad_words_are_refused_before_they_are_tokenised(
     async def main() -> None:
         async with serving(directory, engine) as client:
             _, jobs = observe(client, engine, monkeypatch)
-            words = [f"word {number}" for number in range(65)]
-            response = await client.post(path, json={**asked, "bad_words": words})
-            assert response.status_code == 400
-            assert response.json()["error"]["param"] == "bad_words"
+            for words in ([f"word {number}" for number in range(65)], ["x" * 255] * 17):
+                response = await client.post(path, json={**asked, "bad_words": words})
+                assert response.status_code == 400
+                assert response.json()["error"]["param"] == "bad_words"
             assert not jobs
 
     asyncio.run(main())
