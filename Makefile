@@ -195,8 +195,8 @@ serving-cost: $(VENV)/.octavo ## what the server adds to the engine's own time, 
 bench-core: $(VENV)/.octavo ## what a step of the scheduler costs, as JSON
 	@$(RUN) benchmarks/core_step.py --json
 
-# The native tests over builds that watch every access: of memory, then of threads. What watches
-# must be in the process before Python is, and before that the library that exceptions are thrown by.
+# The native tests with builds that check every access to memory, then every access by threads. The
+# sanitizer's library, and libstdc++, whose exceptions it intercepts, must be loaded before Python.
 SANITIZED_TESTS ?= tests/backends/native
 sanitize: $(VENV)/.octavo ## the native engine's tests under ASan and UBSan, then under TSan (slow)
 	@for kind in address,undefined thread; do \

@@ -1,4 +1,4 @@
-// What the files of bind/ add to the extension module.
+// The functions with which the files of bind/ add their part to the extension module.
 #pragma once
 
 #include <nanobind/nanobind.h>

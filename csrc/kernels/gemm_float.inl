@@ -31,7 +31,7 @@ constexpr int kAheadBytes = 8192;
 
 // ---- rows by panels ----
 
-// What one call of a kernel works on.
+// The operands of one call of a kernel.
 struct Piece {
   const uint8_t* panel;  // the first step's weights
   const uint8_t* x;      // the first row's input at that step

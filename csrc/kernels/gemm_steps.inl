@@ -1,5 +1,5 @@
-// What one step of a product's loop over the inputs does with F32 and F16 weights, and what steps
-// for bf16 weights are made of (bf16.h of each tier).
+// One step of a product's loop over the inputs, for F32 and F16 weights, and the parts from which
+// each tier's bf16.h builds the steps for bf16 weights.
 #pragma once
 
 #include <sizes.h>

@@ -5,7 +5,7 @@
 
 namespace octavo {
 
-// Whether pack_groups handles the type; pack_quantized_panel handles the others.
+// Returns whether pack_groups handles the type; pack_quantized_panel handles the others.
 bool packs_groups(Stored type);
 
 // One panel, every byte of it: rows[0 … count-1] are its outputs' stored rows (nullptr: zeros).

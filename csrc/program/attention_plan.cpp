@@ -31,7 +31,7 @@ bool comes_before(const AttentionItem& one, const AttentionItem& other) {
   return key(one) < key(other);
 }
 
-// Whether two sequences have a split in the same blocks, in every group of layers.
+// Returns whether two sequences have a split in the same blocks, in every group of layers.
 bool is_alike(const std::vector<const SequenceRows*>& groups, int one, int other, int split,
               int block_size) {
   const int first = split * kSplit / block_size, end = first + kSplit / block_size;

@@ -8,8 +8,8 @@
 
 namespace octavo {
 
-// What the rows of a buffer are. Pairs are (row, chosen expert): top_k for each row. Wanted rows
-// are those of the step's rows, in its order, whose logits or hidden states are wanted.
+// The rows of a buffer. Pairs are (row, chosen expert): top_k for each row. Wanted rows are the
+// step's rows, in its order, whose logits or hidden states are requested.
 enum class Space : uint8_t { Tokens, Logits, Hidden, Pairs, Wanted };
 constexpr int kSpaces = 5;
 

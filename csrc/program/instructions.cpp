@@ -1,5 +1,5 @@
-// What each instruction does: the shares of its threads in rows or in panels, and the kernels that
-// they call.
+// The execution of each instruction: its rows or panels are divided among the threads, which call
+// the kernels.
 #include <algorithm>
 #include <cstring>
 

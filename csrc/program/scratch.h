@@ -39,7 +39,7 @@ class Scratch {
     return reinterpret_cast<float*>(base) + column;
   }
 
-  // Whether every thread prepares these rows for itself. Few rows cost less than a barrier.
+  // Returns whether every thread prepares these rows for itself: few rows cost less than a barrier.
   bool is_private(const Step& step, const Prepared& prepared) const;
   uint8_t* prepared_at(const Step& step, const Prepared& prepared, const Worker& worker) const;
 

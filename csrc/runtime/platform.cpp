@@ -1,4 +1,4 @@
-// What the engine needs of the operating system.
+// The operating system's functions that the engine uses.
 #include "runtime/platform.h"
 
 #include <sys/mman.h>

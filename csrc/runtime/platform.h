@@ -1,5 +1,6 @@
-// What the engine needs of the operating system: threads that sleep and wake, processors, pages of
-// memory. Linux has the fastest ways; other systems use what C++20 and POSIX offer.
+// The operating system's functions that the engine uses: for threads that sleep and wake, for
+// processors and for pages of memory. Linux has its own, which are faster; other systems use those
+// of C++20 and POSIX.
 #pragma once
 
 #include <atomic>

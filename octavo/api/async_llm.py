@@ -77,9 +77,9 @@ class AsyncLLM:
         tokenizer: Tokenizer | None = None,
         source: ModelFiles | None = None,
     ) -> AsyncLLM:
-        """Make one over an engine that is ready.
+        """Return an AsyncLLM that uses an engine that is already running.
 
-        `tokenizer` is given if it has been loaded, and `source` if its place has been found.
+        Without `tokenizer` it is loaded, and without `source` the model's files are looked up.
         """
         made = cls.__new__(cls)
         made._settle(client, arguments, (), tokenizer, source)

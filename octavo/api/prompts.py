@@ -59,7 +59,7 @@ def _check_keys(prompt: Mapping[str, Any]) -> None:
     if others:
         raise RequestError(
             f"a prompt given as a dict has 'prompt' or 'prompt_token_ids'; {', '.join(others)} "
-            "cannot be taken",
+            "must be left out",
             param="prompt",
         )
 

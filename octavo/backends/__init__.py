@@ -1,1 +1,1 @@
-"""What runs a model: each backend gives the layers' operations a meaning on its hardware."""
+"""Backends, which run a model: each implements the operations of the layers for its hardware."""

@@ -62,13 +62,13 @@ def run(arguments: argparse.Namespace) -> int:
     start = StartUp(time.monotonic() - (process_age() or 0.0))
     from octavo.engine_arguments import read_arguments
     from octavo.loader.source import resolve
-    from octavo.server.http.middleware import load_middlewares
+    from octavo.server.http.middleware import check_middlewares
     from octavo.server.http.sockets import check_addresses
 
     config = server_settings(arguments)
     asked = read_arguments(model_of(arguments), engine_options(arguments))
     check_addresses(config)
-    load_middlewares(config.middleware)
+    check_middlewares(config.middleware)
     # The tokenizer first: a wrong name must not wait for the download of the model.
     tokenizer = None if asked.tokenizer is None else _tokenizer_source(asked.tokenizer)
     # Resolved in this process, where the user sees the progress and the errors.

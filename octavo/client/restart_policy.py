@@ -54,7 +54,7 @@ class RestartPolicy:
         return float(min(MAX_TIMEOUT_FACTOR, 2.0**self.num_failed_engines))
 
     def next_delay(self) -> float | None:
-        """Return the seconds to wait before the next engine; None if there shall be no other."""
+        """Return the seconds to wait before the next engine; None to give up."""
         if self.num_failed_engines >= self._timing.max_failed_engines:
             return None
         self.num_restarts += 1

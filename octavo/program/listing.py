@@ -13,9 +13,9 @@ from typing import Literal, Protocol
 from octavo.layers import Rope, Routing
 from octavo.program.operands import Experts, Matrix, Vector
 
-# What the rows of a buffer are: all tokens of the step; the tokens that some output is wanted for;
-# the wanted logits or hidden states, in the order of the request; pairs of a token and one of its
-# experts.
+# The rows of a buffer: all tokens of the step (Tokens); the tokens for which an output is requested
+# (Wanted); the requested logits or hidden states, in the order of the request (Logits, Hidden);
+# pairs of a token and one of its experts (Pairs).
 Space = Literal["Tokens", "Wanted", "Logits", "Hidden", "Pairs"]
 Place = Literal["Scratch", "LogitsOut", "HiddenOut"]
 # All operations. Passes must remove Rope: attention rotates its own queries and keys.

@@ -379,9 +379,8 @@ def _num_characters(messages: list[dict[str, Any]]) -> int:
     total = 0
     for message in messages:
         for value in message.values():
-            if isinstance(value, str):
-                total += len(value)
-            elif isinstance(value, list):  # parts
-                texts = (text for part in value for text in part.values())
-                total += sum(len(text) for text in texts if isinstance(text, str))
+            parts = value if isinstance(value, list) else (value,)
+            for part in parts:
+                text = part.get("text") if isinstance(part, dict) else getattr(part, "text", part)
+                total += len(text) if isinstance(text, str) else 0
     return total

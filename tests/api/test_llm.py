@@ -76,7 +76,7 @@ def test_prompts_may_be_token_ids(llm: LLM) -> None:
         ([1, 300], r"prompt_token_ids\[1\] is 300; the model's tokens are 0 to 299"),
         ([[1, True]], r"prompt_token_ids\[1\] is True"),
         ({"text": "x"}, "needs 'prompt' or 'prompt_token_ids'"),
-        ({"prompt": "x", "multi_modal_data": {}}, "; multi_modal_data cannot be taken"),
+        ({"prompt": "x", "multi_modal_data": {}}, "; multi_modal_data must be left out"),
         ([[2] * 128], "the prompt has 128 tokens; max_model_len=128 leaves no room"),
         ([3.5], "a prompt is a string or a list of token ids, not float"),
         ("", "the prompt has no tokens"),

@@ -1,4 +1,4 @@
-// What the files of bind/test/ add to the module of the tests.
+// The functions with which the files of bind/test/ add their part to the module of the tests.
 #pragma once
 
 #include <nanobind/nanobind.h>

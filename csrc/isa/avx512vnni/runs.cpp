@@ -1,4 +1,5 @@
-// Whether this processor runs the avx512vnni tier. Compiled for any processor, unlike the kernels.
+// Reports whether this processor runs the avx512vnni tier.
+// Unlike the kernels, this file is compiled for any processor.
 namespace octavo {
 
 bool avx2_runs();  // isa/avx2/runs.cpp

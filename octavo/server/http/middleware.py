@@ -17,14 +17,19 @@ ASGI = Callable[[Any, Any, Any], Awaitable[None]]  # scope, receive, send
 Factory = Callable[[ASGI], ASGI]
 
 
-def load_middlewares(names: Sequence[str]) -> list[Factory]:
-    """Import each `module:factory`; raise ServerSettingsError for one that is none."""
-    return [_load(name) for name in names]
+def check_middlewares(names: Sequence[str]) -> None:
+    """Raise ServerSettingsError if a `module:factory` cannot be imported or is not callable.
+
+    The server imports them when it starts; this reports errors before the model is loaded.
+    """
+    for name in names:
+        _load(name)
 
 
 def wrap(application: ASGI, names: Sequence[str]) -> ASGI:
     """Return the application inside of its middlewares, the last of which is the outermost."""
-    for name, factory in zip(names, load_middlewares(names), strict=True):
+    for name in names:
+        factory = _load(name)
         try:
             wrapped = factory(application)
         except Exception as error:

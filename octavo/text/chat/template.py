@@ -33,8 +33,8 @@ class ChatTemplate:
 
     The result depends only on the arguments: `now` supplies the date. A template is hostile input.
     The sandbox keeps it from everything but its variables, and the sizes of the template and of its
-    output are limited. Its time and memory are not: a loop of many turns, or a string multiplied,
-    takes what it takes. `LLM.chat` accepts that, since it renders in the caller's own process; the
+    output are limited. Its time and memory are not: a long loop, or a string multiplied, may use
+    any amount. `LLM.chat` accepts that, since it renders in the caller's own process; the
     server compiles and renders in a prompt worker, which has limits of time and memory.
     """
 

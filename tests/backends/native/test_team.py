@@ -90,12 +90,12 @@ import threading
 import time
 from tests.backends.native import _native_test
 team = _native_test.TestTeam(2)
-running = threading.Thread(target=team.pass_barriers, args=(300_000,))
+running = threading.Thread(target=team.pass_barriers, args=(2_000_000_000,), daemon=True)
 running.start()
 time.sleep(0.02)
 child = os.fork()
 if not child:
-    signal.alarm(10)
+    signal.alarm(300)
     try:
         team.pass_barriers(1)
     except RuntimeError as error:
@@ -103,7 +103,7 @@ if not child:
     os._exit(0)
 assert running.is_alive()
 assert os.waitpid(child, 0)[1] == 0
-running.join()
+os._exit(0)
 """
     assert "forked from the one that loaded it" in run_alone(script)
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from octavo.server.http.middleware import ASGI, load_middlewares, wrap
+from octavo.server.http.middleware import ASGI, check_middlewares, wrap
 from octavo.server.lifecycle import ServerLifecycle
 from octavo.server.server import Server
 from octavo.server.settings import ServerSettings, ServerSettingsError
@@ -151,7 +151,11 @@ def test_a_middleware_whose_startup_fails_ends_the_server(directory: Path) -> No
 
 
 def test_vllms_way_to_write_a_name() -> None:
-    assert load_middlewares([f"{HERE}.Recorder"]) == [Recorder]
+    check_middlewares([f"{HERE}.Recorder"])
+    inner = Recorder(returns_nothing)  # type: ignore[arg-type]
+    wrapped = wrap(inner, [f"{HERE}.Recorder"])
+    assert isinstance(wrapped, Recorder)
+    assert wrapped.application is inner
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,9 @@ def observe(
         requests.append(request)
         return submit(request, *others)
 
-    async def preparing(job: PromptJob) -> PreparedPrompt:
+    async def preparing(job: PromptJob, owner: str) -> PreparedPrompt:
         jobs.append(job)
-        return await prepare(job)
+        return await prepare(job, owner)
 
     patch.setattr(engine, "submit", submitting)
     patch.setattr(pool, "prepare", preparing)
