@@ -59,7 +59,6 @@ class Streams:
 
     async def run(self) -> list[Any]:
         """Return the complete answer of each request."""
-        self.heard.clear()
         return await asyncio.gather(*map(self._one, range(NUM_STREAMS)))
 
     async def _one(self, index: int) -> Any:
@@ -144,6 +143,7 @@ def test_ten_kills_under_fifty_streams_change_no_byte(served: Served) -> None:
         num_kills = 0
         while num_kills < NUM_KILLS:
             await ready(served)
+            streams.heard.clear()  # here: `run` begins only when this task waits
             run = asyncio.ensure_future(streams.run())
             await streams.all_on()
             while num_kills < NUM_KILLS and not run.done():
