@@ -84,7 +84,8 @@ class ModelRunner:
         for new in plan.opened:
             state.open(new)
         if plan.copies:
-            self._backend.copy_blocks(plan.copies)
+            pairs = tuple([(source, destination) for source, destination, _ in plan.copies])
+            self._backend.copy_blocks(pairs)
         for slot, blocks in plan.new_blocks:
             state.grow(slot, blocks)
         if not plan.slots:

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from octavo.backends.base import HostBatch, KVLayout
+from octavo.backends.base import HostBatch, KVLayers, KVLayout
 from octavo.backends.torch import attention
 from octavo.backends.torch.attention import Buffers, TorchBatch, attend, make_buffers
 from octavo.backends.torch.backend import TorchBackend
-from octavo.layers import CausalLM, PagedAttention
+from octavo.layers import CausalLM, KVSpec, PagedAttention
 
 BLOCK_SIZE = 4
 NUM_BLOCKS = 160
@@ -204,7 +204,8 @@ def test_a_copied_block_reads_as_the_original() -> None:
     layer = make_layer("plain")
     one = make_sequence(layer, 30, seed=1)
     backend = TorchBackend()
-    layout = KVLayout((None, None), 2, layer.kv_heads, layer.head_dim)
+    group = KVLayers(KVSpec("full", layer.kv_heads, layer.head_dim), 2)
+    layout = KVLayout((group, group))
     backend.prepare(CausalLM.__new__(CausalLM), layout, NUM_BLOCKS, BLOCK_SIZE)
     buffers = backend._buffers
     assert buffers is not None
