@@ -141,7 +141,7 @@ class Lifecycle:
         for number, has_succeeded in loaded:
             for sequence in transfers.end_load(number, has_succeeded):
                 hold = sequence.hold
-                if hold is None:
+                if hold is None or hold.reasons != (FETCH,):
                     continue  # its deadline has passed, or it was aborted
                 hold.num_loads -= 1
                 if not hold.num_loads:

@@ -100,7 +100,9 @@ class Simulation:
         self.store = Store(self.world.seed, self.world.store)
         self.executor = self._make_executor()
         pool = refusing_pool(self.config, self.refusals)
-        key = b"key %d" % self._num_engines
+        has_store = self.world.store != "none"
+        key = b"key" if has_store else b"key %d" % self._num_engines
+        self.store.restart()
         index = None if self.world.store == "none" else self.store
         self.engine = EngineCore(
             self.config, self.executor, self._clock, key, pool=pool, index=index

@@ -66,7 +66,11 @@ def draw_world(seed: int, is_plain: bool = False) -> World:
         events.extend(_draw_faults(rng, num_ticks, maker))
     events.sort(key=lambda event: event[0])
     slowness = rng.choice((0.0, 0.0, 0.3, 0.8))
-    store = "none" if is_plain else extra.choice(("none", "good", "bad"))
+    store = "none" if is_plain else extra.choice(("none", "good", "bad", "bad"))
+    if store != "none":  # a new engine has nothing of its own
+        ticks = (num_ticks // 3, num_ticks // 2, extra.randrange(num_ticks))
+        events.extend((tick, Fault("die", "between")) for tick in ticks)
+        events.sort(key=lambda event: event[0])
     return World(seed, config, tuple(events), slowness, store=store)
 
 

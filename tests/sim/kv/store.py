@@ -29,6 +29,11 @@ class Store:
         self._under_way: list[tuple[int, BlockTransfer]] = []  # with the steps that each takes
         self._numbers: set[int] = set()
 
+    def restart(self) -> None:
+        """Forget what a dead engine was loading; what it has saved stays."""
+        self._under_way.clear()
+        self._numbers.clear()
+
     # as the core's index
 
     def has(self, group: int, digest: bytes) -> bool:
@@ -53,7 +58,7 @@ class Store:
         cells = list(memory.cells[save.group][save.block])
         version = memory.versions[save.group][save.block]
         self._blocks[save.group, save.digest] = cells, version, owners
-        if self.kind == "bad" and self._rng.random() < 0.1:  # of the second worker's blocks too
+        if self.kind == "bad" and self._rng.random() < 0.5:
             self._lost.add((save.group, save.digest))
 
     def load(
