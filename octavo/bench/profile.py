@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from octavo.backends.base import HostBatch
 from octavo.backends.native.backend import NativeBackend, PeakRates
 from octavo.backends.native.work import SequenceSize, work_of
+from octavo.backends.step import HostBatch
 from octavo.core.config import ConfigError
 from octavo.engine.build import make_backend
 from octavo.engine_arguments import EngineArguments

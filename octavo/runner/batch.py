@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from octavo.backends.base import HostBatch, Longs
+from octavo.backends.base import Longs
+from octavo.backends.step import HostBatch
 from octavo.core.plan import StepPlan
 from octavo.runner.slots import SlotState
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.backends.base import HostBatch, Ints
+from octavo.backends.base import Ints
+from octavo.backends.step import HostBatch
 from octavo.core.plan import StepPlan
 from octavo.runner.batch import Wanted, build
 from octavo.runner.slots import SlotState

@@ -11,8 +11,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
-from octavo.backends.base import Backend, Floats, HostBatch, KVLayout
+from octavo.backends.base import Backend, Floats, KVLayout
 from octavo.backends.native.backend import HEAD_SIZES, NativeBackend, NativeOptions
+from octavo.backends.step import HostBatch
 from octavo.backends.torch.backend import TorchBackend
 from octavo.layers import CausalLM
 from octavo.loader import resolve

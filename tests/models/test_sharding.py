@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.backends.base import Floats, HostBatch
+from octavo.backends.base import Floats
+from octavo.backends.step import HostBatch
 from octavo.backends.torch.backend import TorchBackend
 from octavo.distributed.context import ParallelContext
 from octavo.layers import CausalLM

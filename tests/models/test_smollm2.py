@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from octavo.backends.base import HostBatch
+from octavo.backends.step import HostBatch
 from octavo.backends.torch.backend import TorchBackend
 from octavo.loader import ModelFiles, resolve
 from octavo.loader.errors import DownloadError

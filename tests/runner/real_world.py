@@ -16,7 +16,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from octavo.backends.base import Backend, Floats, ForwardResult, HostBatch
+from octavo.backends.base import Backend, Floats, ForwardResult
+from octavo.backends.step import HostBatch
 from octavo.core.config import CoreConfig
 from octavo.core.plan import HiddenPayload, LogprobsPayload, StepPlan, StepResult
 from octavo.core.request import FinishReason, Request, TokenEvent

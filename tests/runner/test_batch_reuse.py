@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.backends.base import HostBatch
+from octavo.backends.step import HostBatch
 from octavo.core.plan import StepPlan
 from octavo.runner import batch_reuse
 from octavo.runner.batch import build as build_from_nothing

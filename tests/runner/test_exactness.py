@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.backends.base import HostBatch
+from octavo.backends.step import HostBatch
 from octavo.core.plan import LogprobsPayload
 from octavo.core.request import Abort, Request, TokenEvent
 from octavo.core.sampling_params import SamplingParams

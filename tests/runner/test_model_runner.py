@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.backends.base import ForwardResult, HostBatch
+from octavo.backends.base import ForwardResult
+from octavo.backends.step import HostBatch
 from octavo.core.plan import NO_TOKEN, HiddenPayload, LogprobsPayload, NewSlot, StepPlan
 from octavo.core.sampling_params import SamplingParams
 from octavo.runner.model_runner import ModelRunner

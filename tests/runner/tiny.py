@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.backends.base import Backend, ForwardResult, HostBatch
+from octavo.backends.base import Backend, ForwardResult
+from octavo.backends.step import HostBatch
 from octavo.core.config import CoreConfig
 from octavo.core.engine import EngineCore
 from octavo.core.plan import StepPlan

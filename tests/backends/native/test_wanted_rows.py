@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from octavo.backends.base import ForwardResult, HostBatch
+from octavo.backends.base import ForwardResult
 from octavo.backends.native import _native
 from octavo.backends.native.backend import NativeBackend, NativeOptions
+from octavo.backends.step import HostBatch
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from tests.backends.native.tiny import EXACT, make_batch, make_native

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from octavo.backends.base import HostBatch
 from octavo.backends.native.backend import NativeBackend, NativeOptions
+from octavo.backends.step import HostBatch
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.models.llama import Llama

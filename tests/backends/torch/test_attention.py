@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from octavo.backends.base import HostBatch, KVLayout
+from octavo.backends.base import KVLayout
+from octavo.backends.step import HostBatch
 from octavo.backends.torch import attention
 from octavo.backends.torch.attention import Buffers, TorchBatch, attend, make_buffers
 from octavo.backends.torch.backend import TorchBackend
