@@ -8,6 +8,7 @@ gives every layer its `ops`, the backend's operations.
 from octavo.layers.attention import PagedAttention, QKVLinear, SelfAttention
 from octavo.layers.block import Block, ParallelBlock, SandwichBlock, SequentialBlock
 from octavo.layers.embedding import Embedding, PositionEmbedding
+from octavo.layers.kv_spec import KVLayer, KVSpec
 from octavo.layers.linear import GateUpLinear, Linear
 from octavo.layers.mlp import MLP, GatedMLP
 from octavo.layers.model import CausalLM
@@ -42,6 +43,8 @@ __all__ = [
     "FirstOf",
     "GateUpLinear",
     "GatedMLP",
+    "KVLayer",
+    "KVSpec",
     "LayerNorm",
     "Linear",
     "ModelSpec",
