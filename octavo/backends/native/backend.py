@@ -10,13 +10,14 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.backends.base import Floats, ForwardResult, HostBatch, KVLayout, StoredRows
+from octavo.backends.base import Floats, ForwardResult, HostBatch, KVLayout
 from octavo.backends.native import _native
 from octavo.backends.native.emit import Emitter
 from octavo.backends.native.layout import stride
 from octavo.backends.native.packing import CpuWeights, Experts, Matrix, Packer, Vector
 from octavo.backends.native.sampling import NativeSampling
 from octavo.backends.native.tiers import choose_tier
+from octavo.backends.stored_rows import StoredRows
 from octavo.layers import CausalLM, Module, Ops
 from octavo.observe.machine import ROOT, num_cores
 from octavo.program.describe import describe

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from octavo.backends.base import ForwardResult, HostBatch, KVLayout, SamplingKernel, StoredRows
+from octavo.backends.base import ForwardResult, HostBatch, KVLayout, SamplingKernel
+from octavo.backends.stored_rows import StoredRows
 from octavo.backends.torch.attention import Buffers, TorchBatch, make_buffers
 from octavo.backends.torch.ops import TorchOps
 from octavo.layers import CausalLM, Module, Ops
