@@ -10,7 +10,9 @@ A module X with `in` inputs and `out` outputs has
 - `X.g_idx` [in], mostly: the group of each input. With act-order (desc_act), the inputs of a group
   are anywhere. The rows then keep them group by group, and list them as their `columns`.
 
-The value of an input is (code - zero point) · scale.
+The value of an input is (code - zero point) · scale. If all zero points are in the middle of the
+codes (sym) and the inputs are in order, GGUF's types Q4_0 and Q8_0 have exactly these values, and
+the rows are of these types, which backends may know.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from numpy.typing import NDArray
 from octavo.backends.stored_rows import Bytes, Floats, Order, RowLayout, StoredRows
 from octavo.loader import Checkpoint
 from octavo.loader.errors import CorruptFileError, UnsupportedFormatError, quote
-from octavo.loader.tensor_type import I32
+from octavo.loader.gguf.types import Q4_0, Q8_0
+from octavo.loader.tensor_type import F16, I32, TensorType
+from octavo.quant.plain import layout_of
 from octavo.quant.weight_format import Settings, Shape
 
 BITS = (4, 8)
@@ -36,6 +40,10 @@ SMALL_GROUP = 32
 _WORD_BITS = 32
 _PARTS = ("qweight", "qzeros", "scales", "g_idx")
 _ELEMENTS_AT_ONCE = 1 << 20
+_GGUF_BLOCKS = {
+    Q4_0.name: np.dtype([("scale", "<f2"), ("codes", "u1", SMALL_GROUP // 2)]),
+    Q8_0.name: np.dtype([("scale", "<f2"), ("codes", "u1", SMALL_GROUP)]),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,11 @@ class Gptq:
     zero_offset: int  # added to stored zero points
     symmetric: bool  # all zero points are in the middle of the codes
     act_order: bool
+
+    @property
+    def middle(self) -> int:
+        """The zero point of symmetric codes."""
+        return 1 << (self.bits - 1)
 
     def find(self, checkpoint: Checkpoint) -> Iterator[GptqMatrix]:
         for name in checkpoint.tensors:
@@ -91,7 +104,17 @@ class GptqMatrix:
 
     @property
     def type(self) -> str:
-        return f"GPTQ{self.format.bits}"
+        kind = self._gguf_type
+        return integer_name(self.format.bits) if kind is None else kind.name
+
+    @property
+    def _gguf_type(self) -> TensorType | None:
+        """GGUF's type with the same values, if there is one."""
+        form, inputs = self.format, self.shape[1]
+        if not form.symmetric or form.act_order or (form.group or inputs) % SMALL_GROUP:
+            return None
+        is_half = self.checkpoint.info(f"{self.module}.scales").type == F16
+        return (Q4_0 if form.bits == 4 else Q8_0) if is_half else None
 
     def stored_shapes(self, shape: Shape) -> Mapping[str, Shape]:
         outputs, inputs = shape
@@ -107,15 +130,30 @@ class GptqMatrix:
         return shapes
 
     def rows(self) -> StoredRows:
+        kind, inputs = self._gguf_type, self.shape[1]
+        if kind is None:
+            group, columns = self.format.group or SMALL_GROUP, self._columns()
+            layout = integer_layout(self.format.bits, group)
+            made = self._blocks(_block(self.format.bits, group), group, columns)
+            made["zero"] = self._zero_points()[self._stored_groups(group)].T
+        else:
+            self._check_symmetry()
+            layout, columns = layout_of(kind), None
+            made = self._blocks(_GGUF_BLOCKS[kind.name], SMALL_GROUP, None)
+            if kind == Q8_0:
+                made["codes"] ^= 0x80  # unsigned bytes less 128, as signed bytes
+            else:
+                _separate(made["codes"])
+        return StoredRows(
+            layout, inputs, made.view(np.uint8).reshape(len(made), -1), columns=columns
+        )
+
+    def _blocks(self, block: np.dtype[Any], group: int, columns: Order | None) -> NDArray[Any]:
+        """Fill blocks [outputs, groups] with scales and codes, the inputs in order of `columns`."""
         outputs, inputs = self.shape
-        bits, group = self.format.bits, self.format.group or SMALL_GROUP
-        layout, columns = integer_layout(bits, group), self._columns()
-        groups = -(-inputs // group)
-        # The stored group of each of ours, of which there may be several.
-        stored = np.arange(groups) * group // (self.format.group or inputs)
-        made = np.zeros((outputs, groups), _block(bits, group))
+        bits, stored = self.format.bits, self._stored_groups(group)
+        made = np.zeros((outputs, len(stored)), block)
         made["scale"] = self._read("scales")[stored].T
-        made["zero"] = self._zero_points()[stored].T
         words = self._read("qweight").view(np.uint8).reshape(-1, outputs, _WORD_BITS // 8)
         step = max(1, _ELEMENTS_AT_ONCE // inputs)
         for start in range(0, outputs, step):
@@ -123,11 +161,30 @@ class GptqMatrix:
             codes = words[:, part].swapaxes(0, 1).reshape(-1, inputs * bits // 8)
             if columns is not None:
                 codes = _packed(_codes(codes, bits)[:, columns], bits)
-            missing = groups * group * bits // 8 - codes.shape[1]
+            missing = len(stored) * group * bits // 8 - codes.shape[1]
             codes = np.pad(codes, ((0, 0), (0, missing))) if missing else codes
-            made["codes"][part] = codes.reshape(len(codes), groups, -1)
-        rows = made.view(np.uint8).reshape(outputs, groups * layout.group_bytes)
-        return StoredRows(layout, inputs, rows, columns=columns)
+            made["codes"][part] = codes.reshape(len(codes), len(stored), -1)
+        return made
+
+    def _stored_groups(self, group: int) -> Order:
+        """Return the file's group for each group of the rows, which may be smaller."""
+        inputs = self.shape[1]
+        return np.arange(-(-inputs // group)) * group // (self.format.group or inputs)
+
+    def _check_symmetry(self) -> None:
+        """Refuse a matrix that is not as the settings say, on which its type depends."""
+        for part, key, is_so in (
+            ("qzeros", "sym is true", np.all(self._zero_points() == self.format.middle)),
+            ("g_idx", "desc_act is false", self._columns() is None),
+        ):
+            if not is_so:
+                name = f"{self.module}.{part}"
+                raise CorruptFileError(
+                    f"contradicts the quantization_config, in which {key}",
+                    path=self.checkpoint.info(name).path,
+                    tensor=name,
+                    advice="correct the config.json",
+                )
 
     def _read(self, part: str) -> NDArray[Any]:
         return self.checkpoint.read(f"{self.module}.{part}")
@@ -135,7 +192,7 @@ class GptqMatrix:
     def _zero_points(self) -> NDArray[np.uint8]:
         bits = self.format.bits
         stored = _codes(self._read("qzeros").view(np.uint8), bits)[:, : self.shape[0]]
-        if self.format.symmetric and np.all(stored == 1 << (bits - 1)):
+        if self.format.symmetric and np.all(stored == self.format.middle):
             return stored  # of version 2, whatever the file claims
         zeros = stored + np.uint8(self.format.zero_offset)
         return zeros & np.uint8((1 << bits) - 1)
@@ -200,6 +257,11 @@ def _block(bits: int, group: int) -> np.dtype[Any]:
     return np.dtype([("scale", "<f4"), ("zero", "u1"), ("codes", "u1", group * bits // 8)])
 
 
+def integer_name(bits: int) -> str:
+    """Return the name of the type of such integers."""
+    return f"GPTQ{bits}"
+
+
 @cache
 def integer_layout(bits: int, group: int) -> RowLayout:
     """Return the layout of groups of integers, each group with its scale and zero point."""
@@ -216,7 +278,15 @@ def integer_layout(bits: int, group: int) -> RowLayout:
             out *= part["scale"][..., None]
         return values.reshape(len(rows), -1)
 
-    return RowLayout(f"GPTQ{bits}", group, block.itemsize, decode, has_zero_points=True)
+    return RowLayout(integer_name(bits), group, block.itemsize, decode, has_zero_points=True)
+
+
+def _separate(pairs: NDArray[np.uint8]) -> None:
+    """Move codes from pairs of neighbours to GGUF's order: low halves, then high halves."""
+    half = pairs.shape[-1] // 2
+    first, second = pairs[..., :half].copy(), pairs[..., half:].copy()
+    pairs[..., 0::2] = first & 15 | second << 4
+    pairs[..., 1::2] = first >> 4 | second & 0xF0
 
 
 def _codes(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:

@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from octavo.backends.native.backend import NativeBackend, NativeOptions
+from octavo.backends.native.footprint import weight_bytes as native_weight_bytes
 from octavo.backends.stored_rows import RowLayout, StoredRows
 from octavo.backends.torch.footprint import weight_bytes
 from octavo.layers import CausalLM
 from octavo.loader.errors import TensorMismatchError
 from octavo.loader.gguf import types
 from octavo.loader.tensor_type import BF16
-from octavo.models.build import check
+from octavo.models.assemble import stored_matrices
+from octavo.models.build import bind, check
 from octavo.models.config_reader import Config
 from octavo.models.footprint import stored, tensor_sizes
 from octavo.models.load import OpenedModel
@@ -149,6 +152,46 @@ def test_the_memory_bill_counts_matrices_by_their_values(tmp_path: Path) -> None
         assert {size.type for size in sizes[0] if size.is_matrix} == {name, "F32"}
         bills = [sum(weight_bytes(size, "float32") for size in each) for each in sizes]
         assert bills[0] == bills[1]
+
+
+# The format in which the native engine keeps each, and the largest error of a value, relative to
+# the largest value.
+KEPT = {
+    "GPTQ, 4 bits": ("U8", 1 / 250),
+    "GPTQ, 8 bits, version 2": ("U8", 1 / 250),
+    "GPTQ, act-order": ("U8", 1 / 250),
+    "GPTQ, symmetric": ("U4", 0.0),
+    "GPTQ, 8 bits, symmetric": ("U8", 0.0),
+    "FP8 blocks": ("U8", 1 / 250),
+    "FP8, fbgemm": ("U8", 1 / 250),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_the_native_engine_keeps_the_nearest_of_its_formats(name: str, tmp_path: Path) -> None:
+    """Symmetric GPTQ keeps its numbers; the memory bill is what the engine then has."""
+    format_, error = KEPT[name]
+    opened = write_pair(tmp_path, FORMATS[name], **WIDE).stored
+    backend = NativeBackend(NativeOptions(num_threads=1))
+    expected = {
+        f"{path}.weight": np.concatenate([rows.floats() for rows in matrix])
+        for need in find_needs(opened.model, opened.weights.shapes())
+        for path, module in opened.model.walk()
+        if need.module is module and path.endswith((".attn.out", ".mlp.down", ".attn.qkv"))
+        for matrix in stored_matrices(need, opened.weights)
+    }
+    assert len(expected) == 6
+    bind(opened.model, backend, opened.weights)
+    backend.settle()
+    modules = dict(opened.model.walk())
+    for path, values in expected.items():
+        matrix: Any = modules[path.removesuffix(".weight")]
+        assert matrix.weight.formats == format_
+        (piece,) = matrix.weight.pieces
+        got = np.stack([piece.native.row(row) for row in range(len(values))])
+        np.testing.assert_allclose(got, values, rtol=0, atol=error * np.abs(values).max())
+    bill = sum(native_weight_bytes(size, "auto") for size in tensor_sizes(opened))
+    assert bill == pytest.approx(backend.weight_bytes, rel=0.01)  # arenas round up
 
 
 def test_a_group_that_ranks_would_cut_is_refused_with_its_numbers(tmp_path: Path) -> None:

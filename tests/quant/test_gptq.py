@@ -19,6 +19,9 @@ from tests.quant.made_up import Array, Floats, MadeFormat, gptq
 CASES: dict[str, MadeFormat] = {
     "4 bits": gptq(4, 128),
     "4 bits, symmetric": gptq(4, 32, sym=True),
+    "4 bits, symmetric, act-order": gptq(4, 32, sym=True, act_order=True),
+    "4 bits, symmetric, a scale for a row": gptq(4, -1, sym=True),
+    "4 bits, symmetric, groups of 16": gptq(4, 16, sym=True),
     "4 bits, version 2": gptq(4, 64, version=2),
     "4 bits, version 2 that claims to be 1": gptq(4, 64, version=2, stated=1, sym=True),
     "4 bits, act-order": gptq(4, 32, act_order=True),
@@ -26,6 +29,7 @@ CASES: dict[str, MadeFormat] = {
     "4 bits, a scale for a row": gptq(4, -1),
     "8 bits": gptq(8, 128),
     "8 bits, symmetric": gptq(8, 64, sym=True),
+    "8 bits, symmetric, version 2": gptq(8, 128, sym=True, version=2),
     "8 bits, act-order": gptq(8, 64, act_order=True, version=2),
     "8 bits, a scale for a row": gptq(8, -1, version=2),
     "a last group that is shorter": gptq(4, 96),
@@ -47,7 +51,7 @@ def read(
     assert set(matrix.tensors) == set(arrays)
     assert matrix.stored_shapes(matrix.shape) == {n: a.shape for n, a in arrays.items()}
     rows = matrix.rows()
-    assert rows.type == matrix.type == f"GPTQ{made.settings['bits']}"
+    assert rows.type == matrix.type
     return rows, values
 
 
@@ -55,8 +59,30 @@ def read(
 def test_values_are_those_of_the_description(name: str, tmp_path: Path) -> None:
     rows, values = read(tmp_path, CASES[name])
     np.testing.assert_array_equal(rows.floats(), values)
-    assert rows.layout.has_zero_points
     assert (rows.columns is not None) == CASES[name].settings["desc_act"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_symmetric_groups_in_order_are_types_of_gguf(name: str, tmp_path: Path) -> None:
+    """Groups with zero points, or with an order of their own, are not."""
+    rows, _ = read(tmp_path, CASES[name])
+    settings = CASES[name].settings
+    bits, group = settings["bits"], settings["group_size"]
+    is_gguf = settings["sym"] and not settings["desc_act"] and group in (-1, 32, 64, 128)
+    assert rows.type == (f"Q{bits}_0" if is_gguf else f"GPTQ{bits}")
+    assert rows.layout.has_zero_points != is_gguf
+
+
+@pytest.mark.parametrize(
+    ("setting", "change"), [("sym is true", {}), ("desc_act is false", {"act_order": True})]
+)
+def test_a_file_that_contradicts_its_settings_is_refused(
+    setting: str, change: dict[str, bool], tmp_path: Path
+) -> None:
+    made = gptq(4, 32, sym="act_order" in change, **change)
+    made.settings.update(sym=True, desc_act=False)
+    with pytest.raises(CorruptFileError, match=f"in which {setting}; correct the config.json"):
+        read(tmp_path, made)
 
 
 @pytest.mark.parametrize("bits", [4, 8])
