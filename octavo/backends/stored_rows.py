@@ -99,11 +99,7 @@ class StoredRows:
         """Return the values of all rows, with rows and inputs in the matrix's order."""
         rows = self.rows if self.order is None else self.rows[self.order]
         values = self.layout.decode(rows)[:, : self.inputs]
-        if self.columns is None:
-            return values
-        ordered = np.empty_like(values)
-        ordered[:, self.columns] = values
-        return ordered
+        return values if self.columns is None else values.take(np.argsort(self.columns), axis=1)
 
     def addresses(self) -> NDArray[np.uint64]:
         """Return the address of each row in memory."""

@@ -33,7 +33,7 @@ SMALL_GROUP = 32
 
 _SCALES = ("_scale_inv", "_scale")
 _UNUSED = (".input_scale", ".input_scale_ub", ".k_scale", ".v_scale", ".q_scale")
-_ELEMENTS_AT_ONCE = 1 << 20
+_ELEMENTS_AT_ONCE = 1 << 17  # so that temporary arrays stay in a core's own cache
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ SMALL_GROUP = 32
 
 _WORD_BITS = 32
 _PARTS = ("qweight", "qzeros", "scales", "g_idx")
-_ELEMENTS_AT_ONCE = 1 << 20
+_ELEMENTS_AT_ONCE = 1 << 17  # so that temporary arrays stay in a core's own cache
 _GGUF_BLOCKS = {
     Q4_0.name: np.dtype([("scale", "<f2"), ("codes", "u1", SMALL_GROUP // 2)]),
     Q8_0.name: np.dtype([("scale", "<f2"), ("codes", "u1", SMALL_GROUP)]),
@@ -54,7 +54,7 @@ class Gptq:
     group: int | None  # inputs that share a scale; None: all of a row
     zero_offset: int  # added to stored zero points
     symmetric: bool  # all zero points are in the middle of the codes
-    act_order: bool
+    act_order: bool  # the inputs of a group may be anywhere
 
     @property
     def middle(self) -> int:
@@ -111,7 +111,9 @@ class GptqMatrix:
     def _gguf_type(self) -> TensorType | None:
         """GGUF's type with the same values, if there is one."""
         form, inputs = self.format, self.shape[1]
-        if not form.symmetric or form.act_order or (form.group or inputs) % SMALL_GROUP:
+        if not form.symmetric or form.act_order:
+            return None
+        if inputs % SMALL_GROUP or (form.group or inputs) % SMALL_GROUP:
             return None
         is_half = self.checkpoint.info(f"{self.module}.scales").type == F16
         return (Q4_0 if form.bits == 4 else Q8_0) if is_half else None
@@ -243,7 +245,7 @@ def read_gptq(settings: Settings) -> Gptq:
         group=None if group == -1 else group,
         zero_offset=int(version == "gptq"),
         symmetric=settings.boolean("sym", False),
-        act_order=settings.boolean("desc_act", False),
+        act_order=settings.boolean("desc_act", False) and group != -1,
     )
 
 

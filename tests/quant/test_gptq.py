@@ -16,11 +16,13 @@ from octavo.quant.registry import formats_for
 from tests.loader.make_files import write_safetensors
 from tests.quant.made_up import Array, Floats, MadeFormat, gptq
 
+INPUTS, OUTPUTS = 256, 40
 CASES: dict[str, MadeFormat] = {
     "4 bits": gptq(4, 128),
     "4 bits, symmetric": gptq(4, 32, sym=True),
     "4 bits, symmetric, act-order": gptq(4, 32, sym=True, act_order=True),
     "4 bits, symmetric, a scale for a row": gptq(4, -1, sym=True),
+    "4 bits, symmetric, act-order, a scale for a row": gptq(4, -1, sym=True, act_order=True),
     "4 bits, symmetric, groups of 16": gptq(4, 16, sym=True),
     "4 bits, version 2": gptq(4, 64, version=2),
     "4 bits, version 2 that claims to be 1": gptq(4, 64, version=2, stated=1, sym=True),
@@ -34,20 +36,22 @@ CASES: dict[str, MadeFormat] = {
     "8 bits, a scale for a row": gptq(8, -1, version=2),
     "a last group that is shorter": gptq(4, 96),
 }
-INPUTS, OUTPUTS = 256, 40
 
 
 def read(
-    directory: Path, made: MadeFormat, change: dict[str, Array] | None = None
+    directory: Path,
+    made: MadeFormat,
+    change: dict[str, Array] | None = None,
+    inputs: int = INPUTS,
 ) -> tuple[StoredRows, Floats]:
     """Write and find one module; return its rows and its values."""
-    tensors, values = made.quantise((OUTPUTS, INPUTS), np.random.default_rng(0))
+    tensors, values = made.quantise((OUTPUTS, inputs), np.random.default_rng(0))
     arrays = {f"m.{name}": array for name, array in {**tensors, **(change or {})}.items()}
     write_safetensors(directory / "model.safetensors", arrays)
     checkpoint = open_safetensors(directory / "model.safetensors")
     (format_,) = formats_for(Values(made.settings))[1:]
     (matrix,) = format_.find(checkpoint)
-    assert (matrix.name, matrix.shape) == ("m.weight", (OUTPUTS, INPUTS))
+    assert (matrix.name, matrix.shape) == ("m.weight", (OUTPUTS, inputs))
     assert set(matrix.tensors) == set(arrays)
     assert matrix.stored_shapes(matrix.shape) == {n: a.shape for n, a in arrays.items()}
     rows = matrix.rows()
@@ -59,7 +63,9 @@ def read(
 def test_values_are_those_of_the_description(name: str, tmp_path: Path) -> None:
     rows, values = read(tmp_path, CASES[name])
     np.testing.assert_array_equal(rows.floats(), values)
-    assert (rows.columns is not None) == CASES[name].settings["desc_act"]
+    settings = CASES[name].settings
+    is_ordered = settings["desc_act"] and settings["group_size"] != -1
+    assert (rows.columns is not None) == is_ordered
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -68,7 +74,8 @@ def test_symmetric_groups_in_order_are_types_of_gguf(name: str, tmp_path: Path) 
     rows, _ = read(tmp_path, CASES[name])
     settings = CASES[name].settings
     bits, group = settings["bits"], settings["group_size"]
-    is_gguf = settings["sym"] and not settings["desc_act"] and group in (-1, 32, 64, 128)
+    is_in_order = not settings["desc_act"] or group == -1
+    is_gguf = settings["sym"] and is_in_order and group in (-1, 32, 64, 128)
     assert rows.type == (f"Q{bits}_0" if is_gguf else f"GPTQ{bits}")
     assert rows.layout.has_zero_points != is_gguf
 
@@ -83,6 +90,13 @@ def test_a_file_that_contradicts_its_settings_is_refused(
     made.settings.update(sym=True, desc_act=False)
     with pytest.raises(CorruptFileError, match=f"in which {setting}; correct the config.json"):
         read(tmp_path, made)
+
+
+def test_rows_that_are_no_whole_blocks_of_gguf_stay_ours(tmp_path: Path) -> None:
+    made = gptq(4, 64, sym=True)
+    rows, values = read(tmp_path, made, inputs=80)
+    assert rows.type == "GPTQ4"
+    np.testing.assert_array_equal(rows.floats(), values)
 
 
 @pytest.mark.parametrize("bits", [4, 8])
