@@ -1,4 +1,4 @@
-"""The interface that recording and fusion need of a backend's packed weights."""
+"""The interface that recording and the passes need of a backend's weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Vector = Any
 
 
 class Matrix(Protocol):
-    """A packed weight [outputs, inputs]; a backend may keep it in several parts."""
+    """A weight [outputs, inputs] in a backend's own form."""
 
     @property
     def outputs(self) -> int: ...
@@ -21,7 +21,7 @@ class Matrix(Protocol):
 
     @property
     def gated(self) -> bool:
-        """True if gate and up rows are interleaved, so that one product yields both."""
+        """True if the rows are gates and ups, so that one product can end with their gating."""
 
     @property
     def kind(self) -> str:
@@ -30,9 +30,6 @@ class Matrix(Protocol):
     @property
     def formats(self) -> str:
         """The names of the stored formats, for listings that people read."""
-
-    def by_kind(self) -> Sequence[Matrix]:
-        """Split the matrix into one matrix for each run of parts of the same kind."""
 
 
 class Experts(Protocol):

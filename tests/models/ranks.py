@@ -15,12 +15,15 @@ import torch
 from torch import Tensor
 
 from octavo.backends.base import HostBatch, KVLayout
-from octavo.backends.torch.attention import TorchBatch, make_buffers
-from octavo.backends.torch.ops import TorchOps
+from octavo.backends.torch import experts, ops
+from octavo.backends.torch.attention import TorchBatch, attend, make_buffers
+from octavo.backends.torch.weights import TorchExperts
 from octavo.distributed.context import ParallelContext
-from octavo.layers import CausalLM, Embedding, Linear, Module, PagedAttention
+from octavo.layers import CausalLM, Embedding, Linear, Module, PagedAttention, RMSNorm
 from octavo.layers.moe import ExpertMatrices
 from octavo.models.build import assemble, find_needs
+from octavo.program.listing import Attend, Mixture, Norm
+from octavo.program.recorder import ACTIVATIONS, GATES
 from tests.models.made_up import MadeUpWeights
 
 
@@ -64,11 +67,70 @@ class TeamBatch:
     own: Team
 
 
+class TensorOps:
+    """The meaning of operations, called by layers on the tensors of one rank."""
+
+    def embed(self, ids: Tensor, table: Tensor) -> Tensor:
+        return table[ids]
+
+    def select_rows(self, x: Tensor, rows: Tensor) -> Tensor:
+        return x[rows]
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return ops.linear(x, weight, bias)
+
+    def split(self, x: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
+        return x.split_with_sizes(sizes, dim=-1)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:
+        return ops.norm(x, Norm(weight, None, eps, offset, is_rms=True))
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+        return ops.norm(x, Norm(weight, bias, eps, 0.0, is_rms=False))
+
+    def head_norm(self, x: Tensor, norm: Any, heads: int) -> Tensor:
+        is_rms = isinstance(norm, RMSNorm)
+        offset, a_head = norm.offset if is_rms else 0.0, norm.weight.ndim == 2
+        return ops.norm(x, Norm(norm.weight, None, norm.eps, offset, is_rms, heads, a_head))
+
+    def rope(self, x: Tensor, positions: Tensor, rope: Any, head_dim: int) -> Tensor:
+        return ops.rotate(x, ops.rope_tables(positions, rope, x.dtype), rope, head_dim)
+
+    def attention(self, q: Tensor, k: Tensor, v: Tensor, layer: Any, batch: TorchBatch) -> Tensor:
+        numbers = (layer.scale, layer.softcap or 0.0, layer.window or 0)
+        shape = Attend(
+            layer.heads, layer.kv_heads, layer.head_dim, *numbers, layer.sinks, layer.place
+        )
+        return attend(q, k, v, shape, batch)
+
+    def activation(self, x: Tensor, name: str) -> Tensor:
+        return ops.ACTIVATIONS[ACTIVATIONS[name]](x)
+
+    def sigmoid(self, x: Tensor) -> Tensor:
+        return ops.sigmoid(x)
+
+    def gated_activation(self, gate_up: Tensor, name: str) -> Tensor:
+        gates, ups = gate_up.chunk(2, dim=-1)
+        return ops.gate(gates, ups, GATES[name])
+
+    def soft_cap(self, x: Tensor, cap: float) -> Tensor:
+        return ops.soft_cap(x, cap)
+
+    def route(self, scores: Tensor, routing: Any, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        return ops.route(scores, routing, bias)
+
+    def experts(self, x: Tensor, weights: Tensor, chosen: Tensor, layer: Any) -> Tensor:
+        biases = (layer.gate_up_bias, layer.down_bias) if layer.has_bias else (None, None)
+        matrices = TorchExperts(layer.gate_up_weight), TorchExperts(layer.down_weight)
+        mixture = Mixture(*matrices, biases[0], biases[1], GATES[layer.activation])
+        return experts.mix(x, weights, chosen, mixture)
+
+
 class TeamOps:
     """The reference operations, run by each rank; `module` is the calling layer."""
 
     def __init__(self, module: Module, ranks: int) -> None:
-        self._module, self._ranks, self._ops = module, ranks, TorchOps()
+        self._module, self._ranks, self._ops = module, ranks, TensorOps()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return lambda *values: each(self._ranks, getattr(self._ops, name), *values)
@@ -109,7 +171,10 @@ class TeamOps:
         def attended(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, own: TorchBatch) -> Tensor:
             local = copy(layer)
             local.heads = q.shape[-1] // layer.head_dim
-            local.kv_heads, local.sinks = k.shape[-1] // layer.head_dim, sinks
+            local.kv_heads, local.sinks = (
+                k.shape[-1] // layer.head_dim,
+                sinks if layer.has_sinks else None,
+            )
             return self._ops.attention(q, k, v, local, own)
 
         sinks = layer.sinks if layer.has_sinks else None
