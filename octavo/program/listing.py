@@ -10,6 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from octavo.layers import Rope, Routing
 from octavo.program.operands import Experts, Matrix, Vector
 
@@ -41,6 +44,9 @@ Op = Literal[
     "SortPairs",
     "ExpertsIn",
     "ExpertsOut",
+    "AllReduce",
+    "AllGather",
+    "Columns",
 ]
 
 
@@ -170,7 +176,9 @@ class Instruction:
     activation: str | None = None
     factor: float = 1.0
     cap: float = 0.0
-    by_position: bool = False
+    by_position: bool = False  # Embed
+    first_row: int | None = None  # Embed: the table's first row, if this rank has only some rows
+    columns: NDArray[np.int64] | None = None  # Columns: those of x that `out` consists of
     gated: bool = False
     attend: Attend | None = None
     rope: Rope | None = None

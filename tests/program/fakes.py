@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.backends.base import StoredRows
+from octavo.backends.stored_rows import StoredRows
 from octavo.layers import GateUpLinear, Module
 
 

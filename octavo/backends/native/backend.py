@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.backends.base import Floats, ForwardResult, HostBatch, KVLayout, StoredRows
+from octavo.backends.base import Floats, ForwardResult, HostBatch, KVLayout
 from octavo.backends.native import _native
 from octavo.backends.native.emit import Emitter
 from octavo.backends.native.layout import stride
@@ -19,6 +19,7 @@ from octavo.backends.native.passes import PASSES
 from octavo.backends.native.refusals import refuse_unsupported
 from octavo.backends.native.sampling import NativeSampling
 from octavo.backends.native.tiers import choose_tier
+from octavo.backends.stored_rows import StoredRows
 from octavo.layers import CausalLM, Module
 from octavo.observe.machine import ROOT, num_cores
 from octavo.program.describe import describe

@@ -11,8 +11,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.backends.base import FLOAT_TYPES, StoredRows
+from octavo.backends.base import FLOAT_TYPES
 from octavo.backends.native import _native
+from octavo.backends.stored_rows import StoredRows
 from octavo.layers import Embedding, GateUpLinear, Module
 
 log = logging.getLogger(__name__)
@@ -179,7 +180,7 @@ class Packer:
         if order is not None:
             rows = np.where(order < 0, np.uint64(0), rows[np.maximum(order, 0)])
         kind = getattr(_native.Stored, parts[0].type)
-        pages = [(p.rows.ctypes.data, p.rows.nbytes) for p in parts if p.is_file and len(p)]
+        pages = [part.span for part in parts if part.is_file and len(part)]
         native = self._store.pack(kind, format_, inputs, rows, parts, pages)
         if not all(part.is_file for part in parts):
             self.finish()

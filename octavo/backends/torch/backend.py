@@ -10,11 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from octavo.backends.base import ForwardResult, HostBatch, KVLayout, SamplingKernel, StoredRows
+from octavo.backends.base import ForwardResult, HostBatch, KVLayout, SamplingKernel
+from octavo.backends.stored_rows import StoredRows
 from octavo.backends.torch.attention import Buffers, TorchBatch, make_buffers
 from octavo.backends.torch.interpreter import Interpreter
 from octavo.backends.torch.weights import TorchExperts, TorchMatrix
+from octavo.distributed.communicator import Communicator
 from octavo.layers import CausalLM, GateUpLinear, Module
+from octavo.program.passes.collectives import insert_collectives
 from octavo.program.recorder import record
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -23,11 +26,12 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class TorchBackend:
     sampling: SamplingKernel | None = None  # the runner's own is used
 
-    def __init__(self, dtype: str = "float32") -> None:
+    def __init__(self, dtype: str = "float32", communicator: Communicator | None = None) -> None:
         if dtype not in DTYPES:
             raise ValueError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
         self.dtype = DTYPES[dtype]
         self.weight_bytes = 0
+        self._communicator = communicator  # if several ranks share the model
         self._interpreter: Interpreter | None = None
         self._buffers: Buffers | None = None
 
@@ -46,7 +50,10 @@ class TorchBackend:
 
     def prepare(self, model: CausalLM, layout: KVLayout, num_blocks: int, block_size: int) -> None:
         shape = (layout.kv_heads, layout.head_dim)
-        self._interpreter = Interpreter(record(model))
+        listing = record(model)
+        if self._communicator is not None:
+            insert_collectives(listing, model, self._communicator.context)
+        self._interpreter = Interpreter(listing, self._communicator)
         self._buffers = make_buffers(layout.num_buffers, num_blocks, block_size, shape, self.dtype)
 
     def settle(self) -> None:

@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from octavo.backends.torch import experts, ops
 from octavo.backends.torch.attention import TorchBatch, attend
 from octavo.backends.torch.weights import TorchExperts, TorchMatrix
+from octavo.distributed.communicator import Communicator, Floats
 from octavo.layers import Rope
 from octavo.program.listing import Buffer, Instruction, Listing, Op, Prepared, Space, Value
 from octavo.program.operands import Matrix
@@ -33,6 +35,7 @@ class Run:
     """One step: its batch, and the values that are still to be read."""
 
     batch: TorchBatch
+    communicator: Communicator | None = None  # if several ranks share the model
     contents: dict[Buffer | Prepared, Tensor] = field(default_factory=dict)
     turns: dict[tuple[Rope, torch.dtype], tuple[Tensor, Tensor]] = field(default_factory=dict)
     pairs: list[experts.Chosen] = field(default_factory=list)  # SortPairs writes both
@@ -50,6 +53,11 @@ class Run:
         assert value is not None
         assert value.is_whole
         self.contents[value.buffer] = tensor
+
+    @property
+    def others(self) -> Communicator:
+        assert self.communicator is not None, "a listing with collectives needs a communicator"
+        return self.communicator
 
     def rotate(self, x: Tensor, rope: Rope, head_dim: int) -> Tensor:
         """Rotate x by the tokens' positions; all layers with one rotation share its tables."""
@@ -74,7 +82,8 @@ class Run:
 class Interpreter:
     """A listing, ready to be run."""
 
-    def __init__(self, listing: Listing) -> None:
+    def __init__(self, listing: Listing, communicator: Communicator | None = None) -> None:
+        self._communicator = communicator
         self._places = {value.buffer.place: value.buffer for i in listing for value in i.writes}
         last_reads = {
             buffer: number
@@ -92,7 +101,7 @@ class Interpreter:
 
     def run(self, batch: TorchBatch) -> Outputs:
         """Run all instructions; values are freed behind their last reader."""
-        run = Run(batch)
+        run = Run(batch, self._communicator)
         contents = run.contents
         for meaning, instruction, done in self._steps:
             meaning(run, instruction)
@@ -116,8 +125,15 @@ def _contents_of(instruction: Instruction) -> list[Buffer | Prepared]:
 
 def _embed(run: Run, i: Instruction) -> None:
     ids = run.batch.positions if i.by_position else run.batch.token_ids
-    rows = torch.nn.functional.embedding(ids, _values(i.matrix))
-    run[i.out] = _scaled(rows, i.factor)
+    table = _values(i.matrix)
+    if i.first_row is None:
+        found = functional.embedding(ids, table)
+    else:  # rows of other ranks are zero, so that the sum over all ranks is the row
+        own = ids - i.first_row
+        is_own = (own >= 0) & (own < len(table))
+        found = functional.embedding(own.clamp(0, len(table) - 1), table)
+        found = found * is_own[:, None]
+    run[i.out] = _scaled(found, i.factor)
 
 
 def _select(run: Run, i: Instruction) -> None:
@@ -221,6 +237,24 @@ def _experts_out(run: Run, i: Instruction) -> None:
     run[i.out] = experts.weighted_sums(_layer(i), run[i.x], run.pairs, run.pair_weights)
 
 
+def _all_reduce(run: Run, i: Instruction) -> None:
+    run[i.out] = _through(run.others.all_reduce, run[i.x])
+
+
+def _all_gather(run: Run, i: Instruction) -> None:
+    run[i.out] = _through(run.others.all_gather, run[i.x])
+
+
+def _columns(run: Run, i: Instruction) -> None:
+    assert i.columns is not None
+    run[i.out] = run[i.x][:, torch.from_numpy(i.columns)]
+
+
+def _through(exchange: Callable[[Floats], Floats], values: Tensor) -> Tensor:
+    """Exchange values as float32, so that sums of shorter types are rounded once."""
+    return torch.from_numpy(exchange(values.float().numpy())).to(values.dtype)
+
+
 def _layer(i: Instruction) -> experts.Layer:
     assert isinstance(i.experts, TorchExperts)
     return experts.Layer(i.experts, i.bias)
@@ -264,4 +298,7 @@ MEANINGS: dict[Op, Callable[[Run, Instruction], None]] = {
     "SortPairs": _sort_pairs,
     "ExpertsIn": _experts_in,
     "ExpertsOut": _experts_out,
+    "AllReduce": _all_reduce,
+    "AllGather": _all_gather,
+    "Columns": _columns,
 }
