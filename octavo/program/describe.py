@@ -45,6 +45,8 @@ def _words(i: Instruction) -> Iterable[str]:
             yield "+qk-norm"
         if attend.rope:
             yield "+rope"
+    if i.adapters is not None:
+        yield f"rank {i.adapters.rank}"
     if i.bias is not None:
         yield "+bias"
     if i.factor != 1.0:

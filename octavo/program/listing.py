@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.layers import Rope, Routing
-from octavo.program.operands import Experts, Matrix, Vector
+from octavo.program.operands import Adapters, Experts, Matrix, Vector
 
 # The rows of a buffer: all tokens of the step (Tokens); the tokens for which an output is requested
 # (Wanted); the requested logits or hidden states, in the order of the request (Logits, Hidden);
@@ -47,6 +47,8 @@ Op = Literal[
     "AllReduce",
     "AllGather",
     "Columns",
+    "Shrink",
+    "Expand",
 ]
 
 
@@ -178,6 +180,7 @@ class Instruction:
     cap: float = 0.0
     by_position: bool = False  # Embed
     first_row: int | None = None  # Embed: the table's first row, if this rank has only some rows
+    adapters: Adapters | None = None  # Shrink, Expand
     columns: NDArray[np.int64] | None = None  # Columns: those of x that `out` consists of
     gated: bool = False
     attend: Attend | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 # Floats in the backend's own form: a norm's weights, a bias. The program does not look inside.
@@ -41,3 +42,12 @@ class Experts(Protocol):
     def inputs(self) -> int: ...
     @property
     def kind(self) -> str: ...
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Adapters:
+    """Low-rank additions to one product, one for each adapter that a row can have."""
+
+    down: Vector  # [adapters, rank, inputs]
+    up: Vector  # [adapters, outputs, rank], multiplied by the adapter's scale
+    rank: int

@@ -20,6 +20,7 @@ from octavo.program.listing import Attend
 
 QUERY_TILE = 8  # rows of one sequence processed together
 KEY_TILE = 64  # positions of KV processed together
+NO_ADAPTER = -1
 MOST_KEPT_CELLS = 1 << 23  # in a batch's cached tiles: about 140 MB
 
 
@@ -61,6 +62,7 @@ class TorchBatch:
     spans: dict[int | None, tuple[Tensor, Tensor, range]] = field(default_factory=dict)
     tiles: dict[tuple[int, int | None, int], Tile | None] = field(default_factory=dict)
     num_kept: int = 0  # cells in `tiles`
+    adapters: Tensor | None = None  # [rows]: the adapter of each row, or NO_ADAPTER
 
     @classmethod
     def of(cls, batch: HostBatch, buffers: Buffers) -> TorchBatch:

@@ -6,7 +6,7 @@ too, and its results tell whether the passes changed what it computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from octavo.backends.torch import experts, ops
-from octavo.backends.torch.attention import TorchBatch, attend
+from octavo.backends.torch.attention import NO_ADAPTER, TorchBatch, attend
 from octavo.backends.torch.weights import TorchExperts, TorchMatrix
 from octavo.distributed.communicator import Communicator, Floats
 from octavo.layers import Rope
@@ -28,6 +28,7 @@ class Outputs(NamedTuple):
 
     logits: Tensor
     hidden: Tensor
+    kept: tuple[Tensor, ...] = ()  # what earlier layers read, if a pass keeps it
 
 
 @dataclass(slots=True)
@@ -72,11 +73,20 @@ class Run:
             return self.batch.logits_rows
         if space == "Hidden":
             return self.batch.hidden_rows
+        if space == "Tokens":
+            return torch.arange(len(self.batch.positions))
         assert space == "Wanted"
         if self.wanted is None:
             both = torch.cat((self.batch.logits_rows, self.batch.hidden_rows))
             self.wanted = torch.unique(both)  # sorted
         return self.wanted
+
+    def adapter_rows(self, space: Space) -> Iterable[tuple[int, Tensor]]:
+        """Yield each adapter that rows of a space have, with these rows."""
+        if self.batch.adapters is not None:
+            numbers = self.batch.adapters[self.rows(space)]
+            for number in sorted({*numbers.tolist()} - {NO_ADAPTER}):
+                yield number, (numbers == number).nonzero().squeeze(1)
 
 
 class Interpreter:
@@ -84,7 +94,9 @@ class Interpreter:
 
     def __init__(self, listing: Listing, communicator: Communicator | None = None) -> None:
         self._communicator = communicator
-        self._places = {value.buffer.place: value.buffer for i in listing for value in i.writes}
+        outputs = [value.buffer for i in listing for value in i.writes]
+        self._places = {buffer.place: buffer for buffer in outputs}
+        self._kept = [buffer for buffer in outputs if buffer.place == "KeptOut"]
         last_reads = {
             buffer: number
             for number, instruction in enumerate(listing)
@@ -107,7 +119,8 @@ class Interpreter:
             meaning(run, instruction)
             for buffer in done:
                 contents.pop(buffer, None)
-        return Outputs(contents[self._places["LogitsOut"]], contents[self._places["HiddenOut"]])
+        logits, hidden = (contents[self._places[place]] for place in ("LogitsOut", "HiddenOut"))
+        return Outputs(logits, hidden, tuple(contents[buffer] for buffer in self._kept))
 
 
 def _contents_of(instruction: Instruction) -> list[Buffer | Prepared]:
@@ -250,6 +263,27 @@ def _columns(run: Run, i: Instruction) -> None:
     run[i.out] = run[i.x][:, torch.from_numpy(i.columns)]
 
 
+def _shrink(run: Run, i: Instruction) -> None:
+    """Multiply each row by its adapter's first matrix; rows without an adapter become zero."""
+    assert i.out is not None
+    assert i.adapters is not None
+    x = run[i.x]
+    low = x.new_zeros(len(x), i.out.width)
+    for number, rows in run.adapter_rows(i.out.buffer.space):
+        low[rows] = ops.linear(x[rows], i.adapters.down[number], None)
+    run[i.out] = low
+
+
+def _expand(run: Run, i: Instruction) -> None:
+    """Add each row's product with its adapter's second matrix; other rows stay as they are."""
+    assert i.out is not None
+    assert i.adapters is not None
+    low, y = run[i.x], run[i.y].clone()
+    for number, rows in run.adapter_rows(i.out.buffer.space):
+        y[rows] += ops.linear(low[rows], i.adapters.up[number], None)
+    run[i.out] = y
+
+
 def _through(exchange: Callable[[Floats], Floats], values: Tensor) -> Tensor:
     """Exchange values as float32, so that sums of shorter types are rounded once."""
     return torch.from_numpy(exchange(values.float().numpy())).to(values.dtype)
@@ -301,4 +335,6 @@ MEANINGS: dict[Op, Callable[[Run, Instruction], None]] = {
     "AllReduce": _all_reduce,
     "AllGather": _all_gather,
     "Columns": _columns,
+    "Shrink": _shrink,
+    "Expand": _expand,
 }

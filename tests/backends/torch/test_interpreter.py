@@ -68,11 +68,11 @@ class Model:
         stops = ((SPLIT, SPLIT), LENGTHS)
         with torch.inference_mode():
             return [
-                run(TorchBatch.of(self._batch(start, stop), buffers))
+                run(TorchBatch.of(self.batch(start, stop), buffers))
                 for start, stop in zip(starts, stops, strict=True)
             ]
 
-    def _batch(self, starts: tuple[int, ...], stops: tuple[int, ...]) -> HostBatch:
+    def batch(self, starts: tuple[int, ...], stops: tuple[int, ...]) -> HostBatch:
         counts = [stop - start for start, stop in zip(starts, stops, strict=True)]
         rows = sum(counts)
         tables = np.arange(1, 13, dtype=np.int32).reshape(2, 6)
@@ -136,7 +136,7 @@ def test_the_comparison_detects_a_pass_that_changes_something() -> None:
 
 
 def test_values_are_freed_behind_their_last_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the end of a step the outputs alone are left."""
+    """The outputs alone are left at the end of a step."""
     runs: list[Run] = []
 
     def kept(*fields: Any) -> Run:

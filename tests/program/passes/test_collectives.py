@@ -73,7 +73,7 @@ def test_a_cut_table_looks_up_its_own_rows_and_sums() -> None:
 
 @pytest.mark.parametrize("end", ["", "Scale", "Scale SoftCap"])
 def test_logits_are_gathered_at_the_end(end: str) -> None:
-    """What each logit becomes by itself is computed before."""
+    """Factor and soft cap concern each logit by itself, so they come before."""
     r = Recorded()
     scores = r.linear(r.x, 25)
     if "Scale" in end:
