@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.backends.stored_rows import StoredRows
-from octavo.layers import CausalLM, Module, Ops, Value
+from octavo.layers import CausalLM, Module, Value
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
@@ -136,10 +136,6 @@ class SamplingKernel(Protocol):
 
 class Backend(Protocol):
     """An engine that computes forward passes over its paged KV cache."""
-
-    @property
-    def ops(self) -> Ops:
-        """The operations that the layers use."""
 
     @property
     def sampling(self) -> SamplingKernel | None:

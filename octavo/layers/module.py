@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-# A backend's value: a torch tensor, or a symbol of the program being recorded. Layers use + and *
+# A weight in a backend's own form, or a symbol of the program being recorded. Layers use + and *
 # on values, and call `ops` for everything else.
 Value = Any
 
@@ -55,7 +55,7 @@ class Batch(Protocol):
 
 
 class Ops(Protocol):
-    """Every operation that models may use; `backends/torch/ops.py` defines their meaning."""
+    """Every operation that models may use; the recorder in octavo/program implements them all."""
 
     def embed(self, token_ids: Value, table: Value) -> Value: ...
     def select_rows(self, x: Value, rows: Value) -> Value: ...

@@ -25,14 +25,12 @@ from octavo.quant.shard import ShardError
 def bind(
     model: CausalLM, backend: Backend, weights: Weights, context: ParallelContext = ALONE
 ) -> None:
-    """Give every layer its operations and its tensors, and narrow it to the share of its rank."""
+    """Give every layer its tensors, and narrow it to the share of its rank."""
     check_ranks(model, context)
     if model.renames:
         weights = RenamedWeights(weights, model.renames)
     needs = list(find_needs(model, weights.shapes()))
     check(model, needs, weights)
-    for _, module in model.walk():
-        module.ops = backend.ops
     for need in needs:
         setattr(need.module, need.tensor, _value(need, backend, weights, context))
     if model.tied:

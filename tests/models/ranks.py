@@ -12,8 +12,7 @@ import torch
 from octavo.backends.base import HostBatch, KVLayout
 from octavo.backends.stored_rows import Floats, StoredRows
 from octavo.backends.torch.backend import TorchBackend
-from octavo.backends.torch.collectives import connect
-from octavo.distributed.communicator import ThreadCommunicator, ThreadGroup
+from octavo.distributed.communicator import Communicator, ThreadCommunicator, ThreadGroup
 from octavo.layers import CausalLM, Module
 from octavo.models.build import bind
 from octavo.models.checkpoint_weights import Weights
@@ -25,8 +24,8 @@ NUM_BLOCKS, BLOCK_SIZE = 64, 4
 class CountingBackend(TorchBackend):
     """A reference backend that counts the bytes of the stored rows that it is given, by type."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, communicator: Communicator) -> None:
+        super().__init__(communicator=communicator)
         self.stored: dict[str, int] = {}
 
     def matrix(self, parts: Sequence[StoredRows], module: Module) -> Any:
@@ -58,9 +57,8 @@ def run_ranks(declare: Callable[[], CausalLM], weights: Weights, ranks: int) -> 
 
     def work(communicator: ThreadCommunicator) -> Outcome:
         torch.set_num_threads(1)  # the number of a thread, which another thread does not inherit
-        model, backend = declare(), CountingBackend()
+        model, backend = declare(), CountingBackend(communicator)
         bind(model, backend, weights, communicator.context)
-        connect(model, communicator)
         layout = place_layers(model)
         backend.prepare(model, layout, NUM_BLOCKS, BLOCK_SIZE)
         logits = backend.forward(two_sequences(model, layout)).logits
