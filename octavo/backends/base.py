@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.layers import CausalLM, KVSpec, Module, Ops, Value
+from octavo.backends.stored_rows import StoredRows
+from octavo.layers import CausalLM, KVSpec, Module, Value
 
 if TYPE_CHECKING:
     from octavo.backends.step import Draws, HostBatch, Pending
@@ -144,58 +145,12 @@ class Footprint(Protocol):
         """Estimate the memory of the largest step while it runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRows:
-    """Rows of a matrix as stored in a file: the i-th is `rows[order[i]]`."""
-
-    type: str  # by GGUF's name: F32, BF16, Q4_K …
-    inputs: int
-    rows: NDArray[np.uint8]  # [stored rows, bytes of a row], contiguous
-    order: NDArray[np.int64] | None  # None: in the stored order
-    is_file: bool  # in a mapped file, whose pages can be dropped and read again
-    decode: Callable[[NDArray[np.uint8]], Floats]  # stored rows → values
-
-    @classmethod
-    def of(cls, floats: Floats) -> StoredRows:
-        """Make rows of an array in memory."""
-        floats = np.ascontiguousarray(floats, np.float32)
-        rows = floats.view(np.uint8)
-        return cls("F32", floats.shape[1], rows, None, False, lambda rows: rows.view(np.float32))
-
-    def __len__(self) -> int:
-        return len(self.rows if self.order is None else self.order)
-
-    def cut(self, start: int, stop: int) -> StoredRows:
-        """Return the rows from `start` to `stop`."""
-        if self.order is not None:
-            return replace(self, order=self.order[start:stop])
-        return replace(self, rows=self.rows[start:stop])
-
-    def reordered(self, order: NDArray[np.int64]) -> StoredRows:
-        """Return the same rows in another order: row i is the old row order[i]."""
-        return replace(self, order=order if self.order is None else self.order[order])
-
-    def floats(self) -> Floats:
-        values = self.decode(self.rows)
-        return values if self.order is None else values[self.order]
-
-    def addresses(self) -> NDArray[np.uint64]:
-        """Return the address of each row in memory."""
-        order = np.arange(len(self.rows)) if self.order is None else self.order
-        start = np.uint64(self.rows.ctypes.data)
-        return start + order.astype(np.uint64) * np.uint64(self.rows.shape[1])
-
-
 class Backend(Protocol):
     """An engine that computes steps over its paged KV cache and draws their tokens.
 
     The calls of a start come in this order: weights (`parameter`, `matrix`, `experts`), `prepare`,
     `settle`, `reserve`, `make_cache`, and then steps.
     """
-
-    @property
-    def ops(self) -> Ops:
-        """The operations that the layers use."""
 
     @property
     def weight_bytes(self) -> int:

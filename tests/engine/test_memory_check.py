@@ -82,9 +82,8 @@ def test_the_estimate_reads_no_weights(directory: Path, monkeypatch: pytest.Monk
     def refuse(*_: object) -> None:
         raise AssertionError("a weight was read")
 
-    # Stored rows are mapped from the file, and no page of them is read.
-    monkeypatch.setattr("octavo.models.checkpoint_weights.CheckpointWeights.read", refuse)
-    monkeypatch.setattr("octavo.loader.checkpoint.Checkpoint.read_float32", refuse)
+    monkeypatch.setattr("octavo.models.checkpoint_weights.CheckpointWeights.rows", refuse)
+    monkeypatch.setattr("octavo.loader.checkpoint.Checkpoint.read", refuse)
     make_bill(EngineArguments(str(directory), backend="torch"), opened, place_layers(opened.model))
 
 
