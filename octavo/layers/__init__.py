@@ -1,8 +1,8 @@
 """The layers that models are declared with; a backend gives them their meaning.
 
 A layer states its sizes, its options and its tensors, and computes with symbolic values. It does
-not depend on ranks, dtypes, devices or quantisation: `octavo.models.build.bind` decides those and
-gives every layer its `ops`, the backend's operations.
+not depend on ranks, dtypes, devices or quantisation: `octavo.models.build.bind` decides those. Its
+`ops` are a recorder (`octavo/program`), which turns the model's forward pass into a listing.
 """
 
 from octavo.layers.attention import PagedAttention, QKVLinear, SelfAttention

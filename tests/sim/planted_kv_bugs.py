@@ -13,18 +13,6 @@ KV_BUGS = (
         ">= end",
     ),
     Bug(
-        "a fork's state has no block",
-        "kv/policies.py",
-        "            or entry == self.first_block(sequence.num_computed)\n",
-        "",
-    ),
-    Bug(
-        "a fork takes a state that a step in flight changes",
-        "kv/policies.py",
-        "num_tokens == parent.num_computed and is_settled:",
-        "num_tokens == parent.num_computed:",
-    ),
-    Bug(
         "a fork takes a state of another position",
         "kv/policies.py",
         "        return size * self.longest(table, num_tokens // size)\n",

@@ -234,7 +234,7 @@ class StatePolicy(WindowPolicy):
         return (
             self._is_checkpoint(entry)
             or (entry + 1) * self.block_size >= end - self.max_drafts
-            or entry == self.first_block(sequence.num_computed)
+            or (sequence.num_computed > 0 and entry == self.first_block(sequence.num_computed))
         )
 
     def _is_checkpoint(self, entry: int) -> bool:
