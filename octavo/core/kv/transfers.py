@@ -27,7 +27,7 @@ Content = tuple[int, bytes]  # KV group, digest
 
 
 class KVIndex(Protocol):
-    """What other places have of this engine's KV."""
+    """The blocks of this engine's KV that other places have."""
 
     def has(self, group: int, digest: bytes) -> bool:
         """Return whether a load of this block would probably succeed."""
