@@ -10,9 +10,9 @@ workers read the block before anything can be written to it again.
 A fetch is a hold (lifecycle.py). The blocks that a waiting sequence lacks are allocated for it and
 listed as loads; they are read by none until a result says that a load has succeeded. Then the
 block enters the prefix cache, free for any sequence, and the sequence, back in the queue, finds
-it there as any other would. So a load that fails, comes too late or whose sequence has ended needs no
-further care. Each sequence fetches once, so that a place that lies about what it has delays no
-sequence for ever.
+it there as any other would. So a load that fails, comes too late or whose sequence has ended
+needs no further care. Each sequence fetches once, so that a place that lies about what it has
+delays no sequence for ever.
 """
 
 from __future__ import annotations
