@@ -113,9 +113,7 @@ class Recent:
                 self._records.popitem(last=False)
 
     def find(self, name: str, owner: str) -> Record | None:
-        """Return the record of a request or response id, or None; only the key's own are found."""
-        for prefix in ("chatcmpl-", "cmpl-"):
-            name = name.removeprefix(prefix)
+        """Return the record of a request's id, or None; only the key's own are found."""
         return self._records.get((owner, name))
 
 

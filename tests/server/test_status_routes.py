@@ -17,9 +17,9 @@ from octavo.server.admin import ADMIN_ROUTES
 from octavo.server.generation import Generation
 from octavo.server.http.auth import PUBLIC
 from octavo.server.lifecycle import ready_text
+from octavo.server.openai.schema.sampling import CommonRequest
 from octavo.server.openapi import document
-from octavo.server.routes import ROUTES
-from octavo.server.schema.sampling import CommonRequest
+from octavo.server.routes import DEFAULT_DIALECT, ROUTES
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.make import LIMIT, Client, serving, until
 
@@ -245,7 +245,7 @@ def test_prompts_are_not_logged(directory: Path, caplog: Any) -> None:
 
 
 def test_the_document_names_every_route_and_field(directory: Path) -> None:
-    whole = document(ROUTES)
+    whole = document(ROUTES, DEFAULT_DIALECT)
     assert whole["openapi"].startswith("3.1")
     assert set(whole["paths"]) == {route.path for route in ROUTES}
     fields = whole["components"]["schemas"]["ChatRequest"]["properties"]
@@ -284,7 +284,7 @@ def test_the_ready_text_can_be_pasted(directory: Path) -> None:
 
 def test_the_document_lists_every_status_and_the_need_of_a_key() -> None:
     """Generated clients handle only the statuses that the document lists."""
-    paths = document(ROUTES)["paths"]
+    paths = document(ROUTES, DEFAULT_DIALECT)["paths"]
     for path, methods in paths.items():
         for operation in methods.values():
             assert {"401", "405", "408", "431", "503", "504"} <= operation["responses"].keys()
