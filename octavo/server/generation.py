@@ -122,8 +122,7 @@ class Generation:
         finally:
             for name, sink in zip(self._ids, sinks, strict=False):  # not all may have begun
                 server.llm.discard(name, sink)
-            record.ended_at = server.clock()
-            record.num_output_tokens = self._counts.generated
+            record.end(server.clock(), self._counts.generated)
             del server.active[self._ids[0]]
             self._observe_end()
 

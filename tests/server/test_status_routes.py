@@ -142,6 +142,10 @@ def test_a_request_can_be_explained(directory: Path) -> None:
             later = (await client.get(path)).json()
             assert later["outcome"] == "finished"
             assert later["cause"]
+            assert later["parameters"] == explanation["parameters"]
+            record = client.server.recent.find(answer["id"].removeprefix("cmpl-"), "")
+            assert record is not None
+            assert record.sampling is None, "its lists may be long, and many records are kept"
             body = {"prompt": "x", "max_tokens": 2, "stream": True, "explain": True}
             streamed = await client.post("/v1/completions", json=body)
             assert '"explain":{' in streamed.text
