@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta, Struct
 
-from octavo.server.schema.chat import MAX_MESSAGES, Message
-from octavo.server.schema.completion import PromptTokens
+from octavo.server.openai.schema.chat import MAX_MESSAGES, Message
+from octavo.server.openai.schema.completion import PromptTokens
+from octavo.server.openai.schema.unsupported import RULES
+from octavo.server.schema.rules import FieldRules
 
 
 class TokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """The request of /tokenize: a text in `prompt`, or a conversation in `messages`."""
 
+    rules: ClassVar[FieldRules] = RULES
     model: Annotated[str, Meta(max_length=512)] | None = None
     prompt: str | None = None
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
@@ -36,6 +39,7 @@ class TokenizeResponse(Struct, kw_only=True):
 class DetokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """The request of /detokenize: token ids."""
 
+    rules: ClassVar[FieldRules] = RULES
     tokens: PromptTokens
     model: Annotated[str, Meta(max_length=512)] | None = None
 

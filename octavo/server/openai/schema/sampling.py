@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
 from octavo.core.config import MAX_PRIORITY
+from octavo.server.openai.schema.unsupported import RULES
+from octavo.server.schema.rules import FieldRules
 
 MAX_N = 128
 MAX_STOPS = 16
@@ -37,6 +39,7 @@ class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
 class CommonRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """The common fields: sampling, stopping, contents of the response, scheduling."""
 
+    rules: ClassVar[FieldRules] = RULES
     model: Annotated[str, Meta(max_length=512)] | None = None  # default: the served model
     max_tokens: Count | None = None
     min_tokens: Count = 0

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from octavo.server.schema.sampling import CommonRequest, Count, Name
-from octavo.server.schema.usage import Usage
+from octavo.server.openai.schema.sampling import CommonRequest, Count, Name
+from octavo.server.openai.schema.usage import Usage
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 4096

@@ -1,25 +1,11 @@
-"""Fields of other servers that this one does not support, or not yet.
-
-Many clients send some of them with values that ask for nothing, which are accepted. Any other value
-is refused by name, since ignoring it would give the client a wrong answer without a sign.
-"""
+"""The fields of other servers that this one ignores, or does not support yet."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from octavo.server.http.errors import not_yet
-
-
-@dataclass(frozen=True, slots=True)
-class Unsupported:
-    """The values of a field that ask for nothing, and the error for all others."""
-
-    is_harmless: Callable[[Any], bool]
-    refusal: str
-    harmless: str  # the accepted values, for the documentation
+from octavo.server.schema.rules import FieldRules, Unsupported
 
 
 def _one_of(*values: Any) -> Callable[[Any], bool]:
@@ -85,7 +71,6 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "logits_processors": Unsupported(_empty, "functions cannot be sent over HTTP", "[]"),
 }
 
-# Fields that are accepted with any value, since none of them would change an answer.
 IGNORED: Mapping[str, str] = {
     "user": "the API key identifies the user",
     "safety_identifier": "the API key identifies the user",
@@ -105,18 +90,29 @@ IGNORED: Mapping[str, str] = {
 }
 
 
-def check_unsupported(given: Mapping[str, Any]) -> None:
-    """Raise ApiError for the first field that asks for an unsupported feature."""
-    for name, value in given.items():
-        rule = UNSUPPORTED.get(name)
-        if rule is not None and not rule.is_harmless(value):
-            raise not_yet(name, rule.refusal)
-
-
-def ignored_inside(given: Mapping[str, Any]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+def _ignored_inside(given: Mapping[str, Any]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Yield the fields inside accepted values that are ignored: outer field, name, known names."""
     text_format = given.get("response_format")
     if isinstance(text_format, dict):
         for name, value in text_format.items():
             if name != "type" and value is not None:
                 yield "response_format", name, ("type",)
+
+
+_OTHER_NAMES = {
+    "max_completion_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "n_predict": "max_tokens",
+    "max_length": "max_tokens",
+    "repeat_penalty": "repetition_penalty",
+}
+
+RULES = FieldRules(
+    open=frozenset({"documents", "chat_template_kwargs"}),
+    with_lists=frozenset({"prompt"}),
+    unsupported=UNSUPPORTED,
+    ignored=IGNORED,
+    ignored_inside=_ignored_inside,
+    other_names=_OTHER_NAMES,
+)

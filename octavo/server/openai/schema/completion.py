@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from octavo.server.openai.schema.sampling import INT32, CommonRequest, TokenId
+from octavo.server.openai.schema.usage import Usage
 from octavo.server.schema.by_field import MAX_LISTS
-from octavo.server.schema.sampling import INT32, CommonRequest, TokenId
-from octavo.server.schema.usage import Usage
 
 MAX_PROMPT_ITEMS = 1 << 20  # token ids in one prompt
 MAX_PROMPTS = MAX_LISTS
