@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import numpy as np
 from numpy.typing import NDArray
 
-from octavo.backends.base import Floats, ForwardResult, KVLayout, StoredRows
+from octavo.backends.base import ForwardResult, Ints, KVLayout, StepSize, StoredRows
 from octavo.backends.native import _native
 from octavo.backends.native.emit import Emitter
-from octavo.backends.native.layout import stride
 from octavo.backends.native.packing import CpuWeights, Experts, Matrix, Packer, Vector
-from octavo.backends.native.sampling import NativeSampling
+from octavo.backends.native.pending import NativePending, ProcessedPending
 from octavo.backends.native.tiers import choose_tier
-from octavo.backends.step import HostBatch
+from octavo.backends.step import NO_ROWS, Draws, HostBatch, Pending, Processor
 from octavo.layers import CausalLM, Module, Ops
 from octavo.observe.machine import ROOT, num_cores
 from octavo.program.describe import describe
@@ -25,9 +24,12 @@ from octavo.program.fusion import fuse
 from octavo.program.listing import Instruction, Listing
 from octavo.program.recorder import HeadSizes, Recorder
 
+_log = logging.getLogger(__name__)
+
 BLOCK_TOKENS = _native.BLOCK_TOKENS  # kernels take so many tokens of a block together
 HEAD_SIZES = HeadSizes(multiple=8, most=512)  # that the attention kernels support
 _READ_BYTES = 128 << 20  # of a measurement of memory: more than caches hold
+_NO_DRAWS = Draws((), (), NO_ROWS, NO_ROWS)
 _CACHES = {"float32": "F32", "bfloat16": "BF16", "int8": "Int8"}
 
 
@@ -70,18 +72,18 @@ class NativeBackend:
         self._options = options
         self._team = _native.Team(options.num_threads or default_threads(), options.pinned)
         self.tier = choose_tier(options.instruction_set)
-        self.sampling = NativeSampling(self.tier, self._team)
         self._packer = Packer(self._team, options.weights)
         self._recorder = Recorder(HEAD_SIZES)
         self.ops: Ops = cast(Ops, self._recorder)  # they take this backend's values
         self._is_settled = False
         self._program: _native.Program | None = None
+        self._runner: _native.StepRunner | None = None
+        self._layout: tuple[KVLayout, int] | None = None  # with the size of a block
         self._listing: Listing | None = None
-        self._logits = np.empty((0, 0), np.float32)
-        self._hidden = np.empty((0, 0), np.float32)
-        self._widths = (0, 0)
-        self._counts = (0, 0)  # rows of both
-        self._result: ForwardResult | None = None  # views of both, of the last step
+        # Open slots with user-written processors, with those and the prompt.
+        self._processed: dict[int, tuple[tuple[Processor, ...], Ints]] = {}
+        self._unfinished: ProcessedPending | None = None  # the last step, if it had such slots
+        self._has_told = False
 
     @property
     def threads(self) -> int:
@@ -104,7 +106,7 @@ class NativeBackend:
         self._packer.finish()
         self._is_settled = True
 
-    def prepare(self, model: CausalLM, layout: KVLayout, num_blocks: int, block_size: int) -> None:
+    def prepare(self, model: CausalLM, layout: KVLayout, block_size: int) -> None:
         self._packer.begin()
         self._is_settled = False
         if block_size % BLOCK_TOKENS:
@@ -115,7 +117,31 @@ class NativeBackend:
         fuse(listing)
         program = _native.Program(self.tier, self._team)
         Emitter(program, self.tier, self._packer.vector).emit(listing)
-        program.make_caches(
+        self._program, self._listing = program, listing
+        self._layout = layout, block_size
+        self._runner = _native.StepRunner(
+            self.tier,
+            program,
+            self._team,
+            model.head.outputs,
+            model.embed.hidden,
+            self._packer,
+        )
+        self._processed, self._unfinished = {}, None
+
+    def reserve(self, size: StepSize, spare_bytes: int) -> int:
+        runner = self._ready
+        assert self._program is not None
+        wanted = size.wanted_rows
+        return self._program.reserve(
+            size.rows, wanted, size.rows, size.sequences, size.positions
+        ) + runner.reserve(wanted, size.rows)
+
+    def make_cache(self, num_blocks: int) -> None:
+        assert self._program is not None, "call prepare first"
+        assert self._layout is not None
+        layout, block_size = self._layout
+        self._program.make_caches(
             getattr(_native.CacheFormat, _CACHES[self._options.kv_dtype]),
             layout.num_buffers,
             num_blocks,
@@ -123,51 +149,42 @@ class NativeBackend:
             layout.kv_heads,
             layout.head_dim,
         )
-        self._program, self._listing = program, listing
-        self._widths = (model.head.outputs, model.embed.hidden)
-        self._logits, self._hidden = (
-            np.empty((0, stride(width)), np.float32) for width in self._widths
-        )
-        self._result = None
 
     @property
-    def _ready(self) -> _native.Program:
-        assert self._program is not None, "call prepare first"
-        return self._program
+    def _ready(self) -> _native.StepRunner:
+        assert self._runner is not None, "call prepare first"
+        return self._runner
 
-    def copy_blocks(self, pairs: tuple[tuple[int, int], ...]) -> None:
-        for source, destination in pairs:
-            self._ready.copy_block(source, destination)
-
-    def forward(self, batch: HostBatch) -> ForwardResult:
+    def step(self, batch: HostBatch, draws: Draws) -> Pending:
         if not self._is_settled:
             self.settle()
-        result = self._result_of(len(batch.logits_rows), len(batch.hidden_rows))
-        self._ready.run(
-            batch.token_ids,
-            batch.positions,
-            batch.row_starts,
-            batch.tables,
-            batch.logits_rows,
-            batch.hidden_rows,
-            self._logits,
-            self._hidden,
-        )
-        return result
+        if self._unfinished is not None:
+            self._unfinished.finish()
+            self._unfinished = None
+        for slot in draws.freed:
+            self._processed.pop(slot, None)
+        for slot, sampling in draws.opened:
+            if sampling.processors:
+                prompt = sampling.tokens[: sampling.num_prompt].copy()
+                self._processed[slot] = sampling.processors, prompt
+                self._tell_of_processors()
+        step = self._ready.submit(batch, draws)
+        if self._processed and not self._processed.keys().isdisjoint(draws.slots.tolist()):
+            self._unfinished = ProcessedPending(step, draws, dict(self._processed))
+            return self._unfinished
+        return NativePending(step)
 
-    def _result_of(self, num_logits: int, num_hidden: int) -> ForwardResult:
-        """Return views of the result arrays, which every step overwrites and large ones replace."""
-        if self._result is None or (num_logits, num_hidden) != self._counts:
-            self._result = None  # and stays None if there is no memory
-            if len(self._logits) < num_logits:
-                self._logits = np.empty((num_logits, self._logits.shape[1]), np.float32)
-            if len(self._hidden) < num_hidden:
-                self._hidden = np.empty((num_hidden, self._hidden.shape[1]), np.float32)
-            logits: Floats = self._logits[:num_logits, : self._widths[0]]
-            hidden: Floats = self._hidden[:num_hidden, : self._widths[1]]
-            self._counts = num_logits, num_hidden
-            self._result = ForwardResult(logits, hidden)
-        return self._result
+    def _tell_of_processors(self) -> None:
+        if not self._has_told:
+            self._has_told = True
+            _log.warning(
+                "a request brings logits processors: each of its tokens, and those of all requests "
+                "beside it, wait for Python"
+            )
+
+    def forward(self, batch: HostBatch) -> ForwardResult:
+        self.step(batch, _NO_DRAWS).collect()
+        return ForwardResult(*self._ready.results())
 
     # for people and tests
 
@@ -178,7 +195,7 @@ class NativeBackend:
 
     def profile(self, on: bool) -> None:
         """Start (or stop) measuring each instruction, and forget earlier measurements."""
-        self._ready.set_profiling(on)
+        self._recorded.set_profiling(on)
 
     @property
     def instructions(self) -> list[Instruction]:
@@ -187,7 +204,7 @@ class NativeBackend:
 
     def timings(self) -> tuple[list[float], list[float]]:
         """Return the caller's seconds in each instruction, and those of waiting before it."""
-        return self._ready.seconds, self._ready.waits
+        return self._recorded.seconds, self._recorded.waits
 
     def peak_rates(self, seconds: float) -> PeakRates:
         """Measure what this machine can do at best, each rate for so long."""
