@@ -227,7 +227,8 @@ class Measure:
         layout = place_layers(opened.model)
         bind(opened.model, backend, opened.weights)
         blocks = -(-max(map(len, self._windows)) // BLOCK)
-        backend.prepare(opened.model, layout, 1 + blocks, BLOCK)
+        backend.prepare(opened.model, layout, BLOCK)
+        backend.make_cache(1 + blocks)
         table = np.arange(1, 1 + blocks, dtype=np.int32)[None]
         return np.concatenate([losses_of(backend, table, window) for window in self._windows])
 

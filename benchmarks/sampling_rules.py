@@ -43,7 +43,7 @@ RULES = {
     "repetition_penalty": Rule({"repetition_penalty": 1.1}),
     "presence_penalty": Rule({"presence_penalty": 0.5}),
     "frequency_penalty": Rule({"frequency_penalty": 0.5}),
-    "logit_bias": Rule({"logit_bias": {token: 1.5 for token in range(100, 400, 3)}}),
+    "logit_bias": Rule({"logit_bias": dict.fromkeys(range(100, 400, 3), 1.5)}),
     "bad_words": Rule({"bad_words_token_ids": [[28], [30, 2], [198, 198]]}),
     "allowed_token_ids": Rule({"allowed_token_ids": list(range(100, 5000))}),
     "min_p": Rule({"min_p": 0.05}, "warm"),

@@ -24,7 +24,8 @@ void StepJob::run() { runner_.run(*this); }
 void StepRunner::run(StepJob& job) {
   sampler_.change_slots(job.draws);
   for (const auto& [source, destination] : job.copies) program_->copy_block(source, destination);
-  logits_ = hidden_ = Rows();
+  logits_ = {nullptr, 0, 0, vocabulary_};
+  hidden_ = {nullptr, 0, 0, hidden_size_};
   if (job.token_ids.empty()) return;
   sampler_.check(job.draws, static_cast<int32_t>(job.logits_rows.size()),
                  static_cast<int32_t>(job.hidden_rows.size()));

@@ -79,6 +79,23 @@ class TensorSize:
     is_embedding: bool
 
 
+class Footprint(Protocol):
+    """What a backend will take for a model, known before anything is loaded."""
+
+    @property
+    def most_kv_bytes(self) -> int:
+        """The largest KV cache that is worth choosing automatically."""
+
+    def weight_bytes(self, tensor: TensorSize) -> int:
+        """Return the bytes of a tensor in the form that the backend keeps."""
+
+    def block_bytes(self, layout: KVLayout, block_size: int) -> int:
+        """Return the bytes of a KV block, in all its buffers."""
+
+    def step_bytes(self, size: StepSize) -> int:
+        """Estimate the memory of the largest step while it runs."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoredRows:
     """Rows of a matrix as stored in a file: the i-th is `rows[order[i]]`."""
@@ -151,11 +168,12 @@ class Backend(Protocol):
     def settle(self) -> None:
         """Wait until all weights are loaded, so that the first step need not wait."""
 
-    def reserve(self, size: StepSize) -> int:
+    def reserve(self, size: StepSize, spare_bytes: int) -> int:
         """Return the bytes that the largest step takes beside weights and cache.
 
-        Measure them in such a step, or reserve them without computing one where they are known
-        exactly. The size also bounds the slots (`sequences`) and their tokens (`positions`).
+        Reserve them without computing a step where they are known exactly. Otherwise measure such
+        a step, or return an estimate that is far below `spare_bytes`, the memory that is left over
+        for it. The size also bounds the slots (`sequences`) and their tokens (`positions`).
         """
 
     def make_cache(self, num_blocks: int) -> None:
@@ -174,7 +192,7 @@ class LogitsBackend(Backend, Protocol):
     """A backend whose logits can be read, which perplexity and tests of exactness need."""
 
     def forward(self, batch: HostBatch) -> ForwardResult:
-        """Write the batch's KV; return logits and hidden states of the wanted rows.
+        """Copy blocks and write the batch's KV; return logits and states of the wanted rows.
 
         It runs alone: no step is in flight, and no token is `LAST_SAMPLE`.
         """

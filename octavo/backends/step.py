@@ -65,6 +65,11 @@ class HostBatch(NamedTuple):
     copies: tuple[tuple[int, int], ...] = ()
 
 
+def batch_of_copies(copies: tuple[tuple[int, int], ...]) -> HostBatch:
+    """Make a batch without rows, which only copies blocks."""
+    return HostBatch(NO_ROWS, NO_ROWS, np.zeros(1, np.int32), (), NO_ROWS, copies=copies)
+
+
 def _none() -> Ints:
     return NO_ROWS
 
@@ -126,7 +131,7 @@ class PromptRows(NamedTuple):
     slot: int
     first_row: int  # of the logits; one row for each target
     targets: Ints
-    count: int  # of the most likely tokens at each position; ALL_LOGPROBS: every one
+    num_logprobs: int  # of the most likely tokens at each position; ALL_LOGPROBS: every one
 
 
 class PoolRows(NamedTuple):
@@ -137,7 +142,7 @@ class PoolRows(NamedTuple):
 
     slot: int
     first_row: int  # of the hidden rows
-    count: int
+    num_rows: int
     is_last: bool  # whether the vector is complete with them, and returned
 
 

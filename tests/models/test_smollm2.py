@@ -54,7 +54,8 @@ class Both:
 
     def prepare(self, sequences: int, blocks: int) -> NDArray[np.int32]:
         """Clear the cache, and return each sequence's blocks in it."""
-        self.backend.prepare(self.model, self.layout, 1 + sequences * blocks, BLOCK_SIZE)
+        self.backend.prepare(self.model, self.layout, BLOCK_SIZE)
+        self.backend.make_cache(1 + sequences * blocks)
         return np.arange(1, 1 + sequences * blocks, dtype=np.int32).reshape(sequences, blocks)
 
     def step(

@@ -6,14 +6,14 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from numpy.typing import NDArray
 
 from octavo.backends.base import ForwardResult, Ints, KVLayout, StepSize, StoredRows
 from octavo.backends.native import _native
 from octavo.backends.native.emit import Emitter
-from octavo.backends.native.packing import CpuWeights, Experts, Matrix, Packer, Vector
+from octavo.backends.native.packing import CpuWeights, Experts, KvDtype, Matrix, Packer, Vector
 from octavo.backends.native.pending import NativePending, ProcessedPending
 from octavo.backends.native.tiers import choose_tier
 from octavo.backends.step import NO_ROWS, Draws, HostBatch, Pending, Processor
@@ -37,7 +37,7 @@ _CACHES = {"float32": "F32", "bfloat16": "BF16", "int8": "Int8"}
 class NativeOptions:
     """Options of the native backend."""
 
-    kv_dtype: Literal["float32", "bfloat16", "int8"] = "bfloat16"
+    kv_dtype: KvDtype = "bfloat16"
     weights: CpuWeights = "auto"
     num_threads: int = 0  # 0: one for each physical core that this process may use
     instruction_set: str = ""  # empty: the best that this processor runs
@@ -130,18 +130,16 @@ class NativeBackend:
         self._processed, self._unfinished = {}, None
 
     def reserve(self, size: StepSize, spare_bytes: int) -> int:
-        runner = self._ready
-        assert self._program is not None
         wanted = size.wanted_rows
-        return self._program.reserve(
+        step_bytes = self._recorded.reserve(
             size.rows, wanted, size.rows, size.sequences, size.positions
-        ) + runner.reserve(wanted, size.rows)
+        )
+        return step_bytes + self._ready.reserve(wanted, size.rows)
 
     def make_cache(self, num_blocks: int) -> None:
-        assert self._program is not None, "call prepare first"
-        assert self._layout is not None
+        assert self._layout is not None, "call prepare first"
         layout, block_size = self._layout
-        self._program.make_caches(
+        self._recorded.make_caches(
             getattr(_native.CacheFormat, _CACHES[self._options.kv_dtype]),
             layout.num_buffers,
             num_blocks,
@@ -149,6 +147,11 @@ class NativeBackend:
             layout.kv_heads,
             layout.head_dim,
         )
+
+    @property
+    def _recorded(self) -> _native.Program:
+        assert self._program is not None, "call prepare first"
+        return self._program
 
     @property
     def _ready(self) -> _native.StepRunner:

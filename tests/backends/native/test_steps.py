@@ -121,9 +121,7 @@ WRONG = {
     "row 2 of 2 rows": wrong_draws(first_rows=np.array([0, 2], np.int32)),
     "row -1 of 2": wrong_draws(first_rows=np.array([0, -1], np.int32)),
     "every sample needs a slot": wrong_draws(first_rows=np.zeros(1, np.int32)),
-    "row 2 of 2": wrong_draws(
-        num_drafts=np.array([0, 1], np.int32), drafts=np.zeros(1, np.int32)
-    ),
+    "row 2 of 2": wrong_draws(num_drafts=np.array([0, 1], np.int32), drafts=np.zeros(1, np.int32)),
     "0 drafts, and samples of 1": wrong_draws(num_drafts=np.array([1, 0], np.int32)),
     "a bit for every token": wrong_draws(masks=np.zeros((2, 1), np.uint32)),
     "row 0 of 0 rows": wrong_draws(pools=((0, 0, 1, True),)),

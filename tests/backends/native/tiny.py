@@ -24,7 +24,8 @@ def make_native(
     layout = place_layers(model)
     backend = NativeBackend(NativeOptions(**{**EXACT, "num_threads": 2, **options}))
     bind(model, backend, RandomWeights())
-    backend.prepare(model, layout, num_blocks, block_size)
+    backend.prepare(model, layout, block_size)
+    backend.make_cache(num_blocks)
     return backend
 
 

@@ -41,9 +41,7 @@ def make_backend(logits: Floats, tier: str = "", threads: int = 1) -> NativeBack
         program.append(select)
     program.make_caches(_native.CacheFormat.F32, 1, 2, 16, 1, 8)
     backend._program, backend._is_settled = program, True
-    backend._runner = _native.StepRunner(
-        backend.tier, program, backend._team, width, width, store
-    )
+    backend._runner = _native.StepRunner(backend.tier, program, backend._team, width, width, store)
     return backend
 
 

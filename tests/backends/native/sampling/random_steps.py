@@ -141,10 +141,10 @@ class Steps:
         )
 
     def _masks(self, rows: int) -> Words:
-        chances = self.random.choice([0.0, 0.02, 0.5, 0.98, 1.0], rows, p=[0.04, 0.3, 0.2, 0.26, 0.2])
+        chances = self.random.choice(
+            [0.0, 0.02, 0.5, 0.98, 1.0], rows, p=[0.04, 0.3, 0.2, 0.26, 0.2]
+        )
         allowed = self.random.random((rows, self.vocabulary)) < chances[:, None]
         bits = np.zeros((rows, -(-self.vocabulary // 32) * 32), np.uint8)
         bits[:, : self.vocabulary] = allowed
         return np.packbits(bits, axis=1, bitorder="little").view(np.uint32)
-
-

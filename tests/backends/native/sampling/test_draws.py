@@ -62,7 +62,9 @@ def expected(
         scores = row.astype(np.float64) / temperature
         keys = [noise.keys(seed, seed % 50)]
         min_p, top_p, top_k = filters
-        ids = survivors(scores, min_p, top_k, top_p) if filters != NO_FILTERS else np.arange(len(row))
+        ids = (
+            survivors(scores, min_p, top_k, top_p) if filters != NO_FILTERS else np.arange(len(row))
+        )
         tokens.append(int(ids[(scores[ids] + noise.gumbel(keys, spread[ids])[0]).argmax()]))
     return np.array(tokens)
 
