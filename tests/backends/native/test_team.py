@@ -54,8 +54,10 @@ def test_threads_take_turns() -> None:
     expected = [described(name) for name in range(3)]
 
     def work(turn: int) -> bool:
-        found = zip(described(turn % 3), expected[turn % 3], strict=True)
-        return all(np.array_equal(mine, theirs) for mine, theirs in found)
+        found, whole = described(turn % 3), expected[turn % 3]
+        return np.array_equal(found.token_ids, whole.token_ids) and np.array_equal(
+            found.logprobs, whole.logprobs
+        )
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(60)))

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from octavo.backends.base import Floats, Ints, StoredRows
+from octavo.backends.base import Floats, StoredRows
 from octavo.backends.native import _native
 from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.native.layout import stride
@@ -45,7 +46,7 @@ def make_backend(logits: Floats, tier: str = "", threads: int = 1) -> NativeBack
     return backend
 
 
-def make_batch(rows: Sequence[int] | Ints, hidden: Sequence[int] = ()) -> HostBatch:
+def make_batch(rows: Sequence[int] | NDArray[Any], hidden: Sequence[int] = ()) -> HostBatch:
     """Make a batch that has these rows of the given logits, each in a sequence of its own."""
     count = len(rows)
     return HostBatch(
@@ -63,7 +64,7 @@ def draw(
     samplings: Sequence[SlotSampling],
     tier: str = "",
     threads: int = 1,
-    rows: Sequence[int] | Ints | None = None,
+    rows: Sequence[int] | NDArray[Any] | None = None,
 ) -> StepOutput:
     """Draw once from a row for each slot that is opened; slot i has the i-th row, or `rows[i]`."""
     backend = make_backend(logits, tier, threads)
@@ -73,7 +74,9 @@ def draw(
     return backend.step(make_batch(each if rows is None else rows), draws).collect()
 
 
-def sampling_of(prompt: Sequence[int] = (0,), output: Sequence[int] = (), **fields: Any) -> Any:
+def sampling_of(
+    prompt: Sequence[int] = (0,), output: Sequence[int] = (), **fields: Any
+) -> SlotSampling:
     """Return a slot's sampling; lists become arrays."""
     tokens = np.array([*prompt, *output], np.int32)
     for name in ("allowed", "stop_ids", "bias_ids"):

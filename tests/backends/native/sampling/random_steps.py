@@ -78,7 +78,7 @@ def random_sampling(random: np.random.Generator, vocabulary: int) -> SlotSamplin
     few = min(vocabulary, 6)
     prompt = random.integers(0, few, int(random.integers(1, 20))).tolist()
     output = random.integers(0, few, int(random.integers(0, 6))).tolist()
-    return sampling_of(prompt, output, **fields)  # type: ignore[no-any-return]
+    return sampling_of(prompt, output, **fields)
 
 
 def random_logits(random: np.random.Generator, rows: int, vocabulary: int) -> Floats:

@@ -9,7 +9,7 @@ import pytest
 
 from octavo.backends.base import Floats, Ints, Longs
 from octavo.backends.native import _native
-from octavo.backends.step import NO_TOKEN_LEFT, NOT_FINITE
+from octavo.backends.step import NO_TOKEN_LEFT, NOT_FINITE, Draws
 from octavo.backends.torch.sampling import noise
 from octavo.backends.torch.sampling.filters import survivors
 from tests.backends.native.sampling import given_logits
@@ -180,7 +180,12 @@ def test_allowed_tokens_are_drawn_as_if_there_were_no_others(
     logits = make_logits("tied", 30, 300, 11)
     ids = list(ALLOWED[allowed])
     min_p, top_p, top_k = filters
-    fields = {"temperature": temperature, "min_p": min_p, "top_p": top_p, "top_k": top_k}
+    fields: dict[str, Any] = {
+        "temperature": temperature,
+        "min_p": min_p,
+        "top_p": top_p,
+        "top_k": top_k,
+    }
     samplings = [sampling_of(allowed=ids, seed=seed, **fields) for seed in range(30)]
     tokens = given_logits.draw(logits, samplings, tier).tokens[:, 0]
     spread = noise.spread(np.arange(300))
@@ -247,7 +252,7 @@ def test_rules_leave_the_logits_as_they_were(tier: str) -> None:
     ]
     backend = given_logits.make_backend(logits, tier)
     each = np.arange(3, dtype=np.int32)
-    draws = given_logits.Draws((), tuple(enumerate(samplings)), each, each)
+    draws = Draws((), tuple(enumerate(samplings)), each, each)
     backend.step(given_logits.make_batch(each), draws).collect()
     assert backend._runner is not None
     assert np.array_equal(backend._runner.results()[0], logits)

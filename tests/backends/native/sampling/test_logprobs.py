@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from octavo.backends.base import Floats, Ints
+from octavo.backends.base import Floats
 from octavo.backends.native import _native
 from octavo.backends.step import NO_ROWS, NOT_FINITE, Draws, PromptRows, RowLogprobs, StepOutput
 from octavo.backends.torch.sampling.logprobs import describe
@@ -16,7 +19,7 @@ TIERS = _native.tiers()
 
 
 def run(
-    tier: str, logits: Floats, parts: list[PromptRows], rows: Ints, threads: int = 2
+    tier: str, logits: Floats, parts: list[PromptRows], rows: NDArray[Any], threads: int = 2
 ) -> StepOutput:
     """Run a step that wants the log-probabilities of given tokens, each part for its own slot."""
     opened = tuple((part.slot, sampling_of()) for part in parts)
