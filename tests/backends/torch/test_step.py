@@ -108,7 +108,7 @@ def test_a_batch_without_rows_frees_and_copies(backend: TorchBackend) -> None:
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_the_engine_plans_while_steps_run(depth: int) -> None:
-    """So many steps are in flight before the first is computed, and their tokens are right."""
+    """The depth is the number of steps in flight, and the tokens are those of depth 1."""
     request = make_request("it", PROMPT, seed=3, max_tokens=9)
     expected = tokens_of(Engine().answer(request)["it"])
     engine = Engine(pipeline_depth=depth)
