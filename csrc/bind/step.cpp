@@ -145,10 +145,7 @@ class SubmittedStep {
   SubmittedStep(const SubmittedStep&) = delete;
   ~SubmittedStep() { runner_->queue().forget(*job_); }
 
-  bool done() {
-    nb::gil_scoped_release released;
-    return runner_->queue().poll(*job_);
-  }
+  bool done() const { return job_->is_done(); }
 
   void wait() {
     nb::gil_scoped_release released;

@@ -108,14 +108,6 @@ void JobQueue::hand_over() {
   if (!shared_->is_running) wake();
 }
 
-bool JobQueue::poll(const Job& job) {
-  if (job.is_done()) return true;
-  check_process();
-  const std::lock_guard<std::mutex> lock(shared_->turn);
-  hand_over();
-  return job.is_done();
-}
-
 void JobQueue::wait(Job& job) {
   while (!job.is_done()) {
     check_process();

@@ -42,8 +42,6 @@ class JobQueue {
 
   // Throws std::runtime_error in a process that was forked from the one that has the thread.
   void submit(std::shared_ptr<Job> job);
-  // Returns whether a job has ended; lets it begin if it has not.
-  bool poll(const Job& job);
   // Returns when the job has ended, and throws what it threw.
   void wait(Job& job);
   // Counts a job as collected, so that the next one may wait for its caller again.
