@@ -2,10 +2,10 @@
 // waits for the result.
 //
 // `wait` runs a job that nothing is queued behind in the caller's thread: handing it over would
-// only cost time, since the caller waits anyway. As soon as another job is submitted before the first
-// one has been collected, the queue's own thread runs them one after the other, so that each begins
-// at once when the one before ends, whatever the caller does meanwhile. That thread starts when it
-// is needed first.
+// only cost time, since the caller waits anyway. As soon as another job is submitted before the
+// first one has been collected, the queue's own thread runs them one after the other, so that each
+// begins at once when the one before ends, whatever the caller does meanwhile. That thread starts
+// when it is needed first.
 #pragma once
 
 #include <atomic>

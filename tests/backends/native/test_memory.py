@@ -93,7 +93,7 @@ SIZE = StepSize(
 
 
 def test_the_largest_steps_memory_is_reserved_without_computing_it() -> None:
-    """Nothing more is mapped by a step within the bounds, but for small vectors."""
+    """A step within the bounds needs no more than that."""
     backend = make_native(FULL, 160, 16, num_threads=2)
     num_bytes = backend.reserve(SIZE, 0)
     assert num_bytes > 600 * 16 * 4 * 3
