@@ -43,7 +43,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(NativeBackend, "forward", short.forward)
+    monkeypatch.setattr(NativeBackend, "step", short.step)
 
 
 async def tokens_of(engine: AsyncLLM, prompt: list[int]) -> list[int]:
