@@ -350,7 +350,9 @@ class Scheduler:
     def _launch(self, draft: PlanDraft, now: float) -> StepPlan:
         """Make the plan, and remember the sequences of its chunks until its result arrives."""
         plan = draft.finish(self._next_step, self.lifecycle.take_freed_slots())
-        self.stats.num_drafts += sum(len(drafts) for _, drafts in plan.drafts)
+        if plan.drafts:
+            self.stats.num_drafts += sum([len(drafts) for _, drafts in plan.drafts])
+            self.stats.num_chunks_with_drafts += len(plan.drafts)
         self._next_step += 1
         self.in_flight.append(InFlight(plan, draft.sequences, now))
         num_waiting = self.queue.num_waiting
@@ -437,7 +439,7 @@ class Scheduler:
         if sequence.num_computed >= sequence.commit_at:
             self.kv.commit(sequence)
         if was_decoding:
-            self.stats.num_accepted_drafts += results.accepted.get(slot, 0)
+            self.stats.add_accepted(results.accepted.get(slot, 0))
         else:
             chunk = PrefillChunk(plan.starts[index], end, step.planned_at, now)
             sequence.stats.add_chunk(chunk)

@@ -25,6 +25,8 @@ from octavo.models.load import OpenedModel, open_model
 from octavo.observe.collection import no_collection
 from octavo.resolve import EngineConfig, resolve
 from octavo.runner.model_runner import ModelRunner
+from octavo.runner.speculate.ngram import NgramProposer
+from octavo.runner.speculate.proposer import Proposer
 from octavo.wire.facts import EngineFacts
 
 log = logging.getLogger(__name__)
@@ -83,7 +85,13 @@ def build_engine(
     bind(opened.model, backend, opened.weights)
     watch.lap("begin to load the weights")
     backend.prepare(opened.model, layout, config.core.num_blocks, config.core.block_size)
-    runner = ModelRunner(backend, opened.spec.vocabulary, config.core, processors=processors)
+    runner = ModelRunner(
+        backend,
+        opened.spec.vocabulary,
+        config.core,
+        processors=processors,
+        proposer=_make_proposer(config),
+    )
     executor: Executor = InlineExecutor(runner)
     if wrap is not None:
         executor = wrap(executor)
@@ -150,6 +158,15 @@ def make_backend(config: EngineConfig) -> Backend:
             num_threads=asked.num_threads or env.cpu_threads(),
             instruction_set=env.cpu_instruction_set(),
         )
+    )
+
+
+def _make_proposer(config: EngineConfig) -> Proposer | None:
+    speculation = config.arguments.speculative_config
+    if speculation is None:
+        return None
+    return NgramProposer(
+        speculation.prompt_lookup_min, speculation.prompt_lookup_max, config.core.max_model_len
     )
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
@@ -37,13 +36,8 @@ from octavo.runner.batch_reuse import BatchReuse
 from octavo.runner.logprobs import token_logprobs
 from octavo.runner.sampler import NOT_FINITE, Sampler
 from octavo.runner.slots import NO_LOGPROBS, SlotState
-
-
-class Drafter(Protocol):
-    """A source of draft tokens, which are verified in the next step."""
-
-    def guess(self, slot: int, tokens: Ints, most: int) -> tuple[int, ...]:
-        """Return up to `most` tokens that may follow these."""
+from octavo.runner.speculate.drafting import Drafting
+from octavo.runner.speculate.proposer import Proposer
 
 
 @dataclass(slots=True)
@@ -67,11 +61,12 @@ class ModelRunner:
         config: CoreConfig,
         *,
         processors: Mapping[str, LogitsProcessor] | None = None,
-        drafter: Drafter | None = None,
+        proposer: Proposer | None = None,
     ) -> None:
         self._backend = backend
-        self._max_drafts = config.max_drafts
-        self._drafter = drafter
+        self._drafting: Drafting | None = None
+        if proposer is not None and config.max_drafts:
+            self._drafting = Drafting(proposer, vocabulary, config)
         self.state = SlotState(config, vocabulary, processors or {})
         self._sampler = Sampler(self.state, backend.sampling)
         self._batches = BatchReuse(self.state)
@@ -81,8 +76,12 @@ class ModelRunner:
         state = self.state
         for slot in plan.freed:
             state.free(slot)
+            if self._drafting is not None:
+                self._drafting.free(slot)
         for new in plan.opened:
             state.open(new)
+            if self._drafting is not None:
+                self._drafting.open(new.slot)
         if plan.copies:
             self._backend.copy_blocks(plan.copies)
         for slot, blocks in plan.new_blocks:
@@ -192,7 +191,7 @@ class ModelRunner:
             plan.step,
             tuple(partial.tokens),
             tuple(partial.accepted.items()),
-            self._guess(wanted) if self._drafter is not None and self._max_drafts else (),
+            self._propose(wanted),
             payloads,
             errors,
         )
@@ -217,20 +216,10 @@ class ModelRunner:
             payloads.append((slot, LogprobsPayload(sampled, start, prompt)))
         return tuple(payloads)
 
-    def _guess(self, wanted: Wanted) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Return drafts for the slots that have sampled; an invalid id ends a draft."""
-        state, drafter = self.state, self._drafter
-        assert drafter is not None
-        guesses = []
-        for slot in wanted.slots.tolist():
-            if slot in state.failures:
-                continue
-            known = state.tokens[slot, : state.num_known[slot]]
-            drafts = drafter.guess(slot, known, self._max_drafts)[: self._max_drafts]
-            for index, token in enumerate(drafts):
-                if not 0 <= token < state.vocabulary:
-                    drafts = drafts[:index]
-                    break
-            if drafts:
-                guesses.append((slot, drafts))
-        return tuple(guesses)
+    def _propose(self, wanted: Wanted) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Return drafts for the slots that have sampled."""
+        if self._drafting is None:
+            return ()
+        state = self.state
+        sampled = [slot for slot in wanted.slots.tolist() if slot not in state.failures]
+        return self._drafting.propose(sampled, state.known)

@@ -160,5 +160,8 @@ class SlotState:
     def prompt(self, slot: int) -> Ints:
         return self.tokens[slot, : self.num_prompt[slot]]
 
+    def known(self, slot: int) -> Ints:
+        return self.tokens[slot, : self.num_known[slot]]
+
     def output(self, slot: int) -> Ints:
         return self.tokens[slot, self.num_prompt[slot] : self.num_known[slot]]

@@ -27,6 +27,7 @@ from octavo.runner.batch_reuse import BatchReuse
 from octavo.runner.kv_cache import groups_of
 from octavo.runner.model_runner import ModelRunner
 from tests.runner import reference
+from tests.runner.proposers import OneByOne
 from tests.runner.tiny import VOCABULARY, Windows, make_backend, make_model
 from tests.sim.executor import Faults, WorkerDiedError, require
 from tests.sim.simulation import Journal, Simulation
@@ -140,10 +141,11 @@ class PoisonedBackend:
         return ForwardResult(logits, hidden)
 
 
-class Draft:
-    """A drafter that proposes the likeliest tokens, or what followed the last token earlier."""
+class Draft(OneByOne):
+    """A proposer of the likeliest tokens, or of what followed the last token earlier."""
 
     def __init__(self, truth: Truth) -> None:
+        super().__init__()
         self._truth = truth
 
     def guess(self, slot: int, tokens: Any, most: int) -> tuple[int, ...]:
@@ -198,7 +200,7 @@ class RealExecutor(InlineExecutor):
     ) -> None:
         self._backend = PoisonedBackend(make(windows, config.num_blocks, config.block_size))
         poisoned = cast(Backend, self._backend)
-        self._model = ModelRunner(poisoned, VOCABULARY, config, drafter=Draft(truth))
+        self._model = ModelRunner(poisoned, VOCABULARY, config, proposer=Draft(truth))
         self._model._batches = CheckedBatches(self._model.state)
         super().__init__(self._model)
         self._is_slow = is_slow

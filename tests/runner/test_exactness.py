@@ -17,6 +17,7 @@ from octavo.core.plan import LogprobsPayload
 from octavo.core.request import Abort, Request, TokenEvent
 from octavo.core.sampling_params import SamplingParams
 from tests.runner import reference
+from tests.runner.proposers import OneByOne
 from tests.runner.tiny import (
     FULL,
     VOCABULARY,
@@ -216,10 +217,11 @@ def forked(shape: str, way: str) -> list[TokenEvent]:
     return [event for event in events if event.request_id == "it"]
 
 
-class NearlyRight:
-    """A drafter that proposes the right text with a mistake now and then."""
+class NearlyRight(OneByOne):
+    """A proposer of the right text with a mistake now and then."""
 
     def __init__(self, right: list[int]) -> None:
+        super().__init__()
         self.right = right
         self.num_guessed = 0
 
@@ -233,11 +235,11 @@ class NearlyRight:
 
 
 def speculated(shape: str, way: str) -> list[TokenEvent]:
-    drafter = NearlyRight(alone(shape, way)[0])
-    engine = Engine(SHAPES[shape], max_drafts=4, drafter=drafter)
+    proposer = NearlyRight(alone(shape, way)[0])
+    engine = Engine(SHAPES[shape], max_drafts=4, proposer=proposer)
     events = engine.answer(the_request(way))["it"]
     stats = engine.core.scheduler.stats
-    assert drafter.num_guessed >= stats.num_drafts > stats.num_accepted_drafts > 0
+    assert proposer.num_guessed >= stats.num_drafts > stats.num_accepted_drafts > 0
     return events
 
 

@@ -14,6 +14,7 @@ from octavo.core.plan import NO_TOKEN, HiddenPayload, LogprobsPayload, NewSlot, 
 from octavo.core.sampling_params import SamplingParams
 from octavo.runner.model_runner import ModelRunner
 from octavo.runner.sampler import NOT_FINITE
+from tests.runner.proposers import OneByOne
 from tests.runner.tiny import (
     VOCABULARY,
     Engine,
@@ -59,9 +60,9 @@ def make_runner(logits: Any = successor, **settings: Any) -> tuple[ModelRunner, 
     stub = StubBackend(logits)
     backend: Any = stub  # it has only what the runner uses
     windows = (None, 5)  # two groups
-    drafter = settings.pop("drafter", None)
+    proposer = settings.pop("proposer", None)
     config = make_config(windows, **settings)
-    return ModelRunner(backend, VOCABULARY, config, drafter=drafter), stub
+    return ModelRunner(backend, VOCABULARY, config, proposer=proposer), stub
 
 
 def test_a_plan_s_changes_reach_the_batch() -> None:
@@ -156,10 +157,11 @@ def test_each_accepted_draft_has_log_probabilities() -> None:
     assert [entry.rank for entry in payload.sampled] == [1, 1, 1]
 
 
-class Drafter:
-    """A drafter that returns fixed tokens."""
+class Fixed(OneByOne):
+    """A proposer of fixed tokens."""
 
     def __init__(self, *drafts: int) -> None:
+        super().__init__()
         self.drafts = drafts
 
     def guess(self, slot: int, tokens: Any, most: int) -> tuple[int, ...]:
@@ -173,7 +175,7 @@ class Drafter:
 def test_valid_drafts_are_part_of_the_result(
     guessed: tuple[int, ...], kept: tuple[int, ...]
 ) -> None:
-    runner, _ = make_runner(max_drafts=2, drafter=Drafter(*guessed))
+    runner, _ = make_runner(max_drafts=2, proposer=Fixed(*guessed))
     opened = (new_slot(0, [7], ((1,), (2,))), new_slot(1, [9, 9], ((3,), (4,))))
     plan = make_plan(opened=opened, chunks=((0, 0, 1, True), (1, 0, 1, False)))
     assert runner.run(plan).drafts == (((0, kept),) if kept else ())
@@ -344,15 +346,15 @@ def test_a_broken_weight_fails_only_the_requests_that_use_it() -> None:
     )
 
 
-class SameDraft:
-    """A drafter that proposes the same token to every sequence."""
+class SameDraft(OneByOne):
+    """A proposer of the same token for every sequence."""
 
     def guess(self, slot: int, tokens: Any, most: int) -> tuple[int, ...]:
         return (1,)
 
 
 def test_a_request_with_no_token_left_fails_and_its_neighbours_do_not() -> None:
-    runner, _ = make_runner(max_drafts=1, drafter=SameDraft())
+    runner, _ = make_runner(max_drafts=1, proposer=SameDraft())
     settings = [
         SamplingParams(temperature=0, logprobs=0),
         SamplingParams(temperature=0, allowed_token_ids=(1,), logit_bias=((1, -5.0),)),

@@ -121,13 +121,13 @@ class Engine:
         self,
         windows: Windows = FULL,
         *,
-        drafter: Any = None,
+        proposer: Any = None,
         make: Callable[[Windows, int, int], Backend] = make_backend,
         **settings: Any,
     ) -> None:
         self.config = make_config(windows, **settings)
         backend = make(windows, self.config.num_blocks, self.config.block_size)
-        self.runner = ModelRunner(backend, VOCABULARY, self.config, drafter=drafter)
+        self.runner = ModelRunner(backend, VOCABULARY, self.config, proposer=proposer)
         self.plans: list[StepPlan] = []
         self.core = EngineCore(
             self.config, InlineExecutor(self), lambda: 0.0, b"key", check_interval=1
