@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from octavo.backends.base import HostBatch, KVLayout
+from octavo.backends.base import KVLayout
+from octavo.backends.step import HostBatch
 from octavo.backends.torch.attention import TorchBatch, make_buffers
 from octavo.backends.torch.ops import TorchOps
 from octavo.distributed.context import ParallelContext

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.backends.base import Floats, HostBatch
+from octavo.backends.base import Floats
+from octavo.backends.step import HostBatch
 from octavo.backends.torch.backend import TorchBackend
 from octavo.distributed.context import ParallelContext
 from octavo.layers import CausalLM
@@ -121,7 +122,8 @@ def test_ranks_together_compute_what_one_computes(architecture: str, ranks: int)
     weights = MadeUpWeights(model)
     backend = TorchBackend()
     bind(model, backend, weights)
-    backend.prepare(model, layout, 64, 4)
+    backend.prepare(model, layout, 4)
+    backend.make_cache(64)
     expected = backend.forward(batch).logits
     bind_ranks(model, weights, ranks)
     together = run_ranks(model, layout, batch, ranks).numpy()

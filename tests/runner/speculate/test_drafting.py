@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,33 @@ import pytest
 
 from octavo.core.config import ConfigError, CoreConfig
 from octavo.runner.speculate.drafting import Drafting
-from tests.runner.proposers import OneByOne
+from octavo.runner.speculate.proposer import Turn
 
 VOCABULARY = 20
 TOKENS = np.array([3, 4, 5], np.int32)
+
+
+class OneByOne:
+    """A proposer that calls `guess` for each slot; it fails unless `open` and `free` alternate."""
+
+    hidden_layers: tuple[int, ...] = ()
+
+    def __init__(self) -> None:
+        self.open_slots: set[int] = set()
+
+    def open(self, slot: int) -> None:
+        assert slot not in self.open_slots, f"slot {slot} is opened twice"
+        self.open_slots.add(slot)
+
+    def free(self, slot: int) -> None:
+        self.open_slots.remove(slot)
+
+    def propose(self, turns: Sequence[Turn]) -> list[tuple[int, ...]]:
+        assert {turn.slot for turn in turns} <= self.open_slots
+        return [self.guess(turn.slot, turn.tokens, turn.most) for turn in turns]
+
+    def guess(self, slot: int, tokens: Any, most: int) -> tuple[int, ...]:
+        raise NotImplementedError
 
 
 class Counting(OneByOne):
