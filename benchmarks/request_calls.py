@@ -114,8 +114,10 @@ def main() -> None:
         fake = FakeEngine(directory, runner=runner)
         with listening(directory, fake, chat_template=TEMPLATE) as life:
             for number in range(1, COUNTED + 1):
-                while life.num_connections:  # the last request's end would be counted
+                # The end of the request before would be counted.
+                while life.num_connections or life.server.admission.num_open:
                     time.sleep(0.01)
+                time.sleep(0.05)
                 counter.is_on = number == COUNTED
                 asyncio.run(ask(life.port))
     threading.setprofile(None)

@@ -6,7 +6,7 @@ Every automatic choice is made here, once, and logged with its reason.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from octavo import env
 from octavo.backends.base import FLOAT_TYPES, Footprint, KVLayout, StepSize
@@ -83,6 +83,7 @@ def resolve(
         groups=groups_of(layout),
         max_num_batched_tokens=budget,
         max_num_seqs=arguments.max_num_seqs,
+        pipeline_depth=2 if arguments.async_scheduling else 1,
         prefix_caching=arguments.enable_prefix_caching,
         chunked_prefill=arguments.enable_chunked_prefill,
         long_prefill_tokens=arguments.long_prefill_token_threshold,
@@ -92,7 +93,23 @@ def resolve(
         ageing_seconds=arguments.priority_ageing_seconds,
         max_num_waiting=arguments.max_num_queued_reqs,
     )
+    core = limited_depth(core)
     return EngineConfig(arguments, spec, choice.name, dtype, core, bill, largest_step, most)
+
+
+def limited_depth(core: CoreConfig) -> CoreConfig:
+    """Return the settings with one step in flight if they have drafts.
+
+    Drafts follow a known token, so a sequence has one step in flight at most. A second step would
+    compute only the sequences that the first does not, and both would be small.
+    """
+    if not core.max_drafts or core.pipeline_depth == 1:
+        return core
+    log.warning(
+        "async_scheduling changes nothing beside speculation: drafts follow a known token, so no "
+        "step is planned before the last one's tokens are known"
+    )
+    return replace(core, pipeline_depth=1)
 
 
 def _prompt_tokens(spec: ModelSpec) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -40,10 +41,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Set the number of threads before a library is imported that reads it once."""
+    """Set the number of threads before a library reads it, and let Ctrl-C interrupt again."""
     environment = pytest.MonkeyPatch()
     for name in ONE_THREAD:
         environment.setenv(name, "1")
+    # A shell without job control starts a command with & so that it ignores Ctrl-C, and all its
+    # children inherit that: the tests of Ctrl-C would wait for an interrupt that never comes.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -288,25 +288,23 @@ class AsyncLLM:
         """Turn events into outputs for their sinks. The client calls this in the event loop."""
         for event in events:
             try:
-                self._deliver_one(event)
+                output, aborts = self._table.receive(event)
+                if aborts:
+                    self._send(*aborts)
+                sink = None if output is None else self._sinks.get(output.request_id)
+                if output is None or sink is None:
+                    continue
+                for each in output.outputs:
+                    if each.error is not None:
+                        reason = event.finish_reason if event.finish_reason in FAILURES else "error"
+                        self._fail(output.request_id, str(reason), each.error)
+                        break
+                else:
+                    sink.put(output)
             except Exception as error:  # it must not keep other requests from their events
                 log.exception("an event of request %s could not be delivered", event.request_id)
                 name = event.request_id.rpartition("#")[0]
                 self._fail(name, "error", f"{type(error).__name__}: {error}")
-
-    def _deliver_one(self, event: TokenEvent) -> None:
-        output, aborts = self._table.receive(event)
-        if aborts:
-            self._send(*aborts)
-        sink = None if output is None else self._sinks.get(output.request_id)
-        if output is None or sink is None:
-            return
-        for each in output.outputs:
-            if each.error is not None:
-                reason = event.finish_reason if event.finish_reason in FAILURES else "error"
-                self._fail(output.request_id, str(reason), each.error)
-                return
-        sink.put(output)
 
     def _fail(self, name: str, reason: str, message: str) -> None:
         """End a request, with all its continuations."""

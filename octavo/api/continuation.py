@@ -10,6 +10,7 @@ from octavo.api.outputs import CompletionOutput, Logprob, PromptLogprobs
 from octavo.core.plan import HiddenPayload, LogprobsPayload, TokenLogprobs
 from octavo.core.request import TokenEvent
 from octavo.core.sampling_params import RequestOutputKind, SamplingParams
+from octavo.text.detokenizer import Detokenizer
 from octavo.text.stop_strings import StopStrings
 from octavo.text.tokenizer import Tokenizer
 
@@ -24,7 +25,8 @@ class Continuation:
         self._tokenizer = tokenizer
         self._detokenizer = None
         if sampling.detokenize:
-            self._detokenizer = tokenizer.detokenizer(
+            self._detokenizer = Detokenizer(
+                tokenizer.bytes_by_token,
                 skip_special_tokens=sampling.skip_special_tokens,
                 spaces_between_special_tokens=sampling.spaces_between_special_tokens,
                 context=prompt,
@@ -61,7 +63,10 @@ class Continuation:
                 continue
             if self._detokenizer is None or self._reads_late:
                 continue
-            if self._let_through(self._detokenizer.push(token)):
+            text = self._detokenizer.push(token)
+            if self._stops is None:
+                self._fresh.append(text)
+            elif self._let_through(text, self._stops):
                 return event.finish_reason is None
         if event.finish_reason is not None:
             self._finish(event)
@@ -115,8 +120,11 @@ class Continuation:
         if self._reads_late:
             is_hidden = event.finish_reason == "stop" and event.tokens and self._hides_stop
             self._read(whole.token_ids[:-1] if is_hidden else whole.token_ids)
-        self._let_through(self._detokenizer.finish())  # may complete a stop string
-        if self._stops is not None:
+        text = self._detokenizer.finish()
+        if self._stops is None:
+            self._fresh.append(text)
+        else:
+            self._let_through(text, self._stops)  # it may complete a stop string
             self._fresh.append(self._stops.finish())
 
     def _read(self, token_ids: Sequence[int]) -> None:
@@ -125,19 +133,15 @@ class Continuation:
             self._reads_late = False  # nor tried again if it fails
             self._fresh.append(self._detokenizer.push_all(token_ids))
 
-    def _let_through(self, text: str) -> bool:
+    def _let_through(self, text: str, stops: StopStrings) -> bool:
         """Add decoded text; return whether a stop string in it ends the continuation."""
-        if self._stops is not None:
-            whole = self.whole
-            may_stop = len(whole.token_ids) >= self._sampling.min_tokens
-            text = self._stops.push(text, may_stop=may_stop)
-            if self._stops.matched is not None:
-                whole.finish_reason, whole.stop_reason = "stop", self._stops.matched
-                self._fresh.append(text)
-                return True
-        if text:
-            self._fresh.append(text)
-        return False
+        whole = self.whole
+        may_stop = len(whole.token_ids) >= self._sampling.min_tokens
+        self._fresh.append(stops.push(text, may_stop=may_stop))
+        if stops.matched is None:
+            return False
+        whole.finish_reason, whole.stop_reason = "stop", stops.matched
+        return True
 
     def _store(self, payload: object) -> Sequence[TokenLogprobs]:
         """Store an event's payload; return the sampled tokens' log-probabilities, if wanted."""

@@ -97,13 +97,23 @@ def check_request(
         )
     if not isinstance(prompt, Input):
         prompt = read_prompt(prompt, model.tokenizer, model.facts.vocabulary)
-    changes: dict[str, Any] = {"max_tokens": _max_tokens(model, sampling, len(prompt.token_ids))}
-    _check_names(model, sampling, options)
+    changes: dict[str, Any] = {}
+    max_tokens = _max_tokens(model, sampling, len(prompt.token_ids))
+    if max_tokens != sampling.max_tokens:
+        changes["max_tokens"] = max_tokens
+    if sampling.logit_bias or sampling.allowed_token_ids or sampling.bad_words_token_ids:
+        sampling.check_vocabulary(model.facts.vocabulary)
+    if sampling.logits_processors:
+        _check_processors(model, sampling)
+    if sampling.logprobs is not None or sampling.prompt_logprobs is not None:
+        _check_logprobs(model, sampling, options)
     if sampling.bad_words:
         changes["bad_words_token_ids"] = _bad_words(model, sampling)
     if output_kind is not None:
         changes["output_kind"] = output_kind
-    return CheckedRequest(prompt, _changed(sampling, **changes), options)
+    if changes:
+        sampling = _changed(sampling, **changes)
+    return CheckedRequest(prompt, sampling, options)
 
 
 def _max_tokens(model: TextModel, sampling: SamplingParams, num_prompt: int) -> int:
@@ -137,10 +147,7 @@ def _max_tokens(model: TextModel, sampling: SamplingParams, num_prompt: int) -> 
     return sampling.max_tokens
 
 
-def _check_names(model: TextModel, sampling: SamplingParams, options: Options) -> None:
-    """Refuse tokens and processors that do not exist, and too many log-probabilities."""
-    if sampling.logit_bias or sampling.allowed_token_ids or sampling.bad_words_token_ids:
-        sampling.check_vocabulary(model.facts.vocabulary)
+def _check_processors(model: TextModel, sampling: SamplingParams) -> None:
     for entry in sampling.logits_processors:
         if isinstance(entry, str) and entry not in model.processors:
             raise RequestError(
@@ -148,6 +155,9 @@ def _check_names(model: TextModel, sampling: SamplingParams, options: Options) -
                 f"{', '.join(model.processors) or 'none'}",
                 param="logits_processors",
             )
+
+
+def _check_logprobs(model: TextModel, sampling: SamplingParams, options: Options) -> None:
     most = -1 if options.is_beam else model.max_logprobs
     for name in ("logprobs", "prompt_logprobs"):
         asked = getattr(sampling, name)
@@ -268,7 +278,16 @@ class RequestTable:
                     ended.output.num_cached_tokens = event.stats.num_cached_tokens
             return None, []
         entry, stream = found
-        must_stop = self._push(stream, event)
+        must_stop = False
+        if event.finish_reason in FAILURES:
+            stream.fail(event.message or str(event.finish_reason))
+        else:
+            try:
+                must_stop = stream.push(event)
+            except Exception as error:  # it concerns no other stream
+                log.exception("the text of request %s could not be decoded", event.request_id)
+                stream.fail(f"its text could not be decoded: {type(error).__name__}: {error}")
+                must_stop = event.finish_reason is None
         whole = stream.whole
         if event.stats is not None and whole.index == 0:
             entry.output.metrics = event.stats
@@ -284,18 +303,6 @@ class RequestTable:
             del self._entries[entry.output.request_id]
         aborts = [Abort(event.request_id)] if must_stop else []
         return self._output(entry, stream, event, done), aborts
-
-    def _push(self, stream: Continuation, event: TokenEvent) -> bool:
-        """Give the stream its event; return whether the core must be sent an abort."""
-        if event.finish_reason in FAILURES:
-            stream.fail(event.message or str(event.finish_reason))
-            return False
-        try:
-            return stream.push(event)
-        except Exception as error:  # it concerns no other stream
-            log.exception("the text of request %s could not be decoded", event.request_id)
-            stream.fail(f"its text could not be decoded: {type(error).__name__}: {error}")
-            return event.finish_reason is None
 
     def names(self, request_id: str) -> list[str]:
         """Return the core's ids of a request's continuations that have not ended."""

@@ -27,7 +27,7 @@ class WaitingSink:
         self._is_delta = kind is RequestOutputKind.DELTA
         self._ready = asyncio.Event()
         self._output: RequestOutput | None = None
-        self._error: Exception | None = None
+        self._errors: list[Exception] = []  # at most one
 
     def put(self, output: RequestOutput) -> None:
         if self._is_delta and self._output is not None:
@@ -36,20 +36,16 @@ class WaitingSink:
         self._ready.set()
 
     def fail(self, error: Exception) -> None:
-        self._error = error
+        self._errors = [error]
         self._ready.set()
 
     async def get(self) -> RequestOutput:
         """Wait for the next output, or raise the error that has ended the request."""
         await self._ready.wait()
         self._ready.clear()
-        if self._error is not None:
-            # An error that self held would keep both, since its traceback refers to self.
-            error, self._error = self._error, None
-            try:
-                raise error
-            finally:
-                del error
+        if self._errors:
+            # Not kept: the error's traceback refers to self, and the two would keep each other.
+            raise self._errors.pop()
         output, self._output = self._output, None
         assert output is not None
         return output

@@ -80,7 +80,7 @@ class TensorSize:
 
 
 class Footprint(Protocol):
-    """What a backend will take for a model, known before anything is loaded."""
+    """The memory that a backend will take for a model, known before anything is loaded."""
 
     @property
     def most_kv_bytes(self) -> int:

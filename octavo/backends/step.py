@@ -80,7 +80,7 @@ def _no_bias() -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotSampling:
-    """How a slot's tokens are drawn; fixed while the slot is open.
+    """The way in which a slot's tokens are drawn; fixed while the slot is open.
 
     All ids are in the vocabulary.
     """
@@ -110,7 +110,7 @@ class SlotSampling:
 
     @property
     def has_rules(self) -> bool:
-        """Whether its rows change before temperature and filters (masks apart)."""
+        """True if its rows change before temperature and filters (masks apart)."""
         return bool(
             self.allowed is not None
             or self.bad_words
@@ -147,7 +147,7 @@ class PoolRows(NamedTuple):
 
 
 class Draws(NamedTuple):
-    """Everything that a step does besides the forward pass and its copies.
+    """The part of a step besides the forward pass and its copies.
 
     Slots are freed, then opened, before the batch is computed. The logits rows of a sample are
     `first_rows[i]` and the `num_drafts[i]` rows that follow; samples come in the order of rows.
@@ -198,7 +198,10 @@ class Pending(Protocol):
     """A step that was submitted."""
 
     def done(self) -> bool:
-        """Return whether `collect` would return (or raise) without waiting."""
+        """Return whether `collect` would return (or raise) without waiting; begin nothing.
+
+        A backend may leave a step alone until it is collected or another is submitted.
+        """
 
     def collect(self) -> StepOutput:
         """Wait for the step and return its output, or raise what the step raised.

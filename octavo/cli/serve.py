@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from octavo.engine_arguments import EngineArguments
     from octavo.loader import ModelFiles
     from octavo.server.lifecycle import ServerLifecycle
-    from octavo.server.prompt_pool import Worker
     from octavo.server.settings import ServerSettings
+    from octavo.server.worker_process import Worker
     from octavo.wire.facts import EngineFacts
 
 _LEVELS = {"trace": "DEBUG", "critical": "CRITICAL", "error": "ERROR", "warning": "WARNING"}
@@ -113,7 +113,7 @@ def _load(
     importlib.import_module("octavo.server.lifecycle")
     from octavo.api.async_llm import AsyncLLM
     from octavo.api.text_model import load_tokenizer
-    from octavo.server.prompt_pool import Worker
+    from octavo.server.worker_process import Worker
 
     workers = []
     for _ in range(config.prompt_workers):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, NamedTuple
 
 from octavo.core.sampling_params import SamplingParams
@@ -28,7 +29,7 @@ class Request:
     prompt: array[int]
     sampling: SamplingParams
     arrival: float  # seconds on the engine's clock
-    emitted: array[int] = field(default_factory=lambda: array("i"))
+    emitted: array[int] = field(default_factory=partial(array, "i"))
     eos_token_ids: tuple[int, ...] = ()
     priority: int = 0  # the lower goes first; only the priority policy reads it
     lora: str | None = None

@@ -99,11 +99,33 @@ class SamplingParams:
     pooling: Pooling | None = None  # return an embedding of the prompt
 
     def __post_init__(self) -> None:
-        self._check_end()
-        self._check_shape()
-        self._check_penalties()
-        self._check_tokens()
-        self._check_text()
+        if self.max_tokens is None:
+            self._set("max_tokens", NO_LIMIT)
+        elif type(self.max_tokens) is int and self.max_tokens < 1:
+            raise RequestError(f"max_tokens={self.max_tokens} must be at least 1")
+        if self.seed == -1:
+            self._set("seed", None)
+        if self.top_k == -1:
+            self._set("top_k", 0)
+        # Types are compared first: nearly all values are right, and calls would take most time.
+        for name, low, high in _INTEGERS:
+            value = getattr(self, name)
+            if (type(value) is not int or not low <= value <= high) and not (
+                value is None and name in _OPTIONAL
+            ):
+                self._set(name, _require_int(name, value, low, high))
+        for name, least, most in _NUMBERS:
+            value = getattr(self, name)
+            if type(value) is not float or not least <= value <= most:
+                self._set(name, _require_number(name, value, least, most))
+        for name in _FLAGS:
+            if not isinstance(getattr(self, name), bool):
+                raise RequestError(f"{name}={getattr(self, name)!r} must be True or False")
+        for name, read in _LISTS.items():
+            value = getattr(self, name)
+            if type(value) is not tuple or value:  # anything but the default
+                self._set(name, read(name, value))
+        self._check_together()
 
     @property
     def is_greedy(self) -> bool:
@@ -135,105 +157,29 @@ class SamplingParams:
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
-    def _take_int(self, name: str, low: int = -(2**63), high: int = 2**63 - 1) -> None:
-        value = getattr(self, name)
-        if type(value) is not int or not low <= value <= high:  # seldom: it costs most of the time
-            self._set(name, _require_int(name, value, low, high))
-
-    def _take_number(self, name: str, low: float, high: float) -> None:
-        value = getattr(self, name)
-        if type(value) is not float or not low <= value <= high:
-            self._set(name, _require_number(name, value, low, high))
-
-    def _is_given(self, name: str) -> bool:
-        """Return whether a list is anything but the default, the empty tuple."""
-        value = getattr(self, name)
-        return not (isinstance(value, tuple) and not value)
-
-    def _check_end(self) -> None:
-        if self.max_tokens is None:
-            self._set("max_tokens", NO_LIMIT)
-        self._take_int("max_tokens")
-        if self.max_tokens < 1:
-            raise RequestError(f"max_tokens={self.max_tokens} must be at least 1")
-        self._take_int("max_tokens", 1, NO_LIMIT)
-        self._take_int("min_tokens")
+    def _check_together(self) -> None:
+        """Refuse values that are right alone and wrong beside others."""
         if not 0 <= self.min_tokens <= self.max_tokens:
             raise RequestError(
                 f"min_tokens={self.min_tokens} must be between 0 and max_tokens={self.max_tokens}"
             )
-        if self._is_given("stop_token_ids"):
-            self._set("stop_token_ids", tuple(dict.fromkeys(_ids(self, "stop_token_ids"))))
-
-    def _check_shape(self) -> None:
-        if self.seed == -1:
-            self._set("seed", None)
-        if self.seed is not None:
-            self._take_int("seed")
-        self._take_int("n", 1, MAX_SEQUENCES)
-        self._take_number("temperature", 0.0, MAX_TEMPERATURE)
-        self._take_number("top_p", 0.0, 1.0)
         if self.top_p == 0.0:
             raise RequestError(
                 "top_p=0.0 leaves no token; it must be above 0 and at most 1. "
                 "For the most likely token, set temperature=0"
             )
-        if self.top_k == -1:
-            self._set("top_k", 0)
-        self._take_int("top_k", 0, NO_LIMIT)
-        self._take_number("min_p", 0.0, 1.0)
         if self.n > 1 and self.is_greedy:
             raise RequestError(
                 f"n={self.n} with temperature={self.temperature} would give the same text "
                 f"{self.n} times; set n=1, or a higher temperature"
             )
-        for name in ("logprobs", "prompt_logprobs"):
-            if getattr(self, name) is not None:
-                self._take_int(name, ALL, MAX_IDS)
-
-    def _check_penalties(self) -> None:
-        self._take_number("presence_penalty", -2.0, 2.0)
-        self._take_number("frequency_penalty", -2.0, 2.0)
-        self._take_number("repetition_penalty", *REPETITION_RANGE)
-
-    def _check_tokens(self) -> None:
-        if self._is_given("logit_bias"):
-            bias = self.logit_bias
-            pairs = bias.items() if isinstance(bias, Mapping) else _items("logit_bias", bias or ())
-            self._set("logit_bias", tuple(sorted(dict(map(_bias, pairs)).items())))
-            _require_length("logit_bias", len(self.logit_bias), MAX_IDS)
         if self.allowed_token_ids is not None:
-            self._set("allowed_token_ids", tuple(dict.fromkeys(_ids(self, "allowed_token_ids"))))
+            self._set("allowed_token_ids", _read_ids("allowed_token_ids", self.allowed_token_ids))
             if not self.allowed_token_ids:
                 raise RequestError(
                     "allowed_token_ids is empty, so no token could be chosen; "
                     "omit it, or name at least one"
                 )
-        if self._is_given("bad_words_token_ids"):
-            words = _items("bad_words_token_ids", self.bad_words_token_ids)
-            kept = tuple(tuple(_each_id("bad_words_token_ids", word)) for word in words)
-            if not all(kept):
-                raise RequestError("bad_words_token_ids contains a word without tokens; remove it")
-            self._set("bad_words_token_ids", kept)
-            _require_length("bad_words_token_ids", len(kept), MAX_BAD_WORD_VARIANTS)
-        if self._is_given("logits_processors"):
-            processors = _items("logits_processors", self.logits_processors)
-            self._set("logits_processors", tuple(processors))
-            _require_length("logits_processors", len(self.logits_processors), MAX_PROCESSORS)
-        for processor in self.logits_processors:
-            if not (isinstance(processor, str) or callable(processor)):
-                raise RequestError(
-                    f"logits_processors contains {processor!r}, which is neither the name of a "
-                    "processor that the engine was started with nor a callable"
-                )
-
-    def _check_text(self) -> None:
-        for name in ("stop", "bad_words"):
-            if self._is_given(name):
-                self._set(name, tuple(_strings(name, getattr(self, name))))
-        for name in _FLAGS:
-            if not isinstance(getattr(self, name), bool):
-                raise RequestError(f"{name}={getattr(self, name)!r} must be True or False")
         if self.stop and not self.detokenize:
             raise RequestError(
                 "stop strings are searched for in the text, and detokenize=False makes none; "
@@ -251,6 +197,25 @@ class SamplingParams:
             raise RequestError(f"output_kind={self.output_kind!r} is not a RequestOutputKind")
 
 
+_INT64 = (-(2**63), 2**63 - 1)
+_INTEGERS = (
+    ("max_tokens", 1, NO_LIMIT),
+    ("min_tokens", *_INT64),
+    ("seed", *_INT64),
+    ("n", 1, MAX_SEQUENCES),
+    ("top_k", 0, NO_LIMIT),
+    ("logprobs", ALL, MAX_IDS),
+    ("prompt_logprobs", ALL, MAX_IDS),
+)
+_OPTIONAL = ("seed", "logprobs", "prompt_logprobs")
+_NUMBERS = (
+    ("temperature", 0.0, MAX_TEMPERATURE),
+    ("top_p", 0.0, 1.0),
+    ("min_p", 0.0, 1.0),
+    ("presence_penalty", -2.0, 2.0),
+    ("frequency_penalty", -2.0, 2.0),
+    ("repetition_penalty", *REPETITION_RANGE),
+)
 _FLAGS = (
     "ignore_eos",
     "include_stop_str_in_output",
@@ -260,7 +225,7 @@ _FLAGS = (
 )
 
 
-def _require_int(name: str, value: Any, low: int = -(2**63), high: int = 2**63 - 1) -> int:
+def _require_int(name: str, value: Any, low: int, high: int) -> int:
     """Return `value` as an int. Integers of numpy are accepted, a bool is not."""
     try:
         number = operator.index(value)
@@ -309,8 +274,36 @@ def _each_id(name: str, value: object) -> Iterable[int]:
         yield _require_int(f"a token id in {name}", token, 0, NO_LIMIT)
 
 
-def _ids(params: SamplingParams, name: str) -> Iterable[int]:
-    return _each_id(name, getattr(params, name))
+def _read_ids(name: str, value: object) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(_each_id(name, value)))
+
+
+def _read_words(name: str, value: object) -> tuple[tuple[int, ...], ...]:
+    """Return words of token ids, none of them empty."""
+    words = tuple(tuple(_each_id(name, word)) for word in _items(name, value))
+    if not all(words):
+        raise RequestError(f"{name} contains a word without tokens; remove it")
+    _require_length(name, len(words), MAX_BAD_WORD_VARIANTS)
+    return words
+
+
+def _read_processors(name: str, value: object) -> tuple[str | LogitsProcessor, ...]:
+    processors = tuple(_items(name, value))
+    _require_length(name, len(processors), MAX_PROCESSORS)
+    for processor in processors:
+        if not (isinstance(processor, str) or callable(processor)):
+            raise RequestError(
+                f"{name} contains {processor!r}, which is neither the name of a "
+                "processor that the engine was started with nor a callable"
+            )
+    return processors
+
+
+def _read_biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
+    pairs = value.items() if isinstance(value, Mapping) else _items(name, value or ())
+    biases = tuple(sorted(dict(map(_bias, pairs)).items()))
+    _require_length(name, len(biases), MAX_IDS)
+    return biases
 
 
 def _bias(pair: Any) -> tuple[int, float]:
@@ -332,7 +325,8 @@ def _bias(pair: Any) -> tuple[int, float]:
     return token, max(-MAX_BIAS, min(MAX_BIAS, float(value)))
 
 
-def _strings(name: str, value: object) -> Iterable[str]:
+def _read_strings(name: str, value: object) -> tuple[str, ...]:
+    texts = []
     if isinstance(value, str):
         value = (value,)
     for count, text in enumerate(_items(name, value), 1):
@@ -344,4 +338,15 @@ def _strings(name: str, value: object) -> Iterable[str]:
                 f"{name} contains an empty string, which matches everywhere; remove it"
             )
         _require_length(f"a string in {name}", len(text), MAX_STRING_LENGTH)
-        yield text
+        texts.append(text)
+    return tuple(texts)
+
+
+_LISTS: dict[str, Callable[[str, Any], object]] = {
+    "stop_token_ids": _read_ids,
+    "logit_bias": _read_biases,
+    "bad_words_token_ids": _read_words,
+    "logits_processors": _read_processors,
+    "stop": _read_strings,
+    "bad_words": _read_strings,
+}

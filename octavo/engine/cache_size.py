@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def reserve_step(config: EngineConfig, backend: Backend, free_bytes: int) -> int:
-    """Have the backend reserve (or measure) its largest step; return the bytes that it takes.
+    """Reserve (or measure) the backend's largest step; return the bytes that it takes.
 
     The weights have been loaded, and the cache has not been made.
     """

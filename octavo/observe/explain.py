@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from octavo.core import stats as why
@@ -65,7 +65,9 @@ class Record:
     ended_at: float | None = None
     client_seconds: float = 0.0
     stats: RequestStats | None = None
-    parameters: dict[str, Any] = field(default_factory=dict)
+    sampling: SamplingParams | None = None
+    priority: int = 0
+    is_stream: bool = False
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
     outcome: str = "running"
@@ -90,7 +92,7 @@ class Record:
             if self.stats
             else None,
             "waited_for_client_ms": _ms(self.client_seconds),
-            "parameters": self.parameters,
+            "parameters": _parameters(self),
             "cause": _sentence(shares, end - self.began),
         }
 
@@ -119,8 +121,11 @@ class Recent:
         return self._records.get((owner, name))
 
 
-def reported_parameters(sampling: SamplingParams, **others: Any) -> dict[str, Any]:
-    """Return the effective parameters of a request, for its explanation."""
+def _parameters(record: Record) -> dict[str, Any]:
+    """Return the effective parameters of a request."""
+    sampling = record.sampling
+    if sampling is None:
+        return {}
     names = (
         *("max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "n"),
         *("presence_penalty", "frequency_penalty", "repetition_penalty", "ignore_eos"),
@@ -128,7 +133,7 @@ def reported_parameters(sampling: SamplingParams, **others: Any) -> dict[str, An
     )
     values = {name: getattr(sampling, name) for name in names}
     values["num_stop_strings"] = len(sampling.stop)
-    return {**values, **others}
+    return {**values, "priority": record.priority, "stream": record.is_stream}
 
 
 def _shares(record: Record, now: float) -> dict[str, float]:

@@ -55,6 +55,7 @@ class Admission:
         self._queues: dict[str, _KeyQueue] = {}
         self._ends: deque[float] = deque(maxlen=1024)
         self._serial = 0
+        self._num_queued = 0  # in the queues of all keys
         self.num_admissions = 0  # since the start
         self.num_waiting = 0  # being prepared, or in the queue
         self.waiting_tokens = 0
@@ -109,32 +110,29 @@ class Admission:
 
     # called by tickets
 
-    def _queue(self, owner: str) -> _KeyQueue:
-        queue = self._queues.get(owner)
-        if queue is None:
-            queue = self._queues[owner] = _KeyQueue([])
-        return queue
+    def _has_room(self, num_sequences: int) -> bool:
+        """Return whether the engine may be given so many sequences more; if idle, any number."""
+        return not self.num_admitted or self.num_admitted + num_sequences <= self._capacity
 
-    def _enqueue(self, ticket: Ticket, priority: int) -> None:
-        queue = self._queue(ticket.owner)
+    def _enqueue(self, ticket: Ticket, queue: _KeyQueue, priority: int) -> None:
         if not (queue.waiting or queue.num_admitted):
             others = [each.served for each in self._queues.values() if each.waiting]
             queue.served = max(queue.served, min(others, default=0.0))
         self._serial += 1
+        self._num_queued += 1
         heapq.heappush(queue.waiting, (priority, self._serial, ticket))
         self._admit_next()
 
     def _admit_next(self) -> None:
         """Admit requests, of the key with the lowest counter first, until the engine is full."""
-        while True:
+        while self._num_queued:
             queues = [queue for queue in self._queues.values() if queue.waiting]
-            if not queues:
-                return
             queue = min(queues, key=lambda each: (each.served, each.last_admission))
             ticket = queue.waiting[0][2]
-            if self.num_admitted and self.num_admitted + ticket.num_sequences > self._capacity:
+            if not self._has_room(ticket.num_sequences):
                 return
             heapq.heappop(queue.waiting)
+            self._num_queued -= 1
             ticket.admit(queue)
 
 
@@ -165,12 +163,18 @@ class Ticket:
             )
         self.num_tokens, self.num_sequences = num_tokens, num_sequences
         admission.waiting_tokens += num_tokens
-        self._admitted = asyncio.get_running_loop().create_future()
-        admission._enqueue(self, priority)
-        await self._admitted
+        queue = admission._queues.get(self.owner)
+        if queue is None:
+            queue = admission._queues[self.owner] = _KeyQueue([])
+        if not admission._num_queued and admission._has_room(num_sequences):
+            self.admit(queue)
+        else:
+            self._admitted = asyncio.get_running_loop().create_future()
+            admission._enqueue(self, queue, priority)
+            await self._admitted
 
     def admit(self, queue: _KeyQueue) -> None:
-        """Move the request from its key's queue to the engine."""
+        """Count the request as the engine's, and no longer as waiting."""
         self._stop_waiting()
         self._queue = queue
         self._admission.num_admissions += 1
@@ -178,8 +182,7 @@ class Ticket:
         queue.num_admitted += 1
         queue.served += self.num_tokens
         self._admission.num_admitted += self.num_sequences
-        assert self._admitted is not None
-        if not self._admitted.done():
+        if self._admitted is not None and not self._admitted.done():
             self._admitted.set_result(None)
 
     def count_output(self, num_tokens: int) -> None:
@@ -206,7 +209,9 @@ class Ticket:
     def _leave_queue(self) -> None:
         queue = self._admission._queues.get(self.owner)
         if queue is not None and self._admitted is not None:
-            queue.waiting = [entry for entry in queue.waiting if entry[2] is not self]
+            left = [entry for entry in queue.waiting if entry[2] is not self]
+            self._admission._num_queued -= len(queue.waiting) - len(left)
+            queue.waiting = left
             heapq.heapify(queue.waiting)
 
     def _stop_waiting(self) -> None:

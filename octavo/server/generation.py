@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from octavo.api.outputs import EngineDeadError, RequestError, RequestOutput
 from octavo.api.requests import TOO_LONG, CheckedRequest, FailedRequestError
 from octavo.api.sinks import joined
-from octavo.observe.explain import Record, reported_parameters
+from octavo.observe.explain import Record
 from octavo.server.admission import Ticket
 from octavo.server.http.deadline import RequestTask
 from octavo.server.http.errors import ApiError, ClientGoneError, internal, invalid, unavailable
@@ -111,28 +111,28 @@ class Generation:
         first = request.requests[0]
         self._sampling = first.sampling
         self._priority = first.options.priority
+        server.num_requests += 1
+        name = f"{exchange.request_id}-{server.num_requests}"
+        self._ids: list[str] = []
         num_prompt = 0
         for each in request.requests:
+            self._ids.append(f"{name}.{len(self._ids)}")
             num_prompt += len(each.prompt.token_ids)
         self._counts = TokenCounts(num_prompt)
         self._last_at = server.clock()
-        server.num_requests += 1
-        name = f"{exchange.request_id}-{server.num_requests}"
-        self._ids = tuple([f"{name}.{index}" for index in range(len(request.requests))])
         self.record = record = Record(exchange.request_id, exchange.owner, exchange.began)
         record.template_seconds = request.template_seconds
         record.tokenize_seconds = request.tokenize_seconds
         record.prepared_at = self._last_at
         record.num_prompt_tokens = num_prompt
-        record.parameters = reported_parameters(
-            first.sampling, priority=self._priority, stream=request.is_stream
-        )
+        record.sampling, record.priority = first.sampling, self._priority
+        record.is_stream = request.is_stream
         self._active = ActiveRequest(record, self._ids, request.is_stream, task.stop)
         self._stream = EventStream(exchange)
         self._writes_at_once = False  # the stream is open, and nothing waits to be written
         self._held: dict[int, RequestOutput] = {}  # what the task must write, by prompt
         self._num_running = len(self._ids)
-        self._error: Exception | None = None  # until the task raises it
+        self._errors: list[Exception] = []  # until the task raises it: at most one
         self._has_failed = False
         self._news = asyncio.Event()
 
@@ -140,7 +140,7 @@ class Generation:
         """Wait to be admitted, generate, answer."""
         server, record = self._server, self.record
         # Not an attribute: a cycle of references would keep the request until a collection.
-        sinks = [_PromptSink(self, index) for index in range(len(self._ids))]
+        sinks: list[_PromptSink] = []
         server.recent.add(record)
         server.active[self._ids[0]] = self._active
         record.outcome = "failed"
@@ -150,9 +150,14 @@ class Generation:
             num_sequences = self._sampling.n * len(self._ids)
             await self._ticket.wait(self._counts.prompt, num_sequences, self._priority)
             record.entered_at = self._last_at = server.clock()
-            self._observe_parameters()
-            for name, sink, each in zip(self._ids, sinks, self._request.requests, strict=True):
-                server.llm.submit(each, sink, name)
+            metrics = server.metrics
+            metrics.samples.observe(self._sampling.n)
+            metrics.most_tokens.observe(self._sampling.max_tokens)
+            metrics.prompt_tokens.add(self._counts.prompt)
+            for index, each in enumerate(self._request.requests):
+                metrics.prompt_length.observe(len(each.prompt.token_ids))
+                sinks.append(_PromptSink(self, index))
+                server.llm.submit(each, sinks[index], self._ids[index])
             if self._request.is_stream:
                 await self._answer_as_stream()
             else:
@@ -163,7 +168,7 @@ class Generation:
         except (RequestError, EngineDeadError) as error:  # before anything is written
             raise self._answer_to(error) from error
         finally:
-            for name, sink in zip(self._ids, sinks, strict=True):
+            for name, sink in zip(self._ids, sinks, strict=False):  # not all may have begun
                 server.llm.discard(name, sink)
             record.ended_at = server.clock()
             record.num_output_tokens = self._counts.generated
@@ -218,13 +223,9 @@ class Generation:
         """Wait until something is held, or raise the error that has ended the request."""
         await self._news.wait()
         self._news.clear()
-        if self._error is not None:
-            # An error that self held would keep both, since its traceback refers to self.
-            error, self._error = self._error, None
-            try:
-                raise error
-            finally:
-                del error
+        if self._errors:
+            # Not kept: the error's traceback refers to self, and the two would keep each other.
+            raise self._errors.pop()
 
     async def _write_held(self) -> None:
         """Write what is held, behind the status line; later outputs may then be written at once."""
@@ -262,8 +263,8 @@ class Generation:
         """End the request with an error of the engine."""
         if not self._has_failed:
             self._has_failed = True
-            self._error = self._answer_to(error)
-            self._error.__cause__ = error
+            self._errors.append(self._answer_to(error))
+            self._errors[0].__cause__ = error
             self._news.set()
 
     def _answer_to(self, error: Exception) -> ApiError:
@@ -327,14 +328,6 @@ class Generation:
         self.record.num_output_tokens = self._counts.generated
         # The record itself says so only when the client has the whole answer.
         return {**self.record.explain(self._server.clock()), "outcome": "finished"}
-
-    def _observe_parameters(self) -> None:
-        metrics = self._server.metrics
-        metrics.samples.observe(self._sampling.n)
-        metrics.most_tokens.observe(self._sampling.max_tokens)
-        metrics.prompt_tokens.add(self._counts.prompt)
-        for each in self._request.requests:
-            metrics.prompt_length.observe(len(each.prompt.token_ids))
 
     def _observe_end(self) -> None:
         metrics, record = self._server.metrics, self.record

@@ -26,9 +26,9 @@ from octavo.server.http.connection import Connections, bounded_protocol
 from octavo.server.http.errors import unavailable
 from octavo.server.http.middleware import ASGI, wrap
 from octavo.server.http.sockets import bind, bind_admin
-from octavo.server.prompt_pool import Worker
 from octavo.server.server import Server
 from octavo.server.settings import ServerSettings, ServerSettingsError
+from octavo.server.worker_process import Worker
 
 log = logging.getLogger(__name__)
 

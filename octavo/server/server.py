@@ -13,8 +13,9 @@ from octavo.observe.metrics import Metrics
 from octavo.server.admission import Admission
 from octavo.server.http.auth import AccessControl
 from octavo.server.http.errors import ApiError, unavailable
-from octavo.server.prompt_pool import PromptPool, Worker
+from octavo.server.prompt_pool import PromptPool
 from octavo.server.settings import ServerSettings
+from octavo.server.worker_process import Worker
 
 
 def _version() -> str:
@@ -32,7 +33,7 @@ class ActiveRequest:
     """One request that is being answered."""
 
     record: Record
-    engine_ids: tuple[str, ...]
+    engine_ids: Sequence[str]
     is_stream: bool
     stop: Callable[[Exception], None]  # end it now, with this error
 

@@ -37,8 +37,8 @@ class Detokenizer:
         self._token_bytes = token_bytes
         self._skipped = token_bytes.special if skip_special_tokens else frozenset[int]()
         self._separates_added = spaces_between_special_tokens
-        self._separator = token_bytes.spelling.separator.encode("utf-8")
-        self._errors = token_bytes.spelling.errors
+        self._separator = token_bytes.separator
+        self._errors = token_bytes.errors
         self._rest = b""  # the bytes of an incomplete character
         self._num_to_strip = token_bytes.spelling.num_stripped
         self._is_first = True
@@ -109,7 +109,8 @@ class Detokenizer:
                 break
             if token_id not in self._skipped:
                 tail = (self._token_bytes.bytes_of(token_id) or b"") + tail
-        self._was_added = bool(context) and self._last_is_added(context)
+        if self._separator:  # only then it matters
+            self._was_added = self._last_is_added(context)
         _, num_used = codecs.utf_8_decode(tail, self._errors, False)
         self._rest = tail[num_used:]
 

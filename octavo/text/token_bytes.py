@@ -8,6 +8,7 @@ way is rejected when the tokenizer is loaded, not when a stream goes wrong.
 from __future__ import annotations
 
 import codecs
+import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -57,17 +58,13 @@ class Spelling:
     stripped: str = ""  # this character is removed from the start of a text...
     num_stripped: int = 0  # ...at most this many times
 
-    @property
-    def errors(self) -> str:
-        """The codec error handler for bytes that are not a character, by the vocabulary's kind."""
-        return ONE_MARK_PER_BYTE if self.byte_tokens else "replace"
-
     def bytes_of(self, token: str, *, is_added: bool = False) -> bytes:
         """Return the bytes of `token` when it is not the first one."""
         if self.alphabet:
             # A token added beside the vocabulary is text, not spelled bytes.
-            if not is_added and all(character in self.alphabet for character in token):
-                return bytes(self.alphabet[character] for character in token)
+            if not is_added:
+                with contextlib.suppress(KeyError):
+                    return bytes(map(self.alphabet.__getitem__, token))
             return token.encode("utf-8")
         if self.byte_tokens and (match := BYTE_TOKEN.fullmatch(token)):
             return bytes([int(match[1], 16)])
@@ -137,6 +134,9 @@ class TokenBytes:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self.spelling = read_spelling(backend)
+        # The codec error handler for bytes that are not a character, by the vocabulary's kind.
+        self.errors = ONE_MARK_PER_BYTE if self.spelling.byte_tokens else "replace"
+        self.separator = self.spelling.separator.encode("utf-8")
         added = backend.get_added_tokens_decoder()
         self.added = {token_id: token.content for token_id, token in added.items()}
         self.special = frozenset(token_id for token_id, token in added.items() if token.special)

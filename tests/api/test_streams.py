@@ -85,14 +85,14 @@ def test_a_failure_ends_its_own_stream_only(engine: AsyncLLM, kind: RequestOutpu
 def test_an_error_in_one_event_does_not_affect_others(
     engine: AsyncLLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deliver_one = engine._deliver_one
+    receive = engine._table.receive
 
-    def broken(event: TokenEvent) -> None:
+    def broken(event: TokenEvent) -> Any:
         if event.request_id.startswith("bad#") and event.position == 3:
             raise OSError("unforeseen")
-        deliver_one(event)
+        return receive(event)
 
-    monkeypatch.setattr(engine, "_deliver_one", broken)
+    monkeypatch.setattr(engine._table, "receive", broken)
 
     async def both() -> list[RequestOutput]:
         good = asyncio.create_task(collect(engine, "x", LONG))

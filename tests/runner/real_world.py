@@ -153,7 +153,7 @@ class PoisonedBackend:
         return ForwardResult(logits, hidden)
 
     def replace_last(self, output: StepOutput) -> None:
-        """Overwrite the arrays of the output before this one."""
+        """Replace what the arrays of the output before this one hold."""
         for values in self._last:
             if values.flags.writeable:
                 values.fill(np.nan if values.dtype == np.float32 else -7)

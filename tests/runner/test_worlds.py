@@ -141,10 +141,10 @@ def mean_continued_after_preemption(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_planted_bugs_are_caught(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of the first 20 worlds fails with any of these bugs in the runner."""
+    """One of the first 40 worlds fails with any of these bugs in the runner or the reference."""
     plant(monkeypatch)
     failures = 0
-    for seed in range(20):
+    for seed in range(40):
         world = draw_world(seed)
         try:
             RealSimulation(replace(world, slowness=0.0)).run()

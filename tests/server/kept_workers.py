@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
 from octavo.server import prompt_pool
-from octavo.server.prompt_pool import Worker
 from octavo.server.settings import ServerSettings
-from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused
+from octavo.server.worker_process import Worker
 
 
 class KeptWorker(Worker):
@@ -21,7 +19,11 @@ class KeptWorker(Worker):
 
     kept: ClassVar[defaultdict[tuple[str, float, float], list[KeptWorker]]] = defaultdict(list)
     key: tuple[str, float, float] | None = None
-    is_idle = False
+
+    @property
+    def is_idle(self) -> bool:
+        """True while it could do another server's jobs."""
+        return bool(self.key and self._is_ready and not self.jobs and not self.ended.done())
 
     @classmethod
     def launch(cls, config: ServerSettings, path: str) -> KeptWorker:
@@ -34,21 +36,10 @@ class KeptWorker(Worker):
         self.key = key
         return self
 
-    async def become_ready(self) -> None:
-        """Wait for a new worker; it is idle from then on."""
-        await super().become_ready()
-        self.is_idle = True
-
-    async def do(self, job: PromptJob, answer: asyncio.Future[Any]) -> PreparedPrompt | Refused:
-        """Record that the worker is busy until it has answered."""
-        self.is_idle = False
-        result = await super().do(job, answer)
-        self.is_idle = True
-        return result
-
     def kill(self) -> None:
         """Keep an idle worker, and kill any other."""
         if self.is_idle and self.key is not None:
+            self.detach()
             self.kept[self.key].append(self)
         else:
             super().kill()
@@ -66,7 +57,7 @@ def kept_workers() -> Iterator[None]:
         yield
     for workers in KeptWorker.kept.values():
         for worker in workers:
-            worker.is_idle = False
+            worker.key = None
             worker.kill()
             worker.wait()
     KeptWorker.kept.clear()

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from octavo.server import prompt_pool
+from octavo.server import prompt_pool, worker_process
 from octavo.server.http.errors import ApiError
-from octavo.server.prompt_pool import MAX_TRIES, PromptPool, Worker
+from octavo.server.prompt_pool import MAX_AHEAD, MAX_DEATHS, PromptPool
 from octavo.server.settings import ServerSettings
+from octavo.server.worker_process import SentJob, Worker
 from octavo.text.prompt_worker import Conversation, PromptJob, load_tokenizer_at
 from tests.server.make import LIMIT, until
 
@@ -139,7 +140,7 @@ def test_a_worker_that_is_killed_from_outside_fails_no_request(directory: Path) 
             endless = asyncio.ensure_future(pool.prepare(conversation(FOREVER)))
             await asyncio.sleep(0.05)
             asked = asyncio.ensure_future(pool.prepare(HELLO))
-            for _ in range(MAX_TRIES):
+            for _ in range(MAX_DEATHS):
                 workers = pool._workers.copy()
                 process_of(pool).kill()
                 await until(lambda: bool(pool._workers - workers))  # noqa: B023
@@ -147,7 +148,7 @@ def test_a_worker_that_is_killed_from_outside_fails_no_request(directory: Path) 
                 await endless
             assert (refused.value.status, refused.value.param) == (400, "chat_template")
             assert (await asked).token_ids, "queued behind it"
-        assert len(killed) == 1 + MAX_TRIES
+        assert len(killed) == 1 + MAX_DEATHS
 
     asyncio.run(main())
 
@@ -155,14 +156,15 @@ def test_a_worker_that_is_killed_from_outside_fails_no_request(directory: Path) 
 def test_an_unexpected_error_fails_one_request(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(self: Worker, job: PromptJob, answer: object) -> None:
-        raise RuntimeError("a bug")
+    class Broken:
+        def decode(self, frame: bytes) -> None:
+            raise RuntimeError("a bug")
 
     async def main() -> None:
         async with pool_of(directory) as pool:
             await pool.start()
             with monkeypatch.context() as patch:
-                patch.setattr(prompt_pool.Worker, "do", fail)
+                patch.setattr(worker_process, "_decoder", Broken())
                 with pytest.raises(RuntimeError, match="a bug"):
                     await pool.prepare(HELLO)
             assert (await pool.prepare(HELLO)).token_ids
@@ -187,11 +189,55 @@ def test_a_prompt_does_not_wait_behind_a_slow_one(directory: Path) -> None:
 
 def test_keys_take_turns() -> None:
     async def main() -> None:
-        lane = prompt_pool._Lane()
+        started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def start(on_answer: object) -> None:
+            await started
+
+        lane = prompt_pool._Lane(1, 1, start, lambda worker: None)
         for owner in "aaab":
             answer = asyncio.get_running_loop().create_future()
-            lane.put(owner, (PromptJob(text=owner), answer))
-        assert [(await lane.get())[0].text for _ in range(4)] == ["a", "b", "a", "a"]
+            lane.put(SentJob(owner, b"", LIMIT, answer))
+        jobs = [lane.next_job() for _ in range(4)]
+        assert [job.owner for job in jobs if job] == ["a", "b", "a", "a"]
+        assert lane.next_job() is None
+        await lane.close()
+
+    asyncio.run(main())
+
+
+def test_jobs_sent_ahead_are_not_blamed_for_the_one_before_them(directory: Path) -> None:
+    killed: list[float] = []
+
+    async def main() -> None:
+        options = {"chat_template": FOREVER, "template_seconds": 0.3}
+        async with pool_of(directory, killed, **options) as pool:
+            assert (await pool.prepare(HELLO)).token_ids
+            process = process_of(pool)
+            endless = asyncio.ensure_future(pool.prepare(conversation(FOREVER)))
+            texts = [f"text {index}" for index in range(2 * MAX_AHEAD)]
+            asked = [asyncio.ensure_future(pool.prepare(PromptJob(text=text))) for text in texts]
+            await asyncio.sleep(0)
+            assert len(next(iter(pool._workers)).jobs) == MAX_AHEAD
+            asked.pop(2).cancel()
+            texts.pop(2)
+            with pytest.raises(ApiError) as refused:
+                await endless
+            assert (refused.value.status, refused.value.param) == (400, "chat_template")
+            assert [prepared.text for prepared in await asyncio.gather(*asked)] == texts
+            assert process_of(pool) is not process
+        assert len(killed) == 1
+
+    asyncio.run(main())
+
+
+def test_a_socket_that_is_full_is_written_to_later(directory: Path) -> None:
+    async def main() -> None:
+        async with pool_of(directory) as pool:
+            job = PromptJob(text="a " * 30_000)  # quick, and several fill a socket's buffer
+            prepared = await asyncio.gather(*(pool.prepare(job) for _ in range(3 * MAX_AHEAD)))
+            assert {each.text for each in prepared} == {job.text}
+            assert len({len(each.token_ids) for each in prepared}) == 1
 
     asyncio.run(main())
 
@@ -200,7 +246,7 @@ def test_a_job_ends_soon_after_its_client_has_left(directory: Path) -> None:
     async def main() -> None:
         async with pool_of(directory) as pool:
             leaving = asyncio.ensure_future(pool.prepare(conversation(FOREVER)))
-            await until(lambda: any(worker._answer for worker in pool._workers))
+            await until(lambda: any(worker.jobs for worker in pool._workers))
             leaving.cancel()
             assert (await pool.prepare(conversation("{{ messages[0].content }}"))).text == "hi"
 
@@ -229,7 +275,7 @@ def test_a_worker_runs_no_code_of_the_current_directory_and_has_no_keys(
 
     async def main() -> None:
         worker = Worker.launch(ServerSettings(), str(directory))
-        await worker.become_ready()
+        await worker.become_ready(lambda worker: None)
         environment = Path(f"/proc/{worker._process.pid}/environ").read_bytes()
         worker.end()
         assert b"a-secret-key" not in environment
@@ -242,7 +288,7 @@ def test_a_client_that_leaves_costs_no_worker(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A short job is finished for nothing, which is cheaper than a new worker."""
-    monkeypatch.setattr(prompt_pool, "LEFT_SECONDS", LIMIT)
+    monkeypatch.setattr(worker_process, "LEFT_SECONDS", LIMIT)
 
     async def main() -> None:
         async with pool_of(directory) as pool:
@@ -331,7 +377,7 @@ def test_a_worker_is_silent_and_can_be_killed_in_any_state(directory: Path) -> N
 
     async def main() -> None:
         worker = Worker.launch(ServerSettings(), str(directory))
-        await worker.become_ready()
+        await worker.become_ready(lambda worker: None)
         assert _runs(worker._process.pid)
         # A stack that it prints when it crashes could hold a prompt.
         assert os.readlink(f"/proc/{worker._process.pid}/fd/2") == os.devnull

@@ -21,7 +21,7 @@ _SCALE_BYTES = {"int8": 4}  # of each vector of a head
 
 @dataclass(frozen=True, slots=True)
 class NativeFootprint:
-    """Implements `octavo.backends.base.Footprint`."""
+    """The native engine's memory for a model; implements `octavo.backends.base.Footprint`."""
 
     weights: CpuWeights
     kv_dtype: KvDtype

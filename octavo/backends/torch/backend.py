@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -20,6 +21,8 @@ from octavo.backends.torch.largest_step import largest_batch, peak_growth
 from octavo.backends.torch.ops import TorchOps
 from octavo.backends.torch.sampling.step_sampler import StepSampler
 from octavo.layers import CausalLM, Module, Ops
+
+log = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # A step whose estimate fits so many times in what is left over is not measured: it decides nothing.
@@ -85,6 +88,7 @@ class TorchBackend:
         if _ESTIMATE_FACTOR * estimate <= spare_bytes:
             return estimate
         assert self._layout is not None, "prepare must be called first"
+        log.info("memory is short: measuring the largest step, of %d tokens", size.rows)
         self.make_cache(1)
         batch = largest_batch(size, self._block_size, len(self._layout.windows))
         measured = self._thread.submit(peak_growth, partial(self.forward, batch)).result()

@@ -23,7 +23,7 @@ _MOST_KV_BYTES = 4 << 30
 
 @dataclass(frozen=True, slots=True)
 class TorchFootprint:
-    """Implements `octavo.backends.base.Footprint`."""
+    """The torch backend's memory for a model; implements `octavo.backends.base.Footprint`."""
 
     dtype: str  # of weights and KV
     most_kv_bytes: int = _MOST_KV_BYTES

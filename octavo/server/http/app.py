@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from octavo.server.http.errors import ApiError, ClientGoneError, internal
 from octavo.server.http.exchange import Exchange, Receive, Scope, Send
-from octavo.server.http.route import Route, find
+from octavo.server.http.route import Route, RouteTable
 from octavo.server.http.sse import end_stream
 from octavo.server.routes import ROUTES
 from octavo.server.server import Server
@@ -29,7 +29,7 @@ class Application:
         self, server: Server, routes: Sequence[Route] = ROUTES, *, checks_access: bool = True
     ) -> None:
         self.server = server
-        self._routes = routes
+        self._routes = RouteTable(routes)
         self._checks_access = checks_access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,11 +56,11 @@ class Application:
         try:
             if self._checks_access:
                 self.server.access.check_address(exchange.headers)
-                if self._is_preflight(exchange):
+                if "origin" in exchange.headers and self._is_preflight(exchange):
                     await exchange.respond(b"", status=204, headers=_PREFLIGHT)
                     return
                 exchange.owner = self.server.access.check_key(exchange.path, exchange.headers)
-            await find(self._routes, exchange)(exchange)
+            await self._routes.find(exchange)(exchange)
         except ClientGoneError:
             raise
         except ApiError as error:
@@ -71,7 +71,7 @@ class Application:
 
     def _is_preflight(self, exchange: Exchange) -> bool:
         """Add the headers for pages of allowed origins; return whether this is a preflight."""
-        origin = exchange.headers.get("origin", "")
+        origin = exchange.headers["origin"]
         if not self.server.access.is_listed(origin):
             return False
         exchange.extra_headers += [

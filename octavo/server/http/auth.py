@@ -38,10 +38,20 @@ class AccessControl:
 
     def check_address(self, headers: Mapping[str, str]) -> None:
         """Raise ApiError for a host or an origin that is not allowed."""
-        self._check_host(headers.get("host", ""))
-        origin = headers.get("origin")
-        if origin is not None:
-            self._check_origin(origin.lower(), headers.get("host", "").lower())
+        host = headers.get("host", "").strip().lower()
+        # Without the port; an address of IPv6 is in brackets.
+        is_ipv6 = host.startswith("[")
+        name = host[1:].partition("]")[0] if is_ipv6 else host.partition(":")[0]
+        is_allowed = self._any_host or name in self._hosts
+        if not is_allowed and not (self._any_address and _is_address(name)):
+            raise ApiError(
+                403,
+                "the name in the Host header is not allowed; if clients should use it, start the "
+                "server with --allowed-host NAME",
+                code="host_not_allowed",
+            )
+        if "origin" in headers:
+            self._check_origin(headers["origin"].lower(), host)
 
     def is_listed(self, origin: str) -> bool:
         """Return whether web pages of this origin may call the server."""
@@ -54,19 +64,6 @@ class AccessControl:
         if not self._digests or path in self._public:
             return ""
         return self._check_key(headers)
-
-    def _check_host(self, host: str) -> None:
-        name = _host_name(host)
-        if self._any_host or name in self._hosts:
-            return
-        if self._any_address and _is_address(name):
-            return
-        raise ApiError(
-            403,
-            "the name in the Host header is not allowed; if clients should use it, start the "
-            "server with --allowed-host NAME",
-            code="host_not_allowed",
-        )
 
     def _check_origin(self, origin: str, host: str) -> None:
         if self.is_listed(origin):
@@ -101,14 +98,6 @@ class AccessControl:
 
 def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
-
-
-def _host_name(host: str) -> str:
-    """Return the name in a Host header, without the port and the brackets of IPv6."""
-    host = host.strip().lower()
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]
 
 
 def _is_address(name: str) -> bool:

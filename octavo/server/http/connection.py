@@ -107,7 +107,7 @@ class _Bounded(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        if self._is_free:
+        if self._head_timer is None and self._is_free:
             self._await_head()
         super().data_received(data)
         # The parser reports a header only when it is complete.
@@ -122,16 +122,17 @@ class _Bounded(HttpToolsProtocol):
         self._size = 0
         self.scope["extensions"] = {"octavo.cut": {"call": self.transport.abort}}
 
-    def on_url(self, url: bytes) -> None:
-        super().on_url(url)
-        self._measure(len(url))
-
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
         self._num_headers += 1
-        self._measure(len(name) + len(value) + 4)
+        self._size += len(name) + len(value) + 4
+        config = self.shared.config
+        if self._size > config.max_header_bytes or self._num_headers > config.max_headers:
+            self._refuse_head()
 
     def on_headers_complete(self) -> None:
+        if self._size + len(self.url) > self.shared.config.max_header_bytes:
+            self._refuse_head()
         self._stop_timer()
         self._is_in_head = False
         super().on_headers_complete()
@@ -144,8 +145,8 @@ class _Bounded(HttpToolsProtocol):
             self.scope["extensions"]["octavo.write"] = {"call": write}
 
     def on_message_complete(self) -> None:
-        if self._is_free:  # the rest of a body that the application did not read
-            self._stop_timer()
+        if self._head_timer is not None and self._is_free:
+            self._stop_timer()  # this was the rest of a body that the application did not read
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
@@ -172,16 +173,14 @@ class _Bounded(HttpToolsProtocol):
         if not self.transport.is_closing():
             self._refuse(400, "this is not a valid HTTP request")
 
-    def _measure(self, num_bytes: int) -> None:
-        self._size += num_bytes
+    def _refuse_head(self) -> None:
         config = self.shared.config
-        if self._size > config.max_header_bytes or self._num_headers > config.max_headers:
-            self._refuse(
-                431,
-                f"the request's head has more than {config.max_header_bytes} bytes or "
-                f"{config.max_headers} headers",
-            )
-            raise ValueError("the head is too large")  # ends the parsing
+        self._refuse(
+            431,
+            f"the request's head has more than {config.max_header_bytes} bytes or "
+            f"{config.max_headers} headers",
+        )
+        raise ValueError("the head is too large")  # ends the parsing
 
     def _must_wait(self) -> bool:
         """Return whether the next write must wait until the client has read earlier data."""

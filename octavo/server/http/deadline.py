@@ -32,7 +32,7 @@ class RequestTask:
         loop = asyncio.get_running_loop()
         self._task = task = loop.create_task(work)
         watch = loop.create_task(self._watch())
-        timer = loop.call_later(seconds, self.stop, _too_late(seconds))
+        timer = loop.call_later(seconds, self._end_late, seconds)
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:  # the server is stopping
@@ -49,10 +49,11 @@ class RequestTask:
             raise error
 
     async def _watch(self) -> None:
-        await self._exchange.gone()
+        while (await self._exchange.receive())["type"] != "http.disconnect":
+            pass
         self.stop(ClientGoneError())
 
-
-def _too_late(seconds: float) -> ApiError:
-    limit = f"{seconds:.0f} s" if seconds >= 10 else f"{seconds * 1000:.0f} ms"
-    return ApiError(504, f"the request was not done within {limit}", code="deadline_exceeded")
+    def _end_late(self, seconds: float) -> None:
+        limit = f"{seconds:.0f} s" if seconds >= 10 else f"{seconds * 1000:.0f} ms"
+        message = f"the request was not done within {limit}"
+        self.stop(ApiError(504, message, code="deadline_exceeded"))

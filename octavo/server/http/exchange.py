@@ -54,7 +54,7 @@ class Exchange:
         self.began = server.clock()
         self.is_finished = False
         self.is_event_stream = False
-        self._receive = receive
+        self.receive = receive  # of ASGI; after the body it waits for the disconnect
         self._send = send
         self._body_is_read = False
         extensions = scope.get("extensions") or {}
@@ -82,7 +82,7 @@ class Exchange:
         try:
             async with asyncio.timeout(self.server.config.body_seconds):
                 while True:
-                    message = await self._receive()
+                    message = await self.receive()
                     if message["type"] == "http.disconnect":
                         raise ClientGoneError
                     part = message.get("body", b"")
@@ -107,11 +107,6 @@ class Exchange:
             self.server.metrics.unknown_fields.add(len(unknown))
             self.extra_headers.append((b"x-octavo-unknown-fields", named_in_header(unknown)))
         return request
-
-    async def gone(self) -> None:
-        """Wait until the client has closed the connection; call it only after reading the body."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the status line and the headers, once."""
@@ -178,7 +173,7 @@ class Exchange:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DISCARD_SECONDS):
                 while size < _DISCARD_BYTES:
-                    message = await self._receive()
+                    message = await self.receive()
                     size += len(message.get("body", b""))
                     if not message.get("more_body", False):
                         return

@@ -12,6 +12,7 @@ from octavo.server.http.exchange import Exchange
 
 Handler = Callable[[Exchange], Awaitable[None]]
 Struct = type[msgspec.Struct]
+PARAMETER = "{id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,40 +28,56 @@ class Route:
     chunk: Struct | None = None  # of an event stream
     kind: str = "application/json"
 
-    def match(self, path: str) -> str | None:
-        """Return the value of the parameter, "" without one, or None for another path."""
-        before, parameter, after = self.path.partition("{id}")
-        if not parameter:
-            return "" if path == self.path else None
-        if path.startswith(before) and path.endswith(after) and len(path) > len(before + after):
-            return path[len(before) : len(path) - len(after)]
-        return None
+
+class RouteTable:
+    """The routes of one application."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._routes = routes
+        self._exact = {
+            (route.method, route.path): route for route in routes if PARAMETER not in route.path
+        }
+
+    def find(self, exchange: Exchange) -> Handler:
+        """Return the handler of a request; raise 404 for an unknown path, 405 for a method."""
+        method = "GET" if exchange.method == "HEAD" else exchange.method
+        route = self._exact.get((method, exchange.path))
+        if route is None:
+            route = self._search(method, exchange)
+        exchange.route = route.path
+        return route.handler
+
+    def _search(self, method: str, exchange: Exchange) -> Route:
+        """Return the route whose path has a parameter, or raise an error that explains."""
+        methods = []
+        for route in self._routes:
+            parameter = _parameter(route.path, exchange.path)
+            if parameter is None:
+                continue
+            if route.method == method:
+                exchange.parameter = parameter
+                return route
+            methods.append(route.method)
+        if methods:
+            allowed = ", ".join(methods)
+            raise ApiError(
+                405,
+                f"{exchange.path} does not allow {exchange.method[:16]}; use {allowed}",
+                code="method_not_allowed",
+                headers=((b"allow", allowed.encode()),),
+            )
+        advice = _advice(self._routes, exchange.path)
+        raise ApiError(404, f"there is no such route; {advice}", code="not_found")
 
 
-def find(routes: Sequence[Route], exchange: Exchange) -> Handler:
-    """Return the handler of a request; raise 404 for an unknown path, 405 for a method."""
-    method = "GET" if exchange.method == "HEAD" else exchange.method
-    methods = []
-    for route in routes:
-        parameter = route.match(exchange.path)
-        if parameter is None:
-            continue
-        if route.method == method:
-            exchange.parameter = parameter
-            exchange.route = route.path
-            return route.handler
-        methods.append(route.method)
-    if methods:
-        allowed = ", ".join(methods)
-        raise ApiError(
-            405,
-            f"{exchange.path} does not allow {exchange.method[:16]}; use {allowed}",
-            code="method_not_allowed",
-            headers=((b"allow", allowed.encode()),),
-        )
-    raise ApiError(
-        404, f"there is no such route; {_advice(routes, exchange.path)}", code="not_found"
-    )
+def _parameter(pattern: str, path: str) -> str | None:
+    """Return the value of the parameter, "" without one, or None for another path."""
+    before, parameter, after = pattern.partition(PARAMETER)
+    if not parameter:
+        return "" if path == pattern else None
+    if path.startswith(before) and path.endswith(after) and len(path) > len(before + after):
+        return path[len(before) : len(path) - len(after)]
+    return None
 
 
 def _advice(routes: Sequence[Route], path: str) -> str:

@@ -34,8 +34,11 @@ def conversation_job(
             variables.setdefault("reasoning_effort", request.reasoning_effort)
             variables.setdefault("enable_thinking", request.reasoning_effort != "none")
     assert request.messages is not None
+    messages = []
+    for index, message in enumerate(request.messages):
+        messages.append(_fields(index, message))
     conversation = Conversation(
-        messages=[_fields(index, message) for index, message in enumerate(request.messages)],
+        messages=messages,
         template=request.chat_template or config.chat_template,
         documents=documents,
         add_generation_prompt=not request.continue_final_message if opens is None else opens,
@@ -63,4 +66,9 @@ def _fields(index: int, message: Message) -> dict[str, Any]:
         if getattr(message, field):
             what = "send continue_final_message=true beside messages to continue the last one"
             raise not_yet(f"{where}.{field}", what)
-    return {name: value for name in _FIELDS if (value := getattr(message, name)) is not None}
+    fields = {}
+    for name in _FIELDS:
+        value = getattr(message, name)
+        if value is not None:
+            fields[name] = value
+    return fields

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from octavo.api.outputs import RequestError
-from octavo.api.requests import Options, bad_word_variants, distinct
+from octavo.api.prompts import Input, check_ids
+from octavo.api.requests import PLAIN, Options, bad_word_variants, check_request, distinct
 from octavo.core.sampling_params import NO_LIMIT, RequestOutputKind, SamplingParams
 from octavo.server.generation import GenerationRequest, Shape
 from octavo.server.http.errors import ApiError, invalid
@@ -32,7 +33,9 @@ _SUBJECT = re.compile(r"^(the )?prompt\b")
 
 def bad_words_of(request: CommonRequest) -> list[str]:
     """Return what a prompt worker must tokenise beside the first prompt."""
-    words = request.bad_words or ()
+    words = request.bad_words
+    if not words:
+        return []
     num_characters = sum(map(len, words))
     if num_characters > MAX_BAD_WORD_CHARACTERS:
         raise invalid(
@@ -63,7 +66,8 @@ def sampling_of(
     for name in _IF_GIVEN:
         if (value := getattr(request, name)) is not None:
             values[name] = value
-    values["bad_words_token_ids"] = distinct(prompt.bad_words_token_ids)
+    if prompt.bad_words_token_ids:
+        values["bad_words_token_ids"] = distinct(prompt.bad_words_token_ids)
     if request.seed == NO_SEED:
         del values["seed"]
     kind = RequestOutputKind.DELTA if request.stream else RequestOutputKind.FINAL_ONLY
@@ -88,12 +92,16 @@ def generation_request(
     scope = exchange.owner if server.config.cache_scope == "key" else ""
     if request.cache_salt is not None:
         scope = f"{scope}/{request.cache_salt}"
-    options = Options(priority=request.priority, cache_scope=scope)
+    options = PLAIN
+    if request.priority or scope:
+        options = Options(priority=request.priority, cache_scope=scope)
+    model = server.llm.model
     made = GenerationRequest([], shape, bool(request.stream), bool(request.explain), drops_output)
     for index, prompt in enumerate(prompts):
         try:
-            given = {"prompt": prompt.text or None, "prompt_token_ids": prompt.token_ids}
-            made.requests.append(server.llm.check(given, sampling, options))
+            ids = check_ids(prompt.token_ids, model.facts.vocabulary)
+            given = Input(prompt.text or None, ids)
+            made.requests.append(check_request(model, given, sampling, options))
         except RequestError as error:
             raise answer_to(error, request, index, len(prompts)) from None
         made.template_seconds += prompt.template_seconds

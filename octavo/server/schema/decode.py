@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -42,14 +43,22 @@ def decode(body: bytes, kind: type[T]) -> tuple[T, tuple[Unknown, ...]]:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass
         else:
-            has_few_lists = all(_has_few_lists(getattr(request, name)) for name in list_fields)
-            if has_few_lists and all(is_shallow(getattr(request, name)) for name in open_fields):
+            if _is_bounded(request, open_fields, list_fields):
                 return request, ()
     return decode_by_field(body, kind)
 
 
-def _has_few_lists(value: Any) -> bool:
-    return type(value) is not list or sum([type(each) is list for each in value]) <= MAX_LISTS
+def _is_bounded(request: Any, open_fields: Sequence[str], list_fields: Sequence[str]) -> bool:
+    """Return whether the values whose bounds msgspec cannot express are within them."""
+    for name in open_fields:
+        value = getattr(request, name)
+        if value is not None and not is_shallow(value):
+            return False
+    for name in list_fields:
+        value = getattr(request, name)
+        if type(value) is list and sum([type(each) is list for each in value]) > MAX_LISTS:
+            return False
+    return True
 
 
 @lru_cache(maxsize=64)

@@ -25,7 +25,6 @@ OVERRIDDEN = {
     "connection_lost": ["exc"],
     "data_received": ["data"],
     "on_message_begin": [],
-    "on_url": ["url"],
     "on_header": ["name", "value"],
     "on_headers_complete": [],
     "on_message_complete": [],
@@ -33,7 +32,7 @@ OVERRIDDEN = {
     "send_400_response": ["msg"],
 }
 # Attributes that it reads or sets, by the object that has them.
-PROTOCOL = {"client", "cycle", "flow", "loop", "scope", "transport"}
+PROTOCOL = {"client", "cycle", "flow", "loop", "scope", "transport", "url"}
 CYCLE = {"chunked_encoding", "disconnected", "response_complete", "scope"}
 FLOW = {"write_paused"}
 LISTENER = {"capture_signals", "force_exit", "serve", "should_exit", "started", "startup"}

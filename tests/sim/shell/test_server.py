@@ -71,7 +71,7 @@ def _ignores_disconnects(patch: pytest.MonkeyPatch) -> None:
     """Plant a bug: a disconnect does not abort the request."""
 
     async def watch(self: RequestTask) -> None:
-        await self._exchange.gone()
+        await self._exchange.receive()
 
     patch.setattr(RequestTask, "_watch", watch)
 

@@ -21,7 +21,7 @@ class Slot:
 
     @property
     def is_plain(self) -> bool:
-        """Whether its rows need neither rules nor filters, and so can be drawn with others."""
+        """True if its rows need neither rules nor filters, and so are drawn with others."""
         return self.rules is None and not (self.sampling.has_filters and self.sampling.temperature)
 
     def keys(self) -> tuple[int, int]:
