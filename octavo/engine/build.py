@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from octavo import env
 from octavo.backends.base import LogitsBackend
@@ -32,8 +31,6 @@ from octavo.runner.speculate.proposer import Proposer
 from octavo.wire.facts import EngineFacts
 
 log = logging.getLogger(__name__)
-
-_KV_DTYPES: dict[str, Literal["bfloat16", "int8"]] = {"auto": "bfloat16", "int8": "int8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +153,15 @@ def make_backend(config: EngineConfig) -> LogitsBackend:
 
         return TorchBackend(config.dtype)
     from octavo.backends.native.backend import NativeBackend, NativeOptions
+    from octavo.backends.native.footprint import NativeFootprint
 
-    asked = config.arguments
-    is_exact = asked.dtype == "float32"
+    footprint = config.footprint
+    assert isinstance(footprint, NativeFootprint), "resolve chose another backend"
     return NativeBackend(
         NativeOptions(
-            kv_dtype="float32" if is_exact else _KV_DTYPES[asked.kv_cache_dtype],
-            weights="float32" if is_exact else asked.cpu_weights,
-            num_threads=asked.num_threads or env.cpu_threads(),
+            kv_dtype=footprint.kv_dtype,
+            weights=footprint.weights,
+            num_threads=config.arguments.num_threads or env.cpu_threads(),
             instruction_set=env.cpu_instruction_set(),
         )
     )
