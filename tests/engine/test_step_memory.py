@@ -67,7 +67,7 @@ def test_every_inline_caller_gets_the_reason(directory: Path) -> None:
     engine = AsyncLLM(directory, **OPTIONS)
 
     async def world() -> None:
-        asked = [tokens_of(engine, prompt) for prompt in (*SHORT, LONG)]
+        asked = [tokens_of(engine, prompt) for prompt in (LONG, *SHORT)]
         for error in await asyncio.gather(*asked, return_exceptions=True):
             assert isinstance(error, EngineDeadError)
             assert f"MemoryError: {short.MESSAGE}" in str(error)
