@@ -84,6 +84,7 @@ def resolve(
         chunked_prefill=arguments.enable_chunked_prefill,
         long_prefill_tokens=arguments.long_prefill_token_threshold,
         prompt_logprob_tokens=_prompt_tokens(spec) if arguments.enable_chunked_prefill else 0,
+        max_drafts=_max_drafts(arguments),
         policy=arguments.scheduling_policy,
         ageing_seconds=arguments.priority_ageing_seconds,
         max_num_waiting=arguments.max_num_queued_reqs,
@@ -112,6 +113,20 @@ def _prompt_tokens(spec: ModelSpec) -> int:
     return max(_LEAST_PROMPT_LOGPROB_TOKENS, _PROMPT_LOGITS_BYTES // (4 * spec.vocabulary))
 
 
+def _max_drafts(arguments: EngineArguments) -> int:
+    """Return the most drafts of a sequence in one step; a step must have room for one."""
+    speculation = arguments.speculative_config
+    if speculation is None:
+        return 0
+    if arguments.max_num_batched_tokens < 2:
+        raise ConfigError(
+            "speculative_config needs steps of at least 2 tokens, a known one and a draft, and "
+            f"max_num_batched_tokens={arguments.max_num_batched_tokens}; raise it, or leave the "
+            "other out"
+        )
+    return speculation.num_speculative_tokens
+
+
 def choose_dtype(arguments: EngineArguments, backend: Name) -> str:
     """Choose the type of the KV cache, and of torch's weights."""
     if arguments.dtype != "auto":
@@ -136,7 +151,7 @@ def _largest_step(arguments: EngineArguments, spec: ModelSpec) -> StepSize:
     prompt_rows = 0 if arguments.enable_chunked_prefill else rows
     return StepSize(
         rows=rows,
-        wanted_rows=min(rows, arguments.max_num_seqs + prompt_rows),
+        wanted_rows=min(rows, arguments.max_num_seqs * (1 + _max_drafts(arguments)) + prompt_rows),
         sequences=arguments.max_num_seqs,
         positions=max_len,
         hidden=spec.hidden,

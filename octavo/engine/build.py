@@ -26,6 +26,8 @@ from octavo.observe.collection import no_collection
 from octavo.observe.machine import memory
 from octavo.resolve import EngineConfig, resolve
 from octavo.runner.model_runner import ModelRunner
+from octavo.runner.speculate.ngram import NgramProposer
+from octavo.runner.speculate.proposer import Proposer
 from octavo.wire.facts import EngineFacts
 
 log = logging.getLogger(__name__)
@@ -94,7 +96,13 @@ def build_engine(
     num_blocks = final_blocks(config, layout, free_bytes, step_bytes)
     config = replace(config, core=replace(config.core, num_blocks=num_blocks))
     backend.make_cache(num_blocks)
-    runner = ModelRunner(backend, opened.spec.vocabulary, config.core, processors=processors)
+    runner = ModelRunner(
+        backend,
+        opened.spec.vocabulary,
+        config.core,
+        processors=processors,
+        proposer=_make_proposer(config),
+    )
     executor: Executor = InlineExecutor(runner)
     if wrap is not None:
         executor = wrap(executor)
@@ -156,6 +164,15 @@ def make_backend(config: EngineConfig) -> LogitsBackend:
             num_threads=config.arguments.num_threads or env.cpu_threads(),
             instruction_set=env.cpu_instruction_set(),
         )
+    )
+
+
+def _make_proposer(config: EngineConfig) -> Proposer | None:
+    speculation = config.arguments.speculative_config
+    if speculation is None:
+        return None
+    return NgramProposer(
+        speculation.prompt_lookup_min, speculation.prompt_lookup_max, config.core.max_model_len
     )
 
 
