@@ -35,6 +35,14 @@ _ESTIMATE_FACTOR = 2
 _NO_FLOATS = np.zeros((0, 0), np.float32)
 
 
+def _take_number_of_threads() -> None:
+    """Set the number that torch was given: a new thread's libraries start with one for each core.
+
+    `get_num_threads` is the number of the process, once it has been set in any thread.
+    """
+    torch.set_num_threads(torch.get_num_threads())
+
+
 class TorchPending:
     """A step in the backend's thread; implements `octavo.backends.step.Pending`."""
 
@@ -65,7 +73,8 @@ class TorchBackend:
         self._block_size = 0
         self._buffers: Buffers | None = None
         self._sampler = StepSampler()
-        self._thread = ThreadPoolExecutor(1, "octavo torch")  # it starts with the first step
+        # It starts with the first step.
+        self._thread = ThreadPoolExecutor(1, "octavo torch", initializer=_take_number_of_threads)
 
     def parameter(self, array: NDArray[Any]) -> Tensor:
         tensor = torch.from_numpy(array).to(self.dtype)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from octavo.backends.base import StepSize
 from octavo.backends.step import LAST_SAMPLE, NO_ROWS, Draws, HostBatch, SlotSampling
@@ -132,6 +133,16 @@ def test_the_thread_ends_with_its_backend() -> None:
     assert gone() is None
     thread.join(LIMIT)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_thread_computes_with_the_number_of_threads_that_torch_was_given(number: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        assert make_backend(FULL, 20, 16)._thread.submit(torch.get_num_threads).result() == number
+    finally:
+        torch.set_num_threads(before)
 
 
 SIZE = StepSize(
