@@ -145,7 +145,8 @@ def make_core(num_streams: int, num_tokens: int, clock: Clock) -> EngineCore:
     backend = NativeBackend(NativeOptions(num_threads=1))
     bind(model, backend, _Weights())
     blocks = 1 + num_streams * -(-(PROMPT_TOKENS + num_tokens + 16) // 16)
-    backend.prepare(model, layout, blocks, 16)
+    backend.prepare(model, layout, 16)
+    backend.make_cache(blocks)
     backend._program = _Program(backend._program, clock)  # type: ignore[assignment]
     config = CoreConfig(
         num_blocks=blocks,

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from octavo.backends.base import HostBatch
 from octavo.backends.native.backend import NativeBackend, PeakRates
 from octavo.backends.native.work import SequenceSize, work_of
+from octavo.backends.step import HostBatch
 from octavo.core.config import ConfigError
 from octavo.engine.build import make_backend
 from octavo.engine_arguments import EngineArguments
@@ -83,12 +83,13 @@ def profile(
     backend = make_backend(config)
     assert isinstance(backend, NativeBackend)
     bind(opened.model, backend, opened.weights)
-    backend.prepare(opened.model, layout, max(2, blocks), size)
+    backend.prepare(opened.model, layout, size)
+    backend.make_cache(max(2, blocks))
     numbers = np.arange(1, blocks, dtype=np.int32)
     tables = numbers.reshape(len(layout.windows), len(sequences), width)
-    _fill(backend, tables, sequences)
+    copies = _fill(backend, tables, sequences)
     batch = _batch(tables, sequences)
-    backend.forward(batch)
+    backend.forward(batch._replace(copies=copies))
     walls, timings = [], []
     for _ in range(steps):
         backend.profile(True)
@@ -173,8 +174,10 @@ def _tokens(positions: np.ndarray) -> np.ndarray:
     return (1 + positions * 7 % 97).astype(np.int32)
 
 
-def _fill(backend: NativeBackend, tables: np.ndarray, sequences: Sequence[SequenceSize]) -> None:
-    """Fill the cache before the step: compute the longest sequence, copy it to the others."""
+def _fill(
+    backend: NativeBackend, tables: np.ndarray, sequences: Sequence[SequenceSize]
+) -> tuple[tuple[int, int], ...]:
+    """Compute the longest sequence before the step; return the copies that fill the others."""
     longest = max(range(len(sequences)), key=lambda index: sequences[index].first)
     none = np.zeros(0, np.int32)
     mine = tuple(np.ascontiguousarray(table[longest : longest + 1]) for table in tables)
@@ -190,4 +193,4 @@ def _fill(backend: NativeBackend, tables: np.ndarray, sequences: Sequence[Sequen
         if other != longest
         for block in range(table.shape[1])
     ]
-    backend.copy_blocks(tuple(pairs))
+    return tuple(pairs)

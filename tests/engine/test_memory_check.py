@@ -20,7 +20,7 @@ from octavo.models.footprint import tensor_sizes
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import OpenedModel, open_model
 from octavo.observe.memory_bill import HEADROOM_BYTES
-from octavo.resolve import MOST_KV_BYTES, make_bill, resolve
+from octavo.resolve import make_bill, resolve
 from tests.api.tiny import make_model
 
 BLOCK = 2 * 2 * 16 * 2 * 8 * 4  # keys and values, layers, tokens, heads, their size, float32
@@ -92,7 +92,8 @@ def test_the_cache_takes_the_free_memory_up_to_a_bound(directory: Path) -> None:
     asked = EngineArguments(str(directory), backend="torch", max_num_seqs=1_000_000)
     bill = make_bill(asked, opened, layout)
     base = bill.fixed_bytes + HEADROOM_BYTES
-    for free, kv_bytes in ((base + 20 * BLOCK, 20 * BLOCK), (1 << 50, MOST_KV_BYTES)):
+    most = footprint.TorchFootprint("float32").most_kv_bytes
+    for free, kv_bytes in ((base + 20 * BLOCK, 20 * BLOCK), (1 << 50, most)):
         config = resolve(asked, opened, layout, free)
         assert config.core.num_blocks == kv_bytes // BLOCK
     few = EngineArguments(str(directory), backend="torch", max_num_seqs=2)

@@ -11,9 +11,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
-from octavo.backends.base import Backend, Floats, HostBatch, KVLayout
+from octavo.backends.base import Floats, KVLayout, LogitsBackend
 from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.native.refusals import HEAD_MULTIPLE
+from octavo.backends.step import HostBatch
 from octavo.backends.torch.backend import TorchBackend
 from octavo.layers import CausalLM
 from octavo.loader import resolve
@@ -33,12 +34,13 @@ PROMPT_LENGTH = 37  # longer than a window, a tile of queries and a block, and a
 class Runner:
     """A bound model and the cache of one sequence, which it computes in chunks."""
 
-    def __init__(self, model: CausalLM, backend: Backend, layout: KVLayout) -> None:
+    def __init__(self, model: CausalLM, backend: LogitsBackend, layout: KVLayout) -> None:
         self.model = model
         self.backend = backend
         self.layout = layout
         is_torch = isinstance(backend, TorchBackend)
-        backend.prepare(model, layout, NUM_BLOCKS, BLOCK_SIZE if is_torch else NATIVE_BLOCK_SIZE)
+        backend.prepare(model, layout, BLOCK_SIZE if is_torch else NATIVE_BLOCK_SIZE)
+        backend.make_cache(NUM_BLOCKS)
         per_group = (NUM_BLOCKS - 1) // len(layout.windows)
         self.tables = tuple(
             np.arange(1 + group * per_group, 1 + (group + 1) * per_group, dtype=np.int32)[None]
@@ -73,7 +75,9 @@ def exact_native() -> NativeBackend:
     return NativeBackend(NativeOptions(kv_dtype="float32", weights="float32", num_threads=2))
 
 
-def load(directory: Path, max_len: int | None = None, backend: Backend | None = None) -> Runner:
+def load(
+    directory: Path, max_len: int | None = None, backend: LogitsBackend | None = None
+) -> Runner:
     """Load a checkpoint directory on a backend, by default on torch."""
     values: dict[str, Any] = json.loads((directory / "config.json").read_text())
     family = family_of(values["architectures"][0])

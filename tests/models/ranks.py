@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from octavo.backends.base import HostBatch, KVLayout
+from octavo.backends.base import KVLayout
+from octavo.backends.step import HostBatch
 from octavo.backends.stored_rows import Floats, StoredRows
 from octavo.backends.torch.backend import TorchBackend
 from octavo.distributed.communicator import Communicator, ThreadCommunicator, ThreadGroup
@@ -60,7 +61,8 @@ def run_ranks(declare: Callable[[], CausalLM], weights: Weights, ranks: int) -> 
         model, backend = declare(), CountingBackend(communicator)
         bind(model, backend, weights, communicator.context)
         layout = place_layers(model)
-        backend.prepare(model, layout, NUM_BLOCKS, BLOCK_SIZE)
+        backend.prepare(model, layout, BLOCK_SIZE)
+        backend.make_cache(NUM_BLOCKS)
         logits = backend.forward(two_sequences(model, layout)).logits
         return Outcome(logits, model, backend.stored, layout)
 

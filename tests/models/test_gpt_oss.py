@@ -13,7 +13,7 @@ from transformers import GptOssConfig
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from octavo.backends.native.backend import NativeBackend, NativeOptions
-from octavo.backends.native.footprint import weight_bytes
+from octavo.backends.native.footprint import NativeFootprint
 from octavo.backends.native.packing import interleaved
 from octavo.loader import resolve
 from octavo.loader.errors import TensorMismatchError
@@ -138,7 +138,8 @@ def test_four_bits_stay_four_bits_in_the_native_engine(tmp_path: Path) -> None:
             if values.shape[1] % 64 == 0:
                 assert native.num_bytes == 64 * values.shape[1] // 32 * 17
     opened = open_model(resolve(str(tmp_path)))
-    kept = sum(weight_bytes(tensor, "auto") for tensor in tensor_sizes(opened))
+    footprint = NativeFootprint("auto", "bfloat16")
+    kept = sum(map(footprint.weight_bytes, tensor_sizes(opened)))
     assert kept == pytest.approx(backend.weight_bytes, rel=0.05)  # biases are stored twice
 
 

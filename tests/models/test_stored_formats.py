@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from octavo.backends.native.backend import NativeBackend, NativeOptions
-from octavo.backends.native.footprint import weight_bytes as native_weight_bytes
+from octavo.backends.native.footprint import NativeFootprint
 from octavo.backends.stored_rows import RowLayout, StoredRows
-from octavo.backends.torch.footprint import weight_bytes
+from octavo.backends.torch.footprint import TorchFootprint
 from octavo.layers import CausalLM
 from octavo.loader.errors import TensorMismatchError
 from octavo.loader.gguf import types
@@ -156,7 +156,7 @@ def test_the_memory_bill_counts_matrices_by_their_values(tmp_path: Path) -> None
         assert sum(by_type.values()) == pair.stored.checkpoint.num_bytes
         sizes = [list(tensor_sizes(opened)) for opened in (pair.stored, pair.plain)]
         assert {size.type for size in sizes[0] if size.is_matrix} == {name, "F32"}
-        bills = [sum(weight_bytes(size, "float32") for size in each) for each in sizes]
+        bills = [sum(map(TorchFootprint("float32").weight_bytes, each)) for each in sizes]
         assert bills[0] == bills[1]
 
 
@@ -196,7 +196,7 @@ def test_the_native_engine_keeps_the_nearest_of_its_formats(name: str, tmp_path:
         (piece,) = matrix.weight.pieces
         got = np.stack([piece.native.row(row) for row in range(len(values))])
         np.testing.assert_allclose(got, values, rtol=0, atol=error * np.abs(values).max())
-    bill = sum(native_weight_bytes(size, "auto") for size in tensor_sizes(opened))
+    bill = sum(map(NativeFootprint("auto", "bfloat16").weight_bytes, tensor_sizes(opened)))
     assert bill == pytest.approx(backend.weight_bytes, rel=0.01)  # arenas round up
 
 

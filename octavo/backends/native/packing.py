@@ -24,6 +24,8 @@ CpuWeights = Literal[
     "auto", "float32", "bf16", "int8", "int8-64", "int8-128", "int4", "int4-64", "int4-128"
 ]
 
+KvDtype = Literal["float32", "bfloat16", "int8"]
+
 # Outputs of a panel; if gates and ups lie side by side, the first half are gates.
 PANEL = _native.PANEL
 _HALF = PANEL // 2

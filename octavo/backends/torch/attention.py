@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from octavo.backends.base import HostBatch
+from octavo.backends.step import HostBatch
 from octavo.program.listing import Attend
 
 QUERY_TILE = 8  # rows of one sequence processed together

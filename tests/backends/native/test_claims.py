@@ -133,7 +133,8 @@ def recorded(path: Path, **options: Any) -> NativeBackend:
     layout = place_layers(opened.model)
     backend = NativeBackend(NativeOptions(num_threads=1, **options))
     bind(opened.model, backend, opened.weights)
-    backend.prepare(opened.model, layout, 4, 16)
+    backend.prepare(opened.model, layout, 16)
+    backend.make_cache(4)
     return backend
 
 
@@ -256,7 +257,8 @@ def test_a_familys_layer_is_so_many_phases_and_nothing_else_is_done(architecture
     layout = place_layers(model)
     backend = NativeBackend(NativeOptions(num_threads=1))
     bind(model, backend, MadeUpWeights(model))
-    backend.prepare(model, layout, 8, 16)
+    backend.prepare(model, layout, 16)
+    backend.make_cache(8)
     num_barriers, own_instructions = LAYERS_OF[architecture]
     layers = SIZES["num_hidden_layers"]
     instructions = backend.instructions

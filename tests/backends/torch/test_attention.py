@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from octavo.backends.base import HostBatch, KVLayout
+from octavo.backends.base import KVLayout
+from octavo.backends.step import HostBatch, batch_of_copies
 from octavo.backends.torch import attention
 from octavo.backends.torch.attention import Buffers, TorchBatch, attend, make_buffers
 from octavo.backends.torch.backend import TorchBackend
@@ -206,7 +207,8 @@ def test_a_copied_block_reads_as_the_original() -> None:
     one = make_sequence(layer, 30, seed=1)
     backend = TorchBackend()
     layout = KVLayout((None, None), 2, layer.kv_heads, layer.head_dim)
-    backend.prepare(make_model(FULL)[0], layout, NUM_BLOCKS, BLOCK_SIZE)
+    backend.prepare(make_model(FULL)[0], layout, BLOCK_SIZE)
+    backend.make_cache(NUM_BLOCKS)
     buffers = backend._buffers
     assert buffers is not None
     cache = Cache(layer, FORWARDS)
@@ -220,7 +222,8 @@ def test_a_copied_block_reads_as_the_original() -> None:
     before = [blocks_of(cells)[originals].clone() for cells in everything]
     # The first original is copied by way of a spare block, which is overwritten right afterwards.
     copies = list(zip(originals[1:], fresh[1:], strict=True))
-    backend.copy_blocks(((originals[0], spare), (spare, fresh[0]), (originals[1], spare), *copies))
+    by_way_of_spare = ((originals[0], spare), (spare, fresh[0]), (originals[1], spare))
+    backend.forward(batch_of_copies((*by_way_of_spare, *copies)))
     for cells, expected in zip(everything, before, strict=True):
         blocks = blocks_of(cells)
         assert torch.equal(blocks[fresh], expected)

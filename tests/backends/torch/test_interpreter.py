@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.backends.base import HostBatch
+from octavo.backends.step import HostBatch
 from octavo.backends.torch import interpreter
 from octavo.backends.torch.attention import TorchBatch, make_buffers
 from octavo.backends.torch.backend import TorchBackend

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.backends.base import Floats, Ints
-from octavo.core.sampling_params import SamplingParams
+from octavo.backends.base import Floats
+from octavo.backends.step import SlotSampling
 
 
 class Penalties:
@@ -13,10 +13,11 @@ class Penalties:
 
     __slots__ = ("_counts", "_frequency", "_ids", "_places", "_presence", "_repetition")
 
-    def __init__(self, sampling: SamplingParams, prompt: Ints, output: Ints) -> None:
-        self._repetition = np.float32(sampling.repetition_penalty)
-        self._presence = np.float32(sampling.presence_penalty)
-        self._frequency = np.float32(sampling.frequency_penalty)
+    def __init__(self, sampling: SlotSampling) -> None:
+        prompt, output = np.split(sampling.tokens, [sampling.num_prompt])
+        self._repetition = np.float32(sampling.repetition)
+        self._presence = np.float32(sampling.presence)
+        self._frequency = np.float32(sampling.frequency)
         # The prompt counts only for repetition, which asks whether a token was seen at all.
         ids = np.unique(prompt) if self._repetition != 1.0 else prompt[:0]
         self._places = {token: place for place, token in enumerate(ids.tolist())}
@@ -24,15 +25,6 @@ class Penalties:
         self._counts = np.zeros(len(ids), np.float32)
         for token in output.tolist():
             self.add(token)
-
-    @staticmethod
-    def wanted(sampling: SamplingParams) -> bool:
-        """Return whether any penalty is set."""
-        return bool(
-            sampling.presence_penalty
-            or sampling.frequency_penalty
-            or sampling.repetition_penalty != 1.0
-        )
 
     def add(self, token: int) -> None:
         """Count one more token of the output."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from octavo.core.config import CoreConfig
+from octavo.backends.step import NO_TOKEN_LEFT, NOT_FINITE
+from octavo.backends.torch.sampling.filters import survivors
+from octavo.backends.torch.sampling.sampler import Sampler
+from octavo.backends.torch.sampling.slot import Slot
 from octavo.core.plan import NewSlot
 from octavo.core.sampling_params import SamplingParams
-from octavo.runner.filters import survivors
-from octavo.runner.sampler import Sampler
-from octavo.runner.slots import SlotState
+from octavo.runner.slot_sampling import slot_sampling
 from tests.runner import reference
 
 VOCABULARY = 90
@@ -54,24 +56,23 @@ FEATURES: dict[str, dict[str, Any]] = {
 }
 
 
-def make_state(
+def make_slots(
     rows: list[tuple[SamplingParams, list[int], list[int]]],
     processors: Any = None,
     vocabulary: int = VOCABULARY,
-) -> SlotState:
-    """Make slots 0, 1, … with these parameters, prompts and outputs."""
-    config = CoreConfig(num_blocks=4, max_model_len=256, max_num_seqs=max(1, len(rows)))
-    state = SlotState(config, vocabulary, processors or {})
-    for slot, (sampling, prompt, output) in enumerate(rows):
+) -> list[Slot]:
+    """Open slots with these parameters, prompts and outputs."""
+    slots = []
+    for number, (sampling, prompt, output) in enumerate(rows):
         tokens = array("i", [*prompt, *output])
-        state.open(
-            NewSlot(slot, f"r{slot}", tokens, len(prompt), ((1,),), sampling, None, STOP_IDS)
-        )
-    return state
+        new = NewSlot(number, "", tokens, len(prompt), ((1,),), sampling, None, STOP_IDS)
+        known = np.array(tokens, np.int32)
+        slots.append(Slot(slot_sampling(new, known, vocabulary, processors or {})))
+    return slots
 
 
 def random_rows(count: int, seed: int) -> tuple[Any, np.ndarray]:
-    """Make rows for `make_state` that use all features in turn, and logits for them."""
+    """Make rows for `make_slots` that use all features in turn, and logits for them."""
     generator = np.random.default_rng(seed)
     rows = []
     for number, fields in zip(range(count), list(FEATURES.values()) * count, strict=False):
@@ -85,7 +86,7 @@ def random_rows(count: int, seed: int) -> tuple[Any, np.ndarray]:
 @pytest.mark.parametrize("seed", range(25))
 def test_every_row_equals_the_slow_sampler_s_choice(seed: int) -> None:
     rows, logits = random_rows(2 * len(FEATURES), seed)
-    tokens, failures = Sampler(make_state(rows)).draw(logits, np.arange(len(rows)))
+    tokens, failures = Sampler().draw(logits, make_slots(rows))
     stops = [token for token in STOP_IDS if token < VOCABULARY]
     for row, (sampling, prompt, output) in enumerate(rows):
         expected = reference.sample(logits[row].tolist(), sampling, prompt, output, stops)
@@ -100,13 +101,13 @@ def test_a_row_does_not_depend_on_its_neighbours(kind: str) -> None:
     if kind != "mixed":
         temperature = 0.0 if kind == "greedy" else 1.0
         rows = [(SamplingParams(seed=s, temperature=temperature), [1], []) for s in range(40)]
-    sampler = Sampler(make_state(rows))
-    together, _ = sampler.draw(logits, np.arange(40))
+    sampler, slots = Sampler(), make_slots(rows)
+    together, _ = sampler.draw(logits, slots)
     order = np.random.default_rng(0).permutation(40)
-    shuffled, _ = sampler.draw(logits[order], order)
+    shuffled, _ = sampler.draw(logits[order], [slots[row] for row in order])
     assert np.array_equal(shuffled, together[order])
     for row in range(40):
-        single, _ = sampler.draw(logits[row : row + 1], np.array([row]))
+        single, _ = sampler.draw(logits[row : row + 1], slots[row : row + 1])
         assert single[0] == together[row]
 
 
@@ -116,15 +117,15 @@ def test_counts_of_a_growing_sequence_equal_those_of_a_reopened_one() -> None:
     sampling = SamplingParams(
         presence_penalty=0.7, frequency_penalty=0.3, repetition_penalty=1.4, seed=3
     )
-    grown = make_state([(sampling, [4, 4, 9], [])])
+    grown = make_slots([(sampling, [4, 4, 9], [])])
     output: list[int] = []
     for _ in range(70):
         logits = generator.standard_normal((1, VOCABULARY)).astype(np.float32) * 3
-        tokens, _ = Sampler(grown).draw(logits, np.array([0]))
-        fresh, _ = Sampler(make_state([(sampling, [4, 4, 9], output)])).draw(logits, np.array([0]))
+        tokens, _ = Sampler().draw(logits, grown)
+        fresh, _ = Sampler().draw(logits, make_slots([(sampling, [4, 4, 9], output)]))
         expected = reference.sample(logits[0].tolist(), sampling, [4, 4, 9], output)
         assert tokens[0] == fresh[0] == expected
-        grown.append(np.array([0]), tokens)
+        grown[0].append(int(tokens[0]))
         output.append(int(tokens[0]))
     assert len(set(output)) > 40
 
@@ -146,16 +147,16 @@ def test_draws_follow_the_distribution(name: str, along: str) -> None:
     draws = 8_000
     logits = np.log(np.array([30, 20, 15, 10, 8, 6, 4, 3, 2, 1, 0.5, 0.5], np.float32))
     sampling = SamplingParams(seed=4, **CUTS[name])
-    state = make_state([(sampling, [1], [])], vocabulary=12)
-    sampler = Sampler(state)
+    (slot,) = make_slots([(sampling, [1], [])], vocabulary=12)
+    sampler = Sampler()
     counts = np.zeros(12)
     batch = logits[None]
     for number in range(draws):
         if along == "seeds":
-            state.seeds[0] = number
+            slot.sampling = replace(slot.sampling, seed=number)
         else:
-            state.num_known[0] = 1 + number
-        tokens, _ = sampler.draw(batch, np.array([0]))
+            slot.tokens = [0] * (1 + number)
+        tokens, _ = sampler.draw(batch, [slot])
         counts[tokens[0]] += 1
     chances = reference.distribution(logits.tolist(), sampling)
     chi = 0.0
@@ -198,9 +199,9 @@ def test_a_request_with_no_token_left_fails_alone() -> None:
         (SamplingParams(temperature=0), [1], []),
     ]
     logits = np.random.default_rng(1).standard_normal((3, VOCABULARY)).astype(np.float32)
-    tokens, failures = Sampler(make_state(rows)).draw(logits, np.arange(3))
-    assert list(failures) == [1]
-    assert "allowed_token_ids, bad_words, min_tokens" in failures[1]
+    tokens, failures = Sampler().draw(logits, make_slots(rows))
+    assert failures == {1: NO_TOKEN_LEFT}
+    assert tokens[1] == 0
     assert tokens[2] == logits[2].argmax()
 
 
@@ -219,13 +220,12 @@ def test_processors_by_name_and_as_functions() -> None:
         (SamplingParams(temperature=0, logits_processors=("even",)), [0, 2], [4, 6]),
         (SamplingParams(temperature=0, logits_processors=(only_even,)), [0, 2], [4, 6]),
     ]
-    state = make_state(rows, {"even": only_even})
-    tokens, failures = Sampler(state).draw(np.repeat(logits[:1], 2, 0), np.arange(2))
+    slots = make_slots(rows, {"even": only_even})
+    tokens, failures = Sampler().draw(np.repeat(logits[:1], 2, 0), slots)
     allowed = list(range(8, VOCABULARY, 2))
     assert tokens.tolist() == [allowed[logits[0, allowed].argmax()]] * 2
     assert not failures
-    assert state.prompt(0).tolist() == [0, 2]
-    assert state.output(0).tolist() == [4, 6]
+    assert slots[0].tokens == slots[0].sampling.tokens.tolist() == [0, 2, 4, 6]
 
 
 def raises(prompt: Any, output: Any, logits: Any) -> Any:
@@ -264,7 +264,51 @@ def test_a_bad_processor_fails_its_own_request(processor: Any, message: str) -> 
         (SamplingParams(temperature=0), [1], []),
     ]
     logits = np.random.default_rng(1).standard_normal((2, VOCABULARY)).astype(np.float32)
-    tokens, failures = Sampler(make_state(rows)).draw(logits, np.arange(2))
+    tokens, failures = Sampler().draw(logits, make_slots(rows))
     with pytest.raises(ValueError, match=message):
         raise ValueError(failures[0])
     assert tokens[1] == logits[1].argmax()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("features", ["plain", "greedy", "everything"])
+def test_a_row_that_is_not_finite_fails_alone(bad: float, features: str) -> None:
+    rows: Any = [(SamplingParams(seed=1, **FEATURES[features]), [1], []) for _ in range(3)]
+    logits = np.random.default_rng(1).standard_normal((3, VOCABULARY)).astype(np.float32)
+    expected, _ = Sampler().draw(logits, make_slots(rows))
+    logits[1, 70] = bad
+    tokens, failures = Sampler().draw(logits, make_slots(rows))
+    assert failures == {1: NOT_FINITE}
+    assert tokens.tolist() == [expected[0], 0, expected[2]]
+
+
+def packed(allowed: np.ndarray) -> np.ndarray:
+    """Return masks of tokens as bits, 32 to a word."""
+    words = -(-allowed.shape[1] // 32)
+    bits = np.zeros((len(allowed), 32 * words), np.bool_)
+    bits[:, : allowed.shape[1]] = allowed
+    return np.packbits(bits, axis=1, bitorder="little").view(np.uint32)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_mask_is_a_list_of_allowed_tokens_after_the_other_rules(seed: int) -> None:
+    """Masks of single rows forbid what the slow sampler is forbidden by an infinite bias."""
+    rows, logits = random_rows(2 * len(FEATURES), seed)
+    allowed = np.random.default_rng(seed).random(logits.shape) < 0.6
+    allowed[:, [1, 2, 80]] = True  # some of each request's own allowed tokens
+    tokens, failures = Sampler().draw(logits, make_slots(rows), packed(allowed))
+    assert not failures
+    stops = [token for token in STOP_IDS if token < VOCABULARY]
+    for row, (sampling, prompt, output) in enumerate(rows):
+        kept = np.where(allowed[row], logits[row], -np.inf).tolist()
+        assert tokens[row] == reference.sample(kept, sampling, prompt, output, stops), sampling
+
+
+def test_a_mask_that_leaves_nothing_fails_its_row() -> None:
+    rows: Any = [(SamplingParams(temperature=0), [1], []), (SamplingParams(seed=3), [1], [])]
+    logits = np.random.default_rng(1).standard_normal((2, VOCABULARY)).astype(np.float32)
+    allowed = np.zeros(logits.shape, np.bool_)
+    allowed[1, 89] = True
+    tokens, failures = Sampler().draw(logits, make_slots(rows), packed(allowed))
+    assert failures == {0: NO_TOKEN_LEFT}
+    assert tokens.tolist() == [0, 89]

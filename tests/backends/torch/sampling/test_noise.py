@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from octavo.runner import noise
+from octavo.backends.torch.sampling import noise
 
 GOLDEN = [
     ["0x6f58094f1e322052", "0x331191d0612be7b9", "0x6686383987f92a32"],

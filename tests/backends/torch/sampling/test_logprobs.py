@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from octavo.runner.logprobs import describe
+from octavo.backends.torch.sampling.logprobs import describe
 
 LOGITS = np.array([1.0, 3.0, 2.0, 3.0, -1.0], np.float32)
 EXPECTED = LOGITS - np.log(np.exp(LOGITS.astype(np.float64)).sum())
@@ -23,12 +23,12 @@ EXPECTED = LOGITS - np.log(np.exp(LOGITS.astype(np.float64)).sum())
 def test_the_token_comes_first_then_the_likeliest(
     token: int, count: int, ids: list[int], rank: int
 ) -> None:
-    entry = describe(LOGITS, token, count)
-    assert list(entry.token_ids) == ids
-    assert entry.rank == rank
-    np.testing.assert_allclose(entry.logprobs, EXPECTED[ids], rtol=1e-6)
+    found_ids, logprobs, found_rank = describe(LOGITS, token, count)
+    assert found_ids.tolist() == ids
+    assert found_rank == rank
+    np.testing.assert_allclose(logprobs, EXPECTED[ids], rtol=1e-6)
 
 
 def test_huge_logits_do_not_overflow() -> None:
-    entry = describe(np.array([3e38, -3e38, 0], np.float32), 0, -1)
-    assert entry.logprobs[0] == 0.0
+    _, logprobs, _ = describe(np.array([3e38, -3e38, 0], np.float32), 0, -1)
+    assert logprobs[0] == 0.0
