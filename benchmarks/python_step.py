@@ -151,7 +151,7 @@ def make_core(num_streams: int, num_tokens: int, clock: Clock) -> EngineCore:
     config = CoreConfig(
         num_blocks=blocks,
         max_model_len=spec.max_len,
-        groups=groups_of(layout),
+        groups=groups_of(layout, 16),
         max_num_seqs=max(num_streams, 256),
     )
     runner = ModelRunner(backend, VOCABULARY, config)

@@ -8,6 +8,7 @@ not depend on ranks, dtypes, devices or quantisation: `octavo.models.build.bind`
 from octavo.layers.attention import PagedAttention, QKVLinear, SelfAttention
 from octavo.layers.block import Block, ParallelBlock, SandwichBlock, SequentialBlock
 from octavo.layers.embedding import Embedding, PositionEmbedding
+from octavo.layers.kv_spec import KVLayer, KVSpec
 from octavo.layers.linear import GateUpLinear, Linear
 from octavo.layers.mlp import MLP, GatedMLP
 from octavo.layers.model import CausalLM
@@ -42,6 +43,8 @@ __all__ = [
     "FirstOf",
     "GateUpLinear",
     "GatedMLP",
+    "KVLayer",
+    "KVSpec",
     "LayerNorm",
     "Linear",
     "ModelSpec",

@@ -31,7 +31,7 @@ def test_a_plan_s_changes_reach_the_batch() -> None:
             new_slot(3, [10, 11, 12, 13, 14], ((1, 2), (3, 4))),
             new_slot(1, [20, 21, 22], ((5,), (6,))),
         ),
-        copies=((9, 5), (8, 6)),
+        copies=((9, 5, 0), (8, 6, 0)),
         chunks=((3, 0, 5, True), (1, 1, 1, False)),
     )
     result = run(runner, first)

@@ -111,7 +111,7 @@ def make_config(windows: Windows = FULL, **settings: Any) -> CoreConfig:
         "block_size": 4,
         "max_num_batched_tokens": 512,
         "max_num_seqs": 32,
-        "groups": groups_of(make_model(windows)[1]),
+        "groups": groups_of(make_model(windows)[1], settings.get("block_size", 4)),
     }
     return CoreConfig(**{**usual, **settings})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -26,8 +25,6 @@ from octavo.distributed.communicator import Communicator
 from octavo.layers import CausalLM, GateUpLinear, Module
 from octavo.program.passes.collectives import insert_collectives
 from octavo.program.recorder import record
-
-log = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # A step whose estimate fits so many times in what is left over is not measured: it decides nothing.
@@ -96,7 +93,6 @@ class TorchBackend:
         if _ESTIMATE_FACTOR * estimate <= spare_bytes:
             return estimate
         assert self._layout is not None, "prepare must be called first"
-        log.info("memory is short: measuring the largest step, of %d tokens", size.rows)
         self.make_cache(1)
         batch = largest_batch(size, self._block_size, len(self._layout.windows))
         measured = self._thread.submit(peak_growth, partial(self.forward, batch)).result()

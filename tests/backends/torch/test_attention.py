@@ -14,11 +14,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from octavo.backends.base import KVLayout
+from octavo.backends.base import KVLayers, KVLayout
 from octavo.backends.step import HostBatch, batch_of_copies
 from octavo.backends.torch import attention
 from octavo.backends.torch.attention import Buffers, TorchBatch, attend, make_buffers
 from octavo.backends.torch.backend import TorchBackend
+from octavo.layers import KVSpec
 from octavo.program.listing import Attend
 from tests.runner.tiny import FULL, make_model
 
@@ -206,8 +207,8 @@ def test_a_copied_block_reads_as_the_original() -> None:
     layer = make_layer("plain")
     one = make_sequence(layer, 30, seed=1)
     backend = TorchBackend()
-    layout = KVLayout((None, None), 2, layer.kv_heads, layer.head_dim)
-    backend.prepare(make_model(FULL)[0], layout, BLOCK_SIZE)
+    group = KVLayers(KVSpec("full", layer.kv_heads, layer.head_dim), 2)
+    backend.prepare(make_model(FULL)[0], KVLayout((group, group)), BLOCK_SIZE)
     backend.make_cache(NUM_BLOCKS)
     buffers = backend._buffers
     assert buffers is not None
