@@ -81,13 +81,7 @@ class StoredWeights(MadeUpWeights):
         return self._rows.get(name) or super().rows(name)
 
 
-LAYOUT_CASES = [
-    pytest.param(name, marks=pytest.mark.slow) if sizes is WIDEST else name
-    for name, (_, sizes) in LAYOUTS.items()
-]
-
-
-@pytest.mark.parametrize("name", LAYOUT_CASES)
+@pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "MixtralForCausalLM"])
 def test_ranks_keep_the_rows_of_every_format(name: str, architecture: str) -> None:
     """Each rank has a part of the bytes, and all ranks together have those of one rank."""
