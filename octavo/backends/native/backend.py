@@ -6,28 +6,30 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from numpy.typing import NDArray
 
-from octavo.backends.base import ForwardResult, Ints, KVLayout, StepSize, StoredRows
+from octavo.backends.base import ForwardResult, Ints, KVLayout, StepSize
 from octavo.backends.native import _native
 from octavo.backends.native.emit import Emitter
 from octavo.backends.native.packing import CpuWeights, Experts, KvDtype, Matrix, Packer, Vector
+from octavo.backends.native.passes import PASSES
 from octavo.backends.native.pending import NativePending, ProcessedPending
+from octavo.backends.native.refusals import refuse_unsupported
 from octavo.backends.native.tiers import choose_tier
 from octavo.backends.step import NO_ROWS, Draws, HostBatch, Pending, Processor
-from octavo.layers import CausalLM, Module, Ops
+from octavo.backends.stored_rows import StoredRows
+from octavo.layers import CausalLM, Module
 from octavo.observe.machine import ROOT, num_cores
 from octavo.program.describe import describe
-from octavo.program.fusion import fuse
 from octavo.program.listing import Instruction, Listing
-from octavo.program.recorder import HeadSizes, Recorder
+from octavo.program.passes.fusion import rewrite
+from octavo.program.recorder import record
 
 _log = logging.getLogger(__name__)
 
 BLOCK_TOKENS = _native.BLOCK_TOKENS  # kernels take so many tokens of a block together
-HEAD_SIZES = HeadSizes(multiple=8, most=512)  # that the attention kernels support
 _READ_BYTES = 128 << 20  # of a measurement of memory: more than caches hold
 _NO_DRAWS = Draws((), (), NO_ROWS, NO_ROWS)
 _CACHES = {"float32": "F32", "bfloat16": "BF16", "int8": "Int8"}
@@ -73,8 +75,6 @@ class NativeBackend:
         self._team = _native.Team(options.num_threads or default_threads(), options.pinned)
         self.tier = choose_tier(options.instruction_set)
         self._packer = Packer(self._team, options.weights)
-        self._recorder = Recorder(HEAD_SIZES)
-        self.ops: Ops = cast(Ops, self._recorder)  # they take this backend's values
         self._is_settled = False
         self._program: _native.Program | None = None
         self._runner: _native.StepRunner | None = None
@@ -84,6 +84,7 @@ class NativeBackend:
         self._processed: dict[int, tuple[tuple[Processor, ...], Ints]] = {}
         self._unfinished: ProcessedPending | None = None  # the last step, if it had such slots
         self._has_told = False
+        self.barriers: frozenset[int] = frozenset()  # before the instructions with these numbers
 
     @property
     def threads(self) -> int:
@@ -113,10 +114,11 @@ class NativeBackend:
             raise ValueError(
                 f"block_size={block_size}: the native engine takes multiples of {BLOCK_TOKENS}"
             )
-        listing = self._recorder.record(model)
-        fuse(listing)
+        listing = record(model)
+        rewrite(listing, PASSES)
+        refuse_unsupported(listing)
         program = _native.Program(self.tier, self._team)
-        Emitter(program, self.tier, self._packer.vector).emit(listing)
+        self.barriers = Emitter(program, self.tier, self._packer.vector).emit(listing)
         self._program, self._listing = program, listing
         self._layout = layout, block_size
         self._runner = _native.StepRunner(
@@ -194,7 +196,7 @@ class NativeBackend:
     def describe(self) -> str:
         """Return the program as text, one line for each instruction."""
         assert self._listing is not None, "call prepare first"
-        return describe(self._listing)
+        return describe(self._listing, self.barriers)
 
     def profile(self, on: bool) -> None:
         """Start (or stop) measuring each instruction, and forget earlier measurements."""

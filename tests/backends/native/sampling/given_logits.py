@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.backends.base import Floats, StoredRows
+from octavo.backends.base import Floats
 from octavo.backends.native import _native
 from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.native.layout import stride
 from octavo.backends.step import Draws, HostBatch, SlotSampling, StepOutput
+from octavo.backends.stored_rows import StoredRows
 
 
 def make_backend(logits: Floats, tier: str = "", threads: int = 1) -> NativeBackend:
