@@ -27,6 +27,8 @@ class ResultRules:
         assert result.step == step.plan.step, f"result {result.step} came out of order"
         assert len(result.tokens) == len(step.sequences), "a result must answer every chunk"
         results = SlotResults(result)
+        if result.loaded:
+            self.lifecycle.end_loads(result.loaded, now)
         events: list[TokenEvent] = []
         ended = False
         extras = results.extras
