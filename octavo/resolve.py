@@ -76,7 +76,7 @@ def resolve(
         num_blocks=num_blocks,
         max_model_len=max_len,
         block_size=arguments.block_size,
-        groups=groups_of(layout),
+        groups=groups_of(layout, arguments.block_size),
         max_num_batched_tokens=budget,
         max_num_seqs=arguments.max_num_seqs,
         pipeline_depth=2 if arguments.async_scheduling else 1,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.layers import CausalLM, Module, Ops, Value
+from octavo.backends.stored_rows import StoredRows
+from octavo.layers import CausalLM, KVSpec, Module, Value
 
 if TYPE_CHECKING:
     from octavo.backends.step import Draws, HostBatch, Pending
@@ -23,22 +24,70 @@ FLOAT_TYPES = ("F32", "F16", "BF16")  # types that are not quantised
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}  # by the names of dtypes
 
 
+class KVLayers(NamedTuple):
+    """The layers of one KV group: what each keeps, how many they are, and the model they are of."""
+
+    spec: KVSpec
+    num_layers: int
+    owner: str = ""
+
+
+class UnsupportedKVError(ValueError):
+    """A kind of KV that no backend can keep yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class KVLayout:
     """The layout of the KV cache: groups of layers that share block tables.
 
-    A block belongs to one group at a time, so layer i of every group uses the i-th buffer.
+    If all groups keep keys and values of one shape, a block belongs to one group at a time, so
+    layer i of every group uses the i-th buffer. Only such layouts can be computed so far.
     """
 
-    windows: tuple[int | None, ...]  # a group
-    num_buffers: int  # layers of the largest group
-    kv_heads: int
-    head_dim: int
+    groups: tuple[KVLayers, ...]
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """The window of each group."""
+        return tuple(group.spec.window for group in self.groups)
+
+    @property
+    def shapes(self) -> set[tuple[str, int, int]]:
+        """The different (kind, heads, dimensions); with a single full one, buffers are shared."""
+        return {(group.spec.kind, group.spec.heads, group.spec.dim) for group in self.groups}
+
+    @property
+    def num_buffers(self) -> int:
+        """The number of layers of the largest group."""
+        return max(group.num_layers for group in self.groups)
+
+    @property
+    def kv_heads(self) -> int:
+        """The heads of each layer."""
+        return self._shape[0]
+
+    @property
+    def head_dim(self) -> int:
+        """The size of a head's key or value."""
+        return self._shape[1]
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        shapes = sorted(self.shapes)
+        if len(shapes) != 1 or shapes[0][0] != "full":
+            raise UnsupportedKVError(
+                f"the model's layers keep KV as {shapes} (kind, heads, dimensions), and the "
+                "backends can keep keys and values of one shape alone: this model cannot run yet"
+            )
+        return shapes[0][1:]
 
     def block_bytes(self, block_size: int, element_bytes: int, scale_bytes: int = 0) -> int:
-        """Return the size of a block's keys, values and scales in all buffers."""
-        vectors = 2 * self.num_buffers * block_size * self.kv_heads
-        return vectors * (self.head_dim * element_bytes + scale_bytes)
+        """Return the size of the largest group's block, in which those of other groups fit."""
+        vector_sizes = ((each.spec.dim * element_bytes + scale_bytes) for each in self.groups)
+        return max(
+            group.num_layers * group.spec.block_vectors(block_size) * size
+            for group, size in zip(self.groups, vector_sizes, strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,58 +145,12 @@ class Footprint(Protocol):
         """Estimate the memory of the largest step while it runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRows:
-    """Rows of a matrix as stored in a file: the i-th is `rows[order[i]]`."""
-
-    type: str  # by GGUF's name: F32, BF16, Q4_K …
-    inputs: int
-    rows: NDArray[np.uint8]  # [stored rows, bytes of a row], contiguous
-    order: NDArray[np.int64] | None  # None: in the stored order
-    is_file: bool  # in a mapped file, whose pages can be dropped and read again
-    decode: Callable[[NDArray[np.uint8]], Floats]  # stored rows → values
-
-    @classmethod
-    def of(cls, floats: Floats) -> StoredRows:
-        """Make rows of an array in memory."""
-        floats = np.ascontiguousarray(floats, np.float32)
-        rows = floats.view(np.uint8)
-        return cls("F32", floats.shape[1], rows, None, False, lambda rows: rows.view(np.float32))
-
-    def __len__(self) -> int:
-        return len(self.rows if self.order is None else self.order)
-
-    def cut(self, start: int, stop: int) -> StoredRows:
-        """Return the rows from `start` to `stop`."""
-        if self.order is not None:
-            return replace(self, order=self.order[start:stop])
-        return replace(self, rows=self.rows[start:stop])
-
-    def reordered(self, order: NDArray[np.int64]) -> StoredRows:
-        """Return the same rows in another order: row i is the old row order[i]."""
-        return replace(self, order=order if self.order is None else self.order[order])
-
-    def floats(self) -> Floats:
-        values = self.decode(self.rows)
-        return values if self.order is None else values[self.order]
-
-    def addresses(self) -> NDArray[np.uint64]:
-        """Return the address of each row in memory."""
-        order = np.arange(len(self.rows)) if self.order is None else self.order
-        start = np.uint64(self.rows.ctypes.data)
-        return start + order.astype(np.uint64) * np.uint64(self.rows.shape[1])
-
-
 class Backend(Protocol):
     """An engine that computes steps over its paged KV cache and draws their tokens.
 
     The calls of a start come in this order: weights (`parameter`, `matrix`, `experts`), `prepare`,
     `settle`, `reserve`, `make_cache`, and then steps.
     """
-
-    @property
-    def ops(self) -> Ops:
-        """The operations that the layers use."""
 
     @property
     def weight_bytes(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -106,12 +106,13 @@ def profile(
         len(batch.token_ids),
         sorted(walls)[len(walls) // 2],
         backend.peak_rates(peak_seconds),
-        tuple(lines_of(backend.instructions, times, waits, sequences, kv_bytes)),
+        tuple(lines_of(backend.instructions, backend.barriers, times, waits, sequences, kv_bytes)),
     )
 
 
 def lines_of(
     instructions: Sequence[Instruction],
+    barriers: Container[int],
     times: Iterable[float],
     waits: Iterable[float],
     sequences: Sequence[SequenceSize],
@@ -120,8 +121,9 @@ def lines_of(
     """Return the lines of all phases in order of first appearance; equal phases are summed."""
     top_k = max((i.routing.top_k for i in instructions if i.routing is not None), default=0)
     phases: list[list[Line]] = []
-    for i, seconds, waited in zip(instructions, times, waits, strict=True):
-        if i.barrier or not phases:
+    timed = zip(instructions, times, waits, strict=True)
+    for number, (i, seconds, waited) in enumerate(timed):
+        if number in barriers or not phases:
             phases.append([])
         work = work_of(i, sequences, kv_bytes, top_k)
         what = (0, describe_one(i), i.op, *_weights(i), 1)

@@ -43,7 +43,7 @@ class Step(NamedTuple):
 def build(plan: StepPlan, state: SlotState, opened: Opened = ()) -> Step:
     """Build the step of a plan whose differences have been applied to `state`."""
     if not plan.slots:
-        batch = batch_of_copies(plan.copies)
+        batch = batch_of_copies(copies_of(plan))
         return Step(batch, Draws(plan.freed, opened, NO_ROWS, NO_ROWS), None, {})
     slots = np.array(plan.slots, np.int32)
     starts = np.array(plan.starts, np.int32)
@@ -80,9 +80,16 @@ def build(plan: StepPlan, state: SlotState, opened: Opened = ()) -> Step:
         logits_rows=rows,
         hidden_rows=hidden_rows,
         slots=slots,
-        copies=plan.copies,
+        copies=copies_of(plan),
     )
     return Step(batch, draws, chunks, starts_of_targets)
+
+
+def copies_of(plan: StepPlan) -> tuple[tuple[int, int], ...]:
+    """Return the blocks to copy, without their groups: blocks of all groups are of one size."""
+    if not plan.copies:
+        return ()
+    return tuple([(source, destination) for source, destination, _ in plan.copies])
 
 
 def _draws(

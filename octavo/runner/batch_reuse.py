@@ -16,7 +16,7 @@ import numpy as np
 from octavo.backends.base import Ints
 from octavo.backends.step import LAST_SAMPLE, Draws, HostBatch
 from octavo.core.plan import StepPlan
-from octavo.runner.batch import Opened, Step, build
+from octavo.runner.batch import Opened, Step, build, copies_of
 from octavo.runner.slots import SlotState
 
 
@@ -74,7 +74,14 @@ class BatchReuse:
                 for part, table in zip(tables, self._state.tables, strict=True):
                     part[row] = table[slot, : part.shape[1]]
         self._batch = batch = HostBatch(
-            token_ids, positions, row_starts, tables, logits_rows, hidden_rows, slots, plan.copies
+            token_ids,
+            positions,
+            row_starts,
+            tables,
+            logits_rows,
+            hidden_rows,
+            slots,
+            copies_of(plan),
         )
         draws = self._draws._replace(freed=plan.freed) if plan.freed else self._draws
         return Step(batch, draws, None, {})

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from octavo import resolve as resolving
+from octavo.backends.base import KVLayout
 from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.torch import attention, footprint
 from octavo.core.config import ConfigError
@@ -82,9 +83,8 @@ def test_the_estimate_reads_no_weights(directory: Path, monkeypatch: pytest.Monk
     def refuse(*_: object) -> None:
         raise AssertionError("a weight was read")
 
-    # Stored rows are mapped from the file, and no page of them is read.
-    monkeypatch.setattr("octavo.models.checkpoint_weights.CheckpointWeights.read", refuse)
-    monkeypatch.setattr("octavo.loader.checkpoint.Checkpoint.read_float32", refuse)
+    monkeypatch.setattr("octavo.models.checkpoint_weights.CheckpointWeights.rows", refuse)
+    monkeypatch.setattr("octavo.loader.checkpoint.Checkpoint.read", refuse)
     make_bill(EngineArguments(str(directory), backend="torch"), opened, place_layers(opened.model))
 
 
@@ -208,7 +208,8 @@ def test_a_cache_too_small_for_a_token_is_refused_and_a_small_one_is_logged(
     caplog.clear()
     build_engine(replace(few, max_model_len=17))
     assert not caplog.text
-    windowed = replace(layout, windows=(None, 32))
+    group = layout.groups[0]
+    windowed = KVLayout((group, group._replace(spec=replace(group.spec, window=32))))
     with pytest.raises(ConfigError, match=r"override=2 leaves no .* token: .*; give 3 at least"):
         resolve(few, opened, windowed)
 

@@ -12,7 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from octavo.backends.base import Floats, KVLayout, LogitsBackend
-from octavo.backends.native.backend import HEAD_SIZES, NativeBackend, NativeOptions
+from octavo.backends.native.backend import NativeBackend, NativeOptions
+from octavo.backends.native.refusals import HEAD_MULTIPLE
 from octavo.backends.step import HostBatch
 from octavo.backends.torch.backend import TorchBackend
 from octavo.layers import CausalLM
@@ -22,7 +23,7 @@ from octavo.models.checkpoint_weights import CheckpointWeights
 from octavo.models.config_reader import Config
 from octavo.models.kv_layout import place_layers
 from octavo.models.registry import family_of
-from octavo.program.listing import RecordingError
+from octavo.program.listing import UnsupportedError
 
 BLOCK_SIZE = 4
 NATIVE_BLOCK_SIZE = 16
@@ -109,8 +110,8 @@ def compare(config: PretrainedConfig, directory: Path, *, max_len: int | None = 
         )[0, PROMPT_LENGTH:].tolist()
     runner = load(directory, max_len)
     _check(runner, prompt, expected, text)
-    if runner.layout.head_dim % HEAD_SIZES.multiple:
-        with pytest.raises(RecordingError, match=f"heads of {runner.layout.head_dim} numbers"):
+    if runner.layout.head_dim % HEAD_MULTIPLE:
+        with pytest.raises(UnsupportedError, match=f"heads of {runner.layout.head_dim} numbers"):
             load(directory, max_len, exact_native())
     else:
         _check(load(directory, max_len, exact_native()), prompt, expected, text)

@@ -17,11 +17,13 @@ from octavo.backends.native.footprint import NativeFootprint
 from octavo.backends.native.packing import interleaved
 from octavo.loader import resolve
 from octavo.loader.errors import TensorMismatchError
+from octavo.loader.gguf.types import MXFP4
 from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.footprint import tensor_sizes
 from octavo.models.gpt_oss import GptOss
 from octavo.models.load import open_model
-from octavo.quant.mxfp4 import dequantize
+from octavo.quant.mxfp4 import gguf_rows
+from octavo.quant.plain import layout_of
 from tests.models.compare import compare, load
 
 KINDS = ("blocks", "scales")
@@ -72,6 +74,12 @@ def random_mxfp4(shape: tuple[int, ...], seed: int) -> tuple[torch.Tensor, torch
     blocks = generator.integers(0, 256, (*groups, 16), np.uint8)
     scales = generator.integers(119, 124, groups, np.uint8)
     return torch.from_numpy(blocks), torch.from_numpy(scales)
+
+
+def dequantize(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """Return the values [..., in] of the rows that our format makes."""
+    values = layout_of(MXFP4).decode(gguf_rows(blocks, scales))
+    return values.reshape(*scales.shape[:-1], -1)
 
 
 def test_four_bit_floats_have_the_values_of_the_reference() -> None:

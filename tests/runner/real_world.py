@@ -31,9 +31,11 @@ from octavo.runner.model_runner import ModelRunner
 from octavo.runner.speculate.proposer import Turn
 from tests.runner import reference
 from tests.runner.tiny import VOCABULARY, Windows, make_backend, make_model
-from tests.sim.executor import Faults, WorkerDiedError, require
+from tests.sim.events import Arrival
+from tests.sim.executor import Faults, WorkerDiedError
+from tests.sim.kv.memory import require
 from tests.sim.simulation import Journal, Simulation
-from tests.sim.world import Arrival, World
+from tests.sim.world import World
 
 # Makes a backend from the windows, the number of blocks and the size of a block.
 MakeBackend = Callable[[Windows, int, int], LogitsBackend]
@@ -302,7 +304,7 @@ class RealExecutor(InlineExecutor):
     def reset(self) -> None:
         """Keep the model: making it again would take time and change no result."""
 
-    def distrust(self, request_id: str) -> list[int]:
+    def distrust(self, request_id: str) -> list[tuple[int, int]]:
         """Return no block to avoid: only logits were poisoned, not the KV cache."""
         return []
 
@@ -316,7 +318,7 @@ class RealSimulation(Simulation):
         self.windows: Windows = (None, None) if windows == (None,) else windows
         if len(self.windows) == 1:
             self.windows = self.windows * 2
-        groups = groups_of(make_model(self.windows)[1])
+        groups = groups_of(make_model(self.windows)[1], world.config.block_size)
         self.truth = Truth(self.windows, make)
         self.num_verified = 0
         self.pooled: set[str] = set()  # requests whose vector has been returned

@@ -15,8 +15,10 @@ from octavo.core.plan import NO_TOKEN, HiddenPayload, LogprobsPayload
 from octavo.core.sampling_params import SamplingParams
 from tests.runner.plans import Fixed, make_plan, make_runner, new_slot, run, successor
 from tests.runner.tiny import (
+    FULL,
     VOCABULARY,
     Engine,
+    make_model,
     make_request,
     tokens_of,
 )
@@ -29,7 +31,7 @@ def test_a_plan_s_changes_reach_the_batch() -> None:
             new_slot(3, [10, 11, 12, 13, 14], ((1, 2), (3, 4))),
             new_slot(1, [20, 21, 22], ((5,), (6,))),
         ),
-        copies=((9, 5), (8, 6)),
+        copies=((9, 5, 0), (8, 6, 0)),
         chunks=((3, 0, 5, True), (1, 1, 1, False)),
     )
     result = run(runner, first)
@@ -252,15 +254,15 @@ def test_a_broken_weight_fails_only_the_requests_that_use_it() -> None:
     ]
     backend: Any = engine.runner._backend
     forward = backend.forward
+    table = make_model(FULL)[0].embed.weight.values
 
     def with_nan(batch: HostBatch) -> Any:
-        model = backend._ready[0]
-        row = model.embed.weight[60].clone()
-        model.embed.weight[60] = float("nan")
+        row = table[60].clone()
+        table[60] = float("nan")
         try:
             return forward(batch)
         finally:
-            model.embed.weight[60] = row
+            table[60] = row
 
     backend.forward = with_nan
     answers = engine.answer(broken[0], healthy, *broken[1:])

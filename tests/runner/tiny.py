@@ -8,10 +8,10 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from octavo.backends.base import ForwardResult, LogitsBackend
 from octavo.backends.step import Draws, HostBatch, Pending, StepOutput
+from octavo.backends.stored_rows import StoredRows
 from octavo.backends.torch.sampling.step_sampler import StepSampler
 from octavo.core.config import CoreConfig
 from octavo.core.engine import EngineCore
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 VOCABULARY = 61
 FULL: tuple[int | None, ...] = (None, None)
 Windows = tuple[int | None, ...]
-Floats = NDArray[np.float32]
 
 
 class RandomWeights:
@@ -49,18 +48,18 @@ class RandomWeights:
     def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
         self._shapes = dict(expected)
 
-    def read(self, name: str) -> Floats:
+    def rows(self, name: str) -> StoredRows:
         generator = np.random.default_rng([self._seed, *name.encode()])
         shape = self._shapes[name]
         spread = 0.1 if len(shape) == 1 else 2.0 / np.sqrt(shape[-1])
         values = generator.standard_normal(shape) * spread + (len(shape) == 1)
-        return values.astype(np.float32)
+        return StoredRows.of(values.reshape(-1, shape[-1]))
 
-    def stored(self, name: str) -> None:
-        """Return None: there are only values, no stored form."""
+    def row_type(self, name: str) -> str:
+        return "F32"
 
-    def stored_type(self, name: str) -> None:
-        """Return None: no tensor has a stored form."""
+    def stored_types(self) -> Mapping[str, str]:
+        return {}
 
 
 def make_spec(windows: Windows) -> ModelSpec:
@@ -112,7 +111,7 @@ def make_config(windows: Windows = FULL, **settings: Any) -> CoreConfig:
         "block_size": 4,
         "max_num_batched_tokens": 512,
         "max_num_seqs": 32,
-        "groups": groups_of(make_model(windows)[1]),
+        "groups": groups_of(make_model(windows)[1], settings.get("block_size", 4)),
     }
     return CoreConfig(**{**usual, **settings})
 

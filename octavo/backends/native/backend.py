@@ -5,30 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.backends.base import Floats, ForwardResult, KVLayout, StepSize, StoredRows
+from octavo.backends.base import Floats, ForwardResult, KVLayout, StepSize
 from octavo.backends.native import _native
 from octavo.backends.native.emit import Emitter
 from octavo.backends.native.footprint import NativeFootprint
 from octavo.backends.native.interim import FinishedStep
 from octavo.backends.native.layout import stride
 from octavo.backends.native.packing import CpuWeights, Experts, KvDtype, Matrix, Packer, Vector
+from octavo.backends.native.passes import PASSES
+from octavo.backends.native.refusals import refuse_unsupported
 from octavo.backends.native.tiers import choose_tier
 from octavo.backends.step import Draws, HostBatch
+from octavo.backends.stored_rows import StoredRows
 from octavo.backends.torch.sampling.step_sampler import StepSampler
-from octavo.layers import CausalLM, Module, Ops
+from octavo.layers import CausalLM, Module
 from octavo.observe.machine import ROOT, num_cores
 from octavo.program.describe import describe
-from octavo.program.fusion import fuse
 from octavo.program.listing import Instruction, Listing
-from octavo.program.recorder import HeadSizes, Recorder
+from octavo.program.passes.fusion import rewrite
+from octavo.program.recorder import record
 
 BLOCK_TOKENS = _native.BLOCK_TOKENS  # kernels take so many tokens of a block together
-HEAD_SIZES = HeadSizes(multiple=8, most=512)  # that the attention kernels support
 _READ_BYTES = 128 << 20  # of a measurement of memory: more than caches hold
 _CACHES = {"float32": "F32", "bfloat16": "BF16", "int8": "Int8"}
 
@@ -74,13 +76,12 @@ class NativeBackend:
         self.tier = choose_tier(options.instruction_set)
         self._sampler = StepSampler()
         self._packer = Packer(self._team, options.weights)
-        self._recorder = Recorder(HEAD_SIZES)
-        self.ops: Ops = cast(Ops, self._recorder)  # they take this backend's values
         self._is_settled = False
         self._layout: KVLayout | None = None
         self._block_size = 0
         self._program: _native.Program | None = None
         self._listing: Listing | None = None
+        self.barriers: frozenset[int] = frozenset()  # before the instructions with these numbers
         self._logits = np.empty((0, 0), np.float32)
         self._hidden = np.empty((0, 0), np.float32)
         self._widths = (0, 0)
@@ -115,10 +116,11 @@ class NativeBackend:
             raise ValueError(
                 f"block_size={block_size}: the native engine takes multiples of {BLOCK_TOKENS}"
             )
-        listing = self._recorder.record(model)
-        fuse(listing)
+        listing = record(model)
+        rewrite(listing, PASSES)
+        refuse_unsupported(listing)
         program = _native.Program(self.tier, self._team)
-        Emitter(program, self.tier, self._packer.vector).emit(listing)
+        self.barriers = Emitter(program, self.tier, self._packer.vector).emit(listing)
         self._layout, self._block_size = layout, block_size
         self._program, self._listing = program, listing
         self._widths = (model.head.outputs, model.embed.hidden)
@@ -191,7 +193,7 @@ class NativeBackend:
     def describe(self) -> str:
         """Return the program as text, one line for each instruction."""
         assert self._listing is not None, "call prepare first"
-        return describe(self._listing)
+        return describe(self._listing, self.barriers)
 
     def profile(self, on: bool) -> None:
         """Start (or stop) measuring each instruction, and forget earlier measurements."""

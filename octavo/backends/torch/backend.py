@@ -6,21 +6,26 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from octavo.backends.base import ForwardResult, KVLayout, StepSize, StoredRows
+from octavo.backends.base import ForwardResult, KVLayout, StepSize
 from octavo.backends.step import Draws, HostBatch, StepOutput
+from octavo.backends.stored_rows import StoredRows
 from octavo.backends.torch.attention import Buffers, TorchBatch, make_buffers
 from octavo.backends.torch.footprint import TorchFootprint, kept_bytes
+from octavo.backends.torch.interpreter import Interpreter
 from octavo.backends.torch.largest_step import largest_batch, peak_growth
-from octavo.backends.torch.ops import TorchOps
 from octavo.backends.torch.sampling.step_sampler import StepSampler
-from octavo.layers import CausalLM, Module, Ops
+from octavo.backends.torch.weights import TorchExperts, TorchMatrix
+from octavo.distributed.communicator import Communicator
+from octavo.layers import CausalLM, GateUpLinear, Module
+from octavo.program.passes.collectives import insert_collectives
+from octavo.program.recorder import record
 
 log = logging.getLogger(__name__)
 
@@ -49,14 +54,13 @@ class TorchBackend:
     Its steps run in one thread of their own, where torch computes without the GIL.
     """
 
-    def __init__(self, dtype: str = "float32") -> None:
+    def __init__(self, dtype: str = "float32", communicator: Communicator | None = None) -> None:
         if dtype not in DTYPES:
             raise ValueError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
-        # The operations accept only this backend's own batches, which is narrower than Ops.
-        self.ops: Ops = cast(Ops, TorchOps())
         self.dtype = DTYPES[dtype]
         self.weight_bytes = 0
-        self._model: CausalLM | None = None
+        self._communicator = communicator  # if several ranks share the model
+        self._interpreter: Interpreter | None = None
         self._layout: KVLayout | None = None
         self._block_size = 0
         self._buffers: Buffers | None = None
@@ -68,16 +72,20 @@ class TorchBackend:
         self.weight_bytes += tensor.nbytes
         return tensor
 
-    def matrix(self, parts: Sequence[StoredRows], module: Module) -> Tensor:
-        return self.parameter(np.concatenate([part.floats() for part in parts]))
+    def matrix(self, parts: Sequence[StoredRows], module: Module) -> TorchMatrix:
+        values = self.parameter(np.concatenate([part.floats() for part in parts]))
+        return TorchMatrix(values, isinstance(module, GateUpLinear))
 
-    def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> Tensor:
-        return self.parameter(
-            np.stack([np.concatenate([part.floats() for part in parts]) for parts in matrices])
-        )
+    def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> TorchExperts:
+        values = [np.concatenate([part.floats() for part in parts]) for parts in matrices]
+        return TorchExperts(self.parameter(np.stack(values)))
 
     def prepare(self, model: CausalLM, layout: KVLayout, block_size: int) -> None:
-        self._model, self._layout, self._block_size = model, layout, block_size
+        listing = record(model)
+        if self._communicator is not None:
+            insert_collectives(listing, model, self._communicator.context)
+        self._interpreter = Interpreter(listing, self._communicator)
+        self._layout, self._block_size = layout, block_size
 
     def settle(self) -> None:
         pass  # weights are loaded synchronously
@@ -106,10 +114,10 @@ class TorchBackend:
         )
 
     @property
-    def _ready(self) -> tuple[CausalLM, Buffers]:
-        assert self._model is not None, "prepare must be called first"
+    def _ready(self) -> tuple[Interpreter, Buffers]:
+        assert self._interpreter is not None, "prepare must be called first"
         assert self._buffers is not None, "make_cache must be called first"
-        return self._model, self._buffers
+        return self._interpreter, self._buffers
 
     def step(self, batch: HostBatch, draws: Draws) -> TorchPending:
         return TorchPending(self._thread.submit(self._run, batch, draws))
@@ -121,7 +129,7 @@ class TorchBackend:
 
     @torch.inference_mode()
     def forward(self, batch: HostBatch) -> ForwardResult:
-        model, buffers = self._ready
+        interpreter, buffers = self._ready
         size = buffers.block_size
         for source, destination in batch.copies:
             for cells in (*buffers.keys, *buffers.values):
@@ -129,5 +137,5 @@ class TorchBackend:
                 cells[there] = cells[source * size : (source + 1) * size]
         if not len(batch.token_ids):
             return ForwardResult(_NO_FLOATS, _NO_FLOATS)
-        logits, hidden = model(TorchBatch.of(batch, buffers))
-        return ForwardResult(logits.float().numpy(), hidden.float().numpy())
+        outputs = interpreter.run(TorchBatch.of(batch, buffers))
+        return ForwardResult(outputs.logits.float().numpy(), outputs.hidden.float().numpy())

@@ -1,4 +1,4 @@
-"""The pool of KV blocks: reference counts, the free list in order of reuse, the content index.
+"""A pool of KV blocks of one size: reference counts, the free list in order of reuse, the index.
 
 A block is in exactly one of four states:
 
@@ -16,6 +16,9 @@ also free ones; a block loses its label when it is allocated again.
 The free list is doubly linked through two plain lists of block numbers, so that a block is taken
 out of its middle (a prefix hit) as quickly as from its head. Block 0 is the null block: it fills
 tables where there is nothing to read, and is never allocated.
+
+All KV groups share the numbers of the blocks. Where groups have blocks of different sizes,
+`page_pool.PagePool` has the same methods; a page is one block here.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ NULL_BLOCK = 0
 
 class BlockPool:
     """The KV blocks of one engine, by number; the workers hold their content."""
+
+    can_fragment = False  # any free block serves any group
 
     __slots__ = ("_index", "_next", "_previous", "labels", "num_blocks", "num_free", "ref_counts")
 
@@ -41,8 +46,12 @@ class BlockPool:
         self._next = [*range(1, num_blocks), 0]
         self._previous = [num_blocks - 1, *range(num_blocks - 1)]
 
-    def allocate(self, count: int) -> list[int] | None:
-        """Take `count` blocks from the front of the free list; return None if there are too few."""
+    def allocate(self, *counts: int) -> list[int] | None:
+        """Take so many blocks for each group from the front of the free list, group after group.
+
+        Return None and take none if there are too few.
+        """
+        count = sum(counts)
         if count > self.num_free:
             return None
         blocks = []
@@ -59,7 +68,21 @@ class BlockPool:
         self.num_free -= count
         return blocks
 
-    def acquire(self, block: int) -> None:
+    def pages_for(self, counts: list[int]) -> int:
+        """Return how many free pages so many blocks of each group take."""
+        return sum(counts)
+
+    def pages_taken_by(self, tables: tuple[list[int], ...]) -> int:
+        """Return how many free pages a holder of these blocks would take."""
+        ref_counts = self.ref_counts
+        return sum(
+            [
+                [ref_counts[block] for block in table if block != NULL_BLOCK].count(0)
+                for table in tables
+            ]
+        )
+
+    def acquire(self, block: int, group: int = 0) -> None:
         """Count another holder of a block; a free block leaves the free list."""
         if self.ref_counts[block] == 0:
             assert self.labels[block] is not None, f"block {block} is free and has no label"
@@ -69,7 +92,7 @@ class BlockPool:
             self.num_free -= 1
         self.ref_counts[block] += 1
 
-    def release(self, block: int) -> None:
+    def release(self, block: int, group: int = 0) -> None:
         """Count one holder less; the last holder returns the block to the free list."""
         count = self.ref_counts[block] - 1
         assert count >= 0, f"block {block} is released more often than acquired"
@@ -93,13 +116,22 @@ class BlockPool:
             self.labels[block] = (group, digest)
             self._index[group][digest] = block
 
-    def unlabel(self, block: int) -> None:
+    def unlabel(self, block: int, group: int = 0) -> None:
         """Remove a block's label, so that it is found no more."""
         label = self.labels[block]
         if label is not None:
-            group, digest = label
-            del self._index[group][digest]
+            owner, digest = label
+            del self._index[owner][digest]
             self.labels[block] = None
+
+    def label_of(self, block: int, group: int = 0) -> tuple[int, bytes] | None:
+        """Return a block's label as (group, digest); None if it has none."""
+        return self.labels[block]
+
+    def labelled(self, group: int) -> dict[int, tuple[int, bytes]]:
+        """Return the labels of one group by block, for checks."""
+        pairs = enumerate(self.labels)
+        return {block: label for block, label in pairs if label is not None and label[0] == group}
 
     def find(self, group: int, digest: bytes) -> int | None:
         """Return the block with this label; None if there is none."""
