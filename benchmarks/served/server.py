@@ -1,6 +1,6 @@
 """The server of the soak test: a real one over a real engine process, which reports what it holds.
 
-    python benchmarks/soak_server.py '{"model": null, "engine": "fake?step=0.01", ...}'
+    python benchmarks/served/server.py '{"model": null, "engine": "fake?step=0.01", ...}'
 
 It prints a line of JSON when it is ready, for each SIGUSR1, and at its end.
 """
