@@ -99,13 +99,6 @@ KV_BUGS = (
         "            self._add_free(block, group)\n        blocks",
     ),
     Bug(
-        "a sequence that is alone waits for pages for ever",
-        "scheduler.py",
-        "                    sequence.is_exclusive = True\n"
-        "                    self._preempt_last(draft, now)\n",
-        "                    pass\n",
-    ),
-    Bug(
         "a shared part may take more pages than there are",
         "scheduler.py",
         "            if self.running or not self.kv.pool.can_fragment:\n",
