@@ -3,6 +3,8 @@
     python benchmarks/sampling_rules.py                  1 and 32 streams of SmolLM2
     python benchmarks/sampling_rules.py --rounds 21      more rounds
     python benchmarks/sampling_rules.py --json           one JSON object
+    python benchmarks/sampling_rules.py --processor-time one thread and its processor time, which
+                                                         other load on the machine disturbs less
 
 Every round generates the same number of tokens once with each rule, in another order each time, so
 that other load on the machine affects all of them. A ratio is computed within each round; its
@@ -55,10 +57,14 @@ RULES = {
 class Decoder:
     """An engine that decodes rounds of requests."""
 
-    def __init__(self, model: str, num_streams: int, num_tokens: int) -> None:
+    def __init__(
+        self, model: str, num_streams: int, num_tokens: int, by_processor_time: bool
+    ) -> None:
         from octavo import LLM
 
-        self._llm = LLM(model, max_model_len=1024, max_num_seqs=num_streams)
+        threads = 1 if by_processor_time else 0
+        self._llm = LLM(model, max_model_len=1024, max_num_seqs=num_streams, num_threads=threads)
+        self._clock = time.process_time if by_processor_time else time.perf_counter
         self._num_tokens = num_tokens
         chance = random.Random(5)
         self._prompts = [
@@ -71,14 +77,13 @@ class Decoder:
         from octavo import SamplingParams
 
         sampling = SamplingParams(max_tokens=self._num_tokens, ignore_eos=True, **parameters)
-        began = time.perf_counter()
+        began = self._clock()
         self._llm.generate(self._prompts, sampling, use_tqdm=False)
-        return time.perf_counter() - began
+        return self._clock() - began
 
 
-def measure(model: str, num_streams: int, num_tokens: int, rounds: int) -> dict[str, list[float]]:
+def measure(decoder: Decoder, num_tokens: int, rounds: int) -> dict[str, list[float]]:
     """Return the ratios of each rule, and the milliseconds a step of each base."""
-    decoder = Decoder(model, num_streams, num_tokens)
     ways = {name: rule.parameters | BASES[rule.base] for name, rule in RULES.items()} | BASES
     for parameters in ways.values():
         decoder.seconds(parameters)
@@ -100,11 +105,13 @@ def main() -> None:
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--tokens", type=int, default=64, help="of each stream in a round")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--processor-time", action="store_true", help="of one thread")
     parser.add_argument("--json", action="store_true", help="print one JSON object, no table")
     asked = parser.parse_args()
     found: dict[int, dict[str, list[float]]] = {}
     for num_streams in asked.streams:
-        found[num_streams] = measure(asked.model, num_streams, asked.tokens, asked.rounds)
+        decoder = Decoder(asked.model, num_streams, asked.tokens, asked.processor_time)
+        found[num_streams] = measure(decoder, asked.tokens, asked.rounds)
     if asked.json:
         print(json.dumps({"machine": platform.processor(), "figures": found}))
         return

@@ -176,7 +176,7 @@ ALLOWED: dict[str, Any] = {
 def test_allowed_tokens_are_drawn_as_if_there_were_no_others(
     tier: str, allowed: str, filters: tuple[float, float, int], temperature: float
 ) -> None:
-    """Few tokens are gathered; for many, the row is copied."""
+    """Few of them are gathered, and for many the row is copied."""
     logits = make_logits("tied", 30, 300, 11)
     ids = list(ALLOWED[allowed])
     min_p, top_p, top_k = filters
@@ -242,7 +242,7 @@ def test_a_slot_with_no_token_left_fails_alone(tier: str, fields: dict[str, Any]
 
 
 def test_rules_leave_the_logits_as_they_were(tier: str) -> None:
-    """Rules change a row in place, and the same row is described and returned afterwards."""
+    """A row that rules change in place is restored before it is described and returned."""
     logits = make_logits("plain", 3, 300, 7)
     fields: dict[str, Any] = {"repetition": 1.5, "bias_ids": [1, 9], "bias": [4, -3]}
     samplings = [

@@ -74,7 +74,7 @@ def test_sums_have_one_order(tier: str) -> None:
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_rows_bits_depend_on_nothing_else(tier: str) -> None:
-    """The bits depend neither on the row's neighbours nor on the number of threads."""
+    """Neighbours and the number of threads change no bit."""
     logits = make_logits("plain", 50, 301, 3)
     tokens = np.arange(50, dtype=np.int32)
     everything = np.arange(50)

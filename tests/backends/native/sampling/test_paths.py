@@ -120,7 +120,7 @@ def test_a_users_processor_takes_the_slow_path_and_the_log_says_so_once(
 
 
 def test_the_next_step_finishes_one_with_processors_first() -> None:
-    """The step continues from a token that a processor chose and that was not collected."""
+    """The next row continues from a token that a processor chose in a step not yet collected."""
 
     def only_seven(prompt: Any, output: Any, row: Any) -> Any:
         row[:] = -np.inf
