@@ -68,7 +68,7 @@ def make(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:
         max_num_seqs=MAX_STREAMS,
     )
     runner = Metronome(float(arguments.model))
-    return engine_over_runner("metronome", arguments, wrap, runner, config, VOCABULARY)
+    return engine_over_runner("metronome", arguments, wrap, runner.run, config, VOCABULARY)
 
 
 async def serve(client: ProcessClient, arguments: EngineArguments) -> None:

@@ -30,10 +30,11 @@ sys.path.insert(0, str(ROOT))  # so that the script can be run by its path
 
 from benchmarks.peers import models  # noqa: E402
 from octavo.api.text_model import load_tokenizer  # noqa: E402
-from octavo.backends.base import HostBatch, StoredRows  # noqa: E402
 from octavo.backends.native import _native  # noqa: E402
 from octavo.backends.native.backend import NativeBackend, NativeOptions  # noqa: E402
 from octavo.backends.native.packing import CpuWeights, Matrix, Packer  # noqa: E402
+from octavo.backends.step import HostBatch  # noqa: E402
+from octavo.backends.stored_rows import StoredRows  # noqa: E402
 from octavo.layers import Embedding, Linear, Module  # noqa: E402
 from octavo.loader import resolve  # noqa: E402
 from octavo.models.build import bind  # noqa: E402
@@ -226,7 +227,8 @@ class Measure:
         layout = place_layers(opened.model)
         bind(opened.model, backend, opened.weights)
         blocks = -(-max(map(len, self._windows)) // BLOCK)
-        backend.prepare(opened.model, layout, 1 + blocks, BLOCK)
+        backend.prepare(opened.model, layout, BLOCK)
+        backend.make_cache(1 + blocks)
         table = np.arange(1, 1 + blocks, dtype=np.int32)[None]
         return np.concatenate([losses_of(backend, table, window) for window in self._windows])
 

@@ -26,13 +26,13 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from numpy.typing import NDArray
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # so that the program can be called by its path
 
 from octavo.backends.native import _native, sampling  # noqa: E402
 from octavo.backends.native.backend import NativeBackend, NativeOptions  # noqa: E402
+from octavo.backends.stored_rows import StoredRows  # noqa: E402
 from octavo.core.config import CoreConfig  # noqa: E402
 from octavo.core.engine import EngineCore  # noqa: E402
 from octavo.core.request import Request  # noqa: E402
@@ -71,15 +71,17 @@ class _Weights:
     def check(self, expected: Any, extra: Any) -> None:
         self._shapes = dict(expected)
 
-    def read(self, name: str) -> NDArray[np.float32]:
+    def rows(self, name: str) -> StoredRows:
         generator = np.random.default_rng([*name.encode()])
-        return generator.standard_normal(self._shapes[name], np.float32) * np.float32(0.2)
+        shape = self._shapes[name]
+        values = generator.standard_normal(shape, np.float32) * np.float32(0.2)
+        return StoredRows.of(values.reshape(-1, shape[-1]))
 
-    def stored_type(self, name: str) -> None:
-        """Return None: the weights are in no file."""
+    def row_type(self, name: str) -> str:
+        return "F32"
 
-    def stored(self, name: str) -> None:
-        """Return None: there are only values."""
+    def stored_types(self) -> dict[str, str]:
+        return {}
 
 
 class Clock:
@@ -143,12 +145,13 @@ def make_core(num_streams: int, num_tokens: int, clock: Clock) -> EngineCore:
     backend = NativeBackend(NativeOptions(num_threads=1))
     bind(model, backend, _Weights())
     blocks = 1 + num_streams * -(-(PROMPT_TOKENS + num_tokens + 16) // 16)
-    backend.prepare(model, layout, blocks, 16)
+    backend.prepare(model, layout, 16)
+    backend.make_cache(blocks)
     backend._program = _Program(backend._program, clock)  # type: ignore[assignment]
     config = CoreConfig(
         num_blocks=blocks,
         max_model_len=spec.max_len,
-        groups=groups_of(layout),
+        groups=groups_of(layout, 16),
         max_num_seqs=max(num_streams, 256),
     )
     runner = ModelRunner(backend, VOCABULARY, config)

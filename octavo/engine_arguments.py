@@ -45,6 +45,7 @@ class EngineArguments:
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0  # longest chunk of a long prompt; 0: no limit
+    async_scheduling: bool = False  # plan the next step while one is computed
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     priority_ageing_seconds: float = 0.0  # a wait this long equals one step of priority
     max_num_queued_reqs: int = 100_000  # requests that may wait
@@ -75,7 +76,7 @@ class EngineArguments:
             raise ConfigError(f"priority_ageing_seconds={ageing} must be finite and not negative")
 
 
-_FLAGS = ("enable_prefix_caching", "enable_chunked_prefill")
+_FLAGS = ("enable_prefix_caching", "enable_chunked_prefill", "async_scheduling")
 _MAY_BE_NONE = ("max_model_len", "num_gpu_blocks_override", "kv_cache_memory_bytes")
 _CHOICES = {
     "dtype": ("auto", "float32", "bfloat16"),
@@ -108,7 +109,6 @@ INERT = {
     "max_seq_len_to_capture": "there are no CUDA graphs",
     "disable_custom_all_reduce": "there is one process",
     "distributed_executor_backend": "there is one process",
-    "async_scheduling": "a step is planned as soon as the last one's tokens are known",
     "compilation_config": "models are not compiled",
     "optimization_level": "models are not compiled",
     "performance_mode": "there is one",

@@ -6,12 +6,11 @@ Every automatic choice is made here, once, and logged with its reason.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from octavo import env
-from octavo.backends.base import ELEMENT_BYTES, FLOAT_TYPES, KVLayout, StepSize, TensorSize
-from octavo.backends.select import Choice, Name, select
+from octavo.backends.base import FLOAT_TYPES, Footprint, KVLayout, StepSize
+from octavo.backends.select import Name, select
 from octavo.core.config import ConfigError, CoreConfig
 from octavo.engine_arguments import EngineArguments
 from octavo.layers import ModelSpec
@@ -31,9 +30,6 @@ _LEAST_PROMPT_LOGPROB_TOKENS = 16
 # A few more threads than processors are useful for experiments; many more are a mistake.
 _MOST_THREADS_A_CORE = 4
 
-# The largest KV cache that is chosen automatically.
-MOST_KV_BYTES = 4 << 30
-
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
@@ -43,8 +39,10 @@ class EngineConfig:
     spec: ModelSpec
     backend: Name
     dtype: str  # of the KV cache, and of torch's weights
-    core: CoreConfig
+    core: CoreConfig  # its num_blocks is an estimate until the cache is made
     bill: MemoryBill
+    largest_step: StepSize
+    most_kv_bytes: int  # of a cache whose size is chosen automatically
 
 
 def resolve(
@@ -59,7 +57,9 @@ def resolve(
     is_fallback = choice.name == "torch" and arguments.backend == "auto"
     level = logging.WARNING if is_fallback else logging.INFO  # it is slower, and takes more memory
     log.log(level, "backend=%s: %s", choice.name, choice.reason)
-    bill = make_bill(arguments, opened, layout, choice)
+    footprint = _footprint(arguments, choice.name)
+    largest_step = _largest_step(arguments, opened.spec)
+    bill = _bill(arguments, opened, layout, footprint, largest_step)
     _warn_if_quantised(arguments, opened)
     dtype = choose_dtype(arguments, choice.name)
     max_len = arguments.max_model_len or spec.max_len
@@ -69,7 +69,8 @@ def resolve(
             "made for; lower it"
         )
     free = memory().available if free_bytes is None else free_bytes
-    num_blocks, max_len = _cache_size(arguments, layout, bill, max_len, free, dtype)
+    most = footprint.most_kv_bytes
+    num_blocks, max_len = _cache_size(arguments, layout, bill, max_len, free, dtype, most)
     _warn_if_short(bill, num_blocks, free)
     budget = arguments.max_num_batched_tokens
     if not arguments.enable_chunked_prefill and budget < max_len:
@@ -79,9 +80,10 @@ def resolve(
         num_blocks=num_blocks,
         max_model_len=max_len,
         block_size=arguments.block_size,
-        groups=groups_of(layout),
+        groups=groups_of(layout, arguments.block_size),
         max_num_batched_tokens=budget,
         max_num_seqs=arguments.max_num_seqs,
+        pipeline_depth=2 if arguments.async_scheduling else 1,
         prefix_caching=arguments.enable_prefix_caching,
         chunked_prefill=arguments.enable_chunked_prefill,
         long_prefill_tokens=arguments.long_prefill_token_threshold,
@@ -90,7 +92,23 @@ def resolve(
         ageing_seconds=arguments.priority_ageing_seconds,
         max_num_waiting=arguments.max_num_queued_reqs,
     )
-    return EngineConfig(arguments, spec, choice.name, dtype, core, bill)
+    core = limited_depth(core)
+    return EngineConfig(arguments, spec, choice.name, dtype, core, bill, largest_step, most)
+
+
+def limited_depth(core: CoreConfig) -> CoreConfig:
+    """Return the settings with one step in flight if they have drafts.
+
+    Drafts follow a known token, so a sequence has one step in flight at most. A second step would
+    compute only the sequences that the first does not, and both would be small.
+    """
+    if not core.max_drafts or core.pipeline_depth == 1:
+        return core
+    log.warning(
+        "async_scheduling changes nothing beside speculation: drafts follow a known token, so no "
+        "step is planned before the last one's tokens are known"
+    )
+    return replace(core, pipeline_depth=1)
 
 
 def _prompt_tokens(spec: ModelSpec) -> int:
@@ -105,12 +123,14 @@ def choose_dtype(arguments: EngineArguments, backend: Name) -> str:
     return "bfloat16" if backend == "native" else "float32"
 
 
-def make_bill(
-    arguments: EngineArguments, opened: OpenedModel, layout: KVLayout, choice: Choice | None = None
-) -> MemoryBill:
+def make_bill(arguments: EngineArguments, opened: OpenedModel, layout: KVLayout) -> MemoryBill:
     """Compute the engine's memory from the headers of the model's files."""
-    choice = choice or select(arguments.backend, block_size=arguments.block_size)
-    spec, dtype = opened.spec, choose_dtype(arguments, choice.name)
+    choice = select(arguments.backend, block_size=arguments.block_size)
+    footprint = _footprint(arguments, choice.name)
+    return _bill(arguments, opened, layout, footprint, _largest_step(arguments, opened.spec))
+
+
+def _largest_step(arguments: EngineArguments, spec: ModelSpec) -> StepSize:
     max_len = min(arguments.max_model_len or spec.max_len, spec.max_len)
     rows = arguments.max_num_batched_tokens
     if not arguments.enable_chunked_prefill:
@@ -118,7 +138,7 @@ def make_bill(
     # Logits for prompt_logprobs are extra. The headroom is enough for them, unless a prompt of any
     # length is computed in one step.
     prompt_rows = 0 if arguments.enable_chunked_prefill else rows
-    size = StepSize(
+    return StepSize(
         rows=rows,
         wanted_rows=min(rows, arguments.max_num_seqs + prompt_rows),
         sequences=arguments.max_num_seqs,
@@ -130,26 +150,54 @@ def make_bill(
         head_dim=spec.head_dim,
         vocabulary=spec.vocabulary,
     )
-    if arguments.cpu_weights != "auto" and (choice.name == "torch" or dtype == "float32"):
-        raise _only_native(f"cpu_weights={arguments.cpu_weights!r}")
-    if arguments.num_threads and choice.name == "torch":
-        raise ConfigError(
-            f"num_threads={arguments.num_threads} is the native engine's, and the torch backend "
-            "computes here, which takes its number from OMP_NUM_THREADS; set that, or leave this "
-            "out"
-        )
-    if choice.name == "native":
-        _check_native(arguments)
-    weights_bytes, step_bytes = _sizes(arguments, choice.name, dtype, tensor_sizes(opened), size)
+
+
+def _bill(
+    arguments: EngineArguments,
+    opened: OpenedModel,
+    layout: KVLayout,
+    footprint: Footprint,
+    largest_step: StepSize,
+) -> MemoryBill:
     return MemoryBill(
         stored=stored(opened),
-        weights_bytes=weights_bytes,
-        step_bytes=step_bytes,
-        block_bytes=_block_bytes(arguments, choice.name, layout, dtype),
+        weights_bytes=sum(map(footprint.weight_bytes, tensor_sizes(opened))),
+        step_bytes=footprint.step_bytes(largest_step),
+        block_bytes=footprint.block_bytes(layout, arguments.block_size),
         block_size=arguments.block_size,
         windows=layout.windows,
-        chunk_tokens=rows,
+        chunk_tokens=largest_step.rows,
     )
+
+
+def _footprint(arguments: EngineArguments, backend: Name) -> Footprint:
+    """Return the chosen backend's footprint; refuse arguments that it does not have."""
+    dtype = choose_dtype(arguments, backend)
+    is_packed = backend == "native" and dtype != "float32"
+    for name in ("cpu_weights", "kv_cache_dtype"):
+        value = getattr(arguments, name)
+        if value != "auto" and not is_packed:
+            raise ConfigError(
+                f"{name}={value!r} is something that the native backend has, and not beside "
+                "dtype='float32', which keeps everything exact; leave one of them out"
+            )
+    if backend == "torch":
+        from octavo.backends.torch.footprint import TorchFootprint
+
+        if arguments.num_threads:
+            raise ConfigError(
+                f"num_threads={arguments.num_threads} is the native engine's, and the torch "
+                "backend computes here, which takes its number from OMP_NUM_THREADS; set that, or "
+                "leave this out"
+            )
+        return TorchFootprint(dtype)
+    from octavo.backends.native.footprint import NativeFootprint
+
+    _check_native(arguments)
+    if not is_packed:
+        return NativeFootprint("float32", "float32")
+    kv_dtype = arguments.kv_cache_dtype
+    return NativeFootprint(arguments.cpu_weights, "bfloat16" if kv_dtype == "auto" else kv_dtype)
 
 
 def _check_native(arguments: EngineArguments) -> None:
@@ -184,41 +232,6 @@ def _warn_if_quantised(arguments: EngineArguments, opened: OpenedModel) -> None:
         )
 
 
-def _block_bytes(arguments: EngineArguments, backend: Name, layout: KVLayout, dtype: str) -> int:
-    if arguments.kv_cache_dtype == "auto":
-        return layout.block_bytes(arguments.block_size, ELEMENT_BYTES[dtype])
-    if backend == "torch" or dtype == "float32":
-        raise _only_native("kv_cache_dtype='int8'")
-    return layout.block_bytes(arguments.block_size, 1, scale_bytes=4)
-
-
-def _only_native(asked: str) -> ConfigError:
-    return ConfigError(
-        f"{asked} is something that the native backend has, and not beside "
-        "dtype='float32', which keeps everything exact; leave one of them out"
-    )
-
-
-def _sizes(
-    arguments: EngineArguments,
-    backend: Name,
-    dtype: str,
-    tensors: Iterable[TensorSize],
-    size: StepSize,
-) -> tuple[int, int]:
-    """Return the size of this backend's weights, and of its largest step."""
-    if backend == "torch":
-        from octavo.backends.torch import footprint as torch_footprint
-
-        weights = sum(torch_footprint.weight_bytes(tensor, dtype) for tensor in tensors)
-        return weights, torch_footprint.step_bytes(size, dtype)
-    from octavo.backends.native import footprint as native_footprint
-
-    kept = "float32" if dtype == "float32" else arguments.cpu_weights
-    weights = sum(native_footprint.weight_bytes(tensor, kept) for tensor in tensors)
-    return weights, native_footprint.step_bytes(size)
-
-
 def _cache_size(
     arguments: EngineArguments,
     layout: KVLayout,
@@ -226,8 +239,13 @@ def _cache_size(
     max_len: int,
     free_bytes: int,
     dtype: str,
+    most_kv_bytes: int,
 ) -> tuple[int, int]:
-    """Return the number of blocks, and the longest sequence that fits in them."""
+    """Return the number of blocks, and the longest sequence that fits in them.
+
+    Where the number follows from free memory, it is an estimate: `final_blocks` of
+    engine/cache_size.py corrects it once the weights are loaded.
+    """
     asked = arguments.num_gpu_blocks_override
     if asked is not None:
         least = len(layout.windows) + 1
@@ -240,7 +258,7 @@ def _cache_size(
         return asked, max_len
     budget = arguments.kv_cache_memory_bytes
     if budget is None:
-        budget = default_kv_bytes(bill, free_bytes, dtype)
+        budget = default_kv_bytes(bill, free_bytes, dtype, most_kv_bytes)
         log.info("kv_cache_memory_bytes=%d: free beside weights and steps", budget)
     size = arguments.block_size
     fitting = budget // bill.block_bytes
@@ -260,7 +278,7 @@ def _cache_size(
     return num_blocks, max_len
 
 
-def default_kv_bytes(bill: MemoryBill, free_bytes: int, dtype: str) -> int:
+def default_kv_bytes(bill: MemoryBill, free_bytes: int, dtype: str, most_kv_bytes: int) -> int:
     """Return the default size of the KV cache: the memory left free by all else, up to a bound."""
     room = bill.room_for_kv(free_bytes)
     least = bill.block_bytes * (len(bill.windows) + 1)
@@ -274,7 +292,7 @@ def default_kv_bytes(bill: MemoryBill, free_bytes: int, dtype: str) -> int:
             f"others), and {readable(free_bytes)} are free; free some, take {smaller}, or, if you "
             "know better, set kv_cache_memory_bytes"
         )
-    return min(room, MOST_KV_BYTES)
+    return min(room, most_kv_bytes)
 
 
 def _warn_if_short(bill: MemoryBill, num_blocks: int, free_bytes: int) -> None:

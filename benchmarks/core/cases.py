@@ -17,7 +17,7 @@ from statistics import median
 from benchmarks.core.figures import NS_PER_MS, Figure, figure, step_figure
 from benchmarks.core.world import WATCH, Sample, World
 from octavo.core.config import CoreConfig
-from octavo.core.kv_manager import KVManager
+from octavo.core.kv.manager import KVManager
 from octavo.core.sequence import Sequence as CoreSequence
 
 NUM_WARM_STEPS = 20

@@ -124,8 +124,11 @@ def _gguf(source: ModelFiles) -> Path:
 def _write_directory(source: ModelFiles, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     opened = open_model(source)
-    names = opened.weights.shapes()
-    _write_tensors({name: opened.weights.read(name) for name in names}, directory)
+    weights = opened.weights
+    tensors = {
+        name: weights.rows(name).floats().reshape(shape) for name, shape in weights.shapes().items()
+    }
+    _write_tensors(tensors, directory)
     spec = opened.spec
     rope = spec.ropes[0]
     assert rope is not None

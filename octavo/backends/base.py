@@ -1,42 +1,93 @@
-"""The Backend protocol: the interface between the runner and the engine that computes."""
+"""The Backend protocol: how a model gets its weights and its cache, and runs steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.layers import CausalLM, Module, Ops, Value
+from octavo.backends.stored_rows import StoredRows
+from octavo.layers import CausalLM, KVSpec, Module, Value
+
+if TYPE_CHECKING:
+    from octavo.backends.step import Draws, HostBatch, Pending
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
+Longs = NDArray[np.int64]
+Doubles = NDArray[np.float64]
 
 FLOAT_TYPES = ("F32", "F16", "BF16")  # types that are not quantised
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}  # by the names of dtypes
-NO_ROWS = np.zeros(0, np.int32)
-Longs = NDArray[np.int64]
-Doubles = NDArray[np.float64]
+
+
+class KVLayers(NamedTuple):
+    """The layers of one KV group: what each keeps, how many they are, and the model they are of."""
+
+    spec: KVSpec
+    num_layers: int
+    owner: str = ""
+
+
+class UnsupportedKVError(ValueError):
+    """A kind of KV that no backend can keep yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class KVLayout:
     """The layout of the KV cache: groups of layers that share block tables.
 
-    A block belongs to one group at a time, so layer i of every group uses the i-th buffer.
+    If all groups keep keys and values of one shape, a block belongs to one group at a time, so
+    layer i of every group uses the i-th buffer. Only such layouts can be computed so far.
     """
 
-    windows: tuple[int | None, ...]  # a group
-    num_buffers: int  # layers of the largest group
-    kv_heads: int
-    head_dim: int
+    groups: tuple[KVLayers, ...]
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """The window of each group."""
+        return tuple(group.spec.window for group in self.groups)
+
+    @property
+    def shapes(self) -> set[tuple[str, int, int]]:
+        """The different (kind, heads, dimensions); with a single full one, buffers are shared."""
+        return {(group.spec.kind, group.spec.heads, group.spec.dim) for group in self.groups}
+
+    @property
+    def num_buffers(self) -> int:
+        """The number of layers of the largest group."""
+        return max(group.num_layers for group in self.groups)
+
+    @property
+    def kv_heads(self) -> int:
+        """The heads of each layer."""
+        return self._shape[0]
+
+    @property
+    def head_dim(self) -> int:
+        """The size of a head's key or value."""
+        return self._shape[1]
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        shapes = sorted(self.shapes)
+        if len(shapes) != 1 or shapes[0][0] != "full":
+            raise UnsupportedKVError(
+                f"the model's layers keep KV as {shapes} (kind, heads, dimensions), and the "
+                "backends can keep keys and values of one shape alone: this model cannot run yet"
+            )
+        return shapes[0][1:]
 
     def block_bytes(self, block_size: int, element_bytes: int, scale_bytes: int = 0) -> int:
-        """Return the size of a block's keys, values and scales in all buffers."""
-        vectors = 2 * self.num_buffers * block_size * self.kv_heads
-        return vectors * (self.head_dim * element_bytes + scale_bytes)
+        """Return the size of the largest group's block, in which those of other groups fit."""
+        vector_sizes = ((each.spec.dim * element_bytes + scale_bytes) for each in self.groups)
+        return max(
+            group.num_layers * group.spec.block_vectors(block_size) * size
+            for group, size in zip(self.groups, vector_sizes, strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +104,6 @@ class StepSize:
     kv_heads: int
     head_dim: int
     vocabulary: int
-
-
-class HostBatch(NamedTuple):
-    """The input of one forward pass on the host; sequence s has rows row_starts[s:s+2].
-
-    The arrays belong to the runner, which changes them for the next pass.
-    """
-
-    token_ids: Ints  # [rows]
-    positions: Ints  # [rows]
-    row_starts: Ints  # [sequences + 1]
-    tables: tuple[Ints, ...]  # for each group [sequences, blocks], padded with the null block
-    logits_rows: Ints  # rows whose logits are wanted
-    # Rows whose last hidden state is wanted.
-    hidden_rows: Ints = NO_ROWS
 
 
 class ForwardResult(NamedTuple):
@@ -92,99 +128,29 @@ class TensorSize:
     is_embedding: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRows:
-    """Rows of a matrix as stored in a file: the i-th is `rows[order[i]]`."""
+class Footprint(Protocol):
+    """The memory that a backend will take for a model, known before anything is loaded."""
 
-    type: str  # by GGUF's name: F32, BF16, Q4_K …
-    inputs: int
-    rows: NDArray[np.uint8]  # [stored rows, bytes of a row], contiguous
-    order: NDArray[np.int64] | None  # None: in the stored order
-    is_file: bool  # in a mapped file, whose pages can be dropped and read again
-    decode: Callable[[NDArray[np.uint8]], Floats]  # stored rows → values
+    @property
+    def most_kv_bytes(self) -> int:
+        """The largest KV cache that is worth choosing automatically."""
 
-    @classmethod
-    def of(cls, floats: Floats) -> StoredRows:
-        """Make rows of an array in memory."""
-        floats = np.ascontiguousarray(floats, np.float32)
-        rows = floats.view(np.uint8)
-        return cls("F32", floats.shape[1], rows, None, False, lambda rows: rows.view(np.float32))
+    def weight_bytes(self, tensor: TensorSize) -> int:
+        """Return the bytes of a tensor in the form that the backend keeps."""
 
-    def __len__(self) -> int:
-        return len(self.rows if self.order is None else self.order)
+    def block_bytes(self, layout: KVLayout, block_size: int) -> int:
+        """Return the bytes of a KV block, in all its buffers."""
 
-    def cut(self, start: int, stop: int) -> StoredRows:
-        """Return the rows from `start` to `stop`."""
-        if self.order is not None:
-            return replace(self, order=self.order[start:stop])
-        return replace(self, rows=self.rows[start:stop])
-
-    def reordered(self, order: NDArray[np.int64]) -> StoredRows:
-        """Return the same rows in another order: row i is the old row order[i]."""
-        return replace(self, order=order if self.order is None else self.order[order])
-
-    def floats(self) -> Floats:
-        values = self.decode(self.rows)
-        return values if self.order is None else values[self.order]
-
-    def addresses(self) -> NDArray[np.uint64]:
-        """Return the address of each row in memory."""
-        order = np.arange(len(self.rows)) if self.order is None else self.order
-        start = np.uint64(self.rows.ctypes.data)
-        return start + order.astype(np.uint64) * np.uint64(self.rows.shape[1])
-
-
-@dataclass(frozen=True, slots=True)
-class Draws:
-    """The sampling parameters of each slot, in arrays that the runner changes."""
-
-    temperatures: Doubles  # 0: greedy
-    min_p: Doubles  # 0: none
-    top_p: Doubles  # 1: none
-    top_k: Longs  # 0 or less: none
-    seeds: Longs
-    num_prompt: Longs
-    num_known: Longs  # tokens of the prompt and of the output so far
-
-
-class RowLogprobs(NamedTuple):
-    """Log-probabilities of some tokens of each row of logits."""
-
-    token_ids: Ints  # [rows, 1 + count]: the given token, then the most likely ones
-    logprobs: Floats  # [rows, 1 + count]
-    ranks: Longs  # [rows]: of the given token; 0 where a logit is not finite
-
-
-class SamplingKernel(Protocol):
-    """A backend's own sampler.
-
-    It draws exactly the tokens that octavo/runner/sampler.py draws for slots without rules, and
-    computes what octavo/runner/logprobs.py computes, except for the last bit of a float.
-    """
-
-    def draw(self, logits: Floats, rows: Longs, slots: Longs, draws: Draws) -> tuple[Ints, bool]:
-        """Return a token for each slot, drawn from its row, and whether all rows were finite.
-
-        The token is -1 where a logit is not finite.
-        """
-
-    def append(self, slots: Longs, tokens: Ints, known: Ints, num_known: Longs) -> None:
-        """Append a token to the known tokens of each of these slots, and count it."""
-
-    def row_logprobs(self, logits: Floats, rows: Longs, tokens: Ints, count: int) -> RowLogprobs:
-        """Return log-probabilities of `tokens` and of the `count` most likely; ties by token id."""
+    def step_bytes(self, size: StepSize) -> int:
+        """Estimate the memory of the largest step while it runs."""
 
 
 class Backend(Protocol):
-    """An engine that computes forward passes over its paged KV cache."""
+    """An engine that computes steps over its paged KV cache and draws their tokens.
 
-    @property
-    def ops(self) -> Ops:
-        """The operations that the layers use."""
-
-    @property
-    def sampling(self) -> SamplingKernel | None:
-        """The backend's own sampler; None if it has none."""
+    The calls of a start come in this order: weights (`parameter`, `matrix`, `experts`), `prepare`,
+    `settle`, `reserve`, `make_cache`, and then steps.
+    """
 
     @property
     def weight_bytes(self) -> int:
@@ -199,14 +165,37 @@ class Backend(Protocol):
     def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> Value:
         """Stack the matrices of all experts, each given by its parts."""
 
-    def prepare(self, model: CausalLM, layout: KVLayout, num_blocks: int, block_size: int) -> None:
-        """Take a bound model and make the cache. Weights may still be loading."""
+    def prepare(self, model: CausalLM, layout: KVLayout, block_size: int) -> None:
+        """Take a bound model and the form of its cache. Weights may still be loading."""
 
     def settle(self) -> None:
-        """Wait until all weights are loaded, so that the first forward need not wait."""
+        """Wait until all weights are loaded, so that the first step need not wait."""
 
-    def copy_blocks(self, pairs: tuple[tuple[int, int], ...]) -> None:
-        """Copy blocks (source, destination) in every buffer, in this order."""
+    def reserve(self, size: StepSize, spare_bytes: int) -> int:
+        """Return the bytes that the largest step takes beside weights and cache.
+
+        Reserve them without computing a step where they are known exactly. Otherwise measure such
+        a step, or return an estimate that is far below `spare_bytes`, the memory that is left over
+        for it. The size also bounds the slots (`sequences`) and their tokens (`positions`).
+        """
+
+    def make_cache(self, num_blocks: int) -> None:
+        """Make an empty cache, in place of the one before."""
+
+    def step(self, batch: HostBatch, draws: Draws) -> Pending:
+        """Submit a step; return at once where the backend computes it in another thread.
+
+        Steps run in the order of their submission. The arrays of `batch` and `draws` may be read
+        until the step has been collected. A batch without rows only frees, opens and copies. An
+        error of the whole step is raised here or by `collect`; no step may follow it.
+        """
+
+
+class LogitsBackend(Backend, Protocol):
+    """A backend whose logits can be read, which perplexity and tests of exactness need."""
 
     def forward(self, batch: HostBatch) -> ForwardResult:
-        """Write the batch's KV; return logits and hidden states of the wanted rows."""
+        """Copy blocks and write the batch's KV; return logits and states of the wanted rows.
+
+        It runs alone: no step is in flight, and no token is `LAST_SAMPLE`.
+        """

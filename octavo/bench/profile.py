@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from octavo.backends.base import HostBatch
 from octavo.backends.native.backend import NativeBackend, PeakRates
 from octavo.backends.native.work import SequenceSize, work_of
+from octavo.backends.step import HostBatch
 from octavo.core.config import ConfigError
 from octavo.engine.build import make_backend
 from octavo.engine_arguments import EngineArguments
@@ -83,12 +83,13 @@ def profile(
     backend = make_backend(config)
     assert isinstance(backend, NativeBackend)
     bind(opened.model, backend, opened.weights)
-    backend.prepare(opened.model, layout, max(2, blocks), size)
+    backend.prepare(opened.model, layout, size)
+    backend.make_cache(max(2, blocks))
     numbers = np.arange(1, blocks, dtype=np.int32)
     tables = numbers.reshape(len(layout.windows), len(sequences), width)
-    _fill(backend, tables, sequences)
+    copies = _fill(backend, tables, sequences)
     batch = _batch(tables, sequences)
-    backend.forward(batch)
+    backend.forward(batch._replace(copies=copies))
     walls, timings = [], []
     for _ in range(steps):
         backend.profile(True)
@@ -105,12 +106,13 @@ def profile(
         len(batch.token_ids),
         sorted(walls)[len(walls) // 2],
         backend.peak_rates(peak_seconds),
-        tuple(lines_of(backend.instructions, times, waits, sequences, kv_bytes)),
+        tuple(lines_of(backend.instructions, backend.barriers, times, waits, sequences, kv_bytes)),
     )
 
 
 def lines_of(
     instructions: Sequence[Instruction],
+    barriers: Container[int],
     times: Iterable[float],
     waits: Iterable[float],
     sequences: Sequence[SequenceSize],
@@ -119,8 +121,9 @@ def lines_of(
     """Return the lines of all phases in order of first appearance; equal phases are summed."""
     top_k = max((i.routing.top_k for i in instructions if i.routing is not None), default=0)
     phases: list[list[Line]] = []
-    for i, seconds, waited in zip(instructions, times, waits, strict=True):
-        if i.barrier or not phases:
+    timed = zip(instructions, times, waits, strict=True)
+    for number, (i, seconds, waited) in enumerate(timed):
+        if number in barriers or not phases:
             phases.append([])
         work = work_of(i, sequences, kv_bytes, top_k)
         what = (0, describe_one(i), i.op, *_weights(i), 1)
@@ -171,8 +174,10 @@ def _tokens(positions: np.ndarray) -> np.ndarray:
     return (1 + positions * 7 % 97).astype(np.int32)
 
 
-def _fill(backend: NativeBackend, tables: np.ndarray, sequences: Sequence[SequenceSize]) -> None:
-    """Fill the cache before the step: compute the longest sequence, copy it to the others."""
+def _fill(
+    backend: NativeBackend, tables: np.ndarray, sequences: Sequence[SequenceSize]
+) -> tuple[tuple[int, int], ...]:
+    """Compute the longest sequence before the step; return the copies that fill the others."""
     longest = max(range(len(sequences)), key=lambda index: sequences[index].first)
     none = np.zeros(0, np.int32)
     mine = tuple(np.ascontiguousarray(table[longest : longest + 1]) for table in tables)
@@ -188,4 +193,4 @@ def _fill(backend: NativeBackend, tables: np.ndarray, sequences: Sequence[Sequen
         if other != longest
         for block in range(table.shape[1])
     ]
-    backend.copy_blocks(tuple(pairs))
+    return tuple(pairs)

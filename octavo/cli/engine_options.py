@@ -29,7 +29,6 @@ _ALONE = frozenset(
         "enable_log_requests",
         "enable_lora",
         "enable_expert_parallel",
-        "async_scheduling",
     }
 )
 _SHORT = {  # vLLM's short flags
@@ -199,6 +198,7 @@ def _add_scheduling_options(group: argparse._ArgumentGroup) -> None:
         type=token_count,
         metavar="TOKENS",
     )
+    _add(group, "async_scheduling", "plan the next step while one is computed")
     _add(group, "scheduling_policy", "scheduling order: fcfs or priority", metavar="POLICY")
     _add(
         group,

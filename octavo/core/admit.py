@@ -10,10 +10,11 @@ import math
 from collections.abc import Sequence as Series
 
 from octavo.core.config import MAX_PRIORITY, CoreConfig
-from octavo.core.kv_manager import KVManager
+from octavo.core.kv.manager import KVManager
 from octavo.core.limits import Limiter
 from octavo.core.queue import WaitingQueue
 from octavo.core.request import Request
+from octavo.core.stats import OUTSIDE
 
 
 class AdmissionRules:
@@ -44,7 +45,12 @@ class AdmissionRules:
                 f"priority={request.priority} must be within ±{MAX_PRIORITY} "
                 f"and arrival={request.arrival} finite"
             )
-        num_blocks = self._kv.peak_blocks(max_total - 1)  # the last token's KV is never needed
+        mismatch = self._mismatch(request, max_total)
+        if mismatch is not None:
+            return mismatch
+        num_encoder = 0 if request.encoder is None else request.encoder.num_positions
+        # The last token's KV is never needed.
+        num_blocks = self._kv.peak_pages(max_total - 1, num_encoder)
         if num_blocks > config.num_blocks - 1:
             return (
                 f"{max_total} tokens (prompt and output) need {num_blocks} KV blocks of "
@@ -55,6 +61,26 @@ class AdmissionRules:
             refusal = limiter.refuse(request, max_total)
             if refusal is not None:
                 return refusal
+        return None
+
+    def _mismatch(self, request: Request, max_total: int) -> str | None:
+        """Return what in the request has no meaning for this model; None if everything has."""
+        kinds = [group.kind for group in self._config.groups]
+        if ("cross" in kinds) != (request.encoder is not None):
+            wanted = "needs an encoder's input" if "cross" in kinds else "has no encoder"
+            return f"the model {wanted}, and encoder={request.encoder} was given"
+        if "none" in kinds and max_total > len(request.prompt) + 1:
+            return (
+                f"the model keeps nothing of earlier tokens, so it gives one token at most: "
+                f"max_tokens={request.sampling.max_tokens}"
+            )
+        places = [place for place, _ in request.salts]
+        num_prompt = len(request.prompt)
+        if places != sorted(places) or not all(0 <= place < num_prompt for place in places):
+            return f"salts at {places} must be in order and in the prompt of {num_prompt} tokens"
+        unknown = [reason for reason in request.holds if reason not in OUTSIDE]
+        if unknown:
+            return f"holds={request.holds} may only name {OUTSIDE}, and {unknown[0]!r} is none"
         return None
 
     def overload(self, request: Request) -> str | None:

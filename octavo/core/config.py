@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 # Priorities are small integers; the bound keeps `arrival + priority * ageing` well within a double.
 MAX_PRIORITY = 1_000_000
@@ -13,18 +14,39 @@ class ConfigError(ValueError):
     """A setting, or a combination of two, that cannot work; the message says what to change."""
 
 
+# What the layers of a KV group keep of a sequence:
+#   full    keys and values of each position (of the most recent ones if the group has a window)
+#   latent  one compressed row for each position, from which keys and values are computed
+#   state   one state of fixed size, of all positions so far; it is kept at the ends of blocks
+#   cross   keys and values of an encoder's positions, written once, when a sequence starts
+#   none    nothing: every step computes the whole sequence
+KVKind = Literal["full", "latent", "state", "cross", "none"]
+KV_KINDS: tuple[KVKind, ...] = get_args(KVKind)
+
+
 @dataclass(frozen=True, slots=True)
 class KVGroup:
-    """Layers that keep the same positions' KV, and share one block table for each sequence.
+    """Layers that keep the same of each sequence, and share one block table for it.
 
     `window` is the number of most recent positions that a query may read (its own included);
-    None means all of them.
+    None means all of them. `block_bytes` is the size of a block in any unit, the same for all
+    groups. A state group keeps a state at every `checkpoint_blocks`-th block end for later
+    sequences. `owner` names the model whose layers these are: a drafter has groups of its own.
     """
 
     window: int | None = None
+    kind: KVKind = "full"
+    block_bytes: int = 1
+    checkpoint_blocks: int = 1
+    owner: str = ""
 
     def first_needed(self, position: int) -> int:
-        """Return the oldest position that a query at `position` reads."""
+        """Return the oldest position that a query at `position` reads.
+
+        To continue from a state is to read the position before.
+        """
+        if self.kind == "state":
+            return max(0, position - 1)
         if self.window is None or position < self.window:
             return 0
         return position - self.window + 1
@@ -52,6 +74,7 @@ class CoreConfig:
     max_waiting_tokens: int = 100_000_000  # their known tokens together
     max_loras: int = 0  # different adapters running at once; 0: adapters are refused
     watermark: float = 0.01  # share of the blocks that an admission must leave free
+    hold_seconds: float = 60.0  # the longest that a request waits for something outside the core
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
@@ -66,15 +89,40 @@ class CoreConfig:
             raise ConfigError(f"ageing_seconds={self.ageing_seconds} must be finite and at least 0")
         if not self.groups:
             raise ConfigError("groups is empty; name at least one KV group")
+        if not (self.hold_seconds > 0.0 and math.isfinite(self.hold_seconds)):
+            raise ConfigError(f"hold_seconds={self.hold_seconds} must be finite and above 0")
         for group in self.groups:
-            if group.window is not None and group.window < 1:
-                raise ConfigError(f"window={group.window} of a KV group must be at least 1")
+            _check_group(group)
+        kinds = [group.kind for group in self.groups]
+        if "none" in kinds and (len(kinds) > 1 or self.chunked_prefill):
+            raise ConfigError(
+                "a KV group of kind 'none' keeps nothing, so each step computes a whole prompt: it "
+                "must be the only group, and chunked_prefill must be False"
+            )
         for name in ("long_prefill_tokens", "prompt_logprob_tokens"):
             if getattr(self, name) and not self.chunked_prefill:
                 raise ConfigError(
                     f"{name}={getattr(self, name)} needs chunked_prefill=True: "
                     "a prompt that is not cut into chunks cannot be capped"
                 )
+
+    @property
+    def blocks_per_page(self) -> tuple[int, ...]:
+        """The number of blocks of each group in a page of the pool; the largest block fills it."""
+        page_bytes = max(group.block_bytes for group in self.groups)
+        return tuple(page_bytes // group.block_bytes for group in self.groups)
+
+
+def _check_group(group: KVGroup) -> None:
+    if group.kind not in KV_KINDS:
+        raise ConfigError(f"kind={group.kind!r} of a KV group is unknown; choose one of {KV_KINDS}")
+    for name in ("block_bytes", "checkpoint_blocks"):
+        if getattr(group, name) < 1:
+            raise ConfigError(f"{name}={getattr(group, name)} of a KV group must be at least 1")
+    if group.window is not None and group.window < 1:
+        raise ConfigError(f"window={group.window} of a KV group must be at least 1")
+    if group.window is not None and group.kind not in ("full", "latent"):
+        raise ConfigError(f"window={group.window} has no meaning for a KV group of {group.kind!r}")
 
 
 _LEAST = {

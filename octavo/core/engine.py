@@ -15,11 +15,20 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Protocol, assert_never
 
-from octavo.core.block_pool import BlockPool
 from octavo.core.check import check_integrity
 from octavo.core.config import CoreConfig
+from octavo.core.kv.policies import Pool
 from octavo.core.plan import StepPlan, StepResult
-from octavo.core.request import Abort, Event, Pause, Request, ResetPrefixCache, Resume, TokenEvent
+from octavo.core.request import (
+    Abort,
+    Event,
+    Pause,
+    Ready,
+    Request,
+    ResetPrefixCache,
+    Resume,
+    TokenEvent,
+)
 from octavo.core.scheduler import Scheduler
 
 
@@ -47,7 +56,7 @@ class EngineCore:
         clock: Callable[[], float],
         cache_key: bytes,
         *,
-        pool: BlockPool | None = None,
+        pool: Pool | None = None,
         check_interval: int = 0,
     ) -> None:
         self.scheduler = Scheduler(config, cache_key, pool)
@@ -56,7 +65,7 @@ class EngineCore:
         self._check_interval = check_interval  # steps between integrity checks; 0: none
         self._outbox: list[TokenEvent] = []
 
-    def on_event(self, event: Event) -> None:
+    def on_event(self, event: Event | Ready) -> None:
         """Take a request or a command; its events are among those of the next step."""
         scheduler = self.scheduler
         match event:
@@ -64,6 +73,8 @@ class EngineCore:
                 self._post(scheduler.add(event, self._clock()))
             case Abort():
                 self._post(scheduler.abort(event.request_id, self._clock()))
+            case Ready():
+                self._post(scheduler.ready(event, self._clock()))
             case Pause():
                 scheduler.pause(self._clock())
             case Resume():
@@ -81,7 +92,9 @@ class EngineCore:
         scheduler = self.scheduler
         plan = None
         if len(scheduler.in_flight) < scheduler.config.pipeline_depth:
-            plan = scheduler.schedule(self._clock())
+            now = self._clock()
+            self._outbox.extend(scheduler.expire_holds(now))
+            plan = scheduler.schedule(now)
             if plan is not None:
                 self._executor.submit(plan)
         if scheduler.in_flight:
@@ -108,7 +121,7 @@ class EngineCore:
         scheduler = self.scheduler
         num_blocks, lengths = scheduler.config.num_blocks - 1, range(scheduler.config.max_model_len)
         # The last token's KV is never needed, so n positions suffice for n + 1 tokens.
-        return bisect_right(lengths, num_blocks, key=scheduler.kv.peak_blocks)
+        return bisect_right(lengths, num_blocks, key=scheduler.kv.peak_pages)
 
     def _post(self, event: TokenEvent | None) -> None:
         if event is not None:

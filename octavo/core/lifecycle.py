@@ -2,10 +2,17 @@
 
                enqueue            start                      finish
     (added) ───────────▶ waiting ──────────▶ running ───────────────────▶ (finished)
-                          │  ▲ ▲               │  │
-                   follow │  │ └───────────────┘  │ releases its followers when they can
-                          ▼  │      preempt       │ use its prefix, or when it leaves
-                       following ◀────────────────┘
+       │                  │  ▲ ▲               │  │
+       │           follow │  │ └───────────────┘  │ releases its followers when they can
+       │            fetch ▼  │      preempt       │ use its prefix, or when it leaves
+       └─────────────────▶ held ◀─────────────────┘
+         Request.holds
+
+A held sequence waits for something outside the schedule: a prefix that another one computes, a
+grammar or an adapter that is being loaded, KV that is being fetched. It is out of the queue, so it
+delays no other, and each wait has a bound: a prefix is computed by an older sequence, which runs
+and therefore finishes or leaves; every other hold has a deadline, after which the sequence goes on
+without what it waited for (KV), or fails.
 
 A sequence is in exactly one of these places, and in the list that belongs to it. Only a running
 sequence owns anything: a slot, blocks, chunks in flight, a share of what a limiter counts.
@@ -20,15 +27,17 @@ from collections import deque
 from collections.abc import Sequence as Series
 
 from octavo.core.config import CoreConfig
-from octavo.core.kv_manager import KVManager, Prefix
-from octavo.core.limits import Limiter
+from octavo.core.kv.manager import KVManager, Prefix
+from octavo.core.limits import Limiter, overrides
 from octavo.core.outcome import Outcome
 from octavo.core.plan import NewSlot
 from octavo.core.plan_draft import InFlight
 from octavo.core.queue import WaitingQueue
 from octavo.core.request import TokenEvent
-from octavo.core.sequence import Sequence, Status
+from octavo.core.sequence import Hold, Sequence, Status
 from octavo.core.stats import PREFIX, EngineStats, WaitClock
+
+NO_DEADLINE = float("inf")
 
 
 class Lifecycle:
@@ -36,7 +45,10 @@ class Lifecycle:
 
     def __init__(self, config: CoreConfig, kv: KVManager, limiters: Series[Limiter]) -> None:
         self._kv = kv
-        self._limiters = limiters
+        self._leaves = [each.leave for each in limiters if overrides(each, "leave")]
+        self._hold_seconds = config.hold_seconds
+        # No held sequence has an earlier deadline. Deadlines are readings of `wait_clock.elapsed`.
+        self.next_deadline = NO_DEADLINE
         self.stats = EngineStats()
         self.sequences: dict[str, Sequence] = {}  # all that live, by request id
         self.queue = WaitingQueue()
@@ -47,11 +59,6 @@ class Lifecycle:
         self.in_flight: deque[InFlight] = deque()  # oldest first
         self.wait_clock = WaitClock()
 
-    def parent_of(self, sequence: Sequence) -> Sequence | None:
-        """Return the living sequence that this one is a fork of, if there is one."""
-        parent_id = sequence.request.parent_id
-        return None if parent_id is None else self.sequences.get(parent_id)
-
     # waiting
 
     def enqueue(self, sequence: Sequence, now: float) -> None:
@@ -61,27 +68,80 @@ class Lifecycle:
         sequence.wait_reading = self.wait_clock.read()
         self.queue.add(sequence)
 
+    # held
+
+    def enqueue_held(self, sequence: Sequence, now: float) -> None:
+        """Hold a new sequence until everything that its request names is ready."""
+        self.sequences[sequence.request_id] = sequence
+        self.queue.add_held(sequence)
+        self.wait_clock.advance(now)
+        deadline = self.wait_clock.elapsed + self._hold_seconds
+        sequence.hold = Hold(sequence.request.holds, now, deadline, is_optional=False)
+        self.next_deadline = min(self.next_deadline, deadline)
+
+    def _hold(self, index: int, reason: str, now: float, deadline: float) -> Sequence:
+        """Take a sequence out of the queue for a reason without which it can go on too."""
+        sequence = self.queue.set_aside(index)
+        self.wait_clock.add_since(sequence.wait_reading, sequence.stats.wait_seconds)
+        sequence.hold = Hold((reason,), now, deadline, is_optional=True)
+        self.next_deadline = min(self.next_deadline, deadline)
+        return sequence
+
+    def satisfy(self, sequence: Sequence, reason: str, now: float) -> None:
+        """Hold a sequence no longer for this reason; return it to the queue after the last."""
+        hold = sequence.hold
+        assert hold is not None, f"{sequence.request_id} is not held"
+        _count_hold(sequence, now)
+        hold.reasons = tuple([each for each in hold.reasons if each != reason])
+        if not hold.reasons:
+            sequence.hold = None
+            self.queue.put_back(sequence)
+            self.wait_clock.advance(now)
+            sequence.wait_reading = self.wait_clock.read()
+
+    def expire_holds(self, now: float) -> list[TokenEvent]:
+        """End the holds whose deadline has passed; return the last events of those that fail."""
+        self.wait_clock.advance(now)
+        elapsed = self.wait_clock.elapsed
+        if elapsed < self.next_deadline:
+            return []
+        overdue = [each for each in self.queue.held.values() if _deadline(each) <= elapsed]
+        events = []
+        for sequence in overdue:
+            hold = sequence.hold
+            assert hold is not None
+            if hold.is_optional:
+                self.satisfy(sequence, hold.reasons[0], now)
+                continue
+            message = (
+                f"the {hold.reasons[0]} that the request waits for was not ready within "
+                f"{self._hold_seconds} s (hold_seconds)"
+            )
+            events.append(self.fail_held(sequence, message, now))
+        self.next_deadline = min(map(_deadline, self.queue.held.values()), default=NO_DEADLINE)
+        return events
+
+    def fail_held(self, sequence: Sequence, message: str, now: float) -> TokenEvent:
+        """End a held sequence with its own error."""
+        self.queue.remove(sequence)
+        return self.finish(sequence, Outcome((), "error"), now, message=message)
+
     def follow(self, index: int, prefix: Prefix, now: float) -> None:
         """Take a sequence out of the queue until `prefix.source` has computed what both share."""
         assert prefix.source is not None
-        sequence = self.queue.set_aside(index)
-        self.wait_clock.add_since(sequence.wait_reading, sequence.stats.wait_seconds)
-        sequence.following_since = now
+        sequence = self._hold(index, PREFIX, now, NO_DEADLINE)
         prefix.source.followers.append((prefix.target, sequence))
 
     def release_followers(self, source: Sequence, now: float) -> None:
         """Return followers to the queue if their prefix is computed, or never will be."""
         remaining = []
         for target, follower in source.followers:
-            if follower.status is not Status.FOLLOWING:
+            if follower.status is not Status.HELD:
                 continue  # aborted
             if source.catching_up and source.num_computed < target:
                 remaining.append((target, follower))
                 continue
-            _count_following(follower, now)
-            self.queue.put_back(follower)
-            self.wait_clock.advance(now)
-            follower.wait_reading = self.wait_clock.read()
+            self.satisfy(follower, PREFIX, now)
         source.followers = remaining
 
     # running
@@ -106,6 +166,7 @@ class Lifecycle:
             tokens=sequence.tokens[:],
             num_prompt=sequence.num_prompt,
             tables=tuple(map(tuple, sequence.tables)),
+            encodes=sequence.encodes,
             sampling=sequence.request.sampling,
             lora=sequence.request.lora,
             stop_ids=tuple(sorted(sequence.stop_ids)),
@@ -139,10 +200,11 @@ class Lifecycle:
         self.freed_slots.append(sequence.slot)
         for step in self.in_flight:
             step.drop(sequence)
-        for limiter in self._limiters:
-            limiter.leave(sequence)
+        for leave in self._leaves:
+            leave(sequence)
         sequence.catching_up = False  # its followers wait for nothing any more
-        self.release_followers(sequence, now)
+        if sequence.followers:
+            self.release_followers(sequence, now)
 
     # the end
 
@@ -176,7 +238,8 @@ class Lifecycle:
             self.wait_clock.advance(now)
             self.wait_clock.add_since(sequence.wait_reading, sequence.stats.wait_seconds)
         else:
-            _count_following(sequence, now)
+            _count_hold(sequence, now)
+            sequence.hold = None
         sequence.status = Status.FINISHED
         del self.sequences[sequence.request_id]
         num_output = len(sequence.tokens) - sequence.num_prompt
@@ -202,11 +265,17 @@ class Lifecycle:
         self.running[:] = [each for each in self.running if each.status is Status.RUNNING]
 
 
-def _count_following(sequence: Sequence, now: float) -> None:
-    """Add the time for which a sequence has followed another to its statistics."""
-    wait_seconds = sequence.stats.wait_seconds
-    following = max(0.0, now - sequence.following_since)
-    wait_seconds[PREFIX] = wait_seconds.get(PREFIX, 0.0) + following
+def _count_hold(sequence: Sequence, now: float) -> None:
+    """Add the time for which a sequence has been held to its statistics, and count anew."""
+    hold, wait_seconds = sequence.hold, sequence.stats.wait_seconds
+    assert hold is not None
+    reason, seconds = hold.reasons[0], max(0.0, now - hold.since)
+    wait_seconds[reason] = wait_seconds.get(reason, 0.0) + seconds
+    hold.since = now
+
+
+def _deadline(sequence: Sequence) -> float:
+    return NO_DEADLINE if sequence.hold is None else sequence.hold.deadline
 
 
 def order_of(sequence: Sequence) -> tuple[float, float, int]:

@@ -186,6 +186,11 @@ class AdapterSlots(Limiter):
                 del self.running[lora]
 
 
+def overrides(limiter: Limiter, hook: str) -> bool:
+    """Return whether a limiter overrides a hook; others need not be called."""
+    return getattr(type(limiter), hook) is not getattr(Limiter, hook)
+
+
 def limiters_for(config: CoreConfig) -> tuple[Limiter, ...]:
     """Return the limiters that a configuration asks for: first those that clip to a number."""
     chosen: list[Limiter] = []

@@ -4,7 +4,9 @@ A worker keeps a row of state for each slot, so a plan contains only differences
 
     freed       slots to forget, before anything else
     opened      slots that start now, with the whole state of their sequence
-    copies      (source, destination) blocks to copy, in this order, before any write of the step
+    saves       blocks whose content is final, to be offered to other places, before any write
+    copies      (source, destination, KV group) of blocks to copy, in this order, before any write
+    loads       blocks to be filled from other places; a result says later which have arrived
     new_blocks  (slot, a tuple of ids for each KV group) to append to the slot's block tables
     slots, starts, counts, samples
                 one entry for each chunk: compute `counts` positions from `starts` on; `samples`
@@ -14,7 +16,13 @@ A worker keeps a row of state for each slot, so a plan contains only differences
 The hardest rule: a plan may be made while earlier ones still run, so a chunk may cover a token
 that the core does not know yet. It is always the slot's own last sample, which the worker has.
 Workers run plans strictly in order; that alone makes it safe to reuse a block or a slot in the
-plan after the one that last used it.
+plan after the one that last used it. Loads are the exception, since they may take longer than
+their step: their blocks belong to no sequence until a result has named them.
+
+In the table of a state group, the entry of a block holds the state after the last position of it
+that is computed; a chunk reads the entry of the position before it, and writes those of its own
+blocks. Entry 0 (the null block) means that no state is to be kept there. A state must contain no
+rejected draft, so it is written after the drafts are verified.
 """
 
 from __future__ import annotations
@@ -40,6 +48,16 @@ class NewSlot:
     sampling: SamplingParams
     lora: str | None
     stop_ids: tuple[int, ...] = ()  # not sampled before min_tokens
+    encodes: tuple[int, ...] = ()  # groups whose encoder positions the first chunk writes
+
+
+class BlockTransfer(NamedTuple):
+    """A block that is saved to another place, or loaded from there, by its content's name."""
+
+    number: int  # of the transfer, so that a result can name it
+    group: int
+    block: int
+    digest: bytes
 
 
 class StepPlan(NamedTuple):
@@ -48,13 +66,15 @@ class StepPlan(NamedTuple):
     step: int
     freed: tuple[int, ...]
     opened: tuple[NewSlot, ...]
-    copies: tuple[tuple[int, int], ...]
+    copies: tuple[tuple[int, int, int], ...]
     new_blocks: tuple[tuple[int, tuple[tuple[int, ...], ...]], ...]
     slots: tuple[int, ...]
     starts: tuple[int, ...]
     counts: tuple[int, ...]
     samples: tuple[bool, ...]
     drafts: tuple[tuple[int, tuple[int, ...]], ...]
+    loads: tuple[BlockTransfer, ...] = ()
+    saves: tuple[BlockTransfer, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -103,3 +123,5 @@ class StepResult(NamedTuple):
     drafts: tuple[tuple[int, tuple[int, ...]], ...] = ()  # (slot, drafts of its next tokens)
     payloads: tuple[tuple[int, object], ...] = ()  # (slot, log-probabilities and the like)
     errors: tuple[tuple[int, str], ...] = ()  # (slot, why this sequence failed)
+    # (number, whether it has succeeded) of loads that have ended, of this step or an earlier one
+    loaded: tuple[tuple[int, bool], ...] = ()

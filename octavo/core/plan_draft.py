@@ -48,7 +48,7 @@ class PlanDraft:
         self.counts: list[int] = []
         self.samples: list[bool] = []
         self.opened: list[NewSlot] = []
-        self.copies: list[tuple[int, int]] = []
+        self.copies: list[tuple[int, int, int]] = []
         self.new_blocks: list[tuple[int, tuple[tuple[int, ...], ...]]] = []
         self.drafts: list[tuple[int, tuple[int, ...]]] = []
         self.num_prefill_tokens = 0

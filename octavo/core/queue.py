@@ -60,19 +60,19 @@ class WaitingQueue:
 
     The operations of a step at the head (peek, take, return a preempted one) therefore cost the
     same however many wait; only adding and aborting move pointers, 8 bytes for each waiting
-    sequence. A sequence that follows another is set aside: it keeps its order, but `schedule`
-    does not see it.
+    sequence. A sequence that is held is set aside: it keeps its order, but `schedule` does not
+    see it.
     """
 
-    __slots__ = ("_sequences", "following", "num_tokens")
+    __slots__ = ("_sequences", "held", "num_tokens")
 
     def __init__(self) -> None:
         self._sequences: list[Sequence] = []
-        self.following: dict[str, Sequence] = {}
-        self.num_tokens = 0  # known tokens of all sequences here, the following ones included
+        self.held: dict[str, Sequence] = {}
+        self.num_tokens = 0  # known tokens of all sequences here, the held ones included
 
     def __len__(self) -> int:
-        """Return how many can be admitted: all but those that follow another."""
+        """Return how many can be admitted: all but the held ones."""
         return len(self._sequences)
 
     def __iter__(self) -> Iterator[Sequence]:
@@ -80,8 +80,8 @@ class WaitingQueue:
 
     @property
     def num_waiting(self) -> int:
-        """The number of waiting sequences, those that follow another included."""
-        return len(self._sequences) + len(self.following)
+        """The number of waiting sequences, the held ones included."""
+        return len(self._sequences) + len(self.held)
 
     def add(self, sequence: Sequence) -> None:
         """Insert a sequence at the place that its order gives it."""
@@ -101,23 +101,29 @@ class WaitingQueue:
         return sequence
 
     def set_aside(self, index: int) -> Sequence:
-        """Hide the sequence `index` places behind the head: it follows another from now on."""
+        """Hide the sequence `index` places behind the head: it is held from now on."""
         sequence = self._sequences.pop(-1 - index)
-        sequence.status = Status.FOLLOWING
-        self.following[sequence.request_id] = sequence
+        sequence.status = Status.HELD
+        self.held[sequence.request_id] = sequence
         return sequence
+
+    def add_held(self, sequence: Sequence) -> None:
+        """Add a sequence that is held from its beginning."""
+        sequence.status = Status.HELD
+        self.held[sequence.request_id] = sequence
+        self.num_tokens += len(sequence.tokens)
 
     def put_back(self, sequence: Sequence) -> None:
         """Return a sequence that was set aside to its old place."""
-        del self.following[sequence.request_id]
+        del self.held[sequence.request_id]
         self.num_tokens -= len(sequence.tokens)
         self.add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Remove a sequence, whether it waits or follows another."""
+        """Remove a sequence, whether it waits or is held."""
         self.num_tokens -= len(sequence.tokens)
-        if sequence.status is Status.FOLLOWING:
-            del self.following[sequence.request_id]
+        if sequence.status is Status.HELD:
+            del self.held[sequence.request_id]
             return
         index = bisect_left(self._sequences, _backwards(sequence), key=_backwards)
         assert self._sequences[index] is sequence, f"{sequence.request_id} is not waiting"

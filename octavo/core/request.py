@@ -16,6 +16,14 @@ FAILURES = ("refused", "overloaded", "error")  # finish reasons of requests with
 
 
 @dataclass(frozen=True, slots=True)
+class EncoderInput:
+    """The positions that an encoder gives and every query reads; equal digests, equal content."""
+
+    num_positions: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """A sequence to be continued: everything needed to start it, or to start it again.
 
@@ -36,6 +44,9 @@ class Request:
     cache_scope: str = ""  # prefixes are shared only within one scope
     resumed: bool = False
     parent_id: str | None = None  # a fork of that request: it shares KV while the tokens are equal
+    salts: tuple[tuple[int, bytes], ...] = ()  # (position, digest), in the order of positions
+    encoder: EncoderInput | None = None
+    holds: tuple[str, ...] = ()  # reasons of stats.OUTSIDE
 
     @property
     def max_total(self) -> int:
@@ -71,6 +82,18 @@ class ResetPrefixCache:
 
 
 Event = Request | Abort | Pause | Resume | ResetPrefixCache
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The news that a request need wait no longer for one of its `holds`; `error` fails it instead.
+
+    It comes from whatever loads grammars or adapters beside the engine, not from the front end.
+    """
+
+    request_id: str
+    reason: str
+    error: str | None = None
 
 
 class TokenEvent(NamedTuple):

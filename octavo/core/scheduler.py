@@ -22,16 +22,16 @@ from bisect import bisect_left
 from collections import deque
 
 from octavo.core.admit import AdmissionRules
-from octavo.core.block_pool import BlockPool
+from octavo.core.apply import ResultRules
 from octavo.core.config import CoreConfig
-from octavo.core.kv_manager import KVManager
+from octavo.core.kv.manager import KVManager, Prefix
+from octavo.core.kv.policies import Pool
 from octavo.core.lifecycle import Lifecycle, order_of
-from octavo.core.limits import Limiter, limiters_for
-from octavo.core.outcome import Outcome, SlotResults, append_tokens
+from octavo.core.limits import limiters_for, overrides
 from octavo.core.plan import StepPlan, StepResult
 from octavo.core.plan_draft import InFlight, PlanDraft
 from octavo.core.queue import Policy, WaitingQueue
-from octavo.core.request import FinishReason, Request, TokenEvent
+from octavo.core.request import FinishReason, Ready, Request, TokenEvent
 from octavo.core.sequence import Sequence
 from octavo.core.stats import (
     BLOCKS,
@@ -40,7 +40,6 @@ from octavo.core.stats import (
     SLOTS,
     TURN,
     EngineStats,
-    PrefillChunk,
     StepStats,
 )
 
@@ -65,7 +64,7 @@ MAX_EXAMINED_TOKENS = 262_144
 class Scheduler:
     """One engine's scheduler: it decides; its `lifecycle` moves the sequences."""
 
-    def __init__(self, config: CoreConfig, cache_key: bytes, pool: BlockPool | None = None) -> None:
+    def __init__(self, config: CoreConfig, cache_key: bytes, pool: Pool | None = None) -> None:
         self.config = config
         self.kv = KVManager(config, cache_key, pool)
         self.limiters = limiters_for(config)
@@ -73,17 +72,21 @@ class Scheduler:
         self.paused = False
         self._policy = Policy(config)
         self._admission = AdmissionRules(config, self.kv, self.queue, self.limiters)
+        self._results = ResultRules(config, self.kv, self.lifecycle)
         self._next_step = 0
-        self._spare_blocks = int(config.watermark * config.num_blocks)
-        self._lacking_blocks = 0  # of sequences that catch up, while others are admitted
-        # Hooks that a limiter does not override are not called for every running sequence. The
-        # first list of each pair is for sequences that decode, the second for those catching up.
+        self._spare_pages = int(config.watermark * config.num_blocks)
+        self._lacking_pages = 0  # of sequences that catch up, while others are admitted
+        # Hooks that a limiter does not override are not called. The first list of each pair is for
+        # sequences that decode, the second for those that catch up.
         decoding = [each for each in self.limiters if not each.prefill_only]
         pair = (decoding, self.limiters)
-        self._clips = [[each.clip for each in some if _overrides(each, "clip")] for some in pair]
+        self._clips = [[each.clip for each in some if overrides(each, "clip")] for some in pair]
         self._commits = [
-            [each.commit for each in some if _overrides(each, "commit")] for some in pair
+            [each.commit for each in some if overrides(each, "commit")] for some in pair
         ]
+        self._begins = [each.begin for each in self.limiters if overrides(each, "begin")]
+        self._enters = [each.enter for each in self.limiters if overrides(each, "enter")]
+        self._admitting = [each for each in self.limiters if overrides(each, "admits")]
 
     # what the lifecycle holds
 
@@ -125,7 +128,10 @@ class Scheduler:
         if overload is not None:
             return self._reject(request, "overloaded", overload)
         sequence = Sequence(request, self._policy.order(request), max_total, now)
-        self.lifecycle.enqueue(sequence, now)
+        if request.holds:
+            self.lifecycle.enqueue_held(sequence, now)
+        else:
+            self.lifecycle.enqueue(sequence, now)
         return None
 
     def _reject(self, request: Request, reason: FinishReason, message: str) -> TokenEvent:
@@ -137,6 +143,20 @@ class Scheduler:
         """End a request at once, in whatever state it is; return None if it does not live."""
         sequence = self.sequences.get(request_id)
         return None if sequence is None else self.lifecycle.abort(sequence, now)
+
+    def ready(self, event: Ready, now: float) -> TokenEvent | None:
+        """Hold a request no longer for a reason, or end it with an error; others are no error."""
+        sequence = self.sequences.get(event.request_id)
+        if sequence is None or sequence.hold is None or event.reason not in sequence.hold.reasons:
+            return None
+        if event.error is not None:
+            return self.lifecycle.fail_held(sequence, event.error, now)
+        self.lifecycle.satisfy(sequence, event.reason, now)
+        return None
+
+    def expire_holds(self, now: float) -> list[TokenEvent]:
+        """End the holds whose deadline has passed; return the last events of those that fail."""
+        return self.lifecycle.expire_holds(now) if self.queue.held else []
 
     def reset_prefix_cache(self) -> None:
         """Share nothing computed before now; running sequences keep the KV they have."""
@@ -161,8 +181,8 @@ class Scheduler:
         wait_clock.advance(now)
         draft = PlanDraft()
         if not self.paused:
-            for limiter in self.limiters:
-                limiter.begin()
+            for begin in self._begins:
+                begin()
             wait_clock.reason = self._fill(draft, now) or TURN
         if not draft.sequences and not self.lifecycle.freed_slots:
             return None
@@ -187,17 +207,25 @@ class Scheduler:
             head = self.queue.peek(0)
             if not self._policy.may_displace(head, self.running[-1]):
                 return
-            if not all(limiter.admits(head) for limiter in self.limiters):
+            if not all(limiter.admits(head) for limiter in self._admitting):
                 return
-            prefix = self.kv.match(head, self.lifecycle.parent_of(head))
+            prefix = self._match(head)
             if prefix.source is not None and prefix.source.order < head.order:
                 return
-            if self.kv.fits(head, prefix, self._spare_blocks):
+            if self.kv.fits(head, prefix, self._spare_pages):
                 if self.lifecycle.free_slots:
                     return
             elif head.num_free_needed > self.kv.pool.num_free + self._num_displaceable_blocks(head):
                 return  # it would not fit even then
             self._preempt_last(draft, now)
+
+    def _match(self, sequence: Sequence) -> Prefix:
+        """Return what exists already of a waiting sequence's KV."""
+        if sequence.request.parent_id is None:
+            return self.kv.match(sequence)
+        parent = self.sequences.get(sequence.request.parent_id)
+        is_settled = not any(parent in step.sequences for step in self.in_flight)
+        return self.kv.match(sequence, parent, is_settled)
 
     def _num_before_urgent(self) -> int:
         """Return how many running sequences come before the waiting ones that are more urgent.
@@ -260,7 +288,12 @@ class Scheduler:
                 count = min(count, sequence.num_expected - sequence.num_planned)
                 continue
             if self.running[-1] is self.running[0]:
-                return 0  # alone, it fits once its own steps in flight have returned
+                # Alone, it fits once its own steps in flight have returned, unless pages of the
+                # pool are fragmented: then it starts again without sharing any (page_pool.py).
+                if self.kv.pool.can_fragment and not sequence.in_flight:
+                    sequence.is_exclusive = True
+                    self._preempt_last(draft, now)
+                return 0
             victim = self._preempt_last(draft, now)
             if victim is sequence:
                 return 0
@@ -281,17 +314,19 @@ class Scheduler:
             return None
         if not free_slots:
             return SLOTS
+        if self.running and self.running[0].is_exclusive:
+            return BLOCKS
         blocker: str | None = None
         index = 0
         ahead = self.running
         if before is not None:
             ahead = [each for each in ahead if each.order < before.order]
-        self._lacking_blocks = sum(
-            [self.kv.lacking_blocks(each) for each in ahead if each.catching_up]
+        self._lacking_pages = sum(
+            [self.kv.lacking_pages(each) for each in ahead if each.catching_up]
         )
-        most_following = len(queue.following) + MAX_FOLLOWING
+        most_held = len(queue.held) + MAX_FOLLOWING
         num_tokens = 0
-        while index < len(queue) and len(queue.following) < most_following:
+        while index < len(queue) and len(queue.held) < most_held:
             if before is not None and queue.peek(index).order > before.order:
                 break
             if not free_slots:
@@ -315,22 +350,27 @@ class Scheduler:
     def _try_admit(self, index: int, draft: PlanDraft, now: float) -> tuple[str | None, bool]:
         """Start one waiting sequence, or return what it waits for and whether it may be passed."""
         sequence = self.queue.peek(index)
-        for limiter in self.limiters:
+        for limiter in self._admitting:
             if not limiter.admits(sequence):
                 return limiter.reason, limiter.may_be_passed
         if self.running and self.kv.pool.num_free < sequence.num_free_needed:
             return BLOCKS, False  # known from the last time, without matching its prefix again
-        prefix = self.kv.match(sequence, self.lifecycle.parent_of(sequence))
+        if sequence.is_exclusive and self.running:
+            return BLOCKS, False
+        prefix = self._match(sequence)
         if prefix.source is not None and prefix.source.order < sequence.order:
             self.lifecycle.follow(index, prefix, now)
             return None, True
-        spare = self._spare_blocks + self._lacking_blocks if self.running else 0
+        spare = self._spare_pages + self._lacking_pages if self.running else 0
         if not self.kv.fits(sequence, prefix, spare):
-            return BLOCKS, False
+            if self.running or not self.kv.pool.can_fragment:
+                return BLOCKS, False
+            prefix = self.kv.empty_prefix()  # it may need fewer pages than with a shared part
         sequence.num_planned = prefix.num_tokens
         count = sequence.num_expected - prefix.num_tokens
-        for limiter in self.limiters:
-            count = limiter.clip(sequence, count)
+        clips, commits = self._clips[1], self._commits[1]
+        for clip in clips:
+            count = clip(sequence, count)
         if count <= 0:
             sequence.num_planned = 0
             return BUDGET, False
@@ -341,10 +381,11 @@ class Scheduler:
         draft.copies.extend(copies)
         draft.opened.append(self.lifecycle.start(sequence, prefix.num_tokens, now))
         draft.add_chunk(sequence, count)
-        self._lacking_blocks += self.kv.lacking_blocks(sequence)
-        for limiter in self.limiters:
-            limiter.commit(sequence, count)
-            limiter.enter(sequence)
+        self._lacking_pages += self.kv.lacking_pages(sequence)
+        for commit in commits:
+            commit(sequence, count)
+        for enter in self._enters:
+            enter(sequence)
         return None, True
 
     def _launch(self, draft: PlanDraft, now: float) -> StepPlan:
@@ -375,98 +416,4 @@ class Scheduler:
 
     def apply(self, result: StepResult, now: float) -> list[TokenEvent]:
         """Apply the result of the oldest step in flight; return what it means for each request."""
-        step = self.in_flight.popleft()
-        assert result.step == step.plan.step, f"result {result.step} came out of order"
-        assert len(result.tokens) == len(step.sequences), "a result must answer every chunk"
-        results = SlotResults(result)
-        events: list[TokenEvent] = []
-        ended = False
-        extras = results.extras
-        new_event = tuple.__new__
-        pairs = zip(step.sequences, result.tokens, strict=True)
-        for index, (sequence, token) in enumerate(pairs):
-            if sequence is None:
-                continue
-            tokens = sequence.tokens
-            known = len(tokens)
-            if (
-                (extras and sequence.slot in extras)
-                or sequence.catching_up
-                or sequence.verifying
-                or token in sequence.stop_ids
-                or known + 1 >= sequence.max_total
-            ):
-                event = self._apply_chunk(sequence, index, step, results, now)
-                if event is not None:
-                    events.append(event)
-                    ended = ended or event.finish_reason is not None
-                continue
-            # The common case, one more token of a sequence that decodes, is inlined: this loop
-            # is most of what the core does in a busy engine.
-            assert token >= 0, f"slot {sequence.slot} should have sampled a token"
-            tokens.append(token)
-            sequence.num_computed = known
-            if known >= sequence.commit_at:
-                self.kv.commit(sequence)
-            position = known - sequence.num_prompt
-            # The same as TokenEvent(request_id, position, (token,)), a third faster.
-            fields = (sequence.request_id, position, (token,), None, None, None, None, None)
-            events.append(new_event(TokenEvent, fields))
-        if ended:
-            self.lifecycle.remove_finished()
-        return events
-
-    def _apply_chunk(
-        self, sequence: Sequence, index: int, step: InFlight, results: SlotResults, now: float
-    ) -> TokenEvent | None:
-        """Apply one chunk's result in the general case."""
-        plan = step.plan
-        slot = plan.slots[index]
-        error = results.errors.get(slot)
-        if error is not None:
-            return self.lifecycle.finish(sequence, Outcome((), "error"), now, message=error)
-        position = len(sequence.tokens) - sequence.num_prompt
-        end = plan.starts[index] + plan.counts[index]
-        was_decoding = not sequence.catching_up
-        if plan.samples[index]:
-            num_accepted = results.accepted.get(slot, 0)
-            outcome = append_tokens(sequence, results.tokens[index], num_accepted)
-        else:
-            outcome = Outcome()
-            sequence.num_computed = end
-        if sequence.num_computed >= sequence.commit_at:
-            self.kv.commit(sequence)
-        if was_decoding:
-            self.stats.num_accepted_drafts += results.accepted.get(slot, 0)
-        else:
-            chunk = PrefillChunk(plan.starts[index], end, step.planned_at, now)
-            sequence.stats.add_chunk(chunk)
-            self.lifecycle.release_followers(sequence, now)
-        stats = None
-        if outcome.tokens and sequence.stats.first_token_at is None:
-            stats = sequence.stats  # sent now, since a stop string may end the text at any time
-            stats.first_token_at = now
-        payload = results.payloads.get(slot)
-        if outcome.reason is not None:
-            return self.lifecycle.finish(sequence, outcome, now, position=position, payload=payload)
-        self._keep_drafts(sequence, results.drafts.get(slot, ()))
-        if not outcome.tokens and payload is None:
-            return None
-        return TokenEvent(
-            sequence.request_id, position, outcome.tokens, payload=payload, stats=stats
-        )
-
-    def _keep_drafts(self, sequence: Sequence, drafts: tuple[int, ...]) -> None:
-        """Keep drafts of the tokens that follow the newest one, for the next plan.
-
-        The newest token is unknown while a sample is in flight or the sequence catches up.
-        """
-        assert len(drafts) <= self.config.max_drafts, f"{len(drafts)} drafts are too many"
-        is_behind = sequence.in_flight or sequence.catching_up
-        assert not (drafts and is_behind), "drafts behind an unknown token"
-        sequence.drafts = drafts[: sequence.max_total - len(sequence.tokens) - 1]
-
-
-def _overrides(limiter: Limiter, hook: str) -> bool:
-    """Return whether a limiter overrides a hook; the hot loop calls no other hooks."""
-    return getattr(type(limiter), hook) is not getattr(Limiter, hook)
+        return self._results.apply(result, now)

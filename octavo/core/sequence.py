@@ -33,9 +33,23 @@ class Status(IntEnum):
     """The place of a sequence; only a running one owns a slot and blocks."""
 
     WAITING = 0  # in the queue
-    FOLLOWING = 1  # waiting for a running sequence that computes its prefix
+    HELD = 1  # waiting for something outside the schedule, out of the queue's sight
     RUNNING = 2
     FINISHED = 3
+
+
+class Hold:
+    """The reasons for which a sequence is held, since when, and until when at most."""
+
+    __slots__ = ("deadline", "is_optional", "reasons", "since")
+
+    def __init__(
+        self, reasons: tuple[str, ...], since: float, deadline: float, is_optional: bool
+    ) -> None:
+        self.reasons = reasons  # those that are not satisfied yet; the first is being counted
+        self.since = since  # when the first reason began to count
+        self.deadline = deadline
+        self.is_optional = is_optional  # after the deadline it goes on without, and else it fails
 
 
 class Sequence:
@@ -47,9 +61,11 @@ class Sequence:
         "commit_at",
         "digests",
         "drafts",
+        "encodes",
         "first_block",
         "followers",
-        "following_since",
+        "hold",
+        "is_exclusive",
         "max_total",
         "num_capacity",
         "num_committed",
@@ -105,12 +121,14 @@ class Sequence:
         self.num_committed = 0  # leading blocks that are computed and in the prefix cache
         self.commit_at = 0  # num_computed at which there is another block to commit
         self.cache_epoch = -1  # the prefix-cache epoch its KV belongs to
+        self.encodes: tuple[int, ...] = ()  # groups whose encoder positions its first chunk writes
+        self.is_exclusive = False  # it lacked blocks when alone: it runs alone, without the cache
 
         self.stats = RequestStats(request.arrival, self.num_prompt, now)
         self.num_overtaken = 0  # sequences that were admitted before it while it was the head
         self.num_free_needed = 0  # free blocks that it needed to start when last examined
         self.wait_reading: tuple[float, ...] = ()  # of the wait clock, when it began to wait
-        self.following_since = now
+        self.hold: Hold | None = None  # if it is held
 
     @property
     def in_flight(self) -> bool:

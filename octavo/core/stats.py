@@ -20,8 +20,13 @@ ADAPTERS = "adapters"  # max_loras other adapters run
 PREFIX = "prefix"  # a running sequence computes its prefix
 PAUSED = "paused"  # an operator paused the engine
 TURN = "turn"  # the next step: it was added between two steps
+GRAMMAR = "grammar"  # its grammar is loaded into the engine
+ADAPTER = "adapter"  # its adapter is loaded
+FETCH = "fetch"  # KV of its prefix is fetched from another place
 RESTART = "restart"  # a new engine, since its own died; added by the front end, not by the core
 REASONS = (SLOTS, BUDGET, BLOCKS, ADAPTERS, PREFIX, PAUSED, TURN)
+# What a request may ask to wait for until a `Ready` event: nothing that the core could see itself.
+OUTSIDE = (GRAMMAR, ADAPTER)
 
 # Chunks that a timeline lists one by one; later ones are merged into the last. With the default
 # budget, they suffice for a prompt of 2 million tokens.
@@ -73,10 +78,11 @@ class RequestStats:
 class WaitClock:
     """Seconds for which each reason has kept the queue's head waiting since the start."""
 
-    __slots__ = ("_last", "reason", "seconds")
+    __slots__ = ("_last", "elapsed", "reason", "seconds")
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(REASONS, 0.0)
+        self.elapsed = 0.0  # since the start; it never falls, even if the clock is set back
         self.reason = TURN
         self._last: float | None = None
 
@@ -84,6 +90,7 @@ class WaitClock:
         """Add the time since the last call to the present reason; 0 if the clock was set back."""
         if self._last is not None and now > self._last:
             self.seconds[self.reason] += now - self._last
+            self.elapsed += now - self._last
         self._last = now
 
     def change_reason(self, reason: str, now: float) -> None:

@@ -1,1 +1,1 @@
-"""The ranks that share a model."""
+"""The ranks that share a model, and the exchange of results between them."""

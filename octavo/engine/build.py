@@ -6,14 +6,15 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from octavo import env
-from octavo.backends.base import Backend
+from octavo.backends.base import LogitsBackend
 from octavo.core.config import ConfigError
 from octavo.core.engine import EngineCore, Executor
 from octavo.core.sampling_params import LogitsProcessor
+from octavo.engine.cache_size import final_blocks, reserve_step
 from octavo.engine.memory_check import MemoryCheck
 from octavo.engine_arguments import EngineArguments
 from octavo.exec.inline import InlineExecutor
@@ -23,6 +24,7 @@ from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import OpenedModel, open_model
 from octavo.observe.collection import no_collection
+from octavo.observe.machine import memory
 from octavo.resolve import EngineConfig, resolve
 from octavo.runner.model_runner import ModelRunner
 from octavo.wire.facts import EngineFacts
@@ -82,7 +84,19 @@ def build_engine(
     memory_check = MemoryCheck(config.bill)
     bind(opened.model, backend, opened.weights)
     watch.lap("begin to load the weights")
-    backend.prepare(opened.model, layout, config.core.num_blocks, config.core.block_size)
+    backend.prepare(opened.model, layout, config.core.block_size)
+    watch.lap("record the model's program")
+    if meanwhile is not None:
+        meanwhile(opened, source)
+        watch.lap("load the tokenizer")
+    backend.settle()
+    memory_check.log_result(backend.weight_bytes)
+    watch.lap("load the weights to the end")
+    free_bytes = memory().available
+    step_bytes = reserve_step(config, backend, free_bytes)
+    num_blocks = final_blocks(config, layout, free_bytes, step_bytes)
+    config = replace(config, core=replace(config.core, num_blocks=num_blocks))
+    backend.make_cache(num_blocks)
     runner = ModelRunner(backend, opened.spec.vocabulary, config.core, processors=processors)
     executor: Executor = InlineExecutor(runner)
     if wrap is not None:
@@ -90,19 +104,13 @@ def build_engine(
     core = EngineCore(config.core, executor, clock, secrets.token_bytes(32))
     _warn_if_short(core.longest_tokens, config.core.max_model_len)
     watch.lap("set up the KV cache and the runner")
-    if meanwhile is not None:
-        meanwhile(opened, source)
-        watch.lap("load the tokenizer")
-    backend.settle()
-    memory_check.log_result(backend.weight_bytes)
-    watch.lap("load the weights to the end")
     log.info("%s is ready after %.1f s", opened.architecture, clock() - watch.began)
-    memory = {
+    memory_bytes = {
         "weights": backend.weight_bytes,
-        "step": config.bill.step_bytes,
+        "step": step_bytes,
         "KV cache": config.core.num_blocks * config.bill.block_bytes,
     }
-    facts = _facts(source, opened, config, core.longest_tokens, memory, watch.laps)
+    facts = _facts(source, opened, config, core.longest_tokens, memory_bytes, watch.laps)
     return BuiltEngine(core, config, facts)
 
 
@@ -133,7 +141,7 @@ def _warn_if_short(longest_tokens: int, max_model_len: int) -> None:
         )
 
 
-def make_backend(config: EngineConfig) -> Backend:
+def make_backend(config: EngineConfig) -> LogitsBackend:
     """Make the backend that was chosen, without importing the others."""
     if config.backend == "torch":
         from octavo.backends.torch.backend import TorchBackend
@@ -158,7 +166,7 @@ def _facts(
     opened: OpenedModel,
     config: EngineConfig,
     longest_tokens: int,
-    memory: dict[str, int],
+    memory_bytes: dict[str, int],
     laps: list[tuple[str, float]],
 ) -> EngineFacts:
     return EngineFacts(
@@ -175,6 +183,6 @@ def _facts(
         max_num_waiting=config.core.max_num_waiting,
         dtype=config.dtype,
         generation=opened.generation,
-        memory_bytes=memory,
+        memory_bytes=memory_bytes,
         start_seconds=tuple(laps),
     )

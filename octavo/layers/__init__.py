@@ -1,13 +1,14 @@
 """The layers that models are declared with; a backend gives them their meaning.
 
 A layer states its sizes, its options and its tensors, and computes with symbolic values. It does
-not depend on ranks, dtypes, devices or quantisation: `octavo.models.build.bind` decides those and
-gives every layer its `ops`, the backend's operations.
+not depend on ranks, dtypes, devices or quantisation: `octavo.models.build.bind` decides those. Its
+`ops` are a recorder (`octavo/program`), which turns the model's forward pass into a listing.
 """
 
 from octavo.layers.attention import PagedAttention, QKVLinear, SelfAttention
 from octavo.layers.block import Block, ParallelBlock, SandwichBlock, SequentialBlock
 from octavo.layers.embedding import Embedding, PositionEmbedding
+from octavo.layers.kv_spec import KVLayer, KVSpec
 from octavo.layers.linear import GateUpLinear, Linear
 from octavo.layers.mlp import MLP, GatedMLP
 from octavo.layers.model import CausalLM
@@ -42,6 +43,8 @@ __all__ = [
     "FirstOf",
     "GateUpLinear",
     "GatedMLP",
+    "KVLayer",
+    "KVSpec",
     "LayerNorm",
     "Linear",
     "ModelSpec",

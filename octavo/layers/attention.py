@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from octavo.layers.kv_spec import KVLayer, KVSpec
 from octavo.layers.linear import Linear
 from octavo.layers.module import Batch, Module, Part, TensorDeclaration, Value
 from octavo.layers.norm import LayerNorm, RMSNorm
@@ -32,14 +33,10 @@ class SelfAttention(Module):
         return self.out(self.attend(self.qkv(x), batch))
 
 
-class PagedAttention(Module):
-    """Softmax attention of each token over its own sequence, with KV kept in blocks.
-
-    `place` is set by `place_layers`: the KV group of this layer's cache, and its index there.
-    """
+class PagedAttention(KVLayer):
+    """Softmax attention of each token over its own sequence, with KV kept in blocks."""
 
     sinks: Value | None
-    place: tuple[int, int]
 
     def __init__(
         self,
@@ -67,6 +64,10 @@ class PagedAttention(Module):
         self.k_norm = k_norm
         self.norm_whole = norm_whole
         self.has_sinks = has_sinks
+
+    @property
+    def kv_spec(self) -> KVSpec:
+        return KVSpec("full", self.kv_heads, self.head_dim, self.window)
 
     def tensors(self) -> dict[str, TensorDeclaration]:
         if not self.has_sinks:

@@ -9,6 +9,7 @@ class Embedding(Module):
     """A row for each token of the vocabulary, split over ranks by rows."""
 
     weight: Value
+    first: int = 0  # the token of the first row, on one of several ranks
 
     def __init__(self, vocabulary: int, hidden: int, scale: float = 1.0) -> None:
         self.vocabulary = vocabulary

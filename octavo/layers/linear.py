@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from octavo.layers.module import Module, Part, TensorDeclaration, Value
 
@@ -12,6 +12,8 @@ class Linear(Module):
 
     weight: Value
     bias: Value | None
+    # The inputs, of all ranks', that the matrix reads; None: the layer's own input (see bind).
+    columns: Any = None
 
     def __init__(
         self,

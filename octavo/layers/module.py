@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-# A backend's value: a torch tensor, or a symbol of the program being recorded. Layers use + and *
+# A weight in a backend's own form, or a symbol of the program being recorded. Layers use + and *
 # on values, and call `ops` for everything else.
 Value = Any
+
+# What completes a layer's result when several ranks share the model: the sum of all ranks' results,
+# or their columns side by side.
+Collective = Literal["sum", "gather"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class Batch(Protocol):
 
 
 class Ops(Protocol):
-    """Every operation that models may use; `backends/torch/ops.py` defines their meaning."""
+    """Every operation that models may use; the recorder in octavo/program implements them all."""
 
     def embed(self, token_ids: Value, table: Value) -> Value: ...
     def select_rows(self, x: Value, rows: Value) -> Value: ...
@@ -74,10 +78,12 @@ class Module:
     """A layer: other layers as attributes (or in lists), and the tensors that it declares.
 
     After binding, each declared tensor is an attribute of the same name that holds the backend's
-    value, or None if it is optional and absent.
+    value, or None if it is optional and absent. On one of several ranks, the sizes of a bound layer
+    are those of the rank's share, and `collective` is what completes its result.
     """
 
     ops: Ops
+    collective: Collective | None = None
 
     def tensors(self) -> dict[str, TensorDeclaration]:
         """Declare the tensors of this layer itself, without the layers inside it."""

@@ -41,6 +41,15 @@ def is_readable(kind: TensorType) -> bool:
     return not kind.is_quantized or kind.name in DECODERS
 
 
+def refuse_unreadable(kind: TensorType) -> None:
+    """Refuse a type that `dequantize` does not support."""
+    if not is_readable(kind):
+        raise UnsupportedFormatError(
+            f"is of the type {kind.name}, which Octavo cannot read",
+            advice=f"quantise the original model again to one of {', '.join(DECODERS)}",
+        )
+
+
 def dequantize(
     stored: NDArray[Any], kind: TensorType, out: NDArray[np.float32] | None = None
 ) -> NDArray[np.float32]:
@@ -54,11 +63,7 @@ def dequantize(
             return stored.astype(np.float32, copy=False)
         out[...] = stored
         return out
-    if not is_readable(kind):
-        raise UnsupportedFormatError(
-            f"is of the type {kind.name}, which Octavo cannot read",
-            advice=f"quantise the original model again to one of {', '.join(DECODERS)}",
-        )
+    refuse_unreadable(kind)
     if stored.dtype != np.uint8 or stored.shape[-1] % kind.block_bytes:
         raise ValueError(f"{kind.name} rows are bytes, a multiple of {kind.block_bytes}")
     shape = (*stored.shape[:-1], stored.shape[-1] // kind.block_bytes * kind.block_elements)

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from mmap import mmap
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from octavo.backends.base import StoredRows
+from octavo.backends.stored_rows import StoredRows
 from octavo.loader import Checkpoint, check_tensors
-from octavo.loader.dequantize import dequantize, is_readable
-from octavo.loader.gguf.types import MXFP4
-from octavo.loader.tensor_type import U8
-from octavo.quant import mxfp4
-
-BLOCKS, SCALES = "_blocks", "_scales"
+from octavo.quant.plain import tensor_rows
+from octavo.quant.registry import UNNAMED
+from octavo.quant.weight_format import WeightFormat
 
 
 class Weights(Protocol):
@@ -25,104 +18,72 @@ class Weights(Protocol):
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Return the shape of every tensor."""
 
-    def read(self, name: str) -> NDArray[Any]:
-        """Return the values of a tensor."""
+    def rows(self, name: str) -> StoredRows:
+        """Return the rows of a tensor as stored; of a stack, matrix after matrix.
 
-    def stored(self, name: str) -> StoredRows | None:
-        """Return the rows of a matrix as stored, or None if it is not stored as rows.
-
-        For a stack of matrices, their rows follow each other.
+        A vector is one row. Rows that the file has in another form, for example columns, are
+        computed and have the type F32.
         """
 
-    def stored_type(self, name: str) -> str | None:
-        """Return the type of the stored rows without reading them."""
+    def row_type(self, name: str) -> str:
+        """Return the type of the rows without reading them."""
+
+    def stored_types(self) -> Mapping[str, str]:
+        """Return the type of each of the file's own tensors, by the names of the file."""
 
     def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
         """Refuse missing tensors, wrong shapes, and tensors neither expected nor in `extra`."""
 
 
-def stored_rows(checkpoint: Checkpoint, name: str, index: int | None = None) -> StoredRows | None:
-    """Return the rows of a tensor, or of one slice along its first axis, as bytes."""
-    info = checkpoint.info(name)
-    if len(info.shape) < 2 or (index is not None and len(info.shape) < 3):
-        return None
-    if not is_readable(info.type):
-        return None
-    values = checkpoint.read(name)
-    if index is not None:
-        values = values[index]
-    typed = values.reshape(-1, values.shape[-1])
-
-    def decode(rows: NDArray[np.uint8]) -> NDArray[np.float32]:
-        return dequantize(rows.view(typed.dtype), info.type)
-
-    rows = typed.view(np.uint8)
-    return StoredRows(info.type.name, info.shape[-1], rows, None, _is_mapped(rows), decode)
-
-
-def _is_mapped(values: NDArray[Any]) -> bool:
-    """Return whether an array is a view of a mapped file; misaligned tensors are copied."""
-    owner: object = values
-    while isinstance(owner, np.ndarray | memoryview):
-        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
-    return isinstance(owner, mmap)
-
-
 class CheckpointWeights:
-    """A safetensors checkpoint with its own names and values.
+    """A safetensors checkpoint: matrices of its formats, and other tensors as they are."""
 
-    MXFP4 is the exception: `name_blocks` stands for the matrix stored in it and `name_scales`.
-    """
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, formats: Sequence[WeightFormat] = UNNAMED) -> None:
         self._checkpoint = checkpoint
-        self._scales = {
-            name: scales
-            for name, info in checkpoint.tensors.items()
-            if name.endswith(BLOCKS)
-            and (scales := name.removesuffix(BLOCKS) + SCALES) in checkpoint.tensors
-            and info.type == checkpoint.tensors[scales].type == U8
+        self._formats = formats
+        self._matrices = {
+            matrix.name: matrix for format_ in formats for matrix in format_.find(checkpoint)
         }
+        self._owners = {
+            tensor: matrix for matrix in self._matrices.values() for tensor in matrix.tensors
+        }
+        self._shapes = {
+            name: info.shape
+            for name, info in checkpoint.tensors.items()
+            if name not in self._owners
+        }
+        self._shapes |= {name: matrix.shape for name, matrix in self._matrices.items()}
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        shapes = {name: info.shape for name, info in self._checkpoint.tensors.items()}
-        for blocks, scales in self._scales.items():
-            groups = shapes.pop(scales)
-            shapes[blocks] = (*groups[:-1], groups[-1] * mxfp4.GROUP) if groups else ()
-        return shapes
+        return self._shapes
 
-    def read(self, name: str) -> NDArray[np.float32]:
-        if name in self._scales:
-            blocks, scales = (self._checkpoint.read(key) for key in (name, self._scales[name]))
-            return mxfp4.dequantize(blocks, scales)
-        return self._checkpoint.read_float32(name)
+    def rows(self, name: str) -> StoredRows:
+        if name in self._matrices:
+            return self._matrices[name].rows()
+        return tensor_rows(self._checkpoint, name)
 
-    def stored(self, name: str) -> StoredRows | None:
-        if name not in self._scales:
-            return stored_rows(self._checkpoint, name)
-        blocks, scales = (self._checkpoint.read(key) for key in (name, self._scales[name]))
-        inputs = scales.shape[-1] * mxfp4.GROUP
-        rows = mxfp4.gguf_rows(blocks, scales)
-        return StoredRows(MXFP4.name, inputs, rows, None, False, _decode_mxfp4)
+    def row_type(self, name: str) -> str:
+        if name in self._matrices:
+            return self._matrices[name].type
+        return self._checkpoint.info(name).type.name
 
-    def stored_type(self, name: str) -> str | None:
-        if name in self._scales:
-            return MXFP4.name
-        rows = stored_rows(self._checkpoint, name)
-        return None if rows is None else rows.type
+    def stored_types(self) -> Mapping[str, str]:
+        types = {name: info.type.name for name, info in self._checkpoint.tensors.items()}
+        return types | {name: matrix.type for name, matrix in self._owners.items()}
 
     def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
         stored: dict[str, tuple[int, ...]] = {}
         for name, shape in expected.items():
-            if name in self._scales:
-                stored[name], stored[self._scales[name]] = mxfp4.stored_shapes(shape)
-            else:
+            matrix = self._matrices.get(name)
+            # A matrix of another number of dimensions is reported by its name.
+            if matrix is None or len(matrix.shape) not in (0, len(shape)):
                 stored[name] = shape
-        check_tensors(self._checkpoint, stored, may_be_extra=extra)
-
-
-def _decode_mxfp4(rows: NDArray[np.uint8]) -> NDArray[np.float32]:
-    return dequantize(rows, MXFP4)
+            else:
+                stored |= matrix.stored_shapes(shape)
+        unused = [
+            name for format_ in self._formats for name in format_.unused(self._checkpoint, expected)
+        ]
+        check_tensors(self._checkpoint, stored, may_be_extra=[*extra, *unused])
 
 
 class RenamedWeights:
@@ -138,14 +99,14 @@ class RenamedWeights:
         shapes = self._weights.shapes()
         return {name: shapes[stored] for name, stored in self._stored.items()}
 
-    def read(self, name: str) -> NDArray[Any]:
-        return self._weights.read(self._stored[name])
+    def rows(self, name: str) -> StoredRows:
+        return self._weights.rows(self._stored[name])
 
-    def stored(self, name: str) -> StoredRows | None:
-        return self._weights.stored(self._stored[name])
+    def row_type(self, name: str) -> str:
+        return self._weights.row_type(self._stored[name])
 
-    def stored_type(self, name: str) -> str | None:
-        return self._weights.stored_type(self._stored[name])
+    def stored_types(self) -> Mapping[str, str]:
+        return self._weights.stored_types()
 
     def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
         stored = {self._stored.get(name, name): shape for name, shape in expected.items()}

@@ -12,16 +12,17 @@ from itertools import groupby
 from octavo.backends.base import TensorSize
 from octavo.layers import Embedding, PositionEmbedding
 from octavo.layers.moe import ExpertMatrices
-from octavo.models.build import Need, find_needs
 from octavo.models.checkpoint_weights import RenamedWeights, Weights
 from octavo.models.load import OpenedModel
+from octavo.models.needs import Need, find_needs
 from octavo.observe.memory_bill import StoredBytes, by_type
 
 
 def stored(opened: OpenedModel) -> tuple[StoredBytes, ...]:
     """Return the sizes of the checkpoint's tensors by type."""
-    infos = opened.checkpoint.tensors.values()
-    return by_type([(info.type.name, info.num_bytes) for info in infos])
+    tensors = opened.checkpoint.tensors
+    types = opened.weights.stored_types()
+    return by_type([(types[name], info.num_bytes) for name, info in tensors.items()])
 
 
 def tensor_sizes(opened: OpenedModel) -> Iterator[TensorSize]:
@@ -32,8 +33,7 @@ def tensor_sizes(opened: OpenedModel) -> Iterator[TensorSize]:
     for need in find_needs(opened.model, weights.shapes()):
         shape = need.declared.shape
         is_embedding = isinstance(need.module, Embedding | PositionEmbedding)
-        is_bias = need.matrix is not None and need.matrix[1] == "bias"  # of experts, too
-        if len(shape) < 2 or is_bias or not (need.matrix or is_embedding):
+        if not need.is_matrix:
             yield TensorSize("F32", 1, math.prod(shape), False, False)
             continue
         count = shape[0] if isinstance(need.module, ExpertMatrices) else 1
@@ -48,5 +48,5 @@ def _part(need: Need, index: int, weights: Weights, count: int) -> tuple[str, in
     source, shape = need.sources[index], list(need.shapes())[index]
     rows, inputs = shape[:-3:-1] if source.transposed else shape[-2:]
     names = need.names(source)
-    stored = None if source.transposed else weights.stored_type(names[0])
-    return stored or "F32", inputs, rows * math.prod(shape[:-2]) * len(names) // count
+    type_ = "F32" if source.transposed else weights.row_type(names[0])
+    return type_, inputs, rows * math.prod(shape[:-2]) * len(names) // count

@@ -1,39 +1,46 @@
-"""Grouping of a model's attention layers by their KV, so that all share one pool of blocks.
+"""Grouping of a model's layers by what they keep, so that all share one pool of memory.
 
-Layers with the same window form a group. If one kind has several times as many layers as another
-(Gemma 3 has five windowed layers for each full one), it forms several groups of the smaller size:
-a block has space for as many layers as the largest group, so groups of unequal size waste memory.
+Layers that keep the same form a group. If one kind has several times as many layers as another
+of the same shape (Gemma 3 has five windowed layers for each full one), it forms several groups of
+the smaller size: a block has space for as many layers as the largest group, so groups of unequal
+size waste memory.
 """
 
 from __future__ import annotations
 
-from octavo.backends.base import KVLayout
-from octavo.layers import CausalLM, PagedAttention
-from octavo.models.config_reader import ConfigurationError
+from octavo.backends.base import KVLayers, KVLayout
+from octavo.layers import CausalLM, KVLayer, KVSpec
 
 
-def place_layers(model: CausalLM) -> KVLayout:
-    """Set every attention layer's (group, index), and return the layout of the groups."""
-    layers = [layer for _, layer in model.walk() if isinstance(layer, PagedAttention)]
-    shapes = {(layer.kv_heads, layer.head_dim) for layer in layers}
-    if len(shapes) != 1:
-        raise ConfigurationError(
-            f"attention layers have KV of different shapes (heads, dimensions): {sorted(shapes)}; "
-            "all must be alike"
-        )
-    kinds: dict[int | None, list[PagedAttention]] = {}
-    for layer in layers:
-        kinds.setdefault(layer.window, []).append(layer)
-    size = min(map(len, kinds.values()))
-    windows: list[int | None] = []
-    largest = 0
-    for window, members in kinds.items():
-        num_groups = -(-len(members) // size)
+def place_layers(model: CausalLM, drafter: CausalLM | None = None) -> KVLayout:
+    """Set every layer's (group, index), and return the layout of the groups.
+
+    The groups of a drafter, a second model over the same tokens, follow those of the model. Layers
+    that keep nothing have no place, unless no layer keeps anything.
+    """
+    groups = _place(model, "", 0)
+    if drafter is not None:
+        groups += _place(drafter, "drafter", len(groups))
+    return KVLayout(tuple(groups or [KVLayers(KVSpec("none"), 0)]))
+
+
+def _place(model: CausalLM, owner: str, first_group: int) -> list[KVLayers]:
+    kinds: dict[KVSpec, list[KVLayer]] = {}
+    for _, layer in model.walk():
+        if isinstance(layer, KVLayer) and layer.kv_spec.kind != "none":
+            kinds.setdefault(layer.kv_spec, []).append(layer)
+    groups: list[KVLayers] = []
+    for spec, members in kinds.items():
+        like = [len(each) for other, each in kinds.items() if _shape(other) == _shape(spec)]
+        num_groups = -(-len(members) // min(like))
         per_group = -(-len(members) // num_groups)
-        largest = max(largest, per_group)
         for begin in range(0, len(members), per_group):
-            for number, layer in enumerate(members[begin : begin + per_group]):
-                layer.place = (len(windows), number)
-            windows.append(window)
-    kv_heads, head_dim = shapes.pop()
-    return KVLayout(tuple(windows), largest, kv_heads, head_dim)
+            part = members[begin : begin + per_group]
+            for number, layer in enumerate(part):
+                layer.place = (first_group + len(groups), number)
+            groups.append(KVLayers(spec, len(part), owner))
+    return groups
+
+
+def _shape(spec: KVSpec) -> tuple[str, int, int]:
+    return spec.kind, spec.heads, spec.dim

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 from octavo.layers import CausalLM, ModelSpec
 from octavo.loader import Checkpoint, CheckpointError, ModelFiles
-from octavo.loader.errors import SourceError, UnsupportedFormatError, quote
+from octavo.loader.errors import SourceError
 from octavo.loader.strict_json import parse_object
 from octavo.models.checkpoint_weights import CheckpointWeights, Weights
 from octavo.models.config_reader import Config
@@ -18,8 +18,8 @@ from octavo.models.generation import GenerationDefaults, defaults_from_gguf, def
 from octavo.models.gguf.gguf_weights import GgufWeights
 from octavo.models.gguf.to_config import read_config
 from octavo.models.registry import family_of
-
-QUANTISATIONS = ("mxfp4",)
+from octavo.quant.registry import formats_for
+from octavo.quant.weight_format import WeightFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ def open_model(source: ModelFiles, max_len: int | None = None) -> OpenedModel:
         weights: Weights = GgufWeights(checkpoint, values)
     else:
         values = read_json(source.directory / "config.json")
-        weights = CheckpointWeights(checkpoint)
+        with _errors_at(source.directory / "config.json"):
+            weights = CheckpointWeights(checkpoint, _formats(values))
     with _errors_at(checkpoint.path if source.is_gguf else source.directory / "config.json"):
-        _check_quantisation(values)
         config = Config(values, max_len)
         architecture = _architecture(config)
         family = family_of(architecture)
@@ -87,16 +87,11 @@ def _architecture(config: Config) -> str:
     return names[0]
 
 
-def _check_quantisation(values: Mapping[str, Any]) -> None:
-    """Refuse unsupported quantisation before a hundred tensors are reported as missing."""
-    stated = values.get("quantization_config")
-    method = stated.get("quant_method") if isinstance(stated, Mapping) else None
-    if method is not None and method not in QUANTISATIONS:
-        raise UnsupportedFormatError(
-            f"the weights are quantised by {quote(str(method))}, which is not supported in "
-            f"safetensors; supported are: {', '.join(QUANTISATIONS)}",
-            advice="use the unquantised model or a GGUF file",
-        )
+def _formats(values: Mapping[str, Any]) -> Sequence[WeightFormat]:
+    """Return the formats in which the weights may be stored."""
+    config = Config(values)
+    key = "quantization_config"
+    return formats_for(config.part(key) if config.has(key) else None)
 
 
 def _generation_config(directory: Path) -> Mapping[str, Any]:

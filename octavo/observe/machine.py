@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from dataclasses import dataclass
@@ -98,6 +99,17 @@ def own_bytes() -> int:
 def resident_bytes() -> int:
     """Return the resident memory of this process, mapped files included."""
     return _fields(ROOT / "proc/self/status").get("VmRSS", 0) * 1024
+
+
+def peak_bytes() -> int:
+    """Return the largest resident memory of this process, since its start or `forget_peak`."""
+    return _fields(ROOT / "proc/self/status").get("VmHWM", 0) * 1024
+
+
+def forget_peak() -> None:
+    """Make the present resident memory the peak, where the system can."""
+    with contextlib.suppress(OSError):
+        (ROOT / "proc/self/clear_refs").write_text("5", "ascii")
 
 
 def num_open_files() -> int:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from octavo.program.listing import Instruction, Listing
 
 BARRIER = "│"
 
 
-def describe(listing: Listing) -> str:
-    """Return one line for each instruction, and BARRIER where all threads wait for each other."""
+def describe(listing: Listing, barriers: Container[int] = ()) -> str:
+    """Return one line for each instruction, and BARRIER before those with these numbers."""
     lines = []
-    for instruction in listing:
-        if instruction.barrier:
+    for number, instruction in enumerate(listing):
+        if number in barriers:
             lines.append(BARRIER)
         lines.append(describe_one(instruction))
     return "\n".join(lines)
@@ -30,10 +30,11 @@ def _words(i: Instruction) -> Iterable[str]:
         yield "norm+"
     if i.matrix is not None:
         yield f"[{i.matrix.outputs}×{i.matrix.inputs} {i.matrix.formats}]"
-    if i.experts is not None:
-        yield f"of {len(i.experts.matrices)} experts"
+    experts = i.experts if i.mixture is None else i.mixture.gate_up
+    if experts is not None:
+        yield f"of {len(experts.matrices)} experts"
         if i.op != "SortPairs":
-            matrix = i.experts.matrices[0]
+            matrix = experts.matrices[0]
             yield f"[{matrix.outputs}×{matrix.inputs} {matrix.formats}]"
     if i.attend is not None:
         attend = i.attend
@@ -44,6 +45,8 @@ def _words(i: Instruction) -> Iterable[str]:
             yield "+qk-norm"
         if attend.rope:
             yield "+rope"
+    if i.adapters is not None:
+        yield f"rank {i.adapters.rank}"
     if i.bias is not None:
         yield "+bias"
     if i.factor != 1.0:

@@ -10,22 +10,25 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from octavo.layers import Rope, Routing
-from octavo.program.operands import Experts, Matrix, Vector
+from octavo.program.operands import Adapters, Experts, Matrix, Vector
 
 # The rows of a buffer: all tokens of the step (Tokens); the tokens for which an output is requested
 # (Wanted); the requested logits or hidden states, in the order of the request (Logits, Hidden);
 # pairs of a token and one of its experts (Pairs).
 Space = Literal["Tokens", "Wanted", "Logits", "Hidden", "Pairs"]
-Place = Literal["Scratch", "LogitsOut", "HiddenOut"]
-# All operations. Passes must remove Rope: attention rotates its own queries and keys.
+Place = Literal["Scratch", "LogitsOut", "HiddenOut", "KeptOut"]
+# All operations; octavo/backends/torch/interpreter.py defines the meaning of each.
 Op = Literal[
-    "RopeTables",
+    # recorded from a model's layers
     "Embed",
     "Select",
     "Norm",
-    "Prepare",
     "Gemm",
+    "Rope",
     "Attention",
     "Activate",
     "Gate",
@@ -34,15 +37,30 @@ Op = Literal[
     "Scale",
     "SoftCap",
     "Route",
+    "Experts",
+    # inserted by passes
+    "RopeTables",
+    "Prepare",
     "SortPairs",
     "ExpertsIn",
     "ExpertsOut",
-    "Rope",
+    "AllReduce",
+    "AllGather",
+    "Columns",
+    "Shrink",
+    "Expand",
 ]
 
 
-class RecordingError(NotImplementedError):
-    """A model that needs something for which there is no instruction."""
+class RecordingError(ValueError):
+    """A forward pass that no listing can express."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"no operation computes {what}, which the model's forward pass has")
+
+
+class UnsupportedError(NotImplementedError):
+    """A listing with something that a backend other than the reference cannot run."""
 
     def __init__(self, what: str) -> None:
         super().__init__(
@@ -75,6 +93,11 @@ class Value:
     first: int
     width: int
     recorder: Arithmetic = field(repr=False)
+
+    @property
+    def key(self) -> tuple[Buffer, int, int]:
+        """The place of the value, equal for two values that are the same columns."""
+        return self.buffer, self.first, self.width
 
     @property
     def is_whole(self) -> bool:
@@ -117,6 +140,17 @@ class Attend:
     k_norm: Norm | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """The gated MLPs of all experts."""
+
+    gate_up: Experts
+    down: Experts
+    gate_up_bias: Vector | None
+    down_bias: Vector | None
+    activation: str
+
+
 @dataclass(eq=False, slots=True)
 class Prepared:
     """Rows in the form in which a kind of matrix reads its input."""
@@ -135,26 +169,29 @@ class Instruction:
     y: Value | None = None
     out: Value | None = None
     values: Value | None = None  # Attention
-    chosen: Value | None = None  # Route writes it, SortPairs reads it
+    chosen: Value | None = None  # Route writes it, Experts and SortPairs read it
     norm: Norm | None = None
     matrix: Matrix | None = None
+    mixture: Mixture | None = None  # Experts
     experts: Experts | None = None
     bias: Vector | None = None
     activation: str | None = None
     factor: float = 1.0
     cap: float = 0.0
-    by_position: bool = False
+    by_position: bool = False  # Embed
+    first_row: int | None = None  # Embed: the table's first row, if this rank has only some rows
+    adapters: Adapters | None = None  # Shrink, Expand
+    columns: NDArray[np.int64] | None = None  # Columns: those of x that `out` consists of
     gated: bool = False
     attend: Attend | None = None
     rope: Rope | None = None
     head_dim: int = 0
     routing: Routing | None = None
     prepared: Prepared | None = None  # Prepare writes it, Gemm and experts read it
-    barrier: bool = False  # all threads wait for each other before it
 
     @property
     def reads(self) -> tuple[Value, ...]:
-        read = (self.x, self.y, self.values, self.chosen if self.op == "SortPairs" else None)
+        read = (self.x, self.y, self.values, None if self.op == "Route" else self.chosen)
         return tuple(value for value in read if value is not None)
 
     @property

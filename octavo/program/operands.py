@@ -1,8 +1,9 @@
-"""The interface that recording and fusion need of a backend's packed weights."""
+"""The interface that recording and the passes need of a backend's weights."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 # Floats in the backend's own form: a norm's weights, a bias. The program does not look inside.
@@ -10,7 +11,7 @@ Vector = Any
 
 
 class Matrix(Protocol):
-    """A packed weight [outputs, inputs]; a backend may keep it in several parts."""
+    """A weight [outputs, inputs] in a backend's own form."""
 
     @property
     def outputs(self) -> int: ...
@@ -21,7 +22,7 @@ class Matrix(Protocol):
 
     @property
     def gated(self) -> bool:
-        """True if gate and up rows are interleaved, so that one product yields both."""
+        """True if the rows are gates and ups, so that one product can end with their gating."""
 
     @property
     def kind(self) -> str:
@@ -30,9 +31,6 @@ class Matrix(Protocol):
     @property
     def formats(self) -> str:
         """The names of the stored formats, for listings that people read."""
-
-    def by_kind(self) -> Sequence[Matrix]:
-        """Split the matrix into one matrix for each run of parts of the same kind."""
 
 
 class Experts(Protocol):
@@ -44,3 +42,12 @@ class Experts(Protocol):
     def inputs(self) -> int: ...
     @property
     def kind(self) -> str: ...
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Adapters:
+    """Low-rank additions to one product, one for each adapter that a row can have."""
+
+    down: Vector  # [adapters, rank, inputs]
+    up: Vector  # [adapters, outputs, rank], multiplied by the adapter's scale
+    rank: int

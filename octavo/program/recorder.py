@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import cast
 
-from octavo.layers import CausalLM, LayerNorm, Module, PagedAttention, RMSNorm, Rope, Routing
+from octavo.layers import CausalLM, LayerNorm, Module, Ops, PagedAttention, RMSNorm, Rope, Routing
 from octavo.layers.moe import ExpertMatrices
 from octavo.program.listing import (
     Attend,
     Buffer,
     Instruction,
     Listing,
+    Mixture,
     Norm,
     RecordingError,
     Space,
     Value,
 )
-from octavo.program.operands import Experts, Matrix, Vector
+from octavo.program.operands import Matrix, Vector
 
 ACTIVATIONS = {
     "silu": "Silu",
@@ -30,14 +31,6 @@ ACTIVATIONS = {
     "relu2": "Relu2",
 }
 GATES = {**ACTIVATIONS, "clamped_swiglu": "ClampedSwiglu"}
-
-
-@dataclass(frozen=True, slots=True)
-class HeadSizes:
-    """The sizes of a head that a backend's attention supports."""
-
-    multiple: int = 1
-    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +57,24 @@ class RecordedBatch:
     hidden_rows: WantedRows = field(default=WantedRows("Hidden"))
 
 
+def record(model: CausalLM) -> Listing:
+    """Record the forward pass of a bound model, from token ids to logits and hidden states."""
+    recorder = Recorder()
+    for _, module in model.walk():
+        module.ops = cast(Ops, recorder)
+    logits, hidden = model(RecordedBatch())
+    for value, place in ((logits, "LogitsOut"), (hidden, "HiddenOut")):
+        if not value.is_whole:
+            raise RecordingError("logits or hidden states that are a part of another value")
+        value.buffer.place = place
+    return Listing(recorder.instructions)
+
+
 class Recorder:
     """An implementation of `octavo.layers.Ops` that records every operation."""
 
-    def __init__(self, head_sizes: HeadSizes | None = None) -> None:
+    def __init__(self) -> None:
         self.instructions: list[Instruction] = []
-        self._head_sizes = head_sizes or HeadSizes()
-
-    def record(self, model: CausalLM) -> Listing:
-        """Record the whole pass, from token ids to logits and hidden states."""
-        self.instructions = [Instruction("RopeTables")]
-        logits, hidden = model(RecordedBatch())
-        for value, place in ((logits, "LogitsOut"), (hidden, "HiddenOut")):
-            if not value.is_whole:
-                raise RecordingError("logits or hidden states that are a part of another value")
-            value.buffer.place = place
-        recorded, self.instructions = self.instructions, []
-        return Listing(recorded)
 
     # values
 
@@ -93,8 +87,8 @@ class Recorder:
 
     def _append(self, instruction: Instruction) -> Value:
         self.instructions.append(instruction)
-        assert instruction.out is not None or instruction.op == "SortPairs"
-        return cast(Value, instruction.out)
+        assert instruction.out is not None
+        return instruction.out
 
     def add(self, x: Value, y: Value) -> Value:
         if x.width != y.width:
@@ -159,7 +153,6 @@ class Recorder:
     def attention(
         self, q: Value, k: Value, v: Value, layer: PagedAttention, batch: RecordedBatch
     ) -> Value:
-        self._check_head(layer.head_dim)
         attend = Attend(
             layer.heads,
             layer.kv_heads,
@@ -174,16 +167,9 @@ class Recorder:
             Instruction("Attention", q, k, self._new("Tokens", q.width), v, attend=attend)
         )
 
-    def _check_head(self, dim: int) -> None:
-        multiple, most = self._head_sizes.multiple, self._head_sizes.most
-        if dim % multiple or (most is not None and dim > most):
-            raise RecordingError(
-                f"heads of {dim} numbers: it takes multiples of {multiple} up to {most}"
-            )
-
     def activation(self, x: Value, name: str) -> Value:
         if name not in ACTIVATIONS:
-            raise RecordingError(f"activation {name!r}")
+            raise RecordingError(f"the activation {name!r}")
         return self._append(
             Instruction("Activate", x, out=self.new_like(x), activation=ACTIVATIONS[name])
         )
@@ -192,45 +178,35 @@ class Recorder:
         return self._append(Instruction("Activate", x, out=self.new_like(x), activation="Sigmoid"))
 
     def gated_activation(self, gate_up: Value, name: str) -> Value:
-        if name not in GATES:
-            raise RecordingError(f"gated activation {name!r}")
         half = gate_up.width // 2
         gate, up = self.split(gate_up, (half, half))
         out = self._new(gate_up.buffer.space, half)
-        return self._append(Instruction("Gate", gate, up, out, activation=GATES[name]))
+        return self._append(Instruction("Gate", gate, up, out, activation=_gate(name)))
 
     def soft_cap(self, x: Value, cap: float) -> Value:
         return self._append(Instruction("SoftCap", x, out=self.new_like(x), cap=cap))
 
     def route(self, scores: Value, routing: Routing, bias: Vector | None) -> tuple[Value, Value]:
-        if bias is not None:
-            raise RecordingError("routing with a bias")
-        weights = self._new("Tokens", routing.top_k)
-        chosen = self._new("Tokens", routing.top_k)
-        self._append(Instruction("Route", scores, out=weights, chosen=chosen, routing=routing))
+        weights = self._new(scores.buffer.space, routing.top_k)
+        chosen = self._new(scores.buffer.space, routing.top_k)
+        self._append(
+            Instruction("Route", scores, out=weights, chosen=chosen, routing=routing, bias=bias)
+        )
         return weights, chosen
 
     def experts(self, x: Value, weights: Value, chosen: Value, layer: ExpertMatrices) -> Value:
-        if layer.activation not in GATES:
-            raise RecordingError(f"gated activation {layer.activation!r}")
-        gate_up: Experts = layer.gate_up_weight
-        down: Experts = layer.down_weight
-        biases = (layer.gate_up_bias, layer.down_bias) if layer.has_bias else (None, None)
-        routing = Routing(top_k=weights.width)
-        self._append(
-            Instruction("SortPairs", weights, chosen=chosen, routing=routing, experts=gate_up)
+        mixture = Mixture(
+            layer.gate_up_weight,
+            layer.down_weight,
+            layer.gate_up_bias if layer.has_bias else None,
+            layer.down_bias if layer.has_bias else None,
+            _gate(layer.activation),
         )
-        inner = self._new("Pairs", layer.ffn)
-        self._append(
-            Instruction(
-                "ExpertsIn",
-                x,
-                out=inner,
-                experts=gate_up,
-                bias=biases[0],
-                activation=GATES[layer.activation],
-                gated=True,
-            )
-        )
-        out = self._new("Tokens", layer.hidden)
-        return self._append(Instruction("ExpertsOut", inner, out=out, experts=down, bias=biases[1]))
+        out = self.new_like(x)
+        return self._append(Instruction("Experts", x, weights, out, chosen=chosen, mixture=mixture))
+
+
+def _gate(name: str) -> str:
+    if name not in GATES:
+        raise RecordingError(f"the gated activation {name!r}")
+    return GATES[name]

@@ -1,1 +1,1 @@
-"""Stored formats of weights, and how they combine with sharding and stacking."""
+"""Stored formats of weights: how their tensors become rows, and how ranks divide the rows."""

@@ -8,26 +8,73 @@ first 16 elements.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.backends.stored_rows import Bytes, StoredRows
+from octavo.loader import Checkpoint
+from octavo.loader.gguf.types import MXFP4
+from octavo.loader.tensor_type import U8
+from octavo.quant.plain import layout_of
+from octavo.quant.weight_format import Settings, Shape
+
 GROUP = 32  # elements that share a scale
 BYTES = 16  # of a group
-
-# The values of the sixteen codes of E2M1: sign, two bits of exponent, one of mantissa.
-_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-_VALUES = np.array([*_MAGNITUDES, *(-value for value in _MAGNITUDES)], np.float32)
+BLOCKS, SCALES = "_blocks", "_scales"
 
 
-def stored_shapes(shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the shapes of the blocks and of the scales of a [..., in] matrix."""
-    groups = (*shape[:-1], -(-shape[-1] // GROUP))
-    return (*groups, BYTES), groups
+@dataclass(frozen=True, slots=True)
+class Mxfp4Matrix:
+    """A matrix, or a stack of them, asked for by the name of its blocks."""
+
+    checkpoint: Checkpoint
+    name: str
+    scales: str
+    type: ClassVar[str] = MXFP4.name
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        return self.name, self.scales
+
+    @property
+    def shape(self) -> Shape:
+        groups = self.checkpoint.info(self.scales).shape
+        return (*groups[:-1], groups[-1] * GROUP) if groups else ()
+
+    def rows(self) -> StoredRows:
+        rows = gguf_rows(*map(self.checkpoint.read, self.tensors))
+        return StoredRows(layout_of(MXFP4), self.shape[-1], rows)
+
+    def stored_shapes(self, shape: Shape) -> Mapping[str, Shape]:
+        groups = (*shape[:-1], -(-shape[-1] // GROUP))
+        return {self.name: (*groups, BYTES), self.scales: groups}
 
 
-def gguf_rows(blocks: NDArray[Any], scales: NDArray[Any]) -> NDArray[np.uint8]:
+class Mxfp4:
+    """The format of gpt-oss; its names and types are unmistakable, so no setting is needed."""
+
+    def unused(self, checkpoint: Checkpoint, expected: Container[str]) -> tuple[str, ...]:
+        return ()
+
+    def find(self, checkpoint: Checkpoint) -> Iterator[Mxfp4Matrix]:
+        for name, info in checkpoint.tensors.items():
+            scales = name.removesuffix(BLOCKS) + SCALES
+            if not name.endswith(BLOCKS) or scales not in checkpoint:
+                continue
+            if info.type == checkpoint.info(scales).type == U8:
+                yield Mxfp4Matrix(checkpoint, name, scales)
+
+
+def read_mxfp4(settings: Settings) -> Mxfp4:
+    """Make the format; its settings only list what is stored otherwise."""
+    return Mxfp4()
+
+
+def gguf_rows(blocks: NDArray[Any], scales: NDArray[Any]) -> Bytes:
     """Return all rows as GGUF stores them: [rows, bytes]."""
     pairs = blocks.view(np.uint8)
     low, high = pairs[..., : BYTES // 2], pairs[..., BYTES // 2 :]
@@ -36,15 +83,3 @@ def gguf_rows(blocks: NDArray[Any], scales: NDArray[Any]) -> NDArray[np.uint8]:
     made[..., 1::2] = low & 15 | high << 4
     made[..., 2::2] = low >> 4 | high & 0xF0
     return made.reshape(-1, made.shape[-2] * made.shape[-1])
-
-
-def dequantize(blocks: NDArray[Any], scales: NDArray[Any]) -> NDArray[np.float32]:
-    """Return the numbers [..., in]; exact, since each is a small float times a power of two."""
-    packed = blocks.view(np.uint8)
-    values = np.empty((*packed.shape, 2), np.float32)
-    np.take(_VALUES, packed & 15, out=values[..., 0])
-    np.take(_VALUES, packed >> 4, out=values[..., 1])
-    numbers = values.reshape(*packed.shape[:-1], GROUP)
-    exponents = scales.view(np.uint8).astype(np.int32) - 127
-    np.multiply(numbers, np.ldexp(np.float32(1), exponents)[..., None], out=numbers)
-    return numbers.reshape(*packed.shape[:-2], -1)

@@ -1,4 +1,4 @@
-"""The arrays of one forward pass, made from a plan, and the purpose of each wanted row.
+"""A step for the backend, made from a plan: the arrays of its forward pass, and its draws.
 
 Logits are computed for these rows, in this order:
 
@@ -10,131 +10,148 @@ Hidden states are computed for the rows of prompts that an embedding needs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from octavo.backends.base import HostBatch, Longs
+from octavo.backends.base import Ints, Longs
+from octavo.backends.step import (
+    LAST_SAMPLE,
+    NO_ROWS,
+    Draws,
+    HostBatch,
+    PoolRows,
+    PromptRows,
+    SlotSampling,
+    batch_of_copies,
+)
 from octavo.core.plan import StepPlan
 from octavo.runner.slots import SlotState
 
-_NO_ROWS = np.zeros(0, np.int64)
+Opened = tuple[tuple[int, SlotSampling], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PromptRows:
-    """Rows of the logits that predict a prompt's tokens."""
+class Step(NamedTuple):
+    """A plan as the backend computes it, and what its results mean."""
 
-    slot: int
-    first_row: int  # of the logits
-    first_position: int  # of the tokens that they predict
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class HiddenRows:
-    """Rows of the hidden states that one slot's embedding needs."""
-
-    slot: int
-    first_row: int  # of the hidden states
-    count: int
+    batch: HostBatch
+    draws: Draws
+    chunks: Longs | None  # [samples]: the plan's chunks that sample; None: all of them
+    prompt_starts: dict[int, int]  # slot → position of the first of its prompt's targets
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The purpose of each row of the logits and of the hidden states."""
-
-    chunks: Longs  # [samples]: the plan's chunks that sample
-    slots: Longs  # [samples]: their slots
-    first_rows: Longs  # [samples]: the logits row of the last known token
-    drafts: dict[int, tuple[int, ...]]  # slot → drafts; their rows follow the first
-    prompts: tuple[PromptRows, ...]
-    hidden: tuple[HiddenRows, ...] = ()
-
-
-def build(plan: StepPlan, state: SlotState) -> tuple[HostBatch, Wanted]:
-    """Build the batch of a plan whose differences have been applied to `state`."""
-    for slot, drafts in plan.drafts:
-        state.write_drafts(slot, drafts)
-    slots = np.array(plan.slots, np.int64)
-    starts = np.array(plan.starts, np.int64)
+def build(plan: StepPlan, state: SlotState, opened: Opened = ()) -> Step:
+    """Build the step of a plan whose differences have been applied to `state`."""
+    if not plan.slots:
+        batch = batch_of_copies(copies_of(plan))
+        return Step(batch, Draws(plan.freed, opened, NO_ROWS, NO_ROWS), None, {})
+    slots = np.array(plan.slots, np.int32)
+    starts = np.array(plan.starts, np.int32)
     if len(slots) == plan.num_tokens:  # one token each, as in most steps; this is cheaper
         lasts, row_slots, positions = starts, slots, starts
-        ends = np.arange(1, len(slots) + 1)
+        ends = np.arange(1, len(slots) + 1, dtype=np.int32)
     else:
-        counts = np.array(plan.counts, np.int64)
-        ends = np.cumsum(counts)
+        counts = np.array(plan.counts, np.int32)
+        ends = np.cumsum(counts, dtype=np.int32)
         lasts = starts + counts - 1
         owners = np.repeat(np.arange(len(slots)), counts)
         row_slots = slots[owners]
-        positions = np.arange(int(ends[-1])) + (lasts + 1 - ends)[owners]
+        positions = np.arange(int(ends[-1]), dtype=np.int32) + (lasts + 1 - ends)[owners]
     blocks = int(lasts.max()) // state.block_size + 1
-    rows, wanted = _wanted(plan, state, slots, ends)
-    hidden_rows = _NO_ROWS
-    if state.pools:
-        hidden_rows, hidden = _hidden_rows(plan, state, ends)
-        wanted = replace(wanted, hidden=hidden)
+    # Of the tokens drawn since the opening, a chunk contains the last at most, then drafts.
+    is_known = positions < state.num_opened[row_slots]
+    token_ids = np.where(is_known, state.tokens[row_slots, positions], np.int32(LAST_SAMPLE))
+    rows, chunks, draws = _draws(plan, opened, slots, ends, token_ids)
+    starts_of_targets: dict[int, int] = {}
+    if state.prompt_logprobs:
+        more, prompts, starts_of_targets = _prompt_rows(plan, state, ends, len(rows))
+        rows, draws = np.concatenate((rows, *more)), draws._replace(prompts=prompts)
+    hidden_rows = NO_ROWS
+    if state.pooled:
+        hidden_rows, pools = _pool_rows(plan, state, ends)
+        draws = draws._replace(pools=pools)
     row_starts = np.zeros(len(slots) + 1, np.int32)
     row_starts[1:] = ends
     batch = HostBatch(
-        token_ids=state.tokens[row_slots, positions],
-        positions=positions.astype(np.int32),
+        token_ids=token_ids,
+        positions=positions,
         row_starts=row_starts,
         tables=tuple([table[slots, :blocks] for table in state.tables]),
-        logits_rows=rows.astype(np.int32),
-        hidden_rows=hidden_rows.astype(np.int32),
+        logits_rows=rows,
+        hidden_rows=hidden_rows,
+        slots=slots,
+        copies=copies_of(plan),
     )
-    return batch, wanted
+    return Step(batch, draws, chunks, starts_of_targets)
 
 
-def _wanted(plan: StepPlan, state: SlotState, slots: Longs, ends: Longs) -> tuple[Longs, Wanted]:
+def copies_of(plan: StepPlan) -> tuple[tuple[int, int], ...]:
+    """Return the blocks to copy, without their groups: blocks of all groups are of one size."""
+    if not plan.copies:
+        return ()
+    return tuple([(source, destination) for source, destination, _ in plan.copies])
+
+
+def _draws(
+    plan: StepPlan, opened: Opened, slots: Ints, ends: Ints, token_ids: Ints
+) -> tuple[Ints, Longs | None, Draws]:
+    """Return the rows of samples with their drafts, the sampling chunks, and the draws.
+
+    Drafts are written into `token_ids`.
+    """
+    chunks = None
     if False in plan.samples:
         chunks = np.flatnonzero(np.array(plan.samples))
-        sampled, rows = slots[chunks], ends[chunks] - 1
-    else:
-        chunks, sampled, rows = np.arange(len(slots)), slots, ends - 1
-    first_rows = np.arange(len(chunks))
-    drafts = dict(plan.drafts)
-    if drafts:
-        lengths = np.array([1 + len(drafts.get(slot, ())) for slot in sampled.tolist()])
-        behind = np.cumsum(lengths)
-        first_rows = behind - lengths
-        spans = [np.arange(row - n + 1, row + 1) for row, n in zip(rows, lengths, strict=True)]
-        rows = np.concatenate(spans)
-    prompts: tuple[PromptRows, ...] = ()
-    if state.wants_prompt_logprobs:
-        more, prompts = _prompt_rows(plan, state, ends, len(rows))
-        rows = np.concatenate((rows, *more))
-    return rows, Wanted(chunks, sampled, first_rows, drafts, prompts)
+        slots, ends = slots[chunks], ends[chunks]
+    rows = ends - np.int32(1)
+    first_rows = np.arange(len(slots), dtype=np.int32)
+    if not plan.drafts:
+        return rows, chunks, Draws(plan.freed, opened, slots, first_rows)
+    of_slot = dict(plan.drafts)
+    per_sample = [of_slot.get(slot, ()) for slot in slots.tolist()]
+    num_drafts = np.array([len(drafts) for drafts in per_sample], np.int32)
+    spans = [np.arange(end - n - 1, end) for end, n in zip(ends, num_drafts, strict=True)]
+    for end, drafts in zip(ends.tolist(), per_sample, strict=True):
+        token_ids[end - len(drafts) : end] = drafts
+    draws = Draws(
+        plan.freed,
+        opened,
+        slots,
+        first_rows=np.cumsum(num_drafts + 1, dtype=np.int32) - (num_drafts + 1),
+        num_drafts=num_drafts,
+        drafts=np.array([token for drafts in per_sample for token in drafts], np.int32),
+    )
+    return np.concatenate(spans).astype(np.int32), chunks, draws
 
 
 def _prompt_rows(
-    plan: StepPlan, state: SlotState, ends: Longs, first_row: int
-) -> tuple[list[Longs], tuple[PromptRows, ...]]:
+    plan: StepPlan, state: SlotState, ends: Ints, first_row: int
+) -> tuple[list[Ints], tuple[PromptRows, ...], dict[int, int]]:
     """Select the rows that predict prompt tokens: position p predicts the token at p + 1."""
-    rows, prompts = [], []
+    rows, prompts, first_targets = [], [], {}
     chunks = zip(plan.slots, plan.starts, plan.counts, ends.tolist(), strict=True)
     for slot, start, count, end in chunks:
-        if slot not in state.wants_prompt_logprobs:
+        if slot not in state.prompt_logprobs:
             continue
         num = min(start + count, int(state.num_prompt[slot]) - 1) - start
         if num > 0:
-            rows.append(np.arange(end - count, end - count + num))
-            prompts.append(PromptRows(slot, first_row, start + 1, num))
+            rows.append(np.arange(end - count, end - count + num, dtype=np.int32))
+            targets = state.tokens[slot, start + 1 : start + 1 + num].copy()
+            prompts.append(PromptRows(slot, first_row, targets, state.prompt_logprobs[slot]))
+            first_targets[slot] = start + 1
             first_row += num
-    return rows, tuple(prompts)
+    return rows, tuple(prompts), first_targets
 
 
-def _hidden_rows(
-    plan: StepPlan, state: SlotState, ends: Longs
-) -> tuple[Longs, tuple[HiddenRows, ...]]:
-    rows, hidden, first_row = [np.zeros(0, np.int64)], [], 0
+def _pool_rows(plan: StepPlan, state: SlotState, ends: Ints) -> tuple[Ints, tuple[PoolRows, ...]]:
+    rows, pools, first_row = [NO_ROWS], [], 0
     chunks = zip(plan.slots, plan.starts, plan.counts, ends.tolist(), strict=True)
     for slot, start, count, end in chunks:
-        pool = state.pools.get(slot)
-        positions = range(0) if pool is None else pool.wanted(start, count)
-        if positions:
-            rows.append(np.array(positions) + (end - count - start))
-            hidden.append(HiddenRows(slot, first_row, len(positions)))
-            first_row += len(positions)
-    return np.concatenate(rows), tuple(hidden)
+        pooled = state.pooled.get(slot, range(0))
+        first, stop = max(start, pooled.start), min(start + count, pooled.stop)
+        if first < stop:
+            offset = end - count - start
+            rows.append(np.arange(first + offset, stop + offset, dtype=np.int32))
+            pools.append(PoolRows(slot, first_row, stop - first, stop == pooled.stop))
+            first_row += stop - first
+    return np.concatenate(rows), tuple(pools)

@@ -1,67 +1,87 @@
-"""The batches of successive plans, each made from the previous one where possible.
+"""The steps of successive plans, each made from the previous one where possible.
 
 Most steps of a busy engine advance every sequence of the previous step by one token. The tokens are
-then the ones just drawn, the positions are known in advance, and everything else is unchanged. To
-build such a batch anew takes several times as long: an operation of numpy, cheap in a loop, costs
-ten microseconds and more after the weights have evicted everything else from the caches.
+then the slots' last samples, which the backend has, the positions are known in advance, and
+everything else is unchanged. To build such a step anew takes several times as long: an operation of
+numpy, cheap in a loop, costs ten microseconds and more after the weights have evicted everything
+else from the caches.
 
-`build` defines the correct batch; a test compares the two in every step of random worlds.
+`build` defines the correct step; a test compares the two in every step of random worlds.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from octavo.backends.base import HostBatch, Ints
+from octavo.backends.base import Ints
+from octavo.backends.step import LAST_SAMPLE, Draws, HostBatch
 from octavo.core.plan import StepPlan
-from octavo.runner.batch import Wanted, build
+from octavo.runner.batch import Opened, Step, build, copies_of
 from octavo.runner.slots import SlotState
 
 
 class BatchReuse:
-    """The maker of each plan's batch, in the order in which the plans run."""
+    """The maker of each plan's step, in the order in which the plans run."""
 
     def __init__(self, state: SlotState) -> None:
         self._state = state
-        # The tokens that the last plan's chunks sampled, if each chunk sampled one and did nothing
-        # else. They are the inputs of a plan that continues the last. None: nothing to continue.
-        self.drawn: Ints | None = None
+        # Positions of the steps that continue the last one, the next step's last. Empty: a plan
+        # cannot continue it.
+        self._ahead: list[Ints] = []
         self._slots: tuple[int, ...] = ()
-        self._ahead: list[Ints] = []  # positions of the coming steps, the next step's last
-        self._last: tuple[HostBatch, Wanted]
+        self._batch: HostBatch
+        self._draws: Draws
 
-    def make(self, plan: StepPlan) -> tuple[HostBatch, Wanted]:
-        """Make the batch of a plan whose differences have been applied."""
-        drawn, self.drawn = self.drawn, None
+    def make(self, plan: StepPlan, opened: Opened) -> Step:
+        """Make the step of a plan whose differences have been applied."""
         if (
-            drawn is not None
-            and self._ahead
+            self._ahead
             and plan.slots == self._slots
-            and not plan.opened
+            and not opened
             and not plan.drafts
-            and plan.num_tokens == len(drawn)
+            and plan.num_tokens == len(plan.slots)
         ):
-            self._continue(plan, drawn)
-        else:
-            self._begin(plan)
-        return self._last
+            return self._continued(plan)
+        step = build(plan, self._state, opened)
+        self._remember(plan, step)
+        return step
 
-    def _begin(self, plan: StepPlan) -> None:
-        self._last = batch, _ = build(plan, self._state)
-        self._slots, self._ahead = plan.slots, []
-        if len(batch.positions) == len(plan.slots):
-            # The run ends when the longest sequence needs wider tables.
-            until = batch.tables[0].shape[1] * self._state.block_size
-            steps = np.arange(until - 1 - int(batch.positions.max()), 0, -1, dtype=np.int32)
-            self._ahead = list(batch.positions + steps[:, None])
+    def _remember(self, plan: StepPlan, step: Step) -> None:
+        """Prepare for plans that continue this one, if its chunks only draw a token each."""
+        self._ahead = []
+        batch, draws = step.batch, step.draws
+        if plan.drafts or draws.prompts or draws.pools or step.chunks is not None:
+            return
+        if not plan.slots or plan.num_tokens != len(plan.slots):
+            return
+        # The run ends when the longest sequence needs wider tables.
+        until = batch.tables[0].shape[1] * self._state.block_size
+        steps = np.arange(until - 1 - int(batch.positions.max()), 0, -1, dtype=np.int32)
+        self._ahead = list(batch.positions + steps[:, None])
+        self._slots = plan.slots
+        samples = np.full(len(plan.slots), LAST_SAMPLE, np.int32)
+        self._batch = batch._replace(token_ids=samples, copies=())
+        self._draws = draws._replace(freed=(), opened=())
 
-    def _continue(self, plan: StepPlan, drawn: Ints) -> None:
-        batch, wanted = self._last
-        for slot, _ in plan.new_blocks:
-            row = plan.slots.index(slot)
-            for part, table in zip(batch.tables, self._state.tables, strict=True):
-                part[row] = table[slot, : part.shape[1]]
-        _, _, row_starts, tables, logits_rows, hidden_rows = batch
+    def _continued(self, plan: StepPlan) -> Step:
+        token_ids, _, row_starts, tables, logits_rows, hidden_rows, slots, _ = self._batch
         positions = self._ahead.pop()
-        batch = HostBatch(drawn, positions, row_starts, tables, logits_rows, hidden_rows)
-        self._last = batch, wanted
+        if plan.new_blocks:
+            # The arrays of a step in flight must not change.
+            tables = tuple([table.copy() for table in tables])
+            for slot, _ in plan.new_blocks:
+                row = plan.slots.index(slot)
+                for part, table in zip(tables, self._state.tables, strict=True):
+                    part[row] = table[slot, : part.shape[1]]
+        self._batch = batch = HostBatch(
+            token_ids,
+            positions,
+            row_starts,
+            tables,
+            logits_rows,
+            hidden_rows,
+            slots,
+            copies_of(plan),
+        )
+        draws = self._draws._replace(freed=plan.freed) if plan.freed else self._draws
+        return Step(batch, draws, None, {})

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import math
+
 from octavo.backends.base import KVLayout
 from octavo.core.config import ConfigError, KVGroup
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-def groups_of(layout: KVLayout) -> tuple[KVGroup, ...]:
-    """Return the layout's groups in the core's terms."""
-    return tuple(KVGroup(window) for window in layout.windows)
+def groups_of(layout: KVLayout, block_size: int) -> tuple[KVGroup, ...]:
+    """Return the layout's groups in the core's terms.
+
+    Layers of one shape share buffers, so all their blocks have the size of the largest group's.
+    """
+    sizes = [
+        each.num_layers * each.spec.block_vectors(block_size) * each.spec.dim
+        for each in layout.groups
+    ]
+    if len(layout.shapes) == 1:
+        sizes = [1] * len(sizes)
+    unit = math.gcd(*sizes) or 1
+    return tuple(
+        KVGroup(
+            each.spec.window,
+            each.spec.kind,
+            max(1, size // unit),
+            each.spec.checkpoint_blocks,
+            each.owner,
+        )
+        for each, size in zip(layout.groups, sizes, strict=True)
+    )
 
 
 def blocks_for(layout: KVLayout, num_tokens: int, block_size: int) -> int:

@@ -1,27 +1,25 @@
-"""The worker that runs plans: differences, copies, one forward pass, sampling, and the result.
+"""The worker that runs plans: it submits a step for each, and turns its output into a result.
 
-Drafts are verified exactly: each is accepted if and only if it is the token that would have been
-drawn in its place. This works for seeded as for greedy sampling, since noise depends on the
-position and not on the time. Speculation therefore changes no text.
+Plans may be submitted while earlier steps still run. A slot may then be freed, and opened for
+another request, before the results of its last steps have been collected: a step in flight
+remembers the slots that it has lost, and what it says of them is dropped.
 
 A failure of one sequence (logits that are not finite, rules that leave no token) is an error of
 that sequence alone. It stays failed until its slot is freed, since later plans may already be in
 flight.
 
-The arrays of a forward pass are valid until the next one. Nothing of them is kept: pooled vectors,
+The arrays of an output are valid until the next one. Nothing of them is kept: pooled vectors,
 tokens and log-probabilities are copies.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections import deque
+from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from octavo.backends.base import Backend, Floats, Ints, Longs
+from octavo.backends.base import Backend
+from octavo.backends.step import Pending, RowLogprobs, StepOutput
 from octavo.core.config import CoreConfig
 from octavo.core.plan import (
     NO_TOKEN,
@@ -32,29 +30,29 @@ from octavo.core.plan import (
     TokenLogprobs,
 )
 from octavo.core.sampling_params import LogitsProcessor
-from octavo.runner.batch import Wanted
+from octavo.runner.batch import Step
 from octavo.runner.batch_reuse import BatchReuse
-from octavo.runner.logprobs import token_logprobs
-from octavo.runner.sampler import NOT_FINITE, Sampler
-from octavo.runner.slots import NO_LOGPROBS, SlotState
+from octavo.runner.slots import SlotState
+from octavo.runner.speculate.proposer import Proposer, Turn
 
 
-class Drafter(Protocol):
-    """A source of draft tokens, which are verified in the next step."""
+class StepInFlight:
+    """A plan that was submitted, until its result is collected."""
 
-    def guess(self, slot: int, tokens: Ints, most: int) -> tuple[int, ...]:
-        """Return up to `most` tokens that may follow these."""
+    def __init__(self, runner: ModelRunner, plan: StepPlan, step: Step, pending: Pending) -> None:
+        self.plan = plan
+        self.step = step
+        self.pending = pending
+        self.lost: set[int] = set()  # its slots that have been freed since
+        self._runner = runner
 
+    def done(self) -> bool:
+        """Return whether `collect` need not wait."""
+        return self.pending.done()
 
-@dataclass(slots=True)
-class _PartialResult:
-    """The parts of a result while it is computed."""
-
-    tokens: list[int]
-    accepted: dict[int, int] = field(default_factory=dict)
-    sampled: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
-    prompts: dict[int, tuple[int, tuple[TokenLogprobs, ...]]] = field(default_factory=dict)
-    hidden: dict[int, HiddenPayload] = field(default_factory=dict)
+    def collect(self) -> StepResult:
+        """Wait for the step; return its result, or raise its error."""
+        return self._runner.collect(self)
 
 
 class ModelRunner:
@@ -67,170 +65,136 @@ class ModelRunner:
         config: CoreConfig,
         *,
         processors: Mapping[str, LogitsProcessor] | None = None,
-        drafter: Drafter | None = None,
+        proposer: Proposer | None = None,
     ) -> None:
         self._backend = backend
         self._max_drafts = config.max_drafts
-        self._drafter = drafter
+        self._proposer = proposer if config.max_drafts else None
         self.state = SlotState(config, vocabulary, processors or {})
-        self._sampler = Sampler(self.state, backend.sampling)
         self._batches = BatchReuse(self.state)
+        self._in_flight: deque[StepInFlight] = deque()
 
-    def run(self, plan: StepPlan) -> StepResult:
-        """Run a step, in the order that plan.py promises."""
+    def submit(self, plan: StepPlan) -> StepInFlight:
+        """Start a step, in the order that plan.py promises."""
         state = self.state
-        for slot in plan.freed:
-            state.free(slot)
-        for new in plan.opened:
-            state.open(new)
-        if plan.copies:
-            self._backend.copy_blocks(plan.copies)
+        if plan.freed:
+            self._free(plan.freed)
+        opened = tuple([(new.slot, state.open(new)) for new in plan.opened])
+        if self._proposer is not None:
+            for slot, _ in opened:
+                self._proposer.open(slot)
         for slot, blocks in plan.new_blocks:
             state.grow(slot, blocks)
-        if not plan.slots:
-            return StepResult(plan.step, ())
-        batch, wanted = self._batches.make(plan)
-        logits, hidden = self._backend.forward(batch)
-        partial = _PartialResult([NO_TOKEN] * len(plan.slots))
-        if wanted.prompts:
-            self._add_prompt_logprobs(logits, wanted, partial)
-        if wanted.hidden:
-            self._pool(hidden, wanted, partial)
-        self._sample(logits, wanted, partial)
-        return self._result(plan, wanted, partial)
+        step = self._batches.make(plan, opened)
+        started = StepInFlight(self, plan, step, self._backend.step(step.batch, step.draws))
+        self._in_flight.append(started)
+        return started
 
-    # sampling
+    def _free(self, slots: Sequence[int]) -> None:
+        for started in self._in_flight:
+            started.lost.update(slots)
+        for slot in slots:
+            self.state.free(slot)
+            if self._proposer is not None:
+                self._proposer.free(slot)
 
-    def _sample(self, logits: Floats, wanted: Wanted, partial: _PartialResult) -> None:
-        """Draw a token for every sampling chunk, and another after each accepted draft."""
-        if not len(wanted.slots):
-            return
-        tokens = self._draw(logits, wanted.first_rows, wanted.slots, partial)
-        if len(tokens) == len(partial.tokens) and not wanted.drafts:
-            partial.tokens = tokens.tolist()
-            if not (wanted.prompts or wanted.hidden):
-                self._batches.drawn = tokens
-            return
-        drawn = dict(zip(wanted.slots.tolist(), tokens.tolist(), strict=True))
-        rows = dict(zip(wanted.slots.tolist(), wanted.first_rows.tolist(), strict=True))
-        checked = list(wanted.drafts)
-        round_number = 0
-        while checked:
-            checked = [
-                slot for slot in checked if self._is_right(slot, round_number, drawn, wanted)
-            ]
-            round_number += 1
-            for slot in checked:
-                partial.accepted[slot] = round_number
-            if checked:
-                again = np.array([rows[slot] + round_number for slot in checked])
-                tokens = self._draw(logits, again, np.array(checked), partial)
-                drawn.update(zip(checked, tokens.tolist(), strict=True))
-        for chunk, slot in zip(wanted.chunks.tolist(), wanted.slots.tolist(), strict=True):
-            partial.tokens[chunk] = drawn[slot]
-
-    def _is_right(self, slot: int, index: int, drawn: dict[int, int], wanted: Wanted) -> bool:
-        drafts = wanted.drafts[slot]
-        right = index < len(drafts) and drafts[index] == drawn[slot]
-        return right and slot not in self.state.failures
-
-    def _draw(self, logits: Floats, rows: Longs, slots: Longs, partial: _PartialResult) -> Ints:
-        """Sample these slots from these rows, and append the tokens to their sequences."""
-        state = self.state
-        tokens, failures = self._sampler.draw(logits, slots, rows)
+    def collect(self, started: StepInFlight) -> StepResult:
+        """Wait for the oldest step in flight; return its result."""
+        assert started is self._in_flight[0], "steps are collected in the order of submission"
+        output = started.pending.collect()
+        self._in_flight.popleft()
+        plan, state = started.plan, self.state
+        tokens, num_tokens, failures, logprobs, prompts, pooled = output
         if failures:
-            state.failures = failures | state.failures  # the first counts
-        if state.wants_logprobs:
-            self._add_sample_logprobs(logits, rows, slots, tokens, partial)
-        self._sampler.append(slots, tokens)
-        return tokens
+            for slot, message in failures:
+                if slot not in started.lost:
+                    state.failures.setdefault(slot, message)  # the first counts
+        if num_tokens is None and started.step.chunks is None:
+            sampled = tuple(tokens[:, 0].tolist())
+            accepted: tuple[tuple[int, int], ...] = ()
+        else:
+            sampled, accepted = _sampled(started, output)
+        result = StepResult(plan.step, sampled, accepted)
+        if logprobs or prompts or pooled:
+            result = result._replace(payloads=_payloads(started, output))
+        if state.failures:
+            result = self._without_failed(plan, result)
+        if self._proposer is not None:
+            result = result._replace(drafts=self._propose(self._proposer, started, output))
+        return result
 
-    def _add_sample_logprobs(
-        self, logits: Floats, rows: Longs, slots: Longs, tokens: Ints, partial: _PartialResult
-    ) -> None:
-        state, kernel = self.state, self._backend.sampling
-        counts = state.num_logprobs[slots]
-        wanting = np.flatnonzero(counts != NO_LOGPROBS)
-        entries = token_logprobs(kernel, logits, rows[wanting], tokens[wanting], counts[wanting])
-        for slot, entry in zip(slots[wanting].tolist(), entries, strict=True):
-            if entry is not None and slot not in state.failures:
-                partial.sampled.setdefault(slot, []).append(entry)
-
-    def _add_prompt_logprobs(self, logits: Floats, wanted: Wanted, partial: _PartialResult) -> None:
-        state = self.state
-        for part in wanted.prompts:
-            rows = np.arange(part.first_row, part.first_row + part.count)
-            counts = np.full(part.count, state.num_prompt_logprobs[part.slot])
-            first = part.first_position
-            tokens = state.tokens[part.slot, first : first + part.count]
-            entries = token_logprobs(self._backend.sampling, logits, rows, tokens, counts)
-            finite = tuple([entry for entry in entries if entry is not None])
-            if len(finite) == part.count:
-                partial.prompts[part.slot] = (first, finite)
-            else:
-                state.failures.setdefault(part.slot, NOT_FINITE)
-
-    def _pool(self, states: Floats, wanted: Wanted, partial: _PartialResult) -> None:
-        """Add this step's hidden states to the embeddings of prompts."""
-        for part in wanted.hidden:
-            rows = states[part.first_row : part.first_row + part.count]
-            vector = self.state.pools[part.slot].add(rows)
-            if vector is None:
-                continue
-            if np.isfinite(vector).all():
-                partial.hidden[part.slot] = HiddenPayload(array("f", vector.tobytes()))
-            else:
-                self.state.failures.setdefault(part.slot, NOT_FINITE)
-
-    # the result
-
-    def _result(self, plan: StepPlan, wanted: Wanted, partial: _PartialResult) -> StepResult:
-        errors = self._errors(plan, partial) if self.state.failures else ()
-        has_payloads = partial.sampled or partial.prompts or partial.hidden
-        payloads = self._payloads(partial) if has_payloads else ()
-        return StepResult(
-            plan.step,
-            tuple(partial.tokens),
-            tuple(partial.accepted.items()),
-            self._guess(wanted) if self._drafter is not None and self._max_drafts else (),
-            payloads,
-            errors,
+    def _without_failed(self, plan: StepPlan, result: StepResult) -> StepResult:
+        """Add the errors of failed slots, and drop all other results of them."""
+        failures = self.state.failures
+        chunks = list(zip(plan.slots, result.tokens, strict=True))
+        return result._replace(
+            tokens=tuple([NO_TOKEN if slot in failures else token for slot, token in chunks]),
+            accepted=tuple([pair for pair in result.accepted if pair[0] not in failures]),
+            payloads=tuple([pair for pair in result.payloads if pair[0] not in failures]),
+            errors=tuple([(slot, failures[slot]) for slot, _ in chunks if slot in failures]),
         )
 
-    def _errors(self, plan: StepPlan, partial: _PartialResult) -> tuple[tuple[int, str], ...]:
-        """Return the failed slots with their messages, and drop all other results of them."""
-        errors = []
-        for chunk, slot in enumerate(plan.slots):
-            message = self.state.failures.get(slot)
-            if message is not None:
-                errors.append((slot, message))
-                partial.tokens[chunk] = NO_TOKEN
-                for part in (partial.accepted, partial.sampled, partial.prompts, partial.hidden):
-                    part.pop(slot, None)
-        return tuple(errors)
-
-    def _payloads(self, partial: _PartialResult) -> tuple[tuple[int, object], ...]:
-        payloads: list[tuple[int, object]] = list(partial.hidden.items())
-        for slot in dict.fromkeys((*partial.sampled, *partial.prompts)):
-            start, prompt = partial.prompts.get(slot, (0, ()))
-            sampled = tuple(partial.sampled.get(slot, ()))
-            payloads.append((slot, LogprobsPayload(sampled, start, prompt)))
-        return tuple(payloads)
-
-    def _guess(self, wanted: Wanted) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    def _propose(
+        self, proposer: Proposer, started: StepInFlight, output: StepOutput
+    ) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Return drafts for the slots that have sampled; an invalid id ends a draft."""
-        state, drafter = self.state, self._drafter
-        assert drafter is not None
-        guesses = []
-        for slot in wanted.slots.tolist():
-            if slot in state.failures:
+        state = self.state
+        turns = []
+        for sample, slot in enumerate(started.step.draws.slots.tolist()):
+            if slot in started.lost:
                 continue
-            known = state.tokens[slot, : state.num_known[slot]]
-            drafts = drafter.guess(slot, known, self._max_drafts)[: self._max_drafts]
+            count = 1 if output.num_tokens is None else int(output.num_tokens[sample])
+            state.append(slot, output.tokens[sample, :count])
+            if slot not in state.failures:
+                turns.append(Turn(slot, state.known(slot), self._max_drafts))
+        found = []
+        for turn, proposal in zip(turns, proposer.propose(turns), strict=True):
+            drafts = tuple(proposal[: self._max_drafts])
             for index, token in enumerate(drafts):
                 if not 0 <= token < state.vocabulary:
                     drafts = drafts[:index]
                     break
             if drafts:
-                guesses.append((slot, drafts))
-        return tuple(guesses)
+                found.append((turn.slot, drafts))
+        return tuple(found)
+
+
+def _sampled(
+    started: StepInFlight, output: StepOutput
+) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
+    """Return the last drawn token of each chunk, and how many drafts of each slot were accepted."""
+    plan, draws = started.plan, started.step.draws
+    chunks = started.step.chunks
+    tokens = [NO_TOKEN] * len(plan.slots)
+    accepted = []
+    for sample, slot in enumerate(draws.slots.tolist()):
+        count = 1 if output.num_tokens is None else int(output.num_tokens[sample])
+        chunk = sample if chunks is None else chunks[sample]
+        tokens[chunk] = int(output.tokens[sample, count - 1])
+        if count > 1:
+            accepted.append((slot, count - 1))
+    return tuple(tokens), tuple(accepted)
+
+
+def _payloads(started: StepInFlight, output: StepOutput) -> tuple[tuple[int, object], ...]:
+    payloads: list[tuple[int, object]] = [
+        (slot, HiddenPayload(array("f", vector.tobytes()))) for slot, vector in output.pooled
+    ]
+    sampled = {rows.slot: _entries(rows) for rows in output.logprobs}
+    prompts = {rows.slot: _entries(rows) for rows in output.prompts}
+    starts = started.step.prompt_starts
+    for slot in dict.fromkeys((*sampled, *prompts)):
+        start = starts[slot] if slot in prompts else 0
+        payload = LogprobsPayload(sampled.get(slot, ()), start, prompts.get(slot, ()))
+        payloads.append((slot, payload))
+    return tuple(payloads)
+
+
+def _entries(rows: RowLogprobs) -> tuple[TokenLogprobs, ...]:
+    columns = zip(rows.token_ids, rows.logprobs, rows.ranks.tolist(), strict=True)
+    return tuple(
+        [
+            TokenLogprobs(array("i", ids.tobytes()), array("f", logprobs.tobytes()), rank)
+            for ids, logprobs, rank in columns
+        ]
+    )

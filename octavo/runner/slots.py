@@ -1,8 +1,8 @@
-"""The worker's state of running sequences: a struct of arrays with one row for each slot.
+"""The worker's bookkeeping of running sequences: a struct of arrays with one row for each slot.
 
-A plan contains only differences; `free`, `open` and `grow` apply them, in the order that plan.py
-promises. The part of a row after its known tokens is scratch space: drafts are written there to be
-verified, and all ids in it are valid.
+A plan contains only differences; `free`, `open` and `grow` apply them when the plan is submitted,
+in the order that plan.py promises. Whatever follows a slot's drawn tokens (the last token, counts,
+sums of hidden states) is the backend's, since the host may learn of them only steps later.
 """
 
 from __future__ import annotations
@@ -11,16 +11,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from octavo.backends.base import Ints, Longs
+from octavo.backends.base import Ints
+from octavo.backends.step import SlotSampling
 from octavo.core.config import CoreConfig
 from octavo.core.plan import NewSlot
-from octavo.core.sampling_params import LEAST_TEMPERATURE, LogitsProcessor
-from octavo.runner.pooling import Pool
-from octavo.runner.rules import Rules, SamplingError
-
-# The kind of sampling of a slot. Rows of the first two kinds are sampled together.
-GREEDY, WARM, SPECIAL = 0, 1, 2
-NO_LOGPROBS = -2  # the request wants none
+from octavo.core.sampling_params import LogitsProcessor, Pooling
+from octavo.runner.slot_sampling import slot_sampling
 
 
 class SlotState:
@@ -37,29 +33,18 @@ class SlotState:
         # Zeroed memory costs nothing until it is written to. One position more than the longest
         # sequence, since an embedding of a prompt of that length also gives a token.
         self.tokens = np.zeros((count, length + 1), np.int32)
+        self.num_opened = np.zeros(count, np.int64)  # tokens that were known at the opening
+        # Known tokens: those, and the output that has been collected since where a proposer needs
+        # it. Without one nothing does, and `num_known` stays `num_opened`.
         self.num_known = np.zeros(count, np.int64)
         self.num_prompt = np.zeros(count, np.int64)
         self.tables = tuple(np.zeros((count, blocks), np.int32) for _ in config.groups)
         self.num_blocks = np.zeros(count, np.int64)
-
-        self.kind = np.zeros(count, np.int8)
-        self.temperature = np.ones(count, np.float64)  # 0: greedy
-        self.min_p = np.zeros(count, np.float64)
-        self.top_p = np.ones(count, np.float64)
-        self.top_k = np.zeros(count, np.int64)
-        self.cuts = np.zeros(count, np.bool_)  # whether any of the three has an effect
-        self.seeds = np.zeros(count, np.int64)
-        self.num_logprobs = np.full(count, NO_LOGPROBS, np.int64)
-        self.num_prompt_logprobs = np.full(count, NO_LOGPROBS, np.int64)
-        # Slots that need more than a token; usually there are none.
-        self.rules: dict[int, Rules] = {}
-        self.wants_logprobs: set[int] = set()
-        self.wants_prompt_logprobs: set[int] = set()
         self.request_ids: list[str | None] = [None] * count  # None: the slot is empty
-        self.pools: dict[int, Pool] = {}  # slots whose request wants an embedding
+        # Slots that need more than tokens; usually there are none.
+        self.prompt_logprobs: dict[int, int] = {}  # how many for each position
+        self.pooled: dict[int, range] = {}  # positions whose hidden states are pooled
         self.failures: dict[int, str] = {}  # failed slots, with the reason
-
-    # the differences of a plan
 
     def free(self, slot: int) -> None:
         """Remove a sequence, so that its slot can be used again."""
@@ -67,53 +52,39 @@ class SlotState:
         for table in self.tables:
             table[slot] = 0
         self.num_blocks[slot] = 0
-        self.num_known[slot] = 0
+        self.num_opened[slot] = self.num_known[slot] = 0
         self.request_ids[slot] = None
-        self.num_logprobs[slot] = self.num_prompt_logprobs[slot] = NO_LOGPROBS
-        self.wants_logprobs.discard(slot)
-        self.wants_prompt_logprobs.discard(slot)
-        self.rules.pop(slot, None)
-        self.pools.pop(slot, None)
+        self.prompt_logprobs.pop(slot, None)
+        self.pooled.pop(slot, None)
         self.failures.pop(slot, None)
 
-    def open(self, new: NewSlot) -> None:
-        """Add a sequence with its tokens and parameters; an error in them fails it alone."""
+    def open(self, new: NewSlot) -> SlotSampling:
+        """Add a sequence, and return how its tokens are drawn.
+
+        An error in its parameters fails it alone: until it is freed, harmless ones stand in.
+        """
         slot, sampling = new.slot, new.sampling
         assert self.request_ids[slot] is None, f"slot {slot} is opened while in use"
         self.request_ids[slot] = new.request_id
         tokens = np.array(new.tokens, np.int32)
-        self.num_known[slot] = len(tokens)
-        self.num_prompt[slot] = new.num_prompt
         for table, blocks in zip(self.tables, new.tables, strict=True):
             table[slot, : len(blocks)] = blocks
         self.num_blocks[slot] = len(new.tables[0])
-        self.temperature[slot] = 0.0
-        if not sampling.is_greedy:
-            self.temperature[slot] = max(sampling.temperature, LEAST_TEMPERATURE)
-        self.min_p[slot] = sampling.min_p
-        self.top_p[slot] = sampling.top_p
-        self.top_k[slot] = sampling.top_k
-        self.cuts[slot] = sampling.min_p > 0 or sampling.top_p < 1 or sampling.top_k > 0
-        self.seeds[slot] = sampling.seed or 0
-        if sampling.logprobs is not None:
-            self.num_logprobs[slot] = sampling.logprobs
-            self.wants_logprobs.add(slot)
         # A sequence with output got the results of its prompt with its first token.
         if len(tokens) == new.num_prompt:
             if sampling.prompt_logprobs is not None:
-                self.num_prompt_logprobs[slot] = sampling.prompt_logprobs
-                self.wants_prompt_logprobs.add(slot)
+                self.prompt_logprobs[slot] = sampling.prompt_logprobs
             if sampling.pooling is not None:
-                self.pools[slot] = Pool(sampling.pooling, new.num_prompt)
+                self.pooled[slot] = _positions(sampling.pooling, new.num_prompt)
         try:
-            self._check(new, tokens)
-            if Rules.wanted(sampling):
-                self.rules[slot] = Rules(new, self.vocabulary, self._processors)
+            drawn = slot_sampling(new, tokens, self.vocabulary, self._processors)
         except ValueError as error:
             self.failures[slot] = str(error)
-            tokens = np.zeros_like(tokens)
-        self.tokens[slot, : len(tokens)] = tokens
-        self.kind[slot] = self._kind(slot)
+            drawn = SlotSampling(np.zeros_like(tokens), new.num_prompt)
+        self.tokens[slot, : len(tokens)] = drawn.tokens
+        self.num_opened[slot] = self.num_known[slot] = len(tokens)
+        self.num_prompt[slot] = new.num_prompt
+        return drawn
 
     def grow(self, slot: int, blocks: tuple[tuple[int, ...], ...]) -> None:
         """Append blocks to an open slot's tables: a tuple for each group."""
@@ -123,42 +94,22 @@ class SlotState:
             table[slot, begin:end] = part
         self.num_blocks[slot] = end
 
-    def _check(self, new: NewSlot, tokens: Ints) -> None:
-        """Refuse invalid ids, which would read memory of other sequences."""
-        new.sampling.check_vocabulary(self.vocabulary)
-        if tokens.min() < 0 or tokens.max() >= self.vocabulary:
-            wrong = tokens[(tokens < 0) | (tokens >= self.vocabulary)][0]
-            raise SamplingError(
-                f"token id {wrong} is not in the vocabulary; ids go from 0 to {self.vocabulary - 1}"
-            )
-        if new.lora is not None:
-            raise SamplingError(f"adapter {new.lora!r} is not loaded: this runner takes none")
+    def append(self, slot: int, tokens: Ints) -> None:
+        """Append drawn tokens to the known ones of a slot."""
+        begin = int(self.num_known[slot])
+        end = begin + len(tokens)
+        self.tokens[slot, begin:end] = tokens
+        self.num_known[slot] = end
 
-    def _kind(self, slot: int) -> int:
-        if slot in self.rules:
-            return SPECIAL
-        if self.temperature[slot] == 0.0:
-            return GREEDY
-        return SPECIAL if self.cuts[slot] else WARM
+    def known(self, slot: int) -> Ints:
+        return self.tokens[slot, : self.num_known[slot]]
 
-    # the growth of a sequence
 
-    def append(self, slots: Longs, tokens: Ints) -> None:
-        """Append one known token to each of these (different) slots."""
-        self.tokens[slots, self.num_known[slots]] = tokens
-        self.num_known[slots] += 1
-        if self.rules:
-            for slot, token in zip(slots.tolist(), tokens.tolist(), strict=True):
-                if slot in self.rules:
-                    self.rules[slot].add(token)
-
-    def write_drafts(self, slot: int, drafts: tuple[int, ...]) -> None:
-        """Write drafts after the known tokens, for one forward pass."""
-        known = int(self.num_known[slot])
-        self.tokens[slot, known : known + len(drafts)] = drafts
-
-    def prompt(self, slot: int) -> Ints:
-        return self.tokens[slot, : self.num_prompt[slot]]
-
-    def output(self, slot: int) -> Ints:
-        return self.tokens[slot, self.num_prompt[slot] : self.num_known[slot]]
+def _positions(pooling: Pooling, num_prompt: int) -> range:
+    """Return the positions of a prompt whose hidden states make its vector."""
+    first, last = 0, num_prompt - 1
+    return {
+        "last": range(last, num_prompt),
+        "cls": range(first, first + 1),
+        "mean": range(num_prompt),
+    }[pooling]

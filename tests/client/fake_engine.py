@@ -155,4 +155,4 @@ def make(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:
         max_num_seqs=int(settings.get("slots", "64")),
     )
     runner = FakeRunner(settings)
-    return engine_over_runner(arguments.model, arguments, wrap, runner, config, VOCABULARY)
+    return engine_over_runner(arguments.model, arguments, wrap, runner.run, config, VOCABULARY)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from zlib import crc32
 
-from octavo.core.block_pool import BlockPool
 from octavo.core.check import check_integrity
 from octavo.core.config import CoreConfig
+from octavo.core.kv.block_pool import BlockPool
 from octavo.core.plan import NO_TOKEN, StepPlan, StepResult
 from octavo.core.request import Request, TokenEvent
 from octavo.core.sampling_params import SamplingParams
@@ -104,7 +104,7 @@ class Worker:
         for new in plan.opened:
             assert new.slot not in self.rows, f"slot {new.slot} was not freed before its reuse"
             self.rows[new.slot] = Row(new.request_id, new.tokens, new.tables)
-        for source, destination in plan.copies:
+        for source, destination, _ in plan.copies:
             for offset in range(self.config.block_size):
                 if (source, offset) in self.kv:
                     self.kv[destination, offset] = self.kv[source, offset]
@@ -279,7 +279,7 @@ class Rig:
     @property
     def following(self) -> list[str]:
         """Ids of the sequences that follow another."""
-        return list(self.scheduler.queue.following)
+        return list(self.scheduler.queue.held)
 
     def chunks(self, plan: StepPlan | None) -> dict[str, tuple[int, int]]:
         """Return a plan's chunks, request id → (start, count), before their slots are reused."""

@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 
 from octavo.core import check
-from octavo.core.block_pool import NULL_BLOCK
-from octavo.core.check import IntegrityError, check_integrity
+from octavo.core.check import check_integrity
 from octavo.core.config import KVGroup
+from octavo.core.kv import check as kv_check
+from octavo.core.kv.block_pool import NULL_BLOCK, BlockPool
+from octavo.core.kv.check import IntegrityError
 from octavo.core.limits import AdapterSlots
 from octavo.core.plan import StepPlan
 from octavo.core.plan_draft import InFlight
 from octavo.core.scheduler import Scheduler
-from octavo.core.sequence import Sequence, Status
+from octavo.core.sequence import Hold, Sequence, Status
+from tests.core.kv.test_check_pages import PAGES
 from tests.core.make import Rig, tokens
 
 
@@ -55,6 +58,12 @@ def healthy() -> Scheduler:
     assert [len(step.plan.slots) for step in rig.scheduler.in_flight] == [4]
     assert rig.scheduler.lifecycle.freed_slots == [3]
     return rig.scheduler
+
+
+def pool_of(scheduler: Scheduler) -> BlockPool:
+    """Return the pool of a scheduler whose blocks have one size."""
+    assert isinstance(scheduler.kv.pool, BlockPool)
+    return scheduler.kv.pool
 
 
 def setting(request_id: str, **values: Any) -> Callable[[Scheduler], None]:
@@ -103,14 +112,14 @@ def launching(*plans: tuple[int, int | None]) -> Callable[[Scheduler], None]:
 
 def put(scheduler: Scheduler, one: Sequence, group: int, index: int, block: int) -> None:
     """Put another block into a table, with correct reference counts."""
-    pool = scheduler.kv.pool
+    pool = pool_of(scheduler)
     pool.release(one.tables[group][index])
     pool.ref_counts[block] += 1
     one.tables[group][index] = block
 
 
 def take_out_of_the_free_list(scheduler: Scheduler) -> None:
-    pool = scheduler.kv.pool
+    pool = pool_of(scheduler)
     block = pool._next[0]
     after = pool._next[block]
     pool._next[0], pool._previous[after] = after, 0
@@ -118,7 +127,7 @@ def take_out_of_the_free_list(scheduler: Scheduler) -> None:
 
 
 def put_into_the_free_list(scheduler: Scheduler, block: int) -> None:
-    pool = scheduler.kv.pool
+    pool = pool_of(scheduler)
     head = pool._next[0]
     pool._next[0], pool._previous[head] = block, block
     pool._next[block], pool._previous[block] = head, 0
@@ -126,7 +135,7 @@ def put_into_the_free_list(scheduler: Scheduler, block: int) -> None:
 
 
 def let_the_free_list_go_in_a_circle(scheduler: Scheduler) -> None:
-    pool = scheduler.kv.pool
+    pool = pool_of(scheduler)
     first = pool._next[0]
     second = pool._next[first]
     pool._next[second], pool._previous[first] = first, second
@@ -134,7 +143,7 @@ def let_the_free_list_go_in_a_circle(scheduler: Scheduler) -> None:
 
 
 def lengthen_tables(scheduler: Scheduler) -> None:
-    added = scheduler.kv.pool.allocate(4)
+    added = pool_of(scheduler).allocate(4)
     assert added is not None
     one = scheduler.sequences["a"]
     for table in one.tables:
@@ -175,10 +184,16 @@ def swap_waiting(scheduler: Scheduler) -> None:
     scheduler.queue._sequences.reverse()
 
 
+def hold_too_long(scheduler: Scheduler) -> None:
+    scheduler.sequences["long"].followers.clear()
+    scheduler.sequences["d"].hold = Hold(("grammar",), 0.0, -1.0, is_optional=False)
+    scheduler.lifecycle.next_deadline = 0.0
+
+
 Case = tuple[str, Callable[[Scheduler], object]]
 PLACES: list[Case] = [
     ("sequences lost or listed twice: ", lambda s: s.running.pop()),
-    ("a runs as <Status.FOLLOWING: 1>", setting("a", status=Status.FOLLOWING)),
+    ("a runs as <Status.HELD: 1>", setting("a", status=Status.HELD)),
     ("running out of order at b", lambda s: s.running.reverse()),
     ("two sequences in one slot", setting("b", slot=1)),
     ("slot 5 and its sequence disagree", lambda s: s.lifecycle.slots.__setitem__(5, s.running[0])),
@@ -189,9 +204,15 @@ PLACES: list[Case] = [
     ("a slot is announced as freed twice: [3, 3]", lambda s: s.lifecycle.freed_slots.append(3)),
     ("queue out of order at c1", swap_waiting),
     ("the queue counts 36 tokens, not 35", lambda s: setattr(s.queue, "num_tokens", 36)),
-    ("c1 waits as <Status.FOLLOWING: 1>", setting("c1", status=Status.FOLLOWING)),
-    ("d follows as <Status.WAITING: 0>", setting("d", status=Status.WAITING)),
-    ("d follows no running sequence", lambda s: s.sequences["long"].followers.clear()),
+    ("c1 waits as <Status.HELD: 1>", setting("c1", status=Status.HELD)),
+    ("d is held as <Status.WAITING: 0>", setting("d", status=Status.WAITING)),
+    ("c1 waits and is held", setting("c1", hold=Hold(("grammar",), 0.0, 0.0, False))),
+    ("d is held without a reason", setting("d", hold=None)),
+    (
+        "d is held by ('prefix',) and follows: False",
+        lambda s: s.sequences["long"].followers.clear(),
+    ),
+    ("d is held past -1.0", hold_too_long),
     ("c1 waits and owns slots, blocks or chunks", setting("c1", tables=([1], [2]))),
     ("c1 waits and owns slots, blocks or chunks", setting("c1", num_capacity=4)),
     ("c1 waits and owns slots, blocks or chunks", setting("c1", slot=7)),
@@ -218,8 +239,8 @@ TABLES: list[Case] = [
         "a: not one table for each group",
         lambda s: setting("a", tables=s.sequences["a"].tables[:1])(s),
     ),
-    ("a: tables of different lengths", lambda s: s.sequences["a"].tables[1].pop()),
-    ("a: capacity 16 is not 12", moving("a", num_capacity=4)),
+    ("a: a table of 2 entries, not 3", lambda s: s.sequences["a"].tables[1].pop()),
+    ("a: capacity 13", moving("a", num_capacity=1)),
     ("a: planned past its tables", shorten_tables),
     ("a: tables 2 tokens too long", lengthen_tables),
     ("a: null block in the window", lambda s: s.sequences["a"].tables[1].__setitem__(2, 0)),
@@ -229,8 +250,8 @@ TABLES: list[Case] = [
 BLOCKS: list[Case] = [
     ("42 free blocks listed, 7 counted", lambda s: setattr(s.kv.pool, "num_free", 7)),
     ("a block is free twice", let_the_free_list_go_in_a_circle),
-    ("the null block is in use", lambda s: s.kv.pool.ref_counts.__setitem__(NULL_BLOCK, 1)),
-    ("block 5: reference count 3, 2 holders", lambda s: s.kv.pool.ref_counts.__setitem__(5, 3)),
+    ("the null block is in use", lambda s: pool_of(s).ref_counts.__setitem__(NULL_BLOCK, 1)),
+    ("block 5: reference count 3, 2 holders", lambda s: pool_of(s).ref_counts.__setitem__(5, 3)),
     ("a block in use is free", lambda s: put_into_the_free_list(s, 5)),
     ("blocks are lost", take_out_of_the_free_list),
 ]
@@ -243,7 +264,7 @@ SHARING: list[Case] = [
     ("block 5 is shared after different tokens", tokens_differ),
     ("block 5 is shared between adapters", lambda s: change_request(s, lora=None)),
     ("block 5 is shared between scopes", lambda s: change_request(s, cache_scope="other")),
-    ("index and labels disagree", lambda s: s.kv.pool.labels.__setitem__(5, None)),
+    ("index and labels disagree", lambda s: pool_of(s).labels.__setitem__(5, None)),
     ("block 7 is cached before it is full", lambda s: s.kv.pool.label(7, 0, b"early")),
     (
         "block 5 is cached under another digest",
@@ -283,18 +304,20 @@ def test_a_broken_invariant_is_found(message: str, sabotage: Callable[[Scheduler
 
 
 def test_every_invariant_has_a_case() -> None:
-    """Each message in check.py occurs in a case above."""
+    """Each message of the checks occurs in a case above, or in test_check_pages.py."""
     templates = [
         call.args[1].value
-        for call in ast.walk(ast.parse(inspect.getsource(check)))
+        for module in (check, kv_check)
+        for call in ast.walk(ast.parse(inspect.getsource(module)))
         if isinstance(call, ast.Call)
         and isinstance(call.func, ast.Name)
-        and call.func.id == "_require"
+        and call.func.id == "require"
         and isinstance(call.args[1], ast.Constant)
     ]
     assert len(templates) > 40
+    messages = [message for message, _ in (*CASES, *PAGES)]
     for template in templates:
         # A case must contain the words between the placeholders, in their order.
         words = [word for word in re.split(r"\{.*?\}", str(template)) if word.strip()]
         pattern = ".*".join(re.escape(word.strip(" :,")) for word in words)
-        assert any(re.search(pattern, message) for message, _ in CASES), template
+        assert any(re.search(pattern, message) for message in messages), template

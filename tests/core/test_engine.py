@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from octavo.core.check import IntegrityError
 from octavo.core.config import KVGroup
 from octavo.core.engine import EngineCore
+from octavo.core.kv.check import IntegrityError
 from octavo.core.plan import StepResult
 from octavo.core.request import Abort, Pause, ResetPrefixCache, Resume, TokenEvent
 from octavo.core.stats import PAUSED

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from octavo.core.config import KVGroup
 from octavo.core.engine import EngineCore
-from octavo.core.kv_manager import KVManager
+from octavo.core.kv.manager import KVManager
 from octavo.core.request import Request
 from tests.core.make import KEY, Wire, Worker, config, expected_output, request, tokens
 
@@ -84,7 +84,7 @@ def requests_of(workload: list[dict[str, Any]]) -> list[Request]:
 def engine_for(chosen: dict[str, Any], requests: list[Request], room: int) -> EngineCore:
     """Return an engine whose pool fits the longest request, and `room` more blocks."""
     measure = KVManager(config(**chosen), KEY)
-    most = max(measure.peak_blocks(each.max_total - 1) for each in requests)
+    most = max(measure.peak_pages(each.max_total - 1) for each in requests)
     made = config(**{**chosen, "num_blocks": 1 + most + room})
     wire = Wire(Worker(made, drafter=guess if made.max_drafts else None))
     ticks = iter(range(10 * MOST_STEPS))

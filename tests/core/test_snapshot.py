@@ -44,7 +44,7 @@ def test_a_follower_counts_as_waiting() -> None:
     for name in ("first", "second"):
         core.on_event(request(name, tokens(9), max_tokens=2))
     core.step(wait=False)
-    assert core.scheduler.queue.following
+    assert core.scheduler.queue.held
     snapshot = take_snapshot(core, 0.0)
     assert (snapshot.num_running, snapshot.num_waiting) == (1, 1)
 

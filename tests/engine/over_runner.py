@@ -1,28 +1,31 @@
-"""An engine over any runner, for the engine's process, with the facts that loading would give."""
+"""An engine over any function from plans to results, with the facts that loading would give."""
 
 from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable
 
 from octavo.core.config import CoreConfig
 from octavo.core.engine import EngineCore
+from octavo.core.plan import StepPlan, StepResult
 from octavo.engine.process import CoreAndFacts, Wrap
 from octavo.engine_arguments import EngineArguments
-from octavo.exec.inline import InlineExecutor, Runner
+from octavo.exec.inline import InlineExecutor
 from octavo.wire.facts import EngineFacts
+from tests.exec.at_once import AtOnce
 
 
 def engine_over_runner(
     name: str,
     arguments: EngineArguments,
     wrap: Wrap,
-    runner: Runner,
+    run: Callable[[StepPlan], StepResult],
     config: CoreConfig,
     vocabulary: int,
 ) -> CoreAndFacts:
     """Build the engine; its facts name the tokenizer's directory as the model's."""
-    executor = wrap(InlineExecutor(runner))
+    executor = wrap(InlineExecutor(AtOnce(run)))
     core = EngineCore(config, executor, time.monotonic, secrets.token_bytes(32))
     facts = EngineFacts(
         name=name,

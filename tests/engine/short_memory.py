@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.backends.base import ForwardResult, HostBatch
+from octavo.backends.base import ForwardResult
 from octavo.backends.native.backend import NativeBackend
+from octavo.backends.step import HostBatch
 from octavo.engine.process import CoreAndFacts, Wrap, build_model_engine
 from octavo.engine_arguments import EngineArguments
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from octavo import resolve as resolving
+from octavo.backends.base import KVLayout
 from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.torch import attention, footprint
 from octavo.core.config import ConfigError
@@ -20,7 +21,7 @@ from octavo.models.footprint import tensor_sizes
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import OpenedModel, open_model
 from octavo.observe.memory_bill import HEADROOM_BYTES
-from octavo.resolve import MOST_KV_BYTES, make_bill, resolve
+from octavo.resolve import make_bill, resolve
 from tests.api.tiny import make_model
 
 BLOCK = 2 * 2 * 16 * 2 * 8 * 4  # keys and values, layers, tokens, heads, their size, float32
@@ -81,9 +82,8 @@ def test_the_estimate_reads_no_weights(directory: Path, monkeypatch: pytest.Monk
     def refuse(*_: object) -> None:
         raise AssertionError("a weight was read")
 
-    # Stored rows are mapped from the file, and no page of them is read.
-    monkeypatch.setattr("octavo.models.checkpoint_weights.CheckpointWeights.read", refuse)
-    monkeypatch.setattr("octavo.loader.checkpoint.Checkpoint.read_float32", refuse)
+    monkeypatch.setattr("octavo.models.checkpoint_weights.CheckpointWeights.rows", refuse)
+    monkeypatch.setattr("octavo.loader.checkpoint.Checkpoint.read", refuse)
     make_bill(EngineArguments(str(directory), backend="torch"), opened, place_layers(opened.model))
 
 
@@ -93,7 +93,8 @@ def test_the_cache_takes_the_free_memory_up_to_a_bound(directory: Path) -> None:
     asked = EngineArguments(str(directory), backend="torch", max_num_seqs=1_000_000)
     bill = make_bill(asked, opened, layout)
     base = bill.fixed_bytes + HEADROOM_BYTES
-    for free, kv_bytes in ((base + 20 * BLOCK, 20 * BLOCK), (1 << 50, MOST_KV_BYTES)):
+    most = footprint.TorchFootprint("float32").most_kv_bytes
+    for free, kv_bytes in ((base + 20 * BLOCK, 20 * BLOCK), (1 << 50, most)):
         config = resolve(asked, opened, layout, free)
         assert config.core.num_blocks == kv_bytes // BLOCK
     few = EngineArguments(str(directory), backend="torch", max_num_seqs=2)
@@ -191,7 +192,8 @@ def test_a_cache_too_small_for_a_token_is_refused_and_a_small_one_is_logged(
     caplog.clear()
     build_engine(replace(few, max_model_len=17))
     assert not caplog.text
-    windowed = replace(layout, windows=(None, 32))
+    group = layout.groups[0]
+    windowed = KVLayout((group, group._replace(spec=replace(group.spec, window=32))))
     with pytest.raises(ConfigError, match=r"override=2 leaves no .* token: .*; give 3 at least"):
         resolve(few, opened, windowed)
 

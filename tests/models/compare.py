@@ -11,8 +11,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
-from octavo.backends.base import Backend, Floats, HostBatch, KVLayout
-from octavo.backends.native.backend import HEAD_SIZES, NativeBackend, NativeOptions
+from octavo.backends.base import Floats, KVLayout, LogitsBackend
+from octavo.backends.native.backend import NativeBackend, NativeOptions
+from octavo.backends.native.refusals import HEAD_MULTIPLE
+from octavo.backends.step import HostBatch
 from octavo.backends.torch.backend import TorchBackend
 from octavo.layers import CausalLM
 from octavo.loader import resolve
@@ -21,7 +23,7 @@ from octavo.models.checkpoint_weights import CheckpointWeights
 from octavo.models.config_reader import Config
 from octavo.models.kv_layout import place_layers
 from octavo.models.registry import family_of
-from octavo.program.listing import RecordingError
+from octavo.program.listing import UnsupportedError
 
 BLOCK_SIZE = 4
 NATIVE_BLOCK_SIZE = 16
@@ -32,12 +34,13 @@ PROMPT_LENGTH = 37  # longer than a window, a tile of queries and a block, and a
 class Runner:
     """A bound model and the cache of one sequence, which it computes in chunks."""
 
-    def __init__(self, model: CausalLM, backend: Backend, layout: KVLayout) -> None:
+    def __init__(self, model: CausalLM, backend: LogitsBackend, layout: KVLayout) -> None:
         self.model = model
         self.backend = backend
         self.layout = layout
         is_torch = isinstance(backend, TorchBackend)
-        backend.prepare(model, layout, NUM_BLOCKS, BLOCK_SIZE if is_torch else NATIVE_BLOCK_SIZE)
+        backend.prepare(model, layout, BLOCK_SIZE if is_torch else NATIVE_BLOCK_SIZE)
+        backend.make_cache(NUM_BLOCKS)
         per_group = (NUM_BLOCKS - 1) // len(layout.windows)
         self.tables = tuple(
             np.arange(1 + group * per_group, 1 + (group + 1) * per_group, dtype=np.int32)[None]
@@ -72,7 +75,9 @@ def exact_native() -> NativeBackend:
     return NativeBackend(NativeOptions(kv_dtype="float32", weights="float32", num_threads=2))
 
 
-def load(directory: Path, max_len: int | None = None, backend: Backend | None = None) -> Runner:
+def load(
+    directory: Path, max_len: int | None = None, backend: LogitsBackend | None = None
+) -> Runner:
     """Load a checkpoint directory on a backend, by default on torch."""
     values: dict[str, Any] = json.loads((directory / "config.json").read_text())
     family = family_of(values["architectures"][0])
@@ -105,8 +110,8 @@ def compare(config: PretrainedConfig, directory: Path, *, max_len: int | None = 
         )[0, PROMPT_LENGTH:].tolist()
     runner = load(directory, max_len)
     _check(runner, prompt, expected, text)
-    if runner.layout.head_dim % HEAD_SIZES.multiple:
-        with pytest.raises(RecordingError, match=f"heads of {runner.layout.head_dim} numbers"):
+    if runner.layout.head_dim % HEAD_MULTIPLE:
+        with pytest.raises(UnsupportedError, match=f"heads of {runner.layout.head_dim} numbers"):
             load(directory, max_len, exact_native())
     else:
         _check(load(directory, max_len, exact_native()), prompt, expected, text)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from octavo.backends.base import Floats
+from octavo.backends.stored_rows import Floats, StoredRows
 from octavo.layers import CausalLM
-from octavo.models.build import find_needs
 from octavo.models.config_reader import Config
+from octavo.models.needs import find_needs
 from octavo.models.registry import family_of
 
 SIZES: dict[str, Any] = {
@@ -62,14 +62,15 @@ class MadeUpWeights:
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         return {name: array.shape for name, array in self.tensors.items()}
 
-    def read(self, name: str) -> Floats:
-        return self.tensors[name]
+    def rows(self, name: str) -> StoredRows:
+        values = self.tensors[name]
+        return StoredRows.of(values.reshape(-1, values.shape[-1]))
 
-    def stored(self, name: str) -> None:
-        """Return None: there are values, but no stored rows."""
+    def row_type(self, name: str) -> str:
+        return "F32"
 
-    def stored_type(self, name: str) -> None:
-        """Return None, as `stored` does."""
+    def stored_types(self) -> Mapping[str, str]:
+        return dict.fromkeys(self.tensors, "F32")
 
     def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
         assert expected.keys() | set(extra) == self.tensors.keys()

@@ -8,9 +8,16 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from octavo.models.build import find_needs
+from octavo.backends.stored_rows import Floats
+from octavo.models.checkpoint_weights import Weights
 from octavo.models.gguf.to_config import read_config
 from octavo.models.load import OpenedModel
+from octavo.models.needs import find_needs
+
+
+def values_of(weights: Weights, name: str) -> Floats:
+    """Return the values of a tensor in its own shape."""
+    return weights.rows(name).floats().reshape(weights.shapes()[name])
 
 
 def write_safetensors(opened: OpenedModel, directory: Path) -> None:
@@ -24,7 +31,7 @@ def write_safetensors(opened: OpenedModel, directory: Path) -> None:
     weights = opened.weights
     needs = find_needs(opened.model, weights.shapes())
     names = {name for need in needs for source in need.sources for name in need.names(source)}
-    tensors = {name: np.ascontiguousarray(weights.read(name)) for name in sorted(names)}
+    tensors = {name: np.ascontiguousarray(values_of(weights, name)) for name in sorted(names)}
     assert all(tensor.dtype == np.float32 for tensor in tensors.values())
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
 
@@ -36,5 +43,5 @@ def assert_same(one: OpenedModel, other: OpenedModel) -> None:
     assert one.generation.eos_ids == other.generation.eos_ids
     for need in find_needs(one.model, one.weights.shapes()):
         for name in (name for source in need.sources for name in need.names(source)):
-            ours, theirs = one.weights.read(name), other.weights.read(name)
+            ours, theirs = (values_of(opened.weights, name) for opened in (one, other))
             assert np.array_equal(ours.view(np.uint32), theirs.view(np.uint32)), name

@@ -10,14 +10,16 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from octavo.backends.stored_rows import StoredRows
 from octavo.backends.torch.backend import TorchBackend
 from octavo.layers import CausalLM, Embedding, Linear, Module, TensorDeclaration
 from octavo.layers.weight_names import WeightSource
 from octavo.loader import resolve
 from octavo.loader.errors import TensorMismatchError
-from octavo.models.build import bind, find_needs
+from octavo.models.build import bind
 from octavo.models.checkpoint_weights import CheckpointWeights
 from octavo.models.config_reader import ConfigurationError
+from octavo.models.needs import find_needs
 from tests.models.made_up import MadeUpWeights, make_model
 
 Tensors = dict[str, NDArray[np.float32]]
@@ -28,7 +30,7 @@ EXPERT = "model.layers.1.mlp.experts.2.up_proj.weight"
 class Unread(CheckpointWeights):
     """A checkpoint whose names and shapes can be read, but whose tensors cannot."""
 
-    def read(self, name: str) -> NDArray[np.float32]:
+    def rows(self, name: str) -> StoredRows:
         raise AssertionError(f"{name} is read before all is checked")
 
 

@@ -49,7 +49,7 @@ from octavo.models.registry import FAMILIES
 from tests.models import small
 from tests.models.compare import PROMPT_LENGTH, Runner
 from tests.models.convert_gguf import ARCHITECTURES, convert
-from tests.models.rewrite import assert_same, write_safetensors
+from tests.models.rewrite import assert_same, values_of, write_safetensors
 from tests.models.small import LLAMA3, YARN
 
 SMALL: dict[str, Any] = {**small.SMALL, "num_attention_heads": 4}
@@ -174,7 +174,7 @@ def test_same_tensors(pair: tuple[str, Path, Path]) -> None:
     }
     weights.check({name: array.shape for name, array in expected.items()}, ())
     for name, array in expected.items():
-        ours = weights.read(name)
+        ours = values_of(weights, name)
         assert ours.dtype == np.float32
         assert ours.shape == weights.shapes()[name] == array.shape
         assert np.array_equal(ours.view(np.uint32), array.view(np.uint32)), name

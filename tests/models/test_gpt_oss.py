@@ -13,15 +13,17 @@ from transformers import GptOssConfig
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from octavo.backends.native.backend import NativeBackend, NativeOptions
-from octavo.backends.native.footprint import weight_bytes
+from octavo.backends.native.footprint import NativeFootprint
 from octavo.backends.native.packing import interleaved
 from octavo.loader import resolve
 from octavo.loader.errors import TensorMismatchError
+from octavo.loader.gguf.types import MXFP4
 from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.footprint import tensor_sizes
 from octavo.models.gpt_oss import GptOss
 from octavo.models.load import open_model
-from octavo.quant.mxfp4 import dequantize
+from octavo.quant.mxfp4 import gguf_rows
+from octavo.quant.plain import layout_of
 from tests.models.compare import compare, load
 
 KINDS = ("blocks", "scales")
@@ -72,6 +74,12 @@ def random_mxfp4(shape: tuple[int, ...], seed: int) -> tuple[torch.Tensor, torch
     blocks = generator.integers(0, 256, (*groups, 16), np.uint8)
     scales = generator.integers(119, 124, groups, np.uint8)
     return torch.from_numpy(blocks), torch.from_numpy(scales)
+
+
+def dequantize(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """Return the values [..., in] of the rows that our format makes."""
+    values = layout_of(MXFP4).decode(gguf_rows(blocks, scales))
+    return values.reshape(*scales.shape[:-1], -1)
 
 
 def test_four_bit_floats_have_the_values_of_the_reference() -> None:
@@ -130,7 +138,8 @@ def test_four_bits_stay_four_bits_in_the_native_engine(tmp_path: Path) -> None:
             if values.shape[1] % 64 == 0:
                 assert native.num_bytes == 64 * values.shape[1] // 32 * 17
     opened = open_model(resolve(str(tmp_path)))
-    kept = sum(weight_bytes(tensor, "auto") for tensor in tensor_sizes(opened))
+    footprint = NativeFootprint("auto", "bfloat16")
+    kept = sum(map(footprint.weight_bytes, tensor_sizes(opened)))
     assert kept == pytest.approx(backend.weight_bytes, rel=0.05)  # biases are stored twice
 
 

@@ -11,13 +11,14 @@ import pytest
 
 from octavo.layers import CausalLM
 from octavo.loader import CheckpointError, resolve
-from octavo.models.build import check, find_needs
+from octavo.models.build import check
 from octavo.models.generation import GenerationDefaults
 from octavo.models.gguf.architectures import ARCHITECTURES
 from octavo.models.gguf.gguf_weights import GgufWeights
 from octavo.models.gguf.keys import shortest
 from octavo.models.gguf.to_config import read_config
 from octavo.models.load import OpenedModel, open_model
+from octavo.models.needs import find_needs
 from tests.loader.make_files import (
     ARRAY,
     F32,
@@ -29,6 +30,7 @@ from tests.loader.make_files import (
     write_gguf,
     write_safetensors,
 )
+from tests.models.rewrite import values_of
 
 PAIRS: dict[str, tuple[int, Any]] = {
     "general.architecture": (STRING, "llama"),
@@ -211,7 +213,7 @@ def test_quantised_experts_are_read_one_by_one(tmp_path: Path) -> None:
     whole = checkpoint.read_float32("blk.0.ffn_up_exps.weight")
     assert len(np.unique(whole)) > 10
     for number in range(3):
-        one = weights.read(f"model.layers.0.mlp.experts.{number}.up_proj.weight")
+        one = values_of(weights, f"model.layers.0.mlp.experts.{number}.up_proj.weight")
         assert np.array_equal(one, whole[number])
 
 

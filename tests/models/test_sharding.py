@@ -1,33 +1,52 @@
-"""Ranks' shards are slices of the whole, and together they compute what the whole computes."""
+"""Ranks' shares are slices of the whole, and together they compute what the whole computes."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from octavo.backends.base import Floats, HostBatch
+from octavo.backends.base import Backend
+from octavo.backends.stored_rows import Floats, StoredRows
 from octavo.backends.torch.backend import TorchBackend
 from octavo.distributed.context import ParallelContext
-from octavo.layers import CausalLM
-from octavo.models.build import assemble, bind, find_needs
-from octavo.models.kv_layout import place_layers
-from octavo.quant.compose import ShardError
+from octavo.layers import Module
+from octavo.models.build import bind
+from octavo.quant.shard import ShardError
 from tests.models.made_up import CONFIGS, EXPERTS, MadeUpWeights, make_model
-from tests.models.ranks import bind_ranks, run_ranks
+from tests.models.ranks import run_ranks
 
 RANKS = (1, 2, 4)
 
 
-def assembled(
-    model: CausalLM, weights: MadeUpWeights, context: ParallelContext
-) -> dict[str, Floats]:
-    """Assemble every tensor of a rank, by our own name."""
-    paths = {id(module): path for path, module in model.walk()}
+class Kept:
+    """The part of a backend that binding needs; it keeps all values as arrays."""
+
+    ops = None
+
+    def parameter(self, array: Floats) -> Floats:
+        return array
+
+    def matrix(self, parts: Sequence[StoredRows], module: Module) -> Floats:
+        return np.concatenate([part.floats() for part in parts])
+
+    def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> Floats:
+        return np.stack([self.matrix(parts, module) for parts in matrices])
+
+
+def bound(architecture: str, weights: MadeUpWeights, context: ParallelContext) -> dict[str, Floats]:
+    """Bind a rank's model, and return every tensor by our own name."""
+    model = make_model(architecture)
+    names = [f"{path}.{name}" for path, module in model.walk() for name in module.tensors()]
+    bind(model, cast(Backend, Kept()), weights, context)
+    modules = dict(model.walk())
     return {
-        f"{paths[id(need.module)]}.{need.tensor}": assemble(need, weights.read, context)
-        for need in find_needs(model, weights.shapes())
+        name: getattr(modules[path], tensor)
+        for name in names
+        for path, _, tensor in [name.rpartition(".")]
     }
 
 
@@ -90,51 +109,59 @@ def by_hand(architecture: str, name: str, whole: Floats, rank: int, ranks: int) 
 
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("architecture", CONFIGS)
-def test_shards_are_slices_of_the_whole(architecture: str, ranks: int) -> None:
-    model = make_model(architecture)
-    weights = MadeUpWeights(model)
-    wholes = assembled(model, weights, ParallelContext())
+def test_shares_are_slices_of_the_whole(architecture: str, ranks: int) -> None:
+    weights = MadeUpWeights(make_model(architecture))
+    wholes = bound(architecture, weights, ParallelContext())
     for rank in range(ranks):
-        shards = assembled(model, weights, ParallelContext(rank, ranks))
-        assert shards.keys() == wholes.keys()
-        for name, shard in shards.items():
+        shares = bound(architecture, weights, ParallelContext(rank, ranks))
+        assert shares.keys() == wholes.keys()
+        for name, share in shares.items():
             expected = by_hand(architecture, name, wholes[name], rank, ranks)
-            assert np.array_equal(shard, expected), name
-            assert shard.flags.c_contiguous, name
+            assert np.array_equal(share, expected), name
+
+
+@pytest.mark.parametrize("ranks", RANKS[1:])
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_ranks_together_compute_what_one_computes(architecture: str, ranks: int) -> None:
+    """Every rank ends with all logits, and the same bits as the others."""
+    declare = partial(make_model, architecture)
+    weights = MadeUpWeights(declare())
+    (expected,) = (each.logits for each in run_ranks(declare, weights, 1))
+    first, *others = (each.logits for each in run_ranks(declare, weights, ranks))
+    np.testing.assert_allclose(first, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    assert all(np.array_equal(first, other) for other in others)
 
 
 @pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize("architecture", CONFIGS)
-def test_ranks_together_compute_what_one_computes(architecture: str, ranks: int) -> None:
-    """The sums over ranks are done by hand, for two sequences."""
-    tables = np.arange(1, 13, dtype=np.int32).reshape(2, 6)
-    rows = np.arange(20, dtype=np.int32)
-    model = make_model(architecture)
-    layout = place_layers(model)
-    batch = HostBatch(
-        np.random.default_rng(1).integers(0, 96, 20).astype(np.int32),
-        np.r_[0:13, 0:7].astype(np.int32),
-        np.array([0, 13, 20], np.int32),
-        tuple(tables + 12 * group for group in range(len(layout.windows))),
-        rows,
-    )
-    weights = MadeUpWeights(model)
-    backend = TorchBackend()
-    bind(model, backend, weights)
-    backend.prepare(model, layout, 64, 4)
-    expected = backend.forward(batch).logits
-    bind_ranks(model, weights, ranks)
-    together = run_ranks(model, layout, batch, ranks).numpy()
-    np.testing.assert_allclose(together, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+def test_a_bound_layer_has_the_sizes_and_the_collective_of_its_rank(ranks: int) -> None:
+    declare = partial(make_model, "LlamaForCausalLM")
+    outcomes = run_ranks(declare, MadeUpWeights(declare()), ranks)
+    for rank, outcome in enumerate(outcomes):
+        layers: dict[str, Any] = dict(outcome.model.walk())
+        attend, out = layers["blocks.1.attn.attend"], layers["blocks.1.attn.out"]
+        kv_heads = max(1, 2 // ranks)
+        assert (attend.heads, attend.kv_heads) == (4 // ranks, kv_heads)
+        assert outcome.layout.kv_heads == kv_heads
+        assert (out.inputs, out.outputs) == (32 // ranks, 32)
+        qkv, down = layers["blocks.0.attn.qkv"], layers["blocks.0.mlp.down"]
+        assert [part.rows for part in qkv.parts] == [32 // ranks, 8 * kv_heads, 8 * kv_heads]
+        assert (down.inputs, layers["blocks.0.mlp.gate_up"].outputs) == (48 // ranks, 96 // ranks)
+        embed = layers["embed"]
+        assert (embed.first, embed.vocabulary) == (rank * 96 // ranks, 96 // ranks)
+        shared = {path: layer.collective for path, layer in layers.items() if layer.collective}
+        sums = [
+            "embed",
+            *(f"blocks.{n}.{name}" for n in (0, 1) for name in ("attn.out", "mlp.down")),
+        ]
+        assert shared == ({} if ranks == 1 else dict.fromkeys(sums, "sum") | {"head": "gather"})
 
 
 def test_the_error_for_an_indivisible_model_has_the_numbers() -> None:
-    model = make_model("LlamaForCausalLM")
-    weights = MadeUpWeights(model)
+    weights = MadeUpWeights(make_model("LlamaForCausalLM"))
     with pytest.raises(ShardError, match="vocabulary: 96 units do not divide among 5 ranks"):
-        assembled(model, weights, ParallelContext(0, 5))
+        bound("LlamaForCausalLM", weights, ParallelContext(0, 5))
     with pytest.raises(ShardError, match="q: 4 units do not divide among 8 ranks"):
-        assembled(model, weights, ParallelContext(0, 8))
+        bound("LlamaForCausalLM", weights, ParallelContext(0, 8))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from octavo.backends.base import HostBatch
+from octavo.backends.step import HostBatch
 from octavo.backends.torch.backend import TorchBackend
 from octavo.loader import ModelFiles, resolve
 from octavo.loader.errors import DownloadError
@@ -54,7 +54,8 @@ class Both:
 
     def prepare(self, sequences: int, blocks: int) -> NDArray[np.int32]:
         """Clear the cache, and return each sequence's blocks in it."""
-        self.backend.prepare(self.model, self.layout, 1 + sequences * blocks, BLOCK_SIZE)
+        self.backend.prepare(self.model, self.layout, BLOCK_SIZE)
+        self.backend.make_cache(1 + sequences * blocks)
         return np.arange(1, 1 + sequences * blocks, dtype=np.int32).reshape(sequences, blocks)
 
     def step(

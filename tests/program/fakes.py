@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-from octavo.backends.base import StoredRows
-from octavo.layers import GateUpLinear, Module, Ops
-from octavo.program.recorder import HeadSizes, Recorder
+from octavo.backends.stored_rows import StoredRows
+from octavo.layers import GateUpLinear, Module
 
 
 @dataclass(frozen=True)
@@ -26,6 +25,7 @@ class FakeMatrix:
         return 4 * self.outputs * self.inputs
 
     def by_kind(self) -> list[FakeMatrix]:
+        """Return the matrix as its only part, for the native engine's passes."""
         return [self]
 
 
@@ -46,10 +46,6 @@ class FakeExperts:
 
 class FakeBackend:
     """The part of a backend that binding a model needs."""
-
-    def __init__(self, head_sizes: HeadSizes | None = None) -> None:
-        self.recorder = Recorder(head_sizes)
-        self.ops = cast(Ops, self.recorder)
 
     def parameter(self, array: Any) -> object:
         return object()

@@ -1,13 +1,20 @@
-"""Recording of single operations, and the limits that a backend passes in."""
+"""Recording of single operations and of whole models."""
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
-from octavo.layers import PagedAttention
-from octavo.program.listing import RecordingError, Value
-from octavo.program.recorder import HeadSizes, Ids, RecordedBatch, Recorder
-from tests.program.fakes import FakeMatrix
+from octavo.backends.base import Backend
+from octavo.layers import Linear, PagedAttention
+from octavo.models.build import bind
+from octavo.models.kv_layout import place_layers
+from octavo.program.describe import describe
+from octavo.program.listing import RecordingError, UnsupportedError, Value
+from octavo.program.recorder import Ids, RecordedBatch, Recorder, record
+from tests.models.made_up import MadeUpWeights, make_model
+from tests.program.fakes import FakeBackend, FakeMatrix
 
 
 def attend(recorder: Recorder, head_dim: int) -> Value:
@@ -19,25 +26,43 @@ def attend(recorder: Recorder, head_dim: int) -> Value:
     return recorder.attention(q, k, v, layer, RecordedBatch())
 
 
-def test_heads_of_any_size_are_recorded_without_limits() -> None:
+def test_heads_of_any_size_are_recorded() -> None:
+    """Limits of kernels are no limits of what a listing can express."""
     assert attend(Recorder(), 12).width == 24
     assert attend(Recorder(), 1000).width == 2000
 
 
-@pytest.mark.parametrize(
-    ("head_dim", "is_refused"), [(8, False), (12, True), (64, False), (72, True)]
-)
-def test_a_backend_states_the_heads_that_it_supports(head_dim: int, is_refused: bool) -> None:
-    recorder = Recorder(HeadSizes(multiple=8, most=64))
-    if not is_refused:
-        assert attend(recorder, head_dim).width == 2 * head_dim
-        return
-    with pytest.raises(RecordingError, match=f"heads of {head_dim} numbers"):
-        attend(recorder, head_dim)
+UNKNOWN: dict[str, Any] = {
+    "the activation 'mish'": lambda r, x: r.activation(x, "mish"),
+    "the gated activation 'mish'": lambda r, x: r.gated_activation(x, "mish"),
+    "a sum of 32 and 16 columns": lambda r, x: x + r.split(x, (16, 16))[0],
+    "a product of 32 and 16 columns": lambda r, x: x * r.split(x, (16, 16))[0],
+    "a norm of the kind Linear": lambda r, x: r.head_norm(x, Linear(32, 32), 2),
+    "32 columns for a matrix of 31 inputs": lambda r, x: r.linear(x, FakeMatrix(8, 31), None),
+}
 
 
-def test_the_message_names_no_backend_but_the_reference() -> None:
-    message = str(RecordingError("something new"))
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_no_listing_can_express_is_refused_by_name(name: str) -> None:
+    recorder = Recorder()
+    x = recorder.embed(Ids(by_position=False), FakeMatrix(50, 32))
+    with pytest.raises(RecordingError) as refused:
+        UNKNOWN[name](recorder, x)
+    assert f"no operation computes {name}" in str(refused.value)
+
+
+def test_a_refusal_names_no_backend_but_the_reference() -> None:
+    message = str(UnsupportedError("something new"))
     assert "something new" in message
     assert "backend='torch'" in message
     assert "native" not in message
+
+
+def test_a_model_can_be_recorded_again() -> None:
+    """Two engines with one model have listings of their own."""
+    model = make_model("LlamaForCausalLM")
+    place_layers(model)
+    bind(model, cast(Backend, FakeBackend()), MadeUpWeights(model))
+    first, second = record(model), record(model)
+    assert describe(first) == describe(second)
+    assert not {*first} & {*second}

@@ -1,1 +1,1 @@
-"""Tests of how storage, sharding and stacking compose."""
+"""Tests of the stored formats of weights, and of their division among ranks."""

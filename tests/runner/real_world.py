@@ -10,30 +10,35 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 
-from octavo.backends.base import Backend, Floats, ForwardResult, HostBatch
+from octavo.backends.base import Backend, Floats, ForwardResult, LogitsBackend
+from octavo.backends.step import NOT_FINITE, Draws, HostBatch, Pending, StepOutput
 from octavo.core.config import CoreConfig
 from octavo.core.plan import HiddenPayload, LogprobsPayload, StepPlan, StepResult
 from octavo.core.request import FinishReason, Request, TokenEvent
 from octavo.core.sampling_params import POOLINGS, SamplingParams
 from octavo.exec.inline import InlineExecutor
-from octavo.runner.batch import Wanted, build
+from octavo.runner.batch import Opened, Step, build
 from octavo.runner.batch_reuse import BatchReuse
 from octavo.runner.kv_cache import groups_of
 from octavo.runner.model_runner import ModelRunner
+from octavo.runner.speculate.proposer import Turn
 from tests.runner import reference
 from tests.runner.tiny import VOCABULARY, Windows, make_backend, make_model
-from tests.sim.executor import Faults, WorkerDiedError, require
+from tests.sim.events import Arrival
+from tests.sim.executor import Faults, WorkerDiedError
+from tests.sim.kv.memory import require
 from tests.sim.simulation import Journal, Simulation
-from tests.sim.world import Arrival, World
+from tests.sim.world import World
 
 # Makes a backend from the windows, the number of blocks and the size of a block.
-MakeBackend = Callable[[Windows, int, int], Backend]
+MakeBackend = Callable[[Windows, int, int], LogitsBackend]
 
 
 class Truth:
@@ -118,35 +123,100 @@ def _stop_ids(request: Request) -> list[int]:
 
 
 class PoisonedBackend:
-    """A backend that returns NaN logits for the chunks that the world has poisoned.
+    """A backend whose model gives NaN for the chunks that the world has poisoned.
 
-    A forward pass also overwrites the arrays of the previous result, which are valid only until
-    then: a runner that keeps a part of them returns wrong results.
+    It also checks the use of arrays. Those of a step in flight must not change. Those of an output
+    are valid until the next one is collected, and are overwritten then: a runner that keeps a part
+    of them returns wrong results.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: LogitsBackend) -> None:
         self._backend = backend
-        self.copy_blocks = backend.copy_blocks
-        self.sampling = backend.sampling
         self.poisoned: list[int] = []  # chunks of the next step
-        self._last = ForwardResult(np.empty(0, np.float32), np.empty(0, np.float32))
+        self._forwards: deque[list[int]] = deque()  # poisoned chunks of the passes to come
+        self._last: tuple[np.ndarray, ...] = ()
+        self._gives_nan = type(backend).__name__ == "TorchBackend"
+        if self._gives_nan:  # its steps run their passes by this method
+            self._forward = backend.forward
+            backend.forward = self._poisoned_forward  # type: ignore[method-assign]
 
-    def forward(self, batch: HostBatch) -> ForwardResult:
-        for values in self._last:  # a result is valid until the next one
-            values.fill(np.nan)
-        self._last = logits, hidden = self._backend.forward(batch)
+    def step(self, batch: HostBatch, draws: Draws) -> Pending:
+        self._forwards.append(self.poisoned)
+        pending = self._backend.step(batch, draws)
+        slots = frozenset(batch.slots[self.poisoned].tolist())
+        drawn = frozenset((*draws.slots.tolist(), *(part.slot for part in draws.prompts)))
+        failing = frozenset() if self._gives_nan else slots & drawn
+        return CheckedPending(self, pending, _arrays_of(batch, draws), failing)
+
+    def _poisoned_forward(self, batch: HostBatch) -> ForwardResult:
+        logits, hidden = self._forward(batch)
         owners = np.searchsorted(batch.row_starts, batch.logits_rows, side="right") - 1
-        logits[np.isin(owners, self.poisoned)] = np.nan
+        logits[np.isin(owners, self._forwards.popleft())] = np.nan
         return ForwardResult(logits, hidden)
+
+    def replace_last(self, output: StepOutput) -> None:
+        """Replace what the arrays of the output before this one hold."""
+        for values in self._last:
+            if values.flags.writeable:
+                values.fill(np.nan if values.dtype == np.float32 else -7)
+        rows = (*output.logprobs, *output.prompts)
+        described = [values for each in rows for values in (each.token_ids, each.logprobs)]
+        self._last = (output.tokens, *described, *(vector for _, vector in output.pooled))
+
+
+class CheckedPending:
+    """A step in flight whose arrays must not change, and the failures that the world adds."""
+
+    def __init__(
+        self,
+        backend: PoisonedBackend,
+        pending: Pending,
+        arrays: tuple[np.ndarray, ...],
+        failing: frozenset[int],
+    ) -> None:
+        self._backend = backend
+        self._pending = pending
+        self._arrays = arrays
+        self._before = [values.copy() for values in arrays]
+        self._failing = failing
+
+    def done(self) -> bool:
+        return self._pending.done()
+
+    def collect(self) -> StepOutput:
+        output = self._pending.collect()
+        for values, before in zip(self._arrays, self._before, strict=True):
+            np.testing.assert_array_equal(values, before, "a step in flight was changed")
+        self._backend.replace_last(output)
+        failures = (*((slot, NOT_FINITE) for slot in self._failing), *output.failures)
+        return output._replace(failures=failures)
+
+
+def _arrays_of(batch: HostBatch, draws: Draws) -> tuple[np.ndarray, ...]:
+    return (*batch[:3], *batch.tables, *batch[4:7], draws.slots, draws.first_rows, draws.drafts)
 
 
 class Draft:
-    """A drafter that proposes the likeliest tokens, or what followed the last token earlier."""
+    """A proposer of the likeliest tokens, or of what followed the last token earlier."""
+
+    hidden_layers = ()
 
     def __init__(self, truth: Truth) -> None:
         self._truth = truth
+        self._open: set[int] = set()
 
-    def guess(self, slot: int, tokens: Any, most: int) -> tuple[int, ...]:
+    def open(self, slot: int) -> None:
+        require(slot not in self._open, f"the proposer's slot {slot} is opened while in use")
+        self._open.add(slot)
+
+    def free(self, slot: int) -> None:
+        self._open.remove(slot)
+
+    def propose(self, turns: Sequence[Turn]) -> list[tuple[int, ...]]:
+        require({turn.slot for turn in turns} <= self._open, "a turn of a slot that is not open")
+        return [self._drafts(tokens, most) for _, tokens, most in turns]
+
+    def _drafts(self, tokens: Any, most: int) -> tuple[int, ...]:
         if len(tokens) % 5 == 0:
             text: list[int] = tokens.tolist()
             for _ in range(min(most, 3)):
@@ -159,28 +229,30 @@ class Draft:
 
 
 class CheckedBatches(BatchReuse):
-    """A `BatchReuse` that compares each batch with one built from nothing."""
+    """A `BatchReuse` that compares each step with one built from nothing."""
 
-    def make(self, plan: StepPlan) -> tuple[HostBatch, Wanted]:
-        made, wanted = super().make(plan)
-        fresh, fresh_wanted = build(plan, self._state)
-        width = fresh.tables[0].shape[1]
-        made_tables = [table[:, :width] for table in made.tables]
-        arrays = (*made[:3], *made_tables, *made[4:], *_arrays(wanted))
-        expected = (*fresh[:3], *fresh.tables, *fresh[4:], *_arrays(fresh_wanted))
-        for mine, theirs in zip(arrays, expected, strict=True):
-            np.testing.assert_array_equal(mine, theirs)
-            assert mine.dtype == theirs.dtype
-        assert (wanted.drafts, wanted.prompts, wanted.hidden) == (
-            fresh_wanted.drafts,
-            fresh_wanted.prompts,
-            fresh_wanted.hidden,
-        )
-        return made, wanted
+    def make(self, plan: StepPlan, opened: Opened) -> Step:
+        made = super().make(plan, opened)
+        fresh = build(plan, self._state, opened)
+        if plan.slots:
+            width = fresh.batch.tables[0].shape[1]
+            narrow = tuple(table[:, :width] for table in made.batch.tables)
+            _require_same(made.batch._replace(tables=narrow), fresh.batch)
+        _require_same(made.draws, fresh.draws)
+        _require_same((made.chunks, made.prompt_starts), (fresh.chunks, fresh.prompt_starts))
+        return made
 
 
-def _arrays(wanted: Wanted) -> tuple[Any, ...]:
-    return wanted.chunks, wanted.slots, wanted.first_rows
+def _require_same(made: Any, fresh: Any) -> None:
+    """Compare tuples of tuples of arrays and numbers, types included."""
+    if isinstance(fresh, tuple):
+        for mine, theirs in zip(made, fresh, strict=True):
+            _require_same(mine, theirs)
+    elif isinstance(fresh, np.ndarray):
+        np.testing.assert_array_equal(made, fresh)
+        assert made.dtype == fresh.dtype
+    else:
+        assert made == fresh
 
 
 class RealExecutor(InlineExecutor):
@@ -198,7 +270,7 @@ class RealExecutor(InlineExecutor):
     ) -> None:
         self._backend = PoisonedBackend(make(windows, config.num_blocks, config.block_size))
         poisoned = cast(Backend, self._backend)
-        self._model = ModelRunner(poisoned, VOCABULARY, config, drafter=Draft(truth))
+        self._model = ModelRunner(poisoned, VOCABULARY, config, proposer=Draft(truth))
         self._model._batches = CheckedBatches(self._model.state)
         super().__init__(self._model)
         self._is_slow = is_slow
@@ -227,12 +299,12 @@ class RealExecutor(InlineExecutor):
             raise WorkerDiedError
         if not wait and self._is_slow():
             return None
-        return super().collect(wait)
+        return super().collect(wait=True)  # when a thread is done must not change the world
 
     def reset(self) -> None:
         """Keep the model: making it again would take time and change no result."""
 
-    def distrust(self, request_id: str) -> list[int]:
+    def distrust(self, request_id: str) -> list[tuple[int, int]]:
         """Return no block to avoid: only logits were poisoned, not the KV cache."""
         return []
 
@@ -246,7 +318,7 @@ class RealSimulation(Simulation):
         self.windows: Windows = (None, None) if windows == (None,) else windows
         if len(self.windows) == 1:
             self.windows = self.windows * 2
-        groups = groups_of(make_model(self.windows)[1])
+        groups = groups_of(make_model(self.windows)[1], world.config.block_size)
         self.truth = Truth(self.windows, make)
         self.num_verified = 0
         self.pooled: set[str] = set()  # requests whose vector has been returned

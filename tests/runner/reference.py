@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from octavo.backends.torch.sampling import noise
 from octavo.core.sampling_params import SamplingParams
-from octavo.runner import noise
 
 
 def masked(

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from octavo.backends.base import HostBatch
 from octavo.core.plan import StepPlan
 from octavo.runner import batch_reuse
 from octavo.runner.batch import build as build_from_nothing
+from tests.runner.plans import make_plan, make_runner, new_slot, run
 from tests.runner.real_world import CheckedBatches
-from tests.runner.test_model_runner import make_plan, make_runner, new_slot
 
 
 class Counted:
@@ -34,16 +31,17 @@ def start_two(monkeypatch: Any) -> tuple[Any, Counted]:
     runner, _ = make_runner()
     runner._batches = CheckedBatches(runner.state)
     counted = Counted(monkeypatch)
-    runner.run(
+    run(
+        runner,
         make_plan(
             opened=(
                 new_slot(3, list(range(20, 33)), ((1, 2, 3, 4), (5, 6, 7, 8))),
                 new_slot(1, [7], ((9,), (10,))),
             ),
             chunks=((3, 0, 13, True), (1, 0, 1, True)),
-        )
+        ),
     )
-    runner.run(on(1, 13, 1))
+    run(runner, on(1, 13, 1))
     assert counted.count == 2
     return runner, counted
 
@@ -61,7 +59,7 @@ def test_batches_are_reused_until_a_table_must_grow(monkeypatch: Any) -> None:
         added: dict[str, Any] = {}
         if position % block == 0 and position >= 4 * block:
             added = {"new_blocks": ((3, ((20 + step,), (60 + step,))),)}
-        runner.run(on(step, position, step, **added))
+        run(runner, on(step, position, step, **added))
     # Built from nothing only where the longer sequence begins another block.
     assert counted.count == 2 + sum(position % block == 0 for position in range(14, 42))
 
@@ -70,13 +68,13 @@ def test_a_shorter_sequence_s_block_is_written_into_the_existing_tables(monkeypa
     runner, counted = start_two(monkeypatch)
     block = runner.state.block_size
     assert block == 4
-    runner.run(on(2, 14, 2))
-    runner.run(on(3, 15, 3))
-    runner.run(on(4, 16, 4, new_blocks=((3, ((11,), (12,))), (1, ((13,), (14,))))))
-    runner.run(on(5, 17, 5))
+    run(runner, on(2, 14, 2))
+    run(runner, on(3, 15, 3))
+    run(runner, on(4, 16, 4, new_blocks=((3, ((11,), (12,))), (1, ((13,), (14,))))))
+    run(runner, on(5, 17, 5))
     assert counted.count == 3
-    runner.run(on(6, 18, 6))
-    assert [table.tolist()[1][:2] for table in runner._batches._last[0].tables] == [
+    run(runner, on(6, 18, 6))
+    assert [table.tolist()[1][:2] for table in runner._batches._batch.tables] == [
         [9, 13],
         [10, 14],
     ]
@@ -84,36 +82,20 @@ def test_a_shorter_sequence_s_block_is_written_into_the_existing_tables(monkeypa
 
 def test_opened_and_freed_slots_and_drafts_prevent_reuse(monkeypatch: Any) -> None:
     runner, counted = start_two(monkeypatch)
-    runner.run(on(2, 2, slots=(1,), freed=(3,)))
+    run(runner, on(2, 2, slots=(1,), freed=(3,)))
     assert counted.count == 3
-    runner.run(on(3, 3, slots=(1,)))
+    run(runner, on(3, 3, slots=(1,)))
     assert counted.count == 3
-    runner.run(
-        on(4, 0, 4, opened=(new_slot(3, [5], ((11,), (12,))),), new_blocks=((1, ((13,), (14,))),))
+    run(
+        runner,
+        on(4, 0, 4, opened=(new_slot(3, [5], ((11,), (12,))),), new_blocks=((1, ((13,), (14,))),)),
     )
     assert counted.count == 4
     # The slot now belongs to another request.
     again = new_slot(3, [6], ((15,), (16,)))
-    runner.run(on(5, 0, 5, freed=(3,), opened=(again,)))
+    run(runner, on(5, 0, 5, freed=(3,), opened=(again,)))
     assert counted.count == 5
-    runner.run(on(6, 1, 6))
+    run(runner, on(6, 1, 6))
     assert counted.count == 5
-    runner.run(make_plan(step=7, chunks=((3, 2, 2, True), (1, 7, 1, True)), drafts=((3, (9,)),)))
+    run(runner, make_plan(step=7, chunks=((3, 2, 2, True), (1, 7, 1, True)), drafts=((3, (9,)),)))
     assert counted.count == 6
-
-
-def test_the_batch_of_a_failed_step_is_not_reused(monkeypatch: Any) -> None:
-    runner, counted = start_two(monkeypatch)
-    good = runner._backend.forward
-
-    def broken(batch: HostBatch) -> Any:
-        raise MemoryError
-
-    runner._backend.forward = broken
-    try:
-        runner.run(on(2, 14, 2))
-    except MemoryError:
-        runner._backend.forward = good
-    runner.run(on(2, 14, 2))
-    assert counted.count == 3
-    assert runner._batches._last[0].positions.dtype == np.int32

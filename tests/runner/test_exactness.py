@@ -6,16 +6,17 @@ itself compared with a plain loop of forward passes and the slow sampler of refe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from octavo.backends.base import HostBatch
+from octavo.backends.step import HostBatch
 from octavo.core.plan import LogprobsPayload
 from octavo.core.request import Abort, Request, TokenEvent
 from octavo.core.sampling_params import SamplingParams
+from octavo.runner.speculate.proposer import Turn
 from tests.runner import reference
 from tests.runner.tiny import (
     FULL,
@@ -185,10 +186,26 @@ def from_the_cache(shape: str, way: str) -> list[TokenEvent]:
 
 
 def overlapped(shape: str, way: str) -> list[TokenEvent]:
-    engine = Engine(SHAPES[shape], pipeline_depth=2, max_num_batched_tokens=40)
+    return _at_depth(shape, way, 2)
+
+
+def overlapped_thrice(shape: str, way: str) -> list[TokenEvent]:
+    return _at_depth(shape, way, 3)
+
+
+def _at_depth(shape: str, way: str, depth: int) -> list[TokenEvent]:
+    engine = Engine(SHAPES[shape], pipeline_depth=depth, max_num_batched_tokens=40)
     events = engine.answer(*others(4), the_request(way))["it"]
     assert max(len(plan.slots) for plan in engine.plans) > 3
     return events
+
+
+def overlapped_and_preempted(shape: str, way: str) -> list[TokenEvent]:
+    return displaced(shape, way, pipeline_depth=2)
+
+
+def overlapped_and_speculated(shape: str, way: str) -> list[TokenEvent]:
+    return speculated(shape, way, depth=2)
 
 
 def resumed(shape: str, way: str) -> list[TokenEvent]:
@@ -217,27 +234,38 @@ def forked(shape: str, way: str) -> list[TokenEvent]:
 
 
 class NearlyRight:
-    """A drafter that proposes the right text with a mistake now and then."""
+    """A proposer that proposes the right text with a mistake now and then."""
+
+    hidden_layers = ()
 
     def __init__(self, right: list[int]) -> None:
         self.right = right
         self.num_guessed = 0
 
-    def guess(self, slot: int, tokens: Any, most: int) -> tuple[int, ...]:
+    def open(self, slot: int) -> None:
+        pass
+
+    def free(self, slot: int) -> None:
+        pass
+
+    def propose(self, turns: Sequence[Turn]) -> list[list[int]]:
+        return [self._drafts(tokens, most) for _, tokens, most in turns]
+
+    def _drafts(self, tokens: Any, most: int) -> list[int]:
         behind = len(tokens) - len(PROMPT)
         drafts = self.right[behind : behind + most]
         if behind % 3 == 2 and drafts:
             drafts[-1] = (drafts[-1] + 1) % VOCABULARY
         self.num_guessed += len(drafts)
-        return tuple(drafts)
+        return drafts
 
 
-def speculated(shape: str, way: str) -> list[TokenEvent]:
-    drafter = NearlyRight(alone(shape, way)[0])
-    engine = Engine(SHAPES[shape], max_drafts=4, drafter=drafter)
+def speculated(shape: str, way: str, depth: int = 1) -> list[TokenEvent]:
+    proposer = NearlyRight(alone(shape, way)[0])
+    engine = Engine(SHAPES[shape], max_drafts=4, proposer=proposer, pipeline_depth=depth)
     events = engine.answer(the_request(way))["it"]
     stats = engine.core.scheduler.stats
-    assert drafter.num_guessed >= stats.num_drafts > stats.num_accepted_drafts > 0
+    assert proposer.num_guessed >= stats.num_drafts > stats.num_accepted_drafts > 0
     return events
 
 
@@ -250,6 +278,9 @@ WAYS_TO_RUN: dict[str, Callable[[str, str], list[TokenEvent]]] = {
     "displaced without caching": displaced_without_caching,
     "from the cache": from_the_cache,
     "overlapped": overlapped,
+    "overlapped thrice": overlapped_thrice,
+    "overlapped and preempted": overlapped_and_preempted,
+    "overlapped and speculated": overlapped_and_speculated,
     "resumed": resumed,
     "forked": forked,
     "speculated": speculated,

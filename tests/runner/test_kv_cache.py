@@ -2,12 +2,13 @@
 
 import pytest
 
-from octavo.backends.base import KVLayout
+from octavo.backends.base import KVLayers, KVLayout, UnsupportedKVError
 from octavo.core.config import ConfigError, KVGroup
+from octavo.layers import KVSpec
 from octavo.runner.kv_cache import groups_of, num_blocks_in, readable
 
 # 2 · 3 layers · 16 tokens · 4 heads · 8 numbers · 4 bytes = 12 KiB per block
-LAYOUT = KVLayout((None, 32), 3, 4, 8)
+LAYOUT = KVLayout((KVLayers(KVSpec("full", 4, 8), 3), KVLayers(KVSpec("full", 4, 8, 32), 2)))
 BLOCK_BYTES = 12 * 1024
 
 
@@ -51,11 +52,36 @@ def test_no_memory_at_all(budget_bytes: int) -> None:
 
 def test_a_layout_without_layers_is_refused() -> None:
     with pytest.raises(ConfigError, match="a KV block of 0 bytes"):
-        fitting(1000, KVLayout((None,), 0, 4, 8))
+        fitting(1000, KVLayout((KVLayers(KVSpec("full", 4, 8), 0),)))
 
 
 def test_the_layout_determines_the_groups() -> None:
-    assert groups_of(LAYOUT) == (KVGroup(), KVGroup(32))
+    """Groups of one shape share buffers, so their blocks are equal, whatever their layers."""
+    assert groups_of(LAYOUT, 16) == (KVGroup(), KVGroup(32))
+
+
+def test_each_kind_has_its_own_size_of_block() -> None:
+    """A state does not grow with the tokens of a block; a latent row is one vector."""
+    layout = KVLayout(
+        (
+            KVLayers(KVSpec("latent", 1, 48), 4),
+            KVLayers(KVSpec("state", 2, 768, checkpoint_blocks=8), 4),
+            KVLayers(KVSpec("full", 1, 24), 2, "drafter"),
+        )
+    )
+    assert groups_of(layout, 16) == (
+        KVGroup(kind="latent", block_bytes=2),
+        KVGroup(kind="state", block_bytes=4, checkpoint_blocks=8),
+        KVGroup(block_bytes=1, owner="drafter"),
+    )
+    assert layout.block_bytes(16, 2) == 4 * 2 * 768 * 2
+
+
+def test_what_no_backend_can_keep_is_refused_in_one_place() -> None:
+    layout = KVLayout((KVLayers(KVSpec("full", 4, 8), 3), KVLayers(KVSpec("latent", 1, 576), 3)))
+    with pytest.raises(UnsupportedKVError, match="keep keys and values of one shape alone"):
+        _ = layout.kv_heads
+    assert (LAYOUT.kv_heads, LAYOUT.head_dim) == (4, 8)
 
 
 def test_byte_counts_are_readable() -> None:

@@ -9,59 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.backends.base import ForwardResult, HostBatch
-from octavo.core.plan import NO_TOKEN, HiddenPayload, LogprobsPayload, NewSlot, StepPlan
+from octavo.backends.base import ForwardResult
+from octavo.backends.step import LAST_SAMPLE, NOT_FINITE, HostBatch
+from octavo.core.plan import NO_TOKEN, HiddenPayload, LogprobsPayload
 from octavo.core.sampling_params import SamplingParams
-from octavo.runner.model_runner import ModelRunner
-from octavo.runner.sampler import NOT_FINITE
+from tests.runner.plans import Fixed, make_plan, make_runner, new_slot, run, successor
 from tests.runner.tiny import (
+    FULL,
     VOCABULARY,
     Engine,
-    StubBackend,
-    make_config,
+    make_model,
     make_request,
     tokens_of,
 )
-
-GREEDY = SamplingParams(temperature=0)
-
-
-def make_plan(**parts: Any) -> StepPlan:
-    """Make a plan; chunks are (slot, start, count, samples)."""
-    chunks = parts.pop("chunks", ())
-    slots, starts, counts, samples = zip(*chunks, strict=True) if chunks else ((), (), (), ())
-    usual: dict[str, Any] = dict.fromkeys(("freed", "opened", "copies", "new_blocks"), ())
-    return StepPlan(
-        step=parts.pop("step", 0),
-        **{**usual, "drafts": (), **parts},
-        slots=slots,
-        starts=starts,
-        counts=counts,
-        samples=samples,
-    )
-
-
-def new_slot(slot: int, tokens: list[int], tables: Any, **fields: Any) -> NewSlot:
-    sampling = fields.pop("sampling", GREEDY)
-    num_prompt = fields.pop("num_prompt", len(tokens))
-    return NewSlot(
-        slot, f"r{slot}", array("i", tokens), num_prompt, tables, sampling, fields.get("lora")
-    )
-
-
-def successor(batch: HostBatch) -> np.ndarray:
-    """Compute the logits of a model that predicts the next higher token."""
-    tokens = batch.token_ids[batch.logits_rows]
-    return np.eye(VOCABULARY, dtype=np.float32)[(tokens + 1) % VOCABULARY]
-
-
-def make_runner(logits: Any = successor, **settings: Any) -> tuple[ModelRunner, StubBackend]:
-    stub = StubBackend(logits)
-    backend: Any = stub  # it has only what the runner uses
-    windows = (None, 5)  # two groups
-    drafter = settings.pop("drafter", None)
-    config = make_config(windows, **settings)
-    return ModelRunner(backend, VOCABULARY, config, drafter=drafter), stub
 
 
 def test_a_plan_s_changes_reach_the_batch() -> None:
@@ -71,26 +31,28 @@ def test_a_plan_s_changes_reach_the_batch() -> None:
             new_slot(3, [10, 11, 12, 13, 14], ((1, 2), (3, 4))),
             new_slot(1, [20, 21, 22], ((5,), (6,))),
         ),
-        copies=((9, 5), (8, 6)),
+        copies=((9, 5, 0), (8, 6, 0)),
         chunks=((3, 0, 5, True), (1, 1, 1, False)),
     )
-    result = runner.run(first)
+    result = run(runner, first)
     assert result.tokens == (15, NO_TOKEN)
-    assert backend.copies == [((9, 5), (8, 6))]
     (batch,) = backend.batches
+    assert batch.copies == ((9, 5), (8, 6))
+    assert batch.slots.tolist() == [3, 1]
     assert batch.token_ids.tolist() == [10, 11, 12, 13, 14, 21]
     assert batch.positions.tolist() == [0, 1, 2, 3, 4, 1]
     assert batch.row_starts.tolist() == [0, 5, 6]
     assert [table.tolist() for table in batch.tables] == [[[1, 2], [5, 0]], [[3, 4], [6, 0]]]
     assert batch.logits_rows.tolist() == [4]
 
-    # The runner keeps the token that it sampled: the plan does not carry it.
+    # The backend keeps the token that it drew: neither the plan nor the batch carries it.
     second = make_plan(
         step=1,
         new_blocks=((1, ((7,), (0,))),),
         chunks=((1, 2, 1, True), (3, 5, 1, True)),
     )
-    assert runner.run(second).tokens == (23, 16)
+    assert run(runner, second).tokens == (23, 16)
+    assert backend.submitted[1].token_ids.tolist() == [22, LAST_SAMPLE]
     batch = backend.batches[1]
     assert batch.token_ids.tolist() == [22, 15]
     assert batch.positions.tolist() == [2, 5]
@@ -106,17 +68,17 @@ def test_a_plan_s_changes_reach_the_batch() -> None:
         opened=(new_slot(3, [40], ((11,), (12,))),),
         chunks=((3, 0, 1, True), (1, 3, 1, True)),
     )
-    assert runner.run(third).tokens == (41, 24)
+    assert run(runner, third).tokens == (41, 24)
     assert [t.tolist() for t in backend.batches[2].tables] == [[[11], [5]], [[12], [6]]]
 
 
 def test_a_plan_without_chunks_runs_no_forward_pass() -> None:
     runner, backend = make_runner()
-    runner.run(make_plan(opened=(new_slot(0, [1], ((1,), (2,))),), chunks=((0, 0, 1, True),)))
-    assert runner.run(make_plan(step=1, freed=(0,))).tokens == ()
+    run(runner, make_plan(opened=(new_slot(0, [1], ((1,), (2,))),), chunks=((0, 0, 1, True),)))
+    assert run(runner, make_plan(step=1, freed=(0,))).tokens == ()
     assert len(backend.batches) == 1
     with pytest.raises(AssertionError, match="slot 0 is freed but not open"):
-        runner.run(make_plan(step=2, freed=(0,)))
+        run(runner, make_plan(step=2, freed=(0,)))
 
 
 @pytest.mark.parametrize(
@@ -126,7 +88,7 @@ def test_a_plan_without_chunks_runs_no_forward_pass() -> None:
 def test_drafts_are_accepted_up_to_the_first_wrong_one(
     drafts: tuple[int, ...], accepted: int, fresh: int
 ) -> None:
-    runner, _ = make_runner(max_drafts=3)
+    runner, backend = make_runner(max_drafts=3)
     opened = (new_slot(0, [7], ((1, 2), (3, 4))), new_slot(1, [30], ((5,), (6,))))
     count = 1 + len(drafts)
     plan = make_plan(
@@ -134,11 +96,10 @@ def test_drafts_are_accepted_up_to_the_first_wrong_one(
         chunks=((1, 0, 1, True), (0, 0, count, True)),
         drafts=((0, drafts),) if drafts else (),
     )
-    result = runner.run(plan)
+    result = run(runner, plan)
     assert result.tokens == (31, fresh)
     assert result.accepted == (((0, accepted),) if accepted else ())
-    known = runner.state.num_known[0]
-    assert runner.state.tokens[0, :known].tolist() == list(range(7, fresh + 1))
+    assert backend.sampler.slots[0].tokens == list(range(7, fresh + 1))
 
 
 def test_each_accepted_draft_has_log_probabilities() -> None:
@@ -149,34 +110,11 @@ def test_each_accepted_draft_has_log_probabilities() -> None:
         chunks=((0, 0, 4, True),),
         drafts=((0, (8, 9, 1)),),
     )
-    ((slot, payload),) = runner.run(plan).payloads
+    ((slot, payload),) = run(runner, plan).payloads
     assert slot == 0
     assert isinstance(payload, LogprobsPayload)
     assert [list(entry.token_ids) for entry in payload.sampled] == [[8, 8], [9, 9], [10, 10]]
     assert [entry.rank for entry in payload.sampled] == [1, 1, 1]
-
-
-class Drafter:
-    """A drafter that returns fixed tokens."""
-
-    def __init__(self, *drafts: int) -> None:
-        self.drafts = drafts
-
-    def guess(self, slot: int, tokens: Any, most: int) -> tuple[int, ...]:
-        assert tokens.tolist() == [7, 8]
-        return self.drafts
-
-
-@pytest.mark.parametrize(
-    ("guessed", "kept"), [((1, 2, 3, 4), (1, 2)), ((1, VOCABULARY), (1,)), ((-1,), ()), ((), ())]
-)
-def test_valid_drafts_are_part_of_the_result(
-    guessed: tuple[int, ...], kept: tuple[int, ...]
-) -> None:
-    runner, _ = make_runner(max_drafts=2, drafter=Drafter(*guessed))
-    opened = (new_slot(0, [7], ((1,), (2,))), new_slot(1, [9, 9], ((3,), (4,))))
-    plan = make_plan(opened=opened, chunks=((0, 0, 1, True), (1, 0, 1, False)))
-    assert runner.run(plan).drafts == (((0, kept),) if kept else ())
 
 
 def test_logits_that_are_not_finite_fail_their_own_sequence() -> None:
@@ -196,12 +134,12 @@ def test_logits_that_are_not_finite_fail_their_own_sequence() -> None:
         new_slot(slot, [10 + slot], ((1 + slot,), (9 + slot,)), sampling=logprobs)
         for slot in range(4)
     )
-    result = runner.run(make_plan(opened=opened, chunks=[(slot, 0, 1, True) for slot in range(4)]))
+    result = run(runner, make_plan(opened=opened, chunks=[(slot, 0, 1, True) for slot in range(4)]))
     assert result.tokens == (11, 12, NO_TOKEN, 14)
     assert result.errors == ((2, NOT_FINITE),)
     assert [slot for slot, _ in result.payloads] == [0, 1, 3]
     broken.clear()
-    again = runner.run(make_plan(step=1, chunks=[(slot, 1, 1, True) for slot in (2, 0)]))
+    again = run(runner, make_plan(step=1, chunks=[(slot, 1, 1, True) for slot in (2, 0)]))
     assert again.tokens == (NO_TOKEN, 12)
     assert again.errors == ((2, NOT_FINITE),)
     last = make_plan(
@@ -210,7 +148,7 @@ def test_logits_that_are_not_finite_fail_their_own_sequence() -> None:
         opened=(new_slot(2, [33], ((3,), (4,))),),
         chunks=((2, 0, 1, True),),
     )
-    assert runner.run(last).errors == ()
+    assert run(runner, last).errors == ()
 
 
 @pytest.mark.parametrize("infinity", [np.inf, -np.inf, np.nan])
@@ -226,7 +164,7 @@ def test_a_draft_after_broken_logits_is_not_accepted(infinity: float) -> None:
         chunks=((0, 0, 4, True),),
         drafts=((0, (8, 9, 10)),),
     )
-    result = runner.run(plan)
+    result = run(runner, plan)
     assert (result.tokens, result.accepted) == ((NO_TOKEN,), ())
     assert result.errors == ((0, NOT_FINITE),)
 
@@ -247,7 +185,7 @@ def test_a_request_that_cannot_be_served_fails_alone(
     runner, backend = make_runner()
     opened = (new_slot(0, tokens, ((1,), (2,)), **fields), new_slot(1, [5], ((3,), (4,))))
     plan = make_plan(opened=opened, chunks=((0, 0, len(tokens), True), (1, 0, 1, True)))
-    result = runner.run(plan)
+    result = run(runner, plan)
     assert result.tokens == (NO_TOKEN, 6)
     ((slot, error),) = result.errors
     assert slot == 0
@@ -264,27 +202,27 @@ def test_prompt_log_probabilities_come_chunk_by_chunk() -> None:
         new_slot(0, [5, 6, 9, 10, 11], ((1, 2), (3, 4)), sampling=sampling),
         new_slot(1, [7], ((5,), (6,))),
     )
-    result = runner.run(make_plan(opened=opened, chunks=((0, 0, 3, False), (1, 0, 1, True))))
+    result = run(runner, make_plan(opened=opened, chunks=((0, 0, 3, False), (1, 0, 1, True))))
     ((slot, payload),) = result.payloads
     assert isinstance(payload, LogprobsPayload)
     assert (slot, payload.prompt_start, payload.sampled) == (0, 1, ())
     assert [list(entry.token_ids) for entry in payload.prompt] == [[6], [9], [10]]
     assert [entry.rank for entry in payload.prompt] == [1, 2, 1]
     assert sorted(backend.batches[0].logits_rows.tolist()) == [0, 1, 2, 3]
-    result = runner.run(make_plan(step=1, chunks=((1, 1, 1, True), (0, 3, 2, True))))
+    result = run(runner, make_plan(step=1, chunks=((1, 1, 1, True), (0, 3, 2, True))))
     ((_, payload),) = result.payloads
     assert isinstance(payload, LogprobsPayload)
     assert payload.prompt_start == 4
     assert [list(entry.token_ids) for entry in payload.prompt] == [[11]]
     assert result.tokens == (9, 12)
-    assert runner.run(make_plan(step=2, chunks=((0, 5, 1, True),))).payloads == ()
+    assert run(runner, make_plan(step=2, chunks=((0, 5, 1, True),))).payloads == ()
 
 
 def test_broken_prompt_logits_fail_the_request() -> None:
     runner, _ = make_runner(lambda batch: successor(batch) * np.nan)
     sampling = SamplingParams(temperature=0, prompt_logprobs=0)
     opened = (new_slot(0, [5, 6, 9], ((1,), (3,)), sampling=sampling),)
-    result = runner.run(make_plan(opened=opened, chunks=((0, 0, 2, False),)))
+    result = run(runner, make_plan(opened=opened, chunks=((0, 0, 2, False),)))
     assert result.errors == ((0, NOT_FINITE),)
     assert result.payloads == ()
 
@@ -293,7 +231,7 @@ def test_prompt_log_probabilities_are_not_returned_again_after_output() -> None:
     runner, _ = make_runner()
     sampling = SamplingParams(temperature=0, prompt_logprobs=0)
     opened = (new_slot(0, [5, 6, 9], ((1,), (3,)), sampling=sampling, num_prompt=2),)
-    assert runner.run(make_plan(opened=opened, chunks=((0, 0, 3, True),))).payloads == ()
+    assert run(runner, make_plan(opened=opened, chunks=((0, 0, 3, True),))).payloads == ()
 
 
 def test_chunks_that_sample_nothing() -> None:
@@ -316,15 +254,15 @@ def test_a_broken_weight_fails_only_the_requests_that_use_it() -> None:
     ]
     backend: Any = engine.runner._backend
     forward = backend.forward
+    table = make_model(FULL)[0].embed.weight.values
 
     def with_nan(batch: HostBatch) -> Any:
-        model = backend._ready[0]
-        row = model.embed.weight[60].clone()
-        model.embed.weight[60] = float("nan")
+        row = table[60].clone()
+        table[60] = float("nan")
         try:
             return forward(batch)
         finally:
-            model.embed.weight[60] = row
+            table[60] = row
 
     backend.forward = with_nan
     answers = engine.answer(broken[0], healthy, *broken[1:])
@@ -344,15 +282,8 @@ def test_a_broken_weight_fails_only_the_requests_that_use_it() -> None:
     )
 
 
-class SameDraft:
-    """A drafter that proposes the same token to every sequence."""
-
-    def guess(self, slot: int, tokens: Any, most: int) -> tuple[int, ...]:
-        return (1,)
-
-
 def test_a_request_with_no_token_left_fails_and_its_neighbours_do_not() -> None:
-    runner, _ = make_runner(max_drafts=1, drafter=SameDraft())
+    runner, _ = make_runner(max_drafts=1, proposer=Fixed(1))
     settings = [
         SamplingParams(temperature=0, logprobs=0),
         SamplingParams(temperature=0, allowed_token_ids=(1,), logit_bias=((1, -5.0),)),
@@ -362,7 +293,7 @@ def test_a_request_with_no_token_left_fails_and_its_neighbours_do_not() -> None:
         new_slot(slot, [5], ((1 + slot,), (9 + slot,)), sampling=sampling)
         for slot, sampling in enumerate(settings)
     )
-    result = runner.run(make_plan(opened=opened, chunks=[(slot, 0, 1, True) for slot in range(3)]))
+    result = run(runner, make_plan(opened=opened, chunks=[(slot, 0, 1, True) for slot in range(3)]))
     assert result.tokens == (6, 1, NO_TOKEN)
     assert [slot for slot, _ in result.payloads] == [0]
     assert [slot for slot, _ in result.errors] == [2]
@@ -387,9 +318,9 @@ def test_a_prompt_s_hidden_states_become_one_vector(
         new_slot(0, [5, 6, 9, 10, 11], ((1, 2), (3, 4)), sampling=sampling),
         new_slot(1, [7], ((5,), (6,))),
     )
-    first = runner.run(make_plan(opened=opened, chunks=((0, 0, 3, False), (1, 0, 1, True))))
-    second = runner.run(make_plan(step=1, chunks=((0, 3, 2, True), (1, 1, 1, True))))
-    third = runner.run(make_plan(step=2, chunks=((0, 5, 1, True),)))
+    first = run(runner, make_plan(opened=opened, chunks=((0, 0, 3, False), (1, 0, 1, True))))
+    second = run(runner, make_plan(step=1, chunks=((0, 3, 2, True), (1, 1, 1, True))))
+    third = run(runner, make_plan(step=2, chunks=((0, 5, 1, True),)))
     assert [batch.hidden_rows.tolist() for batch in backend.batches] == [*rows, []]
     for result, vector in zip((first, second, third), (*vectors, None), strict=True):
         if vector is None:
@@ -405,14 +336,14 @@ def test_a_reopened_slot_starts_its_vector_again() -> None:
     """The sum starts again after a preemption; with output, no vector is returned again."""
     runner, _ = make_runner()
     new = new_slot(0, [5, 9], ((1,), (2,)), sampling=SamplingParams(pooling="mean"))
-    runner.run(make_plan(opened=(new,), chunks=((0, 0, 1, False),)))
+    run(runner, make_plan(opened=(new,), chunks=((0, 0, 1, False),)))
     again = make_plan(step=1, freed=(0,), opened=(new,), chunks=((0, 0, 2, True),))
-    ((_, payload),) = runner.run(again).payloads
+    ((_, payload),) = run(runner, again).payloads
     assert isinstance(payload, HiddenPayload)
     assert list(payload.values) == [7.0, 0.5]
     late = replace(new, tokens=array("i", [5, 9, 7]))
     plan = make_plan(step=2, freed=(0,), opened=(late,), chunks=((0, 0, 3, True),))
-    assert runner.run(plan).payloads == ()
+    assert run(runner, plan).payloads == ()
 
 
 def test_a_vector_that_is_not_finite_fails_its_request() -> None:
@@ -429,6 +360,6 @@ def test_a_vector_that_is_not_finite_fails_its_request() -> None:
         new_slot(slot, [5, token], ((1 + slot,), (3 + slot,)), sampling=sampling)
         for slot, token in ((0, 6), (1, 8))
     )
-    result = runner.run(make_plan(opened=opened, chunks=((0, 0, 2, True), (1, 0, 2, True))))
+    result = run(runner, make_plan(opened=opened, chunks=((0, 0, 2, True), (1, 0, 2, True))))
     assert result.errors == ((0, NOT_FINITE),)
     assert [slot for slot, _ in result.payloads] == [1]

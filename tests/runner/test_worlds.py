@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.core.plan import NewSlot
+from octavo.backends.base import Ints
+from octavo.backends.step import Draws
+from octavo.backends.torch.sampling import noise
+from octavo.backends.torch.sampling.pooling import PooledSum
+from octavo.backends.torch.sampling.slot import Slot
+from octavo.backends.torch.sampling.step_sampler import StepSampler
 from octavo.core.request import Request
-from octavo.runner.sampler import Sampler
 from octavo.runner.slots import SlotState
 from tests.runner.real_world import RealSimulation
 from tests.sim.world import draw_world
@@ -64,37 +68,42 @@ def misplaced_blocks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SlotState, "grow", wrong)
 
 
-def noise_from_the_slot(patch: pytest.MonkeyPatch) -> None:
-    """Plant a bug: a request's noise depends on its slot."""
+def noise_from_the_opening(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: output positions are counted from the opening of the slot."""
 
-    def wrong(sampler: Sampler, slot: int) -> tuple[int, int]:
-        return slot, slot * 31
+    def wrong(slot: Slot) -> tuple[int, int]:
+        return noise.keys(slot.sampling.seed, len(slot.tokens) - len(slot.sampling.tokens))
 
-    patch.setattr(Sampler, "_keys", wrong)
+    patch.setattr(Slot, "keys", wrong)
 
 
 def leftover_rules(patch: pytest.MonkeyPatch) -> None:
     """Plant a bug: sampling rules stay in a slot after its sequence has left."""
-    free = SlotState.free
+    change = StepSampler.change
+    kept: dict[tuple[int, int], Any] = {}
 
-    def wrong(state: SlotState, slot: int) -> None:
-        rules = state.rules.get(slot)
-        free(state, slot)
-        if rules is not None:
-            state.rules[slot] = rules
+    def wrong(sampler: StepSampler, draws: Draws) -> None:
+        for number in draws.freed:
+            kept[id(sampler), number] = sampler.slots[number].rules
+        change(sampler, draws)
+        for number, _ in draws.opened:
+            if kept.get((id(sampler), number)):
+                sampler.slots[number].rules = kept[id(sampler), number]
 
-    patch.setattr(SlotState, "free", wrong)
+    patch.setattr(StepSampler, "change", wrong)
 
 
 def rejected_drafts_kept(patch: pytest.MonkeyPatch) -> None:
     """Plant a bug: rejected drafts stay in the text."""
-    append = SlotState.append
+    draw = StepSampler._draw
 
-    def wrong(state: SlotState, slots: np.ndarray, tokens: np.ndarray) -> None:
-        written = state.tokens[slots, state.num_known[slots]]
-        append(state, slots, np.where(written > 0, written, tokens))
+    def wrong(sampler: StepSampler, draws: Draws, *others: Any) -> tuple[Ints, Ints]:
+        tokens, num_tokens = draw(sampler, draws, *others)
+        if draws.num_drafts is not None:
+            num_tokens = draws.num_drafts + np.int32(1)
+        return tokens, num_tokens
 
-    patch.setattr(SlotState, "append", wrong)
+    patch.setattr(StepSampler, "_draw", wrong)
 
 
 def mean_without_cached_tokens(patch: pytest.MonkeyPatch) -> None:
@@ -104,20 +113,19 @@ def mean_without_cached_tokens(patch: pytest.MonkeyPatch) -> None:
 
 def mean_continued_after_preemption(patch: pytest.MonkeyPatch) -> None:
     """Plant a bug: after a preemption the prompt starts over, but the sum for its mean does not."""
-    free, open_slot = SlotState.free, SlotState.open
-    kept: dict[str | None, Any] = {}
+    change = StepSampler.change
+    kept: dict[bytes, PooledSum] = {}
 
-    def freeing(state: SlotState, slot: int) -> None:
-        kept[state.request_ids[slot]] = state.pools.get(slot)
-        free(state, slot)
+    def wrong(sampler: StepSampler, draws: Draws) -> None:
+        for number in draws.freed:
+            slot = sampler.slots[number]
+            kept[slot.sampling.tokens.tobytes()] = slot.pooled
+        change(sampler, draws)
+        for number, sampling in draws.opened:
+            if pooled := kept.get(sampling.tokens.tobytes()):
+                sampler.slots[number].pooled = pooled
 
-    def opening(state: SlotState, new: NewSlot) -> None:
-        open_slot(state, new)
-        if slot_pool := kept.get(new.request_id):
-            state.pools[new.slot] = slot_pool
-
-    patch.setattr(SlotState, "free", freeing)
-    patch.setattr(SlotState, "open", opening)
+    patch.setattr(StepSampler, "change", wrong)
 
 
 @pytest.mark.slow
@@ -125,7 +133,7 @@ def mean_continued_after_preemption(patch: pytest.MonkeyPatch) -> None:
     "plant",
     [
         misplaced_blocks,
-        noise_from_the_slot,
+        noise_from_the_opening,
         leftover_rules,
         rejected_drafts_kept,
         mean_without_cached_tokens,
@@ -133,10 +141,10 @@ def mean_continued_after_preemption(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_planted_bugs_are_caught(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of the first 20 worlds fails with any of these bugs in the runner."""
+    """One of the first 40 worlds fails with any of these bugs in the runner or the reference."""
     plant(monkeypatch)
     failures = 0
-    for seed in range(20):
+    for seed in range(40):
         world = draw_world(seed)
         try:
             RealSimulation(replace(world, slowness=0.0)).run()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from octavo.backends.base import Backend, ForwardResult, HostBatch
+from octavo.backends.base import ForwardResult, LogitsBackend
+from octavo.backends.step import Draws, HostBatch, Pending, StepOutput
+from octavo.backends.stored_rows import StoredRows
+from octavo.backends.torch.sampling.step_sampler import StepSampler
 from octavo.core.config import CoreConfig
 from octavo.core.engine import EngineCore
 from octavo.core.plan import StepPlan
@@ -23,7 +25,7 @@ from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.models.llama import Llama
 from octavo.runner.kv_cache import groups_of
-from octavo.runner.model_runner import ModelRunner
+from octavo.runner.model_runner import ModelRunner, StepInFlight
 
 if TYPE_CHECKING:
     from octavo.backends.torch.backend import TorchBackend
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 VOCABULARY = 61
 FULL: tuple[int | None, ...] = (None, None)
 Windows = tuple[int | None, ...]
-Floats = NDArray[np.float32]
 
 
 class RandomWeights:
@@ -47,18 +48,18 @@ class RandomWeights:
     def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
         self._shapes = dict(expected)
 
-    def read(self, name: str) -> Floats:
+    def rows(self, name: str) -> StoredRows:
         generator = np.random.default_rng([self._seed, *name.encode()])
         shape = self._shapes[name]
         spread = 0.1 if len(shape) == 1 else 2.0 / np.sqrt(shape[-1])
         values = generator.standard_normal(shape) * spread + (len(shape) == 1)
-        return values.astype(np.float32)
+        return StoredRows.of(values.reshape(-1, shape[-1]))
 
-    def stored(self, name: str) -> None:
-        """Return None: there are only values, no stored form."""
+    def row_type(self, name: str) -> str:
+        return "F32"
 
-    def stored_type(self, name: str) -> None:
-        """Return None: no tensor has a stored form."""
+    def stored_types(self) -> Mapping[str, str]:
+        return {}
 
 
 def make_spec(windows: Windows) -> ModelSpec:
@@ -97,7 +98,8 @@ def make_backend(windows: Windows, num_blocks: int, block_size: int) -> TorchBac
 
     model, layout = make_model(windows)
     backend = TorchBackend()
-    backend.prepare(model, layout, num_blocks, block_size)
+    backend.prepare(model, layout, block_size)
+    backend.make_cache(num_blocks)
     return backend
 
 
@@ -109,7 +111,7 @@ def make_config(windows: Windows = FULL, **settings: Any) -> CoreConfig:
         "block_size": 4,
         "max_num_batched_tokens": 512,
         "max_num_seqs": 32,
-        "groups": groups_of(make_model(windows)[1]),
+        "groups": groups_of(make_model(windows)[1], settings.get("block_size", 4)),
     }
     return CoreConfig(**{**usual, **settings})
 
@@ -121,22 +123,22 @@ class Engine:
         self,
         windows: Windows = FULL,
         *,
-        drafter: Any = None,
-        make: Callable[[Windows, int, int], Backend] = make_backend,
+        proposer: Any = None,
+        make: Callable[[Windows, int, int], LogitsBackend] = make_backend,
         **settings: Any,
     ) -> None:
         self.config = make_config(windows, **settings)
         backend = make(windows, self.config.num_blocks, self.config.block_size)
-        self.runner = ModelRunner(backend, VOCABULARY, self.config, drafter=drafter)
+        self.runner = ModelRunner(backend, VOCABULARY, self.config, proposer=proposer)
         self.plans: list[StepPlan] = []
         self.core = EngineCore(
             self.config, InlineExecutor(self), lambda: 0.0, b"key", check_interval=1
         )
 
-    def run(self, plan: StepPlan) -> Any:
-        """Record the plan and run it."""
+    def submit(self, plan: StepPlan) -> StepInFlight:
+        """Record the plan and start it."""
         self.plans.append(plan)
-        return self.runner.run(plan)
+        return self.runner.submit(plan)
 
     def step(self) -> list[TokenEvent]:
         """Run one step of the core."""
@@ -176,23 +178,55 @@ def tokens_of(events: Iterable[TokenEvent]) -> list[int]:
 
 
 class StubBackend:
-    """A backend that returns given logits and records its batches.
+    """A backend that returns given logits and records its batches, with the tokens known.
 
-    The hidden state of a row is its token and its position.
+    The hidden state of a row is its token and its position. A step is computed when it is
+    collected, so that it is surely in flight until then.
     """
-
-    sampling = None
 
     def __init__(self, logits: Any) -> None:
         self.logits = logits  # called with a batch
         self.batches: list[HostBatch] = []
-        self.copies: list[tuple[tuple[int, int], ...]] = []
+        self.submitted: list[HostBatch] = []
+        self.sampler = StepSampler()
 
-    def copy_blocks(self, pairs: tuple[tuple[int, int], ...]) -> None:
-        self.copies.append(pairs)
+    def step(self, batch: HostBatch, draws: Draws) -> Pending:
+        self.submitted.append(batch)
+        return StubPending(partial(self._run, batch, draws))
+
+    def _run(self, batch: HostBatch, draws: Draws) -> StepOutput:
+        self.sampler.change(draws)
+        if not len(batch.token_ids):
+            return self.sampler.finish(draws, *NOTHING)
+        batch = self.sampler.with_tokens(batch)
+        self.batches.append(batch)
+        return self.sampler.finish(draws, *self.forward(batch))
 
     def forward(self, batch: HostBatch) -> ForwardResult:
-        self.batches.append(batch)
         places = (batch.token_ids[batch.hidden_rows], batch.positions[batch.hidden_rows])
         hidden = np.stack(places, 1).astype(np.float32)
         return ForwardResult(np.asarray(self.logits(batch), np.float32), hidden)
+
+
+NOTHING = ForwardResult(np.zeros((0, 0), np.float32), np.zeros((0, 0), np.float32))
+
+
+class StubPending:
+    """A step that is computed when it is collected, or when a test lets it."""
+
+    def __init__(self, run: Callable[[], StepOutput]) -> None:
+        self._run = run
+        self._output: StepOutput | None = None
+
+    def done(self) -> bool:
+        return self._output is not None
+
+    def finish(self) -> None:
+        """Compute the step now."""
+        self._output = self._run()
+
+    def collect(self) -> StepOutput:
+        if self._output is None:
+            self.finish()
+        assert self._output is not None
+        return self._output

@@ -22,6 +22,7 @@ from octavo.exec.inline import InlineExecutor
 from octavo.models.generation import GenerationDefaults
 from octavo.wire.facts import EngineFacts
 from tests.api.tiny import make_tokenizer_files
+from tests.exec.at_once import AtOnce
 
 VOCABULARY = 300
 END = 1
@@ -140,7 +141,8 @@ class FakeEngine(AsyncLLM):
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
         )
-        self.core = EngineCore(config, InlineExecutor(self.runner), time.monotonic, b"k" * 32)
+        executor = InlineExecutor(AtOnce(self.runner.run))
+        self.core = EngineCore(config, executor, time.monotonic, b"k" * 32)
         facts = EngineFacts(
             name="tiny",
             architecture="chain",

@@ -10,57 +10,45 @@ which it does harm. Two workers run the same plans and must agree.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 
 from octavo.core.config import CoreConfig
 from octavo.core.plan import NO_TOKEN, NewSlot, StepPlan, StepResult
 from octavo.core.request import Request
-from tests.sim.truth import VOCABULARY, extend, next_token, start
-
-POISON = -1
-
-
-class SimulationError(AssertionError):
-    """A plan or an event of the core that is wrong."""
+from tests.sim.kv.kinds import KINDS
+from tests.sim.kv.memory import POISON, Memory, require
+from tests.sim.truth import VOCABULARY, extend, next_token, prefix_hashes
 
 
 class WorkerDiedError(Exception):
     """A fault of the world, not of the core: the executor has died."""
 
 
-def require(condition: bool, message: str) -> None:
-    """Raise SimulationError unless the condition holds."""
-    if not condition:
-        raise SimulationError(message)
-
-
 class Slot:
     """A worker's memory of one running sequence."""
 
-    def __init__(self, new: NewSlot, conditions: int, version: int, num_groups: int) -> None:
+    def __init__(self, new: NewSlot, request: Request, conditions: int, version: int) -> None:
         self.request_id = new.request_id
         self.tokens = list(new.tokens)
         self.tables = [list(table) for table in new.tables]
+        self.encodes = new.encodes
         self.conditions = conditions
         self.version = version  # of the weights, when the slot was opened
+        self.salts = request.salts
+        self.num_encoder = 0 if request.encoder is None else request.encoder.num_positions
         self.position = 0  # positions computed; set by the first chunk
         self.is_new = True
-        self.cells: list[list[int]] = [[] for _ in range(num_groups)]  # the right content
-        self.states = [start(new.lora)]  # hash of each prefix
-        for token in self.tokens:
-            self.states.append(extend(self.states[-1], token))
+        self.cells: list[list[int]] = [[] for _ in new.tables]  # the right content of rows
+        self.states = prefix_hashes(self.tokens, request)
 
     def append(self, token: int) -> None:
         self.tokens.append(token)
         self.states.append(extend(self.states[-1], token))
 
-    def intact_blocks(self, worker: Worker) -> Iterator[int]:
-        """Yield the full blocks with this sequence's content, in its window or not."""
-        size = worker.block_size
-        for table, cells in zip(self.tables, self.cells, strict=True):
-            for index, block in enumerate(table[: len(cells) // size]):
-                if worker.memory[block] == cells[index * size : (index + 1) * size]:
-                    yield block
+    def salt_at(self, position: int) -> int:
+        """Return a number for the salts that have taken effect at a position."""
+        content = b"|".join(b"%d %s" % salt for salt in self.salts if salt[0] <= position)
+        return int.from_bytes(content, "little")
 
 
 class Worker:
@@ -68,13 +56,15 @@ class Worker:
 
     def __init__(self, config: CoreConfig, request_of: Callable[[str], Request]) -> None:
         self.config = config
-        self.block_size = config.block_size
-        self.memory = [[POISON] * config.block_size for _ in range(config.num_blocks)]
-        self.versions = [POISON] * config.num_blocks  # of the weights a block was computed with
+        self.memory = Memory(config)
+        self.groups = [
+            KINDS[group.kind](index, config, self.memory)
+            for index, group in enumerate(config.groups)
+        ]
         self.slots: dict[int, Slot] = {}
         self.version = 0
         self._request_of = request_of
-        self._conditions: dict[tuple[str, str | None], int] = {}
+        self._conditions: dict[object, int] = {}
 
     # applying a plan's differences
 
@@ -87,10 +77,11 @@ class Worker:
             require(new.slot not in self.slots, f"slot {new.slot} opened while in use")
             self.slots[new.slot] = self._open(new)
         self._copy(plan)
-        for number, groups in plan.new_blocks:
-            for table, blocks in zip(self.slots[number].tables, groups, strict=True):
+        for number, parts in plan.new_blocks:
+            tables = self.slots[number].tables
+            for group, table, blocks in zip(self.groups, tables, parts, strict=True):
                 table.extend(blocks)
-                self._poison(blocks)
+                group.allocated(blocks)
         drafts = dict(plan.drafts)
         tokens: list[int] = []
         accepted: list[tuple[int, int]] = []
@@ -105,10 +96,12 @@ class Worker:
             end = known + len(verified)
             require(first + count <= end, f"{slot.request_id}: past its known tokens")
             require(samples == (first + count >= known), f"{slot.request_id}: samples={samples}")
+            num_accepted = self._verify(slot, verified) if samples else 0
+            for group in self.groups:
+                group.settle(slot, first)
             if not samples:
                 tokens.append(NO_TOKEN)
                 continue
-            num_accepted = self._verify(slot, verified)
             if num_accepted:
                 accepted.append((number, num_accepted))
             tokens.append(self._sample(slot))
@@ -120,97 +113,36 @@ class Worker:
         request = self._request_of(new.request_id)
         require(new.num_prompt == len(request.prompt), f"{new.request_id}: wrong prompt length")
         require(new.sampling == request.sampling, f"{new.request_id}: wrong sampling parameters")
-        key = (request.cache_scope, new.lora)
+        key = (request.cache_scope, new.lora, request.encoder)
         conditions = self._conditions.setdefault(key, len(self._conditions))
-        return Slot(new, conditions, self.version, len(self.config.groups))
+        return Slot(new, request, conditions, self.version)
 
     def _copy(self, plan: StepPlan) -> None:
         """Copy blocks before any write: a source may be in use by another sequence already."""
-        for source, destination in plan.copies:
-            self.memory[destination] = list(self.memory[source])
-            self.versions[destination] = self.versions[source]
-        destinations = {destination for _, destination in plan.copies}
+        for source, destination, index in plan.copies:
+            self.memory.copy(index, source, destination)
         starts = dict(zip(plan.slots, plan.starts, strict=True))
         for new in plan.opened:
-            shared = starts[new.slot] // self.block_size
-            for table in new.tables:
-                self._poison(block for block in table[shared:] if block not in destinations)
-
-    def _poison(self, blocks: Iterable[int]) -> None:
-        for block in blocks:
-            require(block != 0, "the null block was allocated")
-            self.memory[block] = [POISON] * self.block_size
-            self.versions[block] = POISON
+            for index, (group, table) in enumerate(zip(self.groups, new.tables, strict=True)):
+                copied = {destination for _, destination, of in plan.copies if of == index}
+                group.opened(table, starts[new.slot], copied, new.encodes)
 
     # computing
 
     def _compute(self, slot: Slot, first: int, end: int, drafts: tuple[int, ...]) -> None:
-        """Write the chunk's tokens, then read the prefix back as attention would."""
+        """Let each group write and read what a chunk writes and reads."""
         if slot.is_new:
-            self._start(slot, first)
+            slot.is_new = False
+            slot.position = first
+            for group in self.groups:
+                group.start(slot, first)
         require(
             slot.position == first, f"{slot.request_id}: chunk at {first}, not at {slot.position}"
         )
         tokens = (slot.tokens + list(drafts))[first:end]
-        for group, (table, cells) in enumerate(zip(slot.tables, slot.cells, strict=True)):
-            require(end <= len(table) * self.block_size, f"{slot.request_id}: table too short")
-            del cells[first:]
-            cells.extend(self._codes(slot, group, first, tokens))
-            for position in range(first, end):
-                block = table[position // self.block_size]
-                require(block != 0, f"{slot.request_id}: writes position {position} to null")
-                self.memory[block][position % self.block_size] = cells[position]
-                self.versions[block] = slot.version
-            self._read_back(slot, group, first, end)
+        for group in self.groups:
+            group.compute(slot, first, end, tokens)
         slot.position = end
-
-    def _start(self, slot: Slot, first: int) -> None:
-        """Take a new slot's prefix as given, and check the versions of its blocks."""
-        slot.is_new = False
-        slot.position = first
-        for group, cells in enumerate(slot.cells):
-            cells.extend(self._codes(slot, group, 0, slot.tokens[:first]))
-            oldest = self._oldest(group, first) // self.block_size
-            for block in slot.tables[group][oldest : -(-first // self.block_size)]:
-                if self.versions[block] < slot.version:
-                    raise SimulationError(self._unfit(slot, first, block))
-
-    def _unfit(self, slot: Slot, first: int, block: int) -> str:
-        """Return the message that a sequence must not start with this block."""
-        version = self.versions[block]
-        why = f"computed with weights {version}, not {slot.version}"
-        if version == POISON:
-            why = "which is empty or was left by a failed request"
-        return f"{slot.request_id}: starts at {first} with block {block}, {why}"
-
-    def _oldest(self, group: int, position: int) -> int:
-        """Return the first position that a query reads, computed independently of the core."""
-        window = self.config.groups[group].window
-        return 0 if window is None else max(0, position - (window - 1))
-
-    def _codes(self, slot: Slot, group: int, first: int, tokens: list[int]) -> list[int]:
-        base = (slot.conditions * len(self.config.groups) + group) << 40
-        return [base | position << 12 | token for position, token in enumerate(tokens, first)]
-
-    def _read_back(self, slot: Slot, group: int, first: int, end: int) -> None:
-        size, table, cells = self.block_size, slot.tables[group], slot.cells[group]
-        oldest = self._oldest(group, first)
-        index = oldest // size
-        begin = index * size
-        if begin < oldest:  # the window begins inside this block
-            stop = min(end, begin + size)
-            found = self.memory[table[index]][oldest - begin : stop - begin]
-            require(found == cells[oldest:stop], _difference(slot, oldest, found, cells))
-            begin, index = begin + size, index + 1
-        memory = self.memory
-        while begin + size <= end:
-            found = memory[table[index]]
-            if found != cells[begin : begin + size]:
-                raise SimulationError(_difference(slot, begin, found, cells))
-            begin, index = begin + size, index + 1
-        if begin < end:
-            found = memory[table[index]][: end - begin]
-            require(found == cells[begin:end], _difference(slot, begin, found, cells))
 
     def _verify(self, slot: Slot, drafts: tuple[int, ...]) -> int:
         """Accept drafts while they equal the model's tokens; return how many."""
@@ -240,22 +172,6 @@ class Worker:
             drafts.append(token)
             state = extend(state, token)
         return tuple(drafts)
-
-
-def _difference(slot: Slot, begin: int, found: list[int], cells: list[int]) -> str:
-    """Return the message which cell of the prefix has which wrong content."""
-    for position, code in enumerate(found, begin):
-        if position < len(cells) and code != cells[position]:
-            right = cells[position]
-            token, place = code & 4095, code >> 12 & 0xFFFFFFF
-            content = f"token {token} of position {place}"
-            if code == POISON:
-                content = "nothing, since it was never written"
-            elif code >> 40 != right >> 40:
-                content += ", of another adapter, cache scope or KV group"
-            should = f"position {position} should hold token {right & 4095}"
-            return f"{slot.request_id}: {should}, and holds {content}"
-    return f"{slot.request_id}: reads {len(found)} cells at {begin}"
 
 
 class SimExecutor:
@@ -320,18 +236,25 @@ class SimExecutor:
             tuple(errors),
         )
 
-    def distrust(self, request_id: str) -> list[int]:
+    def distrust(self, request_id: str) -> list[tuple[int, int]]:
         """Forbid new sequences the blocks that only a failed request has computed; return them."""
         distrusted = []
         for worker in self.workers:
             failed = [s for s in worker.slots.values() if s.request_id == request_id]
             others = [s for s in worker.slots.values() if s.request_id != request_id]
-            kept = {block for slot in others for table in slot.tables for block in table}
+            place = worker.memory.place
+            kept = {
+                place(group, block)
+                for slot in others
+                for group, table in enumerate(slot.tables)
+                for block in table
+            }
             for slot in failed:
-                for block in slot.intact_blocks(worker):
-                    if block not in kept:
-                        worker.versions[block] = POISON
-                        distrusted.append(block)
+                for group in worker.groups:
+                    for block in group.intact_blocks(slot):
+                        if place(group.group, block) not in kept:
+                            worker.memory.versions[group.group][block] = POISON
+                            distrusted.append((group.group, block))
         return distrusted
 
 

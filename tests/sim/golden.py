@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from tests.sim.report import as_python
 from tests.sim.simulation import Simulation
 from tests.sim.world import draw_world
 
@@ -21,10 +22,10 @@ NUM_SUMMED = 200
 
 
 def trace_of(seed: int) -> str:
-    """Return a world's trace, with its configuration as the first line."""
+    """Return a world's trace, with its configuration, without defaults, as the first line."""
     world = draw_world(seed)
     lines = Simulation(world, record=True).run().trace or []
-    return "\n".join([str(world.config), *lines, ""])
+    return "\n".join([as_python(world.config), *lines, ""])
 
 
 def choose_seeds() -> list[int]:

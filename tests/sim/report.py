@@ -8,8 +8,9 @@ from typing import Any
 from octavo.core.config import CoreConfig, KVGroup
 from octavo.core.plan_draft import InFlight
 from octavo.core.sequence import Sequence
+from tests.sim.events import Arrival, Fault
 from tests.sim.simulation import Simulation
-from tests.sim.world import Arrival, Fault, World
+from tests.sim.world import World
 
 Written = World | CoreConfig | KVGroup | Arrival | Fault
 
@@ -48,7 +49,7 @@ def state_of(simulation: Simulation) -> str:
     scheduler = simulation.engine.scheduler
     lines = [_row("running", sequence) for sequence in scheduler.running]
     lines += [_row("waiting", sequence) for sequence in scheduler.queue]
-    lines += [_row("following", sequence) for sequence in scheduler.queue.following.values()]
+    lines += [_row("held", sequence) for sequence in scheduler.queue.held.values()]
     lines += [line for step in scheduler.in_flight for line in _plan(step)]
     lines.append(f"{scheduler.kv.pool.num_free} blocks free of {scheduler.kv.pool.num_blocks - 1}")
     return "\n".join(f"     {line}" for line in lines)

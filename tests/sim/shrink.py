@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from octavo.core.config import ConfigError, KVGroup
+from tests.sim.events import Arrival, Fault
 from tests.sim.simulation import Simulation
-from tests.sim.world import Arrival, Fault, World
+from tests.sim.world import World
 
 Events = tuple[tuple[int, Arrival | Fault], ...]
 

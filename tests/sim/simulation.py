@@ -7,18 +7,20 @@ number of ticks, and the engine must be empty.
 
 from __future__ import annotations
 
+import math
 import random
 from array import array
 from dataclasses import dataclass, field, replace
 
-from octavo.core.block_pool import BlockPool
 from octavo.core.check import check_integrity
 from octavo.core.engine import EngineCore
 from octavo.core.plan import StepPlan
 from octavo.core.request import (
     Abort,
+    EncoderInput,
     FinishReason,
     Pause,
+    Ready,
     Request,
     ResetPrefixCache,
     Resume,
@@ -26,42 +28,16 @@ from octavo.core.request import (
 )
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.stats import RequestStats
-from tests.sim.executor import Faults, SimExecutor, WorkerDiedError, require
+from tests.sim.events import Arrival, Fault, Wait
+from tests.sim.executor import Faults, SimExecutor, WorkerDiedError
+from tests.sim.extras import encoded_positions
+from tests.sim.kv.memory import require
+from tests.sim.kv.refusing import Refusals, refusing_pool
 from tests.sim.truth import whole_output
-from tests.sim.world import Arrival, Fault, World
+from tests.sim.world import World
 
 TICK_SECONDS = 0.001
 CALL_SECONDS = 0.000_01  # the time that each reading of the clock takes
-
-
-@dataclass
-class Refusals:
-    """The allocations that the world makes fail, and how many there were."""
-
-    refuse_at: int | None
-    to_refuse: int = 0
-    num_calls: int = 0
-    num_refused: int = 0
-
-
-class RefusingPool(BlockPool):
-    """A block pool in which some allocations fail although blocks are free."""
-
-    __slots__ = ("refusals",)
-
-    def __init__(self, num_blocks: int, num_groups: int, refusals: Refusals) -> None:
-        super().__init__(num_blocks, num_groups)
-        self.refusals = refusals
-
-    def allocate(self, count: int) -> list[int] | None:
-        refusals = self.refusals
-        refusals.num_calls += 1
-        if refusals.to_refuse:
-            refusals.to_refuse -= 1
-        elif refusals.num_calls != refusals.refuse_at:
-            return super().allocate(count)
-        refusals.num_refused += 1
-        return None
 
 
 @dataclass
@@ -76,6 +52,10 @@ class Journal:
     restarted: bool = False
     aborted: bool = False
     could_overload: bool = False  # the queue was full when it was submitted
+    waits: tuple[Wait, ...] = ()
+    unready: set[str] = field(default_factory=set)  # reasons that the engine waits for
+    submitted_at: float = 0.0
+    failed_wait: str | None = None  # a reason that has ended with an error
 
     def resume(self) -> Request:
         """Return the request as a new engine must get it."""
@@ -94,6 +74,7 @@ class Simulation:
         self.backlog: list[str] = []  # to be submitted to the engine, oldest first
         self.faults = Faults()
         self.refusals = Refusals(world.refuse_at)
+        self.ready: list[tuple[int, str, Wait]] = []  # by tick: ends of waits
         self.paused = False
         self.jumped = False
         self.trace: list[str] | None = [] if record else None
@@ -116,7 +97,7 @@ class Simulation:
     def _start_engine(self) -> None:
         self._num_engines += 1
         self.executor = self._make_executor()
-        pool = RefusingPool(self.config.num_blocks, len(self.config.groups), self.refusals)
+        pool = refusing_pool(self.config, self.refusals)
         key = b"key %d" % self._num_engines
         self.engine = EngineCore(self.config, self.executor, self._clock, key, pool=pool)
         if self.paused:
@@ -204,7 +185,8 @@ class Simulation:
         living = [j for j in self.journals.values() if j.reason is None]
         positions = sum(len(j.request.prompt) + len(j.expected) + 2 for j in living)
         slow = 1 + int(10 * self.world.slowness)
-        return 2 * positions * (self.config.pipeline_depth + 1) * slow + 20
+        holds = int(self.config.hold_seconds / TICK_SECONDS) if self.config.hold_seconds < 1 else 0
+        return 2 * positions * (self.config.pipeline_depth + 1) * slow + 20 + holds
 
     def _living(self) -> list[str]:
         return [name for name, journal in self.journals.items() if journal.reason is None]
@@ -213,8 +195,10 @@ class Simulation:
         self.num_ticks += 1
         self.now += TICK_SECONDS
         self._submit_backlog()
+        self._end_waits()
         scheduler = self.engine.scheduler
-        was_idle = not scheduler.in_flight and bool(scheduler.sequences) and not self.paused
+        can_run = len(scheduler.sequences) > len(scheduler.queue.held)
+        was_idle = not scheduler.in_flight and can_run and not self.paused
         refused, num_tokens = self.refusals.num_refused, scheduler.stats.num_tokens
         try:
             events = self.engine.step(wait=self._rng.random() < 0.7)
@@ -236,10 +220,27 @@ class Simulation:
         for name in names:
             journal = self.journals[name]
             was_full = not journal.restarted and self._is_full(journal)
+            journal.unready = {wait.reason for wait in journal.waits}
+            journal.submitted_at = self.now
             self.engine.on_event(journal.resume())
+            self.ready += [(self.num_ticks + each.ticks, name, each) for each in journal.waits]
             taken = name in self.engine.scheduler.sequences
             require(not (taken and was_full), f"{name}: admitted although the queue is full")
             journal.could_overload = was_full
+
+    def _end_waits(self) -> None:
+        """Report what has been loaded, or could not be, since the last tick."""
+        due = [each for each in self.ready if each[0] <= self.num_ticks]
+        self.ready = [each for each in self.ready if each[0] > self.num_ticks]
+        for _, name, wait in due:
+            journal = self.journals[name]
+            if wait.end == "never" or wait.reason not in journal.unready:
+                continue
+            error = "it cannot be loaded" if wait.end == "error" else None
+            journal.unready.discard(wait.reason)
+            if error is not None and journal.reason is None and name not in self.backlog:
+                journal.failed_wait = wait.reason
+            self.engine.on_event(Ready(name, wait.reason, error))
 
     def _is_full(self, journal: Journal) -> bool:
         """Return whether the engine must reject a new request, by its documented bounds."""
@@ -298,12 +299,17 @@ class Simulation:
 
     def _arrive(self, arrival: Arrival) -> None:
         prompt, lora, scope = list(arrival.prompt), arrival.lora, arrival.scope
+        salts, encoder = arrival.salts, None
+        if arrival.encoder is not None:
+            length = encoded_positions(arrival.encoder)
+            encoder = EncoderInput(length, b"input %d" % arrival.encoder)
         parent = self.journals.get(arrival.parent or "")
         if parent is not None:
             request = parent.request
             prompt = [*request.prompt, *parent.output[: arrival.keep], *prompt]
             if arrival.inherits:
                 lora, scope = request.lora, request.cache_scope
+                salts, encoder = request.salts, request.encoder
         request = Request(
             request_id=arrival.name,
             prompt=array("i", prompt),
@@ -314,9 +320,12 @@ class Simulation:
             lora=lora,
             cache_scope=scope,
             parent_id=arrival.parent,
+            salts=tuple(salt for salt in salts if salt[0] < len(prompt)),
+            encoder=encoder,
+            holds=tuple(wait.reason for wait in arrival.holds),
         )
         expected, reason = self._expect(request)
-        self.journals[arrival.name] = Journal(request, expected, reason)
+        self.journals[arrival.name] = Journal(request, expected, reason, waits=arrival.holds)
         self.backlog.append(arrival.name)
         self._submit_backlog()
 
@@ -353,11 +362,14 @@ class Simulation:
                 require(event.stop_token == (last if named else None), f"{name}: stop token")
             case "abort":
                 require(journal.aborted, f"{name}: aborted without a command")
+            case "error" if self._could_fail_waiting(journal):
+                require(bool(event.message), f"{name}: failed without a message")
             case "error":
                 require(name in self.faults.poisoned, f"{name}: failed without a fault")
-                labels = self.engine.scheduler.kv.pool.labels
-                for block in self.executor.distrust(name):
-                    require(labels[block] is None, f"{name} failed, and block {block} is cached")
+                pool = self.engine.scheduler.kv.pool
+                for group, block in self.executor.distrust(name):
+                    is_cached = pool.label_of(block, group) is not None
+                    require(not is_cached, f"{name} failed, and block {block} is cached")
             case "refused":
                 require(bool(event.message) and self._could_refuse(request), f"{name}: {event}")
             case "overloaded":
@@ -372,14 +384,27 @@ class Simulation:
         """Return whether some bound could be too small for this request."""
         config = self.config
         most = min(request.max_total, config.max_model_len) - 1
-        blocks = -(-most // config.block_size) * len(config.groups)
+        kinds = [group.kind for group in config.groups]
+        lengths = [most, 0 if request.encoder is None else request.encoder.num_positions]
+        blocks = sum(
+            math.ceil(math.ceil(lengths[kind == "cross"] / config.block_size) / per_page)
+            for kind, per_page in zip(kinds, config.blocks_per_page, strict=True)
+        )
         return (
-            not request.prompt
+            ("cross" in kinds) != (request.encoder is not None)
+            or ("none" in kinds and request.sampling.max_tokens > 1)
+            or not request.prompt
             or len(request.prompt) >= config.max_model_len
             or blocks >= config.num_blocks
             or (not config.chunked_prefill and most > config.max_num_batched_tokens)
             or (request.lora is not None and not config.max_loras)
         )
+
+    def _could_fail_waiting(self, journal: Journal) -> bool:
+        """Return whether something that the request waits for has failed, or is overdue."""
+        is_late = self.now >= journal.submitted_at + self.config.hold_seconds
+        is_overdue = self.jumped or is_late
+        return journal.failed_wait is not None or (bool(journal.unready) and is_overdue)
 
     def _check_stats(self, journal: Journal, stats: RequestStats) -> None:
         name = journal.request.request_id

@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 from octavo.core.config import CoreConfig, KVGroup
-from octavo.core.kv_manager import KVManager
+from octavo.core.kv.manager import KVManager
 from tests.sim.__main__ import explain, main, run_seed
+from tests.sim.events import Arrival, Fault
 from tests.sim.report import world_as_python
 from tests.sim.simulation import Simulation
-from tests.sim.world import Arrival, Fault, World
+from tests.sim.world import World
 
 WORLD = World(
     seed=5,
@@ -105,6 +106,7 @@ def test_a_wrong_cell_is_reported_with_its_content_and_the_right_one() -> None:
     simulation._tick()
     block = simulation.engine.scheduler.running[0].tables[0][0]
     for worker in simulation.executor.workers:
-        worker.memory[block][1] = worker.memory[block][0]
+        cells = worker.memory.cells[0][block]
+        cells[1] = cells[0]
     with pytest.raises(AssertionError, match="position 1 should hold token 8, and holds token 7"):
         simulation.run()

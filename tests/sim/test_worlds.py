@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from tests.sim.events import Fault
 from tests.sim.shrink import failure_of, shrink
 from tests.sim.simulation import Simulation
-from tests.sim.world import Fault, World, draw_world
+from tests.sim.world import World, draw_world
 
 NUM_WORLDS = 2400
 WORLDS_A_TEST = 100

@@ -38,6 +38,23 @@ def hash_of(tokens: Iterable[int], lora: str | None) -> int:
     return state
 
 
+def prefix_hashes(tokens: Iterable[int], request: Request) -> list[int]:
+    """Return the hash of every prefix of a request's tokens, the empty one and the whole included.
+
+    A salt takes effect before the token at its position, and an encoder's input before all.
+    """
+    salts = dict(request.salts)
+    states = [start(request.lora)]
+    if request.encoder is not None:
+        states[0] = extend(states[0], int.from_bytes(request.encoder.digest, "little"))
+    for position, token in enumerate(tokens):
+        state = states[-1]
+        if position in salts:
+            state = extend(state, int.from_bytes(salts[position], "little") + 1)
+        states.append(extend(state, token))
+    return states
+
+
 def whole_output(request: Request, max_model_len: int) -> tuple[list[int], FinishReason]:
     """Return all output tokens of a request, and its finish reason."""
     sampling = request.sampling
@@ -45,7 +62,7 @@ def whole_output(request: Request, max_model_len: int) -> tuple[list[int], Finis
     if not sampling.ignore_eos:
         stops.update(request.eos_token_ids)
     most = min(sampling.max_tokens, max_model_len - len(request.prompt))
-    state = hash_of(request.prompt, request.lora)
+    state = prefix_hashes(request.prompt, request)[-1]
     output: list[int] = []
     while True:
         token = next_token(state)

@@ -11,39 +11,10 @@ import random
 from dataclasses import dataclass, replace
 
 from octavo.core.config import CoreConfig, KVGroup
-from octavo.core.kv_manager import KVManager
+from octavo.core.kv.manager import KVManager
+from tests.sim.events import Arrival, Fault
+from tests.sim.extras import Extras, draw_kinds
 from tests.sim.truth import VOCABULARY
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """The arrival of a request, whose prompt is determined at that moment."""
-
-    name: str
-    prompt: tuple[int, ...]
-    max_tokens: int
-    min_tokens: int = 0
-    stop_token_ids: tuple[int, ...] = ()
-    eos_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    priority: int = 0
-    lora: str | None = None
-    scope: str = ""
-    # A fork starts with its parent's tokens at that moment, up to `keep` of its output, and
-    # continues them with `prompt`.
-    parent: str | None = None
-    keep: int = 0
-    inherits: bool = True  # it has its parent's adapter and cache scope
-
-
-@dataclass(frozen=True)
-class Fault:
-    """Any other event; KINDS explains `argument` and `number` for each kind."""
-
-    kind: str
-    argument: str = ""
-    number: float = 0
-
 
 # The kinds of Fault, and the meaning of their arguments.
 KINDS = {
@@ -70,13 +41,21 @@ class World:
     refuse_at: int | None = None  # the number of one allocation that fails, counted from 1
 
 
+# The first worlds have nothing but full and windowed groups of equal sizes, and no salts or holds:
+# their golden traces are the oldest.
+NUM_PLAIN = 50
+
+
 def draw_world(seed: int) -> World:
     """Return the world of a seed."""
     rng = random.Random(seed)
     config = _draw_config(rng)
     if seed % 4 == 1 and all(group.window for group in config.groups):
         config = _tighten(config)
-    maker = _Arrivals(rng, config)
+    extra = random.Random(f"{seed} extras")  # so that the other draws are as they always were
+    if seed >= NUM_PLAIN:
+        config = draw_kinds(extra, config)
+    maker = _Arrivals(rng, config, extra if seed >= NUM_PLAIN else None)
     num_ticks = rng.choice((10, 25, 50))
     events: list[tuple[int, Arrival | Fault]] = [
         (tick, maker.draw()) for tick in _draw_ticks(rng, num_ticks)
@@ -128,7 +107,7 @@ def _tighten(config: CoreConfig) -> CoreConfig:
     """Return the config with a pool just as large as its longest, windowed sequence needs."""
     budget = min(config.max_num_batched_tokens, 12) if config.chunked_prefill else 150
     config = replace(config, max_model_len=150, max_num_batched_tokens=budget, num_blocks=1000)
-    return replace(config, num_blocks=KVManager(config, b"").peak_blocks(149) + 1)
+    return replace(config, num_blocks=KVManager(config, b"").peak_pages(149) + 1)
 
 
 def _draw_groups(rng: random.Random) -> tuple[KVGroup, ...]:
@@ -155,9 +134,10 @@ def _draw_ticks(rng: random.Random, num_ticks: int) -> list[int]:
 class _Arrivals:
     """A generator of requests that share prefixes as real ones do."""
 
-    def __init__(self, rng: random.Random, config: CoreConfig) -> None:
+    def __init__(self, rng: random.Random, config: CoreConfig, extra: random.Random | None) -> None:
         self.rng = rng
         self.config = config
+        self.extras = None if extra is None else Extras(extra, config)
         self.names: list[str] = []
         self.past: list[tuple[int, ...]] = []
         longest = config.max_model_len
@@ -185,7 +165,7 @@ class _Arrivals:
         self.past.append(prompt)
         max_tokens = rng.randint(1, self.longest_output)
         stops = rng.random() < self.stop_rate
-        return Arrival(
+        arrival = Arrival(
             name=name,
             prompt=self._tokens(rng.randint(0, 2)) if parent else prompt,
             max_tokens=max_tokens,
@@ -200,6 +180,7 @@ class _Arrivals:
             keep=rng.choice((0, 0, rng.randint(0, self.longest_output))),
             inherits=rng.random() < 0.8,
         )
+        return arrival if self.extras is None else self.extras.add_to(arrival)
 
     def _prompt(self) -> tuple[int, ...]:
         rng, size, longest = self.rng, self.config.block_size, self.longest_prompt

@@ -89,11 +89,14 @@ def demanded() -> dict[str, str]:
     """Compute the expected text of each of the page's blocks."""
     ours = {str(source.path): source for source in sources() if source.is_python}
     packages, core = import_arrows("octavo"), import_arrows("octavo.core")
-    package_files = [(n, ours.get(f"octavo/{n}/__init__.py")) for n in packages]
+
+    def files(root: str, names: Arrows) -> list[tuple[str, Source]]:
+        return [(n, ours.get(f"{root}/{n}/__init__.py") or ours[f"{root}/{n}.py"]) for n in names]
+
     return {
         "diagram": diagram(packages, core),
-        "packages": duties((n, s or ours[f"octavo/{n}.py"]) for n, s in package_files),
-        "core": duties((n, ours[f"octavo/core/{n}.py"]) for n in core),
+        "packages": duties(files("octavo", packages)),
+        "core": duties(files("octavo/core", core)),
     }
 
 

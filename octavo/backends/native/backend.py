@@ -5,27 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.backends.base import Floats, ForwardResult, HostBatch, KVLayout, StoredRows
+from octavo.backends.base import Floats, ForwardResult, KVLayout, StepSize
 from octavo.backends.native import _native
 from octavo.backends.native.emit import Emitter
+from octavo.backends.native.footprint import NativeFootprint
+from octavo.backends.native.interim import FinishedStep
 from octavo.backends.native.layout import stride
-from octavo.backends.native.packing import CpuWeights, Experts, Matrix, Packer, Vector
-from octavo.backends.native.sampling import NativeSampling
+from octavo.backends.native.packing import CpuWeights, Experts, KvDtype, Matrix, Packer, Vector
+from octavo.backends.native.passes import PASSES
+from octavo.backends.native.refusals import refuse_unsupported
 from octavo.backends.native.tiers import choose_tier
-from octavo.layers import CausalLM, Module, Ops
+from octavo.backends.step import Draws, HostBatch
+from octavo.backends.stored_rows import StoredRows
+from octavo.backends.torch.sampling.step_sampler import StepSampler
+from octavo.layers import CausalLM, Module
 from octavo.observe.machine import ROOT, num_cores
 from octavo.program.describe import describe
-from octavo.program.fusion import fuse
 from octavo.program.listing import Instruction, Listing
-from octavo.program.recorder import HeadSizes, Recorder
+from octavo.program.passes.fusion import rewrite
+from octavo.program.recorder import record
 
 BLOCK_TOKENS = _native.BLOCK_TOKENS  # kernels take so many tokens of a block together
-HEAD_SIZES = HeadSizes(multiple=8, most=512)  # that the attention kernels support
 _READ_BYTES = 128 << 20  # of a measurement of memory: more than caches hold
 _CACHES = {"float32": "F32", "bfloat16": "BF16", "int8": "Int8"}
 
@@ -34,7 +39,7 @@ _CACHES = {"float32": "F32", "bfloat16": "BF16", "int8": "Int8"}
 class NativeOptions:
     """Options of the native backend."""
 
-    kv_dtype: Literal["float32", "bfloat16", "int8"] = "bfloat16"
+    kv_dtype: KvDtype = "bfloat16"
     weights: CpuWeights = "auto"
     num_threads: int = 0  # 0: one for each physical core that this process may use
     instruction_set: str = ""  # empty: the best that this processor runs
@@ -69,13 +74,14 @@ class NativeBackend:
         self._options = options
         self._team = _native.Team(options.num_threads or default_threads(), options.pinned)
         self.tier = choose_tier(options.instruction_set)
-        self.sampling = NativeSampling(self.tier, self._team)
+        self._sampler = StepSampler()
         self._packer = Packer(self._team, options.weights)
-        self._recorder = Recorder(HEAD_SIZES)
-        self.ops: Ops = cast(Ops, self._recorder)  # they take this backend's values
         self._is_settled = False
+        self._layout: KVLayout | None = None
+        self._block_size = 0
         self._program: _native.Program | None = None
         self._listing: Listing | None = None
+        self.barriers: frozenset[int] = frozenset()  # before the instructions with these numbers
         self._logits = np.empty((0, 0), np.float32)
         self._hidden = np.empty((0, 0), np.float32)
         self._widths = (0, 0)
@@ -103,25 +109,19 @@ class NativeBackend:
         self._packer.finish()
         self._is_settled = True
 
-    def prepare(self, model: CausalLM, layout: KVLayout, num_blocks: int, block_size: int) -> None:
+    def prepare(self, model: CausalLM, layout: KVLayout, block_size: int) -> None:
         self._packer.begin()
         self._is_settled = False
         if block_size % BLOCK_TOKENS:
             raise ValueError(
                 f"block_size={block_size}: the native engine takes multiples of {BLOCK_TOKENS}"
             )
-        listing = self._recorder.record(model)
-        fuse(listing)
+        listing = record(model)
+        rewrite(listing, PASSES)
+        refuse_unsupported(listing)
         program = _native.Program(self.tier, self._team)
-        Emitter(program, self.tier, self._packer.vector).emit(listing)
-        program.make_caches(
-            getattr(_native.CacheFormat, _CACHES[self._options.kv_dtype]),
-            layout.num_buffers,
-            num_blocks,
-            block_size,
-            layout.kv_heads,
-            layout.head_dim,
-        )
+        self.barriers = Emitter(program, self.tier, self._packer.vector).emit(listing)
+        self._layout, self._block_size = layout, block_size
         self._program, self._listing = program, listing
         self._widths = (model.head.outputs, model.embed.hidden)
         self._logits, self._hidden = (
@@ -134,14 +134,34 @@ class NativeBackend:
         assert self._program is not None, "call prepare first"
         return self._program
 
-    def copy_blocks(self, pairs: tuple[tuple[int, int], ...]) -> None:
-        for source, destination in pairs:
-            self._ready.copy_block(source, destination)
+    def reserve(self, size: StepSize, spare_bytes: int) -> int:
+        return NativeFootprint(self._options.weights, self._options.kv_dtype).step_bytes(size)
+
+    def make_cache(self, num_blocks: int) -> None:
+        layout = self._layout
+        assert layout is not None, "call prepare first"
+        self._ready.make_caches(
+            getattr(_native.CacheFormat, _CACHES[self._options.kv_dtype]),
+            layout.num_buffers,
+            num_blocks,
+            self._block_size,
+            layout.kv_heads,
+            layout.head_dim,
+        )
+
+    def step(self, batch: HostBatch, draws: Draws) -> FinishedStep:
+        self._sampler.change(draws)
+        logits, hidden = self.forward(self._sampler.with_tokens(batch))
+        return FinishedStep(self._sampler.finish(draws, logits, hidden))
 
     def forward(self, batch: HostBatch) -> ForwardResult:
         if not self._is_settled:
             self.settle()
+        for source, destination in batch.copies:
+            self._ready.copy_block(source, destination)
         result = self._result_of(len(batch.logits_rows), len(batch.hidden_rows))
+        if not len(batch.token_ids):
+            return result
         self._ready.run(
             batch.token_ids,
             batch.positions,
@@ -173,7 +193,7 @@ class NativeBackend:
     def describe(self) -> str:
         """Return the program as text, one line for each instruction."""
         assert self._listing is not None, "call prepare first"
-        return describe(self._listing)
+        return describe(self._listing, self.barriers)
 
     def profile(self, on: bool) -> None:
         """Start (or stop) measuring each instruction, and forget earlier measurements."""

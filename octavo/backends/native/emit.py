@@ -29,20 +29,23 @@ class Emitter:
         self._ropes: dict[Rope, int] = {}
         self._layout = Layout()
 
-    def emit(self, listing: Listing) -> None:
-        """Lay the buffers out, place the barriers, and append every instruction."""
+    def emit(self, listing: Listing) -> frozenset[int]:
+        """Lay the buffers out, append every instruction, and return where the barriers are."""
         prepared = {
             id(i.prepared): self._prepared_bytes(i) for i in listing if i.prepared is not None
         }
         self._layout = lay_out(listing, prepared)
-        place_barriers(listing, self._layout)
+        barriers = place_barriers(listing, self._layout)
         for space in ("Tokens", "Wanted", "Logits", "Hidden", "Pairs"):
             sizes = (
                 self._layout.row_bytes.get((space, area), 0) for area in ("floats", "prepared")
             )
             self._program.set_scratch(getattr(_native.Space, space), *sizes)
-        for instruction in listing:
-            self._program.append(self._made(instruction))
+        for number, instruction in enumerate(listing):
+            made = self._made(instruction)
+            made.barrier = number in barriers
+            self._program.append(made)
+        return barriers
 
     def _prepared_bytes(self, instruction: Instruction) -> int:
         format_ = _format_of(instruction)
@@ -53,7 +56,6 @@ class Emitter:
     def _made(self, i: Instruction) -> _native.Instruction:
         made = _native.Instruction()
         made.op = getattr(_native.Op, i.op)
-        made.barrier = i.barrier
         made.space = getattr(_native.Space, i.space)
         for name in ("x", "y", "out", "values", "chosen"):
             value = getattr(i, name)

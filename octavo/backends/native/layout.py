@@ -160,14 +160,22 @@ _ROPES = Extent("Tokens", "rope tables", 0, 1)
 _PAIRS = Extent("Pairs", "sorted pairs", 0, 1)
 
 
-def place_barriers(listing: Listing, layout: Layout) -> None:
-    """Place a barrier before each instruction that conflicts with one since the last barrier."""
+def place_barriers(listing: Listing, layout: Layout) -> frozenset[int]:
+    """Return the numbers of the instructions before which all threads wait for each other.
+
+    These conflict with an instruction since the last barrier.
+    """
     since: list[_Access] = []
-    for instruction in listing:
+    barriers = set()
+    for number, instruction in enumerate(listing):
         mine = list(_accesses(instruction, layout))
-        instruction.barrier = any(_conflict(one, other) for one in since for other in mine)
         lasting = [access for access in mine if not access.is_fenced]
-        since = lasting if instruction.barrier else since + lasting
+        if any(_conflict(one, other) for one in since for other in mine):
+            barriers.add(number)
+            since = lasting
+        else:
+            since = since + lasting
+    return frozenset(barriers)
 
 
 def _conflict(one: _Access, other: _Access) -> bool:

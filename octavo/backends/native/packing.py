@@ -11,8 +11,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.backends.base import FLOAT_TYPES, StoredRows
+from octavo.backends.base import FLOAT_TYPES
 from octavo.backends.native import _native
+from octavo.backends.native.eight_bits import GROUP, eight_bits
+from octavo.backends.stored_rows import StoredRows
 from octavo.layers import Embedding, GateUpLinear, Module
 
 log = logging.getLogger(__name__)
@@ -22,7 +24,8 @@ CpuWeights = Literal[
     "auto", "float32", "bf16", "int8", "int8-64", "int8-128", "int4", "int4-64", "int4-128"
 ]
 
-GROUP = 32  # inputs whose products are summed as integers; a matrix of codes has whole groups
+KvDtype = Literal["float32", "bfloat16", "int8"]
+
 # Outputs of a panel; if gates and ups lie side by side, the first half are gates.
 PANEL = _native.PANEL
 _HALF = PANEL // 2
@@ -174,12 +177,14 @@ class Packer:
     ) -> _native.Matrix:
         """Pack rows of one type, in another order if one is given (-1: a row of zeros)."""
         if not can_pack(parts[0].type, format_):
-            parts = [StoredRows.of(part.floats()) for part in parts]
+            is_int8 = format_ == _native.Format.U8
+            convert = eight_bits if is_int8 else lambda rows: StoredRows.of(rows.floats())
+            parts = [convert(part) for part in parts]
         rows = np.concatenate([part.addresses() for part in parts])
         if order is not None:
             rows = np.where(order < 0, np.uint64(0), rows[np.maximum(order, 0)])
         kind = getattr(_native.Stored, parts[0].type)
-        pages = [(p.rows.ctypes.data, p.rows.nbytes) for p in parts if p.is_file and len(p)]
+        pages = [part.span for part in parts if part.is_file and len(part)]
         native = self._store.pack(kind, format_, inputs, rows, parts, pages)
         if not all(part.is_file for part in parts):
             self.finish()

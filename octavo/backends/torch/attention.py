@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from octavo.backends.base import HostBatch
-from octavo.layers import PagedAttention
+from octavo.backends.step import HostBatch
+from octavo.program.listing import Attend
 
 QUERY_TILE = 8  # rows of one sequence processed together
 KEY_TILE = 64  # positions of KV processed together
+NO_ADAPTER = -1
 MOST_KEPT_CELLS = 1 << 23  # in a batch's cached tiles: about 140 MB
 
 
@@ -61,6 +62,7 @@ class TorchBatch:
     spans: dict[int | None, tuple[Tensor, Tensor, range]] = field(default_factory=dict)
     tiles: dict[tuple[int, int | None, int], Tile | None] = field(default_factory=dict)
     num_kept: int = 0  # cells in `tiles`
+    adapters: Tensor | None = None  # [rows]: the adapter of each row, or NO_ADAPTER
 
     @classmethod
     def of(cls, batch: HostBatch, buffers: Buffers) -> TorchBatch:
@@ -149,7 +151,7 @@ def _items(row_starts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.array(rows, np.int64), np.array(owners, np.int64), np.array(fill)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, layer: PagedAttention, batch: TorchBatch) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, layer: Attend, batch: TorchBatch) -> Tensor:
     """Write the new K and V to their cells, then attend over all positions that a query sees."""
     group, index = layer.place
     keys, values = batch.buffers.keys[index], batch.buffers.values[index]
@@ -162,8 +164,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layer: PagedAttention, batch: TorchB
     queries = q[batch.item_rows].float().reshape(items, QUERY_TILE, layer.kv_heads, per_kv, -1)
     queries = queries.permute(0, 2, 1, 3, 4).reshape(items, layer.kv_heads, -1, layer.head_dim)
     state = _begin(layer, items, per_kv)
-    for number in batch.span(layer.window)[2]:
-        tile = batch.tile(group, layer.window, number)
+    window = layer.window or None
+    for number in batch.span(window)[2]:
+        tile = batch.tile(group, window, number)
         if tile is not None:
             _add_tile(state, tile, queries, layer, keys, values)
     out = state.sums / state.weights[..., None]
@@ -181,10 +184,9 @@ class _State:
     sums: Tensor
 
 
-def _begin(layer: PagedAttention, items: int, per_kv: int) -> _State:
+def _begin(layer: Attend, items: int, per_kv: int) -> _State:
     shape = (items, layer.kv_heads, QUERY_TILE, per_kv)
-    if layer.has_sinks:  # a sink is a key that every query sees and that has no value
-        assert layer.sinks is not None
+    if layer.sinks is not None:  # a sink is a key that every query sees and that has no value
         sinks = layer.sinks.float().reshape(1, layer.kv_heads, 1, per_kv).expand(shape)
         maxima, weights = sinks.flatten(2).clone(), torch.ones(shape).flatten(2)
     else:
@@ -193,7 +195,7 @@ def _begin(layer: PagedAttention, items: int, per_kv: int) -> _State:
 
 
 def _add_tile(
-    state: _State, tile: Tile, queries: Tensor, layer: PagedAttention, keys: Tensor, values: Tensor
+    state: _State, tile: Tile, queries: Tensor, layer: Attend, keys: Tensor, values: Tensor
 ) -> None:
     asking = queries[tile.items]
     num_items, kv_heads, num_queries, head_dim = asking.shape
@@ -205,7 +207,7 @@ def _add_tile(
         # Zero times NaN is NaN, so the values must not reach the sums.
         v.masked_fill_(tile.unseen, 0.0)
     scores = torch.bmm(asking.flatten(0, 1), k.reshape(count, head_dim, KEY_TILE)) * layer.scale
-    if layer.softcap is not None:
+    if layer.softcap:
         scores = torch.tanh(scores / layer.softcap) * layer.softcap
     if tile.hidden is not None:
         by_row = scores.view(num_items, kv_heads, QUERY_TILE, -1, KEY_TILE)

@@ -3,71 +3,135 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from octavo.backends.base import ForwardResult, HostBatch, KVLayout, SamplingKernel, StoredRows
+from octavo.backends.base import ForwardResult, KVLayout, StepSize
+from octavo.backends.step import Draws, HostBatch, StepOutput
+from octavo.backends.stored_rows import StoredRows
 from octavo.backends.torch.attention import Buffers, TorchBatch, make_buffers
-from octavo.backends.torch.ops import TorchOps
-from octavo.layers import CausalLM, Module, Ops
+from octavo.backends.torch.footprint import TorchFootprint, kept_bytes
+from octavo.backends.torch.interpreter import Interpreter
+from octavo.backends.torch.largest_step import largest_batch, peak_growth
+from octavo.backends.torch.sampling.step_sampler import StepSampler
+from octavo.backends.torch.weights import TorchExperts, TorchMatrix
+from octavo.distributed.communicator import Communicator
+from octavo.layers import CausalLM, GateUpLinear, Module
+from octavo.program.passes.collectives import insert_collectives
+from octavo.program.recorder import record
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+# A step whose estimate fits so many times in what is left over is not measured: it decides nothing.
+_ESTIMATE_FACTOR = 2
+_NO_FLOATS = np.zeros((0, 0), np.float32)
+
+
+class TorchPending:
+    """A step in the backend's thread; implements `octavo.backends.step.Pending`."""
+
+    def __init__(self, future: Future[StepOutput]) -> None:
+        self._future = future
+
+    def done(self) -> bool:
+        return self._future.done()
+
+    def collect(self) -> StepOutput:
+        return self._future.result()
 
 
 class TorchBackend:
-    sampling: SamplingKernel | None = None  # the runner's own is used
+    """The backend that defines the meaning; implements `octavo.backends.base.LogitsBackend`.
 
-    def __init__(self, dtype: str = "float32") -> None:
+    Its steps run in one thread of their own, where torch computes without the GIL.
+    """
+
+    def __init__(self, dtype: str = "float32", communicator: Communicator | None = None) -> None:
         if dtype not in DTYPES:
             raise ValueError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
-        # The operations accept only this backend's own batches, which is narrower than Ops.
-        self.ops: Ops = cast(Ops, TorchOps())
         self.dtype = DTYPES[dtype]
         self.weight_bytes = 0
-        self._model: CausalLM | None = None
+        self._communicator = communicator  # if several ranks share the model
+        self._interpreter: Interpreter | None = None
+        self._layout: KVLayout | None = None
+        self._block_size = 0
         self._buffers: Buffers | None = None
+        self._sampler = StepSampler()
+        self._thread = ThreadPoolExecutor(1, "octavo torch")  # it starts with the first step
 
     def parameter(self, array: NDArray[Any]) -> Tensor:
         tensor = torch.from_numpy(array).to(self.dtype)
         self.weight_bytes += tensor.nbytes
         return tensor
 
-    def matrix(self, parts: Sequence[StoredRows], module: Module) -> Tensor:
-        return self.parameter(np.concatenate([part.floats() for part in parts]))
+    def matrix(self, parts: Sequence[StoredRows], module: Module) -> TorchMatrix:
+        values = self.parameter(np.concatenate([part.floats() for part in parts]))
+        return TorchMatrix(values, isinstance(module, GateUpLinear))
 
-    def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> Tensor:
-        return self.parameter(
-            np.stack([np.concatenate([part.floats() for part in parts]) for parts in matrices])
-        )
+    def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> TorchExperts:
+        values = [np.concatenate([part.floats() for part in parts]) for parts in matrices]
+        return TorchExperts(self.parameter(np.stack(values)))
 
-    def prepare(self, model: CausalLM, layout: KVLayout, num_blocks: int, block_size: int) -> None:
-        shape = (layout.kv_heads, layout.head_dim)
-        self._model = model
-        self._buffers = make_buffers(layout.num_buffers, num_blocks, block_size, shape, self.dtype)
+    def prepare(self, model: CausalLM, layout: KVLayout, block_size: int) -> None:
+        listing = record(model)
+        if self._communicator is not None:
+            insert_collectives(listing, model, self._communicator.context)
+        self._interpreter = Interpreter(listing, self._communicator)
+        self._layout, self._block_size = layout, block_size
 
     def settle(self) -> None:
         pass  # weights are loaded synchronously
 
-    @property
-    def _ready(self) -> tuple[CausalLM, Buffers]:
-        assert self._model is not None, "prepare must be called first"
-        assert self._buffers is not None, "prepare must be called first"
-        return self._model, self._buffers
+    def reserve(self, size: StepSize, spare_bytes: int) -> int:
+        dtype = "float32" if self.dtype == torch.float32 else "bfloat16"
+        estimate = TorchFootprint(dtype).step_bytes(size)
+        if _ESTIMATE_FACTOR * estimate <= spare_bytes:
+            return estimate
+        assert self._layout is not None, "prepare must be called first"
+        self.make_cache(1)
+        batch = largest_batch(size, self._block_size, len(self._layout.windows))
+        measured = self._thread.submit(peak_growth, partial(self.forward, batch)).result()
+        self._buffers = None
+        # What the step keeps for long sequences is known, and would take long to compute.
+        return measured + kept_bytes(size)
 
-    def copy_blocks(self, pairs: tuple[tuple[int, int], ...]) -> None:
-        buffers = self._ready[1]
-        size = buffers.block_size
-        for source, destination in pairs:
-            for cells in (*buffers.keys, *buffers.values):
-                there = slice(destination * size, (destination + 1) * size)
-                cells[there] = cells[source * size : (source + 1) * size]
+    def make_cache(self, num_blocks: int) -> None:
+        layout = self._layout
+        assert layout is not None, "prepare must be called first"
+        shape = (layout.kv_heads, layout.head_dim)
+        self._buffers = None  # two caches might not fit
+        self._buffers = make_buffers(
+            layout.num_buffers, num_blocks, self._block_size, shape, self.dtype
+        )
+
+    @property
+    def _ready(self) -> tuple[Interpreter, Buffers]:
+        assert self._interpreter is not None, "prepare must be called first"
+        assert self._buffers is not None, "make_cache must be called first"
+        return self._interpreter, self._buffers
+
+    def step(self, batch: HostBatch, draws: Draws) -> TorchPending:
+        return TorchPending(self._thread.submit(self._run, batch, draws))
+
+    def _run(self, batch: HostBatch, draws: Draws) -> StepOutput:
+        self._sampler.change(draws)
+        logits, hidden = self.forward(self._sampler.with_tokens(batch))
+        return self._sampler.finish(draws, logits, hidden)
 
     @torch.inference_mode()
     def forward(self, batch: HostBatch) -> ForwardResult:
-        model, buffers = self._ready
-        logits, hidden = model(TorchBatch.of(batch, buffers))
-        return ForwardResult(logits.float().numpy(), hidden.float().numpy())
+        interpreter, buffers = self._ready
+        size = buffers.block_size
+        for source, destination in batch.copies:
+            for cells in (*buffers.keys, *buffers.values):
+                there = slice(destination * size, (destination + 1) * size)
+                cells[there] = cells[source * size : (source + 1) * size]
+        if not len(batch.token_ids):
+            return ForwardResult(_NO_FLOATS, _NO_FLOATS)
+        outputs = interpreter.run(TorchBatch.of(batch, buffers))
+        return ForwardResult(outputs.logits.float().numpy(), outputs.hidden.float().numpy())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from octavo.backends.base import ELEMENT_BYTES, StepSize, TensorSize
+from dataclasses import dataclass
+
+from octavo.backends.base import ELEMENT_BYTES, KVLayout, StepSize, TensorSize
 
 # Copies of the largest values that exist at once in the operations of ops.py and attention.py.
 _QUERY_COPIES = 5
@@ -15,25 +17,40 @@ _LIBRARY_BYTES = 16 << 20  # allocated by torch and its libraries
 # Equal to those of attention.py, which imports torch; a test compares them.
 QUERY_TILE, KEY_TILE, MOST_KEPT_CELLS = 8, 64, 1 << 23
 _CELL_BYTES = 8 + QUERY_TILE  # its index, and a mask of the queries
+# The largest KV cache that is chosen automatically: more than the CPU's speed can make use of.
+_MOST_KV_BYTES = 4 << 30
 
 
-def weight_bytes(tensor: TensorSize, dtype: str) -> int:
-    """Return the size of a tensor in memory, where it is always dequantised to `dtype`."""
-    return tensor.rows * tensor.inputs * ELEMENT_BYTES[dtype]
+@dataclass(frozen=True, slots=True)
+class TorchFootprint:
+    """The torch backend's memory for a model; implements `octavo.backends.base.Footprint`."""
+
+    dtype: str  # of weights and KV
+    most_kv_bytes: int = _MOST_KV_BYTES
+
+    def weight_bytes(self, tensor: TensorSize) -> int:
+        """Return the size of a tensor in memory, where it is always dequantised."""
+        return tensor.rows * tensor.inputs * ELEMENT_BYTES[self.dtype]
+
+    def block_bytes(self, layout: KVLayout, block_size: int) -> int:
+        return layout.block_bytes(block_size, ELEMENT_BYTES[self.dtype])
+
+    def step_bytes(self, size: StepSize) -> int:
+        element_bytes = ELEMENT_BYTES[self.dtype]
+        items = min(size.rows, size.sequences) + size.rows // QUERY_TILE
+        width = size.heads * size.head_dim
+        queries = items * QUERY_TILE * width * 4 * _QUERY_COPIES
+        tiles = items * KEY_TILE * size.kv_heads * size.head_dim * 4 * _TILE_COPIES
+        scores = items * QUERY_TILE * size.heads * KEY_TILE * 4 * _SCORE_COPIES
+        attention = queries + tiles + scores
+        mlp = size.rows * size.ffn * element_bytes * _FFN_COPIES
+        stream = size.rows * size.hidden * element_bytes * _HIDDEN_COPIES
+        logits = size.wanted_rows * size.vocabulary * 4 * _LOGIT_COPIES
+        pooled = size.rows * size.hidden * (element_bytes + 4)  # a mean embedding needs all rows
+        return max(attention, mlp, logits) + stream + pooled + kept_bytes(size) + _LIBRARY_BYTES
 
 
-def step_bytes(size: StepSize, dtype: str) -> int:
-    """Estimate the memory of the largest step while it runs."""
-    element_bytes = ELEMENT_BYTES[dtype]
+def kept_bytes(size: StepSize) -> int:
+    """Return the most bytes of the tiles' cells that a step keeps for all its layers."""
     items = min(size.rows, size.sequences) + size.rows // QUERY_TILE
-    width = size.heads * size.head_dim
-    queries = items * QUERY_TILE * width * 4 * _QUERY_COPIES
-    tiles = items * KEY_TILE * size.kv_heads * size.head_dim * 4 * _TILE_COPIES
-    scores = items * QUERY_TILE * size.heads * KEY_TILE * 4 * _SCORE_COPIES
-    attention = queries + tiles + scores
-    mlp = size.rows * size.ffn * element_bytes * _FFN_COPIES
-    stream = size.rows * size.hidden * element_bytes * _HIDDEN_COPIES
-    logits = size.wanted_rows * size.vocabulary * 4 * _LOGIT_COPIES
-    kept = min(MOST_KEPT_CELLS, items * size.positions) * _CELL_BYTES
-    pooled = size.rows * size.hidden * (element_bytes + 4)  # a mean embedding needs all rows
-    return max(attention, mlp, logits) + stream + pooled + kept + _LIBRARY_BYTES
+    return min(MOST_KEPT_CELLS, items * size.positions) * _CELL_BYTES

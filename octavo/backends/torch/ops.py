@@ -1,4 +1,4 @@
-"""The operations of a model in plain torch: the reference for every other backend.
+"""The operations of a listing in plain torch, on tensors [rows, columns]: their meaning.
 
 Exactness: the bits of a row's result must depend on that row alone, on any processor. Three things
 could break this, and tests/backends/torch/test_exactness.py checks all of them:
@@ -16,16 +16,15 @@ could break this, and tests/backends/torch/test_exactness.py checks all of them:
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from octavo.backends.torch.attention import TorchBatch, attend
-from octavo.layers import PagedAttention, Rope, Routing
-from octavo.layers.moe import ExpertMatrices
+from octavo.layers import Rope, Routing
+from octavo.program.listing import Norm
 
 # Rows of a matrix product. One row costs nearly as much as eight; with more rows in a tile,
 # single-stream decoding would become slower and prompts no faster.
@@ -39,151 +38,153 @@ LEAST_TILED_OUTPUTS = 16
 # Outputs of a product; more are computed in several products. A test of a shape needs as much
 # memory as its weight, so that this bounds both its memory and its time.
 MOST_TILED_OUTPUTS = 2048
+CODED_GROUP = 32  # numbers of a row in int8 that share a scale
 _ORDERED_TERMS = 1 << 17  # of a row, multiplied at once: 4 MB for a tile
 
 
-class TorchOps:
-    """Operations on tensors of shape [rows, features]."""
-
-    def __init__(self) -> None:
-        # The tables of each rope for the last positions: all layers of a step use the same.
-        self._turns: dict[tuple[Rope, torch.dtype], tuple[Tensor, Tensor, Tensor]] = {}
-
-    def embed(self, token_ids: Tensor, table: Tensor) -> Tensor:
-        return functional.embedding(token_ids, table)
-
-    def select_rows(self, x: Tensor, rows: Tensor) -> Tensor:
-        return x.index_select(0, rows)
-
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        rows, columns = x.shape
-        missing, odd = -rows % TILE_ROWS, -columns % (ROW_ALIGNMENT_BYTES // x.element_size())
-        padded = functional.pad(x, (0, odd, 0, missing)) if odd or missing else x.contiguous()
-        parts = []
-        for start in range(0, len(weight), MOST_TILED_OUTPUTS):
-            part = weight[start : start + MOST_TILED_OUTPUTS]
-            if _place_matters(len(part), columns + odd, x.dtype):
-                parts.append(_ordered_product(x, part))
-            else:
-                part = functional.pad(part, (0, odd)) if odd else part
-                parts.append(_tiled_product(padded, part)[:rows])
-        y = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-        return y if bias is None else y + bias
-
-    def split(self, x: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
-        return x.split_with_sizes(sizes, dim=-1)
-
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-        if offset:
-            return (wide * (offset + weight.float())).to(x.dtype)
-        return wide.to(x.dtype) * weight
-
-    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-        wide = x.float()
-        wide = wide - wide.mean(-1, keepdim=True)
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-        y = wide * weight.float()
-        return (y if bias is None else y + bias.float()).to(x.dtype)
-
-    def head_norm(self, x: Tensor, norm: Any, heads: int) -> Tensor:
-        normed: Tensor = norm(x.reshape(x.shape[0], heads, -1))
-        return normed.reshape(x.shape)
-
-    def rope(self, x: Tensor, positions: Tensor, rope: Rope, head_dim: int) -> Tensor:
-        cos, sin = self._cos_and_sin(positions, rope, x.dtype)
-        heads = x.reshape(x.shape[0], -1, head_dim)
-        turning, still = heads[..., : rope.num_dimensions], heads[..., rope.num_dimensions :]
-        if rope.interleaved:
-            one, other = turning[..., 0::2], turning[..., 1::2]
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    rows, columns = x.shape
+    missing, odd = -rows % TILE_ROWS, -columns % (ROW_ALIGNMENT_BYTES // x.element_size())
+    padded = functional.pad(x, (0, odd, 0, missing)) if odd or missing else x.contiguous()
+    parts = []
+    for start in range(0, len(weight), MOST_TILED_OUTPUTS):
+        part = weight[start : start + MOST_TILED_OUTPUTS]
+        if _place_matters(len(part), columns + odd, x.dtype):
+            parts.append(_ordered_product(x, part))
         else:
-            one, other = turning.chunk(2, dim=-1)
-        turned = (one * cos - other * sin, other * cos + one * sin)
-        joined = torch.stack(turned, -1).flatten(-2) if rope.interleaved else torch.cat(turned, -1)
-        return torch.cat((joined, still), -1).reshape(x.shape)
+            part = functional.pad(part, (0, odd)) if odd else part
+            parts.append(_tiled_product(padded, part)[:rows])
+    y = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    return y if bias is None else y + bias
 
-    def _cos_and_sin(
-        self, positions: Tensor, rope: Rope, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
-        known = self._turns.get((rope, dtype))
-        if known is None or known[0] is not positions:
-            frequencies = torch.tensor(rope.frequencies, dtype=torch.float32)
-            angles = positions.float()[:, None] * frequencies.to(positions.device)
-            cos = (angles.cos() * rope.magnitude)[:, None].to(dtype)
-            sin = (angles.sin() * rope.magnitude)[:, None].to(dtype)
-            known = self._turns[rope, dtype] = positions, cos, sin
-        return known[1], known[2]
 
-    def attention(
-        self, q: Tensor, k: Tensor, v: Tensor, layer: PagedAttention, batch: TorchBatch
-    ) -> Tensor:
-        return attend(q, k, v, layer, batch)
+def norm(x: Tensor, kind: Norm) -> Tensor:
+    """Normalise rows, or each head's part of them."""
+    if kind.heads == 1 and not kind.weight_a_head:
+        return _norm(x, kind)
+    return _norm(x.reshape(len(x), kind.heads, -1), kind).reshape(x.shape)
 
-    def activation(self, x: Tensor, name: str) -> Tensor:
-        match name:
-            case "silu" | "swish":
-                return x * self.sigmoid(x)
-            case "gelu":
-                wide = x.float()
-                return (wide * 0.5 * (1 + torch.erf(wide * math.sqrt(0.5)))).to(x.dtype)
-            case "gelu_pytorch_tanh" | "gelu_new" | "gelu_fast":
-                wide = x.float()
-                inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide * wide * wide)
-                return (wide * 0.5 * (1 + torch.tanh(inner))).to(x.dtype)
-            case "relu":
-                return functional.relu(x)
-            case "relu2":
-                return functional.relu(x).square()
-        raise ValueError(f"activation {name!r} is not supported")
 
-    def gated_activation(self, gate_up: Tensor, name: str) -> Tensor:
-        gate, up = gate_up.chunk(2, dim=-1)
-        if name == "clamped_swiglu":  # gpt-oss
-            gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
-            return (up + 1) * gate * self.sigmoid(gate * 1.702)
-        return self.activation(gate, name) * up
+def _norm(x: Tensor, kind: Norm) -> Tensor:
+    weight: Tensor = kind.weight
+    bias: Tensor | None = kind.bias
+    wide = x.float()
+    if not kind.is_rms:
+        wide = wide - wide.mean(-1, keepdim=True)
+    wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + kind.eps)
+    if not kind.is_rms:
+        wide = wide * weight.float()
+        return (wide if bias is None else wide + bias.float()).to(x.dtype)
+    if kind.offset:
+        return (wide * (kind.offset + weight.float())).to(x.dtype)
+    return wide.to(x.dtype) * weight
 
-    def soft_cap(self, x: Tensor, cap: float) -> Tensor:
-        return torch.tanh(x / cap) * cap
 
-    def sigmoid(self, x: Tensor) -> Tensor:
-        return (1 / (1 + torch.exp(-x.float()))).to(x.dtype)
+def rope_tables(positions: Tensor, rope: Rope, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the cosines and sines [rows, 1, pairs] of these positions."""
+    frequencies = torch.tensor(rope.frequencies, dtype=torch.float32)
+    angles = positions.float()[:, None] * frequencies.to(positions.device)
+    cos, sin = angles.cos() * rope.magnitude, angles.sin() * rope.magnitude
+    return cos[:, None].to(dtype), sin[:, None].to(dtype)
 
-    def route(self, scores: Tensor, routing: Routing, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return weights and numbers of the chosen experts: [rows, top_k] each."""
-        wide = scores.float()
-        if routing.scores == "softmax":
-            wide = torch.softmax(wide, -1)
-        elif routing.scores == "sigmoid":
-            wide = self.sigmoid(wide)
-        biased = wide if bias is None else wide + bias.float()
-        chosen = torch.topk(biased, routing.top_k, dim=-1).indices
-        weights = wide.gather(-1, chosen)
-        if routing.scores == "chosen":
-            weights = torch.softmax(weights, -1)
-        if routing.normalise:
-            weights = weights / weights.sum(-1, keepdim=True)
-        return (weights * routing.scale).to(scores.dtype), chosen
 
-    def experts(self, x: Tensor, weights: Tensor, chosen: Tensor, layer: ExpertMatrices) -> Tensor:
-        """Add up the outputs of each row's chosen experts, in the order of their numbers."""
-        y = torch.zeros_like(x)
-        for expert in sorted({*chosen.flatten().tolist()}):
-            rows, places = (chosen == expert).nonzero(as_tuple=True)
-            gate_up = self.linear(
-                x[rows],
-                layer.gate_up_weight[expert],
-                layer.gate_up_bias[expert] if layer.has_bias else None,
-            )
-            inner = self.gated_activation(gate_up, layer.activation)
-            out = self.linear(
-                inner,
-                layer.down_weight[expert],
-                layer.down_bias[expert] if layer.has_bias else None,
-            )
-            y[rows] += out * weights[rows, places, None]
-        return y
+def rotate(x: Tensor, tables: tuple[Tensor, Tensor], rope: Rope, head_dim: int) -> Tensor:
+    """Rotate the pairs of dimensions of each head by the angles of `rope_tables`."""
+    cos, sin = tables
+    heads = x.reshape(x.shape[0], -1, head_dim)
+    turning, still = heads[..., : rope.num_dimensions], heads[..., rope.num_dimensions :]
+    if rope.interleaved:
+        one, other = turning[..., 0::2], turning[..., 1::2]
+    else:
+        one, other = turning.chunk(2, dim=-1)
+    turned = (one * cos - other * sin, other * cos + one * sin)
+    joined = torch.stack(turned, -1).flatten(-2) if rope.interleaved else torch.cat(turned, -1)
+    return torch.cat((joined, still), -1).reshape(x.shape)
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    return (1 / (1 + torch.exp(-x.float()))).to(x.dtype)
+
+
+def _silu(x: Tensor) -> Tensor:
+    return x * sigmoid(x)
+
+
+def _gelu_erf(x: Tensor) -> Tensor:
+    wide = x.float()
+    return (wide * 0.5 * (1 + torch.erf(wide * math.sqrt(0.5)))).to(x.dtype)
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    wide = x.float()
+    inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide * wide * wide)
+    return (wide * 0.5 * (1 + torch.tanh(inner))).to(x.dtype)
+
+
+def _relu2(x: Tensor) -> Tensor:
+    return functional.relu(x).square()
+
+
+# By their names in a listing.
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "Silu": _silu,
+    "GeluErf": _gelu_erf,
+    "GeluTanh": _gelu_tanh,
+    "Relu": functional.relu,
+    "Relu2": _relu2,
+    "Sigmoid": sigmoid,
+}
+
+
+def gate(gates: Tensor, ups: Tensor, activation: str) -> Tensor:
+    """Return activation(gates) · ups."""
+    if activation == "ClampedSwiglu":  # gpt-oss
+        gates, ups = gates.clamp(max=7.0), ups.clamp(-7.0, 7.0)
+        return (ups + 1) * gates * sigmoid(gates * 1.702)
+    return ACTIVATIONS[activation](gates) * ups
+
+
+def _rounded_to_bf16(x: Tensor) -> Tensor:
+    return x.bfloat16().to(x.dtype)
+
+
+def _coded(x: Tensor) -> Tensor:
+    """Round each group of numbers to 255 multiples of its own scale."""
+    columns = x.shape[1]
+    groups = functional.pad(x.float(), (0, -columns % CODED_GROUP))
+    groups = groups.reshape(len(x), -1, CODED_GROUP)
+    scales = (groups.abs().amax(-1, keepdim=True) / 127).clamp(min=torch.finfo().tiny)
+    rounded = (groups / scales).round() * scales
+    return rounded.reshape(len(x), -1)[:, :columns].to(x.dtype)
+
+
+# The rows that a product reads, by the kind of its matrix. Codes are computed as their values.
+FORMS: dict[str, Callable[[Tensor], Tensor]] = {
+    "float": lambda x: x,
+    "bf16": _rounded_to_bf16,
+    "int8": _coded,
+}
+
+
+def soft_cap(x: Tensor, cap: float) -> Tensor:
+    return torch.tanh(x / cap) * cap
+
+
+def route(scores: Tensor, routing: Routing, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return weights and numbers of the chosen experts: [rows, top_k] each."""
+    wide = scores.float()
+    if routing.scores == "softmax":
+        wide = torch.softmax(wide, -1)
+    elif routing.scores == "sigmoid":
+        wide = sigmoid(wide)
+    biased = wide if bias is None else wide + bias.float()
+    chosen = torch.topk(biased, routing.top_k, dim=-1).indices
+    weights = wide.gather(-1, chosen)
+    if routing.scores == "chosen":
+        weights = torch.softmax(weights, -1)
+    if routing.normalise:
+        weights = weights / weights.sum(-1, keepdim=True)
+    return (weights * routing.scale).to(scores.dtype), chosen
 
 
 def _tiled_product(x: Tensor, weight: Tensor) -> Tensor:

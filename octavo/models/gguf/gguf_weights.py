@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from octavo.backends.base import StoredRows
+from octavo.backends.stored_rows import Floats, StoredRows
 from octavo.loader import Checkpoint, CheckpointError, TensorInfo, check_tensors
 from octavo.loader.dequantize import dequantize
 from octavo.loader.errors import TensorMismatchError, quote
-from octavo.models.checkpoint_weights import stored_rows
 from octavo.models.gguf.names import ROPE_TENSORS, TABLES, Original, Table
 from octavo.models.gguf.undo import AS_STORED, Heads
-
-Floats = NDArray[np.float32]
+from octavo.quant.plain import tensor_rows
 
 _MOST_EXPERTS = 1 << 16
 _SUFFIXES = (".weight", ".bias")
@@ -57,42 +54,54 @@ class GgufWeights:
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         return self._shapes
 
-    def read(self, name: str) -> Floats:
+    def rows(self, name: str) -> StoredRows:
         source = self._sources.get(name)
         if source is None:
             raise TensorMismatchError(
                 f"there is no {self._label(name)} ({quote(name)})", path=self._checkpoint.path
             )
-        arrays = [self._read(stored, source.index) for stored in source.stored]
+        stored = self._find_stored(name)
+        if stored is not None:
+            return stored
+        arrays = [self._read(part, source.index) for part in source.stored]
         try:
-            return source.original.undo.values(arrays, self._heads)
+            values = source.original.undo.values(arrays, self._heads)
         except CheckpointError as error:
             raise error.at(self._checkpoint.path, source.label) from None
+        return StoredRows.of(values.reshape(-1, values.shape[-1]))
 
-    def stored(self, name: str) -> StoredRows | None:
+    def row_type(self, name: str) -> str:
+        stored = self._find_stored(name)
+        return "F32" if stored is None else stored.type
+
+    def stored_types(self) -> Mapping[str, str]:
+        return {name: info.type.name for name, info in self._checkpoint.tensors.items()}
+
+    def _find_stored(self, name: str) -> StoredRows | None:
+        """Return the rows of a tensor that are stored in this form, in whatever order."""
         if name in self._stored:
             return self._stored[name]
-        rows = self._find_stored(name)
+        rows = self._reordered(self._sources[name], len(self._shapes[name]))
         if rows is None or rows.is_file:  # the copy of a misaligned tensor is not kept
             self._stored[name] = rows
         return rows
 
-    def _find_stored(self, name: str) -> StoredRows | None:
-        source = self._sources[name]
+    def _reordered(self, source: _Source, dimensions: int) -> StoredRows | None:
         undo = source.original.undo
-        if not undo.moves_rows or len(source.stored) > 1:
+        if not undo.moves_rows or len(source.stored) > 1 or dimensions < 2:
             return None
-        rows = stored_rows(self._checkpoint, source.stored[0], source.index)
-        if rows is None or len(self._shapes[name]) > 2:
-            return rows if undo is AS_STORED else None
+        if dimensions > 2 and undo is not AS_STORED:
+            return None
+        rows = tensor_rows(self._checkpoint, source.stored[0], source.index)
+        if undo is AS_STORED:
+            return rows
         # Applying the inverse to row numbers gives the order of the rows.
         numbers = np.arange(len(rows), dtype=np.float32)[:, None]
-        order = undo.values([numbers], self._heads)[:, 0].astype(np.int64)
+        try:
+            order = undo.values([numbers], self._heads)[:, 0].astype(np.int64)
+        except CheckpointError as error:
+            raise error.at(self._checkpoint.path, source.label) from None
         return rows.reordered(order)
-
-    def stored_type(self, name: str) -> str | None:
-        rows = self.stored(name)
-        return None if rows is None else rows.type
 
     def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
         """Run the checkpoint's check with the names of the file."""

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from octavo.backends.native import _native
-from octavo.backends.native.backend import HEAD_SIZES, NativeBackend, NativeOptions
-from octavo.layers import Linear, PagedAttention, Rope, Routing
+from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.loader import resolve
 from octavo.loader.dequantize import is_readable
 from octavo.loader.gguf.types import TENSOR_TYPES
@@ -24,9 +23,6 @@ from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import open_model
 from octavo.models.registry import FAMILIES
-from octavo.program.fusion import take_into_attention
-from octavo.program.listing import Listing, RecordingError, Value
-from octavo.program.recorder import Ids, Recorder
 from tests.backends.native.kernels.test_gemm_quantized import CODES, random_blocks
 from tests.loader.make_files import F32, STRING, U32, GGUFTensor, f32_tensor, write_gguf
 from tests.models.made_up import CONFIGS, EXPERTS, SIZES, MadeUpWeights, make_model
@@ -137,7 +133,8 @@ def recorded(path: Path, **options: Any) -> NativeBackend:
     layout = place_layers(opened.model)
     backend = NativeBackend(NativeOptions(num_threads=1, **options))
     bind(opened.model, backend, opened.weights)
-    backend.prepare(opened.model, layout, 4, 16)
+    backend.prepare(opened.model, layout, 16)
+    backend.make_cache(4)
     return backend
 
 
@@ -260,7 +257,8 @@ def test_a_familys_layer_is_so_many_phases_and_nothing_else_is_done(architecture
     layout = place_layers(model)
     backend = NativeBackend(NativeOptions(num_threads=1))
     bind(model, backend, MadeUpWeights(model))
-    backend.prepare(model, layout, 8, 16)
+    backend.prepare(model, layout, 16)
+    backend.make_cache(8)
     num_barriers, own_instructions = LAYERS_OF[architecture]
     layers = SIZES["num_hidden_layers"]
     instructions = backend.instructions
@@ -275,7 +273,7 @@ def test_a_familys_layer_is_so_many_phases_and_nothing_else_is_done(architecture
         expected["Norm"] += 1  # one for both: all rows' keys and wanted rows' feed-forward
     if architecture == "GPT2LMHeadModel":
         expected["Add"] += 1  # of positions' embeddings
-    barriers = sum(i.barrier for i in instructions)
+    barriers = len(backend.barriers)
     assert (barriers, found) == (layers * num_barriers + others, expected), (
         f"{architecture}: the recorded program is not that of its row in LAYERS_OF (above; a new "
         f"architecture has PLAIN). The row gives {layers} layers {num_barriers} barriers each, and "
@@ -292,80 +290,3 @@ def test_a_familys_layer_is_so_many_phases_and_nothing_else_is_done(architecture
     # Queries, keys and values are one matrix, so they are one product.
     for width in widths:
         assert sum(i.matrix.outputs == width for i in gemms if i.matrix) >= len(attends)
-
-
-# ---- what there is no instruction for ----
-
-
-class Symbols:
-    """A recorder, some values, and the parts of layers."""
-
-    def __init__(self) -> None:
-        self.recorder = Recorder(HEAD_SIZES)
-        self.backend = NativeBackend(NativeOptions(weights="float32", num_threads=1))
-        self.x = self.value(32)
-
-    def value(self, width: int) -> Value:
-        return self.recorder._new("Tokens", width)
-
-
-def attention(head_dim: int) -> PagedAttention:
-    return PagedAttention(2, 1, head_dim, scale=1.0)
-
-
-REFUSED: dict[str, Any] = {
-    "activation 'mish'": lambda s: s.recorder.activation(s.x, "mish"),
-    "gated activation 'mish'": lambda s: s.recorder.gated_activation(s.x, "mish"),
-    "a sum of 32 and 16 columns": lambda s: s.x + s.value(16),
-    "a product of 32 and 16 columns": lambda s: s.x * s.value(16),
-    "heads of 12 numbers: it takes multiples of 8": lambda s: s.recorder.attention(
-        s.x, s.x, s.x, attention(12), None
-    ),
-    "heads of 520 numbers: it takes multiples of 8 up to 512": lambda s: s.recorder.attention(
-        s.x, s.x, s.x, attention(520), None
-    ),
-    "a norm of the kind Linear": lambda s: s.recorder.head_norm(s.x, Linear(32, 32), 2),
-    "routing with a bias": lambda s: s.recorder.route(
-        s.x, Routing(top_k=1), s.backend.parameter(np.ones(32, np.float32))
-    ),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_recorded_is_refused_by_name(name: str) -> None:
-    with pytest.raises(RecordingError) as refused:
-        REFUSED[name](Symbols())
-    assert f"which needs {name}" in str(refused.value)
-    assert "use backend='torch'" in str(refused.value)
-
-
-def test_attention_over_what_is_no_one_projection_is_refused() -> None:
-    """Copying them together at every step would be slow."""
-
-    def refusal(build: Any) -> str:
-        symbols = Symbols()
-        recorder = symbols.recorder
-        q, k, v = recorder.split(symbols.value(32), (16, 8, 8))
-        build(symbols, recorder, q, k, v)
-        with pytest.raises(RecordingError) as refused:
-            take_into_attention(Listing(recorder.instructions))
-        return str(refused.value)
-
-    layer = attention(8)
-    layer.place = (0, 0)
-    positions = Ids(by_position=True)
-
-    def apart(s: Symbols, r: Recorder, q: Value, k: Value, v: Value) -> None:
-        r.attention(q, k, s.value(8), layer, None)  # type: ignore[arg-type]
-
-    def turned(s: Symbols, r: Recorder, q: Value, k: Value, v: Value) -> None:
-        one, other = (r.rope(x, positions, Rope((f,) * 4), 8) for x, f in ((q, 1.0), (k, 2.0)))
-        r.attention(one, other, v, layer, None)  # type: ignore[arg-type]
-
-    def read(s: Symbols, r: Recorder, q: Value, k: Value, v: Value) -> None:
-        r.attention(q, k, v, layer, None)  # type: ignore[arg-type]
-        r.activation(q, "silu")
-
-    assert "not parts of one projection" in refusal(apart)
-    assert "queries and keys that turn differently" in refusal(turned)
-    assert "something else reads as well" in refusal(read)

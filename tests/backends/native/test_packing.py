@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from octavo.backends.base import StoredRows
 from octavo.backends.native import _native
 from octavo.backends.native.packing import Packer
+from octavo.backends.stored_rows import StoredRows
 from octavo.layers import Embedding, GateUpLinear, Linear
-from octavo.loader.dequantize import dequantize
 from octavo.loader.gguf.types import TENSOR_TYPES
+from octavo.quant.plain import layout_of
 
 INPUTS = 512
 TYPES = {kind.name: kind for kind in TENSOR_TYPES.values()}
@@ -44,14 +44,7 @@ def stored(name: str, count: int, seed: int = 0) -> StoredRows:
         from octavo.loader.checkpoint import numpy_dtype
 
         typed = floats.astype(numpy_dtype(kind))
-        return StoredRows(
-            name,
-            INPUTS,
-            typed.view(np.uint8),
-            None,
-            False,
-            lambda rows: dequantize(rows.view(typed.dtype), kind),
-        )
+        return StoredRows(layout_of(kind), INPUTS, typed.view(np.uint8))
     num_bytes = INPUTS // kind.block_elements * kind.block_bytes
     rows = generator.integers(0, 256, (count, num_bytes), np.uint8)
     blocks = rows.reshape(-1, kind.block_bytes)
@@ -61,7 +54,7 @@ def stored(name: str, count: int, seed: int = 0) -> StoredRows:
     for at in {"Q6_K": (208,), "Q2_K": (80, 82), "Q3_K": (108,)}.get(name, (0, 2)):
         if name != "MXFP4":
             blocks[:, at : at + 2] = scale
-    return StoredRows(name, INPUTS, rows, None, False, lambda rows: dequantize(rows, kind))
+    return StoredRows(layout_of(kind), INPUTS, rows)
 
 
 def packer(weights: str = "auto") -> Packer:

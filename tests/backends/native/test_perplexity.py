@@ -24,7 +24,8 @@ def ready(path: Path, backend: NativeBackend) -> NativeBackend:
     opened = open_model(resolve(str(path)))
     layout = place_layers(opened.model)
     bind(opened.model, backend, opened.weights)
-    backend.prepare(opened.model, layout, 4, 16)
+    backend.prepare(opened.model, layout, 16)
+    backend.make_cache(4)
     return backend
 
 

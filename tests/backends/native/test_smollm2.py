@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.backends.base import Backend
+from octavo.backends.base import LogitsBackend
 from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.torch.backend import TorchBackend
 from octavo.loader import resolve
@@ -20,7 +20,7 @@ from tests.models.compare import Runner
 PROMPTS = [[1, 504, 3575, 282, 4649, 314], [1, 6403, 3221, 253, 655, 28]]
 
 
-def make(backend: Backend) -> Runner:
+def make(backend: LogitsBackend) -> Runner:
     opened = open_model(resolve("smollm2"))
     layout = place_layers(opened.model)
     bind(opened.model, backend, opened.weights)

@@ -182,14 +182,13 @@ def test_several_threads_may_fail_at_once() -> None:
     script = """
 import resource
 import numpy as np
-from octavo.backends.base import Draws
 from octavo.backends.native import _native
-from octavo.backends.native.sampling import NativeSampling
+from octavo.backends.native.sampling import NativeSampling, SlotArrays
 team = _native.Team(2, False)
 rows = 4
 logits = np.zeros((rows, 4 << 20), np.float32)
 whole = {name: np.zeros(rows, np.int64) for name in ("seeds", "num_prompt", "num_known")}
-draws = Draws(np.ones(rows), np.zeros(rows), np.ones(rows), np.full(rows, 1 << 21), **whole)
+draws = SlotArrays(np.ones(rows), np.zeros(rows), np.ones(rows), np.full(rows, 1 << 21), **whole)
 each = np.arange(rows)
 sampling = NativeSampling(_native.tiers()[-1], team)
 with open("/proc/self/statm") as file:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.backends.base import HostBatch
 from octavo.backends.native import _native
+from octavo.backends.step import HostBatch
 from tests.backends.native.tiny import make_native
 from tests.runner.tiny import FULL, VOCABULARY, Windows
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from octavo.backends.base import ForwardResult, HostBatch
+from octavo.backends.base import ForwardResult
 from octavo.backends.native import _native
 from octavo.backends.native.backend import NativeBackend, NativeOptions
+from octavo.backends.step import HostBatch
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from tests.backends.native.tiny import EXACT, make_batch, make_native
@@ -92,7 +93,8 @@ def test_blocks_of_every_shape_leave_the_same_rows_out(tier: str, architecture: 
         options = NativeOptions(**EXACT, num_threads=threads, instruction_set=tier)
         backend = NativeBackend(options)
         bind(model, backend, MadeUpWeights(model))
-        backend.prepare(model, layout, 200, 16)
+        backend.prepare(model, layout, 16)
+        backend.make_cache(200)
         backends.append((backend, len(layout.windows), model.embed.vocabulary))
     (whole, groups, vocabulary), (backend, _, _) = backends
     everything = make_batch((0, 0, 30), (1, 0, 9), groups=groups)

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from octavo.backends.base import HostBatch
 from octavo.backends.native.backend import NativeBackend, NativeOptions
+from octavo.backends.step import HostBatch
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.models.llama import Llama
@@ -24,7 +24,8 @@ def make_native(
     layout = place_layers(model)
     backend = NativeBackend(NativeOptions(**{**EXACT, "num_threads": 2, **options}))
     bind(model, backend, RandomWeights())
-    backend.prepare(model, layout, num_blocks, block_size)
+    backend.prepare(model, layout, block_size)
+    backend.make_cache(num_blocks)
     return backend
 
 

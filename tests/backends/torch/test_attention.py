@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from octavo.backends.base import HostBatch, KVLayout
+from octavo.backends.base import KVLayers, KVLayout
+from octavo.backends.step import HostBatch, batch_of_copies
 from octavo.backends.torch import attention
 from octavo.backends.torch.attention import Buffers, TorchBatch, attend, make_buffers
 from octavo.backends.torch.backend import TorchBackend
-from octavo.layers import CausalLM, PagedAttention
+from octavo.layers import KVSpec
+from octavo.program.listing import Attend
+from tests.runner.tiny import FULL, make_model
 
 BLOCK_SIZE = 4
 NUM_BLOCKS = 160
@@ -28,20 +32,19 @@ KINDS: dict[str, dict[str, Any]] = {
     "window": {"window": 10},
     "window of a tile and more": {"window": 70},
     "soft cap": {"softcap": 2.0},
-    "sinks": {"has_sinks": True},
-    "all of it": {"window": 10, "softcap": 2.0, "has_sinks": True},
+    "sinks": {"sinks": True},
+    "all of it": {"window": 10, "softcap": 2.0, "sinks": True},
 }
 QKV = tuple[Tensor, Tensor, Tensor]
 
 
-def make_layer(kind: str, heads: int = 4, kv_heads: int = 2, head_dim: int = 12) -> PagedAttention:
-    layer = PagedAttention(heads, kv_heads, head_dim, scale=head_dim**-0.5, **KINDS[kind])
-    layer.place = (0, 0)
-    layer.sinks = torch.linspace(-1, 1, heads)
-    return layer
+def make_layer(kind: str, heads: int = 4, kv_heads: int = 2, head_dim: int = 12) -> Attend:
+    more = {"window": 0, "softcap": 0.0, **KINDS[kind]}
+    more["sinks"] = torch.linspace(-1, 1, heads) if more.get("sinks") else None
+    return Attend(heads, kv_heads, head_dim, head_dim**-0.5, place=(0, 0), **more)
 
 
-def make_sequence(layer: PagedAttention, length: int, seed: int) -> QKV:
+def make_sequence(layer: Attend, length: int, seed: int) -> QKV:
     generator = torch.Generator().manual_seed(seed)
     widths = (layer.heads, layer.kv_heads, layer.kv_heads)
     q, k, v = (torch.randn(length, n * layer.head_dim, generator=generator) for n in widths)
@@ -51,7 +54,7 @@ def make_sequence(layer: PagedAttention, length: int, seed: int) -> QKV:
 class Cache:
     """A KV cache of one buffer, and the blocks of each sequence in it."""
 
-    def __init__(self, layer: PagedAttention, order: Sequence[int], fill: float = 0.0) -> None:
+    def __init__(self, layer: Attend, order: Sequence[int], fill: float = 0.0) -> None:
         shape = (layer.kv_heads, layer.head_dim)
         self.layer = layer
         self.buffers: Buffers = make_buffers(1, NUM_BLOCKS, BLOCK_SIZE, shape, torch.float32)
@@ -86,23 +89,23 @@ class Cache:
 FORWARDS, BACKWARDS = range(1, NUM_BLOCKS), range(NUM_BLOCKS - 1, 0, -1)
 
 
-def alone(layer: PagedAttention, qkv: QKV) -> Tensor:
+def alone(layer: Attend, qkv: QKV) -> Tensor:
     """Return the result of the sequence by itself, in one chunk."""
     return Cache(layer, BACKWARDS).run([(0, qkv, 0, len(qkv[0]))])[0]
 
 
-def formula(layer: PagedAttention, qkv: QKV) -> Tensor:
+def formula(layer: Attend, qkv: QKV) -> Tensor:
     """Compute attention by its formula in double precision, one head and one query at a time."""
     q, k, v = (part.double().reshape(len(part), -1, layer.head_dim) for part in qkv)
     out = torch.empty_like(q)
     for head in range(layer.heads):
         kv_head = head * layer.kv_heads // layer.heads
         for at in range(len(q)):
-            first = 0 if layer.window is None else max(0, at - layer.window + 1)
+            first = max(0, at - layer.window + 1) if layer.window else 0
             scores = k[first : at + 1, kv_head] @ q[at, head] * layer.scale
-            if layer.softcap is not None:
+            if layer.softcap:
                 scores = torch.tanh(scores / layer.softcap) * layer.softcap
-            if layer.sinks is not None and layer.has_sinks:
+            if layer.sinks is not None:
                 scores = torch.cat((scores, layer.sinks[head].double()[None]))
             shares = torch.softmax(scores, 0)[: at + 1 - first]
             out[at, head] = shares @ v[first : at + 1, kv_head]
@@ -157,7 +160,8 @@ def test_tiles_kept_for_later_layers_change_no_bit(
     kind: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two layers of one batch share the kept tiles, as far as the limit allows keeping any."""
-    layer, other = make_layer(kind), make_layer(kind)
+    layer = make_layer(kind)
+    other = replace(layer, place=(0, 1))
     qkv = [make_sequence(layer, 150, seed=seed) for seed in (1, 2)]
     expected = [alone(layer, one) for one in qkv]
     monkeypatch.setattr(attention, "MOST_KEPT_CELLS", most)
@@ -170,7 +174,6 @@ def test_tiles_kept_for_later_layers_change_no_bit(
         np.zeros(0, np.int32),
     )
     batch = TorchBatch.of(host, buffers)
-    other.place = (0, 1)
     for _ in range(2):
         results = [attend(*one, at, batch) for one, at in zip(qkv, (layer, other), strict=True)]
         assert all(map(torch.equal, results, expected))
@@ -204,8 +207,9 @@ def test_a_copied_block_reads_as_the_original() -> None:
     layer = make_layer("plain")
     one = make_sequence(layer, 30, seed=1)
     backend = TorchBackend()
-    layout = KVLayout((None, None), 2, layer.kv_heads, layer.head_dim)
-    backend.prepare(CausalLM.__new__(CausalLM), layout, NUM_BLOCKS, BLOCK_SIZE)
+    group = KVLayers(KVSpec("full", layer.kv_heads, layer.head_dim), 2)
+    backend.prepare(make_model(FULL)[0], KVLayout((group, group)), BLOCK_SIZE)
+    backend.make_cache(NUM_BLOCKS)
     buffers = backend._buffers
     assert buffers is not None
     cache = Cache(layer, FORWARDS)
@@ -219,7 +223,8 @@ def test_a_copied_block_reads_as_the_original() -> None:
     before = [blocks_of(cells)[originals].clone() for cells in everything]
     # The first original is copied by way of a spare block, which is overwritten right afterwards.
     copies = list(zip(originals[1:], fresh[1:], strict=True))
-    backend.copy_blocks(((originals[0], spare), (spare, fresh[0]), (originals[1], spare), *copies))
+    by_way_of_spare = ((originals[0], spare), (spare, fresh[0]), (originals[1], spare))
+    backend.forward(batch_of_copies((*by_way_of_spare, *copies)))
     for cells, expected in zip(everything, before, strict=True):
         blocks = blocks_of(cells)
         assert torch.equal(blocks[fresh], expected)

@@ -12,19 +12,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from octavo.backends.torch import ops
-from octavo.backends.torch.ops import LEAST_TILED_OUTPUTS, MOST_TILED_OUTPUTS, TILE_ROWS, TorchOps
+from octavo.backends.torch import experts, ops
+from octavo.backends.torch.interpreter import Run
+from octavo.backends.torch.ops import LEAST_TILED_OUTPUTS, MOST_TILED_OUTPUTS, TILE_ROWS
+from octavo.backends.torch.weights import TorchExperts
 from octavo.env import child_environment
-from octavo.layers import RMSNorm, Rope, Routing
-from octavo.layers.moe import ExpertMatrices
+from octavo.layers import Rope, Routing
 from octavo.layers.rope import plain
+from octavo.program.listing import Mixture, Norm
 
-OPS = TorchOps()
 ROWS = 2 * TILE_ROWS + 5
 # Widths that fill whole vectors and tiles, and widths that leave a remainder.
 WIDTHS = [1, 6, 33, 64, 100]
 DTYPES = [torch.float32, torch.bfloat16]
-ACTIVATIONS = ["silu", "gelu", "gelu_pytorch_tanh", "relu", "relu2"]
+ACTIVATIONS = ["Silu", "GeluErf", "GeluTanh", "Relu", "Relu2"]
 Operation = Callable[[Tensor], Tensor]
 
 
@@ -56,7 +57,7 @@ def test_linear(inputs: int, outputs: int, dtype: torch.dtype) -> None:
     weight = some(outputs, inputs, seed=1, dtype=dtype)
     bias = some(outputs, seed=2, dtype=dtype)
     x = some(ROWS, inputs, dtype=dtype)
-    assert_rows_stand_alone(lambda rows: OPS.linear(rows, weight, bias), x)
+    assert_rows_stand_alone(lambda rows: ops.linear(rows, weight, bias), x)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -75,7 +76,7 @@ def test_linear_where_the_library_sums_rows_by_position(
     ops._place_matters.cache_clear()
     monkeypatch.setattr(torch, "mm", product)
     try:
-        assert_rows_stand_alone(lambda rows: OPS.linear(rows, weight, None), x)
+        assert_rows_stand_alone(lambda rows: ops.linear(rows, weight, None), x)
         assert ops._place_matters(outputs, 64, dtype)
     finally:
         ops._place_matters.cache_clear()
@@ -98,7 +99,7 @@ def test_linear_where_the_library_has_another_kernel_for_many_outputs(
     ops._place_matters.cache_clear()
     monkeypatch.setattr(torch, "mm", product)
     try:
-        assert_rows_stand_alone(lambda rows: OPS.linear(rows, weight, None), x)
+        assert_rows_stand_alone(lambda rows: ops.linear(rows, weight, None), x)
         assert ops._place_matters(min(outputs, MOST_TILED_OUTPUTS), 64, dtype)
     finally:
         ops._place_matters.cache_clear()
@@ -110,8 +111,8 @@ def test_linear_of_many_outputs(outputs: int, dtype: torch.dtype) -> None:
     weight, bias = some(outputs, 33, seed=1, dtype=dtype), some(outputs, seed=2, dtype=dtype)
     x = some(TILE_ROWS + 5, 33, dtype=dtype)
     expected = (x.double() @ weight.double().t()).to(dtype) + bias
-    assert torch.allclose(OPS.linear(x, weight, bias), expected, rtol=2**-6, atol=1e-3)
-    assert_rows_stand_alone(lambda rows: OPS.linear(rows, weight, bias), x)
+    assert torch.allclose(ops.linear(x, weight, bias), expected, rtol=2**-6, atol=1e-3)
+    assert_rows_stand_alone(lambda rows: ops.linear(rows, weight, bias), x)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -142,7 +143,7 @@ def test_linear_of_a_part_of_wider_rows() -> None:
     """A view into a wider tensor gives the same result as a copy of its rows."""
     weight, wide = some(40, 64, seed=1), some(ROWS, 192)
     part = wide[:, 64:128]
-    assert torch.equal(OPS.linear(part, weight, None), OPS.linear(part.clone(), weight, None))
+    assert torch.equal(ops.linear(part, weight, None), ops.linear(part.clone(), weight, None))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -152,41 +153,52 @@ def test_functions_of_single_numbers(name: str, width: int, dtype: torch.dtype) 
     x = some(ROWS, width, dtype=dtype)
     match name:
         case "sigmoid":
-            assert_rows_stand_alone(OPS.sigmoid, x)
+            assert_rows_stand_alone(ops.sigmoid, x)
         case "soft cap":
-            assert_rows_stand_alone(lambda rows: OPS.soft_cap(rows, 5.0), x)
+            assert_rows_stand_alone(lambda rows: ops.soft_cap(rows, 5.0), x)
         case _:
-            assert_rows_stand_alone(lambda rows: OPS.activation(rows, name), x)
+            assert_rows_stand_alone(lambda rows: ops.ACTIVATIONS[name](rows), x)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", [*ACTIVATIONS, "clamped_swiglu"])
+@pytest.mark.parametrize("name", [*ACTIVATIONS, "ClampedSwiglu"])
 def test_gated_activations(name: str, width: int) -> None:
-    assert_rows_stand_alone(lambda rows: OPS.gated_activation(rows, name), some(ROWS, 2 * width))
+    def gated(rows: Tensor) -> Tensor:
+        gates, ups = rows.chunk(2, dim=-1)
+        return ops.gate(gates, ups, name)
+
+    assert_rows_stand_alone(gated, some(ROWS, 2 * width))
 
 
-@pytest.mark.parametrize("name", ["silu", "gelu", "gelu_pytorch_tanh"])
+@pytest.mark.parametrize("name", ["Silu", "GeluErf", "GeluTanh"])
 def test_a_tensor_split_among_threads(name: str) -> None:
     """The results do not depend on where one thread's part ends."""
     x = some(1, 70_001)
     torch.set_num_threads(1)
-    expected = OPS.activation(x, name)
+    expected = ops.ACTIVATIONS[name](x)
     torch.set_num_threads(2)
-    assert torch.equal(OPS.activation(x, name), expected)
+    assert torch.equal(ops.ACTIVATIONS[name](x), expected)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_norms(width: int) -> None:
     x, weight, bias = some(ROWS, width), some(width, seed=1), some(width, seed=2)
-    assert_rows_stand_alone(lambda rows: OPS.rms_norm(rows, weight, 1e-6, 1.0), x)
-    assert_rows_stand_alone(lambda rows: OPS.layer_norm(rows, weight, bias, 1e-6), x)
+    rms, layer = (
+        Norm(weight, None, 1e-6, 1.0, is_rms=True),
+        Norm(weight, bias, 1e-6, 0.0, is_rms=False),
+    )
+    assert_rows_stand_alone(lambda rows: ops.norm(rows, rms), x)
+    assert_rows_stand_alone(lambda rows: ops.norm(rows, layer), x)
 
 
 @pytest.mark.parametrize("dimensions", [6, 64])
 def test_norms_of_heads(dimensions: int) -> None:
-    norm = RMSNorm(dimensions, 1e-6)
-    norm.ops, norm.weight = OPS, some(dimensions, seed=1)
-    assert_rows_stand_alone(lambda rows: OPS.head_norm(rows, norm, 3), some(ROWS, 3 * dimensions))
+    norm = Norm(some(dimensions, seed=1), None, 1e-6, 0.0, is_rms=True, heads=3)
+    assert_rows_stand_alone(lambda rows: ops.norm(rows, norm), some(ROWS, 3 * dimensions))
+
+
+def rotated(x: Tensor, positions: Tensor, rope: Rope) -> Tensor:
+    return ops.rotate(x, ops.rope_tables(positions, rope, x.dtype), rope, 16)
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
@@ -194,44 +206,46 @@ def test_rope(interleaved: bool) -> None:
     """The first number of each row here is its position; the rest is rotated."""
     rope = Rope(plain(12, 100.0), interleaved)
     x = torch.cat((torch.arange(ROWS)[:, None] * 7.0, some(ROWS, 3 * 16)), 1)
-    assert_rows_stand_alone(lambda rows: OPS.rope(rows[:, 1:], rows[:, 0].long(), rope, 16), x)
+    assert_rows_stand_alone(lambda rows: rotated(rows[:, 1:], rows[:, 0].long(), rope), x)
 
 
 def test_cached_rope_tables_match_their_rope_and_positions() -> None:
-    """The tables of the last positions are cached by rope and data type, and never mixed up."""
+    """The tables of a step's positions are kept by rope and data type, and never mixed up."""
     ropes = [Rope(plain(16, 100.0)), Rope(plain(16, 50.0)), Rope(plain(16, 100.0), True, 1.5)]
-    x = some(ROWS, 32)
-    first, second = torch.arange(ROWS), torch.arange(ROWS) + 5
-    asked = [
-        (x.to(dtype), positions, rope, 16)
-        for positions in (first, second, first)
-        for dtype in DTYPES
-        for rope in (*ropes, ropes[0])
-    ]
-    kept = TorchOps()
-    for arguments in asked:
-        assert torch.equal(kept.rope(*arguments), TorchOps().rope(*arguments))
+    for positions in (torch.arange(ROWS), torch.arange(ROWS) + 5):
+        batch: Any = SimpleNamespace(positions=positions)
+        run = Run(batch)
+        for _ in range(2):
+            for dtype in DTYPES:
+                x = some(ROWS, 32, dtype=dtype)
+                for rope in (*ropes, ropes[0]):
+                    assert torch.equal(run.rotate(x, rope, 16), rotated(x, positions, rope))
+        assert len(run.turns) == len(DTYPES) * len(ropes)
 
 
 @pytest.mark.parametrize("scores", ["softmax", "chosen", "sigmoid"])
-@pytest.mark.parametrize("experts", [4, 33])
-def test_routing(scores: Any, experts: int) -> None:
+@pytest.mark.parametrize("num_experts", [4, 33])
+def test_routing(scores: Any, num_experts: int) -> None:
     routing = Routing(3, scores, normalise=True, scale=1.5)
-    x, bias = some(ROWS, experts), some(experts, seed=1)
-    assert_rows_stand_alone(lambda rows: OPS.route(rows, routing, bias)[0], x)
-    assert_rows_stand_alone(lambda rows: OPS.route(rows, routing, bias)[1], x)
+    x, bias = some(ROWS, num_experts), some(num_experts, seed=1)
+    assert_rows_stand_alone(lambda rows: ops.route(rows, routing, bias)[0], x)
+    assert_rows_stand_alone(lambda rows: ops.route(rows, routing, bias)[1], x)
 
 
 def test_experts() -> None:
     """A row's result does not depend on the other rows that its experts process."""
-    layer = ExpertMatrices(4, 33, 20, "silu", bias=True)
-    layer.gate_up_weight, layer.gate_up_bias = some(4, 40, 33, seed=1), some(4, 40, seed=2)
-    layer.down_weight, layer.down_bias = some(4, 33, 20, seed=3), some(4, 33, seed=4)
+    mixture = Mixture(
+        TorchExperts(some(4, 40, 33, seed=1)),
+        TorchExperts(some(4, 33, 20, seed=3)),
+        some(4, 40, seed=2),
+        some(4, 33, seed=4),
+        "Silu",
+    )
     router = some(4, 33, seed=5)
 
     def operation(rows: Tensor) -> Tensor:
-        weights, chosen = OPS.route(OPS.linear(rows, router, None), Routing(2), None)
-        return OPS.experts(rows, weights, chosen, layer)
+        weights, chosen = ops.route(ops.linear(rows, router, None), Routing(2), None)
+        return experts.mix(rows, weights, chosen, mixture)
 
     assert_rows_stand_alone(operation, some(ROWS, 33))
 

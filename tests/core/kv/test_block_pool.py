@@ -2,7 +2,7 @@
 
 import pytest
 
-from octavo.core.block_pool import NULL_BLOCK, BlockPool
+from octavo.core.kv.block_pool import NULL_BLOCK, BlockPool
 
 
 def full_pool(num_blocks: int = 5) -> tuple[BlockPool, list[int]]:

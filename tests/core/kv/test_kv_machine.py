@@ -20,9 +20,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from octavo.core.block_pool import NULL_BLOCK, BlockPool
 from octavo.core.config import KVGroup
-from octavo.core.kv_manager import KVManager, Prefix
+from octavo.core.kv.block_pool import NULL_BLOCK, BlockPool
+from octavo.core.kv.manager import KVManager, Prefix
 from octavo.core.sequence import Sequence, Status
 from tests.core.make import KEY, config, request
 
@@ -59,22 +59,23 @@ class ObservedPool(BlockPool):
         self.evicted: list[int] = []  # allocated since the model was last updated
         self.refuses = False
 
-    def allocate(self, count: int) -> list[int] | None:
+    def allocate(self, *counts: int) -> list[int] | None:
         if self.refuses:
             return None
+        count = sum(counts)
         expected = self.free[:count] if count <= len(self.free) else None
-        blocks = super().allocate(count)
+        blocks = super().allocate(*counts)
         assert blocks == expected
         del self.free[: len(blocks or ())]
         self.evicted += blocks or ()
         return blocks
 
-    def acquire(self, block: int) -> None:
+    def acquire(self, block: int, group: int = 0) -> None:
         if block in self.free:
             self.free.remove(block)
         super().acquire(block)
 
-    def release(self, block: int) -> None:
+    def release(self, block: int, group: int = 0) -> None:
         super().release(block)
         if self.ref_counts[block] == 0:
             self.free.insert(0 if self.labels[block] is None else len(self.free), block)
@@ -260,7 +261,7 @@ class KVMachine(RuleBasedStateMachine):
             self.waiting.append(one)
             return
         assert copies is not None
-        for source, destination in copies:
+        for source, destination, _ in copies:
             for offset in range(self.size):
                 if (source, offset) in self.cells:
                     self.cells[destination, offset] = self.cells[source, offset]

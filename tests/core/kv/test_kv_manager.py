@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from octavo.core.block_pool import NULL_BLOCK
 from octavo.core.config import KVGroup
-from octavo.core.kv_manager import KVManager
+from octavo.core.kv.block_pool import NULL_BLOCK, BlockPool
+from octavo.core.kv.manager import KVManager
 from octavo.core.sequence import Sequence, Status
 from tests.core.make import KEY, config, request, tokens
 
@@ -25,9 +25,15 @@ def sequence(request_id: str, prompt: int | list[int], **fields: Any) -> Sequenc
     return Sequence(made, (0, 0.0, 0), made.max_total, 0.0)
 
 
+def free_blocks(kv: KVManager) -> list[int]:
+    """Return the free blocks in order of reuse."""
+    assert isinstance(kv.pool, BlockPool)
+    return kv.pool.free_blocks()
+
+
 def begin(
     kv: KVManager, one: Sequence, parent: Sequence | None = None, end: int | None = None
-) -> tuple[tuple[int, int], ...]:
+) -> tuple[tuple[int, int, int], ...]:
     """Admit a sequence as the scheduler does; return the blocks to be copied."""
     copies = kv.adopt(one, kv.match(one, parent), end or len(one.tokens))
     assert copies is not None
@@ -92,7 +98,7 @@ def test_a_released_prefix_is_still_hit_and_loses_its_tail_first() -> None:
     first = computed(kv, "first", 16)
     table = first.tables[0][:]
     kv.release(first)
-    assert kv.pool.free_blocks() == [5, *reversed(table)]
+    assert free_blocks(kv) == [5, *reversed(table)]
     assert kv.pool.allocate(2) is not None
     assert kv.match(sequence("second", 17)).num_tokens == 12
 
@@ -218,7 +224,7 @@ def test_a_fork_shares_full_blocks_and_copies_the_partial_one() -> None:
     copies = begin(kv, fork, parent)
     assert fork.num_computed == 10
     assert fork.tables[0][:2] == parent.tables[0][:2]
-    assert copies == ((parent.tables[0][2], fork.tables[0][2]),)
+    assert copies == ((parent.tables[0][2], fork.tables[0][2], 0),)
     assert kv.pool.ref_counts[parent.tables[0][2]] == 1, "held only for the copy"
 
 
@@ -429,12 +435,12 @@ def test_fits_counts_new_blocks_and_shared_blocks_that_are_free() -> None:
 def test_a_window_bounds_the_blocks_of_a_sequence() -> None:
     """Window 6 and steps of 8 take at most 13 positions, from mid-block on: 5 blocks of 4."""
     settings: dict[str, Any] = {"groups": (WINDOW,), "max_num_batched_tokens": 8}
-    assert manager(**settings).peak_blocks(1000) == 5
-    assert manager(**settings).peak_blocks(7) == 2
-    assert manager(**settings, pipeline_depth=2).peak_blocks(1000) == 5, "it waits if alone"
-    assert manager(**settings, long_prefill_tokens=3).peak_blocks(1000) == 3
+    assert manager(**settings).peak_pages(1000) == 5
+    assert manager(**settings).peak_pages(7) == 2
+    assert manager(**settings, pipeline_depth=2).peak_pages(1000) == 5, "it waits if alone"
+    assert manager(**settings, long_prefill_tokens=3).peak_pages(1000) == 3
     both = manager(groups=HYBRID, max_num_batched_tokens=8)
-    assert both.peak_blocks(1000) == 250 + 5
+    assert both.peak_pages(1000) == 250 + 5
     assert both.fits(sequence("long", 200), both.match(sequence("long", 200)), spare=63 - 55)
 
 
@@ -446,7 +452,7 @@ def test_blocks_of_all_groups_are_released_the_last_first() -> None:
     one = computed(kv, "one", 12)
     assert one.tables == ([1, 2, 3], [4, 5, 6])
     kv.release(one)
-    assert kv.pool.free_blocks() == [3, 6, 2, 5, 1, 4]
+    assert free_blocks(kv) == [3, 6, 2, 5, 1, 4]
     assert not one.tables
     assert (one.num_capacity, one.num_committed) == (0, 0)
 

@@ -50,7 +50,7 @@ def test_prompt_logprobs_do_not_wait_for_a_prefix_that_is_being_computed() -> No
     scheduler.add(ask("second", 0), 0.0)
     while len(scheduler.running) < 2:
         advance(scheduler)
-        assert not scheduler.queue.following
+        assert not scheduler.queue.held
 
 
 @pytest.mark.parametrize(("pooling", "reads"), [("last", True), ("mean", False), ("cls", False)])

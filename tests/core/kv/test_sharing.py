@@ -138,7 +138,10 @@ def test_forks_share_full_blocks_and_copy_the_partial_one() -> None:
     table = rig.scheduler.sequences["parent"].tables[0]
     opened = {new.request_id: new.tables[0] for new in plan.opened}
     assert opened["one"][:2] == opened["two"][:2] == tuple(table[:2])
-    assert plan.copies == ((table[2], opened["one"][2]), (table[2], opened["two"][2]))
+    assert plan.copies == (
+        (table[2], opened["one"][2], 0),
+        (table[2], opened["two"][2], 0),
+    )
     rig.land()
     outputs = rig.finish()
     assert outputs["two"] == expected_output([*tokens(10), 2], 4)
@@ -206,7 +209,7 @@ def test_windowed_layers_have_the_right_output_and_hold_only_their_window(
         rig.step()
         most = max(most, 63 - rig.scheduler.kv.pool.num_free)
     assert rig.outputs()["a"] == rig.outputs()["b"] == expected_output(tokens(21), 20)
-    assert most <= 2 * rig.scheduler.kv.peak_blocks(40)
+    assert most <= 2 * rig.scheduler.kv.peak_pages(40)
     assert rig.scheduler.kv.pool.num_free == 63
 
 

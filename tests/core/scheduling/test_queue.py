@@ -108,12 +108,12 @@ def test_followers_are_set_aside_and_keep_their_place(
 ) -> None:
     queue, made = waiting
     assert queue.set_aside(1) is made["1"]
-    assert [one.request_id for one in made.values() if one.status is Status.FOLLOWING] == ["1"]
+    assert [one.request_id for one in made.values() if one.status is Status.HELD] == ["1"]
     assert ids(queue) == "0234"
     assert (len(queue), queue.num_waiting, queue.num_tokens) == (4, 5, 35)
     queue.put_back(made["1"])
     assert made["1"].status is Status.WAITING
-    assert (ids(queue), queue.following, queue.num_tokens) == ("01234", {}, 35)
+    assert (ids(queue), queue.held, queue.num_tokens) == ("01234", {}, 35)
 
 
 def test_a_sequence_can_be_removed_from_any_place(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from octavo.core import scheduler, stats
-from octavo.core.kv_manager import Prefix
+from octavo.core.kv.manager import Prefix
 from octavo.core.plan import StepResult
 from octavo.core.sequence import Sequence
 from tests.core.make import Rig, counting, expected_output, tokens
@@ -327,9 +327,11 @@ def test_a_head_that_lacks_blocks_is_not_matched_again_until_enough_are_free() -
     rig.add("big", tokens(20, 2), max_tokens=2)
     match, examined = rig.scheduler.kv.match, []
 
-    def observed(sequence: Sequence, parent: Sequence | None = None) -> Prefix:
+    def observed(
+        sequence: Sequence, parent: Sequence | None = None, is_settled: bool = False
+    ) -> Prefix:
         examined.append(sequence.request_id)
-        return match(sequence, parent)
+        return match(sequence, parent, is_settled)
 
     rig.scheduler.kv.match = observed  # type: ignore[method-assign]
     for _ in range(4):

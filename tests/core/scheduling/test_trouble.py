@@ -2,7 +2,7 @@
 
 import pytest
 
-from octavo.core.block_pool import BlockPool
+from octavo.core.kv.block_pool import BlockPool
 from tests.core.make import Rig, expected_output, tokens
 
 
@@ -163,9 +163,9 @@ class FailingPool(BlockPool):
         self.num_asked = 0
         self.refused = refused
 
-    def allocate(self, count: int) -> list[int] | None:
+    def allocate(self, *counts: int) -> list[int] | None:
         self.num_asked += 1
-        return None if self.num_asked == self.refused else super().allocate(count)
+        return None if self.num_asked == self.refused else super().allocate(*counts)
 
 
 @pytest.mark.parametrize("refused", range(1, 19))

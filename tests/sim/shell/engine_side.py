@@ -33,6 +33,7 @@ from octavo.wire.message_types import (
     encode,
 )
 from tests.client.fake_engine import FakeRunner
+from tests.exec.at_once import AtOnce
 from tests.sim.shell.virtual_loop import VirtualLoop
 from tests.sim.truth import VOCABULARY
 
@@ -166,7 +167,7 @@ class SimEngine:
             self.end("its process ended with exit code 3")
             return
         runner = FakeRunner({"poison": "1", "how": "raise"})
-        executor = RecordingExecutor(InlineExecutor(runner), self._box, self._note_size)
+        executor = RecordingExecutor(InlineExecutor(AtOnce(runner.run)), self._box, self._note_size)
         clock = self._loop.time
         self._core = EngineCore(self._config, executor, clock, b"k" * 32, check_interval=5)
         self._host = EngineLoop(self._core, _Channel(self), self._box, self._progress, clock)

@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from octavo.core.sampling_params import SamplingParams
-from octavo.runner import noise
-from octavo.runner.filters import survivors
-from octavo.runner.sampler import NOT_FINITE, Sampler
-from tests.runner.test_sampler import make_state, random_rows
+from octavo.backends.torch.sampling import noise
+from octavo.backends.torch.sampling.filters import survivors
 
 native = pytest.importorskip("octavo.backends.native._native")
 sampling = pytest.importorskip("octavo.backends.native.sampling")
@@ -53,7 +50,7 @@ def draw(
 def expected(
     logits: Floats, temperature: float, seeds: Longs, cuts: tuple[float, float, int]
 ) -> Longs:
-    """Draw as octavo/runner/sampler.py does."""
+    """Draw as octavo/backends/torch/sampling/sampler.py does."""
     spread = noise.spread(np.arange(logits.shape[1]))
     tokens = []
     for row, seed in zip(logits, seeds.tolist(), strict=True):
@@ -175,32 +172,6 @@ def test_rows_that_do_not_exist_are_refused(tier: str) -> None:
     logits = make_logits("plain", 2, 10, 8)
     with pytest.raises(ValueError, match="no logits of row 2"):
         draw(tier, logits, 1.0, np.zeros(1, np.int64), rows=np.array([2]))
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_a_sampler_with_the_kernel_draws_what_one_without_does(tier: str, seed: int) -> None:
-    """Slots with rules, with cuts, warm, greedy and failing ones are drawn together."""
-    rows, logits = random_rows(60, seed)
-    state = make_state(rows)
-    slots = np.random.default_rng(seed).permutation(60)
-    logits[seed % 7 :: 7, 3] = np.nan
-    kernel = sampling.NativeSampling(tier, TEAMS[2])
-    tokens, failures = Sampler(state, kernel).draw(logits, slots)
-    expected_tokens, expected_failures = Sampler(state).draw(logits, slots)
-    assert failures == expected_failures
-    assert set(failures.values()) == {NOT_FINITE}
-    fine = ~np.isin(slots, list(failures))
-    assert np.array_equal(tokens[fine], expected_tokens[fine])
-    assert (tokens >= 0).all()
-
-
-def test_a_sampler_without_rules_hands_all_its_rows_over(tier: str) -> None:
-    state = make_state([(SamplingParams(seed=s), [1], []) for s in range(9)])
-    logits = make_logits("plain", 9, 90, 10)
-    sampler = Sampler(state, sampling.NativeSampling(tier, TEAMS[1]))
-    tokens, failures = sampler.draw(logits, np.arange(9))
-    assert not failures
-    assert np.array_equal(tokens, Sampler(state).draw(logits, np.arange(9))[0])
 
 
 def test_tokens_are_written_behind_those_that_are_known() -> None:

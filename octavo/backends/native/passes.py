@@ -1,0 +1,47 @@
+"""The passes of the native engine: the general ones, and those for its own forms of weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+from octavo.backends.native.packing import Matrix
+from octavo.program.listing import Instruction, Listing, Prepared
+from octavo.program.passes.fusion import FUSION, Pass
+from octavo.program.passes.prepare import norm_while_preparing, prepare_products
+
+
+def split_products_by_kind(listing: Listing) -> None:
+    """Split a product whose matrix has pieces that read inputs of different forms."""
+    for gemm in [i for i in listing if i.op == "Gemm"]:
+        parts = cast(Matrix, gemm.matrix).by_kind()
+        if len(parts) == 1:
+            continue
+        at = listing.index(gemm)
+        listing.remove(gemm)
+        for part in reversed(parts):
+            listing.insert(at, replace(gemm, matrix=part))
+
+
+def prepare_experts(listing: Listing) -> None:
+    """Give the products of experts memory for their inputs in the form that they read."""
+    for instruction in listing:
+        if instruction.op in ("ExpertsIn", "ExpertsOut"):
+            experts = instruction.experts
+            assert experts is not None
+            instruction.prepared = Prepared("Pairs", experts.inputs, experts.kind)
+
+
+def make_rope_tables(listing: Listing) -> None:
+    """Compute the sines and cosines of all positions once, before everything else."""
+    listing.insert(0, Instruction("RopeTables"))
+
+
+PASSES: tuple[Pass, ...] = (
+    *FUSION,
+    split_products_by_kind,
+    prepare_products,
+    norm_while_preparing,
+    prepare_experts,
+    make_rope_tables,
+)

@@ -1,0 +1,60 @@
+"""The limits of the native engine, checked on a listing after its passes.
+
+Everything refused here runs on the reference backend.
+"""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from octavo.backends.native import _native
+from octavo.program.listing import Instruction, Listing, Op, UnsupportedError
+
+HEAD_MULTIPLE, MOST_HEAD_DIM = 8, 512  # numbers of a head, for the attention kernels
+# Operations without a kernel: passes take them into others, or only other backends run them.
+WITHOUT_KERNEL = frozenset(get_args(Op)) - frozenset(_native.Op.__members__)
+
+
+def refuse_unsupported(listing: Listing) -> None:
+    """Refuse a listing that the kernels cannot run, and name what they lack."""
+    for instruction in listing:
+        reason = _refusal(instruction, listing)
+        if reason is not None:
+            raise UnsupportedError(reason)
+
+
+def _refusal(i: Instruction, listing: Listing) -> str | None:
+    """Return why an instruction cannot run; None if it can."""
+    if i.op == "Attention":
+        return _attention_refusal(i, listing)
+    if i.op == "Rope":
+        assert i.out is not None
+        if any(reader.op == "Attention" for reader in listing.readers(i.out.buffer)):
+            return "queries and keys that turn differently"
+        return "a rotation of something else than the queries or keys of an attention"
+    if i.op == "Route" and i.bias is not None:
+        return "routing with a bias"
+    if i.op == "Gemm" and i.matrix is not None and i.matrix.gated and not i.gated:
+        return "a projection of gates and ups that not only a gate reads"
+    return f"the operation {i.op}" if i.op in WITHOUT_KERNEL else None
+
+
+def _attention_refusal(i: Instruction, listing: Listing) -> str | None:
+    assert i.attend is not None
+    assert i.x is not None
+    assert i.y is not None
+    assert i.values is not None
+    dim = i.attend.head_dim
+    if dim % HEAD_MULTIPLE or dim > MOST_HEAD_DIM:
+        return (
+            f"heads of {dim} numbers: it takes multiples of {HEAD_MULTIPLE} up to {MOST_HEAD_DIM}"
+        )
+    if not i.x.buffer is i.y.buffer is i.values.buffer:
+        makers = [listing.maker(value) for value in (i.x, i.y)]
+        if any(maker is not None and maker.op == "Rope" for maker in makers):
+            return "queries and keys that turn differently"
+        return "queries, keys and values that are not parts of one projection"
+    # The attention normalises and rotates them in place.
+    if listing.readers(i.x.buffer) != [i]:
+        return "queries, keys or values that something else reads as well"
+    return None

@@ -1,0 +1,207 @@
+"""One step as data: the batch of its forward pass, its draws, and its output.
+
+A step is everything between a plan and its tokens: slots are freed and opened, blocks are copied,
+one forward pass runs, and tokens are drawn. `Backend.step` takes it and returns a `Pending`. Steps
+run strictly in the order of their submission. Logits stay with the backend, and so do the slots'
+arrays: the last token, the output tokens, counts for penalties, sums of pooled vectors.
+
+A slot's tokens are drawn from its row of raw logits in this order:
+
+    log-probabilities, if wanted, of the raw logits
+    rules: allowed ids, bad words, min_tokens, bias, processors, penalties, mask
+    temperature, then min-p, top-k and top-p
+    noise of (seed, output position, token); the token with the largest sum is drawn
+
+After each accepted draft the next row is drawn. A draft is accepted if it equals the drawn token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.backends.base import Floats, Ints
+
+Words = NDArray[np.uint32]
+
+LAST_SAMPLE = -1  # in HostBatch.token_ids: the last known token of the row's slot
+NO_LOGPROBS = -2  # in `logprobs`: none are wanted
+ALL_LOGPROBS = -1  # in `logprobs`: those of the whole vocabulary
+
+NO_ROWS = np.zeros(0, np.int32)
+
+NOT_FINITE = (
+    "the model gave logits that are not finite (NaN or infinity) for this sequence; "
+    "the weights may be damaged, or overflow in this precision"
+)
+NO_TOKEN_LEFT = (
+    "no token is left to choose: allowed_token_ids, bad_words, min_tokens and the "
+    "logits processors together forbid all of them"
+)
+
+# (prompt ids, output ids, logits) → logits; `call_processor` checks what it returns.
+Processor = Callable[[Any, Any, Any], Any]
+
+
+class HostBatch(NamedTuple):
+    """The input of one forward pass on the host; sequence s has rows row_starts[s:s+2].
+
+    All integers are int32. The arrays belong to the backend until the step has been collected; the
+    caller may pass the same arrays again in later steps, and changes them only after that.
+    """
+
+    token_ids: Ints  # [rows]; LAST_SAMPLE where only the backend may know the token yet
+    positions: Ints  # [rows]
+    row_starts: Ints  # [sequences + 1]
+    tables: tuple[Ints, ...]  # for each group [sequences, blocks], padded with the null block
+    logits_rows: Ints  # rows whose logits are wanted: first those of draws, then of prompts
+    hidden_rows: Ints = NO_ROWS  # rows whose last hidden state is wanted
+    slots: Ints = NO_ROWS  # [sequences]; needed where a token is LAST_SAMPLE
+    # Blocks to copy in this order (source, destination) before anything is written.
+    copies: tuple[tuple[int, int], ...] = ()
+
+
+def batch_of_copies(copies: tuple[tuple[int, int], ...]) -> HostBatch:
+    """Make a batch without rows, which only copies blocks."""
+    return HostBatch(NO_ROWS, NO_ROWS, np.zeros(1, np.int32), (), NO_ROWS, copies=copies)
+
+
+def _none() -> Ints:
+    return NO_ROWS
+
+
+def _no_bias() -> Floats:
+    return np.zeros(0, np.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlotSampling:
+    """The way in which a slot's tokens are drawn; fixed while the slot is open.
+
+    All ids are in the vocabulary.
+    """
+
+    tokens: Ints  # known at opening: the prompt, then the output
+    num_prompt: int
+    temperature: float = 0.0  # 0: greedy
+    min_p: float = 0.0  # 0: off
+    top_p: float = 1.0  # 1: off
+    top_k: int = 0  # 0: off
+    seed: int = 0
+    allowed: Ints | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    min_tokens: int = 0
+    stop_ids: Ints = field(default_factory=_none)  # not drawn before min_tokens
+    bias_ids: Ints = field(default_factory=_none)  # ascending, each once
+    bias: Floats = field(default_factory=_no_bias)
+    repetition: float = 1.0  # 1: off; for tokens of prompt and output
+    presence: float = 0.0  # for tokens of the output
+    frequency: float = 0.0  # … for each occurrence
+    logprobs: int = NO_LOGPROBS  # of drawn tokens: how many of the most likely; ALL_LOGPROBS
+    processors: tuple[Processor, ...] = ()
+
+    @property
+    def has_penalties(self) -> bool:
+        return bool(self.presence or self.frequency or self.repetition != 1.0)
+
+    @property
+    def has_rules(self) -> bool:
+        """True if its rows change before temperature and filters (masks apart)."""
+        return bool(
+            self.allowed is not None
+            or self.bad_words
+            or self.min_tokens
+            or len(self.bias_ids)
+            or self.processors
+            or self.has_penalties
+        )
+
+    @property
+    def has_filters(self) -> bool:
+        return bool(self.min_p > 0 or self.top_p < 1 or self.top_k > 0)
+
+
+class PromptRows(NamedTuple):
+    """Rows of the logits that predict a prompt's tokens, whose log-probabilities are wanted."""
+
+    slot: int
+    first_row: int  # of the logits; one row for each target
+    targets: Ints
+    num_logprobs: int  # of the most likely tokens at each position; ALL_LOGPROBS: every one
+
+
+class PoolRows(NamedTuple):
+    """Hidden rows to add to a slot's pooled vector, which is their mean.
+
+    The sum is of float64, position by position. It starts anew when the slot is opened.
+    """
+
+    slot: int
+    first_row: int  # of the hidden rows
+    num_rows: int
+    is_last: bool  # whether the vector is complete with them, and returned
+
+
+class Draws(NamedTuple):
+    """The part of a step besides the forward pass and its copies.
+
+    Slots are freed, then opened, before the batch is computed. The logits rows of a sample are
+    `first_rows[i]` and the `num_drafts[i]` rows that follow; samples come in the order of rows.
+    """
+
+    freed: tuple[int, ...]
+    opened: tuple[tuple[int, SlotSampling], ...]
+    slots: Ints  # [samples]: each slot once
+    first_rows: Ints  # [samples]: the logits row of the last known token
+    num_drafts: Ints | None = None  # [samples]; None: no drafts in this step
+    drafts: Ints = NO_ROWS  # of all samples, one sample after the other
+    prompts: tuple[PromptRows, ...] = ()
+    pools: tuple[PoolRows, ...] = ()
+    # Packed bits of the tokens that may be drawn: bit t % 32 of word t // 32, for each row of the
+    # samples in their order, [samples + drafts, words]. None: all may.
+    masks: Words | None = None
+
+
+class RowLogprobs(NamedTuple):
+    """Log-probabilities of some tokens for a few rows of one slot.
+
+    The first column is the drawn (or actual) token; the most likely ones follow, best first, ties
+    by token id. They are those of the raw logits, and finite: at least the least float32.
+    """
+
+    slot: int
+    token_ids: Ints  # [rows, 1 + count]
+    logprobs: Floats  # [rows, 1 + count]
+    ranks: Ints  # [rows]: of the first column: one more than the number of likelier tokens
+
+
+class StepOutput(NamedTuple):
+    """The result of a step; its arrays are valid until the next `collect`.
+
+    A failure is one of its slot alone: a row without finite logits, no token left, a processor's
+    error. Its token is 0, its drafts are not accepted, and later tokens of the slot mean nothing.
+    """
+
+    tokens: Ints  # [samples, 1 + most drafts of a sample]: drafts that were accepted, then one more
+    num_tokens: Ints | None = None  # [samples] drawn: 1 + accepted drafts; None: one each
+    failures: tuple[tuple[int, str], ...] = ()  # (slot, message), of this step
+    logprobs: tuple[RowLogprobs, ...] = ()  # slots that want them: a row for each drawn token
+    prompts: tuple[RowLogprobs, ...] = ()  # for each of draws.prompts that did not fail
+    pooled: tuple[tuple[int, Floats], ...] = ()  # (slot, vector), for each that is complete
+
+
+class Pending(Protocol):
+    """A step that was submitted."""
+
+    def done(self) -> bool:
+        """Return whether `collect` would return (or raise) without waiting."""
+
+    def collect(self) -> StepOutput:
+        """Wait for the step and return its output, or raise what the step raised.
+
+        Steps are collected in order, each once.
+        """

@@ -1,0 +1,340 @@
+"""Runs a listing instruction by instruction: the meaning of every operation of a listing.
+
+The reference backend runs a listing as it was recorded. A listing that passes have rewritten runs
+too, and its results tell whether the passes changed what it computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from octavo.backends.torch import experts, ops
+from octavo.backends.torch.attention import NO_ADAPTER, TorchBatch, attend
+from octavo.backends.torch.weights import TorchExperts, TorchMatrix
+from octavo.distributed.communicator import Communicator, Floats
+from octavo.layers import Rope
+from octavo.program.listing import Buffer, Instruction, Listing, Op, Prepared, Space, Value
+from octavo.program.operands import Matrix
+
+
+class Outputs(NamedTuple):
+    """The values that a listing computes for the caller."""
+
+    logits: Tensor
+    hidden: Tensor
+    kept: tuple[Tensor, ...] = ()  # what earlier layers read, if a pass keeps it
+
+
+@dataclass(slots=True)
+class Run:
+    """One step: its batch, and the values that are still to be read."""
+
+    batch: TorchBatch
+    communicator: Communicator | None = None  # if several ranks share the model
+    contents: dict[Buffer | Prepared, Tensor] = field(default_factory=dict)
+    turns: dict[tuple[Rope, torch.dtype], tuple[Tensor, Tensor]] = field(default_factory=dict)
+    pairs: list[experts.Chosen] = field(default_factory=list)  # SortPairs writes both
+    pair_weights: Tensor | None = None
+    wanted: Tensor | None = None
+
+    def __getitem__(self, value: Value | None) -> Tensor:
+        assert value is not None
+        tensor = self.contents[value.buffer]
+        if value.width == value.buffer.width:
+            return tensor
+        return tensor[:, value.first : value.first + value.width]
+
+    def __setitem__(self, value: Value | None, tensor: Tensor) -> None:
+        assert value is not None
+        assert value.is_whole
+        self.contents[value.buffer] = tensor
+
+    @property
+    def others(self) -> Communicator:
+        assert self.communicator is not None, "a listing with collectives needs a communicator"
+        return self.communicator
+
+    def rotate(self, x: Tensor, rope: Rope, head_dim: int) -> Tensor:
+        """Rotate x by the tokens' positions; all layers with one rotation share its tables."""
+        key = (rope, x.dtype)
+        if key not in self.turns:
+            self.turns[key] = ops.rope_tables(self.batch.positions, rope, x.dtype)
+        return ops.rotate(x, self.turns[key], rope, head_dim)
+
+    def rows(self, space: Space) -> Tensor:
+        """Return the rows of all tokens that a space consists of."""
+        if space == "Logits":
+            return self.batch.logits_rows
+        if space == "Hidden":
+            return self.batch.hidden_rows
+        if space == "Tokens":
+            return torch.arange(len(self.batch.positions))
+        assert space == "Wanted"
+        if self.wanted is None:
+            both = torch.cat((self.batch.logits_rows, self.batch.hidden_rows))
+            self.wanted = torch.unique(both)  # sorted
+        return self.wanted
+
+    def adapter_rows(self, space: Space) -> Iterable[tuple[int, Tensor]]:
+        """Yield each adapter that rows of a space have, with these rows."""
+        if self.batch.adapters is not None:
+            numbers = self.batch.adapters[self.rows(space)]
+            for number in sorted({*numbers.tolist()} - {NO_ADAPTER}):
+                yield number, (numbers == number).nonzero().squeeze(1)
+
+
+class Interpreter:
+    """A listing, ready to be run."""
+
+    def __init__(self, listing: Listing, communicator: Communicator | None = None) -> None:
+        self._communicator = communicator
+        outputs = [value.buffer for i in listing for value in i.writes]
+        self._places = {buffer.place: buffer for buffer in outputs}
+        self._kept = [buffer for buffer in outputs if buffer.place == "KeptOut"]
+        last_reads = {
+            buffer: number
+            for number, instruction in enumerate(listing)
+            for buffer in _contents_of(instruction)
+            if isinstance(buffer, Prepared) or buffer.place == "Scratch"
+        }
+        done: list[list[Any]] = [[] for _ in listing.instructions]
+        for buffer, number in last_reads.items():
+            done[number].append(buffer)
+        self._steps = [
+            (MEANINGS[instruction.op], instruction, tuple(buffers))
+            for instruction, buffers in zip(listing, done, strict=True)
+        ]
+
+    def run(self, batch: TorchBatch) -> Outputs:
+        """Run all instructions; values are freed behind their last reader."""
+        run = Run(batch, self._communicator)
+        contents = run.contents
+        for meaning, instruction, done in self._steps:
+            meaning(run, instruction)
+            for buffer in done:
+                contents.pop(buffer, None)
+        logits, hidden = (contents[self._places[place]] for place in ("LogitsOut", "HiddenOut"))
+        return Outputs(logits, hidden, tuple(contents[buffer] for buffer in self._kept))
+
+
+def _contents_of(instruction: Instruction) -> list[Buffer | Prepared]:
+    """Return what an instruction reads or writes."""
+    touched: list[Buffer | Prepared] = [
+        value.buffer for value in (*instruction.reads, *instruction.writes)
+    ]
+    if instruction.prepared is not None:
+        touched.append(instruction.prepared)
+    return touched
+
+
+# what operations do, with everything that passes may have put into them
+
+
+def _embed(run: Run, i: Instruction) -> None:
+    ids = run.batch.positions if i.by_position else run.batch.token_ids
+    table = _values(i.matrix)
+    if i.first_row is None:
+        found = functional.embedding(ids, table)
+    else:  # rows of other ranks are zero, so that the sum over all ranks is the row
+        own = ids - i.first_row
+        is_own = (own >= 0) & (own < len(table))
+        found = functional.embedding(own.clamp(0, len(table) - 1), table)
+        found = found * is_own[:, None]
+    run[i.out] = _scaled(found, i.factor)
+
+
+def _select(run: Run, i: Instruction) -> None:
+    assert i.x is not None
+    assert i.out is not None
+    rows = run.rows(i.out.buffer.space)
+    if i.x.buffer.space == "Wanted":
+        rows = torch.searchsorted(run.rows("Wanted"), rows)
+    run[i.out] = run[i.x].index_select(0, rows)
+
+
+def _norm(run: Run, i: Instruction) -> None:
+    assert i.norm is not None
+    run[i.out] = ops.norm(run[i.x], i.norm)
+
+
+def _prepare(run: Run, i: Instruction) -> None:
+    assert i.prepared is not None
+    x = run[i.x]
+    x = x if i.norm is None else ops.norm(x, i.norm)
+    run.contents[i.prepared] = ops.FORMS[i.prepared.kind](x)
+
+
+def _gemm(run: Run, i: Instruction) -> None:
+    x = run[i.x] if i.prepared is None else run.contents[i.prepared]
+    y = _scaled(ops.linear(x, _values(i.matrix), i.bias), i.factor)
+    y = ops.soft_cap(y, i.cap) if i.cap else y
+    if i.gated:
+        assert i.activation is not None
+        y = _gated(y, i.activation)
+    elif i.activation is not None:
+        y = ops.ACTIVATIONS[i.activation](y)
+    run[i.out] = y if i.y is None else run[i.y] + y
+
+
+def _rope(run: Run, i: Instruction) -> None:
+    assert i.rope is not None
+    run[i.out] = run.rotate(run[i.x], i.rope, i.head_dim)
+
+
+def _attention(run: Run, i: Instruction) -> None:
+    assert i.attend is not None
+    assert i.out is not None
+    q, k = run[i.x], run[i.y]
+    q = q if i.attend.q_norm is None else ops.norm(q, i.attend.q_norm)
+    k = k if i.attend.k_norm is None else ops.norm(k, i.attend.k_norm)
+    if i.attend.rope is not None:
+        q, k = (run.rotate(x, i.attend.rope, i.attend.head_dim) for x in (q, k))
+    out = attend(q, k, run[i.values], i.attend, run.batch)
+    space = i.out.buffer.space
+    run[i.out] = out if space == "Tokens" else out.index_select(0, run.rows(space))
+
+
+def _activate(run: Run, i: Instruction) -> None:
+    assert i.activation is not None
+    run[i.out] = ops.ACTIVATIONS[i.activation](run[i.x])
+
+
+def _gate(run: Run, i: Instruction) -> None:
+    assert i.activation is not None
+    run[i.out] = ops.gate(run[i.x], run[i.y], i.activation)
+
+
+def _add(run: Run, i: Instruction) -> None:
+    run[i.out] = run[i.x] + run[i.y]
+
+
+def _multiply(run: Run, i: Instruction) -> None:
+    run[i.out] = run[i.x] * run[i.y]
+
+
+def _scale(run: Run, i: Instruction) -> None:
+    run[i.out] = run[i.x] * i.factor
+
+
+def _soft_cap(run: Run, i: Instruction) -> None:
+    run[i.out] = ops.soft_cap(run[i.x], i.cap)
+
+
+def _route(run: Run, i: Instruction) -> None:
+    assert i.routing is not None
+    run[i.out], run[i.chosen] = ops.route(run[i.x], i.routing, i.bias)
+
+
+def _experts(run: Run, i: Instruction) -> None:
+    assert i.mixture is not None
+    run[i.out] = experts.mix(run[i.x], run[i.y], run[i.chosen], i.mixture)
+
+
+def _sort_pairs(run: Run, i: Instruction) -> None:
+    run.pairs, run.pair_weights = list(experts.sort_pairs(run[i.chosen])), run[i.x]
+
+
+def _experts_in(run: Run, i: Instruction) -> None:
+    assert i.activation is not None
+    run[i.out] = experts.gated_products(_layer(i), run[i.x], run.pairs, i.activation)
+
+
+def _experts_out(run: Run, i: Instruction) -> None:
+    assert run.pair_weights is not None
+    run[i.out] = experts.weighted_sums(_layer(i), run[i.x], run.pairs, run.pair_weights)
+
+
+def _all_reduce(run: Run, i: Instruction) -> None:
+    run[i.out] = _through(run.others.all_reduce, run[i.x])
+
+
+def _all_gather(run: Run, i: Instruction) -> None:
+    run[i.out] = _through(run.others.all_gather, run[i.x])
+
+
+def _columns(run: Run, i: Instruction) -> None:
+    assert i.columns is not None
+    run[i.out] = run[i.x][:, torch.from_numpy(i.columns)]
+
+
+def _shrink(run: Run, i: Instruction) -> None:
+    """Multiply each row by its adapter's first matrix; rows without an adapter become zero."""
+    assert i.out is not None
+    assert i.adapters is not None
+    x = run[i.x]
+    low = x.new_zeros(len(x), i.out.width)
+    for number, rows in run.adapter_rows(i.out.buffer.space):
+        low[rows] = ops.linear(x[rows], i.adapters.down[number], None)
+    run[i.out] = low
+
+
+def _expand(run: Run, i: Instruction) -> None:
+    """Add each row's product with its adapter's second matrix; other rows stay as they are."""
+    assert i.out is not None
+    assert i.adapters is not None
+    low, y = run[i.x], run[i.y].clone()
+    for number, rows in run.adapter_rows(i.out.buffer.space):
+        y[rows] += ops.linear(low[rows], i.adapters.up[number], None)
+    run[i.out] = y
+
+
+def _through(exchange: Callable[[Floats], Floats], values: Tensor) -> Tensor:
+    """Exchange values as float32, so that sums of shorter types are rounded once."""
+    return torch.from_numpy(exchange(values.float().numpy())).to(values.dtype)
+
+
+def _layer(i: Instruction) -> experts.Layer:
+    assert isinstance(i.experts, TorchExperts)
+    return experts.Layer(i.experts, i.bias)
+
+
+def _values(matrix: Matrix | None) -> Tensor:
+    assert isinstance(matrix, TorchMatrix)
+    return matrix.values
+
+
+def _gated(both: Tensor, activation: str) -> Tensor:
+    gates, ups = both.chunk(2, dim=-1)
+    return ops.gate(gates, ups, activation)
+
+
+def _scaled(x: Tensor, factor: float) -> Tensor:
+    return x if factor == 1.0 else x * factor
+
+
+def _rope_tables(run: Run, i: Instruction) -> None:
+    """Leave the tables to the first rotation of the step."""
+
+
+MEANINGS: dict[Op, Callable[[Run, Instruction], None]] = {
+    "Embed": _embed,
+    "Select": _select,
+    "Norm": _norm,
+    "Gemm": _gemm,
+    "Rope": _rope,
+    "Attention": _attention,
+    "Activate": _activate,
+    "Gate": _gate,
+    "Add": _add,
+    "Multiply": _multiply,
+    "Scale": _scale,
+    "SoftCap": _soft_cap,
+    "Route": _route,
+    "Experts": _experts,
+    "RopeTables": _rope_tables,
+    "Prepare": _prepare,
+    "SortPairs": _sort_pairs,
+    "ExpertsIn": _experts_in,
+    "ExpertsOut": _experts_out,
+    "AllReduce": _all_reduce,
+    "AllGather": _all_gather,
+    "Columns": _columns,
+    "Shrink": _shrink,
+    "Expand": _expand,
+}

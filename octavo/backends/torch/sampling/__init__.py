@@ -1,0 +1,1 @@
+"""The meaning of sampling: numpy code that other backends must agree with token by token."""

@@ -1,0 +1,69 @@
+"""A request's changes of its logits besides temperature and filters.
+
+They are applied in this order: allowed ids, bad words, min_tokens, bias, the request's own
+processors, penalties. Only slots with any of these have a `Rules`; all others are drawn together.
+A step's mask, which any slot may have, comes after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from octavo.backends.base import Floats, Ints
+from octavo.backends.processors import SamplingError, call_processor
+from octavo.backends.step import NO_TOKEN_LEFT, SlotSampling, Words
+from octavo.backends.torch.sampling.penalties import Penalties
+
+
+class Rules:
+    """One slot's rules, and the counts that follow its output."""
+
+    __slots__ = ("_penalties", "_sampling")
+
+    def __init__(self, sampling: SlotSampling) -> None:
+        self._sampling = sampling
+        self._penalties = Penalties(sampling) if sampling.has_penalties else None
+
+    def add(self, token: int) -> None:
+        """Count one more token of the output."""
+        if self._penalties is not None:
+            self._penalties.add(token)
+
+    def apply(self, logits: Floats, tokens: Sequence[int]) -> Floats:
+        """Return a new row of logits with the rules applied; `tokens` are all known ones."""
+        sampling = self._sampling
+        output = tokens[sampling.num_prompt :]
+        if sampling.allowed is None:
+            row = logits.copy()
+        else:
+            row = np.full_like(logits, -np.inf)
+            row[sampling.allowed] = logits[sampling.allowed]
+        for word in sampling.bad_words:
+            *before, last = word
+            if len(output) >= len(before) and output[len(output) - len(before) :] == before:
+                row[last] = -np.inf
+        if len(output) < sampling.min_tokens:
+            row[sampling.stop_ids] = -np.inf
+        row[sampling.bias_ids] += sampling.bias
+        if sampling.processors:
+            prompt = sampling.tokens[: sampling.num_prompt]
+            known: Ints = np.array(output, np.int32)
+            for processor in sampling.processors:
+                row = call_processor(processor, prompt, known, row)
+        if self._penalties is not None:
+            self._penalties.apply(row)
+        return row
+
+
+def masked(row: Floats, mask: Words) -> Floats:
+    """Return a row without the tokens whose bits are 0."""
+    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")[: len(row)]
+    return np.where(bits.astype(np.bool_), row, np.float32(-np.inf))
+
+
+def require_a_token(row: Floats) -> None:
+    """Raise SamplingError if a row leaves no token to draw."""
+    if row.max() == -np.inf:
+        raise SamplingError(NO_TOKEN_LEFT)

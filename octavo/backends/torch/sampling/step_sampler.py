@@ -1,0 +1,151 @@
+"""The part of a step besides the forward pass: slots, draws, verified drafts, pooled vectors.
+
+Drafts are verified exactly: each is accepted if and only if it is the token that would have been
+drawn in its place. This works for seeded as for greedy sampling, since noise depends on the
+position and not on the time. Speculation therefore changes no text.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from octavo.backends.base import Floats, Ints
+from octavo.backends.step import (
+    LAST_SAMPLE,
+    NO_LOGPROBS,
+    NOT_FINITE,
+    Draws,
+    HostBatch,
+    RowLogprobs,
+    StepOutput,
+)
+from octavo.backends.torch.sampling.logprobs import row_logprobs
+from octavo.backends.torch.sampling.sampler import Sampler
+from octavo.backends.torch.sampling.slot import Slot
+
+
+class StepSampler:
+    """The slots of a backend, and the draws of its steps."""
+
+    def __init__(self) -> None:
+        self.slots: dict[int, Slot] = {}
+        self._sampler = Sampler()
+
+    def change(self, draws: Draws) -> None:
+        """Free and open slots, before the step's batch is computed."""
+        for number in draws.freed:
+            del self.slots[number]
+        for number, sampling in draws.opened:
+            assert number not in self.slots, f"slot {number} is opened while in use"
+            self.slots[number] = Slot(sampling)
+
+    def with_tokens(self, batch: HostBatch) -> HostBatch:
+        """Return the batch with the token itself in place of each LAST_SAMPLE."""
+        rows = np.flatnonzero(batch.token_ids == LAST_SAMPLE)
+        if not len(rows):
+            return batch
+        token_ids = batch.token_ids.copy()
+        owners = np.searchsorted(batch.row_starts, rows, side="right") - 1
+        numbers = batch.slots[owners].tolist()
+        token_ids[rows] = [self.slots[number].tokens[-1] for number in numbers]
+        return batch._replace(token_ids=token_ids)
+
+    def finish(self, draws: Draws, logits: Floats, hidden: Floats) -> StepOutput:
+        """Compute everything that follows the forward pass."""
+        failures: dict[int, str] = {}
+        prompts = self._prompts(draws, logits, failures)
+        pooled = self._pool(draws, hidden, failures)
+        tokens, num_tokens = self._draw(draws, logits, failures)
+        logprobs = self._logprobs(draws, logits, tokens, num_tokens, failures)
+        return StepOutput(
+            tokens,
+            None if draws.num_drafts is None else num_tokens,
+            tuple(failures.items()),
+            logprobs,
+            prompts,
+            pooled,
+        )
+
+    def _draw(self, draws: Draws, logits: Floats, failures: dict[int, str]) -> tuple[Ints, Ints]:
+        """Draw a token for every sample, and another after each accepted draft."""
+        numbers = draws.slots.tolist()
+        if not numbers:
+            return np.zeros((0, 1), np.int32), np.zeros(0, np.int32)
+        num_drafts = np.zeros(len(numbers), np.int32)
+        if draws.num_drafts is not None:
+            num_drafts = draws.num_drafts
+        first_drafts = np.cumsum(num_drafts) - num_drafts
+        tokens = np.zeros((len(numbers), 1 + int(num_drafts.max(initial=0))), np.int32)
+        num_tokens = np.zeros(len(numbers), np.int32)
+        chosen = np.arange(len(numbers))  # samples that draw in this round
+        for index in range(tokens.shape[1]):
+            rows = draws.first_rows[chosen] + index
+            masks = None
+            if draws.masks is not None:  # it has a row for each sample and each draft
+                masks = draws.masks[chosen + first_drafts[chosen] + index]
+            slots = [self.slots[numbers[sample]] for sample in chosen]
+            drawn, failed = self._sampler.draw(logits[rows], slots, masks)
+            tokens[chosen, index] = drawn
+            num_tokens[chosen] += 1
+            for slot, token in zip(slots, drawn.tolist(), strict=True):
+                slot.append(token)
+            for place, message in failed.items():
+                failures.setdefault(numbers[chosen[place]], message)
+            is_right = [
+                index < num_drafts[sample]
+                and numbers[sample] not in failures
+                and draws.drafts[first_drafts[sample] + index] == tokens[sample, index]
+                for sample in chosen.tolist()
+            ]
+            chosen = chosen[np.array(is_right, np.bool_)]
+            if not len(chosen):
+                break
+        return tokens, num_tokens
+
+    def _logprobs(
+        self,
+        draws: Draws,
+        logits: Floats,
+        tokens: Ints,
+        num_tokens: Ints,
+        failures: dict[int, str],
+    ) -> tuple[RowLogprobs, ...]:
+        found = []
+        for sample, number in enumerate(draws.slots.tolist()):
+            wanted = self.slots[number].sampling.logprobs
+            if wanted == NO_LOGPROBS or number in failures:
+                continue
+            first, count = draws.first_rows[sample], num_tokens[sample]
+            rows = logits[first : first + count]
+            found.append(row_logprobs(number, rows, tokens[sample, :count].tolist(), wanted))
+        return tuple(found)
+
+    def _prompts(
+        self, draws: Draws, logits: Floats, failures: dict[int, str]
+    ) -> tuple[RowLogprobs, ...]:
+        found = []
+        for part in draws.prompts:
+            rows = logits[part.first_row : part.first_row + len(part.targets)]
+            if np.isfinite(rows).all():
+                found.append(
+                    row_logprobs(part.slot, rows, part.targets.tolist(), part.num_logprobs)
+                )
+            else:
+                failures.setdefault(part.slot, NOT_FINITE)
+        return tuple(found)
+
+    def _pool(
+        self, draws: Draws, hidden: Floats, failures: dict[int, str]
+    ) -> tuple[tuple[int, Floats], ...]:
+        """Add hidden states to the vectors of prompts, and return those that are complete."""
+        complete = []
+        for part in draws.pools:
+            pooled = self.slots[part.slot].pooled
+            pooled.add(hidden[part.first_row : part.first_row + part.num_rows])
+            if part.is_last:
+                vector = pooled.mean
+                if np.isfinite(vector).all():
+                    complete.append((part.slot, vector))
+                else:
+                    failures.setdefault(part.slot, NOT_FINITE)
+        return tuple(complete)

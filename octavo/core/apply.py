@@ -1,0 +1,116 @@
+"""The effect of a step's result on all sequences with a chunk in it, and the events it causes."""
+
+from __future__ import annotations
+
+from octavo.core.config import CoreConfig
+from octavo.core.kv.manager import KVManager
+from octavo.core.lifecycle import Lifecycle
+from octavo.core.outcome import Outcome, SlotResults, append_tokens
+from octavo.core.plan import StepResult
+from octavo.core.plan_draft import InFlight
+from octavo.core.request import TokenEvent
+from octavo.core.sequence import Sequence
+from octavo.core.stats import PrefillChunk
+
+
+class ResultRules:
+    """The scheduler's second half: `schedule` plans a step, `apply` takes its result."""
+
+    def __init__(self, config: CoreConfig, kv: KVManager, lifecycle: Lifecycle) -> None:
+        self._max_drafts = config.max_drafts
+        self.kv = kv
+        self.lifecycle = lifecycle
+
+    def apply(self, result: StepResult, now: float) -> list[TokenEvent]:
+        """Apply the result of the oldest step in flight; return what it means for each request."""
+        step = self.lifecycle.in_flight.popleft()
+        assert result.step == step.plan.step, f"result {result.step} came out of order"
+        assert len(result.tokens) == len(step.sequences), "a result must answer every chunk"
+        results = SlotResults(result)
+        events: list[TokenEvent] = []
+        ended = False
+        extras = results.extras
+        new_event = tuple.__new__
+        pairs = zip(step.sequences, result.tokens, strict=True)
+        for index, (sequence, token) in enumerate(pairs):
+            if sequence is None:
+                continue
+            tokens = sequence.tokens
+            known = len(tokens)
+            if (
+                (extras and sequence.slot in extras)
+                or sequence.catching_up
+                or sequence.verifying
+                or token in sequence.stop_ids
+                or known + 1 >= sequence.max_total
+            ):
+                event = self._apply_chunk(sequence, index, step, results, now)
+                if event is not None:
+                    events.append(event)
+                    ended = ended or event.finish_reason is not None
+                continue
+            # The common case, one more token of a sequence that decodes, is inlined: this loop
+            # is most of what the core does in a busy engine.
+            assert token >= 0, f"slot {sequence.slot} should have sampled a token"
+            tokens.append(token)
+            sequence.num_computed = known
+            if known >= sequence.commit_at:
+                self.kv.commit(sequence)
+            position = known - sequence.num_prompt
+            # The same as TokenEvent(request_id, position, (token,)), a third faster.
+            fields = (sequence.request_id, position, (token,), None, None, None, None, None)
+            events.append(new_event(TokenEvent, fields))
+        if ended:
+            self.lifecycle.remove_finished()
+        return events
+
+    def _apply_chunk(
+        self, sequence: Sequence, index: int, step: InFlight, results: SlotResults, now: float
+    ) -> TokenEvent | None:
+        """Apply one chunk's result in the general case."""
+        plan = step.plan
+        slot = plan.slots[index]
+        error = results.errors.get(slot)
+        if error is not None:
+            return self.lifecycle.finish(sequence, Outcome((), "error"), now, message=error)
+        position = len(sequence.tokens) - sequence.num_prompt
+        end = plan.starts[index] + plan.counts[index]
+        was_decoding = not sequence.catching_up
+        if plan.samples[index]:
+            num_accepted = results.accepted.get(slot, 0)
+            outcome = append_tokens(sequence, results.tokens[index], num_accepted)
+        else:
+            outcome = Outcome()
+            sequence.num_computed = end
+        if sequence.num_computed >= sequence.commit_at:
+            self.kv.commit(sequence)
+        if was_decoding:
+            self.lifecycle.stats.num_accepted_drafts += results.accepted.get(slot, 0)
+        else:
+            chunk = PrefillChunk(plan.starts[index], end, step.planned_at, now)
+            sequence.stats.add_chunk(chunk)
+            if sequence.followers:
+                self.lifecycle.release_followers(sequence, now)
+        stats = None
+        if outcome.tokens and sequence.stats.first_token_at is None:
+            stats = sequence.stats  # sent now, since a stop string may end the text at any time
+            stats.first_token_at = now
+        payload = results.payloads.get(slot)
+        if outcome.reason is not None:
+            return self.lifecycle.finish(sequence, outcome, now, position=position, payload=payload)
+        self._keep_drafts(sequence, results.drafts.get(slot, ()))
+        if not outcome.tokens and payload is None:
+            return None
+        return TokenEvent(
+            sequence.request_id, position, outcome.tokens, payload=payload, stats=stats
+        )
+
+    def _keep_drafts(self, sequence: Sequence, drafts: tuple[int, ...]) -> None:
+        """Keep drafts of the tokens that follow the newest one, for the next plan.
+
+        The newest token is unknown while a sample is in flight or the sequence catches up.
+        """
+        assert len(drafts) <= self._max_drafts, f"{len(drafts)} drafts are too many"
+        is_behind = sequence.in_flight or sequence.catching_up
+        assert not (drafts and is_behind), "drafts behind an unknown token"
+        sequence.drafts = drafts[: sequence.max_total - len(sequence.tokens) - 1]

@@ -1,0 +1,76 @@
+"""The final size of the KV cache: what the loaded weights and the largest step leave of memory.
+
+`resolve` estimates it from a model's headers, and refuses a model that cannot work at all before
+anything is loaded. Here the estimate is replaced by what was measured or reserved.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from octavo.backends.base import Backend, KVLayout
+from octavo.core.config import ConfigError
+from octavo.observe.memory_bill import HEADROOM_BYTES
+from octavo.resolve import EngineConfig
+from octavo.runner.kv_cache import num_blocks_in, readable
+
+log = logging.getLogger(__name__)
+
+
+def reserve_step(config: EngineConfig, backend: Backend, free_bytes: int) -> int:
+    """Reserve (or measure) the backend's largest step; return the bytes that it takes.
+
+    The weights have been loaded, and the cache has not been made.
+    """
+    cache_bytes = config.most_kv_bytes
+    if not _is_automatic(config):
+        cache_bytes = config.core.num_blocks * config.bill.block_bytes
+    spare = free_bytes - HEADROOM_BYTES - cache_bytes
+    step_bytes = backend.reserve(config.largest_step, spare)
+    log.info(
+        "the largest step takes %s (%s estimated)",
+        readable(step_bytes),
+        readable(config.bill.step_bytes),
+    )
+    return step_bytes
+
+
+def final_blocks(config: EngineConfig, layout: KVLayout, free_bytes: int, step_bytes: int) -> int:
+    """Return the number of KV blocks, given the free memory and what a step takes of it.
+
+    A number or a size that the user has set stays. The longest sequence was decided with the
+    estimate: where less memory is left now, the engine takes shorter ones, and says so. Raise
+    ConfigError if no sequence fits.
+    """
+    asked, block_bytes = config.arguments, config.bill.block_bytes
+    if not _is_automatic(config):
+        return config.core.num_blocks
+    room = free_bytes - HEADROOM_BYTES - step_bytes
+    groups = len(layout.windows)
+    fitting = room // block_bytes
+    if fitting < groups + 1:
+        least = (groups + 1) * block_bytes
+        raise ConfigError(
+            f"there is not enough memory: with the weights loaded, {readable(free_bytes)} are "
+            f"free, and {readable(step_bytes + least + HEADROOM_BYTES)} are needed (a step "
+            f"{readable(step_bytes)}, the smallest KV cache {readable(least)}, and "
+            f"{readable(HEADROOM_BYTES)} that are kept free for others); free some, take a "
+            "smaller model, or, if you know better, set kv_cache_memory_bytes"
+        )
+    num_blocks = num_blocks_in(
+        min(room, config.most_kv_bytes),
+        layout,
+        block_size=asked.block_size,
+        block_bytes=block_bytes,
+        max_model_len=min(config.core.max_model_len, (fitting - 1) // groups * asked.block_size),
+        max_num_seqs=asked.max_num_seqs,
+    )
+    if num_blocks != config.core.num_blocks:
+        log.info("KV cache: %d blocks, since %s are left for it", num_blocks, readable(room))
+    return num_blocks
+
+
+def _is_automatic(config: EngineConfig) -> bool:
+    """Return whether the size of the cache follows from free memory."""
+    asked = config.arguments
+    return asked.num_gpu_blocks_override is None and asked.kv_cache_memory_bytes is None

@@ -1,0 +1,51 @@
+"""The declaration of what a layer keeps of each sequence in the KV cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from octavo.layers.module import Module
+
+KVKind = Literal["full", "latent", "state", "cross", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class KVSpec:
+    """The vectors that one layer keeps, of `dim` numbers each.
+
+    full    keys and values of each position, or of the last `window` ones
+    latent  one row for each position, from which keys and values are computed (heads is 1)
+    state   one state for the whole sequence, of `heads` parts, kept every `checkpoint_blocks`
+    cross   keys and values of each position of an encoder
+    none    nothing
+    """
+
+    kind: KVKind
+    heads: int = 0
+    dim: int = 0
+    window: int | None = None
+    checkpoint_blocks: int = 1
+
+    @property
+    def vectors(self) -> int:
+        """The number of vectors kept for each position, or for a state."""
+        return self.heads * (2 if self.kind in ("full", "cross") else 1)
+
+    def block_vectors(self, block_size: int) -> int:
+        """Return the number of vectors in a block of so many positions."""
+        return self.vectors if self.kind == "state" else self.vectors * block_size
+
+
+class KVLayer(Module):
+    """A layer that reads other positions than its own.
+
+    `place` is set by `place_layers`: the KV group of this layer's cache, and its index there.
+    """
+
+    place: tuple[int, int]
+
+    @property
+    def kv_spec(self) -> KVSpec:
+        """The declaration of what this layer keeps."""
+        raise NotImplementedError

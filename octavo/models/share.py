@@ -1,0 +1,46 @@
+"""The sizes and collectives of a bound model's layers on one of several ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from octavo.distributed.context import ParallelContext
+from octavo.layers import CausalLM, Embedding, LayerNorm, Linear, PagedAttention, Part
+from octavo.layers.moe import ExpertMatrices
+from octavo.quant.shard import column_run, part_run, row_runs
+
+
+def narrow(model: CausalLM, context: ParallelContext) -> None:
+    """Set every layer's sizes to the rank's own, and the collective that completes its result."""
+    if context.ranks == 1:
+        return
+    for _, module in model.walk():
+        match module:
+            case Linear():
+                _narrow_linear(module, context)
+            case PagedAttention():
+                module.heads = len(part_run(Part("heads", module.heads), context))
+                kv_heads = Part("KV heads", module.kv_heads, replicable=True)
+                module.kv_heads = len(part_run(kv_heads, context))
+            case LayerNorm() if len(module.shape) == 2:
+                heads = Part("heads", module.shape[0], replicable=True)
+                module.shape = (len(part_run(heads, context)), module.shape[1])
+            case Embedding():
+                run = part_run(Part("vocabulary", module.vocabulary), context)
+                module.first, module.vocabulary = run.start, len(run)
+                module.collective = "sum"
+            case ExpertMatrices():
+                module.ffn = len(part_run(Part("ffn", module.ffn), context))
+                module.collective = "sum"
+    model.head.collective = "gather"
+
+
+def _narrow_linear(linear: Linear, context: ParallelContext) -> None:
+    rows, columns = row_runs(linear, context), column_run(linear, context)
+    if linear.shard == "in":
+        linear.collective = "sum"
+    linear.parts = tuple(
+        replace(part, rows=len(run)) for part, run in zip(linear.parts, rows, strict=True)
+    )
+    linear.outputs = sum(map(len, rows))
+    linear.inputs = len(columns)

@@ -1,0 +1,42 @@
+"""Each product's input is converted once into the form that its matrix reads, and normalised then.
+
+Quantised inputs are such a form: a matrix of codes reads rows of codes.
+"""
+
+from __future__ import annotations
+
+from octavo.program.listing import Buffer, Instruction, Listing, Prepared
+
+
+def prepare_products(listing: Listing) -> None:
+    """Insert a Prepare before the first product of each input and form."""
+    made: dict[tuple[Buffer, int, int, str], Prepared] = {}
+    for gemm in [i for i in listing if i.op == "Gemm"]:
+        assert gemm.x is not None
+        assert gemm.matrix is not None
+        kind = gemm.matrix.kind
+        key = (*gemm.x.key, kind)
+        if key not in made:
+            made[key] = Prepared(gemm.x.buffer.space, gemm.matrix.inputs, kind)
+            prepare = Instruction("Prepare", gemm.x, prepared=made[key], matrix=gemm.matrix)
+            listing.insert(listing.index(gemm), prepare)
+        gemm.prepared = made[key]
+    for gemm in listing:
+        if gemm.op == "Gemm":
+            listing.change(gemm, x=None)
+
+
+def norm_while_preparing(listing: Listing) -> None:
+    """Compute a norm that only products read while their input is prepared."""
+    for norm in [i for i in listing if i.op == "Norm"]:
+        assert norm.out is not None
+        if norm.out.buffer.place != "Scratch":
+            continue
+        readers = listing.readers(norm.out.buffer)
+        if len(readers) != 1 or readers[0].op != "Prepare":
+            continue  # with several readers the norm would be computed several times
+        prepare = readers[0]
+        if prepare.x is not None and prepare.x.width == norm.out.width:
+            prepare.norm = norm.norm
+            listing.change(prepare, x=norm.x)
+            listing.remove(norm)

@@ -1,0 +1,52 @@
+"""The rows of a tensor that is a matrix by itself: plain numbers, and every type of GGUF."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from mmap import mmap
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.backends.stored_rows import Bytes, Floats, RowLayout, StoredRows
+from octavo.loader import Checkpoint, CheckpointError
+from octavo.loader.checkpoint import numpy_dtype
+from octavo.loader.dequantize import dequantize, refuse_unreadable
+from octavo.loader.tensor_type import TensorType
+
+
+@cache
+def layout_of(kind: TensorType) -> RowLayout:
+    """Return the layout of rows of a type."""
+    dtype = numpy_dtype(kind)
+
+    def decode(rows: Bytes) -> Floats:
+        return dequantize(rows.view(dtype), kind)
+
+    return RowLayout(kind.name, kind.block_elements, kind.block_bytes, decode)
+
+
+def tensor_rows(checkpoint: Checkpoint, name: str, index: int | None = None) -> StoredRows:
+    """Return the rows of a tensor, or of one slice along its first axis; a vector is one row."""
+    info = checkpoint.info(name)
+    try:
+        refuse_unreadable(info.type)
+    except CheckpointError as error:
+        raise error.at(info.path, name) from None
+    values = np.atleast_1d(checkpoint.read(name))
+    if index is not None:
+        values = values[index]
+    flat = values.reshape(math.prod(values.shape[:-1]), values.shape[-1])
+    layout, rows = layout_of(info.type), flat.view(np.uint8)
+    inputs = rows.shape[1] // layout.group_bytes * layout.group
+    return StoredRows(layout, inputs, rows, is_file=_is_mapped(rows))
+
+
+def _is_mapped(values: NDArray[Any]) -> bool:
+    """Return whether an array is a view of a mapped file; misaligned tensors are copied."""
+    owner: object = values
+    while isinstance(owner, np.ndarray | memoryview):
+        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
+    return isinstance(owner, mmap)

@@ -1,0 +1,58 @@
+"""The interface of a stored format: the matrices that it recognises, and their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from typing import Any, Protocol
+
+from octavo.backends.stored_rows import StoredRows
+from octavo.loader import Checkpoint
+
+Shape = tuple[int, ...]
+
+
+class Settings(Protocol):
+    """Typed access to a checkpoint's quantization_config; wrong values raise an error."""
+
+    @property
+    def values(self) -> Mapping[str, Any]: ...
+    def has(self, key: str) -> bool: ...
+    def integer(self, key: str, default: int | None = None) -> int: ...
+    def boolean(self, key: str, default: bool | None = None) -> bool: ...
+    def string(self, key: str, default: str | None = None) -> str: ...
+
+
+class StoredMatrix(Protocol):
+    """A matrix, or a stack of matrices, that a format recognised by the names of its tensors."""
+
+    @property
+    def name(self) -> str:
+        """The name by which a model asks for it."""
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """The checkpoint's tensors that it is stored in."""
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the matrix; () if its tensors cannot be of any."""
+
+    @property
+    def type(self) -> str:
+        """The type of its rows, known without reading them."""
+
+    def rows(self) -> StoredRows:
+        """Read the rows; those of a stack follow each other."""
+
+    def stored_shapes(self, shape: Shape) -> Mapping[str, Shape]:
+        """Return the shapes that its tensors must have for a matrix of this shape."""
+
+
+class WeightFormat(Protocol):
+    """A stored format of matrices, with the settings of one checkpoint."""
+
+    def find(self, checkpoint: Checkpoint) -> Iterable[StoredMatrix]:
+        """Find the matrices whose tensors have this format's names and types."""
+
+    def unused(self, checkpoint: Checkpoint, expected: Container[str]) -> Iterable[str]:
+        """Return tensors that the format adds to a checkpoint and that no matrix needs."""

@@ -1,0 +1,38 @@
+"""The interface of proposers: each proposes drafts of the tokens that come next.
+
+A proposer runs after a step's results are collected. It knows the tokens of each slot, and, if it
+asks for them when it is made, hidden states that the backend has kept. Whatever it proposes, the
+text is the same: the next step verifies each draft against the token that it would have drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from octavo.backends.base import Ints
+
+
+class Turn(NamedTuple):
+    """A slot that has sampled in this step, and may get drafts for its next tokens."""
+
+    slot: int
+    tokens: Ints  # all known tokens: a view, valid until `propose` returns
+    most: int  # drafts that could be verified
+
+
+class Proposer(Protocol):
+    """A source of drafts. It keeps what it knows of a slot from `open` until `free`."""
+
+    @property
+    def hidden_layers(self) -> tuple[int, ...]:
+        """The layers whose output the backend keeps for it, row by row; none: ()."""
+
+    def open(self, slot: int) -> None:
+        """Begin with a sequence that has got this slot."""
+
+    def free(self, slot: int) -> None:
+        """Forget the sequence of this slot."""
+
+    def propose(self, turns: Sequence[Turn]) -> Sequence[Sequence[int]]:
+        """Return drafts for each turn, in order: the tokens that may follow, or none."""

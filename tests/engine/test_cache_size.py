@@ -1,0 +1,115 @@
+"""The final size of the KV cache follows from the memory left once the weights are loaded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.backends.base import StepSize
+from octavo.core.config import ConfigError, CoreConfig
+from octavo.engine.build import build_engine
+from octavo.engine.cache_size import final_blocks, reserve_step
+from octavo.engine_arguments import EngineArguments
+from octavo.models.kv_layout import place_layers
+from octavo.observe.memory_bill import HEADROOM_BYTES
+from octavo.resolve import EngineConfig, limited_depth, resolve
+from tests.api.tiny import make_model
+from tests.engine.test_memory_check import BLOCK, opened_model
+
+STEP = 5_000_000
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("tiny"))
+
+
+def sized(directory: Path, free_blocks: float, **options: Any) -> tuple[EngineConfig, int]:
+    """Resolve with much memory, and size the cache with memory for so many blocks."""
+    opened = opened_model(directory)
+    layout = place_layers(opened.model)
+    arguments = EngineArguments(str(directory), backend="torch", max_num_seqs=1000, **options)
+    config = resolve(arguments, opened, layout, 1 << 40)
+    free = HEADROOM_BYTES + STEP + int(free_blocks * BLOCK)
+    return config, final_blocks(config, layout, free, STEP)
+
+
+def test_it_is_what_weights_and_step_leave(directory: Path) -> None:
+    assert sized(directory, 50.5)[1] == 50
+    config, num_blocks = sized(directory, 1e9)
+    assert num_blocks == config.core.num_blocks == 1000 * 128 // 16 + 1
+
+
+def test_less_memory_than_estimated_shortens_sequences(directory: Path) -> None:
+    """The length was decided before; the pool may be too small for it, which the log says."""
+    config, num_blocks = sized(directory, 3)
+    assert (config.core.max_model_len, num_blocks) == (128, 3)
+
+
+def test_a_size_that_was_set_stays(directory: Path) -> None:
+    assert sized(directory, 3, num_gpu_blocks_override=77)[1] == 77
+    assert sized(directory, 3, kv_cache_memory_bytes=40 * BLOCK)[1] == 40
+
+
+def test_memory_for_no_sequence_is_refused(directory: Path) -> None:
+    assert sized(directory, 2)[1] == 2
+    with pytest.raises(ConfigError, match=r"weights loaded, .* are free, and .* are needed \(a st"):
+        sized(directory, 1.9)
+
+
+class Recording:
+    """A backend that records what it is asked to reserve."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[StepSize, int]] = []
+
+    def reserve(self, size: StepSize, spare_bytes: int) -> int:
+        self.asked.append((size, spare_bytes))
+        return STEP
+
+
+def test_the_step_is_reserved_with_what_the_cache_leaves_over(directory: Path) -> None:
+    free = 10 << 30
+    for options, cache_bytes in (
+        ({}, 4 << 30),
+        ({"kv_cache_memory_bytes": 40 * BLOCK}, 40 * BLOCK),
+        ({"num_gpu_blocks_override": 33}, 33 * BLOCK),
+    ):
+        config, _ = sized(directory, 100, **options)
+        backend: Any = Recording()
+        assert reserve_step(config, backend, free) == STEP
+        ((size, spare),) = backend.asked
+        assert spare == free - HEADROOM_BYTES - cache_bytes
+        assert (size.rows, size.sequences, size.positions) == (512, 1000, 128)
+
+
+@pytest.mark.parametrize("backend", ["torch", "native"])
+def test_an_engine_has_the_final_size(
+    directory: Path, backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo.engine.build.final_blocks", lambda *_: 9)
+    engine = build_engine(EngineArguments(str(directory), backend=backend))
+    assert engine.config.core.num_blocks == engine.facts.num_blocks == 9
+    assert engine.core.scheduler.config.num_blocks == 9
+    assert engine.facts.longest_tokens == 128
+
+
+def test_async_scheduling_plans_a_step_ahead(directory: Path) -> None:
+    opened = opened_model(directory)
+    layout = place_layers(opened.model)
+    asked = EngineArguments(str(directory), backend="torch")
+    assert resolve(asked, opened, layout).core.pipeline_depth == 1
+    ahead = replace(asked, async_scheduling=True)
+    assert resolve(ahead, opened, layout).core.pipeline_depth == 2
+
+
+def test_drafts_take_back_the_step_ahead(caplog: pytest.LogCaptureFixture) -> None:
+    core = CoreConfig(num_blocks=9, max_model_len=16, pipeline_depth=2)
+    assert limited_depth(core) is core
+    assert not caplog.text
+    with_drafts = replace(core, max_drafts=3)
+    assert limited_depth(with_drafts) == replace(with_drafts, pipeline_depth=1)
+    assert "async_scheduling changes nothing beside speculation" in caplog.text

@@ -1,0 +1,244 @@
+"""Quantised models: the logits of their values, on one rank and on several that keep the format."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.backends.native.backend import NativeBackend, NativeOptions
+from octavo.backends.native.footprint import NativeFootprint
+from octavo.backends.stored_rows import RowLayout, StoredRows
+from octavo.backends.torch.footprint import TorchFootprint
+from octavo.layers import CausalLM
+from octavo.loader.errors import TensorMismatchError
+from octavo.loader.gguf import types
+from octavo.loader.tensor_type import BF16
+from octavo.models.assemble import stored_matrices
+from octavo.models.build import bind, check
+from octavo.models.config_reader import Config
+from octavo.models.footprint import stored, tensor_sizes
+from octavo.models.load import OpenedModel
+from octavo.models.needs import find_needs
+from octavo.models.registry import family_of
+from octavo.quant.fp8 import fp8_layout
+from octavo.quant.gptq import integer_layout
+from octavo.quant.plain import layout_of
+from octavo.quant.shard import ShardError
+from tests.models.made_up import EXPERTS, SIZES, MadeUpWeights
+from tests.models.ranks import run_ranks
+from tests.quant.made_up import FORMATS, fp8_blocks, gptq, write_pair
+
+# Four ranks have 64 inputs of every matrix each.
+WIDE: dict[str, Any] = {
+    "hidden_size": 256,
+    "intermediate_size": 256,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+}
+# Four ranks have whole blocks of 256 inputs.
+WIDEST: dict[str, Any] = {**WIDE, "hidden_size": 1024, "intermediate_size": 1024}
+LAYOUTS: dict[str, tuple[RowLayout, dict[str, Any]]] = {
+    "BF16": (layout_of(BF16), WIDE),
+    "Q8_0": (layout_of(types.Q8_0), WIDE),
+    "Q4_0": (layout_of(types.Q4_0), WIDE),
+    "MXFP4": (layout_of(types.MXFP4), WIDE),
+    "Q4_K": (layout_of(types.Q4_K), WIDEST),
+    "Q6_K": (layout_of(types.Q6_K), WIDEST),
+    "GPTQ8": (integer_layout(8, 64), WIDE),
+    "FP8": (fp8_layout(64), WIDE),
+}
+
+
+def redeclared(opened: OpenedModel) -> CausalLM:
+    """Declare the model of an opened checkpoint once more, for another rank."""
+    return family_of(opened.architecture)(opened.spec)
+
+
+class StoredWeights(MadeUpWeights):
+    """Made-up weights whose matrices are random bytes of a format."""
+
+    def __init__(self, model: CausalLM, layout: RowLayout) -> None:
+        super().__init__(model)
+        self._layout = layout
+        self._rows = {
+            name: self._stored(values) for name, values in self.tensors.items() if values.ndim > 1
+        }
+
+    def _stored(self, values: np.ndarray) -> StoredRows:
+        generator = np.random.default_rng(values.shape)
+        groups = values.shape[-1] // self._layout.group
+        # Such bytes are no infinity or NaN at any place of a number.
+        rows = generator.integers(
+            0, 56, (values.size // values.shape[-1], groups * self._layout.group_bytes), np.uint8
+        )
+        return StoredRows(self._layout, values.shape[-1], rows)
+
+    def rows(self, name: str) -> StoredRows:
+        return self._rows.get(name) or super().rows(name)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "MixtralForCausalLM"])
+def test_ranks_keep_the_rows_of_every_format(name: str, architecture: str) -> None:
+    """Each rank has a part of the bytes, and all ranks together have those of one rank."""
+    layout, sizes = LAYOUTS[name]
+    config = Config({**SIZES, **EXPERTS, **sizes, "architectures": [architecture]})
+    family = family_of(architecture)
+    spec = family.read(config)
+    declare = partial(family, spec)
+    weights = StoredWeights(declare(), layout)
+    (whole,) = run_ranks(declare, weights, 1)
+    assert np.isfinite(whole.logits).all()
+    assert whole.stored.keys() == {name}
+    # A router is needed whole by every rank.
+    routers = [len(rows) for path, rows in weights._rows.items() if path.endswith(".gate.weight")]
+    replicated = sum(routers) * (whole.stored[name] and _row_bytes(layout, spec.hidden))
+    for ranks in (2, 4):
+        outcomes = run_ranks(declare, weights, ranks)
+        assert all(each.stored.keys() == {name} for each in outcomes)
+        total = sum(each.stored[name] for each in outcomes)
+        assert total == whole.stored[name] + (ranks - 1) * replicated
+        _assert_near(outcomes[-1].logits, whole.logits)
+
+
+def _row_bytes(layout: RowLayout, inputs: int) -> int:
+    return inputs // layout.group * layout.group_bytes
+
+
+def _assert_near(logits: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_quantised_checkpoint_has_the_logits_of_its_values(name: str, tmp_path: Path) -> None:
+    """Equal to the bit on one rank, and near on two and four, which keep the format."""
+    pair = write_pair(tmp_path, FORMATS[name], **WIDE)
+    (plain,) = run_ranks(partial(redeclared, pair.plain), pair.plain.weights, 1)
+    declare = partial(redeclared, pair.stored)
+    (whole,) = run_ranks(declare, pair.stored.weights, 1)
+    np.testing.assert_array_equal(whole.logits, plain.logits)
+    for ranks in (2, 4):
+        outcomes = run_ranks(declare, pair.stored.weights, ranks)
+        for kind, num_bytes in whole.stored.items():
+            assert sum(each.stored[kind] for each in outcomes) == num_bytes
+        _assert_near(outcomes[0].logits, whole.logits)
+
+
+@pytest.mark.parametrize("name", ["GPTQ, act-order", "FP8 blocks"])
+def test_quantised_experts_have_the_logits_of_their_values(name: str, tmp_path: Path) -> None:
+    pair = write_pair(
+        tmp_path, FORMATS[name], "Qwen3MoeForCausalLM", **WIDE, **EXPERTS, head_dim=64
+    )
+    logits, expected = (
+        run_ranks(partial(redeclared, opened), opened.weights, 1)[0].logits
+        for opened in (pair.stored, pair.plain)
+    )
+    np.testing.assert_array_equal(logits, expected)
+
+
+def test_the_memory_bill_counts_matrices_by_their_values(tmp_path: Path) -> None:
+    """Files are listed by format, and the reference holds every matrix dequantised."""
+    for name, made in {"GPTQ4": gptq(4, 32, act_order=True), "FP8": fp8_blocks(32, 32)}.items():
+        (tmp_path / name).mkdir()
+        pair = write_pair(tmp_path / name, made, **WIDE)
+        by_type = {each.type: each.num_bytes for each in stored(pair.stored)}
+        assert set(by_type) == {name, "F32"}
+        assert sum(by_type.values()) == pair.stored.checkpoint.num_bytes
+        sizes = [list(tensor_sizes(opened)) for opened in (pair.stored, pair.plain)]
+        assert {size.type for size in sizes[0] if size.is_matrix} == {name, "F32"}
+        bills = [
+            sum(TorchFootprint("float32").weight_bytes(size) for size in each) for each in sizes
+        ]
+        assert bills[0] == bills[1]
+
+
+# The format in which the native engine keeps each, and the largest error of a value, relative to
+# the largest value.
+KEPT = {
+    "GPTQ, 4 bits": ("U8", 1 / 250),
+    "GPTQ, 8 bits, version 2": ("U8", 1 / 250),
+    "GPTQ, act-order": ("U8", 1 / 250),
+    "GPTQ, symmetric": ("U4", 0.0),
+    "GPTQ, 8 bits, symmetric": ("U8", 0.0),
+    "FP8 blocks": ("U8", 1 / 250),
+    "FP8, fbgemm": ("U8", 1 / 250),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_the_native_engine_keeps_the_nearest_of_its_formats(name: str, tmp_path: Path) -> None:
+    """Symmetric GPTQ keeps its numbers; the memory bill is what the engine then has."""
+    format_, error = KEPT[name]
+    opened = write_pair(tmp_path, FORMATS[name], **WIDE).stored
+    backend = NativeBackend(NativeOptions(num_threads=1))
+    expected = {
+        f"{path}.weight": np.concatenate([rows.floats() for rows in matrix])
+        for need in find_needs(opened.model, opened.weights.shapes())
+        for path, module in opened.model.walk()
+        if need.module is module and path.endswith((".attn.out", ".mlp.down", ".attn.qkv"))
+        for matrix in stored_matrices(need, opened.weights)
+    }
+    assert len(expected) == 6
+    bind(opened.model, backend, opened.weights)
+    backend.settle()
+    modules = dict(opened.model.walk())
+    for path, values in expected.items():
+        matrix: Any = modules[path.removesuffix(".weight")]
+        assert matrix.weight.formats == format_
+        (piece,) = matrix.weight.pieces
+        got = np.stack([piece.native.row(row) for row in range(len(values))])
+        np.testing.assert_allclose(got, values, rtol=0, atol=error * np.abs(values).max())
+    bill = sum(
+        NativeFootprint("auto", "bfloat16").weight_bytes(size) for size in tensor_sizes(opened)
+    )
+    assert bill == pytest.approx(backend.weight_bytes, rel=0.01)  # arenas round up
+
+
+def test_a_group_that_ranks_would_cut_is_refused_with_its_numbers(tmp_path: Path) -> None:
+    pair = write_pair(tmp_path, gptq(4, 128), **WIDE)
+    declare = partial(redeclared, pair.stored)
+    message = r"o_proj.weight: a rank's inputs 0\.\.64 of 256 cut a group of 128 \(GPTQ4\); use"
+    with pytest.raises(ShardError, match=message):
+        run_ranks(declare, pair.stored.weights, 4)
+
+
+def test_experts_in_act_order_are_not_split(tmp_path: Path) -> None:
+    made = FORMATS["GPTQ, act-order"]
+    sizes = {**WIDE, **EXPERTS, "moe_intermediate_size": 64, "head_dim": 64}
+    pair = write_pair(tmp_path, made, "Qwen3MoeForCausalLM", **sizes)
+    with pytest.raises(ShardError, match="3 matrices keep their inputs in orders of their own"):
+        run_ranks(partial(redeclared, pair.stored), pair.stored.weights, 2)
+
+
+def check_opened(opened: OpenedModel) -> None:
+    check(opened.model, list(find_needs(opened.model, opened.weights.shapes())), opened.weights)
+
+
+def test_a_quantised_tensor_of_another_shape_is_refused(tmp_path: Path) -> None:
+    """The configuration states another size of groups than the file has."""
+    made = gptq(4, 32)
+    made.settings["group_size"] = 64
+    pair = write_pair(tmp_path, made, **WIDE)
+    with pytest.raises(TensorMismatchError, match=r"qzeros.*\[8, 32\].*\[4, 32\]"):
+        check_opened(pair.stored)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_biases_of_zeros_are_no_extra_tensors(value: float, tmp_path: Path) -> None:
+    """Some tools write them for modules without biases; any other bias is refused."""
+    made = gptq(4, 32)
+
+    def quantise(shape: Any, generator: Any) -> Any:
+        tensors, values = made.quantise(shape, generator)
+        return {**tensors, "bias": np.full(shape[0], value, np.float16)}, values
+
+    pair = write_pair(tmp_path, type(made)(made.settings, quantise), **WIDE)
+    if value:
+        with pytest.raises(TensorMismatchError, match="does not use"):
+            check_opened(pair.stored)
+    else:
+        check_opened(pair.stored)

@@ -1,0 +1,1 @@
+"""Tests of each pass: a small listing before and after it."""

@@ -1,0 +1,186 @@
+"""Checkpoints of quantised matrices, written and dequantised by the formats' descriptions alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.loader import resolve
+from octavo.models.config_reader import Config
+from octavo.models.load import OpenedModel, open_model
+from octavo.models.registry import family_of
+from tests.loader.make_files import write_safetensors
+from tests.models.made_up import SIZES, MadeUpWeights
+
+Array = NDArray[Any]
+Floats = NDArray[np.float32]
+# From the shape of a matrix and a generator: tensors by the ends of their names, and the values.
+Quantise = Callable[[tuple[int, int], np.random.Generator], tuple[dict[str, Array], Floats]]
+
+
+@dataclass(frozen=True)
+class MadeFormat:
+    """A way to store matrices, and the quantization_config that names it."""
+
+    settings: dict[str, Any]
+    quantise: Quantise
+
+
+def words(codes: Array, bits: int) -> Array:
+    """Join unsigned codes along the first axis into words of 32 bits, the first code lowest."""
+    per_word = 32 // bits
+    padded = np.pad(codes, ((0, -len(codes) % per_word), (0, 0))).astype(np.uint64)
+    joined = np.zeros((len(padded) // per_word, padded.shape[1]), np.uint64)
+    for place in range(per_word):
+        joined += padded[place::per_word] * np.uint64(1 << bits * place)
+    return joined.astype(np.uint32).view(np.int32)
+
+
+def gptq(
+    bits: int,
+    group: int,
+    *,
+    act_order: bool = False,
+    sym: bool = False,
+    version: int = 1,
+    stated: int | None = None,
+    has_index: bool = True,
+) -> MadeFormat:
+    """Make GPTQ's format; `stated` is the version that the configuration claims, if another."""
+
+    def quantise(
+        shape: tuple[int, int], generator: np.random.Generator
+    ) -> tuple[dict[str, Array], Floats]:
+        outputs, inputs = shape
+        size = inputs if group == -1 else group
+        groups = -(-inputs // size)
+        owners = np.arange(inputs) // size
+        if act_order:
+            owners = generator.permutation(owners)
+        top = 1 << bits
+        codes = generator.integers(0, top, (inputs, outputs))
+        zeros = generator.integers(1, top, (groups, outputs))
+        if sym:
+            zeros[:] = top // 2
+        scales = generator.uniform(0.5, 1.5, (groups, outputs)) / (top * inputs**0.5)
+        scales = scales.astype(np.float16)
+        stored_zeros = zeros - 1 if version == 1 else zeros
+        tensors = {
+            "qweight": words(codes, bits),
+            "qzeros": np.ascontiguousarray(words(stored_zeros.T, bits).T),
+            "scales": scales,
+        }
+        if has_index:
+            tensors["g_idx"] = owners.astype(np.int32)
+        values = (codes - zeros[owners]).astype(np.float32) * scales[owners].astype(np.float32)
+        return tensors, values.T
+
+    names = {1: "gptq", 2: "gptq_v2"}
+    settings = {
+        "quant_method": "gptq",
+        "bits": bits,
+        "group_size": group,
+        "desc_act": act_order,
+        "sym": sym,
+        "checkpoint_format": names[stated or version],
+    }
+    return MadeFormat(settings, quantise)
+
+
+def fp8(settings: dict[str, Any], scale: Callable[[int, int], tuple[int, ...]]) -> MadeFormat:
+    """Make a format of eight-bit floats; `scale` is the shape of a matrix's scales."""
+    size: list[int] | None = settings.get("weight_block_size")
+    ending = "weight_scale_inv" if size else "weight_scale"
+
+    def quantise(
+        shape: tuple[int, int], generator: np.random.Generator
+    ) -> tuple[dict[str, Array], Floats]:
+        codes = generator.standard_normal(shape, np.float32).astype(ml_dtypes.float8_e4m3fn)
+        scales = generator.uniform(0.5, 1.5, scale(*shape)).astype(np.float32) * shape[1] ** -0.5
+        scales = scales.astype(np.float32)
+        whole = np.empty(shape, np.float32)
+        for row, column in np.ndindex(shape):
+            if size:
+                whole[row, column] = scales[row // size[0], column // size[1]]
+            else:
+                whole[row, column] = scales.reshape(-1)[row if scales.size > 1 else 0]
+        return {"weight": codes, ending: scales}, codes.astype(np.float32) * whole
+
+    return MadeFormat(settings, quantise)
+
+
+def fp8_blocks(outputs: int, inputs: int) -> MadeFormat:
+    """Make the format of DeepSeek and Qwen, with blocks of a size."""
+    return fp8(
+        {"quant_method": "fp8", "weight_block_size": [outputs, inputs]},
+        lambda rows, columns: (-(-rows // outputs), -(-columns // inputs)),
+    )
+
+
+def compressed(strategy: str) -> dict[str, Any]:
+    """Return a quantization_config as compressed-tensors writes it."""
+    weights = {"num_bits": 8, "type": "float", "strategy": strategy, "symmetric": True}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+        "ignore": ["lm_head"],
+    }
+
+
+# Those of the tests that run whole models; their groups fit matrices of 64 inputs and more.
+FORMATS: dict[str, MadeFormat] = {
+    "GPTQ, 4 bits": gptq(4, 32),
+    "GPTQ, 8 bits, version 2": gptq(8, 64, version=2),
+    "GPTQ, act-order": gptq(4, 32, act_order=True),
+    "GPTQ, symmetric": gptq(4, 64, sym=True),
+    "GPTQ, 8 bits, symmetric": gptq(8, 128, sym=True),
+    "GPTQ, a scale for a row": gptq(4, -1, sym=True, has_index=False),
+    "FP8 blocks": fp8_blocks(32, 32),
+    "FP8, a scale for a matrix": fp8({"quant_method": "fp8"}, lambda rows, columns: ()),
+    "FP8, a scale for a row": fp8(compressed("channel"), lambda rows, columns: (rows, 1)),
+    "FP8, fbgemm": fp8({"quant_method": "fbgemm_fp8"}, lambda rows, columns: (rows, 1)),
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A model twice: stored in a format, and with the same values in float32."""
+
+    stored: OpenedModel
+    plain: OpenedModel
+
+
+def write_pair(
+    directory: Path, made: MadeFormat, architecture: str = "LlamaForCausalLM", **sizes: Any
+) -> Pair:
+    """Write a made-up model, the projections of its blocks in a format, and open both forms."""
+    config = {**SIZES, **sizes, "architectures": [architecture]}
+    family = family_of(architecture)
+    model = family(family.read(Config(config)))
+    plain: dict[str, Array] = dict(MadeUpWeights(model).tensors)
+    stored = dict(plain)
+    generator = np.random.default_rng(2)
+    for name, array in plain.items():
+        module = name.removesuffix(".weight")
+        if module == name or "_proj" not in name:
+            continue
+        tensors, plain[name] = made.quantise(array.shape, generator)
+        del stored[name]
+        stored |= {f"{module}.{ending}": tensor for ending, tensor in tensors.items()}
+    forms = {}
+    for form, tensors, settings in (("stored", stored, made.settings), ("plain", plain, None)):
+        (directory / form).mkdir()
+        arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+        write_safetensors(directory / form / "model.safetensors", arrays)
+        values = config if settings is None else {**config, "quantization_config": settings}
+        (directory / form / "config.json").write_text(json.dumps(values))
+        forms[form] = open_model(resolve(str(directory / form)))
+    return Pair(**forms)

@@ -1,0 +1,140 @@
+"""GPTQ's rows have the values that the format's description gives them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.backends.stored_rows import StoredRows
+from octavo.loader.errors import CheckpointError, CorruptFileError, UnsupportedFormatError
+from octavo.loader.safetensors import open_safetensors
+from octavo.models.values import Values
+from octavo.quant.registry import formats_for
+from tests.loader.make_files import write_safetensors
+from tests.quant.made_up import Array, Floats, MadeFormat, gptq
+
+INPUTS, OUTPUTS = 256, 40
+CASES: dict[str, MadeFormat] = {
+    "4 bits": gptq(4, 128),
+    "4 bits, symmetric": gptq(4, 32, sym=True),
+    "4 bits, symmetric, act-order": gptq(4, 32, sym=True, act_order=True),
+    "4 bits, symmetric, a scale for a row": gptq(4, -1, sym=True),
+    "4 bits, symmetric, act-order, a scale for a row": gptq(4, -1, sym=True, act_order=True),
+    "4 bits, symmetric, groups of 16": gptq(4, 16, sym=True),
+    "4 bits, version 2": gptq(4, 64, version=2),
+    "4 bits, version 2 that claims to be 1": gptq(4, 64, version=2, stated=1, sym=True),
+    "4 bits, act-order": gptq(4, 32, act_order=True),
+    "4 bits, no index": gptq(4, 128, has_index=False),
+    "4 bits, a scale for a row": gptq(4, -1),
+    "8 bits": gptq(8, 128),
+    "8 bits, symmetric": gptq(8, 64, sym=True),
+    "8 bits, symmetric, version 2": gptq(8, 128, sym=True, version=2),
+    "8 bits, act-order": gptq(8, 64, act_order=True, version=2),
+    "8 bits, a scale for a row": gptq(8, -1, version=2),
+    "a last group that is shorter": gptq(4, 96),
+}
+
+
+def read(
+    directory: Path,
+    made: MadeFormat,
+    change: dict[str, Array] | None = None,
+    inputs: int = INPUTS,
+) -> tuple[StoredRows, Floats]:
+    """Write and find one module; return its rows and its values."""
+    tensors, values = made.quantise((OUTPUTS, inputs), np.random.default_rng(0))
+    arrays = {f"m.{name}": array for name, array in {**tensors, **(change or {})}.items()}
+    write_safetensors(directory / "model.safetensors", arrays)
+    checkpoint = open_safetensors(directory / "model.safetensors")
+    (format_,) = formats_for(Values(made.settings))[1:]
+    (matrix,) = format_.find(checkpoint)
+    assert (matrix.name, matrix.shape) == ("m.weight", (OUTPUTS, inputs))
+    assert set(matrix.tensors) == set(arrays)
+    assert matrix.stored_shapes(matrix.shape) == {n: a.shape for n, a in arrays.items()}
+    rows = matrix.rows()
+    assert rows.type == matrix.type
+    return rows, values
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_are_those_of_the_description(name: str, tmp_path: Path) -> None:
+    rows, values = read(tmp_path, CASES[name])
+    np.testing.assert_array_equal(rows.floats(), values)
+    settings = CASES[name].settings
+    is_ordered = settings["desc_act"] and settings["group_size"] != -1
+    assert (rows.columns is not None) == is_ordered
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_symmetric_groups_in_order_are_types_of_gguf(name: str, tmp_path: Path) -> None:
+    """Groups with zero points, or with an order of their own, are not."""
+    rows, _ = read(tmp_path, CASES[name])
+    settings = CASES[name].settings
+    bits, group = settings["bits"], settings["group_size"]
+    is_in_order = not settings["desc_act"] or group == -1
+    is_gguf = settings["sym"] and is_in_order and group in (-1, 32, 64, 128)
+    assert rows.type == (f"Q{bits}_0" if is_gguf else f"GPTQ{bits}")
+    assert rows.layout.has_zero_points != is_gguf
+
+
+@pytest.mark.parametrize(
+    ("setting", "change"), [("sym is true", {}), ("desc_act is false", {"act_order": True})]
+)
+def test_a_file_that_contradicts_its_settings_is_refused(
+    setting: str, change: dict[str, bool], tmp_path: Path
+) -> None:
+    made = gptq(4, 32, sym="act_order" in change, **change)
+    made.settings.update(sym=True, desc_act=False)
+    with pytest.raises(CorruptFileError, match=f"in which {setting}; correct the config.json"):
+        read(tmp_path, made)
+
+
+def test_rows_that_are_no_whole_blocks_of_gguf_stay_ours(tmp_path: Path) -> None:
+    made = gptq(4, 64, sym=True)
+    rows, values = read(tmp_path, made, inputs=80)
+    assert rows.type == "GPTQ4"
+    np.testing.assert_array_equal(rows.floats(), values)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rows_are_as_small_as_the_file(bits: int, tmp_path: Path) -> None:
+    """Each group of 128 inputs has its codes, and five bytes of scale and zero point."""
+    rows, _ = read(tmp_path, gptq(bits, 128, act_order=True))
+    assert rows.num_bytes == OUTPUTS * INPUTS // 128 * (128 * bits // 8 + 5)
+
+
+def test_groups_of_unequal_size_are_refused(tmp_path: Path) -> None:
+    owners = np.zeros(INPUTS, np.int32)
+    with pytest.raises(CorruptFileError, match=r"'m.g_idx'.*128 inputs into each of the 2 groups"):
+        read(tmp_path, gptq(4, 128), {"g_idx": owners})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"bits": 3}, "of 3 bits are not supported; supported are: 4, 8"),
+        ({"bits": "4"}, "bits must be a whole number"),
+        ({"group_size": 0}, "group_size must be -1"),
+        ({"group_size": 100}, "group_size must be .* is 100"),
+        ({"checkpoint_format": "marlin"}, "'marlin' are not supported"),
+        ({"is_marlin_format": True}, "are not supported"),
+        ({"dynamic": {"+:.*down.*": {"bits": 8}}}, "settings for single modules"),
+    ],
+)
+def test_settings_that_are_not_supported_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        formats_for(Values({**gptq(4, 128).settings, **change}))
+
+
+def test_a_module_may_be_excluded_from_quantisation() -> None:
+    """The weight of such a module has the plain name, which the format does not claim."""
+    formats_for(Values({**gptq(4, 128).settings, "dynamic": {"-:.*lm_head.*": {}}}))
+
+
+def test_an_unknown_method_is_refused_with_those_that_are_known() -> None:
+    known = "mxfp4, gptq, fp8, fbgemm_fp8, compressed-tensors"
+    with pytest.raises(UnsupportedFormatError, match=f"'awq'.*supported are: {known}"):
+        formats_for(Values({"quant_method": "awq"}))

@@ -1,0 +1,1 @@
+"""The oracle's KV memory, by kind, and pools that refuse."""
