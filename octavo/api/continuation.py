@@ -10,6 +10,7 @@ from octavo.api.outputs import CompletionOutput, Logprob, PromptLogprobs
 from octavo.core.plan import HiddenPayload, LogprobsPayload, TokenLogprobs
 from octavo.core.request import TokenEvent
 from octavo.core.sampling_params import RequestOutputKind, SamplingParams
+from octavo.formats.deltas import FinishDelta, Parser
 from octavo.text.detokenizer import Detokenizer
 from octavo.text.stop_strings import StopStrings
 from octavo.text.tokenizer import Tokenizer
@@ -19,9 +20,15 @@ class Continuation:
     """The output of one continuation so far, and the part that has not been sent yet."""
 
     def __init__(
-        self, index: int, prompt: Sequence[int], sampling: SamplingParams, tokenizer: Tokenizer
+        self,
+        index: int,
+        prompt: Sequence[int],
+        sampling: SamplingParams,
+        tokenizer: Tokenizer,
+        parser: Parser,
     ) -> None:
         self._sampling = sampling
+        self._parser = parser
         self._tokenizer = tokenizer
         self._detokenizer = None
         if sampling.detokenize:
@@ -81,18 +88,22 @@ class Continuation:
 
     def take(self) -> CompletionOutput:
         """Return what is new since the last call."""
-        whole, fresh = self.whole, self._fresh
+        whole, text = self.whole, "".join(self._fresh)
         num_tokens, self._num_taken = self._num_taken, len(whole.token_ids)
         self._fresh = []
+        deltas = self._parser.feed(text, whole.finish_reason is not None)
+        if whole.finish_reason is not None:
+            deltas = (*deltas, FinishDelta(whole.finish_reason, whole.stop_reason))
         return CompletionOutput(  # once a token: dataclasses.replace takes several times as long
             whole.index,
-            "".join(fresh),
+            text,
             whole.token_ids[num_tokens:],
             whole.cumulative_logprob,
             None if whole.logprobs is None else whole.logprobs[num_tokens:],
             whole.finish_reason,
             whole.stop_reason,
             whole.error,
+            deltas,
         )
 
     def snapshot(self) -> CompletionOutput:
@@ -103,9 +114,13 @@ class Continuation:
 
     def everything(self) -> CompletionOutput:
         """Return the whole so far, without copying; not to be mixed with `take`."""
-        self.whole.text += "".join(self._fresh)
+        whole = self.whole
+        whole.text += "".join(self._fresh)
         self._fresh = []
-        return self.whole
+        if whole.finish_reason is not None and not whole.deltas:
+            finish = FinishDelta(whole.finish_reason, whole.stop_reason)
+            whole.deltas = (*self._parser.feed(whole.text, True), finish)
+        return whole
 
     @property
     def _hides_stop(self) -> bool:

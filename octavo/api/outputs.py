@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from octavo.client.client import EngineDeadError
 from octavo.core.sampling_params import RequestError
 from octavo.core.stats import RequestStats
+from octavo.formats.deltas import Delta
 
 __all__ = [
     "CompletionOutput",
@@ -46,6 +48,8 @@ class CompletionOutput:
     finish_reason: str | None = None  # "stop", "length", "abort" or "error"
     stop_reason: int | str | None = None  # the stop string or stop token; None for an EOS
     error: str | None = None  # the message if finish_reason is "error"
+    # The text read by the request's parser: in a stream what is new, else all when it has ended.
+    deltas: Sequence[Delta] = ()
 
     def finished(self) -> bool:
         """Return whether the continuation has ended."""

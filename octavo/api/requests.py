@@ -8,7 +8,7 @@ so the offline and the streaming interface share it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from octavo.core.sampling_params import (
     RequestOutputKind,
     SamplingParams,
 )
+from octavo.formats.deltas import Parser, PlainText
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class CheckedRequest:
     prompt: Input
     sampling: SamplingParams
     options: Options = PLAIN
+    make_parser: Callable[[], Parser] = PlainText  # of each continuation's text
 
 
 @dataclass(slots=True)
@@ -87,6 +89,7 @@ def check_request(
     sampling: SamplingParams,
     options: Options = PLAIN,
     output_kind: RequestOutputKind | None = None,  # instead of the sampling's own
+    make_parser: Callable[[], Parser] = PlainText,
 ) -> CheckedRequest:
     """Check a request against all bounds; raise RequestError if it could not be served."""
     if not isinstance(sampling, SamplingParams):
@@ -113,7 +116,7 @@ def check_request(
         changes["output_kind"] = output_kind
     if changes:
         sampling = _changed(sampling, **changes)
-    return CheckedRequest(prompt, sampling, options)
+    return CheckedRequest(prompt, sampling, options, make_parser)
 
 
 def _max_tokens(model: TextModel, sampling: SamplingParams, num_prompt: int) -> int:
@@ -245,7 +248,9 @@ class RequestTable:
         for index in range(sampling.n):
             # Numbered, so that late events of an earlier request of that id match no entry.
             name = f"{request_id}#{self._num_opened}.{index}"
-            stream = Continuation(index, prompt.token_ids, sampling, self._model.tokenizer)
+            stream = Continuation(
+                index, prompt.token_ids, sampling, self._model.tokenizer, request.make_parser()
+            )
             entry.streams[name] = stream
             self._streams[name] = entry, stream
             requests.append(

@@ -72,4 +72,5 @@ def _continued(first: CompletionOutput, second: CompletionOutput) -> CompletionO
         text=first.text + second.text,
         token_ids=first.token_ids + second.token_ids,
         logprobs=logprobs,
+        deltas=(*first.deltas, *second.deltas),
     )

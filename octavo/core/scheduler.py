@@ -426,6 +426,7 @@ class Scheduler:
         plan = draft.finish(self._next_step, self.lifecycle.take_freed_slots(), loads, saves)
         if plan.drafts:
             self.stats.num_drafts += sum([len(drafts) for _, drafts in plan.drafts])
+            self.stats.num_chunks_with_drafts += len(plan.drafts)
         self._next_step += 1
         self.in_flight.append(InFlight(plan, draft.sequences, now))
         num_waiting = self.queue.num_waiting

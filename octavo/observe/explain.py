@@ -71,12 +71,18 @@ class Record:
     ended_at: float | None = None
     client_seconds: float = 0.0
     stats: RequestStats | None = None
-    sampling: SamplingParams | None = None
+    sampling: SamplingParams | None = None  # while it is running: its lists may be long
+    parameters: dict[str, Any] | None = None  # afterwards
     priority: int = 0
     is_stream: bool = False
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
     outcome: str = "running"
+
+    def end(self, now: float, num_output_tokens: int) -> None:
+        """Complete the record, and keep no more than it shows."""
+        self.ended_at, self.num_output_tokens = now, num_output_tokens
+        self.parameters, self.sampling = _parameters(self), None
 
     def explain(self, now: float) -> dict[str, Any]:
         """Return the explanation as JSON; the request may still be running."""
@@ -91,12 +97,14 @@ class Record:
             "prompt_tokens": self.num_prompt_tokens,
             "cached_tokens": self.stats.num_cached_tokens if self.stats else None,
             "completion_tokens": self.num_output_tokens,
+            "drafted_tokens": self.stats.num_drafts if self.stats else None,
+            "accepted_draft_tokens": self.stats.num_accepted_drafts if self.stats else None,
             "preemptions": self.stats.num_preemptions if self.stats else None,
             "engine_restart_ms": _ms(self.stats.wait_seconds.get(why.RESTART, 0.0))
             if self.stats
             else None,
             "waited_for_client_ms": _ms(self.client_seconds),
-            "parameters": _parameters(self),
+            "parameters": self.parameters or _parameters(self),
             "cause": _sentence(shares, end - self.began),
         }
 
@@ -119,9 +127,7 @@ class Recent:
                 self._records.popitem(last=False)
 
     def find(self, name: str, owner: str) -> Record | None:
-        """Return the record of a request or response id, or None; only the key's own are found."""
-        for prefix in ("chatcmpl-", "cmpl-"):
-            name = name.removeprefix(prefix)
+        """Return the record of a request's id, or None; only the key's own are found."""
         return self._records.get((owner, name))
 
 

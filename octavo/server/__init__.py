@@ -1,1 +1,1 @@
-"""HTTP in front of an engine: OpenAI's and vLLM's dialect, admission, metrics."""
+"""HTTP in front of an engine: dialects (OpenAI's, with vLLM's fields), admission, metrics."""

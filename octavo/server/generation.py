@@ -5,74 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 from octavo.api.outputs import EngineDeadError, RequestError, RequestOutput
-from octavo.api.requests import TOO_LONG, CheckedRequest, FailedRequestError
+from octavo.api.requests import TOO_LONG, FailedRequestError
 from octavo.api.sinks import joined
 from octavo.observe.explain import Record
 from octavo.server.admission import Ticket
 from octavo.server.http.deadline import RequestTask
 from octavo.server.http.errors import ApiError, ClientGoneError, internal, invalid, unavailable
 from octavo.server.http.exchange import Exchange
-from octavo.server.http.sse import EventStream
+from octavo.server.http.stream import ResponseStream
+from octavo.server.operation import PreparedRequest, TokenCounts, Writer
 from octavo.server.server import ActiveRequest
 
 log = logging.getLogger(__name__)
 
 LOGGED_CHARACTERS = 16_384  # of one prompt
-
-
-@dataclass(slots=True)
-class TokenCounts:
-    """The tokens of a request so far, all prompts and continuations together."""
-
-    prompt: int
-    generated: int = 0
-    cached_by_prompt: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def cached(self) -> int:
-        """The prompt tokens that came from the prefix cache."""
-        return sum(self.cached_by_prompt.values())
-
-
-class Shape(Protocol):
-    """A dialect's way to write the engine's outputs. Every payload is a complete chunk."""
-
-    def opening(self) -> Iterable[bytes]:
-        """Return the payloads before the first token."""
-
-    def payloads(
-        self, prompt_index: int, output: RequestOutput, counts: TokenCounts
-    ) -> Iterable[bytes]:
-        """Return the payloads for what is new."""
-
-    def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
-        """Return the payloads after the last token."""
-
-    def whole(
-        self,
-        outputs: list[RequestOutput],
-        counts: TokenCounts,
-        explanation: dict[str, Any] | None,
-    ) -> bytes:
-        """Return the response to a request that is not streamed."""
-
-
-@dataclass(slots=True)
-class GenerationRequest:
-    """A request to generate, in the terms of no dialect; `shape` writes the answer in one."""
-
-    requests: list[CheckedRequest]  # one for each prompt, with the same sampling
-    shape: Shape
-    is_stream: bool
-    explains: bool = False
-    drops_output: bool = False  # the engine must generate a token that was not asked for
-    template_seconds: float = 0.0
-    tokenize_seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -101,34 +51,35 @@ class Generation:
         self,
         exchange: Exchange,
         ticket: Ticket,
-        request: GenerationRequest,
+        prepared: PreparedRequest,
+        writer: Writer,
         task: RequestTask,
     ) -> None:
         server = self._server = exchange.server
         self._exchange = exchange
         self._ticket = ticket
-        self._request = request
-        first = request.requests[0]
-        self._sampling = first.sampling
-        self._priority = first.options.priority
+        self._prepared = prepared
+        self._asked = asked = prepared.asked
+        self._writer = writer
         server.num_requests += 1
         name = f"{exchange.request_id}-{server.num_requests}"
         self._ids: list[str] = []
         num_prompt = 0
-        for each in request.requests:
+        for each in prepared.checked:
             self._ids.append(f"{name}.{len(self._ids)}")
             num_prompt += len(each.prompt.token_ids)
         self._counts = TokenCounts(num_prompt)
         self._last_at = server.clock()
         self.record = record = Record(exchange.request_id, exchange.owner, exchange.began)
-        record.template_seconds = request.template_seconds
-        record.tokenize_seconds = request.tokenize_seconds
+        for prompt in prepared.prompts:
+            record.template_seconds += prompt.template_seconds
+            record.tokenize_seconds += prompt.tokenize_seconds
         record.prepared_at = self._last_at
         record.num_prompt_tokens = num_prompt
-        record.sampling, record.priority = first.sampling, self._priority
-        record.is_stream = request.is_stream
-        self._active = ActiveRequest(record, self._ids, request.is_stream, task.stop)
-        self._stream = EventStream(exchange)
+        record.sampling, record.priority = prepared.sampling, asked.priority
+        record.is_stream = asked.is_stream
+        self._active = ActiveRequest(record, self._ids, asked.is_stream, task.stop)
+        self._stream = ResponseStream(exchange, writer.failure)
         self._writes_at_once = False  # the stream is open, and nothing waits to be written
         self._held: dict[int, RequestOutput] = {}  # what the task must write, by prompt
         self._num_running = len(self._ids)
@@ -147,18 +98,19 @@ class Generation:
         if server.config.log_prompts:
             self._log_prompts()
         try:
-            num_sequences = self._sampling.n * len(self._ids)
-            await self._ticket.wait(self._counts.prompt, num_sequences, self._priority)
+            sampling = self._prepared.sampling
+            num_sequences = sampling.n * len(self._ids)
+            await self._ticket.wait(self._counts.prompt, num_sequences, self._asked.priority)
             record.entered_at = self._last_at = server.clock()
             metrics = server.metrics
-            metrics.samples.observe(self._sampling.n)
-            metrics.most_tokens.observe(self._sampling.max_tokens)
+            metrics.samples.observe(sampling.n)
+            metrics.most_tokens.observe(sampling.max_tokens)
             metrics.prompt_tokens.add(self._counts.prompt)
-            for index, each in enumerate(self._request.requests):
+            for index, each in enumerate(self._prepared.checked):
                 metrics.prompt_length.observe(len(each.prompt.token_ids))
                 sinks.append(_PromptSink(self, index))
                 server.llm.submit(each, sinks[index], self._ids[index])
-            if self._request.is_stream:
+            if self._asked.is_stream:
                 await self._answer_as_stream()
             else:
                 await self._answer_whole()
@@ -170,8 +122,7 @@ class Generation:
         finally:
             for name, sink in zip(self._ids, sinks, strict=False):  # not all may have begun
                 server.llm.discard(name, sink)
-            record.ended_at = server.clock()
-            record.num_output_tokens = self._counts.generated
+            record.end(server.clock(), self._counts.generated)
             del server.active[self._ids[0]]
             self._observe_end()
 
@@ -183,7 +134,7 @@ class Generation:
         outputs = [self._held[index] for index in sorted(self._held)]
         for index, output in enumerate(outputs):
             self._note(index, output)
-        body = self._request.shape.whole(outputs, self._counts, self._explanation())
+        body = self._writer.whole(outputs, self._counts, self._explanation())
         self.record.first_byte_at = self._server.clock()
         await self._exchange.respond(body)
         self.record.outcome = "finished"
@@ -197,14 +148,13 @@ class Generation:
                     await self._news.wait()
             if not self._news.is_set():
                 await stream.open()
-                await stream.events(self._request.shape.opening())
+                await stream.write(self._writer.opening(self._counts))
             while self._num_running:
                 await self._next()
                 await self._write_held()
             self.record.client_seconds = stream.waited_seconds
-            closing = self._request.shape.closing(self._counts, self._explanation())
-            await stream.events(closing)
-            await stream.close()
+            closing = self._writer.closing(self._counts, self._explanation())
+            await stream.write(closing, more=False)
             self.record.outcome = "finished"
         except (asyncio.CancelledError, ClientGoneError):
             raise
@@ -229,17 +179,17 @@ class Generation:
 
     async def _write_held(self) -> None:
         """Write what is held, behind the status line; later outputs may then be written at once."""
-        stream, shape = self._stream, self._request.shape
-        payloads: list[bytes] = []
+        stream, writer = self._stream, self._writer
+        frames: list[bytes] = []
         if not stream.is_open:
             await stream.open()
-            payloads.extend(shape.opening())
+            frames.extend(writer.opening(self._counts))
         held, self._held = self._held, {}
         for index, output in held.items():
             self._num_running -= output.finished
             self._note(index, output)
-            payloads.extend(shape.payloads(index, output, self._counts))
-        await stream.events(payloads)
+            frames.extend(writer.frames(index, output, self._counts))
+        await stream.write(frames)
         if self.record.first_byte_at is None:
             self.record.first_byte_at = now = self._server.clock()
             self._server.metrics.first_token.observe(now - self.record.began)
@@ -251,8 +201,8 @@ class Generation:
         """Write an output at once if that needs no waiting; else hold it for the task."""
         if self._writes_at_once and not output.finished and not self._exchange.must_wait():
             self._note(index, output)
-            payloads = self._request.shape.payloads(index, output, self._counts)
-            self._stream.events_now(payloads, self._last_at)
+            frames = self._writer.frames(index, output, self._counts)
+            self._stream.write_now(frames, self._last_at)
             return
         self._writes_at_once = False
         before = self._held.get(index)
@@ -285,7 +235,7 @@ class Generation:
 
     def _log_prompts(self) -> None:
         """Log the prompts, escaped: a terminal or a log's reader may obey control characters."""
-        for name, each in zip(self._ids, self._request.requests, strict=True):
+        for name, each in zip(self._ids, self._prepared.checked, strict=True):
             text = each.prompt.text
             if text is None:
                 text = self._server.llm.model.tokenizer.decode(
@@ -298,11 +248,11 @@ class Generation:
     def _note(self, index: int, output: RequestOutput) -> None:
         """Count the tokens of an output and observe its latency."""
         num_new = 0
-        if not self._request.drops_output:
+        if not self._asked.drops_output:
             for one in output.outputs:
                 num_new += len(one.token_ids)
         now = self._server.clock()
-        if self._request.is_stream and self._counts.generated and num_new:
+        if self._asked.is_stream and self._counts.generated and num_new:
             self._server.metrics.between.observe((now - self._last_at) / num_new, num_new)
         self._last_at = now
         self._counts.generated += num_new
@@ -319,11 +269,11 @@ class Generation:
         if output.metrics is not None:
             self.record.stats = output.metrics
             metrics.observe_stats(output.metrics, now)
-            if not self._request.is_stream and output.metrics.first_token_at is not None:
+            if not self._asked.is_stream and output.metrics.first_token_at is not None:
                 metrics.first_token.observe(output.metrics.first_token_at - self.record.began)
 
     def _explanation(self) -> dict[str, Any] | None:
-        if not self._request.explains:
+        if not self._asked.explains:
             return None
         self.record.num_output_tokens = self._counts.generated
         # The record itself says so only when the client has the whole answer.

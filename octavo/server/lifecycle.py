@@ -26,6 +26,7 @@ from octavo.server.http.connection import Connections, bounded_protocol
 from octavo.server.http.errors import unavailable
 from octavo.server.http.middleware import ASGI, wrap
 from octavo.server.http.sockets import bind, bind_admin
+from octavo.server.routes import DEFAULT_DIALECT
 from octavo.server.server import Server
 from octavo.server.settings import ServerSettings, ServerSettingsError
 from octavo.server.worker_process import Worker
@@ -67,7 +68,10 @@ class ServerLifecycle:
         self._listeners: list[_Listener] = []
         count_stall = server.metrics.slow_readers.add
         direct = not self.config.middleware
-        self._connections = Connections(self.config, count_stall, writes_directly=direct)
+        error_body = DEFAULT_DIALECT.error_body
+        self._connections = Connections(
+            self.config, count_stall, error_body, writes_directly=direct
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self.port = 0
 
@@ -82,7 +86,8 @@ class ServerLifecycle:
         if self.config.admin_socket is not None:
             admin = Application(self.server, ADMIN_ROUTES, checks_access=False)
             listening = bind_admin(self.config.admin_socket)
-            operators = Connections(self.config, self.server.metrics.slow_readers.add)
+            count_stall = self.server.metrics.slow_readers.add
+            operators = Connections(self.config, count_stall, DEFAULT_DIALECT.error_body)
             tasks.append(self._listen(admin, listening, operators))
         for number in self._signals:
             loop.add_signal_handler(number, self.end)

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from octavo.server.http.auth import PUBLIC
+from octavo.server.http.dialect import Dialect
 from octavo.server.http.route import Route
 from octavo.server.server import VERSION
 
@@ -27,40 +28,26 @@ _ERRORS = {
     "503": "No request is served now; `Retry-After` says when to try again.",
     "504": "The deadline passed.",
 }
-_ERROR = {"$ref": _REFERENCE.format(name="Error")}
-_ERROR_SCHEMA = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]},
-            },
-        }
-    },
-}
 
 
-def document(routes: Sequence[Route]) -> dict[str, Any]:
-    """Return the document of these routes."""
+def document(routes: Sequence[Route], default: Dialect) -> dict[str, Any]:
+    """Return the document of these routes; `default` is the dialect of those without one."""
     kinds = list(dict.fromkeys(kind for route in routes for kind in _structs(route)))
     _, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
     for component in components.values():  # unknown fields are refused only in strict mode
         component.pop("additionalProperties", None)
+    errors: dict[str, dict[str, Any]] = {}
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+        dialect = route.dialect or default
+        errors[dialect.error_name] = dialect.error_schema
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, dialect)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Octavo", "version": VERSION},
         "paths": paths,
         "components": {
-            "schemas": {**components, "Error": _ERROR_SCHEMA},
+            "schemas": {**components, **errors},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"key": []}],
@@ -71,14 +58,16 @@ def _structs(route: Route) -> list[type[msgspec.Struct]]:
     return [kind for kind in (route.request, route.response, route.chunk) if kind is not None]
 
 
-def _operation(route: Route) -> dict[str, Any]:
+def _operation(route: Route, dialect: Dialect) -> dict[str, Any]:
     content: dict[str, Any] = {route.kind: {}}
     if route.response is not None:
         content[route.kind] = {"schema": _reference(route.response)}
     if route.chunk is not None:
-        content["text/event-stream"] = {"schema": _event(_reference(route.chunk))}
+        kind = dialect.stream_kind.partition(";")[0]
+        payload = {"anyOf": [_reference(route.chunk), _named(dialect.error_name)]}
+        content[kind] = {"schema": dialect.stream_schema(payload)}
     responses: dict[str, Any] = {"200": {"description": "The answer.", "content": content}}
-    error = {"application/json": {"schema": _ERROR}}
+    error = {"application/json": {"schema": _named(dialect.error_name)}}
     for status, meaning in _ERRORS.items():
         responses[status] = {"description": meaning, "content": error}
     operation: dict[str, Any] = {"summary": route.summary, "responses": responses}
@@ -93,16 +82,9 @@ def _operation(route: Route) -> dict[str, Any]:
     return operation
 
 
-def _event(chunk: dict[str, str]) -> dict[str, Any]:
-    """Return the schema of a server-sent event: JSON in a string, or the end marker."""
-    payload = {
-        "type": "string",
-        "contentMediaType": "application/json",
-        "contentSchema": {"anyOf": [chunk, _ERROR]},
-    }
-    data = {"anyOf": [{"const": "[DONE]"}, payload]}
-    return {"type": "object", "required": ["data"], "properties": {"data": data}}
-
-
 def _reference(kind: type[msgspec.Struct]) -> dict[str, str]:
-    return {"$ref": _REFERENCE.format(name=kind.__name__)}
+    return _named(kind.__name__)
+
+
+def _named(name: str) -> dict[str, str]:
+    return {"$ref": _REFERENCE.format(name=name)}

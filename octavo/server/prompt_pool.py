@@ -57,7 +57,8 @@ class _Lane:
         self.has_tried = asyncio.Event()  # to start a worker, well or not
 
     def open(self) -> None:
-        """Start the workers, unless that has been done."""
+        """Start the workers, unless that has been done; replace one that a bug has ended."""
+        self._tasks = [task for task in self._tasks if not task.done()]
         while len(self._tasks) < self._num_workers:
             self._tasks.append(asyncio.get_running_loop().create_task(self._keep_worker()))
 

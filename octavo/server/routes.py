@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from html import escape
 
 from octavo.server import status_routes
+from octavo.server.generate import generating
+from octavo.server.http.dialect import Dialect
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.http.route import Route
-from octavo.server.openai.chat import chat
-from octavo.server.openai.completions import completions
+from octavo.server.openai import chat, completions
+from octavo.server.openai.dialect import OPENAI
 from octavo.server.openai.models import model, models
-from octavo.server.openai.tokens import detokenize, tokenize
-from octavo.server.openapi import document
-from octavo.server.schema.chat import ChatChunk, ChatRequest, ChatResponse
-from octavo.server.schema.completion import CompletionRequest, CompletionResponse
-from octavo.server.schema.tokens import (
+from octavo.server.openai.schema.chat import ChatChunk, ChatRequest, ChatResponse
+from octavo.server.openai.schema.completion import CompletionRequest, CompletionResponse
+from octavo.server.openai.schema.tokens import (
     DetokenizeRequest,
     DetokenizeResponse,
     TokenizeRequest,
     TokenizeResponse,
 )
+from octavo.server.openai.tokens import detokenize, tokenize
+from octavo.server.openapi import document
 
 # The page has no script, and may load nothing.
 _PAGE_HEADERS = (
@@ -29,8 +32,13 @@ _PAGE_HEADERS = (
 )
 
 
+DIALECTS: Sequence[Dialect] = (OPENAI,)
+DEFAULT_DIALECT = DIALECTS[0]  # of errors outside a dialect's own routes
+_ID_PREFIXES = [prefix for dialect in DIALECTS for prefix in dialect.id_prefixes]
+
+
 async def openapi(exchange: Exchange) -> None:
-    await exchange.respond(encode(document(ROUTES)))
+    await exchange.respond(encode(document(ROUTES, DEFAULT_DIALECT)))
 
 
 async def documentation(exchange: Exchange) -> None:
@@ -47,16 +55,21 @@ async def documentation(exchange: Exchange) -> None:
 
 ROUTES: Sequence[Route] = (
     Route(
-        *("POST", "/v1/completions", completions, "Continue texts or token ids."),
+        *("POST", "/v1/completions"),
+        generating(CompletionRequest, completions.translate),
+        "Continue texts or token ids.",
         *(CompletionRequest, CompletionResponse, CompletionResponse),
     ),
     Route(
-        *("POST", "/v1/chat/completions", chat, "Answer a conversation."),
+        *("POST", "/v1/chat/completions"),
+        generating(ChatRequest, chat.translate),
+        "Answer a conversation.",
         *(ChatRequest, ChatResponse, ChatChunk),
     ),
     Route("GET", "/v1/models", models, "The served models."),
     Route(
-        "GET", "/v1/requests/{id}/explain", status_routes.explain, "Where a request spent its time."
+        *("GET", "/v1/requests/{id}/explain", partial(status_routes.explain, _ID_PREFIXES)),
+        "Where a request spent its time.",
     ),
     Route("GET", "/v1/models/{id}", model, "One model."),
     Route(

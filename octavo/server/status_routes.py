@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from octavo.observe.exposition import CONTENT_TYPE
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
@@ -31,14 +33,20 @@ async def metrics(exchange: Exchange) -> None:
     await exchange.respond(text, kind=CONTENT_TYPE)
 
 
-async def explain(exchange: Exchange) -> None:
-    """Respond where a request's time went; only the key that sent it can ask."""
+async def explain(id_prefixes: Sequence[str], exchange: Exchange) -> None:
+    """Respond where a request's time went; only the key that sent it can ask.
+
+    The parameter is the request's id, or its answer's, which has one of these prefixes.
+    """
     server = exchange.server
     if not server.config.enable_explain:
         raise ApiError(
             404, "explanations are disabled on this server (--no-explain)", code="explain_disabled"
         )
-    record = server.recent.find(exchange.parameter, exchange.owner)
+    name = exchange.parameter
+    for prefix in id_prefixes:
+        name = name.removeprefix(prefix)
+    record = server.recent.find(name, exchange.owner)
     if record is None:
         raise ApiError(
             404,

@@ -37,6 +37,7 @@ def follow(page: str, tree: Path) -> None:
         if match := _NEW.search(before):
             path = tree / match[1]
             assert not path.exists(), f"{page}: {match[1]} exists already"
+            path.parent.mkdir(exist_ok=True)
             path.write_text(code, "utf-8")
         elif match := _CHANGE.search(before):
             path = tree / match[1]

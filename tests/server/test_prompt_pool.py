@@ -173,6 +173,26 @@ def test_an_unexpected_error_fails_one_request(
     asyncio.run(main())
 
 
+def test_a_bug_beside_the_jobs_does_not_make_all_prompts_wait(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def settle(self: object, jobs: object, reason: object) -> None:
+        raise RuntimeError("a bug")
+
+    async def main() -> None:
+        async with pool_of(directory) as pool:
+            await pool.start()
+            with monkeypatch.context() as patch:
+                patch.setattr(prompt_pool._Lane, "_settle", settle)
+                process_of(pool).kill()
+                await until(lambda: not pool._workers)
+                await asyncio.sleep(0)
+            async with asyncio.timeout(LIMIT):
+                assert (await pool.prepare(HELLO)).token_ids
+
+    asyncio.run(main())
+
+
 def test_a_prompt_does_not_wait_behind_a_slow_one(directory: Path) -> None:
     """Templates of clients, and long texts, have a worker of their own."""
 

@@ -17,9 +17,9 @@ from octavo.server.admin import ADMIN_ROUTES
 from octavo.server.generation import Generation
 from octavo.server.http.auth import PUBLIC
 from octavo.server.lifecycle import ready_text
+from octavo.server.openai.schema.sampling import CommonRequest
 from octavo.server.openapi import document
-from octavo.server.routes import ROUTES
-from octavo.server.schema.sampling import CommonRequest
+from octavo.server.routes import DEFAULT_DIALECT, ROUTES
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.make import LIMIT, Client, serving, until
 
@@ -56,6 +56,7 @@ def test_metrics_count_what_happened(directory: Path, names: str) -> None:
             assert found[f'{names}:e2e_request_latency_seconds_bucket{{{base},le="+Inf"}}'] == 3
             assert found[f"{names}:num_requests_running{{{base}}}"] == 0
             assert found[f"{names}:kv_cache_usage_perc{{{base}}}"] == 0
+            assert found[f"{names}:spec_decode_num_draft_tokens_total{{{base}}}"] == 0
             route = 'route="/v1/completions",status="400"'
             assert found[f"octavo:http_responses_total{{{base},{route}}}"] == 1
             assert "# TYPE octavo:http_responses_total counter" in response.text
@@ -135,6 +136,7 @@ def test_a_request_can_be_explained(directory: Path) -> None:
             assert explanation["parameters"]["max_tokens"] == 6
             assert explanation["parameters"]["temperature"] == 1.0
             assert explanation["completion_tokens"] == 6
+            assert explanation["drafted_tokens"] == explanation["accepted_draft_tokens"] == 0
             assert re.match(
                 r"^[\d.]+ of [\d.]+ ms \(\d+ %\) went into .+; .+\.$", explanation["cause"]
             )
@@ -142,6 +144,10 @@ def test_a_request_can_be_explained(directory: Path) -> None:
             later = (await client.get(path)).json()
             assert later["outcome"] == "finished"
             assert later["cause"]
+            assert later["parameters"] == explanation["parameters"]
+            record = client.server.recent.find(answer["id"].removeprefix("cmpl-"), "")
+            assert record is not None
+            assert record.sampling is None, "its lists may be long, and many records are kept"
             body = {"prompt": "x", "max_tokens": 2, "stream": True, "explain": True}
             streamed = await client.post("/v1/completions", json=body)
             assert '"explain":{' in streamed.text
@@ -245,7 +251,7 @@ def test_prompts_are_not_logged(directory: Path, caplog: Any) -> None:
 
 
 def test_the_document_names_every_route_and_field(directory: Path) -> None:
-    whole = document(ROUTES)
+    whole = document(ROUTES, DEFAULT_DIALECT)
     assert whole["openapi"].startswith("3.1")
     assert set(whole["paths"]) == {route.path for route in ROUTES}
     fields = whole["components"]["schemas"]["ChatRequest"]["properties"]
@@ -284,7 +290,7 @@ def test_the_ready_text_can_be_pasted(directory: Path) -> None:
 
 def test_the_document_lists_every_status_and_the_need_of_a_key() -> None:
     """Generated clients handle only the statuses that the document lists."""
-    paths = document(ROUTES)["paths"]
+    paths = document(ROUTES, DEFAULT_DIALECT)["paths"]
     for path, methods in paths.items():
         for operation in methods.values():
             assert {"401", "405", "408", "431", "503", "504"} <= operation["responses"].keys()

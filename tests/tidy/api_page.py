@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from octavo.server.openai.schema.unsupported import IGNORED, UNSUPPORTED
 from octavo.server.openapi import document
-from octavo.server.routes import ROUTES
-from octavo.server.schema.unsupported import IGNORED, UNSUPPORTED
+from octavo.server.routes import DEFAULT_DIALECT, ROUTES
 from tests.tidy.source import ROOT
 
 PAGE = ROOT / "docs" / "api.md"
@@ -40,7 +40,7 @@ def page(text: str) -> str:
 
 
 def _lines() -> Iterator[str]:
-    schemas = document(ROUTES)["components"]["schemas"]
+    schemas = document(ROUTES, DEFAULT_DIALECT)["components"]["schemas"]
     yield "## Routes"
     yield ""
     yield "| route | what it does | streams |"

@@ -8,11 +8,11 @@ A block is offered once it is in the prefix cache. The next plan carries the off
 workers read the block before anything can be written to it again.
 
 A fetch is a hold (lifecycle.py). The blocks that a waiting sequence lacks are allocated for it and
-listed as loads; they are read by none until a result says that a load has succeeded. Then the
-block enters the prefix cache, free for any sequence, and the sequence, back in the queue, finds
-it there as any other would. So a load that fails, comes too late or whose sequence has ended
-needs no further care. Each sequence fetches once, so that a place that lies about what it has
-delays no sequence for ever.
+listed as loads; no plan reads them until a result says that a load has succeeded. Then the block
+enters the prefix cache without an owner, and the sequence, back in the queue, finds it there
+as any other would. So a load that fails, comes too late or whose sequence has ended needs no
+further care. Each sequence fetches once, so that a place that lies about what it has delays no
+sequence for ever.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Content = tuple[int, bytes]  # KV group, digest
 
 
 class KVIndex(Protocol):
-    """The blocks of this engine's KV that other places have."""
+    """An index of the KV that other places have."""
 
     def has(self, group: int, digest: bytes) -> bool:
         """Return whether a load of this block would probably succeed."""

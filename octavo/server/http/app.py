@@ -6,11 +6,11 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from octavo.server.http.dialect import Dialect
 from octavo.server.http.errors import ApiError, ClientGoneError, internal
 from octavo.server.http.exchange import Exchange, Receive, Scope, Send
 from octavo.server.http.route import Route, RouteTable
-from octavo.server.http.sse import end_stream
-from octavo.server.routes import ROUTES
+from octavo.server.routes import DEFAULT_DIALECT, ROUTES
 from octavo.server.server import Server
 
 log = logging.getLogger(__name__)
@@ -26,10 +26,16 @@ class Application:
     """The application of one socket; the admin socket has another one over the same server."""
 
     def __init__(
-        self, server: Server, routes: Sequence[Route] = ROUTES, *, checks_access: bool = True
+        self,
+        server: Server,
+        routes: Sequence[Route] = ROUTES,
+        dialect: Dialect = DEFAULT_DIALECT,
+        *,
+        checks_access: bool = True,
     ) -> None:
         self.server = server
         self._routes = RouteTable(routes)
+        self._dialect = dialect  # of routes without one
         self._checks_access = checks_access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -39,7 +45,7 @@ class Application:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        exchange = Exchange(self.server, scope, receive, send)
+        exchange = Exchange(self.server, scope, receive, send, self._dialect)
         try:
             await self._answer(exchange)
         except ClientGoneError:
@@ -54,13 +60,19 @@ class Application:
 
     async def _answer(self, exchange: Exchange) -> None:
         try:
+            route = self._routes.find(exchange)
+            if route is not None and route.dialect is not None:
+                exchange.dialect = route.dialect  # of errors too
             if self._checks_access:
                 self.server.access.check_address(exchange.headers)
                 if "origin" in exchange.headers and self._is_preflight(exchange):
                     await exchange.respond(b"", status=204, headers=_PREFLIGHT)
                     return
                 exchange.owner = self.server.access.check_key(exchange.path, exchange.headers)
-            await self._routes.find(exchange)(exchange)
+            if route is None:
+                raise self._routes.error(exchange)
+            exchange.route = route.path
+            await route.handler(exchange)
         except ClientGoneError:
             raise
         except ApiError as error:
@@ -92,11 +104,11 @@ class Application:
 
 
 async def _respond_error(exchange: Exchange, error: ApiError) -> None:
-    """Send the error; after the status line that is possible only in an event stream."""
+    """Send the error; after the status line that is possible only in a stream."""
     if exchange.status is None:
         await exchange.fail(error)
-    elif exchange.is_event_stream and not exchange.is_finished:
-        await end_stream(exchange, error)
+    elif exchange.error_frames is not None and not exchange.is_finished:
+        await exchange.write(exchange.error_frames(error))
     elif not exchange.is_finished:
         exchange.cut()
 

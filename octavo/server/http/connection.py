@@ -7,7 +7,6 @@ connection that exceeds a limit is closed, after an error in JSON where a respon
 from __future__ import annotations
 
 import asyncio
-import json
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from octavo.server.http.errors import ApiError
 from octavo.server.settings import ServerSettings
 
 _REASONS = {
@@ -37,11 +37,13 @@ class Connections:
         self,
         config: ServerSettings,
         count_stall: Callable[[], None],
+        error_body: Callable[[ApiError], bytes],
         *,
         writes_directly: bool = True,
     ) -> None:
         self.config = config
         self.count_stall = count_stall
+        self.error_body = error_body  # of a refused connection
         self.writes_directly = writes_directly  # or through ASGI's `send` alone
         self.by_client: Counter[str] = Counter()
         self.num_open = 0
@@ -222,8 +224,7 @@ class _Bounded(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self._stop_timer()
-        error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
-        body = json.dumps({"error": error}).encode()
+        body = self.shared.error_body(ApiError(status, message))
         retry = "retry-after: 1\r\n" if status in (429, 503) else ""
         head = (
             f"HTTP/1.1 {status} {_REASONS[status]}\r\ncontent-type: application/json\r\n"

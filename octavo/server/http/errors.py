@@ -1,32 +1,10 @@
-"""The errors that clients receive: one exception, one JSON form, documented codes.
+"""The errors that clients receive: one exception, documented codes; a dialect gives them a form.
 
 Only messages of this package reach a client. Any other exception becomes a 500 that contains no
 more than the id of the request, which is in the log too.
 """
 
 from __future__ import annotations
-
-from typing import Any
-
-INVALID = "invalid_request_error"
-FORBIDDEN = "permission_error"
-BAD_KEY = "authentication_error"
-TOO_MANY = "rate_limit_error"
-UNAVAILABLE = "service_unavailable_error"
-INTERNAL = "server_error"
-
-_TYPES = {
-    400: INVALID,
-    401: BAD_KEY,
-    403: FORBIDDEN,
-    404: "not_found_error",
-    405: INVALID,
-    408: INVALID,
-    413: INVALID,
-    415: INVALID,
-    429: TOO_MANY,
-    503: UNAVAILABLE,
-}
 
 
 class ApiError(Exception):
@@ -47,17 +25,6 @@ class ApiError(Exception):
         self.code = code
         self.param = param
         self.headers = headers
-
-    def body(self) -> dict[str, Any]:
-        """Return the JSON body, as OpenAI's clients expect it."""
-        return {
-            "error": {
-                "message": self.message,
-                "type": _TYPES.get(self.status, INTERNAL),
-                "param": self.param,
-                "code": self.code,
-            }
-        }
 
 
 class ClientGoneError(Exception):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from octavo.server.http.dialect import Dialect
 from octavo.server.http.errors import ApiError, ClientGoneError
 from octavo.server.schema.decode import decode, named_in_header, refuse_unknown
 
@@ -38,8 +39,11 @@ encode = msgspec.json.Encoder().encode
 class Exchange:
     """One HTTP request and its response, as handlers use them."""
 
-    def __init__(self, server: Server, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(
+        self, server: Server, scope: Scope, receive: Receive, send: Send, dialect: Dialect
+    ) -> None:
         self.server = server
+        self.dialect = dialect  # of errors before the route is known, and on routes without one
         self.scope = scope
         self.headers = _headers(scope)
         self.method: str = scope["method"]
@@ -53,7 +57,8 @@ class Exchange:
         self.status: int | None = None
         self.began = server.clock()
         self.is_finished = False
-        self.is_event_stream = False
+        # How an error ends the stream that has begun, in whole frames.
+        self.error_frames: Callable[[ApiError], bytes] | None = None
         self.receive = receive  # of ASGI; after the body it waits for the disconnect
         self._send = send
         self._body_is_read = False
@@ -103,7 +108,7 @@ class Exchange:
         request, unknown = decode(await self.body(), kind)
         if unknown:
             if self.server.config.strict:
-                refuse_unknown(unknown)
+                refuse_unknown(unknown, kind)
             self.server.metrics.unknown_fields.add(len(unknown))
             self.extra_headers.append((b"x-octavo-unknown-fields", named_in_header(unknown)))
         return request
@@ -155,7 +160,8 @@ class Exchange:
 
     async def fail(self, error: ApiError) -> None:
         """Send an error as a whole response."""
-        await self.respond(encode(error.body()), status=error.status, headers=error.headers)
+        body = self.dialect.error_body(error)
+        await self.respond(body, status=error.status, headers=error.headers)
 
     def cut(self) -> None:
         """Close the connection without waiting until the client has read what was written."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from octavo.server.http.dialect import Dialect
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
 
@@ -25,8 +26,9 @@ class Route:
     summary: str
     request: Struct | None = None
     response: Struct | None = None
-    chunk: Struct | None = None  # of an event stream
+    chunk: Struct | None = None  # of a stream
     kind: str = "application/json"
+    dialect: Dialect | None = None  # None: the application's
 
 
 class RouteTable:
@@ -38,36 +40,33 @@ class RouteTable:
             (route.method, route.path): route for route in routes if PARAMETER not in route.path
         }
 
-    def find(self, exchange: Exchange) -> Handler:
-        """Return the handler of a request; raise 404 for an unknown path, 405 for a method."""
+    def find(self, exchange: Exchange) -> Route | None:
+        """Return the route of a request and set its parameter; None if there is none."""
         method = "GET" if exchange.method == "HEAD" else exchange.method
         route = self._exact.get((method, exchange.path))
-        if route is None:
-            route = self._search(method, exchange)
-        exchange.route = route.path
-        return route.handler
-
-    def _search(self, method: str, exchange: Exchange) -> Route:
-        """Return the route whose path has a parameter, or raise an error that explains."""
-        methods = []
+        if route is not None:
+            return route
         for route in self._routes:
             parameter = _parameter(route.path, exchange.path)
-            if parameter is None:
-                continue
-            if route.method == method:
+            if parameter is not None and route.method == method:
                 exchange.parameter = parameter
                 return route
-            methods.append(route.method)
+        return None
+
+    def error(self, exchange: Exchange) -> ApiError:
+        """Return the error for a request without a route: 404 for its path, 405 for its method."""
+        here = [each for each in self._routes if _parameter(each.path, exchange.path) is not None]
+        methods = [route.method for route in here]
         if methods:
             allowed = ", ".join(methods)
-            raise ApiError(
+            return ApiError(
                 405,
                 f"{exchange.path} does not allow {exchange.method[:16]}; use {allowed}",
                 code="method_not_allowed",
                 headers=((b"allow", allowed.encode()),),
             )
         advice = _advice(self._routes, exchange.path)
-        raise ApiError(404, f"there is no such route; {advice}", code="not_found")
+        return ApiError(404, f"there is no such route; {advice}", code="not_found")
 
 
 def _parameter(pattern: str, path: str) -> str | None:

@@ -1,64 +1,81 @@
-"""The parts that all routes share that generate: admission, chunk templates, the usage."""
+"""The parts that the writers of OpenAI's answers share: chunk templates, the usage, the end."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from octavo.server.admission import Ticket
-from octavo.server.generation import TokenCounts
+from octavo.formats.deltas import Delta, FinishDelta, TextDelta
+from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange, encode
-from octavo.server.schema.chat import ChatChunk
-from octavo.server.schema.completion import CompletionResponse
-from octavo.server.schema.usage import PromptTokensDetails, Usage
-from octavo.text.tokenizer import Tokenizer
+from octavo.server.openai.dialect import DONE, error_body, frame
+from octavo.server.openai.logprobs import TokenTexts
+from octavo.server.openai.schema.chat import ChatChunk
+from octavo.server.openai.schema.completion import CompletionResponse
+from octavo.server.openai.schema.sampling import CommonRequest
+from octavo.server.openai.schema.usage import PromptTokensDetails, Usage
+from octavo.server.operation import TokenCounts
 
-PIECE = 4096  # token ids that are decoded without a turn of the event loop
 TEXT = "\0"  # the placeholder for a template's text; nothing after a choice contains it
+Chunk = ChatChunk | CompletionResponse
 
 
 class Template:
-    """A chunk of a stream in which only the text changes from one to the next."""
+    """The frame of a chunk in which only the text changes from one to the next."""
 
-    def __init__(self, chunk: ChatChunk | CompletionResponse) -> None:
-        self._before, _, self._after = encode(chunk).rpartition(encode(TEXT))
+    def __init__(self, chunk: Chunk) -> None:
+        self._before, _, self._after = frame(encode(chunk)).rpartition(encode(TEXT))
 
     def filled(self, text: str) -> bytes:
-        """Return the encoded chunk with this text."""
+        """Return the frame with this text."""
         return b"%b%b%b" % (self._before, encode(text), self._after)
 
 
-@asynccontextmanager
-async def admitted(exchange: Exchange) -> AsyncIterator[Ticket]:
-    """Admit a request to the queue before its body is read; let it leave whatever happens."""
-    server = exchange.server
-    refusal = server.refusal()
-    if refusal is not None:
-        server.metrics.rejected.add(1, refusal.code or "unavailable")
-        raise refusal
-    length = exchange.headers.get("content-length", "")
-    num_bytes = int(length[:20]) if length.isdigit() else server.config.max_body_bytes
-    ticket = server.admission.register(exchange.owner, min(num_bytes, server.config.max_body_bytes))
-    try:
-        yield ticket
-    finally:
-        ticket.leave()
+class OpenAIWriter:
+    """The part of a writer that both routes share."""
+
+    def __init__(self, exchange: Exchange, request: CommonRequest, id_prefix: str) -> None:
+        server = exchange.server
+        self._id = f"{id_prefix}{exchange.request_id}"
+        self._created = server.wall_time()
+        self._model = server.model_name
+        self._fingerprint = server.fingerprint
+        self._texts = TokenTexts(
+            server.llm.model.tokenizer, bool(request.return_tokens_as_token_ids)
+        )
+        options = request.stream_options
+        self._sends_usage = bool(options and options.include_usage)
+        self._sends_usage_always = bool(options and options.continuous_usage_stats)
+        self._templates: dict[int, Template] = {}  # by choice
+
+    def failure(self, error: ApiError) -> bytes:
+        """Return the frames of an error that ends the stream."""
+        return frame(error_body(error)) + DONE
+
+    def _closing(
+        self, chunk: Chunk, counts: TokenCounts, explanation: dict[str, Any] | None
+    ) -> Iterator[bytes]:
+        """Yield a last chunk without choices, if there is anything to put into it, and the end."""
+        if self._sends_usage:
+            chunk.usage = usage_of(counts)
+        if explanation is not None:
+            chunk.explain = explanation
+        if self._sends_usage or explanation is not None:
+            yield frame(encode(chunk))
+        yield DONE
 
 
-async def in_pieces(token_ids: list[int]) -> AsyncIterator[list[int]]:
-    """Yield the token ids in pieces, and let other requests run before each of them."""
-    for start in range(0, len(token_ids), PIECE):
-        await asyncio.sleep(0)
-        yield token_ids[start : start + PIECE]
-
-
-async def decoded(tokenizer: Tokenizer, token_ids: list[int]) -> str:
-    """Return the text with its special tokens, like `Tokenizer.decode`, but in pieces."""
-    stream = tokenizer.detokenizer(skip_special_tokens=False)
-    parts = [stream.push_all(piece) async for piece in in_pieces(token_ids)]
-    return "".join([*parts, stream.finish()])
+def read_deltas(deltas: Sequence[Delta]) -> tuple[str, FinishDelta | None]:
+    """Return the text and the end among these; raise TypeError for others, which have no form."""
+    text, finish = "", None
+    for delta in deltas:
+        if isinstance(delta, TextDelta):
+            text += delta.text
+        elif isinstance(delta, FinishDelta):
+            finish = delta
+        else:
+            raise TypeError(f"this dialect has no form for {type(delta).__name__}")
+    return text, finish
 
 
 def usage_of(counts: TokenCounts) -> Usage:
@@ -69,16 +86,3 @@ def usage_of(counts: TokenCounts) -> Usage:
         total_tokens=counts.prompt + counts.generated,
         prompt_tokens_details=PromptTokensDetails(cached_tokens=counts.cached),
     )
-
-
-def closing(
-    chunk: ChatChunk | CompletionResponse, usage: Usage | None, explanation: dict[str, Any] | None
-) -> Iterator[bytes]:
-    """Yield a stream's last chunk, which has no choices, if there is anything to put into it."""
-    if usage is None and explanation is None:
-        return
-    if usage is not None:
-        chunk.usage = usage
-    if explanation is not None:
-        chunk.explain = explanation
-    yield encode(chunk)

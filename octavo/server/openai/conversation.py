@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.server.http.errors import invalid, not_yet
-from octavo.server.schema.chat import ChatRequest, Message
-from octavo.server.schema.tokens import TokenizeRequest
+from octavo.server.openai.schema.chat import ChatRequest, Message
+from octavo.server.openai.schema.tokens import TokenizeRequest
 from octavo.server.settings import ServerSettings
 from octavo.text.prompt_worker import Conversation, PromptJob
 
@@ -15,9 +15,7 @@ _FIELDS = ("role", "content", "refusal", "name", "reasoning_content", "reasoning
 _TOOLS = "tools are not supported yet; write calls and results into the messages' content"
 
 
-def conversation_job(
-    request: ChatRequest | TokenizeRequest, config: ServerSettings, bad_words: list[str]
-) -> PromptJob:
+def conversation_job(request: ChatRequest | TokenizeRequest, config: ServerSettings) -> PromptJob:
     """Return the job for a worker; raise ApiError for what this server does not support."""
     if request.chat_template is not None and not config.trust_request_chat_template:
         raise invalid(
@@ -48,7 +46,6 @@ def conversation_job(
     return PromptJob(
         conversation=conversation,
         add_special_tokens=bool(request.add_special_tokens),
-        bad_words=bad_words,
     )
 
 

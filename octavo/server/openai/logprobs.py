@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.api.outputs import Logprob
-from octavo.server.schema.chat import ChatLogprobs, TokenLogprob, TopLogprob
-from octavo.server.schema.completion import CompletionLogprobs
+from octavo.server.openai.schema.chat import ChatLogprobs, TokenLogprob, TopLogprob
+from octavo.server.openai.schema.completion import CompletionLogprobs
 from octavo.text.tokenizer import Tokenizer
 
 NEVER = -9999.0  # JSON has no minus infinity

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from octavo.server.generate import admitted
 from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import Exchange
-from octavo.server.openai.common import admitted, decoded, in_pieces
+from octavo.server.in_pieces import decoded, in_pieces
 from octavo.server.openai.conversation import conversation_job
-from octavo.server.schema.tokens import (
+from octavo.server.openai.schema.tokens import (
     DetokenizeRequest,
     DetokenizeResponse,
     TokenizeRequest,
@@ -24,7 +25,7 @@ async def tokenize(exchange: Exchange) -> None:
         if (request.prompt is None) == (request.messages is None):
             raise invalid("give either prompt or messages", "prompt")
         if request.prompt is None:
-            job = conversation_job(request, server.config, [])
+            job = conversation_job(request, server.config)
         else:
             special = request.add_special_tokens is not False
             job = PromptJob(text=request.prompt, add_special_tokens=special)

@@ -15,21 +15,12 @@ import msgspec
 
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.schema.nested import Unknown, lenient_decoder, refused_name, unknown_names
-from octavo.server.schema.unsupported import (
-    IGNORED,
-    UNSUPPORTED,
-    check_unsupported,
-    ignored_inside,
-)
+from octavo.server.schema.rules import rules_of
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 MAX_NESTING = 100
 MAX_LISTS = 128  # lists of token ids in one field
-# Fields that may hold any JSON; their depth is checked after decoding.
-OPEN = frozenset({"documents", "chat_template_kwargs"})
-# Fields that may hold lists of token ids, whose number is limited before they are built.
-WITH_LISTS = frozenset({"prompt"})
 _NEITHER_QUOTE_NOR_BRACKET = bytes(each for each in range(256) if each not in b'"[')
 _UNSUPPORTED_BYTES = 4096  # a value that asks for nothing is shorter
 _NUMBER_BYTES = 64
@@ -49,20 +40,22 @@ def decode_by_field(body: bytes, kind: type[T]) -> tuple[T, tuple[Unknown, ...]]
     skipped without being built, so that a body full of them costs no more than parsing it.
     """
     parts = _parts(body)
-    unsupported = {name: _short_value(parts[name]) for name in parts.keys() & UNSUPPORTED.keys()}
-    check_unsupported(unsupported)
+    rules = rules_of(kind)
+    known_unsupported = parts.keys() & rules.unsupported.keys()
+    unsupported = {name: _short_value(parts[name]) for name in known_unsupported}
+    rules.check_unsupported(unsupported)
     fields = _fields(kind)
     values: dict[str, Any] = {}
     nested = [
         Unknown(f"{outer}.{name[:64]}", name, known)
-        for outer, name, known in ignored_inside(unsupported)
+        for outer, name, known in rules.ignored_inside(unsupported)
     ]
     for name, field in fields.items():
         if name in parts:
             values[name] = field.read(parts[name], nested)
         elif field.is_required:
             raise invalid(f"{name} is missing", name)
-    unknown = parts.keys() - fields.keys() - UNSUPPORTED.keys() - IGNORED.keys()
+    unknown = parts.keys() - fields.keys() - unsupported.keys() - rules.ignored.keys()
     known = kind.__struct_fields__
     return kind(**values), (*(Unknown(name, name, known) for name in sorted(unknown)), *nested)
 
@@ -140,6 +133,7 @@ class _Field:
 
 @lru_cache(maxsize=64)
 def _fields(kind: type[msgspec.Struct]) -> Mapping[str, _Field]:
+    rules = rules_of(kind)
     bare = get_type_hints(kind)  # without the bounds
     return {
         field.name: _Field(
@@ -150,8 +144,8 @@ def _fields(kind: type[msgspec.Struct]) -> Mapping[str, _Field]:
             cache(partial(lenient_decoder, field.type)),
             field.required,
             _is_integer(bare[field.name]),
-            field.name in OPEN,
-            field.name in WITH_LISTS,
+            field.name in rules.open,
+            field.name in rules.with_lists,
         )
         for field in msgspec.structs.fields(kind)
     }

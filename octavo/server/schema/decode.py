@@ -13,12 +13,11 @@ import msgspec
 from octavo.server.http.errors import invalid
 from octavo.server.schema.by_field import (
     MAX_LISTS,
-    OPEN,
-    WITH_LISTS,
     decode_by_field,
     is_shallow,
 )
 from octavo.server.schema.nested import Unknown
+from octavo.server.schema.rules import rules_of
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -68,26 +67,18 @@ def _decoder(
     assert kind.__struct_config__.forbid_unknown_fields, "a decode must prove that all are known"
     names = kind.__struct_fields__
     decoder = msgspec.json.Decoder(kind)
-    return decoder, tuple(OPEN.intersection(names)), tuple(WITH_LISTS.intersection(names))
+    rules = rules_of(kind)
+    return (
+        decoder,
+        tuple(rules.open.intersection(names)),
+        tuple(rules.with_lists.intersection(names)),
+    )
 
 
-# Names of fields in other APIs or on other routes, whose spelling is closer to a wrong field.
-_OTHER_NAMES = {
-    "max_completion_tokens": "max_tokens",
-    "max_output_tokens": "max_tokens",
-    "max_new_tokens": "max_tokens",
-    "n_predict": "max_tokens",
-    "max_length": "max_tokens",
-    "repeat_penalty": "repetition_penalty",
-}
-
-
-def refuse_unknown(unknown: tuple[Unknown, ...]) -> None:
+def refuse_unknown(unknown: tuple[Unknown, ...], kind: type[msgspec.Struct]) -> None:
     """Raise ApiError for the first unknown field, with the name that was probably meant."""
-    if not unknown:
-        return
     path, name, known = unknown[0]
-    near = [field for field in (_OTHER_NAMES.get(name),) if field in known]
+    near = [field for field in (rules_of(kind).other_names.get(name),) if field in known]
     near = near or difflib.get_close_matches(name[:64], known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise invalid(f"unknown field {path[:192]!r}{hint}", path[:192], "unknown_parameter")

@@ -126,7 +126,7 @@ def test_a_load_that_is_late_is_not_waited_for() -> None:
 
 
 def test_a_late_load_does_not_end_another_hold() -> None:
-    """A request may follow another one after its deadline; its loads no longer concern it."""
+    """A request whose load is late may follow another one by then, and goes on doing so."""
     index = saved()
     scheduler = scheduler_with(index, max_num_batched_tokens=6, long_prefill_tokens=4)
     scheduler.add(request("late", [*tokens(9), *tokens(8, 5)], max_tokens=1, arrival=2.0), 0.0)

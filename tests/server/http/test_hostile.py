@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from octavo.server.openapi import document
-from octavo.server.routes import ROUTES
+from octavo.server.routes import DEFAULT_DIALECT, ROUTES
 from tests.server.make import LIMIT, Client, events, serving
 
 JSON = {"content-type": "application/json"}
@@ -243,7 +243,7 @@ GOOD = {
 
 def bodies(schema: str) -> st.SearchStrategy[dict[str, Any]]:
     """Generate bodies with some fields of a schema, each with a valid or an odd value."""
-    fields = document(ROUTES)["components"]["schemas"][schema]["properties"]
+    fields = document(ROUTES, DEFAULT_DIALECT)["components"]["schemas"][schema]["properties"]
     few = {"max_tokens": GOOD["max_tokens"]} if "max_tokens" in fields else {}
     drawn = {name: GOOD.get(name, ODD) | ODD for name in fields if name != "max_tokens"}
     if "deadline_ms" in drawn:  # a short deadline is valid, and exceeded on a busy machine

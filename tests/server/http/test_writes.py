@@ -11,7 +11,8 @@ import pytest
 
 from octavo.server.http.errors import ClientGoneError
 from octavo.server.http.exchange import Exchange
-from octavo.server.http.sse import EventStream
+from octavo.server.http.stream import ResponseStream
+from octavo.server.openai.dialect import OPENAI
 from octavo.server.server import Server
 from octavo.server.settings import ServerSettings
 from tests.server.engine import FakeEngine
@@ -55,7 +56,7 @@ def test_a_write_without_a_wait_sets_no_timer(server: Server) -> None:
     }
 
     async def main() -> None:
-        exchange = Exchange(server, wire.scope, wire.receive, wire.send)
+        exchange = Exchange(server, wire.scope, wire.receive, wire.send, OPENAI)
         await exchange.write(b"one", more=True)
         assert wire.accepted == [b"one"]
         assert wire.num_timers == [0]
@@ -77,14 +78,15 @@ def test_no_ping_waits_beside_a_write(directory: Path) -> None:
     server = Server(engine, ServerSettings(stall_seconds=0.1, ping_seconds=0.01))
 
     async def main() -> None:
-        stream = EventStream(Exchange(server, wire.scope, wire.receive, wire.send))
+        exchange = Exchange(server, wire.scope, wire.receive, wire.send, OPENAI)
+        stream = ResponseStream(exchange, OPENAI.error_body)
         await stream.open()
         while len(wire.accepted) < 3:  # pings, while the reader takes them
             await asyncio.sleep(0.001)
         wire.accepts = False
         num_writes = len(wire.num_timers)
         with pytest.raises(ClientGoneError):
-            await stream.events([b"x"])
+            await stream.write([b"x"])
         await asyncio.sleep(0.05)
         assert len(wire.num_timers) == num_writes + 1
         assert server.metrics.slow_readers.value() == 1
@@ -103,7 +105,7 @@ def test_every_write_has_a_timer_without_our_extensions(
     wire = Wire(extensions)
 
     async def main() -> None:
-        exchange = Exchange(server, wire.scope, wire.receive, wire.send)
+        exchange = Exchange(server, wire.scope, wire.receive, wire.send, OPENAI)
         await exchange.write(b"one", more=True)
         assert wire.num_timers == [1]
         wire.accepts = False

@@ -6,8 +6,9 @@ import pytest
 
 from octavo.server.http.exchange import encode
 from octavo.server.openai.common import TEXT, Template
-from octavo.server.schema.chat import ChatChunk, ChunkChoice, Delta
-from octavo.server.schema.completion import CompletionChoice, CompletionResponse
+from octavo.server.openai.dialect import frame
+from octavo.server.openai.schema.chat import ChatChunk, ChunkChoice, Delta
+from octavo.server.openai.schema.completion import CompletionChoice, CompletionResponse
 
 TEXTS = [" plain", "", '"quoted" \\', "\n\t\r\x00\x1f\x7f", "é€𝄞\ufffd\u2028", "%b %s {}", "\0"]
 
@@ -27,5 +28,5 @@ def test_a_chunk_from_a_template_is_the_struct(text: str, model: str) -> None:
             id="cmpl-1", created=7, model=model, choices=[choice], system_fingerprint="o-1"
         )
 
-    assert Template(chat(TEXT)).filled(text) == encode(chat(text))
-    assert Template(completion(TEXT)).filled(text) == encode(completion(text))
+    assert Template(chat(TEXT)).filled(text) == frame(encode(chat(text)))
+    assert Template(completion(TEXT)).filled(text) == frame(encode(completion(text)))

@@ -10,7 +10,7 @@ import pytest
 
 from octavo.api.requests import CheckedRequest
 from octavo.core.sampling_params import SamplingParams
-from octavo.server.openai.common import PIECE, decoded
+from octavo.server.in_pieces import PIECE, decoded
 from octavo.text.prompt_worker import PreparedPrompt, PromptJob
 from octavo.text.tokenizer import Tokenizer
 from tests.server.engine import VOCABULARY, FakeEngine

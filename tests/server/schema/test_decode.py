@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from octavo.server.admin import ADMIN_ROUTES
 from octavo.server.http.errors import ApiError
+from octavo.server.openai.dialect import error_body
+from octavo.server.openai.schema.chat import ChatRequest
+from octavo.server.openai.schema.completion import CompletionRequest
 from octavo.server.routes import ROUTES
 from octavo.server.schema import by_field
 from octavo.server.schema import decode as module
 from octavo.server.schema.by_field import MAX_LISTS, MAX_NESTING, decode_by_field
-from octavo.server.schema.chat import ChatRequest
-from octavo.server.schema.completion import CompletionRequest
 from octavo.server.schema.decode import MAX_FAST_BYTES, decode
 
 CHAT: dict[str, Any] = {
@@ -82,7 +83,7 @@ def outcome(read: Any, body: bytes) -> Any:
     try:
         return read(body, ChatRequest)
     except ApiError as error:
-        return error.status, error.body()
+        return error.status, error_body(error)
 
 
 def test_a_large_body_is_decoded_field_by_field_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +109,7 @@ def test_brackets_in_strings_are_not_lists(read: Any) -> None:
         else:
             with pytest.raises(ApiError) as raised:
                 read(body, CompletionRequest)
-            assert f"more than {MAX_LISTS} lists" in str(raised.value.body())
+            assert f"more than {MAX_LISTS} lists" in str(error_body(raised.value))
 
 
 def test_lists_after_a_string_are_refused_before_they_are_built(

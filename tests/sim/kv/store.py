@@ -41,12 +41,12 @@ class Store:
         return (group, digest) in self._blocks or (group, digest) in self._lost
 
     def forget(self, group: int, digest: bytes) -> None:
-        """Remove a block, and the memory of it."""
+        """Remove a block, stored or lost."""
         self._blocks.pop((group, digest), None)
         self._lost.discard((group, digest))
 
     def reset(self) -> None:
-        """Remove all blocks, and the memory of them."""
+        """Remove every block that is stored."""
         self._blocks.clear()
         self._lost.clear()
 

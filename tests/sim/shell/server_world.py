@@ -111,7 +111,7 @@ class ServerWorld(World):
         choose = self.random.choice
         config = ServerSettings(
             max_waiting_requests=choose([2, 5, 1000]),
-            max_waiting_tokens=choose([40, 4_000_000]),
+            max_waiting_tokens=choose([10, 40, 4_000_000]),
             max_running_sequences=choose([None, 1, 3]),
             stall_seconds=STALL_SECONDS,
             status_seconds=choose([0.01, 1.0]),

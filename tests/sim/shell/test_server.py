@@ -15,7 +15,7 @@ from octavo.server.admission import Ticket
 from octavo.server.http.deadline import RequestTask
 from octavo.server.http.errors import ApiError, ClientGoneError
 from octavo.server.http.exchange import Exchange
-from octavo.server.http.sse import EventStream
+from octavo.server.http.stream import ResponseStream
 from octavo.server.lifecycle import ServerLifecycle
 from octavo.server.server import Server
 from tests.sim.shell.one_tokenizer import one_tokenizer
@@ -178,7 +178,7 @@ def _writes_without_asking(patch: pytest.MonkeyPatch) -> None:
 
 
 def _pings_forever(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(EventStream, "stop_pinging", lambda self: None)
+    patch.setattr(ResponseStream, "stop_pinging", lambda self: None)
 
 
 def _keeps_failed_requests(patch: pytest.MonkeyPatch) -> None:

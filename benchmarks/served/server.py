@@ -1,0 +1,90 @@
+"""The server of the soak test: a real one over a real engine process, which reports what it holds.
+
+    python benchmarks/served/server.py '{"model": null, "engine": "fake?step=0.01", ...}'
+
+It prints a line of JSON when it is ready, for each SIGUSR1, and at its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import uvloop
+
+from octavo.api.async_llm import AsyncLLM
+from octavo.client.launcher import ProcessLauncher
+from octavo.client.process import ProcessClient
+from octavo.engine_arguments import EngineArguments
+from octavo.server.lifecycle import ServerLifecycle, settle_memory
+from octavo.server.server import Server
+from octavo.server.settings import ServerSettings
+from tests.api.tiny import make_model
+
+
+def start(settings: dict[str, Any], directory: Path) -> AsyncLLM:
+    """Start the engine with a fake runner, or with a real model if one is named."""
+    if settings["model"]:
+        return AsyncLLM(settings["model"], engine="process", **settings["options"])
+    arguments = EngineArguments(model=settings["engine"], tokenizer=str(make_model(directory)))
+    client = ProcessClient(arguments, ProcessLauncher("tests.client.fake_engine:make"))
+    client.start()
+    return AsyncLLM.over(client, arguments)
+
+
+def held(server: Server) -> dict[str, int]:
+    """Count what would grow if anything were forgotten."""
+    admission = server.admission
+    gc.collect()
+    return {
+        "tasks": len(asyncio.all_tasks()),
+        "active_requests": len(server.active),
+        "tickets": admission.num_open,
+        "admitted": admission.num_admitted,
+        "waiting_bytes": admission.waiting_bytes,
+        "objects": len(gc.get_objects()),
+    }
+
+
+async def serve(settings: dict[str, Any], llm: AsyncLLM) -> None:
+    """Serve until a signal ends the process."""
+    server = Server(llm, ServerSettings(port=0, **settings["server"]))
+
+    def report(**more: Any) -> None:
+        print(json.dumps({**held(server), **more}), flush=True)
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, report)
+    facts = server.llm.facts
+    settle_memory()
+    await ServerLifecycle(server).run(
+        lambda life: report(port=life.port, vocabulary=facts.vocabulary)
+    )
+    report(over=1)
+
+
+def main() -> None:
+    settings = json.loads(sys.argv[1])
+    server = settings["server"]
+    if "admin_socket" in server:
+        server["admin_socket"] = Path(server["admin_socket"])
+    logging.basicConfig(level="ERROR", format="server: %(message)s")
+    with tempfile.TemporaryDirectory() as name:
+        llm = start(settings, Path(name))
+        try:
+            uvloop.run(serve(settings, llm))
+        finally:
+            llm.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""The handler of every route that generates: admit, read, translate, prepare, generate."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from octavo.server.admission import Ticket
+from octavo.server.generation import Generation
+from octavo.server.http.deadline import RequestTask
+from octavo.server.http.exchange import Exchange
+from octavo.server.http.route import Handler
+from octavo.server.operation import GenerationRequest
+from octavo.server.preparation import prepare
+from octavo.server.server import Server
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def generating(kind: type[T], translate: Callable[[Server, T], GenerationRequest]) -> Handler:
+    """Return the handler of a route whose request is a `kind`."""
+    return partial(_handle, kind, translate)
+
+
+async def _handle(
+    kind: type[T], translate: Callable[[Server, T], GenerationRequest], exchange: Exchange
+) -> None:
+    async with admitted(exchange) as ticket:
+        server = exchange.server
+        asked = translate(server, await exchange.read(kind))
+        seconds = server.config.max_request_seconds
+        if asked.deadline_ms is not None:
+            spent = server.clock() - exchange.began
+            seconds = min(seconds, max(0.0, asked.deadline_ms / 1000 - spent))
+            server.admission.check_deadline(seconds)
+        task = RequestTask(exchange)
+        await task.run(_generate(exchange, ticket, asked, task), seconds)
+
+
+async def _generate(
+    exchange: Exchange, ticket: Ticket, asked: GenerationRequest, task: RequestTask
+) -> None:
+    prepared = await prepare(exchange.server, asked, exchange.owner)
+    writer = asked.writer(exchange, prepared)
+    await Generation(exchange, ticket, prepared, writer, task).run()
+
+
+@asynccontextmanager
+async def admitted(exchange: Exchange) -> AsyncIterator[Ticket]:
+    """Admit a request to the queue before its body is read; let it leave whatever happens."""
+    server = exchange.server
+    refusal = server.refusal()
+    if refusal is not None:
+        server.metrics.rejected.add(1, refusal.code or "unavailable")
+        raise refusal
+    length = exchange.headers.get("content-length", "")
+    num_bytes = int(length[:20]) if length.isdigit() else server.config.max_body_bytes
+    ticket = server.admission.register(exchange.owner, min(num_bytes, server.config.max_body_bytes))
+    try:
+        yield ticket
+    finally:
+        ticket.leave()

@@ -1,0 +1,32 @@
+"""The part of a dialect that concerns HTTP: how errors and streams look on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.server.http.errors import ApiError
+
+_STREAM_HEADERS = (
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # proxies must forward frames as they come
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """The errors and the frames of one API."""
+
+    error_body: Callable[[ApiError], bytes]  # of an error that is a whole response
+    error_name: str  # of that body in the OpenAPI document
+    error_schema: dict[str, Any]
+    stream_kind: str  # the content type of streams
+    stream_schema: Callable[[dict[str, Any]], dict[str, Any]]  # of a frame, from its payload's
+    ping: bytes = b""  # a frame without meaning for long silences; empty: there is none
+    id_prefixes: tuple[str, ...] = ()  # which answers put before the id of a request
+
+    @property
+    def stream_headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers of a stream."""
+        return [(b"content-type", self.stream_kind.encode()), *_STREAM_HEADERS]

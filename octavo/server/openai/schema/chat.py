@@ -1,0 +1,162 @@
+"""The request and the responses of /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from octavo.server.openai.schema.sampling import CommonRequest, Count, Name
+from octavo.server.openai.schema.usage import Usage
+
+MAX_MESSAGES = 4096
+MAX_PARTS = 4096
+
+Role = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class ContentPart(Struct, kw_only=True, gc=False, forbid_unknown_fields=True):
+    """A part of a message; only text is supported."""
+
+    type: Role
+    text: str | None = None
+    refusal: str | None = None
+    annotations: Any = None  # ignored: sources of the text of an earlier answer
+    cache_control: Any = None  # ignored: prefixes are found by their content
+    # Fields of other parts, defined so that the error names the type of the part.
+    image_url: Any = None
+    input_audio: Any = None
+    audio_url: Any = None
+    video_url: Any = None
+    file: Any = None
+    uuid: Any = None
+
+
+class Message(Struct, kw_only=True, forbid_unknown_fields=True):
+    """One turn of the conversation."""
+
+    role: Role
+    content: str | Annotated[list[ContentPart | str], Meta(max_length=MAX_PARTS)] | None = None
+    name: Name | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    thinking: str | None = None
+    tool_calls: Annotated[list[Any], Meta(max_length=MAX_PARTS)] | None = None
+    tool_call_id: Name | None = None
+    refusal: str | None = None  # used as the content if that is null
+    annotations: Any = None  # ignored: sources of the text of an earlier answer
+    cache_control: Any = None  # ignored: prefixes are found by their content
+    # Refused unless they ask for nothing.
+    audio: Any = None
+    function_call: Any = None
+    prefix: bool | None = None
+    partial: bool | None = None
+
+
+class ChatRequest(CommonRequest, kw_only=True):
+    """The request: a conversation and how to answer it."""
+
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    max_completion_tokens: Count | None = None  # instead of max_tokens
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    echo: bool = False  # begin the answer with the last message, if it is the assistant's
+    add_generation_prompt: bool | None = None  # default: true, unless the last message is continued
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+    documents: Annotated[list[dict[str, Any]], Meta(max_length=1024)] | None = None
+    chat_template: str | None = None  # `ChatTemplate` limits its length
+    chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
+        None
+    )
+
+
+class TopLogprob(Struct, kw_only=True):
+    """A likely token at a position."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class TokenLogprob(Struct, kw_only=True):
+    """The generated token at a position, and the likeliest ones."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(Struct, kw_only=True):
+    """Log-probabilities for each token."""
+
+    content: list[TokenLogprob]
+    refusal: list[TokenLogprob] | None = None
+
+
+class AnswerMessage(Struct, kw_only=True):
+    """The message that the model generated."""
+
+    role: str
+    content: str | None
+    refusal: str | None = None
+
+
+class ChatChoice(Struct, kw_only=True):
+    """One of the `n` answers."""
+
+    index: int
+    message: AnswerMessage
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatResponse(Struct, kw_only=True):
+    """The response of a request without a stream."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    object: str = "chat.completion"
+    system_fingerprint: str | UnsetType = UNSET
+    prompt_logprobs: list[dict[str, Any] | None] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    explain: dict[str, Any] | UnsetType = UNSET
+
+
+class Delta(Struct, kw_only=True):
+    """The new part of an answer."""
+
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChunkChoice(Struct, kw_only=True):
+    """The new part of one of the answers."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | UnsetType | None = UNSET
+    finish_reason: str | None = None
+    stop_reason: int | str | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatChunk(Struct, kw_only=True):
+    """The payload of one event of a stream."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    object: str = "chat.completion.chunk"
+    system_fingerprint: str | UnsetType = UNSET
+    usage: Usage | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    explain: dict[str, Any] | UnsetType = UNSET

@@ -1,0 +1,60 @@
+"""The request and the responses of /v1/completions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from octavo.server.openai.schema.sampling import INT32, CommonRequest, TokenId
+from octavo.server.openai.schema.usage import Usage
+from octavo.server.schema.by_field import MAX_LISTS
+
+MAX_PROMPT_ITEMS = 1 << 20  # token ids in one prompt
+MAX_PROMPTS = MAX_LISTS
+
+PromptTokens = Annotated[list[TokenId], Meta(max_length=MAX_PROMPT_ITEMS)]
+
+
+class CompletionRequest(CommonRequest, kw_only=True):
+    """The request: a text, token ids, or several of either, to continue."""
+
+    prompt: str | Annotated[list[str | TokenId | PromptTokens], Meta(max_length=MAX_PROMPT_ITEMS)]
+    logprobs: Annotated[int, Meta(ge=-1, le=INT32)] | None = None
+    echo: bool | None = None  # begin the text with the prompt
+    add_special_tokens: bool = True
+
+
+class CompletionLogprobs(Struct, kw_only=True):
+    """Log-probabilities for each token."""
+
+    text_offset: list[int]
+    token_logprobs: list[float | None]
+    tokens: list[str]
+    top_logprobs: list[dict[str, float] | None]
+
+
+class CompletionChoice(Struct, kw_only=True):
+    """One continuation, or the new part of it in a stream."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | UnsetType | None = UNSET
+    prompt_logprobs: list[dict[str, Any] | None] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class CompletionResponse(Struct, kw_only=True):
+    """The response, or the payload of one event of a stream."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    object: str = "text_completion"
+    system_fingerprint: str | UnsetType = UNSET
+    usage: Usage | UnsetType = UNSET
+    explain: dict[str, Any] | UnsetType = UNSET

@@ -1,0 +1,74 @@
+"""The fields that completions and chat have in common, with their bounds."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta, Struct
+
+from octavo.core.config import MAX_PRIORITY
+from octavo.server.openai.schema.unsupported import RULES
+from octavo.server.schema.rules import FieldRules
+
+MAX_N = 128
+MAX_STOPS = 16
+MAX_STOP_CHARACTERS = 256
+MAX_BIASES = 1024
+MAX_BAD_WORDS = 128
+MAX_BAD_WORD_CHARACTERS = 4096  # of all together: each prompt's request holds their tokens
+MAX_TOKEN_LIST = 65_536
+MAX_DEADLINE_MS = 86_400_000
+INT32 = 2**31 - 1
+
+TokenId = Annotated[int, Meta(ge=0, le=INT32)]
+Count = Annotated[int, Meta(ge=0, le=INT32)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+Name = Annotated[str, Meta(max_length=256)]
+
+
+class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The contents of a stream besides text."""
+
+    include_usage: bool | None = None  # one more chunk with the usage, at the end
+    continuous_usage_stats: bool | None = None  # the usage so far, in every chunk
+    include_obfuscation: bool | None = None  # ignored: chunks are not padded
+
+
+class CommonRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The common fields: sampling, stopping, contents of the response, scheduling."""
+
+    rules: ClassVar[FieldRules] = RULES
+    model: Annotated[str, Meta(max_length=512)] | None = None  # default: the served model
+    max_tokens: Count | None = None
+    min_tokens: Count = 0
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=INT32)] | None = None
+    min_p: Share | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
+    stop: StopString | Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=1024)] | None = None
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    logit_bias: Annotated[dict[str, float], Meta(max_length=MAX_BIASES)] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_TOKEN_LIST)] | None = None
+    bad_words: Annotated[list[StopString], Meta(max_length=MAX_BAD_WORDS)] | None = None
+    prompt_logprobs: Annotated[int, Meta(ge=-1, le=INT32)] | None = None
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    return_tokens_as_token_ids: bool | None = None  # in logprobs, as "token_id:N" instead of text
+    return_token_ids: bool | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=INT32)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
+    deadline_ms: Annotated[int, Meta(ge=1, le=MAX_DEADLINE_MS)] | None = None
+    explain: bool | None = None  # add to the response where the time went

@@ -1,0 +1,50 @@
+"""The requests and responses of /tokenize and /detokenize."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta, Struct
+
+from octavo.server.openai.schema.chat import MAX_MESSAGES, Message
+from octavo.server.openai.schema.completion import PromptTokens
+from octavo.server.openai.schema.unsupported import RULES
+from octavo.server.schema.rules import FieldRules
+
+
+class TokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The request of /tokenize: a text in `prompt`, or a conversation in `messages`."""
+
+    rules: ClassVar[FieldRules] = RULES
+    model: Annotated[str, Meta(max_length=512)] | None = None
+    prompt: str | None = None
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
+    add_special_tokens: bool | None = None  # default: true for a text, false for a conversation
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    return_token_strs: bool | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
+
+
+class TokenizeResponse(Struct, kw_only=True):
+    """The token ids, and on request their strings in the vocabulary."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class DetokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The request of /detokenize: token ids."""
+
+    rules: ClassVar[FieldRules] = RULES
+    tokens: PromptTokens
+    model: Annotated[str, Meta(max_length=512)] | None = None
+
+
+class DetokenizeResponse(Struct, kw_only=True):
+    """The text of the token ids."""
+
+    prompt: str

@@ -1,0 +1,118 @@
+"""The fields of other servers that this one ignores, or does not support yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from octavo.server.schema.rules import FieldRules, Unsupported
+
+
+def _one_of(*values: Any) -> Callable[[Any], bool]:
+    return lambda value: (
+        value is None or any(type(value) is type(each) and value == each for each in values)
+    )
+
+
+def _empty(value: Any) -> bool:
+    return value is None or value in ([], {}, "")
+
+
+def _text_format(value: Any) -> bool:
+    return value is None or (isinstance(value, dict) and value.get("type") == "text")
+
+
+def _no_function(value: Any) -> bool:
+    return value is None or value in ("none", "auto")
+
+
+_TOOLS = "tools are not supported yet; leave it out, or describe the tools in the messages"
+_STRUCTURED = "structured output is not supported yet; leave it out"
+_BEAMS = "beam search is not served over HTTP; use octavo.LLM.beam_search"
+_TEXT = "only text is supported; leave it out"
+
+UNSUPPORTED: Mapping[str, Unsupported] = {
+    "tools": Unsupported(_empty, _TOOLS, "[]"),
+    "functions": Unsupported(_empty, _TOOLS, "[]"),
+    "tool_choice": Unsupported(_no_function, _TOOLS, '"none", "auto"'),
+    "function_call": Unsupported(_no_function, _TOOLS, '"none", "auto"'),
+    "response_format": Unsupported(_text_format, _STRUCTURED, '{"type": "text"}'),
+    "structured_outputs": Unsupported(_empty, _STRUCTURED, "{}"),
+    "guided_json": Unsupported(_empty, _STRUCTURED, '""'),
+    "guided_regex": Unsupported(_empty, _STRUCTURED, '""'),
+    "guided_choice": Unsupported(_empty, _STRUCTURED, "[]"),
+    "guided_grammar": Unsupported(_empty, _STRUCTURED, '""'),
+    "best_of": Unsupported(
+        _one_of(1), "the best answer is not selected; use n, which returns all answers", "1"
+    ),
+    "suffix": Unsupported(_empty, "text before a suffix cannot be generated; leave it out", '""'),
+    "prompt_embeds": Unsupported(_empty, "prompts must be texts or token ids", "[]"),
+    "use_beam_search": Unsupported(_one_of(False), _BEAMS, "false"),
+    "length_penalty": Unsupported(_one_of(1, 1.0), _BEAMS, "1.0"),
+    "early_stopping": Unsupported(_one_of(False), _BEAMS, "false"),
+    "modalities": Unsupported(lambda value: value in (None, [], ["text"]), _TEXT, '["text"]'),
+    "audio": Unsupported(_empty, _TEXT, "null"),
+    "media_io_kwargs": Unsupported(_empty, _TEXT, "{}"),
+    "mm_processor_kwargs": Unsupported(_empty, _TEXT, "{}"),
+    "web_search_options": Unsupported(
+        lambda value: value is None, "this server does not search the web", "null"
+    ),
+    "prediction": Unsupported(_empty, "predicted outputs are not supported yet", "null"),
+    "thinking_token_budget": Unsupported(
+        _one_of(-1), "a budget for reasoning is not supported yet; use max_tokens", "-1"
+    ),
+    "repetition_detection": Unsupported(_empty, "repetitions are not detected", "null"),
+    "logprob_token_ids": Unsupported(
+        _empty, "use logprobs, which returns the likeliest tokens", "[]"
+    ),
+    "vllm_xargs": Unsupported(_empty, "this server has no extensions", "{}"),
+    "kv_transfer_params": Unsupported(_empty, "KV is not transferred", "{}"),
+    "ec_transfer_params": Unsupported(_empty, "encoder outputs are not transferred", "{}"),
+    "logits_processors": Unsupported(_empty, "functions cannot be sent over HTTP", "[]"),
+}
+
+IGNORED: Mapping[str, str] = {
+    "user": "the API key identifies the user",
+    "safety_identifier": "the API key identifies the user",
+    "metadata": "nothing is stored",
+    "store": "nothing is stored",
+    "service_tier": "there is only one",
+    "prompt_cache_key": "prefixes are found by their content",
+    "prompt_cache_retention": "prefixes are kept until their memory is needed",
+    "session_id": "prefixes are found by their content",
+    "request_id": "the x-request-id header names a request",
+    "parallel_tool_calls": "tools are not supported yet",
+    "include_reasoning": "reasoning is part of the text",
+    "verbosity": "chat templates do not use it",
+    "detokenize": "text is always returned",
+    "flat_logprobs": "there is only one form over HTTP",
+    "stream_interval": "tokens are sent as soon as they are generated",
+}
+
+
+def _ignored_inside(given: Mapping[str, Any]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yield the fields inside accepted values that are ignored: outer field, name, known names."""
+    text_format = given.get("response_format")
+    if isinstance(text_format, dict):
+        for name, value in text_format.items():
+            if name != "type" and value is not None:
+                yield "response_format", name, ("type",)
+
+
+_OTHER_NAMES = {
+    "max_completion_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "n_predict": "max_tokens",
+    "max_length": "max_tokens",
+    "repeat_penalty": "repetition_penalty",
+}
+
+RULES = FieldRules(
+    open=frozenset({"documents", "chat_template_kwargs"}),
+    with_lists=frozenset({"prompt"}),
+    unsupported=UNSUPPORTED,
+    ignored=IGNORED,
+    ignored_inside=_ignored_inside,
+    other_names=_OTHER_NAMES,
+)

@@ -1,0 +1,96 @@
+"""The neutral types between a dialect and the machinery: a request to generate, a writer.
+
+    the dialect's struct ── translate ──▶ GenerationRequest ── prepare ──▶ PreparedRequest
+    frames ◀── Writer ◀── RequestOutput: the typed deltas of `octavo.formats.deltas`
+
+Nothing here belongs to one dialect. A dialect is a folder with its structs, a function for each
+route that translates, a writer, and a `Dialect` with its errors and frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from octavo.api.outputs import RequestOutput
+from octavo.api.requests import CheckedRequest
+from octavo.core.sampling_params import SamplingParams
+from octavo.formats.deltas import Parser, PlainText
+from octavo.server.http.errors import ApiError
+from octavo.server.http.exchange import Exchange
+from octavo.text.prompt_worker import PreparedPrompt, PromptJob
+
+
+@dataclass(slots=True)
+class TokenCounts:
+    """The tokens of a request so far, all prompts and continuations together."""
+
+    prompt: int
+    generated: int = 0
+    cached_by_prompt: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def cached(self) -> int:
+        """The prompt tokens that came from the prefix cache."""
+        return sum(self.cached_by_prompt.values())
+
+
+class Writer(Protocol):
+    """A dialect's way to write one answer. What it returns for a stream are complete frames."""
+
+    def opening(self, counts: TokenCounts) -> Iterable[bytes]:
+        """Return the frames before the first token."""
+
+    def frames(
+        self, prompt_index: int, output: RequestOutput, counts: TokenCounts
+    ) -> Iterable[bytes]:
+        """Return the frames for what is new."""
+
+    def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
+        """Return the frames after the last token, with the mark of the end."""
+
+    def failure(self, error: ApiError) -> bytes:
+        """Return the frames of an error that ends the stream, with the mark of the end."""
+
+    def whole(
+        self,
+        outputs: list[RequestOutput],
+        counts: TokenCounts,
+        explanation: dict[str, Any] | None,
+    ) -> bytes:
+        """Return the body of the response to a request that is not streamed."""
+
+
+@dataclass(slots=True, kw_only=True)
+class GenerationRequest:
+    """A request to generate, in the terms of no dialect."""
+
+    prompts: list[PromptJob | list[int]]  # texts or a conversation to prepare, or token ids
+    sampling: dict[str, Any]  # of SamplingParams, what was asked for; the model has defaults
+    # Returns what writes the answer. It must not keep the exchange: the exchange keeps it.
+    writer: Callable[[Exchange, PreparedRequest], Writer]
+    # Returns an error of the checks with the dialect's name of its field, for the prompt's index.
+    named: Callable[[ApiError, int], ApiError]
+    max_tokens: int | None = None  # None: as many as the model's makers recommend, or as fit
+    is_stream: bool = False
+    explains: bool = False  # where the time went, in the answer
+    drops_output: bool = False  # the engine must generate a token that was not asked for
+    wants_text: bool = False  # of prompts that are token ids
+    bad_words: list[str] = field(default_factory=list)  # in every spelling
+    keep_tokens: int | None = None  # of each prompt, at most; -1: what the answer leaves free
+    keeps_end: bool = True  # of a prompt that is cut
+    make_parser: Callable[[], Parser] = PlainText  # of each answer's text
+    cache_salt: str | None = None
+    priority: int = 0
+    deadline_ms: int | None = None
+
+
+@dataclass(slots=True)
+class PreparedRequest:
+    """A request whose prompts have been tokenised and whose bounds have been checked."""
+
+    asked: GenerationRequest
+    prompts: list[PreparedPrompt]
+    sampling: SamplingParams
+    checked: list[CheckedRequest]  # one for each prompt, with the same sampling

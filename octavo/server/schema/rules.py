@@ -1,0 +1,58 @@
+"""The rules for a request's fields that its struct does not express; a dialect fills them in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import Struct
+
+from octavo.server.http.errors import not_yet
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """The values of a field that ask for nothing, and the error for all others.
+
+    Many clients send such fields with values that ask for nothing, which are accepted. Any other
+    value is refused by name, since ignoring it would give a wrong answer without a sign.
+    """
+
+    is_harmless: Callable[[Any], bool]
+    refusal: str
+    harmless: str  # the accepted values, for the documentation
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRules:
+    """The rules of one dialect; a request's struct refers to them as its `rules`."""
+
+    # Fields that may hold any JSON; their depth is checked after decoding.
+    open: frozenset[str] = frozenset()
+    # Fields that may hold lists of token ids, whose number is limited before they are built.
+    with_lists: frozenset[str] = frozenset()
+    unsupported: Mapping[str, Unsupported] = field(default_factory=dict)
+    # Fields that are accepted with any value, and why: none of them would change an answer.
+    ignored: Mapping[str, str] = field(default_factory=dict)
+    # Names inside accepted fields that are ignored, of these fields and their values.
+    ignored_inside: Callable[[Mapping[str, Any]], Iterable[tuple[str, str, tuple[str, ...]]]] = (
+        lambda given: ()
+    )
+    # Names in other APIs or on other routes, where another spelling would be nearer.
+    other_names: Mapping[str, str] = field(default_factory=dict)
+
+    def check_unsupported(self, given: Mapping[str, Any]) -> None:
+        """Raise ApiError for the first field that asks for an unsupported feature."""
+        for name, value in given.items():
+            if not self.unsupported[name].is_harmless(value):
+                raise not_yet(name, self.unsupported[name].refusal)
+
+
+_NONE = FieldRules()
+
+
+def rules_of(kind: type[Struct]) -> FieldRules:
+    """Return the rules of a request's struct."""
+    rules: FieldRules = getattr(kind, "rules", _NONE)
+    return rules
