@@ -27,6 +27,7 @@ class AdmissionRules:
         self._kv = kv
         self._queue = queue
         self._limiters = limiters
+        self._kinds = [group.kind for group in config.groups]
 
     def refusal(self, request: Request, max_total: int) -> str | None:
         """Return why this request could never run, even alone; None if it could."""
@@ -65,7 +66,7 @@ class AdmissionRules:
 
     def _mismatch(self, request: Request, max_total: int) -> str | None:
         """Return what in the request has no meaning for this model; None if everything has."""
-        kinds = [group.kind for group in self._config.groups]
+        kinds = self._kinds
         if ("cross" in kinds) != (request.encoder is not None):
             wanted = "needs an encoder's input" if "cross" in kinds else "has no encoder"
             return f"the model {wanted}, and encoder={request.encoder} was given"
@@ -74,13 +75,16 @@ class AdmissionRules:
                 f"the model keeps nothing of earlier tokens, so it gives one token at most: "
                 f"max_tokens={request.sampling.max_tokens}"
             )
-        places = [place for place, _ in request.salts]
-        num_prompt = len(request.prompt)
-        if places != sorted(places) or not all(0 <= place < num_prompt for place in places):
-            return f"salts at {places} must be in order and in the prompt of {num_prompt} tokens"
-        unknown = [reason for reason in request.holds if reason not in OUTSIDE]
-        if unknown:
-            return f"holds={request.holds} may only name {OUTSIDE}, and {unknown[0]!r} is none"
+        if request.salts:
+            places = [place for place, _ in request.salts]
+            num_prompt = len(request.prompt)
+            if places != sorted(places) or not all(0 <= place < num_prompt for place in places):
+                return (
+                    f"salts at {places} must be in order and in the prompt of {num_prompt} tokens"
+                )
+        for reason in request.holds:
+            if reason not in OUTSIDE:
+                return f"holds={request.holds} may only name {OUTSIDE}, and {reason!r} is none"
         return None
 
     def overload(self, request: Request) -> str | None:
