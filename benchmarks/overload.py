@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import uvloop
 
-from benchmarks.soak_client import Served, resident_mib
+from benchmarks.served.client import Served, resident_mib
 
 SLOTS, NUM_TOKENS, STEP_SECONDS = 16, 40, 0.02  # tokens of a request: the mean
 PROBES_A_SECOND = 50

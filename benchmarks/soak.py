@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.soak_client import (
+from benchmarks.served.client import (
     LeftError,
     LostError,
     Manner,

@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 
 from octavo.core.config import ConfigError
 from octavo.loader import DEFAULT_MODEL
+from octavo.speculative_config import SpeculativeConfig, read_speculative_config
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class EngineArguments:
     max_num_queued_reqs: int = 100_000  # requests that may wait
     max_logprobs: int = 20  # most log-probabilities a request may ask for; -1: all
     seed: int = 0  # source of seeds for requests without one
+    speculative_config: SpeculativeConfig | None = None  # drafts, verified; None: no speculation
 
     def __post_init__(self) -> None:
         for name in ("model", "tokenizer"):
@@ -74,6 +76,9 @@ class EngineArguments:
             raise ConfigError(f"priority_ageing_seconds={ageing!r} must be a number of seconds")
         if not 0.0 <= ageing < math.inf:
             raise ConfigError(f"priority_ageing_seconds={ageing} must be finite and not negative")
+        speculation = self.speculative_config
+        if not (speculation is None or isinstance(speculation, SpeculativeConfig)):
+            raise ConfigError(f"speculative_config={speculation!r} must be a SpeculativeConfig")
 
 
 _FLAGS = ("enable_prefix_caching", "enable_chunked_prefill", "async_scheduling")
@@ -136,7 +141,6 @@ FIXED: dict[str, tuple[Any, str]] = {
     "quantization": (None, "it is seen from the files"),
     "revision": (None, "a revision is a part of the model's name, as in org/name@v1"),
     "enable_lora": (False, "there are no adapters yet"),
-    "speculative_config": (None, "there is no speculation yet"),
 }
 
 
@@ -169,6 +173,8 @@ def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) ->
             kept[name] = os.fspath(kept[name])
     if "dtype" in kept:
         kept["dtype"] = str(kept["dtype"]).removeprefix("torch.")  # torch.bfloat16 is accepted
+    if "speculative_config" in kept:
+        kept["speculative_config"] = read_speculative_config(kept["speculative_config"])
     return EngineArguments(**kept)
 
 

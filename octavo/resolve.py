@@ -16,7 +16,7 @@ from octavo.engine_arguments import EngineArguments
 from octavo.layers import ModelSpec
 from octavo.models.footprint import stored, tensor_sizes
 from octavo.models.load import OpenedModel
-from octavo.observe.machine import memory, num_cores
+from octavo.observe.machine import memory
 from octavo.observe.memory_bill import HEADROOM_BYTES, MemoryBill
 from octavo.runner.kv_cache import groups_of, num_blocks_in, readable
 
@@ -26,9 +26,6 @@ log = logging.getLogger(__name__)
 # engine (wire/message_types.py). A step computes at least the second number of tokens.
 _PROMPT_LOGITS_BYTES = 30 << 20
 _LEAST_PROMPT_LOGPROB_TOKENS = 16
-
-# A few more threads than processors are useful for experiments; many more are a mistake.
-_MOST_THREADS_A_CORE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ class EngineConfig:
     core: CoreConfig  # its num_blocks is an estimate until the cache is made
     bill: MemoryBill
     largest_step: StepSize
-    most_kv_bytes: int  # of a cache whose size is chosen automatically
+    footprint: Footprint  # of the chosen backend
 
 
 def resolve(
@@ -69,8 +66,7 @@ def resolve(
             "made for; lower it"
         )
     free = memory().available if free_bytes is None else free_bytes
-    most = footprint.most_kv_bytes
-    num_blocks, max_len = _cache_size(arguments, layout, bill, max_len, free, dtype, most)
+    num_blocks, max_len = _cache_size(arguments, layout, bill, max_len, free, dtype, footprint)
     _warn_if_short(bill, num_blocks, free)
     budget = arguments.max_num_batched_tokens
     if not arguments.enable_chunked_prefill and budget < max_len:
@@ -88,12 +84,13 @@ def resolve(
         chunked_prefill=arguments.enable_chunked_prefill,
         long_prefill_tokens=arguments.long_prefill_token_threshold,
         prompt_logprob_tokens=_prompt_tokens(spec) if arguments.enable_chunked_prefill else 0,
+        max_drafts=_max_drafts(arguments),
         policy=arguments.scheduling_policy,
         ageing_seconds=arguments.priority_ageing_seconds,
         max_num_waiting=arguments.max_num_queued_reqs,
     )
     core = limited_depth(core)
-    return EngineConfig(arguments, spec, choice.name, dtype, core, bill, largest_step, most)
+    return EngineConfig(arguments, spec, choice.name, dtype, core, bill, largest_step, footprint)
 
 
 def limited_depth(core: CoreConfig) -> CoreConfig:
@@ -114,6 +111,20 @@ def limited_depth(core: CoreConfig) -> CoreConfig:
 def _prompt_tokens(spec: ModelSpec) -> int:
     """Return the tokens of prompts with prompt_logprobs in a step; each needs a row of logits."""
     return max(_LEAST_PROMPT_LOGPROB_TOKENS, _PROMPT_LOGITS_BYTES // (4 * spec.vocabulary))
+
+
+def _max_drafts(arguments: EngineArguments) -> int:
+    """Return the most drafts of a sequence in one step; a step must have room for one."""
+    speculation = arguments.speculative_config
+    if speculation is None:
+        return 0
+    if arguments.max_num_batched_tokens < 2:
+        raise ConfigError(
+            "speculative_config needs steps of at least 2 tokens, a known one and a draft, and "
+            f"max_num_batched_tokens={arguments.max_num_batched_tokens}; raise it, or leave the "
+            "other out"
+        )
+    return speculation.num_speculative_tokens
 
 
 def choose_dtype(arguments: EngineArguments, backend: Name) -> str:
@@ -140,7 +151,7 @@ def _largest_step(arguments: EngineArguments, spec: ModelSpec) -> StepSize:
     prompt_rows = 0 if arguments.enable_chunked_prefill else rows
     return StepSize(
         rows=rows,
-        wanted_rows=min(rows, arguments.max_num_seqs + prompt_rows),
+        wanted_rows=min(rows, arguments.max_num_seqs * (1 + _max_drafts(arguments)) + prompt_rows),
         sequences=arguments.max_num_seqs,
         positions=max_len,
         hidden=spec.hidden,
@@ -202,20 +213,13 @@ def _footprint(arguments: EngineArguments, backend: Name) -> Footprint:
 
 def _check_native(arguments: EngineArguments) -> None:
     """Refuse arguments with which the engine cannot be made, or would mostly wait."""
-    from octavo.backends.native.tiers import choose_tier
+    from octavo.backends.native.tiers import check_threads, choose_tier
 
     try:
-        threads = arguments.num_threads or env.cpu_threads()
+        check_threads(arguments.num_threads or env.cpu_threads())
         choose_tier(env.cpu_instruction_set())
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    cores, _ = num_cores()
-    if threads > _MOST_THREADS_A_CORE * cores:
-        raise ConfigError(
-            f"num_threads={threads} is far more than the {cores} processors that this process may "
-            "use: threads would wait for each other in every step; leave it out, or ask for "
-            f"{cores} at most"
-        )
 
 
 def _warn_if_quantised(arguments: EngineArguments, opened: OpenedModel) -> None:
@@ -239,7 +243,7 @@ def _cache_size(
     max_len: int,
     free_bytes: int,
     dtype: str,
-    most_kv_bytes: int,
+    footprint: Footprint,
 ) -> tuple[int, int]:
     """Return the number of blocks, and the longest sequence that fits in them.
 
@@ -258,7 +262,7 @@ def _cache_size(
         return asked, max_len
     budget = arguments.kv_cache_memory_bytes
     if budget is None:
-        budget = default_kv_bytes(bill, free_bytes, dtype, most_kv_bytes)
+        budget = default_kv_bytes(bill, free_bytes, dtype, footprint.most_kv_bytes)
         log.info("kv_cache_memory_bytes=%d: free beside weights and steps", budget)
     size = arguments.block_size
     fitting = budget // bill.block_bytes

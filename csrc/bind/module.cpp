@@ -20,7 +20,7 @@ NB_MODULE(_native, m) {
   m.attr("SPLIT_TOKENS") = octavo::kSplit;
   m.attr("RECORD_FLOATS") = octavo::kRecordHead;
   m.attr("MOST_SHARED_BYTES") = octavo::kMostSharedBytes;
-  octavo::bind_sampling(m);
+  octavo::bind_step(m);
   octavo::bind_weights(m);
   octavo::bind_program(m);
   octavo::bind_peak_rates(m);

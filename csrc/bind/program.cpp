@@ -1,7 +1,7 @@
-// Binds programs: instructions as plain structs, and one call a step.
+// Binds programs: instructions as plain structs.
 #include "program/program.h"
 
-#include <nanobind/ndarray.h>
+#include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -19,10 +19,6 @@ namespace octavo {
 
 namespace {
 
-using IntArray = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using IntTable = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using OutArray = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-
 // A pointer to weights that a Store holds; in Python an address, 0 for none.
 template <typename Struct>
 auto pointer(const float* Struct::*member) {
@@ -34,38 +30,6 @@ auto pointer(const float* Struct::*member) {
 template <typename Struct>
 auto address(const float* Struct::*member) {
   return [member](const Struct& self) { return reinterpret_cast<uintptr_t>(self.*member); };
-}
-
-void run(Program& program, IntArray token_ids, IntArray positions, IntArray row_starts,
-         const std::vector<IntTable>& tables, IntArray logits_rows, IntArray hidden_rows,
-         OutArray logits, OutArray hidden) {
-  StepInputs in;
-  if (row_starts.size() < 2 || positions.size() != token_ids.size() ||
-      logits.shape(0) < logits_rows.size() || hidden.shape(0) < hidden_rows.size())
-    throw std::invalid_argument("the sizes of a step's arrays do not agree");
-  if ((logits_rows.size() && static_cast<int64_t>(logits.shape(1)) != program.logits_stride()) ||
-      (hidden_rows.size() && static_cast<int64_t>(hidden.shape(1)) != program.hidden_stride()))
-    throw std::invalid_argument("the arrays for results do not have as many columns as those");
-  in.token_ids = token_ids.data();
-  in.positions = positions.data();
-  in.row_starts = row_starts.data();
-  in.sequences = static_cast<int32_t>(row_starts.size()) - 1;
-  for (const IntTable& table : tables) {
-    if (static_cast<int32_t>(table.shape(0)) != in.sequences ||
-        table.shape(1) != tables[0].shape(1))
-      throw std::invalid_argument("tables of blocks must be of one shape");
-    in.tables.push_back(table.data());
-    in.table_width = static_cast<int32_t>(table.shape(1));
-  }
-  in.logits_rows = logits_rows.data();
-  in.hidden_rows = hidden_rows.data();
-  in.num_rows = static_cast<int32_t>(token_ids.size());
-  in.num_logits = static_cast<int32_t>(logits_rows.size());
-  in.num_hidden = static_cast<int32_t>(hidden_rows.size());
-  in.logits_out = logits.data();
-  in.hidden_out = hidden.data();
-  nb::gil_scoped_release released;
-  program.run(in);
 }
 
 void bind_enums(nb::module_& m) {
@@ -161,16 +125,12 @@ void bind_program(nb::module_& m) {
       .def("set_scratch", &Program::set_scratch, "space"_a, "row_bytes"_a, "prepared_row_bytes"_a)
       .def("make_caches", &Program::make_caches, "format"_a, "layers"_a, "blocks"_a,
            "block_size"_a, "kv_heads"_a, "head_dim"_a)
-      .def("copy_block", &Program::copy_block, "source"_a, "destination"_a,
-           nb::call_guard<nb::gil_scoped_release>())
-      .def("run", &run)
       .def("set_profiling", &Program::set_profiling, "on"_a)
       .def_prop_ro("seconds", &Program::seconds)
       .def_prop_ro("waits", &Program::waits)
-      .def_prop_ro("logits_stride", &Program::logits_stride)
-      .def_prop_ro("hidden_stride", &Program::hidden_stride)
-      .def_prop_ro("threads", &Program::threads)
-      .def_prop_ro("scratch_bytes", &Program::scratch_bytes);
+      .def("reserve", &Program::reserve, "rows"_a, "logits"_a, "hidden"_a, "sequences"_a,
+           "positions"_a)
+      .def_prop_ro("threads", &Program::threads);
 }
 
 }  // namespace octavo

@@ -107,7 +107,7 @@ inline int code_at(const uint8_t* codes, int output, int input) {
   }
 }
 
-// Where a prepared group holds the start of integer sums over all inputs, or over half of them.
+// The place in a prepared group of the start of integer sums over all inputs, or over half of them.
 template <Format format>
 constexpr int start_at(int part) {
   switch (layout_of(format).offset) {

@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kGates = kPanel / 2;  // gates of a gated panel; as many ups follow them
 
-// How many outputs panel `panel` writes: 32, or 16 where gates and ups lie in it; less in the last.
-// The last gated panel has its ups at 16 as every other one, however few gates precede them.
+// The number of outputs that panel `panel` writes: 32, or 16 where gates and ups lie in it; less in
+// the last. The last gated panel has its ups at 16 as every other one, however few gates precede them.
 inline int panel_columns(const Matrix& matrix, const Epilogue& epilogue, int panel) {
   const int left = matrix.outputs - panel * kPanel;
   const int full = epilogue.gated ? kGates : kPanel;

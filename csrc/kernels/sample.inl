@@ -1,10 +1,10 @@
 // Choosing tokens: the largest logit, and the largest logit over the temperature plus noise.
 //
-// Noise is a pure function of two keys and the token id (octavo/runner/noise.py defines it): 64
-// bits h, u = (h >> 12 + ½) / 2^52, noise = -log(-log u). Two logarithms for each token of a
-// vocabulary would be most of a step. But -log u ≥ 1 - u, so that no noise is above -log(1 - u): a
-// block of tokens whose largest logit is known needs h of each, compared to one number, and the
-// logarithms only of the few that could be ahead of the best so far.
+// Noise is a pure function of two keys and the token id (octavo/backends/torch/sampling/noise.py
+// defines it): 64 bits h, u = (h >> 12 + ½) / 2^52, noise = -log(-log u). Two logarithms for each
+// token of a vocabulary would be most of a step. But -log u ≥ 1 - u, so that no noise is above
+// -log(1 - u): a block of tokens whose largest logit is known needs h of each, compared to one
+// number, and the logarithms only of the few that could be ahead of the best so far.
 #pragma once
 
 #include "kernels/attention_vector.inl"

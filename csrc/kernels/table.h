@@ -28,7 +28,7 @@ constexpr int kLogitBlock = 128;  // logits that share a stored maximum
 
 // ---- weights ----
 
-// How a matrix is stored. Names give the bits of a code and what accompanies the codes; every
+// The stored form of a matrix. Names give the bits of a code and what accompanies the codes; every
 // format with codes means weight = scale · (code - offset), or scale · code + minimum if it has
 // minima.
 enum class Format : uint8_t {
@@ -143,14 +143,14 @@ struct RopeShape {
   float magnitude;
 };
 
-// What is multiplied when peak rates are measured.
+// The numbers that are multiplied when peak rates are measured.
 enum class Products : uint8_t { Float, Bf16, Int8 };
 
 struct KernelTable {
   const char* name;  // "scalar", "avx2", "avx512vnni", "avx512bf16"
 
-  // gemm_*.inl, pack_*.inl. What a format's products read instead of fp32 rows: `prepare` makes
-  // it, row by row, prepared_bytes(format, inputs) each (a multiple of 64).
+  // gemm_*.inl, pack_*.inl. A format's products read prepared rows instead of fp32: `prepare` makes
+  // them, one by one, prepared_bytes(format, inputs) each (a multiple of 64).
   size_t (*prepared_bytes)(Format format, int inputs);
   void (*prepare)(Format format, const float* x, size_t x_stride, int rows, int inputs,
                   uint8_t* prepared);
@@ -209,8 +209,9 @@ struct KernelTable {
   // sample.inl. The first of the largest; -1 if any logit is not finite.
   int32_t (*arg_max)(const float* logits, int size);
   // The token with the largest logit / temperature + noise; noise is a function of the keys and
-  // the token (octavo/runner/noise.py). -1 if any logit is not finite. `scratch` is the thread's
-  // own, draw_scratch(size) bytes. draw_among: of the tokens given alone, all of them finite.
+  // the token (octavo/backends/torch/sampling/noise.py). -1 if any logit is not finite. `scratch`
+  // is the thread's own, draw_scratch(size) bytes. draw_among: of the tokens given alone, all of
+  // them finite.
   size_t (*draw_scratch)(int size);
   int32_t (*draw)(const float* logits, int size, double temperature, uint64_t one, uint64_t two,
                   uint8_t* scratch);
@@ -218,7 +219,7 @@ struct KernelTable {
                         uint64_t one, uint64_t two);
   // out[i] = exp(logits[i] / temperature - most), none above 1; returns their sum.
   double (*shares)(const float* logits, int size, double temperature, double most, double* out);
-  // What log-probabilities are made of. maxima[b] becomes the largest of logits b · kLogitBlock …;
+  // The parts of log-probabilities. maxima[b] becomes the largest of logits b · kLogitBlock …;
   // returns the largest of all, NaN if any is not finite.
   float (*block_maxima)(const float* logits, int size, float* maxima);
   // The sum of exp(logits[i] - most), in 16 partial sums: the l-th adds the logits 16 · i + l in

@@ -38,7 +38,7 @@ inline Ints bits_of(Floats x) { return reinterpret_cast<Ints>(x); }
 inline Floats floats_of(Ints x) { return reinterpret_cast<Floats>(x); }
 inline Floats select(Ints where, Floats yes, Floats no) { return where ? yes : no; }
 
-// What one step of a sum multiplies: for each lane two numbers, of two dimensions (keys) or two
+// The operands of one step of a sum: for each lane two numbers, of two dimensions (keys) or two
 // tokens (values).
 struct Two {
   Floats even, odd;

@@ -54,6 +54,15 @@ void Attention::add(Instruction& i) {
   widest_ = std::max<size_t>(widest_, size_t{kAttentionRows} * group * i.attention.head_dim);
 }
 
+size_t Attention::most_bytes(int32_t sequences, int32_t positions) const {
+  size_t most = 0;
+  for (const LayerPlan& each : plans_)
+    most = std::max(
+        most, AttentionPlan::most_partial_floats(context_.kernels, each.shape, sequences, positions,
+                                                 context_.team.size()));
+  return most * sizeof(float);
+}
+
 void Attention::plan() {
   const StepInputs& in = context_.step.inputs();
   const std::vector<int32_t>& places = context_.step.wanted_places();

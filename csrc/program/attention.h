@@ -31,6 +31,9 @@ class Attention {
   // Floats of the widest rows that a thread rotates in its own memory.
   size_t widest() const { return widest_; }
 
+  // The most bytes of partial sums of a step of so many sequences.
+  size_t most_bytes(int32_t sequences, int32_t positions) const;
+
   // Plans the step for all layers.
   void plan();
 

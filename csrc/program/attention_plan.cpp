@@ -92,6 +92,18 @@ void AttentionPlan::find_shared(const KernelTable& kernels, const AttentionShape
   }
 }
 
+size_t AttentionPlan::most_partial_floats(const KernelTable& kernels, const AttentionShape& shape,
+                                          int sequences, int positions, int threads) {
+  const size_t splits = (positions + kSplit - 1) / kSplit;
+  // Only units that cost more than a piece are cut, and these are no more than there are pieces.
+  const size_t cut = threads > 1 ? threads * kPiecesPerThread * splits *
+                                       kernels.attention_partial_floats(shape, kAttentionRows)
+                                 : 0;
+  const size_t shared = sequences * splits * shape.kv_heads *
+                        kernels.attention_partial_floats(shape, kFewRows);
+  return cut + (sequences > 1 ? std::min(shared, kMostSharedBytes / sizeof(float)) : 0);
+}
+
 void AttentionPlan::make(const KernelTable& kernels, const AttentionShape& shape,
                          const std::vector<const SequenceRows*>& groups, int count, int block_size,
                          int threads) {

@@ -86,6 +86,10 @@ class AttentionPlan {
   void make(const KernelTable& kernels, const AttentionShape& shape,
             const std::vector<const SequenceRows*>& groups, int count, int block_size, int threads);
 
+  // The most that partial_floats() can be for so many sequences of up to `positions`.
+  static size_t most_partial_floats(const KernelTable& kernels, const AttentionShape& shape,
+                                    int sequences, int positions, int threads);
+
   const std::vector<AttentionItem>& items() const { return items_; }
   const std::vector<AttentionMember>& members() const { return members_; }
   size_t partial_floats() const { return partial_floats_; }

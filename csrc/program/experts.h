@@ -22,6 +22,9 @@ class Experts {
   // How many experts each row chooses; 0 without experts.
   int top_k() const { return top_k_; }
   void reserve();
+  size_t bytes() const {
+    return pair_rows_.size() * sizeof(int32_t) + pair_weights_.size() * sizeof(float);
+  }
 
   // Chooses the experts of rows [first, end).
   void route(const Instruction& i, int first, int end) const;

@@ -65,12 +65,22 @@ void Program::run(const StepInputs& inputs) {
   const std::lock_guard<std::mutex> lock(running_);
   context_.step.begin(inputs, context_.cache, attention_.groups(), experts_.top_k());
   attention_.plan();
-  reserve();
+  make_room();
   ++context_.epoch;
   team_->run([this](int index) { work(index); });
 }
 
-void Program::reserve() {
+size_t Program::reserve(int32_t rows, int32_t logits, int32_t hidden, int32_t sequences,
+                        int32_t positions) {
+  const std::lock_guard<std::mutex> lock(running_);
+  context_.step.assume(rows, logits, hidden, experts_.top_k());
+  make_room();
+  size_t bytes = context_.scratch.bytes() + ropes_.bytes() + experts_.bytes();
+  for (const Worker& worker : workers_) bytes += worker.memory.bytes();
+  return bytes + attention_.most_bytes(sequences, positions);
+}
+
+void Program::make_room() {
   context_.scratch.reserve(context_.step);
   ropes_.reserve(context_.step.rows(Space::Tokens));
   experts_.reserve();

@@ -32,6 +32,11 @@ class Program {
   void make_caches(CacheFormat format, int layers, int64_t blocks, int block_size, int kv_heads,
                    int head_dim);
 
+  // Makes the memory of the largest step, without computing one, and returns its bytes: of `rows`
+  // rows, so many wanted ones, and `sequences` of up to `positions`.
+  size_t reserve(int32_t rows, int32_t logits, int32_t hidden, int32_t sequences,
+                 int32_t positions);
+
   // ---- every step; concurrent callers run one after the other ----
   void copy_block(int64_t source, int64_t destination);
   void run(const StepInputs& inputs);
@@ -46,10 +51,9 @@ class Program {
   const std::vector<double>& seconds() const { return seconds_; }
   const std::vector<double>& waits() const { return waits_; }
   int threads() const { return team_->size(); }
-  size_t scratch_bytes() const { return context_.scratch.bytes(); }
 
  private:
-  void reserve();
+  void make_room();
   void work(int index);
 
   // instructions.cpp

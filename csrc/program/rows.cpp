@@ -44,6 +44,12 @@ void Ropes::reserve(size_t rows) {
       rope.table.resize(rows * rope.shape.dimensions);
 }
 
+size_t Ropes::bytes() const {
+  size_t bytes = 0;
+  for (const Rope& rope : ropes_) bytes += rope.table.size() * sizeof(float);
+  return bytes;
+}
+
 void Ropes::make_tables(const int32_t* positions, int first, int end) {
   for (Rope& rope : ropes_) {
     const int half = rope.shape.dimensions / 2;

@@ -19,6 +19,7 @@ class Ropes {
  public:
   int add(std::vector<float> frequencies, bool interleaved, float magnitude);
   void reserve(size_t rows);
+  size_t bytes() const;
 
   // Makes the tables of rows [first, end).
   void make_tables(const int32_t* positions, int first, int end);

@@ -1,6 +1,7 @@
 // The running step: what is checked before it, and which of its rows are wanted.
 #include "program/step.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -58,6 +59,14 @@ void Step::begin(const StepInputs& inputs, const KvCache& cache, int groups, int
   rows_[static_cast<int>(Space::Pairs)] = inputs.num_rows * top_k;
   find_wanted();
   rows_[static_cast<int>(Space::Wanted)] = static_cast<int32_t>(wanted_rows_.size());
+}
+
+void Step::assume(int32_t rows, int32_t logits, int32_t hidden, int top_k) {
+  rows_[static_cast<int>(Space::Tokens)] = rows;
+  rows_[static_cast<int>(Space::Logits)] = logits;
+  rows_[static_cast<int>(Space::Hidden)] = hidden;
+  rows_[static_cast<int>(Space::Pairs)] = rows * top_k;
+  rows_[static_cast<int>(Space::Wanted)] = std::min(rows, logits + hidden);
 }
 
 void Step::find_wanted() {

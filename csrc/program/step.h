@@ -32,6 +32,9 @@ class Step {
   // are the groups of layers with tables of their own, `top_k` the experts that each row chooses.
   void begin(const StepInputs& inputs, const KvCache& cache, int groups, int top_k);
 
+  // Takes on the sizes of the largest step, to make memory for it.
+  void assume(int32_t rows, int32_t logits, int32_t hidden, int top_k);
+
   const StepInputs& inputs() const { return inputs_; }
   int rows(Space space) const { return rows_[static_cast<int>(space)]; }
 

@@ -198,7 +198,10 @@ class Pending(Protocol):
     """A step that was submitted."""
 
     def done(self) -> bool:
-        """Return whether `collect` would return (or raise) without waiting."""
+        """Return whether `collect` would return (or raise) without waiting; begin nothing.
+
+        A backend may leave a step alone until it is collected or another is submitted.
+        """
 
     def collect(self) -> StepOutput:
         """Wait for the step and return its output, or raise what the step raised.

@@ -80,6 +80,7 @@ def add_engine_options(parser: Parser) -> None:
     _add_model_options(group)
     _add_memory_options(group)
     _add_scheduling_options(group)
+    _add_speculation_options(group)
     for name in (*INERT, *FIXED):
         flags = (_flag(name), *([_SHORT[name]] if name in _SHORT else ()))
         if name in _ALONE:
@@ -216,14 +217,51 @@ def _add_scheduling_options(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def _add_speculation_options(group: argparse._ArgumentGroup) -> None:
+    _add(
+        group,
+        "speculative_config",
+        "settings of speculation as a JSON object; the keys are method (ngram), "
+        "num_speculative_tokens, prompt_lookup_max and prompt_lookup_min (default: off)",
+        metavar="JSON",
+    )
+    for flag, key, options in _SPECULATION:
+        text = f"the key {key} of --speculative-config"
+        group.add_argument(flag, dest=f"_{key}", default=argparse.SUPPRESS, help=text, **options)
+
+
+# Short forms of single keys, the first two as in vLLM.
+_SPECULATION: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("--spec-method", "method", {"choices": ("ngram",)}),
+    ("--spec-tokens", "num_speculative_tokens", {"type": int, "metavar": "COUNT"}),
+)
+
+
 def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the flags that were given, by the names of `EngineArguments` and of vLLM."""
     names = [*_DEFAULTS, *INERT, *FIXED]
-    return {
+    given = {
         name: getattr(arguments, name)
         for name in names
         if name != "model" and getattr(arguments, name, None) is not None
     }
+    return _with_short_forms(given, arguments)
+
+
+def _with_short_forms(given: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the options with the keys of speculation that have flags of their own."""
+    keys = {key: getattr(arguments, f"_{key}", None) for _, key, _ in _SPECULATION}
+    keys = {key: value for key, value in keys.items() if value is not None}
+    if not keys:
+        return given
+    if "speculative_config" in given:
+        from octavo.cli.parsing import UsageError
+
+        flag = next(flag for flag, key, _ in _SPECULATION if key in keys)
+        raise UsageError(
+            f"{flag} and --speculative-config are both given; write all keys into the second"
+        )
+    return {**given, "speculative_config": {"method": "ngram", **keys}}
 
 
 def engine_arguments(arguments: argparse.Namespace) -> Arguments:

@@ -11,7 +11,7 @@ from collections.abc import Sequence as Series
 
 from octavo.core.config import MAX_PRIORITY, CoreConfig
 from octavo.core.kv.manager import KVManager
-from octavo.core.limits import Limiter
+from octavo.core.limits import Limiter, overrides
 from octavo.core.queue import WaitingQueue
 from octavo.core.request import Request
 from octavo.core.stats import OUTSIDE
@@ -26,8 +26,9 @@ class AdmissionRules:
         self._config = config
         self._kv = kv
         self._queue = queue
-        self._limiters = limiters
-        self._kinds = [group.kind for group in config.groups]
+        self._refusals = [each.refuse for each in limiters if overrides(each, "refuse")]
+        kinds = [group.kind for group in config.groups]
+        self._is_special = "cross" in kinds or "none" in kinds
 
     def refusal(self, request: Request, max_total: int) -> str | None:
         """Return why this request could never run, even alone; None if it could."""
@@ -46,9 +47,10 @@ class AdmissionRules:
                 f"priority={request.priority} must be within ±{MAX_PRIORITY} "
                 f"and arrival={request.arrival} finite"
             )
-        mismatch = self._mismatch(request, max_total)
-        if mismatch is not None:
-            return mismatch
+        if self._is_special or request.encoder or request.salts or request.holds:
+            mismatch = self._mismatch(request, max_total)
+            if mismatch is not None:
+                return mismatch
         num_encoder = 0 if request.encoder is None else request.encoder.num_positions
         # The last token's KV is never needed.
         num_blocks = self._kv.peak_pages(max_total - 1, num_encoder)
@@ -58,15 +60,15 @@ class AdmissionRules:
                 f"{config.block_size} tokens; there are {config.num_blocks - 1} in all: "
                 "shorten the prompt or max_tokens, or give the KV cache more memory"
             )
-        for limiter in self._limiters:
-            refusal = limiter.refuse(request, max_total)
+        for refuse in self._refusals:
+            refusal = refuse(request, max_total)
             if refusal is not None:
                 return refusal
         return None
 
     def _mismatch(self, request: Request, max_total: int) -> str | None:
         """Return what in the request has no meaning for this model; None if everything has."""
-        kinds = self._kinds
+        kinds = [group.kind for group in self._config.groups]
         if ("cross" in kinds) != (request.encoder is not None):
             wanted = "needs an encoder's input" if "cross" in kinds else "has no encoder"
             return f"the model {wanted}, and encoder={request.encoder} was given"
@@ -75,16 +77,13 @@ class AdmissionRules:
                 f"the model keeps nothing of earlier tokens, so it gives one token at most: "
                 f"max_tokens={request.sampling.max_tokens}"
             )
-        if request.salts:
-            places = [place for place, _ in request.salts]
-            num_prompt = len(request.prompt)
-            if places != sorted(places) or not all(0 <= place < num_prompt for place in places):
-                return (
-                    f"salts at {places} must be in order and in the prompt of {num_prompt} tokens"
-                )
-        for reason in request.holds:
-            if reason not in OUTSIDE:
-                return f"holds={request.holds} may only name {OUTSIDE}, and {reason!r} is none"
+        places = [place for place, _ in request.salts]
+        num_prompt = len(request.prompt)
+        if places != sorted(places) or not all(0 <= place < num_prompt for place in places):
+            return f"salts at {places} must be in order and in the prompt of {num_prompt} tokens"
+        unknown = [reason for reason in request.holds if reason not in OUTSIDE]
+        if unknown:
+            return f"holds={request.holds} may only name {OUTSIDE}, and {unknown[0]!r} is none"
         return None
 
     def overload(self, request: Request) -> str | None:

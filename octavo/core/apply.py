@@ -27,6 +27,8 @@ class ResultRules:
         assert result.step == step.plan.step, f"result {result.step} came out of order"
         assert len(result.tokens) == len(step.sequences), "a result must answer every chunk"
         results = SlotResults(result)
+        if result.loaded:
+            self.lifecycle.end_loads(result.loaded, now)
         events: list[TokenEvent] = []
         ended = False
         extras = results.extras
@@ -85,7 +87,7 @@ class ResultRules:
         if sequence.num_computed >= sequence.commit_at:
             self.kv.commit(sequence)
         if was_decoding:
-            self.lifecycle.stats.num_accepted_drafts += results.accepted.get(slot, 0)
+            self.lifecycle.stats.add_accepted(results.accepted.get(slot, 0))
         else:
             chunk = PrefillChunk(plan.starts[index], end, step.planned_at, now)
             sequence.stats.add_chunk(chunk)

@@ -14,7 +14,7 @@ from octavo.core.kv.check import IntegrityError, check_kv, distinct, require
 from octavo.core.limits import AdapterSlots
 from octavo.core.scheduler import Scheduler
 from octavo.core.sequence import NO_SLOT, Sequence, Status
-from octavo.core.stats import PREFIX
+from octavo.core.stats import FETCH, PREFIX
 
 
 def check_integrity(scheduler: Scheduler) -> None:
@@ -79,6 +79,9 @@ def _check_queue(scheduler: Scheduler) -> None:
         follows = followers.get(name) is sequence
         is_right = follows == (hold.reasons == (PREFIX,))
         require(is_right, "{} is held by {} and follows: {}", name, hold.reasons, follows)
+        num_loads = _num_loads(scheduler, sequence) if hold.reasons == (FETCH,) else 0
+        message = "{} waits for {} loads, not {}"
+        require(hold.num_loads == num_loads, message, name, hold.num_loads, num_loads)
         is_bounded = follows or hold.deadline >= scheduler.lifecycle.next_deadline
         require(is_bounded, "{} is held past {}", name, hold.deadline)
     for sequence in waiting:
@@ -87,6 +90,12 @@ def _check_queue(scheduler: Scheduler) -> None:
         moved = sequence.num_computed or sequence.num_planned or sequence.drafts
         require(not owns and not moved, "{} waits and owns slots, blocks or chunks", name)
         require(is_exact, "{} waits and expects a sample", name)
+
+
+def _num_loads(scheduler: Scheduler, sequence: Sequence) -> int:
+    transfers = scheduler.kv.transfers
+    loads = () if transfers is None else transfers.loading.values()
+    return sum(load.waiters.count(sequence) for load in loads)
 
 
 def _check_counters(scheduler: Scheduler, sequence: Sequence) -> None:

@@ -18,6 +18,7 @@ from typing import Protocol, assert_never
 from octavo.core.check import check_integrity
 from octavo.core.config import CoreConfig
 from octavo.core.kv.policies import Pool
+from octavo.core.kv.transfers import KVIndex
 from octavo.core.plan import StepPlan, StepResult
 from octavo.core.request import (
     Abort,
@@ -57,9 +58,10 @@ class EngineCore:
         cache_key: bytes,
         *,
         pool: Pool | None = None,
+        index: KVIndex | None = None,
         check_interval: int = 0,
     ) -> None:
-        self.scheduler = Scheduler(config, cache_key, pool)
+        self.scheduler = Scheduler(config, cache_key, pool, index)
         self._executor = executor
         self._clock = clock
         self._check_interval = check_interval  # steps between integrity checks; 0: none
@@ -112,6 +114,8 @@ class EngineCore:
         """True if a step has anything to do, now or when a result arrives."""
         scheduler = self.scheduler
         if scheduler.in_flight or self._outbox or scheduler.lifecycle.freed_slots:
+            return True
+        if scheduler.awaits_transfers:
             return True
         return bool(scheduler.sequences) and not scheduler.paused
 

@@ -35,7 +35,7 @@ from octavo.core.plan_draft import InFlight
 from octavo.core.queue import WaitingQueue
 from octavo.core.request import TokenEvent
 from octavo.core.sequence import Hold, Sequence, Status
-from octavo.core.stats import PREFIX, EngineStats, WaitClock
+from octavo.core.stats import FETCH, PREFIX, EngineStats, WaitClock
 
 NO_DEADLINE = float("inf")
 
@@ -125,6 +125,27 @@ class Lifecycle:
         """End a held sequence with its own error."""
         self.queue.remove(sequence)
         return self.finish(sequence, Outcome((), "error"), now, message=message)
+
+    def fetch(self, index: int, num_loads: int, now: float) -> None:
+        """Take a sequence out of the queue until its loads have ended, or the deadline passes."""
+        deadline = self.wait_clock.elapsed + self._hold_seconds
+        sequence = self._hold(index, FETCH, now, deadline)
+        assert sequence.hold is not None
+        sequence.hold.num_loads = num_loads
+        sequence.has_fetched = True
+
+    def end_loads(self, loaded: Series[tuple[int, bool]], now: float) -> None:
+        """Return the sequences to the queue whose last load has ended."""
+        transfers = self._kv.transfers
+        assert transfers is not None, "loads have ended that no plan contained"
+        for number, has_succeeded in loaded:
+            for sequence in transfers.end_load(number, has_succeeded):
+                hold = sequence.hold
+                if hold is None or hold.reasons != (FETCH,):
+                    continue  # its deadline has passed, or it was aborted
+                hold.num_loads -= 1
+                if not hold.num_loads:
+                    self.satisfy(sequence, FETCH, now)
 
     def follow(self, index: int, prefix: Prefix, now: float) -> None:
         """Take a sequence out of the queue until `prefix.source` has computed what both share."""

@@ -56,6 +56,7 @@ def append_tokens(sequence: Sequence, token: int, num_accepted: int) -> Outcome:
     sequence.verifying = ()
     sequence.stats.num_prefills += sequence.catching_up
     sequence.catching_up = False
+    sequence.stats.num_drafts += len(drafts)
     # All tokens but one of the step were drafts.
     sequence.stats.num_accepted_drafts += len(outcome.tokens) - 1
     return outcome

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo.core.plan import NewSlot, StepPlan
+from octavo.core.plan import BlockTransfer, NewSlot, StepPlan
 from octavo.core.sequence import Sequence
 
 
@@ -75,7 +75,13 @@ class PlanDraft:
         self.counts.append(count)
         self.samples.append(samples)
 
-    def finish(self, step: int, freed: tuple[int, ...]) -> StepPlan:
+    def finish(
+        self,
+        step: int,
+        freed: tuple[int, ...],
+        loads: tuple[BlockTransfer, ...] = (),
+        saves: tuple[BlockTransfer, ...] = (),
+    ) -> StepPlan:
         """Return the plan as it goes to the workers."""
         slots = tuple([sequence.slot for sequence in self.sequences if sequence is not None])
         return StepPlan(
@@ -89,4 +95,6 @@ class PlanDraft:
             counts=tuple(self.counts),
             samples=tuple(self.samples),
             drafts=tuple(self.drafts),
+            loads=loads,
+            saves=saves,
         )

@@ -26,6 +26,7 @@ from octavo.core.apply import ResultRules
 from octavo.core.config import CoreConfig
 from octavo.core.kv.manager import KVManager, Prefix
 from octavo.core.kv.policies import Pool
+from octavo.core.kv.transfers import KVIndex
 from octavo.core.lifecycle import Lifecycle, order_of
 from octavo.core.limits import limiters_for, overrides
 from octavo.core.plan import StepPlan, StepResult
@@ -64,9 +65,15 @@ MAX_EXAMINED_TOKENS = 262_144
 class Scheduler:
     """One engine's scheduler: it decides; its `lifecycle` moves the sequences."""
 
-    def __init__(self, config: CoreConfig, cache_key: bytes, pool: Pool | None = None) -> None:
+    def __init__(
+        self,
+        config: CoreConfig,
+        cache_key: bytes,
+        pool: Pool | None = None,
+        index: KVIndex | None = None,
+    ) -> None:
         self.config = config
-        self.kv = KVManager(config, cache_key, pool)
+        self.kv = KVManager(config, cache_key, pool, index)
         self.limiters = limiters_for(config)
         self.lifecycle = Lifecycle(config, self.kv, self.limiters)
         self.paused = False
@@ -184,9 +191,18 @@ class Scheduler:
             for begin in self._begins:
                 begin()
             wait_clock.reason = self._fill(draft, now) or TURN
-        if not draft.sequences and not self.lifecycle.freed_slots:
+        if not draft.sequences and not self.lifecycle.freed_slots and not self.awaits_transfers:
             return None
         return self._launch(draft, now)
+
+    @property
+    def awaits_transfers(self) -> bool:
+        """True if a plan is needed for transfers alone: to begin some, or to hear of their end."""
+        transfers = self.kv.transfers
+        if transfers is None:
+            return False
+        is_quiet = bool(transfers.loading) and not self.in_flight
+        return is_quiet or bool(transfers.loads or transfers.saves)
 
     def _fill(self, draft: PlanDraft, now: float) -> str | None:
         """Plan chunks of running and waiting sequences; return what the queue's head waits for."""
@@ -290,7 +306,8 @@ class Scheduler:
             if self.running[-1] is self.running[0]:
                 # Alone, it fits once its own steps in flight have returned, unless pages of the
                 # pool are fragmented: then it starts again without sharing any (page_pool.py).
-                if self.kv.pool.can_fragment and not sequence.in_flight:
+                is_loading = self.kv.transfers is not None and self.kv.transfers.loading
+                if self.kv.pool.can_fragment and not sequence.in_flight and not is_loading:
                     sequence.is_exclusive = True
                     self._preempt_last(draft, now)
                 return 0
@@ -366,6 +383,8 @@ class Scheduler:
             if self.running or not self.kv.pool.can_fragment:
                 return BLOCKS, False
             prefix = self.kv.empty_prefix()  # it may need fewer pages than with a shared part
+        if self.kv.transfers is not None and self._fetch(index, sequence, prefix, now):
+            return None, True
         sequence.num_planned = prefix.num_tokens
         count = sequence.num_expected - prefix.num_tokens
         clips, commits = self._clips[1], self._commits[1]
@@ -388,10 +407,26 @@ class Scheduler:
             enter(sequence)
         return None, True
 
+    def _fetch(self, index: int, sequence: Sequence, prefix: Prefix, now: float) -> bool:
+        """Hold a sequence if other places have more of its prefix; return whether they have."""
+        transfers = self.kv.transfers
+        assert transfers is not None
+        if sequence.has_fetched or sequence.is_exclusive:
+            return False
+        contents = self.kv.find_elsewhere(sequence, prefix.num_tokens)
+        num_loads = transfers.fetch(sequence, contents, len(self.kv.groups)) if contents else 0
+        if num_loads:
+            self.lifecycle.fetch(index, num_loads, now)
+        return num_loads > 0
+
     def _launch(self, draft: PlanDraft, now: float) -> StepPlan:
         """Make the plan, and remember the sequences of its chunks until its result arrives."""
-        plan = draft.finish(self._next_step, self.lifecycle.take_freed_slots())
-        self.stats.num_drafts += sum(len(drafts) for _, drafts in plan.drafts)
+        transfers = self.kv.transfers
+        loads, saves = ((), ()) if transfers is None else transfers.take()
+        plan = draft.finish(self._next_step, self.lifecycle.take_freed_slots(), loads, saves)
+        if plan.drafts:
+            self.stats.num_drafts += sum([len(drafts) for _, drafts in plan.drafts])
+            self.stats.num_chunks_with_drafts += len(plan.drafts)
         self._next_step += 1
         self.in_flight.append(InFlight(plan, draft.sequences, now))
         num_waiting = self.queue.num_waiting

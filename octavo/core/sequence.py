@@ -41,7 +41,7 @@ class Status(IntEnum):
 class Hold:
     """The reasons for which a sequence is held, since when, and until when at most."""
 
-    __slots__ = ("deadline", "is_optional", "reasons", "since")
+    __slots__ = ("deadline", "is_optional", "num_loads", "reasons", "since")
 
     def __init__(
         self, reasons: tuple[str, ...], since: float, deadline: float, is_optional: bool
@@ -50,6 +50,7 @@ class Hold:
         self.since = since  # when the first reason began to count
         self.deadline = deadline
         self.is_optional = is_optional  # after the deadline it goes on without, and else it fails
+        self.num_loads = 0  # of KV that it still waits for
 
 
 class Sequence:
@@ -64,6 +65,7 @@ class Sequence:
         "encodes",
         "first_block",
         "followers",
+        "has_fetched",
         "hold",
         "is_exclusive",
         "max_total",
@@ -121,6 +123,7 @@ class Sequence:
         self.num_committed = 0  # leading blocks that are computed and in the prefix cache
         self.commit_at = 0  # num_computed at which there is another block to commit
         self.cache_epoch = -1  # the prefix-cache epoch its KV belongs to
+        self.has_fetched = False  # KV from another place; it does so once
         self.encodes: tuple[int, ...] = ()  # groups whose encoder positions its first chunk writes
         self.is_exclusive = False  # it lacked blocks when alone: it runs alone, without the cache
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 from octavo.core.engine import EngineCore
@@ -22,7 +23,9 @@ class EngineSnapshot:
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     num_drafts: int = 0
+    num_chunks_with_drafts: int = 0
     num_accepted_drafts: int = 0
+    accepted_at: tuple[int, ...] = ()
     num_finished: dict[str, int] = field(default_factory=dict)
     num_running: int = 0
     num_waiting: int = 0
@@ -37,7 +40,9 @@ class EngineSnapshot:
         for reason, count in self.num_finished.items():
             finished[reason] = finished.get(reason, 0) + count
         totals = {name: getattr(self, name) + getattr(earlier, name) for name in _TOTALS}
-        return replace(self, num_finished=finished, **totals)
+        places = zip_longest(self.accepted_at, earlier.accepted_at, fillvalue=0)
+        accepted_at = tuple([sum(pair) for pair in places])
+        return replace(self, num_finished=finished, accepted_at=accepted_at, **totals)
 
 
 _TOTALS = (
@@ -47,6 +52,7 @@ _TOTALS = (
     "num_cached_tokens",
     "num_preemptions",
     "num_drafts",
+    "num_chunks_with_drafts",
     "num_accepted_drafts",
 )
 
@@ -61,6 +67,7 @@ def take_snapshot(core: EngineCore, now: float) -> EngineSnapshot:
         taken_at=now,
         **totals,
         num_finished=dict(stats.num_finished),
+        accepted_at=tuple(stats.accepted_at),
         num_running=len(scheduler.running),
         num_waiting=scheduler.queue.num_waiting,
         num_free_blocks=scheduler.kv.pool.num_free,

@@ -62,6 +62,7 @@ class RequestStats:
     num_output_tokens: int = 0
     num_prefills: int = 0  # how often it caught up and sampled: once, and after each preemption
     num_decode_steps: int = 0  # other steps that sampled
+    num_drafts: int = 0  # verified for it
     num_accepted_drafts: int = 0  # output tokens that took no step of their own
     chunks: list[PrefillChunk] = field(default_factory=list)
     wait_seconds: dict[str, float] = field(default_factory=dict)  # by reason
@@ -136,7 +137,9 @@ class EngineStats:
     num_preemptions: int = 0
     num_finished: dict[str, int] = field(default_factory=dict)
     num_drafts: int = 0
+    num_chunks_with_drafts: int = 0
     num_accepted_drafts: int = 0  # those cut off after an ending token included
+    accepted_at: list[int] = field(default_factory=list)  # by place among a chunk's drafts
     recent: deque[StepStats] = field(default_factory=lambda: deque(maxlen=NUM_RECENT_STEPS))
 
     def add_step(self, step: StepStats) -> None:
@@ -145,6 +148,14 @@ class EngineStats:
         self.num_tokens += step.num_tokens
         self.num_prefill_tokens += step.num_prefill_tokens
         self.recent.append(step)
+
+    def add_accepted(self, count: int) -> None:
+        """Count the drafts of a chunk that were accepted: its first `count`."""
+        self.num_accepted_drafts += count
+        missing = count - len(self.accepted_at)
+        self.accepted_at.extend([0] * missing)
+        for place in range(count):
+            self.accepted_at[place] += 1
 
     def add_finish(self, reason: str) -> None:
         """Count a request that ended, by its finish reason."""

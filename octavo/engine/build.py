@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from octavo import env
 from octavo.backends.base import LogitsBackend
@@ -27,11 +26,11 @@ from octavo.observe.collection import no_collection
 from octavo.observe.machine import memory
 from octavo.resolve import EngineConfig, resolve
 from octavo.runner.model_runner import ModelRunner
+from octavo.runner.speculate.ngram import NgramProposer
+from octavo.runner.speculate.proposer import Proposer
 from octavo.wire.facts import EngineFacts
 
 log = logging.getLogger(__name__)
-
-_KV_DTYPES: dict[str, Literal["bfloat16", "int8"]] = {"auto": "bfloat16", "int8": "int8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,13 @@ def build_engine(
     num_blocks = final_blocks(config, layout, free_bytes, step_bytes)
     config = replace(config, core=replace(config.core, num_blocks=num_blocks))
     backend.make_cache(num_blocks)
-    runner = ModelRunner(backend, opened.spec.vocabulary, config.core, processors=processors)
+    runner = ModelRunner(
+        backend,
+        opened.spec.vocabulary,
+        config.core,
+        processors=processors,
+        proposer=_make_proposer(config),
+    )
     executor: Executor = InlineExecutor(runner)
     if wrap is not None:
         executor = wrap(executor)
@@ -148,16 +153,26 @@ def make_backend(config: EngineConfig) -> LogitsBackend:
 
         return TorchBackend(config.dtype)
     from octavo.backends.native.backend import NativeBackend, NativeOptions
+    from octavo.backends.native.footprint import NativeFootprint
 
-    asked = config.arguments
-    is_exact = asked.dtype == "float32"
+    footprint = config.footprint
+    assert isinstance(footprint, NativeFootprint), "resolve chose another backend"
     return NativeBackend(
         NativeOptions(
-            kv_dtype="float32" if is_exact else _KV_DTYPES[asked.kv_cache_dtype],
-            weights="float32" if is_exact else asked.cpu_weights,
-            num_threads=asked.num_threads or env.cpu_threads(),
+            kv_dtype=footprint.kv_dtype,
+            weights=footprint.weights,
+            num_threads=config.arguments.num_threads or env.cpu_threads(),
             instruction_set=env.cpu_instruction_set(),
         )
+    )
+
+
+def _make_proposer(config: EngineConfig) -> Proposer | None:
+    speculation = config.arguments.speculative_config
+    if speculation is None:
+        return None
+    return NgramProposer(
+        speculation.prompt_lookup_min, speculation.prompt_lookup_max, config.core.max_model_len
     )
 
 

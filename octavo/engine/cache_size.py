@@ -22,7 +22,7 @@ def reserve_step(config: EngineConfig, backend: Backend, free_bytes: int) -> int
 
     The weights have been loaded, and the cache has not been made.
     """
-    cache_bytes = config.most_kv_bytes
+    cache_bytes = config.footprint.most_kv_bytes
     if not _is_automatic(config):
         cache_bytes = config.core.num_blocks * config.bill.block_bytes
     spare = free_bytes - HEADROOM_BYTES - cache_bytes
@@ -58,7 +58,7 @@ def final_blocks(config: EngineConfig, layout: KVLayout, free_bytes: int, step_b
             "smaller model, or, if you know better, set kv_cache_memory_bytes"
         )
     num_blocks = num_blocks_in(
-        min(room, config.most_kv_bytes),
+        min(room, config.footprint.most_kv_bytes),
         layout,
         block_size=asked.block_size,
         block_bytes=block_bytes,

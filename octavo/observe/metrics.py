@@ -71,7 +71,16 @@ class Metrics:
         self.preemptions = Counter("num_preemptions", "Preemptions.")
         self.queries = Counter("prefix_cache_queries", "Prompt tokens looked up in the cache.")
         self.hits = Counter("prefix_cache_hits", "Prompt tokens found in the cache.")
+        self.drafts = Counter("spec_decode_num_drafts", "Steps of sequences that verified drafts.")
+        self.draft_tokens = Counter("spec_decode_num_draft_tokens", "Drafts verified.")
+        self.accepted_tokens = Counter("spec_decode_num_accepted_tokens", "Drafts accepted.")
+        self.accepted_at = Counter(
+            "spec_decode_num_accepted_tokens_per_pos",
+            "Drafts accepted, by place among the drafts of a step.",
+            ("position",),
+        )
         self._shared += [self.preemptions, self.queries, self.hits]
+        self._shared += [self.drafts, self.draft_tokens, self.accepted_tokens, self.accepted_at]
 
     def _add_requests(self) -> None:
         self.prompt_tokens = Counter("prompt_tokens", "Prompt tokens of admitted requests.")
@@ -172,6 +181,11 @@ class Metrics:
             self.preemptions.raise_to(snapshot.num_preemptions)
             self.hits.raise_to(snapshot.num_cached_tokens)
             self.queries.raise_to(snapshot.num_cached_tokens + snapshot.num_prefill_tokens)
+            self.drafts.raise_to(snapshot.num_chunks_with_drafts)
+            self.draft_tokens.raise_to(snapshot.num_drafts)
+            self.accepted_tokens.raise_to(snapshot.num_accepted_drafts)
+            for place, count in enumerate(snapshot.accepted_at):
+                self.accepted_at.raise_to(count, str(place))
         base: Labels = (("model_name", model_name), ("engine", "0"))
         named = [(f"{prefix}:{metric.name}", metric) for metric in self._shared]
         named += [(f"octavo:{metric.name}", metric) for metric in self._own]

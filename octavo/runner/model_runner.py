@@ -33,7 +33,8 @@ from octavo.core.sampling_params import LogitsProcessor
 from octavo.runner.batch import Step
 from octavo.runner.batch_reuse import BatchReuse
 from octavo.runner.slots import SlotState
-from octavo.runner.speculate.proposer import Proposer, Turn
+from octavo.runner.speculate.drafting import Drafting
+from octavo.runner.speculate.proposer import Proposer
 
 
 class StepInFlight:
@@ -68,8 +69,9 @@ class ModelRunner:
         proposer: Proposer | None = None,
     ) -> None:
         self._backend = backend
-        self._max_drafts = config.max_drafts
-        self._proposer = proposer if config.max_drafts else None
+        self._drafting: Drafting | None = None
+        if proposer is not None and config.max_drafts:
+            self._drafting = Drafting(proposer, vocabulary, config)
         self.state = SlotState(config, vocabulary, processors or {})
         self._batches = BatchReuse(self.state)
         self._in_flight: deque[StepInFlight] = deque()
@@ -80,9 +82,9 @@ class ModelRunner:
         if plan.freed:
             self._free(plan.freed)
         opened = tuple([(new.slot, state.open(new)) for new in plan.opened])
-        if self._proposer is not None:
+        if self._drafting is not None:
             for slot, _ in opened:
-                self._proposer.open(slot)
+                self._drafting.open(slot)
         for slot, blocks in plan.new_blocks:
             state.grow(slot, blocks)
         step = self._batches.make(plan, opened)
@@ -95,8 +97,8 @@ class ModelRunner:
             started.lost.update(slots)
         for slot in slots:
             self.state.free(slot)
-            if self._proposer is not None:
-                self._proposer.free(slot)
+            if self._drafting is not None:
+                self._drafting.free(slot)
 
     def collect(self, started: StepInFlight) -> StepResult:
         """Wait for the oldest step in flight; return its result."""
@@ -119,8 +121,10 @@ class ModelRunner:
             result = result._replace(payloads=_payloads(started, output))
         if state.failures:
             result = self._without_failed(plan, result)
-        if self._proposer is not None:
-            result = result._replace(drafts=self._propose(self._proposer, started, output))
+        if self._drafting is not None:
+            sampled_slots = self._append_drawn(started, output)
+            drafts = self._drafting.propose(sampled_slots, state.known)
+            result = result._replace(drafts=drafts)
         return result
 
     def _without_failed(self, plan: StepPlan, result: StepResult) -> StepResult:
@@ -134,29 +138,18 @@ class ModelRunner:
             errors=tuple([(slot, failures[slot]) for slot, _ in chunks if slot in failures]),
         )
 
-    def _propose(
-        self, proposer: Proposer, started: StepInFlight, output: StepOutput
-    ) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Return drafts for the slots that have sampled; an invalid id ends a draft."""
+    def _append_drawn(self, started: StepInFlight, output: StepOutput) -> list[int]:
+        """Append what was drawn to the known tokens; return the slots, without the failed ones."""
         state = self.state
-        turns = []
+        slots = []
         for sample, slot in enumerate(started.step.draws.slots.tolist()):
             if slot in started.lost:
                 continue
             count = 1 if output.num_tokens is None else int(output.num_tokens[sample])
             state.append(slot, output.tokens[sample, :count])
             if slot not in state.failures:
-                turns.append(Turn(slot, state.known(slot), self._max_drafts))
-        found = []
-        for turn, proposal in zip(turns, proposer.propose(turns), strict=True):
-            drafts = tuple(proposal[: self._max_drafts])
-            for index, token in enumerate(drafts):
-                if not 0 <= token < state.vocabulary:
-                    drafts = drafts[:index]
-                    break
-            if drafts:
-                found.append((turn.slot, drafts))
-        return tuple(found)
+                slots.append(slot)
+        return slots
 
 
 def _sampled(

@@ -61,7 +61,7 @@ class StepProgress:
     def __init__(self) -> None:
         self.step = 0
         self.busy_since: float | None = None  # None: it waits for work or for the front end
-        self.num_tokens = 0  # in the current step
+        self.num_tokens = 0  # of the steps in flight
 
 
 class Channel:

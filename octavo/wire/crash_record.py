@@ -82,9 +82,10 @@ class RecordingExecutor:
     ) -> None:
         self._executor = executor
         self._record = record
-        self._report_size = report_size  # called with the tokens of each step
+        self._report_size = report_size  # called with the tokens of all steps in flight
         self._numbers: dict[int, int] = {}  # slot → request number
         self._in_flight: deque[tuple[int, ...]] = deque()
+        self._sizes: deque[int] = deque()  # their tokens
 
     def submit(self, plan: StepPlan) -> None:
         for slot in plan.freed:
@@ -93,12 +94,19 @@ class RecordingExecutor:
             self._numbers[new.slot] = int(new.request_id)
         self._in_flight.append(tuple(self._numbers[slot] for slot in plan.slots))
         self._record.write(tuple(chain.from_iterable(self._in_flight)))
-        if self._report_size is not None:
-            self._report_size(plan.num_tokens)
+        self._sizes.append(plan.num_tokens)
+        self._report()
         self._executor.submit(plan)
 
     def collect(self, wait: bool) -> StepResult | None:
         result = self._executor.collect(wait)
         if result is not None:
             self._in_flight.popleft()
+            self._sizes.popleft()
+            self._report()
         return result
+
+    def _report(self) -> None:
+        # With several steps in flight, the oldest is the one that takes its time.
+        if self._report_size is not None:
+            self._report_size(sum(self._sizes))

@@ -9,6 +9,7 @@ import signal
 import weakref
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from octavo.api.continuation import Continuation
 from octavo.api.interrupts import HeldInterrupts
 from octavo.api.outputs import EngineDeadError, RequestOutput
 from octavo.api.requests import RequestTable, check_request
-from octavo.backends.base import ForwardResult
+from octavo.backends.step import NOT_FINITE
 from octavo.core.config import ConfigError, CoreConfig
 from octavo.core.request import TokenEvent
 from octavo.core.stats import RequestStats
@@ -281,13 +282,16 @@ def test_a_text_that_cannot_be_made_is_its_request_s_own_failure(
 def test_beams_and_vectors_fail_as_a_whole(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     executor: Any = llm._model.core._executor
     backend = executor.runner._backend
-    forward = backend.forward
+    step = backend.step
 
-    def damaged(batch: Any) -> Any:
-        logits, hidden = forward(batch)
-        return ForwardResult(logits * np.float32(np.nan), hidden)
+    def damaged(batch: Any, draws: Any) -> Any:
+        pending = step(batch, draws)
+        failures = tuple((slot, NOT_FINITE) for slot in draws.slots.tolist())
+        return Mock(
+            done=pending.done, collect=lambda: pending.collect()._replace(failures=failures)
+        )
 
-    monkeypatch.setattr(backend, "forward", damaged)
+    monkeypatch.setattr(backend, "step", damaged)
     with pytest.raises(RequestError, match=r"^prompts\[0\]: the model gave logits that are not"):
         llm.embed(["x", "y"])
     with pytest.raises(RequestError, match=r"^the model gave logits that are not finite"):

@@ -18,6 +18,7 @@ from octavo.cli.server_options import server_settings
 from octavo.core.config import ConfigError
 from octavo.engine_arguments import FIXED, INERT, EngineArguments
 from octavo.server.settings import ServerSettings, ServerSettingsError
+from octavo.speculative_config import SpeculativeConfig
 
 KEY = "a-long-enough-key"
 
@@ -103,6 +104,22 @@ def test_underscores_are_dashes_and_auto_is_what_fits() -> None:
         engine("m", "--max_modl_len", "5")
     with pytest.raises(UsageError, match="no option --mystery; see"):
         engine("m", "--mystery", "5")
+
+
+def test_speculation_is_a_json_object_or_short_flags() -> None:
+    text = '{"method": "ngram", "num_speculative_tokens": 7, "prompt_lookup_max": 3}'
+    expected = SpeculativeConfig("ngram", 7, 3, 2)
+    assert engine("--speculative-config", text).speculative_config == expected
+    assert engine("--spec-tokens", "3").speculative_config == SpeculativeConfig("ngram", 3)
+    assert engine("--spec-method=ngram").speculative_config == SpeculativeConfig("ngram")
+    with pytest.raises(UsageError, match="--spec-tokens and --speculative-config are both given"):
+        engine("--speculative-config", text, "--spec-tokens", "3")
+    with pytest.raises(UsageError, match="invalid choice: 'eagle'"):
+        engine("--spec-method", "eagle")
+    with pytest.raises(ConfigError, match="there is no key 'methods'; did you mean method"):
+        engine("--speculative-config", '{"methods": "ngram"}')
+    with pytest.raises(ConfigError, match=r"num_speculative_tokens=0 must be from 1 to 64"):
+        engine("--spec-tokens", "0")
 
 
 def test_short_flags_are_vllms() -> None:

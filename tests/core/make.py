@@ -96,7 +96,7 @@ class Worker:
         self.failing: set[str] = set()
         self.payloads: dict[str, object] = {}
         self.rows: dict[int, Row] = {}
-        self.kv: dict[tuple[int, int], int] = {}  # (block, offset in it) → token
+        self.kv: dict[tuple[int, int, int], int] = {}  # (group, block, offset in it) → token
 
     def run(self, plan: StepPlan) -> StepResult:
         for slot in plan.freed:
@@ -104,10 +104,10 @@ class Worker:
         for new in plan.opened:
             assert new.slot not in self.rows, f"slot {new.slot} was not freed before its reuse"
             self.rows[new.slot] = Row(new.request_id, new.tokens, new.tables)
-        for source, destination, _ in plan.copies:
+        for source, destination, group in plan.copies:
             for offset in range(self.config.block_size):
-                if (source, offset) in self.kv:
-                    self.kv[destination, offset] = self.kv[source, offset]
+                if (group, source, offset) in self.kv:
+                    self.kv[group, destination, offset] = self.kv[group, source, offset]
         for slot, added in plan.new_blocks:
             for table, blocks in zip(self.rows[slot].tables, added, strict=True):
                 table.extend(blocks)
@@ -143,13 +143,14 @@ class Worker:
         inputs = [*row.known, *drafts]
         size = self.config.block_size
         end = start + count
-        for group, table in zip(self.config.groups, row.tables, strict=True):
+        groups = enumerate(zip(self.config.groups, row.tables, strict=True))
+        for index, (group, table) in groups:
             for position in range(start, end):
                 block = table[position // size]
                 assert block, f"{row.request_id} writes to the null block at {position}"
-                self.kv[block, position % size] = inputs[position]
+                self.kv[index, block, position % size] = inputs[position]
             first = group.first_needed(start)
-            read = [self.kv[table[p // size], p % size] for p in range(first, end)]
+            read = [self.kv[index, table[p // size], p % size] for p in range(first, end)]
             assert read == inputs[first:end], f"{row.request_id} reads what it did not write"
         if not samples:
             return NO_TOKEN, 0

@@ -77,6 +77,7 @@ def test_totals_continue_after_a_restart_and_the_load_does_not() -> None:
         "num_cached_tokens": 4,
         "num_preemptions": 5,
         "num_drafts": 6,
+        "num_chunks_with_drafts": 12,
         "num_accepted_drafts": 7,
     }
     load: dict[str, Any] = {
@@ -85,12 +86,17 @@ def test_totals_continue_after_a_restart_and_the_load_does_not() -> None:
         "num_free_blocks": 10,
         "num_blocks": 11,
     }
-    old = EngineSnapshot(1.0, **totals, **load, num_finished={"stop": 1, "abort": 2})
-    new = EngineSnapshot(2.0, **totals, num_running=1, num_finished={"stop": 3, "error": 4})
+    old = EngineSnapshot(
+        1.0, **totals, **load, num_finished={"stop": 1, "abort": 2}, accepted_at=(5, 2)
+    )
+    new = EngineSnapshot(
+        2.0, **totals, num_running=1, num_finished={"stop": 3, "error": 4}, accepted_at=(4, 2, 1)
+    )
     both = new.after(old)
     assert {name: getattr(both, name) for name in totals} == {
         name: 2 * count for name, count in totals.items()
     }
     assert both.num_finished == {"stop": 4, "abort": 2, "error": 4}
+    assert both.accepted_at == old.after(new).accepted_at == (9, 4, 1)
     assert (both.taken_at, both.num_running, both.num_waiting, both.num_blocks) == (2.0, 1, 0, 0)
     assert old.num_finished == {"stop": 1, "abort": 2}, "the old snapshot is unchanged"

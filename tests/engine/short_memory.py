@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.backends.base import ForwardResult
 from octavo.backends.native.backend import NativeBackend
-from octavo.backends.step import HostBatch
+from octavo.backends.step import Draws, HostBatch, Pending
 from octavo.engine.process import CoreAndFacts, Wrap, build_model_engine
 from octavo.engine_arguments import EngineArguments
 
 MOST_ROWS = 40  # of one sequence in a step
 MESSAGE = "the system gives the native engine no more memory"
 
-_forward = NativeBackend.forward
+_step = NativeBackend.step
 
 
-def forward(self: NativeBackend, batch: HostBatch) -> ForwardResult:
+def step(self: NativeBackend, batch: HostBatch, draws: Draws) -> Pending:
     """Fail, as when the system refuses memory, if a sequence has too many rows in the step."""
-    if np.diff(batch.row_starts).max() > MOST_ROWS:
+    if np.diff(batch.row_starts).max(initial=0) > MOST_ROWS:
         raise MemoryError(MESSAGE)
-    return _forward(self, batch)
+    return _step(self, batch, draws)
 
 
 def make(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:
     """Build the engine: a factory for `octavo.engine.process`."""
-    NativeBackend.forward = forward  # type: ignore[method-assign]
+    NativeBackend.step = step  # type: ignore[method-assign]
     return build_model_engine(arguments, wrap)

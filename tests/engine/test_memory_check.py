@@ -22,6 +22,7 @@ from octavo.models.kv_layout import place_layers
 from octavo.models.load import OpenedModel, open_model
 from octavo.observe.memory_bill import HEADROOM_BYTES
 from octavo.resolve import make_bill, resolve
+from octavo.speculative_config import SpeculativeConfig
 from tests.api.tiny import make_model
 
 BLOCK = 2 * 2 * 16 * 2 * 8 * 4  # keys and values, layers, tokens, heads, their size, float32
@@ -114,6 +115,21 @@ def test_a_short_memory_shortens_sequences(directory: Path) -> None:
             layout,
             free,
         )
+
+
+def test_speculation_needs_logits_for_every_draft(directory: Path) -> None:
+    opened = opened_model(directory)
+    layout = place_layers(opened.model)
+    asked = EngineArguments(str(directory), backend="native", max_num_seqs=8)
+    drafting = replace(asked, speculative_config=SpeculativeConfig("ngram", 6))
+    assert resolve(asked, opened, layout).core.max_drafts == 0
+    assert resolve(drafting, opened, layout).core.max_drafts == 6
+    plain, more = (make_bill(each, opened, layout).step_bytes for each in (asked, drafting))
+    most = make_bill(replace(asked, max_num_seqs=8 * 7), opened, layout).step_bytes
+    logits_bytes = 8 * 6 * opened.spec.vocabulary * 4
+    assert plain + logits_bytes <= more <= most
+    with pytest.raises(ConfigError, match="steps of at least 2 tokens"):
+        resolve(replace(drafting, max_num_batched_tokens=1), opened, layout)
 
 
 def test_a_model_too_large_is_refused(directory: Path, caplog: pytest.LogCaptureFixture) -> None:

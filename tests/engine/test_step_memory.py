@@ -43,7 +43,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(NativeBackend, "forward", short.forward)
+    monkeypatch.setattr(NativeBackend, "step", short.step)
 
 
 async def tokens_of(engine: AsyncLLM, prompt: list[int]) -> list[int]:
@@ -67,7 +67,7 @@ def test_every_inline_caller_gets_the_reason(directory: Path) -> None:
     engine = AsyncLLM(directory, **OPTIONS)
 
     async def world() -> None:
-        asked = [tokens_of(engine, prompt) for prompt in (*SHORT, LONG)]
+        asked = [tokens_of(engine, prompt) for prompt in (LONG, *SHORT)]
         for error in await asyncio.gather(*asked, return_exceptions=True):
             assert isinstance(error, EngineDeadError)
             assert f"MemoryError: {short.MESSAGE}" in str(error)

@@ -105,12 +105,11 @@ def fp8(settings: dict[str, Any], scale: Callable[[int, int], tuple[int, ...]]) 
         codes = generator.standard_normal(shape, np.float32).astype(ml_dtypes.float8_e4m3fn)
         scales = generator.uniform(0.5, 1.5, scale(*shape)).astype(np.float32) * shape[1] ** -0.5
         scales = scales.astype(np.float32)
-        whole = np.empty(shape, np.float32)
-        for row, column in np.ndindex(shape):
-            if size:
-                whole[row, column] = scales[row // size[0], column // size[1]]
-            else:
-                whole[row, column] = scales.reshape(-1)[row if scales.size > 1 else 0]
+        if size:  # a scale for each block
+            tall = np.repeat(scales, size[0], axis=0)[: shape[0]]
+            whole = np.repeat(tall, size[1], axis=1)[:, : shape[1]]
+        else:
+            whole = scales.reshape(-1, 1)  # for each row, or one for all
         return {"weight": codes, ending: scales}, codes.astype(np.float32) * whole
 
     return MadeFormat(settings, quantise)

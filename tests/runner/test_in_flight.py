@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from octavo.backends.step import LAST_SAMPLE, NOT_FINITE, HostBatch
+from octavo.core.engine import EngineCore
+from octavo.exec.inline import InlineExecutor
+from octavo.runner.model_runner import ModelRunner
 from tests.runner.plans import Fixed, make_plan, make_runner, new_slot, run, successor
-from tests.runner.tiny import VOCABULARY
+from tests.runner.tiny import VOCABULARY, StubBackend, make_config, make_request, tokens_of
 
 
 def test_plans_are_submitted_before_earlier_results_are_known() -> None:
@@ -121,3 +126,21 @@ def test_a_proposer_is_shown_accepted_drafts_and_the_token_after_them() -> None:
     result = run(runner, plan)
     assert (result.tokens, result.accepted) == ((11,), ((0, 2),))
     assert proposer.shown == [(0, [7, 8], 3), (0, [7, 8, 9, 10, 11], 3)]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_the_pipeline_fills_over_a_backend_that_begins_nothing_unasked(depth: int) -> None:
+    """Each step is collected only once as many are in flight as the depth allows."""
+    config = make_config((None, 5), pipeline_depth=depth)
+    stub: Any = StubBackend(successor)
+    executor = InlineExecutor(ModelRunner(stub, VOCABULARY, config))
+    core = EngineCore(config, executor, lambda: 0.0, b"key", check_interval=1)
+    core.on_event(make_request("it", [3, 4], temperature=0.0, max_tokens=12))
+    events, num_ahead = [], []
+    while core.has_work:
+        before = len(stub.batches)
+        events += core.step()
+        if len(stub.batches) > before:
+            num_ahead.append(len(stub.submitted) - len(stub.batches))
+    assert tokens_of(events) == list(range(5, 17))
+    assert num_ahead[: 12 - depth] == [depth - 1] * (12 - depth)

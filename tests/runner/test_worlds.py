@@ -28,7 +28,7 @@ WORLDS_A_TEST = 20
 def test_worlds_hold(first: int) -> None:
     """Aborts, preemptions, resets, crashes, NaN, forks and drafts change no request's output."""
     for seed in range(first, first + WORLDS_A_TEST):
-        simulation = RealSimulation(draw_world(seed))
+        simulation = RealSimulation(draw_world(seed, is_plain=True))
         try:
             simulation.run()
         except Exception as error:
@@ -41,7 +41,7 @@ def test_the_worlds_cover_every_case() -> None:
     seen = dict.fromkeys(("preempted", "cached", "restarted", "drafts", "verified", "pooled"), 0)
     ends: dict[str | None, int] = {}
     for seed in range(60):
-        simulation = RealSimulation(draw_world(seed)).run()
+        simulation = RealSimulation(draw_world(seed, is_plain=True)).run()
         assert isinstance(simulation, RealSimulation)
         stats = simulation.engine.scheduler.stats
         seen["preempted"] += stats.num_preemptions
@@ -145,7 +145,7 @@ def test_planted_bugs_are_caught(plant: Any, monkeypatch: pytest.MonkeyPatch) ->
     plant(monkeypatch)
     failures = 0
     for seed in range(40):
-        world = draw_world(seed)
+        world = draw_world(seed, is_plain=True)
         try:
             RealSimulation(replace(world, slowness=0.0)).run()
         except Exception:

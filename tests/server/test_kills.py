@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.soak_client import Served, ask, metric
+from benchmarks.served.client import Served, ask, metric
 from tests.api.tiny import make_model
 
 pytest.importorskip("octavo.backends.native._native")

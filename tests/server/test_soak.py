@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from benchmarks.served.client import LostError, Served, parse
 from benchmarks.soak import SETTINGS, Load, Soak
-from benchmarks.soak_client import LostError, Served, parse
 
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 

@@ -56,6 +56,7 @@ def test_metrics_count_what_happened(directory: Path, names: str) -> None:
             assert found[f'{names}:e2e_request_latency_seconds_bucket{{{base},le="+Inf"}}'] == 3
             assert found[f"{names}:num_requests_running{{{base}}}"] == 0
             assert found[f"{names}:kv_cache_usage_perc{{{base}}}"] == 0
+            assert found[f"{names}:spec_decode_num_draft_tokens_total{{{base}}}"] == 0
             route = 'route="/v1/completions",status="400"'
             assert found[f"octavo:http_responses_total{{{base},{route}}}"] == 1
             assert "# TYPE octavo:http_responses_total counter" in response.text
@@ -135,6 +136,7 @@ def test_a_request_can_be_explained(directory: Path) -> None:
             assert explanation["parameters"]["max_tokens"] == 6
             assert explanation["parameters"]["temperature"] == 1.0
             assert explanation["completion_tokens"] == 6
+            assert explanation["drafted_tokens"] == explanation["accepted_draft_tokens"] == 0
             assert re.match(
                 r"^[\d.]+ of [\d.]+ ms \(\d+ %\) went into .+; .+\.$", explanation["cause"]
             )

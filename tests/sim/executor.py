@@ -17,6 +17,7 @@ from octavo.core.plan import NO_TOKEN, NewSlot, StepPlan, StepResult
 from octavo.core.request import Request
 from tests.sim.kv.kinds import KINDS
 from tests.sim.kv.memory import POISON, Memory, require
+from tests.sim.kv.store import Store
 from tests.sim.truth import VOCABULARY, extend, next_token, prefix_hashes
 
 
@@ -54,8 +55,11 @@ class Slot:
 class Worker:
     """One rank: its slots, and its memory in blocks."""
 
-    def __init__(self, config: CoreConfig, request_of: Callable[[str], Request]) -> None:
+    def __init__(
+        self, config: CoreConfig, request_of: Callable[[str], Request], store: Store
+    ) -> None:
         self.config = config
+        self.store = store
         self.memory = Memory(config)
         self.groups = [
             KINDS[group.kind](index, config, self.memory)
@@ -70,6 +74,9 @@ class Worker:
 
     def run(self, plan: StepPlan, draft_length: int) -> StepResult:
         """Run a step, in the order that plan.py promises."""
+        for save in plan.saves:
+            owners = [each for each in self.slots.values() if save.block in each.tables[save.group]]
+            self.store.save(self.memory, save, owners)
         for number in plan.freed:
             require(number in self.slots, f"slot {number} freed, but not open")
             del self.slots[number]
@@ -82,6 +89,8 @@ class Worker:
             for group, table, blocks in zip(self.groups, tables, parts, strict=True):
                 table.extend(blocks)
                 group.allocated(blocks)
+        for load in plan.loads:
+            self.memory.poison(load.group, (load.block,))
         drafts = dict(plan.drafts)
         tokens: list[int] = []
         accepted: list[tuple[int, int]] = []
@@ -184,8 +193,13 @@ class SimExecutor:
         is_slow: Callable[[], bool],
         faults: Faults,
         check_plan: Callable[[StepPlan], None],
+        store: Store | None = None,
     ) -> None:
-        self.workers = (Worker(config, request_of), Worker(config, request_of))
+        self.store = store or Store(0, "none")
+        self.workers = (
+            Worker(config, request_of, self.store),
+            Worker(config, request_of, self.store),
+        )
         self.results: deque[StepResult] = deque()
         self._draft_length = config.max_drafts
         self._is_slow = is_slow
@@ -199,7 +213,9 @@ class SimExecutor:
         self._check_plan(plan)
         result, other = (worker.run(plan, self._draft_length) for worker in self.workers)
         require(result == other, f"step {plan.step}: the workers disagree")
-        self.results.append(self._report(plan, result))
+        memories = [worker.memory for worker in self.workers]
+        loaded = self.store.load(plan.loads, memories)
+        self.results.append(self._report(plan, result)._replace(loaded=loaded))
 
     def collect(self, wait: bool) -> StepResult | None:
         """Return the oldest result; None if the world makes this call slow."""
@@ -250,6 +266,7 @@ class SimExecutor:
                 for block in table
             }
             for slot in failed:
+                require(not self.store.has_of(slot), f"{request_id} failed, and its KV is stored")
                 for group in worker.groups:
                     for block in group.intact_blocks(slot):
                         if place(group.group, block) not in kept:

@@ -66,6 +66,7 @@ class Extras:
         self._hold_rate = rng.choice((0.0, 0.0, 0.3, 0.8))
         kinds = [group.kind for group in config.groups]
         self._encodes = "cross" in kinds
+        self._has_states = "state" in kinds
         self._keeps_nothing = "none" in kinds
         self._encoders = [rng.randrange(100) for _ in range(rng.randint(1, 3))]
 
@@ -87,6 +88,8 @@ class Extras:
             salts=salts if is_salted else (),
             holds=holds,
             encoder=encoder if self._encodes is not is_odd else None,
+            # A state can be forked only where its parent has just stopped.
+            keep=1000 if self._has_states and rng.random() < 0.5 else arrival.keep,
             max_tokens=most,
             min_tokens=min(arrival.min_tokens, most),
         )

@@ -1,4 +1,4 @@
-"""Golden traces: recorded traces of twenty worlds, and the totals of many.
+"""Golden traces: recorded traces of thirty worlds, and the totals of many.
 
 A change that is not meant to change behaviour must reproduce them byte for byte. A change that is
 meant to records them again, `python -m tests.sim.golden --write`, and its commit says why.
@@ -6,16 +6,18 @@ meant to records them again, `python -m tests.sim.golden --write`, and its commi
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 
 from tests.sim.report import as_python
 from tests.sim.simulation import Simulation
-from tests.sim.world import draw_world
+from tests.sim.world import NUM_PLAIN, draw_world
 
 DIRECTORY = Path(__file__).parent / "golden"
-# The first twenty seeds whose traces are neither trivial nor too long to read a diff.
-NUM_TRACES = 20
+# The first seeds whose traces are neither trivial nor too long to read a diff: of plain worlds, and
+# of worlds with all kinds of KV groups, holds and transfers.
+NUM_PLAIN_TRACES, NUM_KIND_TRACES = 20, 10
 LINES = range(60, 260)
 TOTALS = Path(__file__).parent / "golden_totals.txt"
 NUM_SUMMED = 200
@@ -31,11 +33,9 @@ def trace_of(seed: int) -> str:
 def choose_seeds() -> list[int]:
     """Return the seeds whose traces are recorded."""
     seeds: list[int] = []
-    seed = 0
-    while len(seeds) < NUM_TRACES:
-        if trace_of(seed).count("\n") in LINES:
-            seeds.append(seed)
-        seed += 1
+    for first, count in ((0, NUM_PLAIN_TRACES), (NUM_PLAIN, NUM_KIND_TRACES)):
+        found = (seed for seed in itertools.count(first) if trace_of(seed).count("\n") in LINES)
+        seeds.extend(itertools.islice(found, count))
     return seeds
 
 

@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.sim.planted_bugs import BUGS, Bug
+from tests.sim.planted_bugs import Bug
+from tests.sim.planted_kv_bugs import BUGS
 
 ROOT = Path(__file__).resolve().parents[2]
 NUM_SEEDS = 1000
@@ -97,8 +98,10 @@ def run_planted(only: str, workers: int) -> int:
     """Try every bug whose name contains `only`; return 0 if all are caught."""
     bugs = [bug for bug in BUGS if only in bug.name]
     if not bugs:
-        file = Path("tests") / "sim" / "planted_bugs.py"
-        print(f"--only {only!r}: no planted bug has a name that contains it; {file} has the names")
+        files = "tests/sim/planted_bugs.py and planted_kv_bugs.py"
+        print(
+            f"--only {only!r}: no planted bug has a name that contains it; {files} have the names"
+        )
         return 2
     missed = 0
     with ThreadPoolExecutor(workers) as pool:

@@ -1,4 +1,4 @@
-"""The bugs that the simulator must catch: plausible mistakes, as changes of the source text."""
+"""Bugs that the simulator must catch: plausible mistakes, as changes of the source text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _REWOUND = (
     "        self.num_computed = 0\n"
 )
 
-BUGS = (
+CORE_BUGS = (
     # block_pool
     Bug(
         "a shared block's reference is not dropped",
@@ -80,10 +80,30 @@ BUGS = (
         "        following[0] = block\n",
     ),
     # kv_manager
-    Bug("the hash lacks the adapter", "kv/manager.py", " + scope + adapter", " + scope"),
-    Bug("the hash lacks the scope", "kv/manager.py", " + scope + adapter", " + adapter"),
-    Bug("the hash is not chained", "kv/manager.py", "digest + data[", "data["),
-    Bug("a reset keeps the epoch", "kv/manager.py", "        self.epoch += 1\n", ""),
+    Bug(
+        "the hash lacks the adapter",
+        "kv/digests.py",
+        " + scope + adapter",
+        " + scope",
+    ),
+    Bug(
+        "the hash lacks the scope",
+        "kv/digests.py",
+        " + scope + adapter",
+        " + adapter",
+    ),
+    Bug(
+        "the hash is not chained",
+        "kv/digests.py",
+        "digest + data[",
+        "data[",
+    ),
+    Bug(
+        "a reset keeps the epoch",
+        "kv/manager.py",
+        "        self.digests.epoch += 1\n",
+        "",
+    ),
     Bug(
         "blocks are cached before they are computed",
         "kv/manager.py",
@@ -93,19 +113,21 @@ BUGS = (
     Bug(
         "a full hit leaves no token to compute",
         "kv/manager.py",
-        "limit = (len(sequence.tokens) - 1) // self.block_size",
-        "limit = len(sequence.tokens) // self.block_size",
+        "    def _match_cache(self, sequence: Sequence) -> Prefix:\n"
+        "        limit = (len(sequence.tokens) - 1) // self.block_size",
+        "    def _match_cache(self, sequence: Sequence) -> Prefix:\n"
+        "        limit = len(sequence.tokens) // self.block_size",
     ),
     Bug(
         "a fork's partial block is not copied",
         "kv/manager.py",
-        "        return tuple(\n            (tail, table[num_shared])\n",
-        "        return tuple(\n            (tail, tail)\n",
+        "[(tail, sequence.tables[group][num_shared], group) for",
+        "[(tail, tail, group) for",
     ),
     Bug(
         "the copied block is never released",
         "kv/manager.py",
-        "        for block in prefix.tails:\n            self.pool.release(block)\n",
+        "        for block, group in tails:\n            pool.release(block, group)\n",
         "",
     ),
     Bug(
@@ -117,7 +139,8 @@ BUGS = (
     Bug(
         "a fork takes KV from before a reset",
         "kv/manager.py",
-        "        if parent.status is not Status.RUNNING or parent.cache_epoch != self.epoch:\n",
+        "        if parent.status is not Status.RUNNING"
+        " or parent.cache_epoch != self.digests.epoch:\n",
         "        if parent.status is not Status.RUNNING:\n",
     ),
     Bug(
@@ -135,33 +158,34 @@ BUGS = (
     Bug("a window is one position short", "config.py", "- self.window + 1", "- self.window + 2"),
     Bug(
         "a window's blocks are released when they are planned past",
-        "kv/manager.py",
-        "first_needed(sequence.num_computed) // self.block_size\n        table =",
-        "first_needed(sequence.num_planned) // self.block_size\n        table =",
+        "kv/policies.py",
+        "        first, table = self.first_block(sequence.num_computed), sequence.tables[index]\n",
+        "        first, table = self.first_block(sequence.num_planned), sequence.tables[index]\n",
     ),
     Bug(
         "a windowed hit is too short by a block",
-        "kv/manager.py",
-        "for index in range(firsts[group], length)",
-        "for index in range(firsts[group] + 1, length)",
+        "kv/policies.py",
+        "hits.index(NULL_BLOCK, first, num_blocks)",
+        "hits.index(NULL_BLOCK, first + 1, num_blocks)",
     ),
     Bug(
         "tables grow a block too little",
         "kv/manager.py",
-        "        count = self._blocks(end) - len(sequence.tables[0])\n",
-        "        count = end // self.block_size - len(sequence.tables[0])\n",
+        "        count = self._blocks(end) - begin\n",
+        "        count = end // self.block_size - begin\n",
     ),
     Bug(
         "a failed admission keeps the prefix",
         "kv/manager.py",
-        "            for block in reversed(held):\n                self.pool.release(block)\n",
+        "            for block, group in reversed(held):\n"
+        "                pool.release(block, group)\n",
         "",
     ),
     Bug(
         "a failed request's blocks stay in the cache",
         "kv/manager.py",
-        "                    if block is not None:\n",
-        "                    if False:\n",
+        "                if block is not None:\n                    self.pool.unlabel",
+        "                if False:\n                    self.pool.unlabel",
     ),
     Bug(
         "a sequence that left is still announced to compute",
@@ -171,15 +195,15 @@ BUGS = (
     ),
     Bug(
         "a window is assumed to begin at a block border",
-        "kv/manager.py",
-        "self._blocks(group.window - 1 + ahead) + 1",
-        "self._blocks(group.window - 1 + ahead)",
+        "kv/policies.py",
+        "-(-(self.group.window - 1 + self.ahead) // self.block_size) + 1)",
+        "-(-(self.group.window - 1 + self.ahead) // self.block_size))",
     ),
     Bug(
         "a failed request's last block stays in the cache",
-        "kv/manager.py",
-        "            for digest in sequence.digests[: sequence.num_committed]:\n",
-        "            for digest in sequence.digests[: sequence.num_committed - 1]:\n",
+        "kv/policies.py",
+        "        return sequence.digests[: sequence.num_committed]\n",
+        "        return sequence.digests[: sequence.num_committed - 1]\n",
     ),
     # scheduler, lifecycle, sequence, outcome, plan_draft
     Bug(
@@ -311,8 +335,8 @@ BUGS = (
     Bug(
         "a sequence that lacks blocks is overtaken",
         "scheduler.py",
-        "(sequence, prefix, spare):\n            return BLOCKS, False\n",
-        "(sequence, prefix, spare):\n            return BLOCKS, True\n",
+        "self.kv.pool.can_fragment:\n                return BLOCKS, False\n",
+        "self.kv.pool.can_fragment:\n                return BLOCKS, True\n",
     ),
     Bug(
         "the time in the queue is not explained",

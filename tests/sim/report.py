@@ -37,7 +37,7 @@ def _literal(content: Any) -> str:
 def world_as_python(world: World) -> str:
     """Return the world as Python with an event on each line, to be pasted into a test."""
     events = "".join(f"        ({tick}, {as_python(event)}),\n" for tick, event in world.events)
-    rest = f"slowness={world.slowness!r}, refuse_at={world.refuse_at!r}"
+    rest = f"slowness={world.slowness!r}, refuse_at={world.refuse_at!r}, store={world.store!r}"
     return (
         f"World(\n    seed={world.seed},\n    config={as_python(world.config)},\n"
         f"    events=(\n{events}    ),\n    {rest},\n)"

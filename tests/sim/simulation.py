@@ -33,6 +33,7 @@ from tests.sim.executor import Faults, SimExecutor, WorkerDiedError
 from tests.sim.extras import encoded_positions
 from tests.sim.kv.memory import require
 from tests.sim.kv.refusing import Refusals, refusing_pool
+from tests.sim.kv.store import MOST_STEPS, Store
 from tests.sim.truth import whole_output
 from tests.sim.world import World
 
@@ -96,10 +97,16 @@ class Simulation:
 
     def _start_engine(self) -> None:
         self._num_engines += 1
+        self.store = Store(self.world.seed, self.world.store)
         self.executor = self._make_executor()
         pool = refusing_pool(self.config, self.refusals)
-        key = b"key %d" % self._num_engines
-        self.engine = EngineCore(self.config, self.executor, self._clock, key, pool=pool)
+        has_store = self.world.store != "none"
+        key = b"key" if has_store else b"key %d" % self._num_engines
+        self.store.restart()
+        index = None if self.world.store == "none" else self.store
+        self.engine = EngineCore(
+            self.config, self.executor, self._clock, key, pool=pool, index=index
+        )
         if self.paused:
             self.engine.on_event(Pause())
 
@@ -107,7 +114,7 @@ class Simulation:
 
     def _make_executor(self) -> SimExecutor:
         return SimExecutor(
-            self.config, self._request_of, self._is_slow, self.faults, self._check_plan
+            self.config, self._request_of, self._is_slow, self.faults, self._check_plan, self.store
         )
 
     def _expect(self, request: Request) -> tuple[list[int], FinishReason]:
@@ -186,7 +193,8 @@ class Simulation:
         positions = sum(len(j.request.prompt) + len(j.expected) + 2 for j in living)
         slow = 1 + int(10 * self.world.slowness)
         holds = int(self.config.hold_seconds / TICK_SECONDS) if self.config.hold_seconds < 1 else 0
-        return 2 * positions * (self.config.pipeline_depth + 1) * slow + 20 + holds
+        loads = MOST_STEPS * slow * len(living) if self.world.store != "none" else 0
+        return 2 * positions * (self.config.pipeline_depth + 1) * slow + 20 + holds + loads
 
     def _living(self) -> list[str]:
         return [name for name, journal in self.journals.items() if journal.reason is None]
@@ -198,8 +206,11 @@ class Simulation:
         self._end_waits()
         scheduler = self.engine.scheduler
         can_run = len(scheduler.sequences) > len(scheduler.queue.held)
-        was_idle = not scheduler.in_flight and can_run and not self.paused
+        transfers = scheduler.kv.transfers
+        is_loading = transfers is not None and bool(transfers.loading)
+        was_idle = not scheduler.in_flight and can_run and not self.paused and not is_loading
         refused, num_tokens = self.refusals.num_refused, scheduler.stats.num_tokens
+        num_begun = self.store.num_begun
         try:
             events = self.engine.step(wait=self._rng.random() < 0.7)
         except WorkerDiedError:
@@ -211,7 +222,7 @@ class Simulation:
         if self.trace is not None:
             self._log_step(events)
         if was_idle and self.refusals.num_refused == refused:
-            planned = scheduler.stats.num_tokens > num_tokens
+            planned = scheduler.stats.num_tokens > num_tokens or self.store.num_begun > num_begun
             require(planned, "nothing planned, although nothing is in flight and sequences live")
 
     def _submit_backlog(self) -> None:
@@ -355,6 +366,8 @@ class Simulation:
             case "stop" | "length":
                 require(journal.output == journal.expected, f"{name}: ended early")
                 require(not journal.aborted, f"{name}: an abort was lost")
+                failed = journal.failed_wait
+                require(failed is None, f"{name}: {failed} had failed")
                 right = journal.expected_reason
                 require(event.finish_reason == right, f"{name}: {event.finish_reason}, not {right}")
                 last = journal.output[-1]
@@ -433,6 +446,8 @@ class Simulation:
         for new in plan.opened:
             whole = samples[new.slot] or config.chunked_prefill
             require(whole, f"{new.request_id}: its prompt was cut")
+            unready = self.journals[new.request_id].unready
+            require(not unready, f"{new.request_id}: started before {unready}")
             place = self._place(new.request_id)
             for waiting in scheduler.queue:
                 # A sequence may be overtaken only if it waits for an adapter or prompt_logprobs.

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.golden import DIRECTORY, NUM_TRACES, TOTALS, totals, trace_of
+from tests.sim.golden import (
+    DIRECTORY,
+    NUM_KIND_TRACES,
+    NUM_PLAIN_TRACES,
+    TOTALS,
+    totals,
+    trace_of,
+)
 
 SEEDS = sorted(int(path.stem) for path in DIRECTORY.glob("*.txt"))
 
 
 def test_no_golden_trace_is_missing() -> None:
-    assert len(SEEDS) == NUM_TRACES
+    assert len(SEEDS) == NUM_PLAIN_TRACES + NUM_KIND_TRACES
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -43,7 +43,7 @@ def test_a_world_is_written_as_python() -> None:
         "        (2, Arrival(name='r0', prompt=(7,), max_tokens=3)),",
         "        (4, Fault(kind='jump', number=0.05)),",
         "    ),",
-        "    slowness=0.3, refuse_at=None,",
+        "    slowness=0.3, refuse_at=None, store='none',",
         ")",
     ]
 
@@ -96,7 +96,7 @@ def test_an_unknown_planted_bug_is_an_error(
 ) -> None:
     """The message names the file with the names."""
     assert run(monkeypatch, "--planted", "--only", "nonsense") == 2
-    assert "planted_bugs.py has the names" in capsys.readouterr().out
+    assert "planted_kv_bugs.py have the names" in capsys.readouterr().out
 
 
 def test_a_wrong_cell_is_reported_with_its_content_and_the_right_one() -> None:

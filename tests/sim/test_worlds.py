@@ -49,7 +49,8 @@ def test_a_seed_determines_the_whole_run(seed: int) -> None:
 @pytest.mark.slow
 def test_the_worlds_reach_every_kind_of_event() -> None:
     """Preemptions, cache hits, restarts, failures and all finish reasons occur often enough."""
-    seen = dict.fromkeys(("preempted", "cached", "restarted", "failed allocations", "drafts"), 0)
+    names = ("preempted", "cached", "restarted", "failed allocations", "drafts", "loaded", "held")
+    seen = dict.fromkeys((*names, "failed loads"), 0)
     ends: dict[str | None, int] = {}
     for seed in range(200):
         simulation = Simulation(draw_world(seed)).run()
@@ -58,6 +59,9 @@ def test_the_worlds_reach_every_kind_of_event() -> None:
         seen["cached"] += stats.num_cached_tokens
         seen["drafts"] += stats.num_accepted_drafts
         seen["restarted"] += sum(j.restarted for j in simulation.journals.values())
+        seen["loaded"] += simulation.store.num_loaded
+        seen["failed loads"] += simulation.store.num_failed
+        seen["held"] += sum(bool(j.waits) for j in simulation.journals.values())
         seen["failed allocations"] += simulation.refusals.num_refused
         for journal in simulation.journals.values():
             ends[journal.reason] = ends.get(journal.reason, 0) + 1

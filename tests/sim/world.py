@@ -39,6 +39,7 @@ class World:
     events: tuple[tuple[int, Arrival | Fault], ...]
     slowness: float  # the chance that a result has not arrived yet when it is collected
     refuse_at: int | None = None  # the number of one allocation that fails, counted from 1
+    store: str = "none"  # another place for KV: a "good" one, or a slow one that lies
 
 
 # The first worlds have nothing but full and windowed groups of equal sizes, and no salts or holds:
@@ -46,16 +47,17 @@ class World:
 NUM_PLAIN = 50
 
 
-def draw_world(seed: int) -> World:
-    """Return the world of a seed."""
+def draw_world(seed: int, is_plain: bool = False) -> World:
+    """Return the world of a seed; a plain one has what every real model has."""
+    is_plain = is_plain or seed < NUM_PLAIN
     rng = random.Random(seed)
     config = _draw_config(rng)
     if seed % 4 == 1 and all(group.window for group in config.groups):
         config = _tighten(config)
     extra = random.Random(f"{seed} extras")  # so that the other draws are as they always were
-    if seed >= NUM_PLAIN:
+    if not is_plain:
         config = draw_kinds(extra, config)
-    maker = _Arrivals(rng, config, extra if seed >= NUM_PLAIN else None)
+    maker = _Arrivals(rng, config, None if is_plain else extra)
     num_ticks = rng.choice((10, 25, 50))
     events: list[tuple[int, Arrival | Fault]] = [
         (tick, maker.draw()) for tick in _draw_ticks(rng, num_ticks)
@@ -63,7 +65,13 @@ def draw_world(seed: int) -> World:
     if rng.random() < 0.6:
         events.extend(_draw_faults(rng, num_ticks, maker))
     events.sort(key=lambda event: event[0])
-    return World(seed, config, tuple(events), rng.choice((0.0, 0.0, 0.3, 0.8)))
+    slowness = rng.choice((0.0, 0.0, 0.3, 0.8))
+    store = "none" if is_plain else extra.choice(("none", "good", "bad", "bad"))
+    if store != "none":  # a new engine has nothing of its own
+        ticks = (num_ticks // 3, num_ticks // 2, extra.randrange(num_ticks))
+        events.extend((tick, Fault("die", "between")) for tick in ticks)
+        events.sort(key=lambda event: event[0])
+    return World(seed, config, tuple(events), slowness, store=store)
 
 
 def _log_uniform(rng: random.Random, low: int, high: int) -> int:

@@ -20,6 +20,7 @@ from octavo.core.snapshot import EngineSnapshot
 from octavo.core.stats import PrefillChunk, RequestStats, StepStats
 from octavo.engine_arguments import EngineArguments
 from octavo.models.generation import GenerationDefaults
+from octavo.speculative_config import SpeculativeConfig
 from octavo.wire import message_types as messages
 from octavo.wire.channel import identity, read_identity
 from octavo.wire.codec import (
@@ -183,6 +184,9 @@ FACTS = EngineFacts(
 )
 WHOLE_MESSAGES: list[ToEngineFrame | FromEngineFrame] = [
     ToEngineFrame(1, 0, StartEngine(EngineArguments(model="x", seed=7), 20, {"seed": "--seed"})),
+    ToEngineFrame(
+        1, 0, StartEngine(EngineArguments(speculative_config=SpeculativeConfig("ngram", 7)), 20)
+    ),
     ToEngineFrame(1, 1, AbortRequests((1, 2, 2**63 - 1))),
     *(
         ToEngineFrame(1, 2, EngineCommand(verb))

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from octavo.backends.base import Floats, ForwardResult, KVLayout, StepSize
+from octavo.backends.base import ForwardResult, Ints, KVLayout, StepSize
 from octavo.backends.native import _native
 from octavo.backends.native.emit import Emitter
-from octavo.backends.native.footprint import NativeFootprint
-from octavo.backends.native.interim import FinishedStep
-from octavo.backends.native.layout import stride
 from octavo.backends.native.packing import CpuWeights, Experts, KvDtype, Matrix, Packer, Vector
 from octavo.backends.native.passes import PASSES
+from octavo.backends.native.pending import NativePending, ProcessedPending
 from octavo.backends.native.refusals import refuse_unsupported
 from octavo.backends.native.tiers import choose_tier
-from octavo.backends.step import Draws, HostBatch
+from octavo.backends.step import NO_ROWS, Draws, HostBatch, Pending, Processor
 from octavo.backends.stored_rows import StoredRows
-from octavo.backends.torch.sampling.step_sampler import StepSampler
 from octavo.layers import CausalLM, Module
 from octavo.observe.machine import ROOT, num_cores
 from octavo.program.describe import describe
@@ -30,8 +27,11 @@ from octavo.program.listing import Instruction, Listing
 from octavo.program.passes.fusion import rewrite
 from octavo.program.recorder import record
 
+_log = logging.getLogger(__name__)
+
 BLOCK_TOKENS = _native.BLOCK_TOKENS  # kernels take so many tokens of a block together
 _READ_BYTES = 128 << 20  # of a measurement of memory: more than caches hold
+_NO_DRAWS = Draws((), (), NO_ROWS, NO_ROWS)
 _CACHES = {"float32": "F32", "bfloat16": "BF16", "int8": "Int8"}
 
 
@@ -74,19 +74,17 @@ class NativeBackend:
         self._options = options
         self._team = _native.Team(options.num_threads or default_threads(), options.pinned)
         self.tier = choose_tier(options.instruction_set)
-        self._sampler = StepSampler()
         self._packer = Packer(self._team, options.weights)
         self._is_settled = False
-        self._layout: KVLayout | None = None
-        self._block_size = 0
         self._program: _native.Program | None = None
+        self._runner: _native.StepRunner | None = None
+        self._layout: tuple[KVLayout, int] | None = None  # with the size of a block
         self._listing: Listing | None = None
         self.barriers: frozenset[int] = frozenset()  # before the instructions with these numbers
-        self._logits = np.empty((0, 0), np.float32)
-        self._hidden = np.empty((0, 0), np.float32)
-        self._widths = (0, 0)
-        self._counts = (0, 0)  # rows of both
-        self._result: ForwardResult | None = None  # views of both, of the last step
+        # Open slots with user-written processors, with those and the prompt.
+        self._processed: dict[int, tuple[tuple[Processor, ...], Ints]] = {}
+        self._unfinished: ProcessedPending | None = None  # the last step, if it had such slots
+        self._has_warned = False
 
     @property
     def threads(self) -> int:
@@ -121,72 +119,77 @@ class NativeBackend:
         refuse_unsupported(listing)
         program = _native.Program(self.tier, self._team)
         self.barriers = Emitter(program, self.tier, self._packer.vector).emit(listing)
-        self._layout, self._block_size = layout, block_size
         self._program, self._listing = program, listing
-        self._widths = (model.head.outputs, model.embed.hidden)
-        self._logits, self._hidden = (
-            np.empty((0, stride(width)), np.float32) for width in self._widths
+        self._layout = layout, block_size
+        self._runner = _native.StepRunner(
+            self.tier,
+            program,
+            self._team,
+            model.head.outputs,
+            model.embed.hidden,
+            self._packer,
         )
-        self._result = None
-
-    @property
-    def _ready(self) -> _native.Program:
-        assert self._program is not None, "call prepare first"
-        return self._program
+        self._processed, self._unfinished = {}, None
 
     def reserve(self, size: StepSize, spare_bytes: int) -> int:
-        return NativeFootprint(self._options.weights, self._options.kv_dtype).step_bytes(size)
+        wanted = size.wanted_rows
+        step_bytes = self._recorded.reserve(
+            size.rows, wanted, size.rows, size.sequences, size.positions
+        )
+        return step_bytes + self._ready.reserve(wanted, size.rows)
 
     def make_cache(self, num_blocks: int) -> None:
-        layout = self._layout
-        assert layout is not None, "call prepare first"
-        self._ready.make_caches(
+        assert self._layout is not None, "call prepare first"
+        layout, block_size = self._layout
+        self._recorded.make_caches(
             getattr(_native.CacheFormat, _CACHES[self._options.kv_dtype]),
             layout.num_buffers,
             num_blocks,
-            self._block_size,
+            block_size,
             layout.kv_heads,
             layout.head_dim,
         )
 
-    def step(self, batch: HostBatch, draws: Draws) -> FinishedStep:
-        self._sampler.change(draws)
-        logits, hidden = self.forward(self._sampler.with_tokens(batch))
-        return FinishedStep(self._sampler.finish(draws, logits, hidden))
+    @property
+    def _recorded(self) -> _native.Program:
+        assert self._program is not None, "call prepare first"
+        return self._program
 
-    def forward(self, batch: HostBatch) -> ForwardResult:
+    @property
+    def _ready(self) -> _native.StepRunner:
+        assert self._runner is not None, "call prepare first"
+        return self._runner
+
+    def step(self, batch: HostBatch, draws: Draws) -> Pending:
         if not self._is_settled:
             self.settle()
-        for source, destination in batch.copies:
-            self._ready.copy_block(source, destination)
-        result = self._result_of(len(batch.logits_rows), len(batch.hidden_rows))
-        if not len(batch.token_ids):
-            return result
-        self._ready.run(
-            batch.token_ids,
-            batch.positions,
-            batch.row_starts,
-            batch.tables,
-            batch.logits_rows,
-            batch.hidden_rows,
-            self._logits,
-            self._hidden,
-        )
-        return result
+        if self._unfinished is not None:
+            self._unfinished.finish()
+            self._unfinished = None
+        for slot in draws.freed:
+            self._processed.pop(slot, None)
+        for slot, sampling in draws.opened:
+            if sampling.processors:
+                prompt = sampling.tokens[: sampling.num_prompt].copy()
+                self._processed[slot] = sampling.processors, prompt
+                self._warn_of_processors()
+        step = self._ready.submit(batch, draws)
+        if self._processed and not self._processed.keys().isdisjoint(draws.slots.tolist()):
+            self._unfinished = ProcessedPending(step, draws, dict(self._processed))
+            return self._unfinished
+        return NativePending(step)
 
-    def _result_of(self, num_logits: int, num_hidden: int) -> ForwardResult:
-        """Return views of the result arrays, which every step overwrites and large ones replace."""
-        if self._result is None or (num_logits, num_hidden) != self._counts:
-            self._result = None  # and stays None if there is no memory
-            if len(self._logits) < num_logits:
-                self._logits = np.empty((num_logits, self._logits.shape[1]), np.float32)
-            if len(self._hidden) < num_hidden:
-                self._hidden = np.empty((num_hidden, self._hidden.shape[1]), np.float32)
-            logits: Floats = self._logits[:num_logits, : self._widths[0]]
-            hidden: Floats = self._hidden[:num_hidden, : self._widths[1]]
-            self._counts = num_logits, num_hidden
-            self._result = ForwardResult(logits, hidden)
-        return self._result
+    def _warn_of_processors(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "a request brings logits processors: each of its tokens, and those of all requests "
+                "beside it, wait for Python"
+            )
+
+    def forward(self, batch: HostBatch) -> ForwardResult:
+        self.step(batch, _NO_DRAWS).collect()
+        return ForwardResult(*self._ready.results())
 
     # for people and tests
 
@@ -197,7 +200,7 @@ class NativeBackend:
 
     def profile(self, on: bool) -> None:
         """Start (or stop) measuring each instruction, and forget earlier measurements."""
-        self._ready.set_profiling(on)
+        self._recorded.set_profiling(on)
 
     @property
     def instructions(self) -> list[Instruction]:
@@ -206,7 +209,7 @@ class NativeBackend:
 
     def timings(self) -> tuple[list[float], list[float]]:
         """Return the caller's seconds in each instruction, and those of waiting before it."""
-        return self._ready.seconds, self._ready.waits
+        return self._recorded.seconds, self._recorded.waits
 
     def peak_rates(self, seconds: float) -> PeakRates:
         """Measure what this machine can do at best, each rate for so long."""

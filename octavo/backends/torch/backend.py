@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -26,10 +27,20 @@ from octavo.layers import CausalLM, GateUpLinear, Module
 from octavo.program.passes.collectives import insert_collectives
 from octavo.program.recorder import record
 
+log = logging.getLogger(__name__)
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # A step whose estimate fits so many times in what is left over is not measured: it decides nothing.
 _ESTIMATE_FACTOR = 2
 _NO_FLOATS = np.zeros((0, 0), np.float32)
+
+
+def _take_number_of_threads() -> None:
+    """Set the number that torch was given: a new thread's libraries start with one for each core.
+
+    `get_num_threads` is the number of the process, once it has been set in any thread.
+    """
+    torch.set_num_threads(torch.get_num_threads())
 
 
 class TorchPending:
@@ -62,7 +73,8 @@ class TorchBackend:
         self._block_size = 0
         self._buffers: Buffers | None = None
         self._sampler = StepSampler()
-        self._thread = ThreadPoolExecutor(1, "octavo torch")  # it starts with the first step
+        # It starts with the first step.
+        self._thread = ThreadPoolExecutor(1, "octavo torch", initializer=_take_number_of_threads)
 
     def parameter(self, array: NDArray[Any]) -> Tensor:
         tensor = torch.from_numpy(array).to(self.dtype)
@@ -93,6 +105,7 @@ class TorchBackend:
         if _ESTIMATE_FACTOR * estimate <= spare_bytes:
             return estimate
         assert self._layout is not None, "prepare must be called first"
+        log.info("memory is short: measuring the largest step, of %d tokens", size.rows)
         self.make_cache(1)
         batch = largest_batch(size, self._block_size, len(self._layout.windows))
         measured = self._thread.submit(peak_growth, partial(self.forward, batch)).result()

@@ -75,12 +75,10 @@ class BlockPool:
     def pages_taken_by(self, tables: tuple[list[int], ...]) -> int:
         """Return how many free pages a holder of these blocks would take."""
         ref_counts = self.ref_counts
-        return sum(
-            [
-                [ref_counts[block] for block in table if block != NULL_BLOCK].count(0)
-                for table in tables
-            ]
-        )
+        num_free = 0
+        for table in tables:
+            num_free += [ref_counts[block] for block in table if block != NULL_BLOCK].count(0)
+        return num_free
 
     def acquire(self, block: int, group: int = 0) -> None:
         """Count another holder of a block; a free block leaves the free list."""

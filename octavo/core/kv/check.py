@@ -66,13 +66,16 @@ def _check_tables(kv: KVManager, sequence: Sequence) -> None:
 
 def _holders(kv: KVManager, running: list[Sequence]) -> Counter[Place]:
     """Count the holders of each block."""
-    return Counter(
+    holders = Counter(
         (group, block)
         for sequence in running
         for group, table in enumerate(sequence.tables)
         for block in table
         if block != NULL_BLOCK
     )
+    if kv.transfers is not None:
+        holders.update((load.content[0], load.block) for load in kv.transfers.loading.values())
+    return holders
 
 
 def _check_blocks(pool: BlockPool, held: Counter[Place]) -> None:

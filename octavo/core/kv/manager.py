@@ -19,6 +19,8 @@ later query reads are released and replaced by the null block.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
+from functools import partial
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -27,8 +29,11 @@ from octavo.core.kv.block_pool import NULL_BLOCK, BlockPool
 from octavo.core.kv.digests import PrefixDigests
 from octavo.core.kv.page_pool import PagePool
 from octavo.core.kv.policies import NEVER, Pool, policies_for
+from octavo.core.kv.transfers import Content, KVIndex, Transfers
 from octavo.core.request import Request
 from octavo.core.sequence import Sequence, Status
+
+ELSEWHERE = -1  # in place of a block that would have to be loaded
 
 
 class Prefix(NamedTuple):
@@ -52,7 +57,13 @@ def make_pool(config: CoreConfig) -> Pool:
 class KVManager:
     """The block tables over one pool. Verbs: match, adopt, grow, commit, release."""
 
-    def __init__(self, config: CoreConfig, cache_key: bytes, pool: Pool | None = None) -> None:
+    def __init__(
+        self,
+        config: CoreConfig,
+        cache_key: bytes,
+        pool: Pool | None = None,
+        index: KVIndex | None = None,
+    ) -> None:
         self.config = config
         self.block_size = config.block_size
         self.groups = config.groups
@@ -60,6 +71,7 @@ class KVManager:
         self.digests = PrefixDigests(config.block_size, cache_key)
         self.policies = policies_for(config, self.pool, self.digests)
         self.caches = config.prefix_caching and all(each.can_share for each in self.policies)
+        self.transfers = None if index is None else Transfers(self.pool, index)
         self.upcoming: dict[bytes, Sequence] = {}  # digest → the sequence that computes that block
         self._dropping = [policy for policy in self.policies if policy.drops]
         self._is_dense = all(policy.is_dense for policy in self.policies)
@@ -77,8 +89,10 @@ class KVManager:
         """Return the most pages that a sequence of `num_positions` takes when it is alone."""
         blocks = self._blocks(num_positions)
         return sum(
-            -(-policy.most_held(blocks, num_encoder) // per_page)
-            for policy, per_page in zip(self.policies, self._blocks_per_page, strict=True)
+            [
+                -(-policy.most_held(blocks, num_encoder) // per_page)
+                for policy, per_page in zip(self.policies, self._blocks_per_page, strict=True)
+            ]
         )
 
     # match
@@ -128,6 +142,29 @@ class KVManager:
         while until < limit and upcoming.get(digests[until]) is source:
             until += 1
         return prefix._replace(source=source, target=until * self.block_size)
+
+    def find_elsewhere(self, sequence: Sequence, num_tokens: int) -> list[Content]:
+        """Return the blocks that other places have, and that give a prefix of more tokens."""
+        if self.transfers is None or not self.caches or not sequence.request.reads_cache:
+            return []
+        has = self.transfers.index.has
+        limit = (len(sequence.tokens) - 1) // self.block_size
+        digests = self.digests.of(sequence, limit)
+        hits = []
+        for policy in self.policies:
+            find = partial(_find_anywhere, self.pool.indexed(policy.index), has, policy.index)
+            hits.append(policy.hits(find, sequence, digests))
+        num_blocks = self._longest(hits, limit)
+        if num_blocks * self.block_size <= num_tokens:
+            return []
+        return [
+            (policy.index, digest)
+            for policy, each in zip(self.policies, hits, strict=True)
+            for block, digest in zip(
+                policy.shared(each, num_blocks), policy.digests_of(sequence), strict=False
+            )
+            if block == ELSEWHERE
+        ]
 
     def _longest(self, hits: list[list[int]], limit: int) -> int:
         """Return the longest prefix, in blocks, that every group can continue."""
@@ -212,8 +249,9 @@ class KVManager:
         # Tails are held until the destination of the copy is allocated.
         tails = [(tail, group) for group, tail in enumerate(prefix.tails) if tail != NULL_BLOCK]
         held.extend(tails)
+        acquire = pool.acquire
         for block, group in held:
-            pool.acquire(block, group)
+            acquire(block, group)
         num_shared = prefix.num_tokens // self.block_size
         sequence.tables = tuple([list(table) for table in prefix.tables])
         sequence.num_capacity = num_shared * self.block_size
@@ -297,6 +335,11 @@ class KVManager:
         for policy in self.policies:
             for block, digest in policy.final_blocks(sequence, begin, num_full, digests):
                 label(block, policy.index, digest)
+                if self.transfers is not None and self.pool.label_of(block, policy.index) == (
+                    policy.index,
+                    digest,
+                ):
+                    self.transfers.offer(policy.index, block, digest)
         upcoming = self.upcoming
         for digest in digests[begin:num_full]:
             if upcoming.get(digest) is sequence:
@@ -318,10 +361,17 @@ class KVManager:
                 del upcoming[digest]
         if forget:
             self._forget(sequence)
-        for blocks in zip_longest(*map(reversed, sequence.tables), fillvalue=NULL_BLOCK):
-            for group, block in enumerate(blocks):
+        tables = sequence.tables
+        if len(tables) == 1:
+            release = pool.release
+            for block in reversed(tables[0]):
                 if block != NULL_BLOCK:
-                    pool.release(block, group)
+                    release(block)
+        else:
+            for blocks in zip_longest(*map(reversed, tables), fillvalue=NULL_BLOCK):
+                for group, block in enumerate(blocks):
+                    if block != NULL_BLOCK:
+                        pool.release(block, group)
         sequence.tables = ()
         sequence.num_capacity = 0
         sequence.num_committed = 0
@@ -334,12 +384,23 @@ class KVManager:
                 block = self.pool.find(policy.index, digest)
                 if block is not None:
                     self.pool.unlabel(block, policy.index)
+                if self.transfers is not None:
+                    self.transfers.forget(policy.index, digest)
 
     def reset_cache(self) -> None:
         """Clear the prefix cache, and keep blocks that are being computed now out of it."""
         self.digests.epoch += 1
         self.pool.clear_labels()
         self.upcoming.clear()
+        if self.transfers is not None:
+            self.transfers.reset()
+
+
+def _find_anywhere(
+    here: dict[bytes, int], has: Callable[[int, bytes], bool], group: int, digest: bytes
+) -> int | None:
+    """Return the block with this digest, ELSEWHERE if it could be loaded, else None."""
+    return here.get(digest) or (ELSEWHERE if has(group, digest) else None)
 
 
 def _common_length(one: array[int], other: array[int]) -> int:

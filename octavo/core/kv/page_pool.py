@@ -145,10 +145,11 @@ class PagePool:
     def acquire(self, block: int, group: int = 0) -> None:
         """Count another holder of a block; its page belongs to its group while it is held."""
         counts = self.ref_counts[group]
-        counts[block] += 1
-        if counts[block] > 1:
+        if counts[block]:
+            counts[block] += 1
             return
         assert self.labels[group][block] is not None, f"block {block} is free and has no label"
+        counts[block] = 1
         page = block // self.blocks_per_page[group]
         if not self.num_held[page]:
             del self._idle_pages[page]

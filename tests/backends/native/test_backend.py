@@ -100,21 +100,18 @@ def test_what_does_not_fit_is_refused() -> None:
 
 def test_arrays_of_a_step_that_do_not_fit_are_refused() -> None:
     """The check comes before any read or write beyond the ends of arrays."""
-    program = make_native(FULL, 64, 16)._ready
-    ids, none = np.zeros(5, np.int32), np.empty(0, np.int32)
-    table = np.ones((2, 1), np.int32)
-    nowhere = np.empty((0, 0), np.float32)
-
-    def run(starts: list[int], wanted: np.ndarray, columns: int) -> None:
-        logits = np.empty((len(wanted), columns), np.float32)
-        positions = np.arange(5, dtype=np.int32)
-        row_starts = np.array(starts, np.int32)
-        program.run(ids, positions, row_starts, (table,), wanted, none, logits, nowhere)
-
-    with pytest.raises(ValueError, match="up to the number of rows"):
-        run([0, 1 << 30, 5], none, program.logits_stride)
-    with pytest.raises(ValueError, match="as many columns"):
-        run([0, 3, 5], np.zeros(1, np.int32), program.logits_stride - 16)
+    backend = make_native(FULL, 64, 16)
+    batch = make_batch((0, 0, 3), (1, 0, 2))
+    wrong: dict[str, dict[str, Any]] = {
+        "up to the number of rows": {"row_starts": np.array([0, 1 << 30, 5], np.int32)},
+        "sizes of a step's arrays": {"positions": batch.positions[:4]},
+        "tables of blocks must be of one shape": {"tables": (batch.tables[0][:1],)},
+        "a table of blocks is missing": {"tables": ()},
+        "not one of the step's rows": {"logits_rows": np.array([5], np.int32)},
+    }
+    for message, fields in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            backend.forward(batch._replace(**fields))
 
 
 def test_a_step_may_be_larger_than_all_before() -> None:

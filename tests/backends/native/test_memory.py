@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from unittest import mock
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from octavo.backends.base import StepSize
 from tests.backends.native.test_team import run_alone
 from tests.backends.native.tiny import make_batch, make_native
-from tests.runner.tiny import FULL
+from tests.runner.tiny import FULL, VOCABULARY
 
 # The address space is bounded to its present size, so that the system refuses scratch memory.
 SCRIPT = """
@@ -26,9 +27,7 @@ def allow(num_bytes):
 backend = make_native(FULL, 160, 16, num_threads=1)
 small, large = make_batch((1, 0, 8)), make_batch((2, 0, 600))
 expected = backend.forward(small).logits.copy()
-for array in ("_logits", "_hidden"):  # numpy's own allocations must succeed
-    width = getattr(backend, array).shape[1]
-    setattr(backend, array, np.empty((600, width), np.float32))
+{before}
 allow(int(Path("/proc/self/statm").read_text().split()[0]) * 4096)
 for _ in range(2):
     try:
@@ -44,33 +43,17 @@ print("larger:", np.array_equal(whole, other.forward(large).logits))
 """
 
 
-def test_a_step_without_memory_fails_and_the_next_are_exact() -> None:
-    told = run_alone(SCRIPT).splitlines()
+RESERVED = "backend._ready.reserve(600, 600)"
+
+
+@pytest.mark.parametrize("before", ["", RESERVED])
+def test_a_step_without_memory_fails_and_the_next_are_exact(before: str) -> None:
+    """Memory is refused for the results, or after those for the step's own rows."""
+    told = run_alone(SCRIPT.replace("{before}", before)).splitlines()
     assert told[0] == told[1]
     assert told[0].startswith("the system gives the native engine no more memory: free some")
     assert "max_num_batched_tokens" in told[0]
     assert told[2:] == ["again: True", "larger: True"]
-
-
-@pytest.mark.parametrize("failing", [1, 2])
-def test_results_without_memory_fail_one_step(failing: int) -> None:
-    """The allocation of the logits fails, or that of the hidden states after it."""
-    backend = make_native(FULL, 160, 16, num_threads=1)
-    batch = make_batch((1, 0, 8))
-    calls = 0
-
-    def empty(*arguments: object) -> object:
-        nonlocal calls
-        calls += 1
-        if calls == failing:
-            raise MemoryError
-        return np.zeros(*arguments)  # type: ignore[call-overload]
-
-    with mock.patch.object(np, "empty", empty), pytest.raises(MemoryError):
-        backend.forward(batch)
-    expected = make_native(FULL, 160, 16, num_threads=1).forward(batch)
-    for _ in range(2):
-        assert np.array_equal(backend.forward(batch).logits, expected.logits)
 
 
 def test_a_result_is_valid_until_the_next_step() -> None:
@@ -84,3 +67,38 @@ def test_a_result_is_valid_until_the_next_step() -> None:
     assert np.array_equal(backend.forward(first).logits, logits)
     assert len(backend.forward(make_batch((3, 0, 20))).logits) == 20
     assert np.array_equal(backend.forward(first).logits, logits)
+
+
+def test_a_result_outlives_a_larger_step() -> None:
+    """A larger step takes new memory, and does not free what a caller still reads."""
+    backend = make_native(FULL, 160, 16, num_threads=1)
+    result = backend.forward(make_batch((1, 0, 8)))
+    logits = result.logits.copy()
+    backend.forward(make_batch((2, 0, 600)))
+    assert np.array_equal(result.logits, logits)
+
+
+SIZE = StepSize(
+    rows=600,
+    wanted_rows=8,
+    sequences=8,
+    positions=600,
+    hidden=16,
+    ffn=24,
+    heads=2,
+    kv_heads=1,
+    head_dim=8,
+    vocabulary=VOCABULARY,
+)
+
+
+def test_the_largest_steps_memory_is_reserved_without_computing_it() -> None:
+    """A step within the bounds needs no more than that."""
+    backend = make_native(FULL, 160, 16, num_threads=2)
+    num_bytes = backend.reserve(SIZE, 0)
+    assert num_bytes > 600 * 16 * 4 * 3
+    assert backend.reserve(SIZE, 0) == num_bytes  # all of it is there
+    backend.forward(make_batch((1, 0, 600))._replace(logits_rows=np.arange(8, dtype=np.int32)))
+    assert backend.reserve(SIZE, 0) == num_bytes
+    larger = replace(SIZE, rows=3000, wanted_rows=3000)
+    assert backend.reserve(larger, 0) > num_bytes

@@ -32,7 +32,16 @@ def output_of(*command: str | Path) -> str:
 
 @pytest.mark.parametrize(
     "pattern",
-    ["bind/**/*.o", "pack/*.o", "program/*.o", "runtime/*.o", "isa/scalar/*.o", "isa/*/runs*.o"],
+    [
+        "bind/**/*.o",
+        "pack/*.o",
+        "program/*.o",
+        "runtime/*.o",
+        "sampling/*.o",
+        "step/*.o",
+        "isa/scalar/*.o",
+        "isa/*/runs*.o",
+    ],
 )
 def test_what_every_processor_runs_uses_no_wide_registers(pattern: str) -> None:
     found = objects(pattern)

@@ -12,6 +12,14 @@ import pytest
 
 from octavo.backends.native import _native
 from octavo.backends.native.backend import default_threads
+from octavo.backends.step import (
+    NO_ROWS,
+    Draws,
+    PromptRows,
+    RowLogprobs,
+    SlotSampling,
+    batch_of_copies,
+)
 from octavo.env import child_environment
 from tests.backends.native import _native_test
 from tests.backends.native.tiny import make_batch, make_native
@@ -31,29 +39,25 @@ def run_alone(script: str) -> str:
 
 
 def test_threads_take_turns() -> None:
-    """Threads that share a team, or even a program, run their steps one after the other."""
+    """Threads that share a backend run their steps one after the other."""
     backend = make_native(FULL, 160, 16)
-    steps = [make_batch((name, 0, 20 + 15 * name)) for name in range(3)]
-    expected = [backend.forward(step).logits.copy() for step in steps]
-    program, vocabulary = backend._ready, expected[0].shape[1]
+    opened = tuple((slot, SlotSampling(np.zeros(1, np.int32), 1)) for slot in range(3))
+    backend.step(batch_of_copies(()), Draws((), opened, NO_ROWS, NO_ROWS)).collect()
+
+    def described(name: int) -> RowLogprobs:
+        batch = make_batch((name, 0, 20 + 15 * name))
+        part = PromptRows(name, 0, np.zeros(len(batch.token_ids), np.int32), 5)
+        draws = Draws((), (), NO_ROWS, NO_ROWS, prompts=(part,))
+        (rows,) = backend.step(batch, draws).collect().prompts
+        return rows
+
+    expected = [described(name) for name in range(3)]
 
     def work(turn: int) -> bool:
-        which = turn % 3
-        step = steps[which]
-        logits = np.empty((len(step.token_ids), program.logits_stride), np.float32)
-        hidden = np.empty((0, 0), np.float32)
-        none = np.empty(0, np.int32)
-        program.run(
-            step.token_ids,
-            step.positions,
-            step.row_starts,
-            step.tables,
-            step.logits_rows,
-            none,
-            logits,
-            hidden,
+        found, whole = described(turn % 3), expected[turn % 3]
+        return np.array_equal(found.token_ids, whole.token_ids) and np.array_equal(
+            found.logprobs, whole.logprobs
         )
-        return np.array_equal(logits[:, :vocabulary], expected[which])
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(60)))
@@ -182,25 +186,24 @@ def test_several_threads_may_fail_at_once() -> None:
     script = """
 import resource
 import numpy as np
-from octavo.backends.native import _native
-from octavo.backends.native.sampling import NativeSampling, SlotArrays
-team = _native.Team(2, False)
-rows = 4
-logits = np.zeros((rows, 4 << 20), np.float32)
-whole = {name: np.zeros(rows, np.int64) for name in ("seeds", "num_prompt", "num_known")}
-draws = SlotArrays(np.ones(rows), np.zeros(rows), np.ones(rows), np.full(rows, 1 << 21), **whole)
-each = np.arange(rows)
-sampling = NativeSampling(_native.tiers()[-1], team)
+from octavo.backends.step import NO_ROWS, Draws
+from tests.backends.native.sampling.given_logits import make_backend, make_batch, sampling_of
+vocabulary, rows = 1 << 20, np.arange(4, dtype=np.int32)
+backend = make_backend(np.zeros((4, vocabulary), np.float32), threads=2)
+greedy, warm = sampling_of(), sampling_of(temperature=1.0, top_k=vocabulary // 2)
+batch = make_batch(rows)
+backend.step(batch, Draws((), tuple((slot, greedy) for slot in range(4)), rows, rows)).collect()
 with open("/proc/self/statm") as file:
     taken = int(file.read().split()[0]) * resource.getpagesize()
 limits = resource.getrlimit(resource.RLIMIT_AS)
-resource.setrlimit(resource.RLIMIT_AS, (taken + (8 << 20), limits[1]))
+resource.setrlimit(resource.RLIMIT_AS, (taken + (1 << 20), limits[1]))
+opened = tuple((slot, warm) for slot in range(4))
 try:
-    sampling.draw(logits, each, each, draws)
+    backend.step(batch, Draws((0, 1, 2, 3), opened, rows, rows)).collect()
 except MemoryError as error:
     print("error:", error)
 resource.setrlimit(resource.RLIMIT_AS, limits)
-print(len(sampling.draw(logits, each, each, draws)[0]), "tokens")
+print(len(backend.step(batch, Draws((), (), rows, rows)).collect().tokens), "tokens")
 """
     output = run_alone(script)
     assert "error: the system gives the native engine no more memory" in output

@@ -11,7 +11,7 @@ from tests.runner.real_world import RealSimulation
 from tests.sim.world import draw_world
 
 # The first worlds with a block size that the native engine accepts.
-SEEDS = [seed for seed in range(220) if draw_world(seed).config.block_size % 16 == 0]
+SEEDS = [seed for seed in range(220) if draw_world(seed, is_plain=True).config.block_size % 16 == 0]
 
 
 @pytest.mark.slow
@@ -32,7 +32,7 @@ def hold(seeds: list[int], kv_dtype: str) -> None:
     assert len(seeds) >= 8
     for seed in seeds:
         backend = partial(make_native, kv_dtype=kv_dtype)
-        simulation = RealSimulation(draw_world(seed), backend)
+        simulation = RealSimulation(draw_world(seed, is_plain=True), backend)
         try:
             simulation.run()
         except Exception as error:

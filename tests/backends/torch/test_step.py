@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from octavo.backends.base import StepSize
 from octavo.backends.step import LAST_SAMPLE, NO_ROWS, Draws, HostBatch, SlotSampling
@@ -108,7 +109,7 @@ def test_a_batch_without_rows_frees_and_copies(backend: TorchBackend) -> None:
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_the_engine_plans_while_steps_run(depth: int) -> None:
-    """So many steps are in flight before the first is computed, and their tokens are right."""
+    """The depth is the number of steps in flight, and the tokens are those of depth 1."""
     request = make_request("it", PROMPT, seed=3, max_tokens=9)
     expected = tokens_of(Engine().answer(request)["it"])
     engine = Engine(pipeline_depth=depth)
@@ -132,6 +133,16 @@ def test_the_thread_ends_with_its_backend() -> None:
     assert gone() is None
     thread.join(LIMIT)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_thread_computes_with_the_number_of_threads_that_torch_was_given(number: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        assert make_backend(FULL, 20, 16)._thread.submit(torch.get_num_threads).result() == number
+    finally:
+        torch.set_num_threads(before)
 
 
 SIZE = StepSize(

@@ -173,3 +173,5 @@ def test_drafts_and_accepted_drafts_are_counted() -> None:
     known, totals = timeline(rig, "a"), rig.scheduler.stats
     assert (known.num_decode_steps, known.num_accepted_drafts) == (3, 6)
     assert (totals.num_drafts, totals.num_accepted_drafts) == (3 + 3 + 2, 6)
+    assert (known.num_drafts, totals.num_chunks_with_drafts) == (3 + 3 + 2, 3)
+    assert totals.accepted_at == [3, 3]

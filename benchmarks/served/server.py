@@ -1,6 +1,6 @@
 """The server of the soak test: a real one over a real engine process, which reports what it holds.
 
-    python benchmarks/soak_server.py '{"model": null, "engine": "fake?step=0.01", ...}'
+    python benchmarks/served/server.py '{"model": null, "engine": "fake?step=0.01", ...}'
 
 It prints a line of JSON when it is ready, for each SIGUSR1, and at its end.
 """
@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import uvloop
 

@@ -1,5 +1,5 @@
 // Log-probabilities of rows of logits.
-#include "runtime/logprobs.h"
+#include "sampling/logprobs.h"
 
 #include <algorithm>
 #include <cfloat>

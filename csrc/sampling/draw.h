@@ -1,6 +1,6 @@
-// Draws exactly the tokens that octavo/runner/sampler.py draws for slots without rules.
+// Draws a token from a row of logits, exactly as the reference (octavo/backends/torch) does.
 //
-// The same scores (double: logit over temperature), cuts (filters.py) and noise (noise.py). Only
+// The same scores (double: logit over temperature), filters and noise. Only
 // logarithms and exponentials may differ from numpy's, in the last of 53 bits; so another token is
 // drawn only if two are that close to a tie, or a sum is that close to top_p.
 #pragma once
@@ -12,9 +12,12 @@
 
 namespace octavo {
 
-// The parameters of one row. Greedy if temperature is 0; a cut is off at min_p 0, top_k 0, top_p 1.
+// The parameters of one row. Greedy if temperature is 0. Filters are off at min_p 0, top_k 0 and
+// top_p 1.
 struct Draw {
   const float* logits;
+  // The only tokens that may be drawn, ascending; null: all may.
+  const std::vector<int32_t>* candidates;
   double temperature;
   double min_p;
   double top_p;
@@ -30,17 +33,18 @@ struct Candidate {
 };
 
 // The working memory of one thread.
-struct SamplerScratch {
+struct DrawScratch {
   std::vector<uint8_t> draw;
   std::vector<int32_t> tokens;
   std::vector<float> values;
   std::vector<double> shares;
   std::vector<Candidate> candidates;
+  std::vector<float> gathered;
 };
 
-// The token, or -1 if any logit is not finite. Rows are independent: any thread may draw any
-// of them.
+// The token, or -1 if any logit is not finite. With candidates, of which there must be at least
+// one, only their logits are read. Rows are independent: any thread may draw any of them.
 int32_t draw_token(const KernelTable& kernels, int vocabulary, const Draw& draw,
-                   SamplerScratch& scratch);
+                   DrawScratch& scratch);
 
 }  // namespace octavo

@@ -1,5 +1,5 @@
-// Draws exactly the tokens that octavo/runner/sampler.py draws for slots without rules.
-#include "runtime/sampler.h"
+// Draws a token from a row of logits.
+#include "sampling/draw.h"
 
 #include <algorithm>
 #include <cmath>
@@ -92,7 +92,7 @@ size_t nucleus(std::vector<Candidate>& tokens, double wanted) {
 
 // Keeps the likeliest tokens that have top_p together, of all or of those in scratch.tokens.
 void keep_nucleus(const KernelTable& kernels, int size, const Draw& draw, double most, bool of_all,
-                  SamplerScratch& scratch) {
+                  DrawScratch& scratch) {
   std::vector<int32_t>& tokens = scratch.tokens;
   std::vector<Candidate>& candidates = scratch.candidates;
   candidates.clear();
@@ -116,24 +116,65 @@ void keep_nucleus(const KernelTable& kernels, int size, const Draw& draw, double
   for (size_t i = 0; i < kept; ++i) tokens.push_back(candidates[i].token);
 }
 
+struct Keys {
+  uint64_t one, two;
+};
+
+Keys keys_of(const Draw& draw) {
+  const uint64_t seed = static_cast<uint64_t>(draw.seed);
+  const uint64_t one = mix(mix(seed + kGolden) + static_cast<uint64_t>(draw.position) * kGolden);
+  return {one, mix(one ^ kApart)};
+}
+
+bool has_filters(const Draw& draw) {
+  return draw.min_p > 0.0 || draw.top_k > 0 || draw.top_p < 1.0;
+}
+
+// Puts the tokens that pass the filters into scratch.tokens. Returns false if any logit is not
+// finite.
+bool filter(const KernelTable& kernels, int size, const Draw& draw, DrawScratch& scratch) {
+  const int32_t likeliest = kernels.arg_max(draw.logits, size);
+  if (likeliest < 0) return false;
+  const double most = draw.logits[likeliest] / draw.temperature;
+  const bool of_all = draw.min_p <= 0.0 && draw.top_k <= 0;
+  if (!of_all) keep_likely(size, draw, most, scratch.values, scratch.tokens);
+  if (draw.top_p < 1.0) keep_nucleus(kernels, size, draw, most, of_all, scratch);
+  return true;
+}
+
+// Draws among few tokens: what concerns all of them runs over their logits, gathered.
+int32_t draw_candidate(const KernelTable& kernels, const Draw& draw, DrawScratch& scratch) {
+  const std::vector<int32_t>& ids = *draw.candidates;
+  const int count = static_cast<int>(ids.size());
+  scratch.gathered.clear();
+  for (const int32_t id : ids) scratch.gathered.push_back(draw.logits[id]);
+  const float* gathered = scratch.gathered.data();
+  const int32_t likeliest = kernels.arg_max(gathered, count);
+  if (likeliest < 0) return -1;
+  if (draw.temperature == 0.0) return ids[likeliest];
+  const auto [one, two] = keys_of(draw);
+  if (!has_filters(draw))
+    return kernels.draw_among(draw.logits, ids.data(), count, draw.temperature, one, two);
+  Draw among = draw;
+  among.logits = gathered;
+  filter(kernels, count, among, scratch);
+  for (int32_t& token : scratch.tokens) token = ids[token];
+  return kernels.draw_among(draw.logits, scratch.tokens.data(),
+                            static_cast<int>(scratch.tokens.size()), draw.temperature, one, two);
+}
+
 }  // namespace
 
 int32_t draw_token(const KernelTable& kernels, int vocabulary, const Draw& draw,
-                   SamplerScratch& scratch) {
+                   DrawScratch& scratch) {
+  if (draw.candidates) return draw_candidate(kernels, draw, scratch);
   if (draw.temperature == 0.0) return kernels.arg_max(draw.logits, vocabulary);
-  const uint64_t seed = static_cast<uint64_t>(draw.seed);
-  const uint64_t one = mix(mix(seed + kGolden) + static_cast<uint64_t>(draw.position) * kGolden);
-  const uint64_t two = mix(one ^ kApart);
-  if (draw.min_p <= 0.0 && draw.top_k <= 0 && draw.top_p >= 1.0) {
+  const auto [one, two] = keys_of(draw);
+  if (!has_filters(draw)) {
     scratch.draw.resize(kernels.draw_scratch(vocabulary));
     return kernels.draw(draw.logits, vocabulary, draw.temperature, one, two, scratch.draw.data());
   }
-  const int32_t likeliest = kernels.arg_max(draw.logits, vocabulary);
-  if (likeliest < 0) return -1;
-  const double most = draw.logits[likeliest] / draw.temperature;
-  const bool of_all = draw.min_p <= 0.0 && draw.top_k <= 0;
-  if (!of_all) keep_likely(vocabulary, draw, most, scratch.values, scratch.tokens);
-  if (draw.top_p < 1.0) keep_nucleus(kernels, vocabulary, draw, most, of_all, scratch);
+  if (!filter(kernels, vocabulary, draw, scratch)) return -1;
   return kernels.draw_among(draw.logits, scratch.tokens.data(),
                             static_cast<int>(scratch.tokens.size()), draw.temperature, one, two);
 }

@@ -162,7 +162,7 @@ class Served:
     """A server process, seen from outside."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        program = Path(__file__).with_name("soak_server.py")
+        program = Path(__file__).with_name("server.py")
         self.process = subprocess.Popen(
             [sys.executable, str(program), json.dumps(settings)], stdout=subprocess.PIPE, text=True
         )

@@ -1,5 +1,5 @@
-// Does for rows of logits what octavo/runner/logprobs.py does: computes the log-probability and the
-// rank of one token, and the likeliest tokens with their log-probabilities.
+// Computes the log-probability and the rank of one token of a row of logits, and the likeliest
+// tokens with their log-probabilities, as the reference (octavo/backends/torch) does.
 //
 // Sums run in double precision in one order (KernelTable::total), so that a row's bits do not
 // depend on its place; from numpy's they may differ in the last bit of a float.

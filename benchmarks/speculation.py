@@ -1,0 +1,185 @@
+"""Measure what speculation gains, on answers that repeat their prompts and on ordinary ones.
+
+    python benchmarks/speculation.py [--model smollm2] [--streams 1,8] [--rounds 5] [--json]
+    python benchmarks/speculation.py --rows           the time of a step by its rows
+
+Two engines in one process, one with drafts and one without, answer the same prompts in turns, so
+that other load on the machine affects both. A ratio is one round's time without by its time with;
+the table has the median and the range. The answers must be equal. With --rows, the engine computes
+steps with different numbers of drafts. On a machine that others use too, `--clock processor
+--threads 1` gives the time that the process has had a processor for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # so that the program can be called by its path
+
+from benchmarks.speculation_prompts import ORDINARY, REPETITIVE  # noqa: E402
+from octavo import LLM, SamplingParams  # noqa: E402
+from octavo.observe.machine import processor  # noqa: E402
+from octavo.runner.speculate import ngram  # noqa: E402
+
+KINDS = {"repetitive": REPETITIVE, "ordinary": ORDINARY}
+TEMPERATURES = (0.0, 0.8)
+CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
+ROWS = (0, 1, 2, 3, 4, 5, 7, 11, 15)  # drafts of each sequence
+ROWS_TOKENS = 24  # of each sequence, each in a step of its own
+OPTIONS: dict[str, Any] = {"max_model_len": 1024}
+
+
+def timed(
+    llm: LLM, prompts: Sequence[str], sampling: SamplingParams, clock: Callable[[], float]
+) -> tuple[list[Any], float]:
+    """Answer the prompts together; return the tokens, and the seconds that it took."""
+    conversations = [[{"role": "user", "content": prompt}] for prompt in prompts]
+    began = clock()
+    outputs = llm.chat(conversations, sampling, use_tqdm=False)
+    seconds = clock() - began
+    return [list(output.outputs[0].token_ids) for output in outputs], seconds
+
+
+def round_of(
+    llm: LLM,
+    prompts: Sequence[str],
+    streams: int,
+    sampling: SamplingParams,
+    clock: Callable[[], float],
+) -> tuple[list[Any], float]:
+    """Answer all prompts, so many at a time; return the tokens and the seconds."""
+    tokens: list[Any] = []
+    total = 0.0
+    for first in range(0, len(prompts), streams):
+        some, seconds = timed(llm, prompts[first : first + streams], sampling, clock)
+        tokens += some
+        total += seconds
+    return tokens, total
+
+
+def compare(
+    plain: LLM, drafting: LLM, kind: str, streams: int, temperature: float, asked: Any
+) -> dict[str, Any]:
+    """Compare the engines on one kind of prompts; the first, unmeasured round fills the caches."""
+    prompts = KINDS[kind]
+    sampling = SamplingParams(temperature=temperature, max_tokens=asked.tokens, seed=1)
+    ratios, speeds = [], []
+    clock = CLOCKS[asked.clock]
+    stats = drafting._runner._model.core.scheduler.stats
+    for number in range(asked.rounds + 1):
+        before = (stats.num_drafts, stats.num_accepted_drafts)
+        order = (plain, drafting) if number % 2 else (drafting, plain)
+        results = {id(llm): round_of(llm, prompts, streams, sampling, clock) for llm in order}
+        (expected, slow), (tokens, fast) = results[id(plain)], results[id(drafting)]
+        if tokens != expected:
+            raise SystemExit(f"the answers differ: {kind}, temperature {temperature}")
+        if number:
+            ratios.append(slow / fast)
+            speeds.append(sum(map(len, tokens)) / fast)
+    return {
+        "streams": streams,
+        "kind": kind,
+        "temperature": temperature,
+        "ratio": statistics.median(ratios),
+        "range": (min(ratios), max(ratios)),
+        "tokens_per_second": statistics.median(speeds),
+        "tokens": sum(map(len, tokens)),
+        "drafted": stats.num_drafts - before[0],
+        "accepted": stats.num_accepted_drafts - before[1],
+    }
+
+
+def step_seconds(llm: LLM, streams: int, drafts: int, clock: Callable[[], float]) -> float:
+    """Measure a step in which each sequence has so many drafts, all of them wrong."""
+    sampling = SamplingParams(temperature=0.0, max_tokens=ROWS_TOKENS, ignore_eos=True)
+    prompts = [ORDINARY[index % len(ORDINARY)] for index in range(streams)]
+    with mock.patch.object(ngram.History, "draft", return_value=[0] * drafts):
+        _, seconds = timed(llm, prompts, sampling, clock)
+    return seconds / ROWS_TOKENS
+
+
+def measure_rows(asked: argparse.Namespace) -> list[dict[str, Any]]:
+    """Measure the time of a step by its rows, the least of all rounds."""
+    options = {**OPTIONS, "num_threads": asked.threads, "max_num_seqs": max(asked.streams)}
+    settings = {"method": "ngram", "num_speculative_tokens": max(ROWS)}
+    with LLM(asked.model, **options, speculative_config=settings) as llm:
+        least: dict[tuple[int, int], float] = {}
+        for _ in range(asked.rounds + 1):
+            for streams in asked.streams:
+                for drafts in ROWS:
+                    seconds = step_seconds(llm, streams, drafts, CLOCKS[asked.clock])
+                    key = (streams, drafts)
+                    least[key] = min(seconds, least.get(key, seconds))
+    return [
+        {"streams": streams, "drafts": drafts, "milliseconds": 1000 * seconds}
+        for (streams, drafts), seconds in least.items()
+    ]
+
+
+def measure(asked: argparse.Namespace) -> list[dict[str, Any]]:
+    """Compare the engines in all cases."""
+    options = {**OPTIONS, "num_threads": asked.threads}
+    settings = {"method": "ngram"}
+    with (
+        LLM(asked.model, **options) as plain,
+        LLM(asked.model, **options, speculative_config=settings) as drafting,
+    ):
+        return [
+            compare(plain, drafting, kind, streams, temperature, asked)
+            for streams in asked.streams
+            for kind in KINDS
+            for temperature in TEMPERATURES
+        ]
+
+
+def arguments() -> argparse.Namespace:
+    """Parse the command line of the program."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument(
+        "--streams", default=[1, 8], type=lambda text: [int(each) for each in text.split(",")]
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=128, help="most tokens of an answer")
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
+    parser.add_argument("--rows", action="store_true", help="measure the time of a step instead")
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure, and print a table or JSON."""
+    asked = arguments()
+    results = measure_rows(asked) if asked.rows else measure(asked)
+    name, _ = processor()
+    if asked.json:
+        print(json.dumps({"processor": name, "model": asked.model, "results": results}, indent=1))
+        return
+    threads = asked.threads or "all"
+    print(f"{asked.model} on {name}, {threads} threads, {asked.clock} time, {asked.rounds} rounds")
+    for result in results:
+        if asked.rows:
+            print("{streams:3} streams, {drafts:2} drafts: {milliseconds:7.2f} ms".format(**result))
+            continue
+        low, high = result["range"]
+        print(
+            "{streams:3} streams, {kind:10}, temperature {temperature}: {ratio:.2f} times as "
+            "fast".format(**result)
+            + f" ({low:.2f} to {high:.2f}); "
+            "{tokens_per_second:.0f} tokens/s, {drafted} drafts, {accepted} accepted of {tokens} "
+            "tokens".format(**result)
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+// Binds steps: the arrays and tuples of octavo/backends/step.py in, tokens and the rest out.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bind/parts.h"
+#include "runtime/processor.h"
+#include "step/step_runner.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace octavo {
+namespace {
+
+using IntArray = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using IntTable = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using FloatArray = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Masks = nb::ndarray<const uint32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+// ---- in ----
+
+template <typename Array>
+auto copied(const Array& array) {
+  return std::vector<std::remove_cv_t<typename Array::Scalar>>(array.data(),
+                                                               array.data() + array.size());
+}
+
+std::vector<int32_t> ids_of(nb::handle object) { return copied(nb::cast<IntArray>(object)); }
+
+SlotSampling read_sampling(nb::handle from) {
+  SlotSampling sampling;
+  sampling.tokens = ids_of(from.attr("tokens"));
+  sampling.num_prompt = nb::cast<int32_t>(from.attr("num_prompt"));
+  sampling.temperature = nb::cast<double>(from.attr("temperature"));
+  sampling.min_p = nb::cast<double>(from.attr("min_p"));
+  sampling.top_p = nb::cast<double>(from.attr("top_p"));
+  sampling.top_k = nb::cast<int64_t>(from.attr("top_k"));
+  sampling.seed = nb::cast<int64_t>(from.attr("seed"));
+  const nb::object allowed = from.attr("allowed");
+  sampling.has_allowed = !allowed.is_none();
+  if (sampling.has_allowed) sampling.allowed = ids_of(allowed);
+  sampling.bad_words = nb::cast<std::vector<std::vector<int32_t>>>(from.attr("bad_words"));
+  sampling.min_tokens = nb::cast<int64_t>(from.attr("min_tokens"));
+  sampling.stop_ids = ids_of(from.attr("stop_ids"));
+  sampling.bias_ids = ids_of(from.attr("bias_ids"));
+  sampling.bias = copied(nb::cast<FloatArray>(from.attr("bias")));
+  sampling.repetition = nb::cast<float>(from.attr("repetition"));
+  sampling.presence = nb::cast<float>(from.attr("presence"));
+  sampling.frequency = nb::cast<float>(from.attr("frequency"));
+  sampling.logprobs = nb::cast<int32_t>(from.attr("logprobs"));
+  sampling.has_processors = nb::len(nb::handle(nb::object(from.attr("processors")))) > 0;
+  return sampling;
+}
+
+std::vector<std::pair<int32_t, int32_t>> read_pairs(const nb::tuple& from) {
+  std::vector<std::pair<int32_t, int32_t>> pairs;
+  for (const nb::handle pair : from)
+    pairs.emplace_back(nb::cast<int32_t>(pair[0]), nb::cast<int32_t>(pair[1]));
+  return pairs;
+}
+
+void read_batch(const nb::tuple& from, StepJob& job) {
+  job.token_ids = ids_of(from[0]);
+  job.positions = ids_of(from[1]);
+  job.row_starts = ids_of(from[2]);
+  const nb::tuple tables = nb::cast<nb::tuple>(from[3]);
+  job.logits_rows = ids_of(from[4]);
+  job.hidden_rows = ids_of(from[5]);
+  job.slots = ids_of(from[6]);
+  job.copies = read_pairs(nb::cast<nb::tuple>(from[7]));
+  if (job.token_ids.empty()) return;
+  if (job.row_starts.size() < 2 || job.positions.size() != job.token_ids.size())
+    throw std::invalid_argument("the sizes of a step's arrays do not agree");
+  for (const nb::handle each : tables) {
+    const auto table = nb::cast<IntTable>(each);
+    if (table.shape(0) + 1 != job.row_starts.size() ||
+        (!job.tables.empty() && static_cast<int32_t>(table.shape(1)) != job.table_width))
+      throw std::invalid_argument("tables of blocks must be of one shape");
+    job.table_width = static_cast<int32_t>(table.shape(1));
+    job.tables.push_back(copied(table));
+  }
+}
+
+void read_draws(const nb::tuple& from, Draws& draws) {
+  for (const nb::handle slot : from[0]) draws.freed.push_back(nb::cast<int32_t>(slot));
+  for (const nb::handle pair : from[1])
+    draws.opened.emplace_back(nb::cast<int32_t>(pair[0]), read_sampling(pair[1]));
+  draws.slots = ids_of(from[2]);
+  draws.first_rows = ids_of(from[3]);
+  if (!from[4].is_none()) {
+    draws.num_drafts = ids_of(from[4]);
+    draws.drafts = ids_of(from[5]);
+  }
+  for (const nb::handle part : from[6])
+    draws.prompts.push_back({nb::cast<int32_t>(part[0]), nb::cast<int32_t>(part[1]),
+                             ids_of(part[2]), nb::cast<int32_t>(part[3])});
+  for (const nb::handle part : from[7])
+    draws.pools.push_back({nb::cast<int32_t>(part[0]), nb::cast<int32_t>(part[1]),
+                           nb::cast<int32_t>(part[2]), nb::cast<bool>(part[3])});
+  if (from[8].is_none()) return;
+  const auto masks = nb::cast<Masks>(from[8]);
+  draws.masks = copied(masks);
+  draws.mask_words = masks.shape(1);
+}
+
+// ---- out ----
+
+// An array that keeps the numbers, of `rows` rows if `width` is given.
+template <typename T>
+nb::object array_of(std::vector<T>&& numbers, size_t rows, std::optional<size_t> width = {}) {
+  auto* kept = new std::vector<T>(std::move(numbers));
+  const nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  const size_t shape[] = {rows, width.value_or(1)};
+  return nb::cast(nb::ndarray<nb::numpy, T>(kept->data(), width ? 2 : 1, shape, owner));
+}
+
+nb::list list_of(std::vector<RowLogprobs>& all) {
+  nb::list entries;
+  for (RowLogprobs& each : all) {
+    if (each.rows == 0) continue;
+    const size_t rows = each.rows, width = each.width;
+    entries.append(nb::make_tuple(each.slot, array_of(std::move(each.ids), rows, width),
+                                  array_of(std::move(each.logprobs), rows, width),
+                                  array_of(std::move(each.ranks), rows)));
+  }
+  return entries;
+}
+
+// A step that was submitted.
+class SubmittedStep {
+ public:
+  SubmittedStep(std::shared_ptr<StepRunner> runner, std::shared_ptr<StepJob> job)
+      : runner_(std::move(runner)), job_(std::move(job)) {}
+  SubmittedStep(const SubmittedStep&) = delete;
+  ~SubmittedStep() { runner_->queue().forget(*job_); }
+
+  bool done() const { return job_->is_done(); }
+
+  void wait() {
+    nb::gil_scoped_release released;
+    runner_->queue().wait(*job_);
+  }
+
+  // Tokens; how many there are of each sample, or None for one each; and None, or a tuple of
+  // failures, log-probabilities of samples and of prompts, and pooled vectors.
+  nb::tuple take() {
+    DrawOutput& out = job_->output;
+    const size_t samples = out.num_tokens.size();
+    const bool has_drafts = !job_->draws.num_drafts.empty();
+    nb::object rest = nb::none();
+    if (!out.failures.empty() || !out.logprobs.empty() || !out.prompts.empty() ||
+        !out.pooled.empty()) {
+      nb::list failures, pooled;
+      for (const auto& [slot, why] : out.failures)
+        failures.append(nb::make_tuple(slot, static_cast<int32_t>(why)));
+      for (Pooled& each : out.pooled) {
+        const size_t size = each.values.size();
+        pooled.append(nb::make_tuple(each.slot, array_of(std::move(each.values), size)));
+      }
+      rest = nb::make_tuple(failures, list_of(out.logprobs), list_of(out.prompts), pooled);
+    }
+    const size_t width = out.width;
+    nb::object tokens = array_of(std::move(out.tokens), samples, width);
+    nb::object counts =
+        has_drafts ? array_of(std::move(out.num_tokens), samples) : nb::object(nb::none());
+    return nb::make_tuple(tokens, counts, rest);
+  }
+
+  std::vector<int32_t> waiting() const { return job_->output.waiting; }
+
+  // The next row of a sample that waits, after the first rules; None: the sample has failed.
+  nb::object rule_row(int32_t sample) {
+    std::vector<float> row(runner_->logits().width);
+    if (!runner_->sampler().rule_row(job_->draws, checked(sample), runner_->logits(), job_->output,
+                                     row.data()))
+      return nb::none();
+    const size_t size = row.size();
+    return array_of(std::move(row), size);
+  }
+
+  bool resume(int32_t sample, FloatArray row) {
+    if (static_cast<int32_t>(row.size()) != runner_->logits().width)
+      throw std::invalid_argument("a row must have a logit for every token");
+    std::vector<float> ruled = copied(row);
+    nb::gil_scoped_release released;
+    return runner_->sampler().resume(job_->draws, checked(sample), runner_->logits(), ruled.data(),
+                                     job_->output);
+  }
+
+  void abandon(int32_t sample) {
+    runner_->sampler().abandon(job_->draws, checked(sample), job_->output);
+  }
+
+  nb::object generated(int32_t sample) const {
+    std::vector<int32_t> output =
+        runner_->sampler().slot(job_->draws.slots[checked(sample)]).output();
+    const size_t size = output.size();
+    return array_of(std::move(output), size);
+  }
+
+ private:
+  int32_t checked(int32_t sample) const {
+    const std::vector<int32_t>& waiting = job_->output.waiting;
+    if (std::find(waiting.begin(), waiting.end(), sample) == waiting.end())
+      throw std::invalid_argument("sample " + std::to_string(sample) + " does not wait");
+    return sample;
+  }
+
+  std::shared_ptr<StepRunner> runner_;
+  std::shared_ptr<StepJob> job_;
+};
+
+SubmittedStep* submit(std::shared_ptr<StepRunner> runner, const nb::tuple& batch,
+                      const nb::tuple& draws) {
+  auto job = std::make_shared<StepJob>(*runner);
+  read_batch(batch, *job);
+  read_draws(draws, job->draws);
+  runner->queue().submit(job);
+  return new SubmittedStep(std::move(runner), std::move(job));
+}
+
+nb::object view_of(const Rows& rows, const std::shared_ptr<Pages>& memory) {
+  auto* kept = new std::shared_ptr<Pages>(memory);
+  const nb::capsule owner(kept,
+                          [](void* p) noexcept { delete static_cast<std::shared_ptr<Pages>*>(p); });
+  const size_t shape[] = {static_cast<size_t>(rows.count), static_cast<size_t>(rows.width)};
+  const int64_t strides[] = {rows.stride, 1};
+  return nb::cast(nb::ndarray<nb::numpy, float>(rows.data, 2, shape, owner, strides));
+}
+
+}  // namespace
+
+void bind_step(nb::module_& m) {
+  m.attr("LAST_SAMPLE") = StepRunner::kLastSample;
+  m.attr("NOT_FINITE") = static_cast<int32_t>(Failure::NotFinite);
+  m.attr("NO_TOKEN_LEFT") = static_cast<int32_t>(Failure::NoTokenLeft);
+  nb::class_<SubmittedStep>(m, "SubmittedStep")
+      .def("done", &SubmittedStep::done)
+      .def("wait", &SubmittedStep::wait)
+      .def("take", &SubmittedStep::take)
+      .def("waiting", &SubmittedStep::waiting)
+      .def("rule_row", &SubmittedStep::rule_row, "sample"_a)
+      .def("resume", &SubmittedStep::resume, "sample"_a, "row"_a)
+      .def("abandon", &SubmittedStep::abandon, "sample"_a)
+      .def("generated", &SubmittedStep::generated, "sample"_a);
+  nb::class_<StepRunner>(m, "StepRunner")
+      .def("__init__", [](StepRunner* self, const std::string& tier,
+                          std::shared_ptr<Program> program, std::shared_ptr<Team> team,
+                          int vocabulary, int hidden, nb::handle) {
+        new (self) StepRunner(choose_tier(tier), std::move(program), std::move(team), vocabulary,
+                              hidden);
+      }, "tier"_a, "program"_a, "team"_a, "vocabulary"_a, "hidden"_a,
+         "weights"_a, nb::keep_alive<1, 7>())  // a step may still run when nothing else is left
+      .def("submit", &submit, "batch"_a, "draws"_a)
+      .def("reserve", &StepRunner::reserve, "logits_rows"_a, "hidden_rows"_a)
+      .def("results", [](const StepRunner& self) {
+        return nb::make_tuple(view_of(self.logits(), self.logits_memory()),
+                              view_of(self.hidden(), self.hidden_memory()));
+      });
+}
+
+}  // namespace octavo

@@ -1,0 +1,83 @@
+// One slot: how its sequence's tokens are drawn, and what has been drawn so far.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+namespace octavo {
+
+// SlotSampling::logprobs besides a number of likely tokens.
+constexpr int32_t kAllLogprobs = -1;
+constexpr int32_t kNoLogprobs = -2;
+
+// The parameters of octavo/backends/step.py's SlotSampling. All ids are in the vocabulary.
+struct SlotSampling {
+  std::vector<int32_t> tokens;  // known at opening: the prompt, then the output
+  int32_t num_prompt = 0;
+  double temperature = 0.0;
+  double min_p = 0.0;
+  double top_p = 1.0;
+  int64_t top_k = 0;
+  int64_t seed = 0;
+  bool has_allowed = false;
+  std::vector<int32_t> allowed;  // ascending
+  std::vector<std::vector<int32_t>> bad_words;
+  int64_t min_tokens = 0;
+  std::vector<int32_t> stop_ids;
+  std::vector<int32_t> bias_ids;
+  std::vector<float> bias;
+  float repetition = 1.0f;
+  float presence = 0.0f;
+  float frequency = 0.0f;
+  int32_t logprobs = kNoLogprobs;
+  bool has_processors = false;
+
+  bool has_penalties() const { return repetition != 1.0f || presence != 0.0f || frequency != 0.0f; }
+};
+
+// How often each token occurred. Memory grows with the distinct tokens, not with the vocabulary.
+class TokenCounts {
+ public:
+  void clear();
+  void add(int32_t token, float occurrences);
+  size_t size() const { return ids_.size(); }
+  int32_t id(size_t place) const { return ids_[place]; }
+  float count(size_t place) const { return counts_[place]; }
+
+ private:
+  std::unordered_map<int32_t, int32_t> places_;
+  std::vector<int32_t> ids_;
+  std::vector<float> counts_;
+};
+
+class Slot {
+ public:
+  void open(SlotSampling sampling);
+  void close();
+  // Appends a token to the sequence.
+  void append(int32_t token);
+
+  bool is_open() const { return is_open_; }
+  const SlotSampling& sampling() const { return sampling_; }
+  int32_t last() const { return last_; }
+  int64_t num_output() const { return num_output_; }
+  // The output's tokens, if bad words or processors look at them; else nothing.
+  const std::vector<int32_t>& output() const { return output_; }
+  const TokenCounts& seen() const { return seen_; }
+
+  // The sum of hidden states that becomes the slot's pooled vector, and how many were added.
+  std::vector<double> pool;
+  int64_t num_pooled = 0;
+
+ private:
+  bool is_open_ = false;
+  SlotSampling sampling_;
+  int32_t last_ = 0;
+  int64_t num_output_ = 0;
+  std::vector<int32_t> output_;
+  TokenCounts seen_;  // empty without penalties
+};
+
+}  // namespace octavo

@@ -1,0 +1,78 @@
+// Steps of a backend.
+#include "step/step_runner.h"
+
+#include <stdexcept>
+
+namespace octavo {
+
+namespace {
+
+// From so many bytes on, results are in huge pages.
+constexpr size_t kBytesOfSmallPages = size_t{8} << 20;
+
+void make_room(std::shared_ptr<Pages>& pages, int64_t stride, int32_t rows) {
+  const size_t bytes = sizeof(float) * stride * rows;
+  if (bytes <= pages->bytes()) return;
+  pages = std::make_shared<Pages>();  // the old memory is returned before new memory is taken
+  pages = std::make_shared<Pages>(bytes, bytes > kBytesOfSmallPages);
+}
+
+}  // namespace
+
+void StepJob::run() { runner_.run(*this); }
+
+void StepRunner::run(StepJob& job) {
+  sampler_.change_slots(job.draws);
+  for (const auto& [source, destination] : job.copies) program_->copy_block(source, destination);
+  logits_ = {nullptr, 0, 0, vocabulary_};
+  hidden_ = {nullptr, 0, 0, hidden_size_};
+  if (job.token_ids.empty()) return;
+  sampler_.check(job.draws, static_cast<int32_t>(job.logits_rows.size()),
+                 static_cast<int32_t>(job.hidden_rows.size()));
+  resolve(job);
+  forward(job);
+  sampler_.draw(job.draws, logits_, hidden_, job.output);
+}
+
+void StepRunner::resolve(StepJob& job) const {
+  for (size_t s = 0; s + 1 < job.row_starts.size(); ++s)
+    for (int32_t row = job.row_starts[s]; row < job.row_starts[s + 1]; ++row) {
+      if (row < 0 || row >= static_cast<int32_t>(job.token_ids.size()))
+        throw std::invalid_argument("row_starts must go up to the number of rows");
+      if (job.token_ids[row] != kLastSample) continue;
+      if (s >= job.slots.size())
+        throw std::invalid_argument("a token is its slot's last one, and the slot is not given");
+      job.token_ids[row] = sampler_.slot(job.slots[s]).last();
+    }
+}
+
+size_t StepRunner::reserve(int32_t logits_rows, int32_t hidden_rows) {
+  make_room(logits_memory_, program_->logits_stride(), logits_rows);
+  make_room(hidden_memory_, program_->hidden_stride(), hidden_rows);
+  return logits_memory_->bytes() + hidden_memory_->bytes();
+}
+
+void StepRunner::forward(StepJob& job) {
+  const auto num_logits = static_cast<int32_t>(job.logits_rows.size());
+  const auto num_hidden = static_cast<int32_t>(job.hidden_rows.size());
+  reserve(num_logits, num_hidden);
+  StepInputs in;
+  in.token_ids = job.token_ids.data();
+  in.positions = job.positions.data();
+  in.row_starts = job.row_starts.data();
+  in.sequences = static_cast<int32_t>(job.row_starts.size()) - 1;
+  for (const std::vector<int32_t>& table : job.tables) in.tables.push_back(table.data());
+  in.table_width = job.table_width;
+  in.logits_rows = job.logits_rows.data();
+  in.hidden_rows = job.hidden_rows.data();
+  in.num_rows = static_cast<int32_t>(job.token_ids.size());
+  in.num_logits = num_logits;
+  in.num_hidden = num_hidden;
+  in.logits_out = reinterpret_cast<float*>(logits_memory_->data());
+  in.hidden_out = reinterpret_cast<float*>(hidden_memory_->data());
+  program_->run(in);
+  logits_ = {in.logits_out, program_->logits_stride(), num_logits, vocabulary_};
+  hidden_ = {in.hidden_out, program_->hidden_stride(), num_hidden, hidden_size_};
+}
+
+}  // namespace octavo

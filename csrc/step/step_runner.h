@@ -1,0 +1,87 @@
+// Steps of a backend: slots change, blocks are copied, the program runs, and tokens are drawn.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "program/program.h"
+#include "runtime/arena.h"
+#include "runtime/job_queue.h"
+#include "runtime/team.h"
+#include "sampling/sampler.h"
+
+namespace octavo {
+
+class StepRunner;
+
+// A step with everything that it needs, so that it can run at any time.
+class StepJob : public Job {
+ public:
+  explicit StepJob(StepRunner& runner) : runner_(runner) {}
+
+  std::vector<int32_t> token_ids;
+  std::vector<int32_t> positions;
+  std::vector<int32_t> row_starts;
+  std::vector<int32_t> slots;  // of each sequence; needed where a token is kLastSample
+  std::vector<std::vector<int32_t>> tables;
+  int32_t table_width = 0;
+  std::vector<int32_t> logits_rows;
+  std::vector<int32_t> hidden_rows;
+  std::vector<std::pair<int32_t, int32_t>> copies;
+  Draws draws;
+  DrawOutput output;
+
+ private:
+  void run() override;
+
+  StepRunner& runner_;
+};
+
+class StepRunner {
+ public:
+  // A token id that stands for the last known token of the row's slot.
+  static constexpr int32_t kLastSample = -1;
+
+  StepRunner(const KernelTable& kernels, std::shared_ptr<Program> program,
+             std::shared_ptr<Team> team, int vocabulary, int hidden)
+      : program_(std::move(program)),
+        team_(std::move(team)),
+        sampler_(kernels, *team_, vocabulary),
+        vocabulary_(vocabulary),
+        hidden_size_(hidden) {}
+  StepRunner(const StepRunner&) = delete;
+
+  JobQueue& queue() { return queue_; }
+  Sampler& sampler() { return sampler_; }
+
+  void run(StepJob& job);
+  // The rows of the last step that ran; the next one overwrites them.
+  const Rows& logits() const { return logits_; }
+  const Rows& hidden() const { return hidden_; }
+
+  // Their memory, for callers that read them after the next step.
+  const std::shared_ptr<Pages>& logits_memory() const { return logits_memory_; }
+  const std::shared_ptr<Pages>& hidden_memory() const { return hidden_memory_; }
+
+  // Makes the memory for results of so many rows; returns the bytes of all that there is.
+  size_t reserve(int32_t logits_rows, int32_t hidden_rows);
+
+ private:
+  void resolve(StepJob& job) const;
+  void forward(StepJob& job);
+
+  std::shared_ptr<Program> program_;
+  std::shared_ptr<Team> team_;
+  Sampler sampler_;
+  const int vocabulary_;
+  const int hidden_size_;
+  std::shared_ptr<Pages> logits_memory_ = std::make_shared<Pages>();
+  std::shared_ptr<Pages> hidden_memory_ = std::make_shared<Pages>();
+  Rows logits_;
+  Rows hidden_;
+  JobQueue queue_;  // last, so that it ends before what its jobs use
+};
+
+}  // namespace octavo

@@ -1,0 +1,92 @@
+"""The settings of speculation under vLLM's names, checked once, when they are made."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from octavo.core.config import ConfigError
+
+# Drafts of a sequence in one step. Each needs a row of logits, and long drafts are seldom right.
+MOST_TOKENS = 64
+# The longest n-gram that is looked up. Longer matches are found too: they grow from a shorter one.
+MOST_LOOKUP = 32
+LOOKUP_MAX, LOOKUP_MIN = 4, 2  # the defaults
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculativeConfig:
+    """The proposal of drafts. Each draft is verified, so no text depends on these settings."""
+
+    method: Literal["ngram"]  # prompt lookup: what followed the same tokens earlier
+    num_speculative_tokens: int = 5  # most drafts of a sequence in one step
+    prompt_lookup_max: int = LOOKUP_MAX  # the longest n-gram that is looked up
+    prompt_lookup_min: int = LOOKUP_MIN  # the shortest
+
+    def __post_init__(self) -> None:
+        if self.method != "ngram":
+            raise _error(f"method={self.method!r} is unknown; the only method is 'ngram'")
+        for name, most in _MOST.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise _error(f"{name}={value!r} must be a whole number")
+            if not 1 <= value <= most:
+                raise _error(f"{name}={value} must be from 1 to {most}")
+        if self.prompt_lookup_min > self.prompt_lookup_max:
+            raise _error(
+                f"prompt_lookup_min={self.prompt_lookup_min} is more than "
+                f"prompt_lookup_max={self.prompt_lookup_max}; lower it, or raise the other"
+            )
+
+
+_MOST = {
+    "num_speculative_tokens": MOST_TOKENS,
+    "prompt_lookup_max": MOST_LOOKUP,
+    "prompt_lookup_min": MOST_LOOKUP,
+}
+
+
+def read_speculative_config(given: object) -> SpeculativeConfig:
+    """Turn a user's settings, a mapping or the text of a JSON object, into checked ones.
+
+    As in vLLM, None means the default. If one bound of the lookup is given, the other follows it
+    where the default would contradict it.
+    """
+    if isinstance(given, SpeculativeConfig):
+        return given
+    if isinstance(given, str):
+        given = _parsed(given)
+    if not isinstance(given, Mapping):
+        raise _error(f"it is {given!r}; it must be a mapping, {_EXAMPLE}")
+    known = [field.name for field in fields(SpeculativeConfig)]
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
+            raise _error(f"there is no key {name!r}; {hint}")
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if "method" not in chosen:
+        raise _error(f"the key 'method' is missing; write {_EXAMPLE}")
+    shortest, longest = chosen.get("prompt_lookup_min"), chosen.get("prompt_lookup_max")
+    if isinstance(longest, int) and shortest is None:
+        chosen["prompt_lookup_min"] = min(longest, LOOKUP_MIN)
+    if isinstance(shortest, int) and longest is None:
+        chosen["prompt_lookup_max"] = max(shortest, LOOKUP_MAX)
+    return SpeculativeConfig(**chosen)
+
+
+_EXAMPLE = 'as in {"method": "ngram", "num_speculative_tokens": 5}'
+
+
+def _parsed(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise _error(f"{text[:100]!r} is not JSON; write an object, {_EXAMPLE}") from None
+
+
+def _error(message: str) -> ConfigError:
+    return ConfigError(f"speculative_config: {message}")

@@ -1,0 +1,60 @@
+"""The metrics of speculation have vLLM's names, in both sets of names, and never fall."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from octavo.core.snapshot import EngineSnapshot
+from octavo.observe.metrics import Metrics
+
+
+class NoQueue:
+    """An admission queue without requests."""
+
+    num_waiting = waiting_tokens = waiting_bytes = 0
+
+
+SNAPSHOT = EngineSnapshot(
+    num_chunks_with_drafts=7, num_drafts=20, num_accepted_drafts=9, accepted_at=(6, 2, 1)
+)
+
+
+def exposed(metrics: Metrics, prefix: str) -> dict[str, float]:
+    """Return the samples of speculation, by name and position."""
+    found = {}
+    for line in metrics.text("m", prefix).decode().splitlines():
+        if line.startswith(f"{prefix}:spec_decode"):
+            name, value = line.rsplit(" ", 1)
+            name = name.removeprefix(f"{prefix}:spec_decode_").replace(
+                'model_name="m",engine="0"', ""
+            )
+            found[name] = float(value)
+    return found
+
+
+@pytest.mark.parametrize("prefix", ["octavo", "vllm"])
+def test_speculation_is_counted_as_in_vllm(prefix: str) -> None:
+    current = [SNAPSHOT]
+    metrics = Metrics(NoQueue(), lambda: current[0], lambda: 1.0)
+    expected = {
+        "num_drafts_total{}": 7,
+        "num_draft_tokens_total{}": 20,
+        "num_accepted_tokens_total{}": 9,
+        'num_accepted_tokens_per_pos_total{,position="0"}': 6,
+        'num_accepted_tokens_per_pos_total{,position="1"}': 2,
+        'num_accepted_tokens_per_pos_total{,position="2"}': 1,
+    }
+    assert exposed(metrics, prefix) == expected
+    current[0] = replace(SNAPSHOT, num_drafts=3, accepted_at=(1,))
+    assert exposed(metrics, prefix) == expected
+
+
+def test_without_speculation_the_totals_are_zero() -> None:
+    metrics = Metrics(NoQueue(), EngineSnapshot, lambda: 1.0)
+    assert exposed(metrics, "octavo") == {
+        "num_drafts_total{}": 0,
+        "num_draft_tokens_total{}": 0,
+        "num_accepted_tokens_total{}": 0,
+    }

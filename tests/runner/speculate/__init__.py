@@ -1,0 +1,1 @@
+"""Tests of speculation: proposers, the share of a step that drafts get, and equal texts."""

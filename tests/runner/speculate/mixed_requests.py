@@ -1,0 +1,150 @@
+"""Mixed requests whose texts must be equal with and without speculation.
+
+    python -m tests.runner.speculate.mixed_requests [--requests 1000] [--backend native] [--seed 0]
+
+The tiny model answers all of them twice, in one engine with drafts and in one without. Blocks and
+slots are few, so sequences are preempted, and prompts share prefixes. Tokens, texts, finish reasons
+and log-probabilities must be equal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from octavo import LLM, SamplingParams
+from octavo.core.stats import EngineStats
+from octavo.runner.speculate import ngram
+
+VOCABULARY = 300
+NUM_SHARED = 6  # prefixes that prompts have in common
+ENGINE: dict[str, Any] = {
+    "block_size": 16,
+    "num_gpu_blocks_override": 28,
+    "max_num_seqs": 12,
+    "max_num_batched_tokens": 48,
+    "seed": 5,
+}
+SPECULATIVE = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1}
+Case = tuple[list[int], SamplingParams]
+
+
+def make_cases(count: int, seed: int) -> list[Case]:
+    """Make prompts, most with repetitions, and parameters of every kind."""
+    chance = random.Random(seed)
+    shared = [_text(chance, 24) for _ in range(NUM_SHARED)]
+    return [(_prompt(chance, shared), _sampling(chance)) for _ in range(count)]
+
+
+def _text(chance: random.Random, most: int) -> list[int]:
+    return [chance.randrange(2, VOCABULARY) for _ in range(chance.randrange(2, most))]
+
+
+def _prompt(chance: random.Random, shared: Sequence[list[int]]) -> list[int]:
+    first = chance.choice(shared) if chance.random() < 0.6 else []
+    phrase = _text(chance, 8)
+    return [*first, *phrase * chance.randrange(1, 4), *phrase[: chance.randrange(len(phrase))], 7]
+
+
+def _sampling(chance: random.Random) -> SamplingParams:
+    fields: dict[str, Any] = {"max_tokens": chance.randrange(1, 48), "seed": chance.randrange(99)}
+    fields["temperature"] = chance.choice([0.0, 0.0, 0.1, 0.3, 1.0])
+    fields["ignore_eos"] = chance.random() < 0.5
+    if chance.random() < 0.3:
+        fields |= {"top_p": 0.9, "top_k": 20, "min_p": chance.choice([0.0, 0.05])}
+    if chance.random() < 0.25:
+        fields |= {
+            "repetition_penalty": chance.choice([0.7, 1.2]),
+            "presence_penalty": chance.choice([0.0, -0.5, 0.8]),
+            "frequency_penalty": chance.choice([0.0, 0.3]),
+        }
+    if chance.random() < 0.2:
+        fields["stop"] = [chance.choice(["a", "th", "og", "e "])]
+    if chance.random() < 0.2:
+        fields |= {"stop_token_ids": [chance.randrange(VOCABULARY) for _ in range(8)]}
+        fields["min_tokens"] = chance.randrange(min(9, fields["max_tokens"] + 1))
+    if chance.random() < 0.2:
+        fields["logit_bias"] = {chance.randrange(VOCABULARY): chance.choice([-9.0, 3.0])}
+    if chance.random() < 0.1:
+        fields["allowed_token_ids"] = range(20, 200)
+    if chance.random() < 0.1:
+        fields["bad_words"] = ["the"]
+    if chance.random() < 0.2:
+        fields["logprobs"] = chance.choice([0, 3])
+    if chance.random() < 0.1:
+        fields["prompt_logprobs"] = 2
+    if fields["temperature"] and chance.random() < 0.2:
+        fields["n"] = 3
+    return SamplingParams(**fields)
+
+
+def answers(llm: LLM, cases: Sequence[Case]) -> list[Any]:
+    """Return what a user sees of each request's answers, log-probabilities included."""
+    outputs = llm.generate(
+        [{"prompt_token_ids": prompt} for prompt, _ in cases],
+        [sampling for _, sampling in cases],
+        use_tqdm=False,
+    )
+    return [
+        [
+            (each.token_ids, each.text, each.finish_reason, each.stop_reason, each.logprobs)
+            for each in output.outputs
+        ]
+        for output in outputs
+    ]
+
+
+@contextmanager
+def engines(directory: Path, backend: str) -> Iterator[tuple[LLM, LLM]]:
+    """Make an engine without speculation and one with it.
+
+    Drafts are sent wherever there is a match, so that many are verified, right and wrong.
+    """
+    options = {**ENGINE, "backend": backend, "dtype": "float32"}
+    with (
+        mock.patch.object(ngram, "ROW_COST", 0.0),
+        LLM(str(directory), **options) as plain,
+        LLM(str(directory), **options, speculative_config=SPECULATIVE) as speculating,
+    ):
+        yield plain, speculating
+
+
+def stats_of(llm: LLM) -> EngineStats:
+    """Return the statistics of an engine's core."""
+    return llm._runner._model.core.scheduler.stats
+
+
+def main() -> int:
+    """Compare the answers, and print what happened."""
+    from tests.api.tiny import make_model
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--backend", choices=("native", "torch"), default="native")
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    cases = make_cases(asked.requests, asked.seed)
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        engines(make_model(Path(directory)), asked.backend) as (plain, speculating),
+    ):
+        pairs = list(zip(answers(plain, cases), answers(speculating, cases), strict=True))
+        unequal = [index for index, (left, right) in enumerate(pairs) if left != right]
+        stats = stats_of(speculating)
+        print(
+            f"{len(cases)} requests on {asked.backend}: {len(unequal)} unequal {unequal[:9]}; "
+            f"{stats.num_drafts} drafts, {stats.num_accepted_drafts} accepted; "
+            f"{stats.num_preemptions} preemptions, {stats.num_cached_tokens} cached tokens"
+        )
+    return 1 if unequal else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""More bugs that the simulator must catch: in kinds of KV, pages, holds and transfers."""
+
+from __future__ import annotations
+
+from tests.sim.planted_bugs import CORE_BUGS, Bug
+
+KV_BUGS = (
+    # kinds
+    Bug(
+        "a state has no room where drafts are rejected",
+        "kv/policies.py",
+        ">= end - self.max_drafts",
+        ">= end",
+    ),
+    Bug(
+        "a fork's state has no block",
+        "kv/policies.py",
+        "            or entry == self.first_block(sequence.num_computed)\n",
+        "",
+    ),
+    Bug(
+        "a fork takes a state that a step in flight changes",
+        "kv/policies.py",
+        "num_tokens == parent.num_computed and is_settled:",
+        "num_tokens == parent.num_computed:",
+    ),
+    Bug(
+        "a fork takes a state of another position",
+        "kv/policies.py",
+        "        return size * self.longest(table, num_tokens // size)\n",
+        "        return num_tokens\n",
+    ),
+    Bug(
+        "a state that is not there is continued",
+        "kv/policies.py",
+        "        while num_blocks and hits[num_blocks - 1] == NULL_BLOCK:\n",
+        "        while False:\n",
+    ),
+    Bug(
+        "a state is dropped before it is read",
+        "config.py",
+        "            return max(0, position - 1)\n",
+        "            return position\n",
+    ),
+    Bug(
+        "an encoder's positions are found in part",
+        "kv/policies.py",
+        "        return hits if len(hits) == len(own) else []\n",
+        "        return hits\n",
+    ),
+    Bug(
+        "the first chunk does not write the encoder's positions",
+        "kv/policies.py",
+        "        return not prefix and self.table_length(sequence, 0) > 0\n",
+        "        return False\n",
+    ),
+    Bug(
+        "a fork takes KV of another encoder input",
+        "kv/manager.py",
+        "        if one.encoder != other.encoder:\n            return None\n",
+        "",
+    ),
+    Bug(
+        "the hash lacks the encoder input",
+        "kv/digests.py",
+        "        if request.encoder is None:\n",
+        "        if True:\n",
+    ),
+    Bug(
+        "the hash lacks the salts",
+        "kv/digests.py",
+        "                if salts:\n",
+        "                if False:\n",
+    ),
+    Bug("a salt's place is not hashed", "kv/digests.py", "% (position - begin, len", "% (0, len"),
+    Bug(
+        "a fork ignores its salts",
+        "kv/manager.py",
+        "        if one.salts != other.salts:\n",
+        "        if False:\n",
+    ),
+    # pages
+    Bug(
+        "a page that is in use again stays free",
+        "kv/page_pool.py",
+        "            del self._idle_pages[page]\n            for other",
+        "            for other",
+    ),
+    Bug(
+        "a page taken again keeps its labels",
+        "kv/page_pool.py",
+        "            self._remove_label(block, owner)\n        return page\n",
+        "            pass\n        return page\n",
+    ),
+    Bug(
+        "a page is freed while a block in it is used",
+        "kv/page_pool.py",
+        "            self._add_free(block, group)\n            return\n        blocks",
+        "            self._add_free(block, group)\n        blocks",
+    ),
+    Bug(
+        "a shared part may take more pages than there are",
+        "scheduler.py",
+        "            if self.running or not self.kv.pool.can_fragment:\n",
+        "            if True:\n",
+    ),
+    # holds
+    Bug("a hold never expires", "lifecycle.py", "if _deadline(each) <= elapsed]", "if False]"),
+    Bug(
+        "a hold ends with its first reason",
+        "lifecycle.py",
+        "        if not hold.reasons:\n",
+        "        if True:\n",
+    ),
+    Bug(
+        "what cannot be loaded is taken for ready",
+        "scheduler.py",
+        "        if event.error is not None:\n",
+        "        if False:\n",
+    ),
+    Bug(
+        "the time of a hold is not explained",
+        "lifecycle.py",
+        "    wait_seconds[reason] = wait_seconds.get(reason, 0.0) + seconds\n",
+        "",
+    ),
+    # transfers
+    Bug(
+        "a load that failed is used",
+        "kv/transfers.py",
+        "        if has_succeeded and load.is_wanted:\n",
+        "        if load.is_wanted:\n",
+    ),
+    Bug(
+        "a loaded block is never released",
+        "kv/transfers.py",
+        "        self._pool.release(load.block, group)\n",
+        "",
+    ),
+    Bug(
+        "a failed request's KV stays in another place",
+        "kv/transfers.py",
+        "        self.index.forget(group, digest)\n",
+        "",
+    ),
+    Bug(
+        "loads are planned twice",
+        "kv/transfers.py",
+        "        self.loads, self.saves = [], []\n",
+        "        self.saves = []\n",
+    ),
+    Bug(
+        "blocks to load are confused between groups",
+        "kv/transfers.py",
+        "        by_group = sorted(lacking, key=lambda content: content[0])\n",
+        "        by_group = lacking[::-1]\n",
+    ),
+    Bug(
+        "an idle engine does not hear that a load has ended",
+        "scheduler.py",
+        "        is_quiet = bool(transfers.loading) and not self.in_flight\n",
+        "        is_quiet = False\n",
+    ),
+)
+BUGS = (*CORE_BUGS, *KV_BUGS)

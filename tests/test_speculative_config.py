@@ -1,0 +1,73 @@
+"""Settings of speculation: vLLM's names, as a mapping or as JSON; everything else is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from octavo.core.config import ConfigError
+from octavo.engine_arguments import EngineArguments, read_arguments
+from octavo.speculative_config import SpeculativeConfig, read_speculative_config
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"method": "ngram"}, SpeculativeConfig("ngram", 5, 4, 2)),
+        ('{"method": "ngram", "num_speculative_tokens": 8}', SpeculativeConfig("ngram", 8, 4, 2)),
+        (
+            {"method": "ngram", "prompt_lookup_max": 3, "prompt_lookup_min": 3},
+            SpeculativeConfig("ngram", 5, 3, 3),
+        ),
+        ({"method": "ngram", "prompt_lookup_max": 1}, SpeculativeConfig("ngram", 5, 1, 1)),
+        ({"method": "ngram", "prompt_lookup_min": 6}, SpeculativeConfig("ngram", 5, 6, 6)),
+        ({"method": "ngram", "prompt_lookup_min": None}, SpeculativeConfig("ngram", 5, 4, 2)),
+        (SpeculativeConfig("ngram", 9), SpeculativeConfig("ngram", 9, 4, 2)),
+    ],
+)
+def test_settings_may_be_a_mapping_or_json(given: Any, expected: SpeculativeConfig) -> None:
+    assert read_speculative_config(given) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "the key 'method' is missing"),
+        ({"method": "eagle"}, "method='eagle' is unknown; the only method is 'ngram'"),
+        ({"method": ["ngram"]}, r"method=\['ngram'\] is unknown"),
+        ({"method": "ngram", "num_speculative_token": 5}, "did you mean num_speculative_tokens?"),
+        ({"method": "ngram", "model": "x"}, "there is no key 'model'; there are: method"),
+        ({"method": "ngram", 3: 5}, "there is no key 3"),
+        ({"method": "ngram", "num_speculative_tokens": 0}, "tokens=0 must be from 1 to 64"),
+        ({"method": "ngram", "num_speculative_tokens": 65}, "tokens=65 must be from 1 to 64"),
+        ({"method": "ngram", "num_speculative_tokens": "5"}, "tokens='5' must be a whole number"),
+        ({"method": "ngram", "num_speculative_tokens": True}, "tokens=True must be a whole"),
+        ({"method": "ngram", "num_speculative_tokens": 2.0}, "tokens=2.0 must be a whole"),
+        ({"method": "ngram", "prompt_lookup_max": 33}, "max=33 must be from 1 to 32"),
+        ({"method": "ngram", "prompt_lookup_max": True}, "max=True must be a whole number"),
+        ({"method": "ngram", "prompt_lookup_min": -1}, "min=-1 must be from 1 to 32"),
+        (
+            {"method": "ngram", "prompt_lookup_min": 5, "prompt_lookup_max": 3},
+            "prompt_lookup_min=5 is more than prompt_lookup_max=3",
+        ),
+        ("{method: ngram}", "is not JSON; write an object, as in"),
+        ("[" * 100_000, "is not JSON"),
+        ("[1]", r"it is \[1\]; it must be a mapping, as in"),
+        ("null", "it is None; it must be a mapping"),
+        (5, "it is 5; it must be a mapping"),
+    ],
+)
+def test_wrong_settings_are_refused_with_the_reason(given: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_speculative_config(given)
+    with pytest.raises(ConfigError, match=r"^speculative_config: "):
+        read_arguments("m", {"speculative_config": given})
+
+
+def test_an_engine_takes_the_settings_or_none() -> None:
+    asked = read_arguments("m", {"speculative_config": {"method": "ngram"}})
+    assert asked.speculative_config == SpeculativeConfig("ngram")
+    assert read_arguments("m", {"speculative_config": None}).speculative_config is None
+    with pytest.raises(ConfigError, match="must be a SpeculativeConfig"):
+        EngineArguments("m", speculative_config={"method": "ngram"})  # type: ignore[arg-type]
