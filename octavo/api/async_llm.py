@@ -156,7 +156,8 @@ class AsyncLLM:
 
     def submit(self, request: CheckedRequest, sink: Sink, request_id: str | None = None) -> str:
         """Begin a request whose outputs go to `sink`; return its id, which `discard` ends."""
-        self.attach()
+        if self._loop is not asyncio.get_running_loop() or self._death or self._is_closed:
+            self.attach()
         self._num_requests += 1
         name = request_id if request_id is not None else f"async-{self._num_requests}"
         if name in self._sinks:  # it may have ended, and its caller not have seen that yet

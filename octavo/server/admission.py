@@ -110,10 +110,6 @@ class Admission:
 
     # called by tickets
 
-    def _has_room(self, num_sequences: int) -> bool:
-        """Return whether the engine may be given so many sequences more; if idle, any number."""
-        return not self.num_admitted or self.num_admitted + num_sequences <= self._capacity
-
     def _enqueue(self, ticket: Ticket, queue: _KeyQueue, priority: int) -> None:
         if not (queue.waiting or queue.num_admitted):
             others = [each.served for each in self._queues.values() if each.waiting]
@@ -129,7 +125,7 @@ class Admission:
             queues = [queue for queue in self._queues.values() if queue.waiting]
             queue = min(queues, key=lambda each: (each.served, each.last_admission))
             ticket = queue.waiting[0][2]
-            if not self._has_room(ticket.num_sequences):
+            if self.num_admitted and self.num_admitted + ticket.num_sequences > self._capacity:
                 return
             heapq.heappop(queue.waiting)
             self._num_queued -= 1
@@ -166,7 +162,9 @@ class Ticket:
         queue = admission._queues.get(self.owner)
         if queue is None:
             queue = admission._queues[self.owner] = _KeyQueue([])
-        if not admission._num_queued and admission._has_room(num_sequences):
+        num_after = admission.num_admitted + num_sequences
+        has_room = not admission.num_admitted or num_after <= admission._capacity
+        if has_room and not admission._num_queued:
             self.admit(queue)
         else:
             self._admitted = asyncio.get_running_loop().create_future()
@@ -175,13 +173,16 @@ class Ticket:
 
     def admit(self, queue: _KeyQueue) -> None:
         """Count the request as the engine's, and no longer as waiting."""
-        self._stop_waiting()
+        admission = self._admission
+        admission.num_waiting -= 1
+        admission.waiting_bytes -= self._num_bytes
+        admission.waiting_tokens -= self.num_tokens
         self._queue = queue
-        self._admission.num_admissions += 1
-        queue.last_admission = self._admission.num_admissions
+        admission.num_admissions += 1
+        queue.last_admission = admission.num_admissions
         queue.num_admitted += 1
         queue.served += self.num_tokens
-        self._admission.num_admitted += self.num_sequences
+        admission.num_admitted += self.num_sequences
         if self._admitted is not None and not self._admitted.done():
             self._admitted.set_result(None)
 
@@ -198,7 +199,9 @@ class Ticket:
         admission = self._admission
         admission.num_open -= 1
         if self._queue is None:
-            self._stop_waiting()
+            admission.num_waiting -= 1
+            admission.waiting_bytes -= self._num_bytes
+            admission.waiting_tokens -= self.num_tokens
             self._leave_queue()
         else:
             self._queue.num_admitted -= 1
@@ -213,8 +216,3 @@ class Ticket:
             self._admission._num_queued -= len(queue.waiting) - len(left)
             queue.waiting = left
             heapq.heapify(queue.waiting)
-
-    def _stop_waiting(self) -> None:
-        self._admission.num_waiting -= 1
-        self._admission.waiting_bytes -= self._num_bytes
-        self._admission.waiting_tokens -= self.num_tokens

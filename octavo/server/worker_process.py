@@ -220,7 +220,9 @@ class Worker:
 
     def _answer(self, result: PreparedPrompt | Refused) -> None:
         """End the first job with its result, and begin the time of the next one."""
-        self.jobs.popleft().end(result)
+        answer = self.jobs.popleft().answer
+        if not answer.done():  # else the client has left
+            answer.set_result(result)
         if self.jobs:
             self._begin(self.jobs[0])
         elif self._timer is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from octavo.server.http.errors import ApiError
 
-_STREAM_HEADERS = (
+STREAM_HEADERS = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # proxies must forward frames as they come
 )
@@ -25,8 +25,3 @@ class Dialect:
     stream_schema: Callable[[dict[str, Any]], dict[str, Any]]  # of a frame, from its payload's
     ping: bytes = b""  # a frame without meaning for long silences; empty: there is none
     id_prefixes: tuple[str, ...] = ()  # which answers put before the id of a request
-
-    @property
-    def stream_headers(self) -> list[tuple[bytes, bytes]]:
-        """The headers of a stream."""
-        return [(b"content-type", self.stream_kind.encode()), *_STREAM_HEADERS]

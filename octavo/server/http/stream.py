@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
+from octavo.server.http.dialect import STREAM_HEADERS
 from octavo.server.http.errors import ApiError, ClientGoneError
 from octavo.server.http.exchange import Exchange
 
@@ -27,7 +28,8 @@ class ResponseStream:
         """Send the status line; from now on an error is a frame."""
         exchange = self._exchange
         exchange.error_frames, self.is_open = self._failure, True
-        await exchange.start(200, exchange.dialect.stream_headers)
+        kind = (b"content-type", exchange.dialect.stream_kind.encode())
+        await exchange.start(200, [kind, *STREAM_HEADERS])
         self._last = self._clock()
         if self._ping_seconds and self._ping:
             self._pinger = asyncio.get_running_loop().create_task(self._keep_alive())

@@ -88,7 +88,7 @@ class ChatWriter(OpenAIWriter):
                 if template is None:
                     choice = ChunkChoice(index=one.index, delta=Delta(content=TEXT))
                     template = self._templates[one.index] = Template(self._chunk([choice]))
-                yield template.filled(deltas[0].text)
+                yield encode(deltas[0].text).join(template.sides)
                 continue
             choice = ChunkChoice(index=one.index, delta=Delta())
             text, finish = read_deltas(deltas)

@@ -24,11 +24,9 @@ class Template:
     """The frame of a chunk in which only the text changes from one to the next."""
 
     def __init__(self, chunk: Chunk) -> None:
-        self._before, _, self._after = frame(encode(chunk)).rpartition(encode(TEXT))
-
-    def filled(self, text: str) -> bytes:
-        """Return the frame with this text."""
-        return b"%b%b%b" % (self._before, encode(text), self._after)
+        before, _, after = frame(encode(chunk)).rpartition(encode(TEXT))
+        # An encoded text joins them: `encode(text).join(sides)` is the frame with it.
+        self.sides = (before, after)
 
 
 class OpenAIWriter:

@@ -106,7 +106,7 @@ class CompletionWriter(OpenAIWriter):
             if self._sends_text_only and len(deltas) == 1 and type(deltas[0]) is TextDelta:
                 template = self._templates.get(index)
                 if template is not None:  # the first may hold more
-                    yield template.filled(deltas[0].text)
+                    yield encode(deltas[0].text).join(template.sides)
                     continue
                 choice = CompletionChoice(index=index, text=TEXT)
                 self._templates[index] = Template(self._response([choice]))

@@ -28,5 +28,5 @@ def test_a_chunk_from_a_template_is_the_struct(text: str, model: str) -> None:
             id="cmpl-1", created=7, model=model, choices=[choice], system_fingerprint="o-1"
         )
 
-    assert Template(chat(TEXT)).filled(text) == frame(encode(chat(text)))
-    assert Template(completion(TEXT)).filled(text) == frame(encode(completion(text)))
+    assert encode(text).join(Template(chat(TEXT)).sides) == frame(encode(chat(text)))
+    assert encode(text).join(Template(completion(TEXT)).sides) == frame(encode(completion(text)))
