@@ -32,7 +32,7 @@ from octavo.loader import CheckpointError
 from octavo.observe.log import set_up_log
 from octavo.wire.channel import DUMP_SIGNAL, Channel, StepProgress
 from octavo.wire.codec import event_to_wire, name_of, request_from_wire
-from octavo.wire.crash_record import CrashRecord, CrashRecordWriter, RecordingExecutor
+from octavo.wire.crash_record import CrashRecord, RecordingExecutor, SuspectRecord
 from octavo.wire.facts import EngineFacts
 from octavo.wire.message_types import (
     MAX_TEXT,
@@ -96,7 +96,7 @@ def main(argv: list[str]) -> int:
         if not isinstance(start, StartEngine):
             raise WireError(f"the first message was {type(start).__name__}, not StartEngine")
         set_up_log(start.log_level, start.flags)
-        record = CrashRecord(options.crash_record)
+        record = SuspectRecord(CrashRecord(options.crash_record))
 
         def note_size(num_tokens: int) -> None:
             progress.num_tokens = num_tokens
@@ -135,7 +135,7 @@ class EngineLoop:
         self,
         core: EngineCore,
         channel: MessageChannel,
-        record: CrashRecordWriter,
+        record: SuspectRecord,
         progress: StepProgress,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -162,7 +162,7 @@ class EngineLoop:
 
     def report_idle(self) -> None:
         """Record that no request is being computed, and send the statistics."""
-        self._record.write(())
+        self._record.rest()
         self._progress.busy_since = None
         self._send_events([], is_idle=True)
 
@@ -201,7 +201,7 @@ class EngineLoop:
                 WireEvent(wire.number, num_emitted, (), "refused", message=str(error)[:MAX_TEXT])
             )
             return
-        self._record.write((wire.number,))  # in case that the request crashes the core
+        self._record.add(wire.number)
         self._core.on_event(request)
 
     def _send_events(self, events: list[TokenEvent], is_idle: bool = False) -> None:

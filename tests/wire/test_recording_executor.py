@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from octavo.core.plan import NewSlot, StepPlan, StepResult
 from octavo.core.sampling_params import SamplingParams
-from octavo.wire.crash_record import RecordingExecutor
+from octavo.wire.crash_record import RecordingExecutor, SuspectRecord
 
 
 class Record:
@@ -47,7 +47,7 @@ def plan(step: int, *counts: int, freed: tuple[int, ...] = (), opened: int = 0) 
 def test_a_long_step_counts_until_it_is_collected() -> None:
     """The front end waits longer for long steps, also while shorter ones are submitted."""
     record, sizes = Record(), [0]
-    executor = RecordingExecutor(Executor(), record, sizes.append)
+    executor = RecordingExecutor(Executor(), SuspectRecord(record), sizes.append)
     executor.submit(plan(0, 500, 12, opened=2))
     assert sizes[-1] == 512
     executor.submit(plan(1, 1))
@@ -60,3 +60,23 @@ def test_a_long_step_counts_until_it_is_collected() -> None:
     executor.submit(plan(2, 1, 1))
     assert sizes[-1] == 3
     assert record.written[-1] == (100, 100, 101)
+
+
+def test_a_request_that_is_added_does_not_hide_the_steps_in_flight() -> None:
+    """A crash of the core is also blamed on it, a crash of a step only on the step's requests."""
+    record = Record()
+    suspects = SuspectRecord(record)
+    executor = RecordingExecutor(Executor(), suspects)
+    executor.submit(plan(0, 3, 3, opened=2))
+    executor.submit(plan(1, 1))
+    suspects.add(7)
+    assert record.written[-1] == (7, 100, 101, 100)
+    executor.collect(wait=True)
+    assert record.written[-1] == (100, 101, 100)
+    suspects.add(8)
+    assert record.written[-1] == (8, 100)
+    suspects.add(9)
+    executor.submit(plan(2, 1, 1))
+    assert record.written[-1] == (100, 100, 101)
+    suspects.rest()
+    assert record.written[-1] == ()

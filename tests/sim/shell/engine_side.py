@@ -17,7 +17,7 @@ from octavo.core.engine import EngineCore
 from octavo.engine.process import EngineLoop
 from octavo.exec.inline import InlineExecutor
 from octavo.wire.channel import HEARTBEAT_SECONDS, StepProgress
-from octavo.wire.crash_record import RecordingExecutor
+from octavo.wire.crash_record import RecordingExecutor, SuspectRecord
 from octavo.wire.facts import EngineFacts
 from octavo.wire.message_types import (
     EngineFailed,
@@ -167,10 +167,11 @@ class SimEngine:
             self.end("its process ended with exit code 3")
             return
         runner = FakeRunner({"poison": "1", "how": "raise"})
-        executor = RecordingExecutor(InlineExecutor(AtOnce(runner.run)), self._box, self._note_size)
+        record = SuspectRecord(self._box)
+        executor = RecordingExecutor(InlineExecutor(AtOnce(runner.run)), record, self._note_size)
         clock = self._loop.time
         self._core = EngineCore(self._config, executor, clock, b"k" * 32, check_interval=5)
-        self._host = EngineLoop(self._core, _Channel(self), self._box, self._progress, clock)
+        self._host = EngineLoop(self._core, _Channel(self), record, self._progress, clock)
         self._send(EngineReady(self._world.facts(self._core.longest_tokens)))
         self._work()
 

@@ -1,0 +1,82 @@
+"""The loop of the engine's process: the crash record while steps are in flight, and its rests."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections import deque
+from collections.abc import Sequence
+
+from octavo.core.config import CoreConfig
+from octavo.core.engine import EngineCore
+from octavo.core.plan import NO_TOKEN, StepPlan, StepResult
+from octavo.core.request import Request
+from octavo.core.sampling_params import SamplingParams
+from octavo.engine.process import EngineLoop
+from octavo.wire.channel import StepProgress
+from octavo.wire.codec import request_to_wire
+from octavo.wire.crash_record import RecordingExecutor, SuspectRecord
+from octavo.wire.message_types import AddRequests, FromEngine, ToEngine
+
+
+class Record:
+    """A crash record without shared memory."""
+
+    numbers: tuple[int, ...] = ()
+
+    def write(self, numbers: Sequence[int]) -> None:
+        self.numbers = tuple(numbers)
+
+
+class Steps:
+    """An executor whose steps end when they are waited for; it notes the record at each wait."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.at_wait: list[tuple[int, ...]] = []
+        self._plans: deque[StepPlan] = deque()
+
+    def submit(self, plan: StepPlan) -> None:
+        self._plans.append(plan)
+
+    def collect(self, wait: bool) -> StepResult | None:
+        if not wait:
+            return None
+        self.at_wait.append(self.record.numbers)
+        plan = self._plans.popleft()
+        return StepResult(plan.step, tuple(7 if last else NO_TOKEN for last in plan.samples))
+
+
+class Messages:
+    """A channel whose messages are there already."""
+
+    def __init__(self) -> None:
+        self.inbox: deque[ToEngine] = deque()
+
+    def receive(self, wait: bool) -> ToEngine | None:
+        return self.inbox.popleft() if self.inbox else None
+
+    def send(self, message: FromEngine) -> None:
+        """Drop the message."""
+
+
+def added(number: int, max_tokens: int) -> AddRequests:
+    """Return the message that adds a request."""
+    sampling = SamplingParams(max_tokens=max_tokens, seed=1)
+    request = Request(str(number), array("i", [1, 2, 3]), sampling, arrival=0.0)
+    return AddRequests((request_to_wire(request, number, None),))
+
+
+def test_a_new_request_is_not_blamed_for_the_steps_in_flight() -> None:
+    record, channel = Record(), Messages()
+    steps, suspects = Steps(record), SuspectRecord(record)
+    config = CoreConfig(num_blocks=40, max_model_len=64, max_num_seqs=1, pipeline_depth=2)
+    core = EngineCore(config, RecordingExecutor(steps, suspects), time.monotonic, b"k" * 16)
+    loop = EngineLoop(core, channel, suspects, StepProgress())
+    channel.inbox.append(added(1, max_tokens=2))
+    loop.run_step()
+    loop.run_step()
+    channel.inbox.append(added(2, max_tokens=3))
+    loop.run_step()
+    assert core.scheduler.queue.num_waiting == 1, "the new request has no slot yet"
+    assert steps.at_wait == [(1, 1), (1,)]
