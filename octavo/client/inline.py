@@ -101,8 +101,11 @@ class InlineClient:
         while True:
             with self._wake:
                 while not (self._inbox or self._is_closing or core.has_work):
+                    seconds = core.seconds_to_deadline()
+                    if seconds <= 0.0:
+                        break
                     self._snapshot = take_snapshot(core, time.monotonic())
-                    self._wake.wait()
+                    self._wake.wait(min(seconds, threading.TIMEOUT_MAX))
                 if self._is_closing:
                     return
                 inbox, self._inbox = self._inbox, deque()

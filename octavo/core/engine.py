@@ -111,13 +111,20 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        """True if a step has anything to do, now or when a result arrives."""
+        """True if a step has anything to do, now or when a result arrives.
+
+        Held sequences alone are no work: `seconds_to_deadline` says when a step must end a hold.
+        """
         scheduler = self.scheduler
         if scheduler.in_flight or self._outbox or scheduler.lifecycle.freed_slots:
             return True
         if scheduler.awaits_transfers:
             return True
-        return bool(scheduler.sequences) and not scheduler.paused
+        return len(scheduler.sequences) > len(scheduler.queue.held) and not scheduler.paused
+
+    def seconds_to_deadline(self) -> float:
+        """Return for how long the engine may rest without work; infinity if nothing is held."""
+        return self.scheduler.seconds_to_deadline(self._clock())
 
     @property
     def longest_tokens(self) -> int:

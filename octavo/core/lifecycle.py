@@ -99,6 +99,11 @@ class Lifecycle:
             self.wait_clock.advance(now)
             sequence.wait_reading = self.wait_clock.read()
 
+    def seconds_to_deadline(self, now: float) -> float:
+        """Return the seconds until the first deadline of a hold, which may have ended already."""
+        self.wait_clock.advance(now)
+        return self.next_deadline - self.wait_clock.elapsed
+
     def expire_holds(self, now: float) -> list[TokenEvent]:
         """End the holds whose deadline has passed; return the last events of those that fail."""
         self.wait_clock.advance(now)

@@ -27,7 +27,7 @@ from octavo.core.config import CoreConfig
 from octavo.core.kv.manager import KVManager, Prefix
 from octavo.core.kv.policies import Pool
 from octavo.core.kv.transfers import KVIndex
-from octavo.core.lifecycle import Lifecycle, order_of
+from octavo.core.lifecycle import NO_DEADLINE, Lifecycle, order_of
 from octavo.core.limits import limiters_for, overrides
 from octavo.core.plan import StepPlan, StepResult
 from octavo.core.plan_draft import InFlight, PlanDraft
@@ -164,6 +164,10 @@ class Scheduler:
     def expire_holds(self, now: float) -> list[TokenEvent]:
         """End the holds whose deadline has passed; return the last events of those that fail."""
         return self.lifecycle.expire_holds(now) if self.queue.held else []
+
+    def seconds_to_deadline(self, now: float) -> float:
+        """Return for how long `expire_holds` has nothing to do; infinity if nothing is held."""
+        return self.lifecycle.seconds_to_deadline(now) if self.queue.held else NO_DEADLINE
 
     def reset_prefix_cache(self) -> None:
         """Share nothing computed before now; running sequences keep the KV they have."""

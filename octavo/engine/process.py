@@ -15,6 +15,7 @@ import faulthandler
 import gc
 import importlib
 import logging
+import math
 import os
 import signal
 import sys
@@ -92,7 +93,7 @@ def main(argv: list[str]) -> int:
             with contextlib.suppress(Exception):  # _build raises it again, and reports it
                 importlib.import_module(_BUILD_MODULE)
         channel.send(ProcessStarted())
-        start = channel.receive(wait=True)
+        start = channel.receive(math.inf)
         if not isinstance(start, StartEngine):
             raise WireError(f"the first message was {type(start).__name__}, not StartEngine")
         set_up_log(start.log_level, start.flags)
@@ -121,8 +122,8 @@ def main(argv: list[str]) -> int:
 class MessageChannel(Protocol):
     """The connection to the front end, as `EngineLoop` uses it."""
 
-    def receive(self, wait: bool) -> ToEngine | None:
-        """Return the next message; None if there is none yet and `wait` is False."""
+    def receive(self, seconds: float) -> ToEngine | None:
+        """Return the next message; None if none comes within so many seconds."""
 
     def send(self, message: FromEngine) -> None:
         """Send a message; raise WireError if it cannot be encoded."""
@@ -152,12 +153,12 @@ class EngineLoop:
         while True:
             if self.is_idle:
                 self.report_idle()
-                self._receive(wait=True)
+                self._receive(self._core.seconds_to_deadline())
             self.run_step()
 
     @property
     def is_idle(self) -> bool:
-        """True if there is no work until a message comes."""
+        """True if there is no work until a message comes or a hold ends."""
         return not (self._core.has_work or self._outbox)
 
     def report_idle(self) -> None:
@@ -168,17 +169,17 @@ class EngineLoop:
 
     def run_step(self) -> None:
         """Handle the messages that have come, run a step, and send its events."""
-        self._receive(wait=False)
+        self._receive(0.0)
         self._progress.busy_since = self._clock()
         events = self._core.step()
         self._progress.step += 1
         self._send_events(events)
 
-    def _receive(self, wait: bool) -> None:
-        """Handle all messages that have come; with `wait`, wait for at least one."""
-        while (message := self._channel.receive(wait)) is not None:
-            if wait:
-                self._progress.busy_since, wait = self._clock(), False
+    def _receive(self, seconds: float) -> None:
+        """Handle all messages that have come; wait so many seconds for the first one."""
+        while (message := self._channel.receive(seconds)) is not None:
+            if seconds > 0.0:
+                self._progress.busy_since, seconds = self._clock(), 0.0
             match message:
                 case AddRequests(requests):
                     for request in requests:

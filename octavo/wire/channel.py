@@ -6,6 +6,7 @@ end's one. Every buffer on the way is bounded: when the front end does not read,
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -27,6 +28,7 @@ from octavo.wire.message_types import (
 HIGH_WATER = 1000  # frames that wait in one direction
 HEARTBEAT_SECONDS = 0.25
 WORK_SOCKET, HEARTBEAT_SOCKET = b"work", b"heartbeat"
+_MOST_MILLISECONDS = (1 << 31) - 1  # that one poll may wait
 DUMP_SIGNAL = signal.SIGUSR1  # makes an engine log the stacks of all its threads
 
 
@@ -87,10 +89,12 @@ class Channel:
         """Start the thread that sends heartbeats."""
         self._thread.start()
 
-    def receive(self, wait: bool) -> ToEngine | None:
-        """Return the next message; None if there is none yet and `wait` is False."""
+    def receive(self, seconds: float) -> ToEngine | None:
+        """Return the next message; None if none comes within so many seconds."""
+        if 0.0 < seconds < math.inf:
+            self._socket.poll(min(math.ceil(1000 * seconds), _MOST_MILLISECONDS))
         try:
-            data = self._socket.recv(0 if wait else zmq.NOBLOCK)
+            data = self._socket.recv(0 if seconds == math.inf else zmq.NOBLOCK)
         except zmq.Again:
             return None
         frame = decode_to_engine(data)

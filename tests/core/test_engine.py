@@ -1,5 +1,6 @@
 """The engine: events in, events out, one step at a time."""
 
+import math
 from collections import deque
 from typing import Any
 
@@ -9,8 +10,8 @@ from octavo.core.config import KVGroup
 from octavo.core.engine import EngineCore
 from octavo.core.kv.check import IntegrityError
 from octavo.core.plan import StepResult
-from octavo.core.request import Abort, Pause, ResetPrefixCache, Resume, TokenEvent
-from octavo.core.stats import PAUSED
+from octavo.core.request import Abort, Pause, Ready, ResetPrefixCache, Resume, TokenEvent
+from octavo.core.stats import GRAMMAR, PAUSED
 from tests.core.make import KEY, Wire, Worker, config, expected_output, request, tokens
 
 
@@ -133,6 +134,24 @@ def test_waiting_during_a_pause_counts_as_paused(num_steps: int) -> None:
     assert stats is not None
     assert stats.wait_seconds[PAUSED] == 10.0
     assert sum(stats.wait_seconds.values()) == (13.0 if num_steps == 0 else 12.0)
+
+
+def test_an_engine_with_held_requests_alone_rests_until_their_deadline() -> None:
+    settings = config(hold_seconds=5.0)
+    clock = Clock()
+    core = EngineCore(settings, Wire(Worker(settings)), clock, KEY)
+    assert core.seconds_to_deadline() == math.inf
+    core.on_event(request("late", 6, holds=(GRAMMAR,)))
+    clock.now = 2.0
+    core.on_event(request("ready", 6, max_tokens=2, holds=(GRAMMAR,)))
+    assert not core.has_work
+    assert core.seconds_to_deadline() == 3.0
+    core.on_event(Ready("ready", GRAMMAR))
+    assert text(run(core)) == expected_output(tokens(6), 2)
+    clock.now = 5.0
+    assert core.seconds_to_deadline() == 0.0
+    assert [event.finish_reason for event in core.step()] == ["error"]
+    assert core.seconds_to_deadline() == math.inf
 
 
 def test_a_reset_makes_the_engine_compute_again() -> None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import time
 from array import array
 from collections import deque
 from collections.abc import Sequence
+
+import pytest
 
 from octavo.core.config import CoreConfig
 from octavo.core.engine import EngineCore
 from octavo.core.plan import NO_TOKEN, StepPlan, StepResult
 from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
+from octavo.core.stats import GRAMMAR
 from octavo.engine.process import EngineLoop
 from octavo.wire.channel import StepProgress
 from octavo.wire.codec import request_to_wire
 from octavo.wire.crash_record import RecordingExecutor, SuspectRecord
-from octavo.wire.message_types import AddRequests, FromEngine, ToEngine
+from octavo.wire.message_types import AddRequests, FromEngine, StepOutput, ToEngine
 
 
 class Record:
@@ -48,16 +52,34 @@ class Steps:
 
 
 class Messages:
-    """A channel whose messages are there already."""
+    """A channel whose messages are there already; a wait only moves its clock."""
 
     def __init__(self) -> None:
         self.inbox: deque[ToEngine] = deque()
+        self.sent: list[FromEngine] = []
+        self.waits: list[float] = []
+        self.now = 100.0
 
-    def receive(self, wait: bool) -> ToEngine | None:
-        return self.inbox.popleft() if self.inbox else None
+    def receive(self, seconds: float) -> ToEngine | None:
+        if self.inbox:
+            return self.inbox.popleft()
+        if seconds > 0.0:
+            self.waits.append(seconds)
+            if seconds == math.inf:
+                raise EndlessWaitError
+            self.now += seconds
+        return None
 
     def send(self, message: FromEngine) -> None:
-        """Drop the message."""
+        self.sent.append(message)
+
+    def clock(self) -> float:
+        """Return the time that has passed in waits."""
+        return self.now
+
+
+class EndlessWaitError(Exception):
+    """The loop would wait until a message comes."""
 
 
 def added(number: int, max_tokens: int) -> AddRequests:
@@ -80,3 +102,19 @@ def test_a_new_request_is_not_blamed_for_the_steps_in_flight() -> None:
     loop.run_step()
     assert core.scheduler.queue.num_waiting == 1, "the new request has no slot yet"
     assert steps.at_wait == [(1, 1), (1,)]
+
+
+def test_the_loop_rests_until_the_deadline_of_a_held_request() -> None:
+    record, channel = Record(), Messages()
+    suspects = SuspectRecord(record)
+    config = CoreConfig(num_blocks=40, max_model_len=64, hold_seconds=5.0)
+    core = EngineCore(config, RecordingExecutor(Steps(record), suspects), channel.clock, b"k" * 16)
+    loop = EngineLoop(core, channel, suspects, StepProgress(), channel.clock)
+    held = Request("3", array("i", [1]), SamplingParams(seed=1), arrival=0.0, holds=(GRAMMAR,))
+    core.on_event(held)
+    with pytest.raises(EndlessWaitError):
+        loop.serve()
+    assert channel.waits == [5.0, math.inf]
+    outputs = [each for each in channel.sent if isinstance(each, StepOutput)]
+    ends = [event.finish_reason for output in outputs for event in output.events]
+    assert ends == ["error"]

@@ -169,7 +169,7 @@ class Simulation:
             self._tick()
         self._heal()
         bound = self.num_ticks + self._most_ticks()
-        while self.backlog or self.engine.has_work:
+        while self.backlog or self.engine.has_work or self.engine.scheduler.queue.held:
             require(self.num_ticks < bound, f"not finished after {bound} ticks: {self._living()}")
             self._tick()
         self._check_rest()

@@ -19,6 +19,10 @@ class Record:
     def write(self, numbers: Sequence[int]) -> None:
         self.written.append(tuple(numbers))
 
+    def last(self) -> tuple[int, ...]:
+        """Return what was written last."""
+        return self.written[-1]
+
 
 class Executor:
     """An executor whose steps end in order, when they are collected with `wait`."""
@@ -70,13 +74,13 @@ def test_a_request_that_is_added_does_not_hide_the_steps_in_flight() -> None:
     executor.submit(plan(0, 3, 3, opened=2))
     executor.submit(plan(1, 1))
     suspects.add(7)
-    assert record.written[-1] == (7, 100, 101, 100)
+    assert record.last() == (7, 100, 101, 100)
     executor.collect(wait=True)
-    assert record.written[-1] == (100, 101, 100)
+    assert record.last() == (100, 101, 100)
     suspects.add(8)
-    assert record.written[-1] == (8, 100)
+    assert record.last() == (8, 100)
     suspects.add(9)
     executor.submit(plan(2, 1, 1))
-    assert record.written[-1] == (100, 100, 101)
+    assert record.last() == (100, 100, 101)
     suspects.rest()
-    assert record.written[-1] == ()
+    assert record.last() == ()

@@ -236,8 +236,8 @@ class _Channel:
     def __init__(self, engine: SimEngine) -> None:
         self._engine = engine
 
-    def receive(self, wait: bool) -> ToEngine | None:
-        assert not wait, "the simulated loop must not block"
+    def receive(self, seconds: float) -> ToEngine | None:
+        assert not seconds, "the simulated loop must not block"
         return self._engine.take()
 
     def send(self, message: FromEngine) -> None:
