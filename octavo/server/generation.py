@@ -36,7 +36,7 @@ class _PromptSink:
         self.generation.take(self.index, output)
 
     def fail(self, error: Exception) -> None:
-        self.generation.fail(error)
+        self.generation.fail(self.index, error)
 
 
 class Generation:
@@ -118,7 +118,7 @@ class Generation:
             record.outcome = "cancelled"
             raise
         except (RequestError, EngineDeadError) as error:  # before anything is written
-            raise self._answer_to(error) from error
+            raise self._answer_to(max(0, len(sinks) - 1), error) from error
         finally:
             for name, sink in zip(self._ids, sinks, strict=False):  # not all may have begun
                 server.llm.discard(name, sink)
@@ -209,23 +209,25 @@ class Generation:
         self._held[index] = output if before is None else joined(before, output)
         self._news.set()
 
-    def fail(self, error: Exception) -> None:
-        """End the request with an error of the engine."""
+    def fail(self, index: int, error: Exception) -> None:
+        """End the request with an error of the engine, which concerns one prompt."""
         if not self._has_failed:
             self._has_failed = True
-            self._errors.append(self._answer_to(error))
+            self._errors.append(self._answer_to(index, error))
             self._errors[0].__cause__ = error
             self._news.set()
 
-    def _answer_to(self, error: Exception) -> ApiError:
-        """Return the client's answer to an error of the engine."""
+    def _answer_to(self, index: int, error: Exception) -> ApiError:
+        """Return the client's answer to an error of the engine, by the prompt's index."""
         if isinstance(error, EngineDeadError):
             return unavailable("the engine has stopped", "engine_not_ready")
+        named = self._asked.named
         if not isinstance(error, FailedRequestError):
-            return invalid(str(error), getattr(error, "param", None), getattr(error, "code", None))
+            param, code = getattr(error, "param", None), getattr(error, "code", None)
+            return named(invalid(str(error), param, code), index)
         message = str(error).partition(": ")[2]  # without the engine's own id of the request
         if error.reason == "refused":
-            return invalid(message, "max_tokens", TOO_LONG)
+            return named(invalid(message, "max_tokens", TOO_LONG), index)
         if error.reason == "overloaded":
             return self._server.admission.rejected("engine_full", message)
         log.error("request %s failed in the engine: %s", self._exchange.request_id, message)

@@ -70,7 +70,8 @@ class GenerationRequest:
     sampling: dict[str, Any]  # of SamplingParams, what was asked for; the model has defaults
     # Returns what writes the answer. It must not keep the exchange: the exchange keeps it.
     writer: Callable[[Exchange, PreparedRequest], Writer]
-    # Returns an error of the checks with the dialect's name of its field, for the prompt's index.
+    # Returns an error with the dialect's name of its field, for the prompt's index. The neutral
+    # names are those of SamplingParams, of Conversation, and "prompt".
     named: Callable[[ApiError, int], ApiError]
     max_tokens: int | None = None  # None: as many as the model's makers recommend, or as fit
     is_stream: bool = False

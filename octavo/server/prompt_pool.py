@@ -268,10 +268,13 @@ class PromptPool:
 
 
 def _default_param(job: PromptJob) -> str:
-    """Return the field at fault, for errors that do not name it."""
+    """Return the part of the job at fault, for errors that do not name it.
+
+    A dialect gives it the name of its own field.
+    """
     if job.conversation is None:
         return "prompt"
-    return "messages" if job.conversation.template is None else "chat_template"
+    return "messages" if job.conversation.template is None else "template"
 
 
 def _error(result: Refused | Exception, job: PromptJob, seconds: float) -> Exception:

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from octavo.api.outputs import RequestOutput
+from octavo.api.requests import TOO_LONG
 from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta
 from octavo.server.generate import generating
 from octavo.server.http.dialect import Dialect
@@ -227,6 +228,25 @@ def test_an_error_of_the_request_has_the_form_of_its_dialect(
         assert answer.json()["where"] == where
 
     run(directory, test)
+
+
+def test_a_refusal_of_the_engine_names_the_field_of_its_dialect(directory: Path) -> None:
+    async def main() -> None:
+        engine = FakeEngine(directory, num_blocks=10)  # and facts that promise more
+        async with client_of(engine) as client:
+            try:
+                refused = await client.post(PATH, json={"about": "x", "length": 200})
+                assert (refused.status_code, refused.json()["where"]) == (400, "length")
+                assert "KV blocks" in refused.json()["why"]
+                body = {"prompt": [[5], [5] * 100], "max_tokens": 20}
+                error = (await client.post("/v1/completions", json=body)).json()["error"]
+                assert (error["param"], error["code"]) == ("max_tokens", TOO_LONG)
+                assert error["message"].startswith("prompt[1]: 120 tokens")
+            finally:
+                await client.server.prompt_pool.close()
+                engine.close()
+
+    asyncio.run(main())
 
 
 def test_errors_before_the_handler_have_the_form_of_the_route(directory: Path) -> None:

@@ -102,7 +102,7 @@ def test_a_bomb_fails_alone_and_soon(directory: Path, bomb: str) -> None:
             began = time.monotonic()
             with pytest.raises(ApiError) as refused:
                 await pool.prepare(conversation(bomb, n=10**9))
-            assert (refused.value.status, refused.value.param) == (400, "chat_template")
+            assert (refused.value.status, refused.value.param) == (400, "template")
             assert time.monotonic() - began < LIMIT
             assert (await pool.prepare(HELLO)).token_ids
 
@@ -146,7 +146,7 @@ def test_a_worker_that_is_killed_from_outside_fails_no_request(directory: Path) 
                 await until(lambda: bool(pool._workers - workers))  # noqa: B023
             with pytest.raises(ApiError) as refused:
                 await endless
-            assert (refused.value.status, refused.value.param) == (400, "chat_template")
+            assert (refused.value.status, refused.value.param) == (400, "template")
             assert (await asked).token_ids, "queued behind it"
         assert len(killed) == 1 + MAX_DEATHS
 
@@ -243,7 +243,7 @@ def test_jobs_sent_ahead_are_not_blamed_for_the_one_before_them(directory: Path)
             texts.pop(2)
             with pytest.raises(ApiError) as refused:
                 await endless
-            assert (refused.value.status, refused.value.param) == (400, "chat_template")
+            assert (refused.value.status, refused.value.param) == (400, "template")
             assert [prepared.text for prepared in await asyncio.gather(*asked)] == texts
             assert process_of(pool) is not process
         assert len(killed) == 1

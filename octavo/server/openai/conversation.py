@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.server.http.errors import invalid, not_yet
+from octavo.server.http.errors import ApiError, invalid, not_yet
 from octavo.server.openai.schema.chat import ChatRequest, Message
 from octavo.server.openai.schema.tokens import TokenizeRequest
 from octavo.server.settings import ServerSettings
@@ -47,6 +47,13 @@ def conversation_job(request: ChatRequest | TokenizeRequest, config: ServerSetti
         conversation=conversation,
         add_special_tokens=bool(request.add_special_tokens),
     )
+
+
+def with_own_field(error: ApiError) -> ApiError:
+    """Return an error of the conversation with the name of its field in this dialect."""
+    if error.param == "template":
+        error.param = "chat_template"
+    return error
 
 
 def _fields(index: int, message: Message) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from functools import partial
 from typing import Any
 
 from octavo.api.outputs import RequestError
-from octavo.api.requests import bad_word_variants
+from octavo.api.requests import TOO_LONG, bad_word_variants
 from octavo.server.http.errors import ApiError, invalid
+from octavo.server.openai.conversation import with_own_field
 from octavo.server.openai.schema.sampling import MAX_BAD_WORD_CHARACTERS, CommonRequest
 from octavo.server.operation import GenerationRequest, Writer
 from octavo.text.prompt_worker import PromptJob
@@ -87,7 +88,7 @@ def named(request: CommonRequest, num_prompts: int, error: ApiError, index: int)
     if error.status != 400:
         return error
     message = error.message
-    param = error.param or _first_named(message, request)
+    param = with_own_field(error).param or _first_named(message, request)
     if param == "prompt":
         if hasattr(request, "messages"):
             param = "messages"
@@ -95,6 +96,8 @@ def named(request: CommonRequest, num_prompts: int, error: ApiError, index: int)
             param = f"prompt[{index}]"
             message, is_subject = _SUBJECT.subn(param, message)
             message = message if is_subject else f"{param}: {message}"
+    elif error.code == TOO_LONG and num_prompts > 1:
+        message = f"prompt[{index}]: {message}"
     elif param == "logprobs" and hasattr(request, "top_logprobs"):
         param = "top_logprobs"
         message = message.replace("logprobs", param, 1)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from octavo.server.generate import admitted
-from octavo.server.http.errors import invalid
+from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange
 from octavo.server.in_pieces import decoded, in_pieces
-from octavo.server.openai.conversation import conversation_job
+from octavo.server.openai.conversation import conversation_job, with_own_field
 from octavo.server.openai.schema.tokens import (
     DetokenizeRequest,
     DetokenizeResponse,
@@ -29,7 +29,10 @@ async def tokenize(exchange: Exchange) -> None:
         else:
             special = request.add_special_tokens is not False
             job = PromptJob(text=request.prompt, add_special_tokens=special)
-        prepared = await server.prompt_pool.prepare(job, exchange.owner)
+        try:
+            prepared = await server.prompt_pool.prepare(job, exchange.owner)
+        except ApiError as error:
+            raise with_own_field(error) from None
         model = server.llm.model
         strings: list[str] | None = None
         if request.return_token_strs:

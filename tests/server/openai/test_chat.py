@@ -255,6 +255,19 @@ def test_a_template_of_the_request_must_be_trusted(directory: Path) -> None:
     assert prompt_of(directory, options=trusting, **fields) == "hello x"
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+def test_a_template_of_the_request_that_fails_is_named(directory: Path, path: str) -> None:
+    async def main() -> None:
+        async with serving(directory, trust_request_chat_template=True) as client:
+            messages = [{"role": "user", "content": "x"}]
+            body = {"messages": messages, "chat_template": "{{ 1 // 0 }}"}
+            response = await client.post(path, json=body)
+            assert response.status_code == 400
+            assert response.json()["error"]["param"] == "chat_template"
+
+    asyncio.run(main())
+
+
 def test_echo_prepends_the_assistants_own_words(directory: Path) -> None:
     async def main() -> None:
         async with serving(directory) as client:
