@@ -1,1 +1,1 @@
-"""Turns plans into forward passes and logits into tokens, over a struct of arrays by slot."""
+"""Turns plans into batches for a backend and its output into results, over arrays by slot."""
