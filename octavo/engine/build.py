@@ -135,7 +135,7 @@ def _check_processors(processors: object) -> None:
 
 
 def _warn_if_short(longest_tokens: int, config: EngineConfig) -> None:
-    """Warn if the KV cache is too small for `max_model_len`: by the user's choice, or for memory."""
+    """Warn if the KV cache is too small for `max_model_len`, by choice or for lack of memory."""
     if longest_tokens < config.core.max_model_len:
         advice = "memory is short: free some, or lower max_model_len"
         if config.arguments.num_gpu_blocks_override is not None:
