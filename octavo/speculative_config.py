@@ -60,7 +60,8 @@ def read_speculative_config(given: object) -> SpeculativeConfig:
         given = _parsed(given)
     if not isinstance(given, Mapping):
         raise _error(f"it is {given!r}; it must be a mapping, {_EXAMPLE}")
-    _check_method(given.get("method"))  # another method has other keys, unknown here
+    if given.get("method") is not None:
+        _check_method(given["method"])  # another method has other keys, unknown here
     known = [field.name for field in fields(SpeculativeConfig)]
     for name in given:
         if name not in known:
@@ -68,6 +69,8 @@ def read_speculative_config(given: object) -> SpeculativeConfig:
             hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
             raise _error(f"there is no key {name!r}; {hint}")
     chosen = {name: value for name, value in given.items() if value is not None}
+    if "method" not in chosen:
+        raise _error(f"the key 'method' is missing; write it {_EXAMPLE}")
     shortest, longest = chosen.get("prompt_lookup_min"), chosen.get("prompt_lookup_max")
     if isinstance(longest, int) and shortest is None:
         chosen["prompt_lookup_min"] = min(longest, LOOKUP_MIN)
@@ -77,11 +80,9 @@ def read_speculative_config(given: object) -> SpeculativeConfig:
 
 
 def _check_method(method: object) -> None:
-    if method is None:
-        raise _error(f"the key 'method' is missing; write it {_EXAMPLE}")
     if method != "ngram":
         raise _error(
-            f"method={method!r} is not supported; the only method is 'ngram', which looks drafts "
+            f"method={method!r} is unknown; the only method is 'ngram', which looks drafts "
             "up in the text itself and needs no model"
         )
 
