@@ -70,7 +70,12 @@ def resolve(
     _warn_if_short(bill, num_blocks, free)
     budget = arguments.max_num_batched_tokens
     if not arguments.enable_chunked_prefill and budget < max_len:
-        log.info("max_num_batched_tokens=%d: whole prompts must fit in a step", max_len)
+        log.warning(
+            "max_num_batched_tokens=%d instead of %d: without chunked prefill, the longest prompt "
+            "must fit in a step; lower max_model_len, or enable chunked prefill, to save memory",
+            max_len,
+            budget,
+        )
         budget = max_len
     core = CoreConfig(
         num_blocks=num_blocks,
@@ -124,6 +129,11 @@ def _max_drafts(arguments: EngineArguments) -> int:
             f"max_num_batched_tokens={arguments.max_num_batched_tokens}; raise it, or leave the "
             "other out"
         )
+    log.info(
+        "speculation: method=%s, up to %d drafts of a sequence in a step",
+        speculation.method,
+        speculation.num_speculative_tokens,
+    )
     return speculation.num_speculative_tokens
 
 

@@ -27,8 +27,7 @@ class SpeculativeConfig:
     prompt_lookup_min: int = LOOKUP_MIN  # the shortest
 
     def __post_init__(self) -> None:
-        if self.method != "ngram":
-            raise _error(f"method={self.method!r} is unknown; the only method is 'ngram'")
+        _check_method(self.method)
         for name, most in _MOST.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
@@ -61,6 +60,8 @@ def read_speculative_config(given: object) -> SpeculativeConfig:
         given = _parsed(given)
     if not isinstance(given, Mapping):
         raise _error(f"it is {given!r}; it must be a mapping, {_EXAMPLE}")
+    if given.get("method") is not None:
+        _check_method(given["method"])  # another method has other keys, unknown here
     known = [field.name for field in fields(SpeculativeConfig)]
     for name in given:
         if name not in known:
@@ -69,13 +70,21 @@ def read_speculative_config(given: object) -> SpeculativeConfig:
             raise _error(f"there is no key {name!r}; {hint}")
     chosen = {name: value for name, value in given.items() if value is not None}
     if "method" not in chosen:
-        raise _error(f"the key 'method' is missing; write {_EXAMPLE}")
+        raise _error(f"the key 'method' is missing; write it {_EXAMPLE}")
     shortest, longest = chosen.get("prompt_lookup_min"), chosen.get("prompt_lookup_max")
     if isinstance(longest, int) and shortest is None:
         chosen["prompt_lookup_min"] = min(longest, LOOKUP_MIN)
     if isinstance(shortest, int) and longest is None:
         chosen["prompt_lookup_max"] = max(shortest, LOOKUP_MAX)
     return SpeculativeConfig(**chosen)
+
+
+def _check_method(method: object) -> None:
+    if method != "ngram":
+        raise _error(
+            f"method={method!r} is unknown; the only method is 'ngram', which looks drafts "
+            "up in the text itself and needs no model"
+        )
 
 
 _EXAMPLE = 'as in {"method": "ngram", "num_speculative_tokens": 5}'

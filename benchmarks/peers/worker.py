@@ -94,34 +94,26 @@ def openvino(model: str, options: dict[str, Any]) -> Run:
 
 
 class Gaps:
-    """Processor time between two runs of the native program: Python's part of a step.
-
-    Sampling is native, too, and is subtracted.
-    """
+    """Processor time between two native steps: Python's part of a step."""
 
     def __init__(self) -> None:
-        self._native: Any = importlib.import_module("octavo.backends.native._native")
-        self._run, self._draw = self._native.Program.run, self._native.draw_tokens
-        self._ended = self._drawn = 0.0
+        self._step: Any = importlib.import_module("octavo.backends.native._native").SubmittedStep
+        self._wait = self._step.wait  # at depth 1 it computes the step and draws its tokens
+        self._ended = 0.0
         self._found: list[float] = []
 
     def __enter__(self) -> Gaps:
-        def run(program: Any, *arrays: Any) -> None:
+        def wait(step: Any) -> None:
             if self._ended:
-                self._found.append(time.thread_time() - self._ended - self._drawn)
-            self._run(program, *arrays)
-            self._ended, self._drawn = time.thread_time(), 0.0
+                self._found.append(time.thread_time() - self._ended)
+            self._wait(step)
+            self._ended = time.thread_time()
 
-        def draw(*arrays: Any) -> None:
-            began = time.thread_time()
-            self._draw(*arrays)
-            self._drawn += time.thread_time() - began
-
-        self._native.Program.run, self._native.draw_tokens = run, draw
+        self._step.wait = wait
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._native.Program.run, self._native.draw_tokens = self._run, self._draw
+        self._step.wait = self._wait
 
     @property
     def median_s(self) -> float:

@@ -154,7 +154,11 @@ class SubmittedStep {
 
   // Tokens; how many there are of each sample, or None for one each; and None, or a tuple of
   // failures, log-probabilities of samples and of prompts, and pooled vectors.
+  // The vectors are moved out, so that a step is taken once.
   nb::tuple take() {
+    if (!job_->is_done()) throw std::logic_error("a step must be waited for before it is taken");
+    if (is_taken_) throw std::logic_error("a step can be taken only once");
+    is_taken_ = true;
     DrawOutput& out = job_->output;
     const size_t samples = out.num_tokens.size();
     const bool has_drafts = !job_->draws.num_drafts.empty();
@@ -219,6 +223,7 @@ class SubmittedStep {
 
   std::shared_ptr<StepRunner> runner_;
   std::shared_ptr<StepJob> job_;
+  bool is_taken_ = false;
 };
 
 SubmittedStep* submit(std::shared_ptr<StepRunner> runner, const nb::tuple& batch,

@@ -166,7 +166,9 @@ def _check_logprobs(model: TextModel, sampling: SamplingParams, options: Options
         asked = getattr(sampling, name)
         if asked is not None and most != -1 and (asked == -1 or asked > most):
             raise RequestError(
-                f"{name}={asked} is more than max_logprobs={most} of this engine allows",
+                f"{name}={asked} is more than max_logprobs={most} of this engine allows"
+                + (" (-1 asks for the whole vocabulary)" if asked == -1 else "")
+                + "; ask for fewer, or start it with a higher max_logprobs",
                 param=name,
             )
 

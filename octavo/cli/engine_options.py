@@ -226,7 +226,7 @@ def _add_speculation_options(group: argparse._ArgumentGroup) -> None:
         metavar="JSON",
     )
     for flag, key, options in _SPECULATION:
-        text = f"the key {key} of --speculative-config"
+        text = f"the key {key} of --speculative-config; by itself, it switches ngram on"
         group.add_argument(flag, dest=f"_{key}", default=argparse.SUPPRESS, help=text, **options)
 
 

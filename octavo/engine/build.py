@@ -107,7 +107,7 @@ def build_engine(
     if wrap is not None:
         executor = wrap(executor)
     core = EngineCore(config.core, executor, clock, secrets.token_bytes(32))
-    _warn_if_short(core.longest_tokens, config.core.max_model_len)
+    _warn_if_short(core.longest_tokens, config)
     watch.lap("set up the KV cache and the runner")
     log.info("%s is ready after %.1f s", opened.architecture, clock() - watch.began)
     memory_bytes = {
@@ -134,15 +134,18 @@ def _check_processors(processors: object) -> None:
             )
 
 
-def _warn_if_short(longest_tokens: int, max_model_len: int) -> None:
-    """Warn if the KV cache, whose size the user may set, is too small for `max_model_len`."""
-    if longest_tokens < max_model_len:
+def _warn_if_short(longest_tokens: int, config: EngineConfig) -> None:
+    """Warn if the KV cache is too small for `max_model_len`, by choice or for lack of memory."""
+    if longest_tokens < config.core.max_model_len:
+        advice = "memory is short: free some, or lower max_model_len"
+        if config.arguments.num_gpu_blocks_override is not None:
+            advice = "raise num_gpu_blocks_override, or leave it out"
         log.warning(
             "a sequence can have %d tokens, including its prompt, instead of the %d of "
-            "max_model_len, because the KV cache holds no more; raise num_gpu_blocks_override, or "
-            "leave it out",
+            "max_model_len, because the KV cache holds no more; %s",
             longest_tokens,
-            max_model_len,
+            config.core.max_model_len,
+            advice,
         )
 
 

@@ -53,7 +53,9 @@ def memory(root: Path = ROOT) -> Memory:
         if limit is None or limit >= total:
             continue
         used = _number(group / "memory.current") or 0
-        cached = _fields(group / "memory.stat", separator=" ").get("inactive_file", 0)
+        # Pages of files can be dropped, the active ones too: a checkpoint that was read twice.
+        fields = _fields(group / "memory.stat", separator=" ")
+        cached = fields.get("inactive_file", 0) + fields.get("active_file", 0)
         total, is_limited = limit, True
         available = min(available, max(limit - max(used - cached, 0), 0))
     return Memory(total, available, is_limited)

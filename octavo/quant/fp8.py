@@ -32,7 +32,16 @@ from octavo.quant.weight_format import Settings, Shape
 SMALL_GROUP = 32
 
 _SCALES = ("_scale_inv", "_scale")
-_UNUSED = (".input_scale", ".input_scale_ub", ".k_scale", ".v_scale", ".q_scale")
+# Scales of activations and of the KV cache, which keep their own types here.
+_UNUSED = (
+    ".input_scale",
+    ".input_scale_ub",
+    ".output_scale",
+    ".k_scale",
+    ".v_scale",
+    ".q_scale",
+    ".kv_scale",
+)
 _ELEMENTS_AT_ONCE = 1 << 17  # so that temporary arrays stay in a core's own cache
 
 

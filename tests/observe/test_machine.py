@@ -41,7 +41,7 @@ def test_the_limit_of_an_outer_container_counts(tmp_path: Path) -> None:
             "proc/self/cgroup": "1:cpu:/old\n0::/outer/inner\n",
             f"{group}/memory.max": str(5000 * 1024),
             f"{group}/memory.current": str(3000 * 1024),
-            f"{group}/memory.stat": f"anon 1\ninactive_file {1000 * 1024}\n",
+            f"{group}/memory.stat": f"active_file {400 * 1024}\ninactive_file {600 * 1024}\n",
             f"{group}/inner/memory.max": "max\n",
             f"{group}/inner/cpu.max": "max 100000\n",
             f"{group}/cpu.max": "150000 100000\n",

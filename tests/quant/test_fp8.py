@@ -36,7 +36,12 @@ def test_values_are_those_of_the_description(
     made = CASES[name]
     tensors, values = made.quantise(shape, np.random.default_rng(0))
     arrays = {f"m.{ending}": array for ending, array in tensors.items()}
-    unused = {"m.input_scale": np.ones((), np.float32), "k.k_scale": np.ones(1, np.float32)}
+    unused = {
+        "m.input_scale": np.ones((), np.float32),
+        "m.output_scale": np.ones((), np.float32),
+        "k.k_scale": np.ones(1, np.float32),
+        "k.kv_scale": np.ones(1, np.float32),
+    }
     write_safetensors(tmp_path / "model.safetensors", arrays | unused)
     checkpoint = open_safetensors(tmp_path / "model.safetensors")
     (format_,) = formats_for(Values(made.settings))[1:]

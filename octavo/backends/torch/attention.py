@@ -8,8 +8,10 @@ maximum. A tile that a query does not see at all changes no bit of its sums or i
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from itertools import pairwise
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 
 import numpy as np
 import torch
@@ -236,6 +238,10 @@ def make_buffers(
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Make zeros that take no memory until they are written: numpy's do, torch's do not."""
-    plain = np.zeros((*shape[:-1], shape[-1] * dtype.itemsize), np.uint8)
-    return torch.from_numpy(plain).view(dtype)
+    """Make zeros that take no memory until they are written.
+
+    The system's fresh pages are zero. An allocator would write zeros to memory that it uses again.
+    """
+    num_bytes = math.prod(shape) * dtype.itemsize
+    pages = mmap(-1, num_bytes, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=dtype).view(shape)
