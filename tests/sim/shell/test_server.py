@@ -110,11 +110,13 @@ def _keeps_slots(patch: pytest.MonkeyPatch) -> None:
 
 
 def _keeps_bytes(patch: pytest.MonkeyPatch) -> None:
-    def stop_waiting(self: Ticket) -> None:
-        self._admission.num_waiting -= 1
-        self._admission.waiting_tokens -= self.num_tokens
+    admit = Ticket.admit
 
-    patch.setattr(Ticket, "_stop_waiting", stop_waiting)
+    def forget(self: Ticket, queue: Any) -> None:
+        admit(self, queue)
+        self._admission.waiting_bytes += self._num_bytes
+
+    patch.setattr(Ticket, "admit", forget)
 
 
 def _loses_a_token_at_restarts(patch: pytest.MonkeyPatch) -> None:
