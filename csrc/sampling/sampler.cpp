@@ -302,13 +302,12 @@ bool Sampler::resume(const Draws& draws, int32_t sample, const Rows& logits, flo
   const int32_t token = draw_ruled(slots_[draws.slots[sample]], mask_of(draws, sample, output),
                                    false, row, scratch);
   const bool more = advance(draws, sample, token, logits, output, scratch);
-  if (token < 0) collect_failures(draws, output);
+  if (token < 0 || !output.failures.empty()) collect_failures(draws, output);
   return more;
 }
 
 void Sampler::abandon(const Draws& draws, int32_t sample, DrawOutput& output) {
   slots_[draws.slots[sample]].append(0);
-  if (logprobs_at_[sample] >= 0) output.logprobs[logprobs_at_[sample]].rows = 0;
   output.tokens[size_t(sample) * output.width + output.num_tokens[sample]++] = 0;
 }
 
@@ -356,8 +355,12 @@ void Sampler::collect_failures(const Draws& draws, DrawOutput& output) {
     return std::any_of(output.failures.begin(), output.failures.end(),
                        [&](const auto& failure) { return failure.first == slot; });
   };
-  for (RowLogprobs& each : output.logprobs)
-    if (has_failed(each.slot)) each.rows = 0;
+  // What a failed sample drew last means nothing; the drafts before it were accepted.
+  for (size_t i = 0; i < results_.size(); ++i)
+    if (logprobs_at_[i] >= 0 && has_failed(draws.slots[i])) {
+      RowLogprobs& each = output.logprobs[logprobs_at_[i]];
+      each.rows = std::min(each.rows, std::max(0, output.num_tokens[i] - 1));
+    }
   drop_if(output.pooled, [&](const Pooled& each) {
     return each.values.empty() || has_failed(each.slot);
   });

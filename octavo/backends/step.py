@@ -183,13 +183,16 @@ class StepOutput(NamedTuple):
     """The result of a step; its arrays are valid until the next `collect`.
 
     A failure is one of its slot alone: a row without finite logits, no token left, a processor's
-    error. Its token is 0, its drafts are not accepted, and later tokens of the slot mean nothing.
+    error. A failed sample draws no more in this step. The last of its tokens stands for the draw
+    that failed, and means nothing; those before it are drafts that were accepted, and have their
+    log-probabilities. One of them may have ended the text: a backend does not know the end, so the
+    failed row may lie behind it. Later tokens of the slot mean nothing.
     """
 
     tokens: Ints  # [samples, 1 + most drafts of a sample]: drafts that were accepted, then one more
-    num_tokens: Ints | None = None  # [samples] drawn: 1 + accepted drafts; None: one each
+    num_tokens: Ints | None = None  # [samples]: 1 + accepted drafts; None: one each
     failures: tuple[tuple[int, str], ...] = ()  # (slot, message), of this step
-    logprobs: tuple[RowLogprobs, ...] = ()  # slots that want them: a row for each drawn token
+    logprobs: tuple[RowLogprobs, ...] = ()  # slots that want them: a row for each token drawn
     prompts: tuple[RowLogprobs, ...] = ()  # for each of draws.prompts that did not fail
     pooled: tuple[tuple[int, Floats], ...] = ()  # (slot, vector), for each that is complete
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from octavo.core.config import CoreConfig
 from octavo.core.kv.manager import KVManager
 from octavo.core.lifecycle import Lifecycle
-from octavo.core.outcome import Outcome, SlotResults, append_tokens
+from octavo.core.outcome import Outcome, SlotResults, append_before_failure, append_tokens
 from octavo.core.plan import StepResult
 from octavo.core.plan_draft import InFlight
 from octavo.core.request import TokenEvent
@@ -48,6 +48,9 @@ class ResultRules:
             ):
                 event = self._apply_chunk(sequence, index, step, results, now)
                 if event is not None:
+                    if event.message is not None and (event.tokens or event.payload is not None):
+                        before, event = _split_failure(event)
+                        events.append(before)
                     events.append(event)
                     ended = ended or event.finish_reason is not None
                 continue
@@ -73,22 +76,27 @@ class ResultRules:
         plan = step.plan
         slot = plan.slots[index]
         error = results.errors.get(slot)
-        if error is not None:
-            return self.lifecycle.finish(sequence, Outcome((), "error"), now, message=error)
+        num_accepted = results.accepted.get(slot, 0)
+        payload = results.payloads.get(slot)
         position = len(sequence.tokens) - sequence.num_prompt
         end = plan.starts[index] + plan.counts[index]
         was_decoding = not sequence.catching_up
-        if plan.samples[index]:
-            num_accepted = results.accepted.get(slot, 0)
+        if error is not None:
+            outcome = append_before_failure(sequence, num_accepted)
+        elif plan.samples[index]:
             outcome = append_tokens(sequence, results.tokens[index], num_accepted)
         else:
             outcome = Outcome()
             sequence.num_computed = end
+        if was_decoding:
+            self.lifecycle.stats.add_accepted(outcome.num_accepted)
+        if outcome.reason == "error":
+            return self.lifecycle.finish(
+                sequence, outcome, now, position=position, payload=payload, message=error
+            )
         if sequence.num_computed >= sequence.commit_at:
             self.kv.commit(sequence)
-        if was_decoding:
-            self.lifecycle.stats.add_accepted(results.accepted.get(slot, 0))
-        else:
+        if not was_decoding:
             chunk = PrefillChunk(plan.starts[index], end, step.planned_at, now)
             sequence.stats.add_chunk(chunk)
             if sequence.followers:
@@ -97,7 +105,6 @@ class ResultRules:
         if outcome.tokens and sequence.stats.first_token_at is None:
             stats = sequence.stats  # sent now, since a stop string may end the text at any time
             stats.first_token_at = now
-        payload = results.payloads.get(slot)
         if outcome.reason is not None:
             return self.lifecycle.finish(sequence, outcome, now, position=position, payload=payload)
         self._keep_drafts(sequence, results.drafts.get(slot, ()))
@@ -116,3 +123,14 @@ class ResultRules:
         is_behind = sequence.in_flight or sequence.catching_up
         assert not (drafts and is_behind), "drafts behind an unknown token"
         sequence.drafts = drafts[: sequence.max_total - len(sequence.tokens) - 1]
+
+
+def _split_failure(event: TokenEvent) -> tuple[TokenEvent, TokenEvent]:
+    """Return what preceded a failure in its step, and the failure, as two events.
+
+    Without speculation they would come from different steps. The message may be all that a user
+    gets of the event of a failure, and a stop string among the tokens may end the text before it.
+    """
+    position = event.position + len(event.tokens)
+    before = TokenEvent(event.request_id, event.position, event.tokens, payload=event.payload)
+    return before, event._replace(position=position, tokens=(), payload=None)

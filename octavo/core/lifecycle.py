@@ -274,6 +274,8 @@ class Lifecycle:
         stats.num_output_tokens = num_output
         num_sampled = num_output - len(sequence.request.emitted)
         stats.num_decode_steps = num_sampled - stats.num_accepted_drafts - stats.num_prefills
+        if 0 < len(outcome.tokens) == outcome.num_accepted:
+            stats.num_decode_steps += 1  # all tokens that its last step added were drafts
         self.stats.add_finish(outcome.reason)
         return TokenEvent(
             sequence.request_id,

@@ -8,6 +8,10 @@ move like this (f is the token sampled after the last accepted draft):
 
 so every known token but the newest is computed again. If one of the accepted tokens ends the
 sequence, those after it are cut off.
+
+If the draw after the last accepted draft failed, there is no f. The drafts come first all the same:
+without speculation, they would have been drawn one by one before the failure. If one of them ends
+the sequence, the failed row was beyond its end, and there is no error.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ class Outcome(NamedTuple):
     tokens: tuple[int, ...] = ()
     reason: FinishReason | None = None
     stop_token: int | None = None
+    num_accepted: int = 0  # tokens that were drafts
 
 
 class SlotResults:
@@ -44,21 +49,36 @@ class SlotResults:
 
 def append_tokens(sequence: Sequence, token: int, num_accepted: int) -> Outcome:
     """Append the accepted drafts and the sampled token, and move the counters along."""
-    drafts = sequence.verifying
     assert token >= 0, f"slot {sequence.slot} should have sampled a token"
+    outcome = _append(sequence, num_accepted, (token,))
+    sequence.stats.num_prefills += sequence.catching_up
+    sequence.catching_up = False
+    return outcome
+
+
+def append_before_failure(sequence: Sequence, num_accepted: int) -> Outcome:
+    """Append the drafts accepted before the draw that failed; the error ends what they do not."""
+    if not num_accepted:
+        return Outcome((), "error")
+    outcome = _append(sequence, num_accepted, ())
+    return outcome if outcome.reason is not None else outcome._replace(reason="error")
+
+
+def _append(sequence: Sequence, num_accepted: int, sampled: tuple[int, ...]) -> Outcome:
+    """Append accepted drafts and what was sampled after them, up to the end."""
+    drafts = sequence.verifying
     assert 0 <= num_accepted <= len(drafts), "more drafts accepted than were sent"
     known = len(sequence.tokens)
-    outcome = _until_end(sequence, (*drafts[:num_accepted], token))
+    outcome = _until_end(sequence, (*drafts[:num_accepted], *sampled))
+    if num_accepted:
+        outcome = outcome._replace(num_accepted=min(num_accepted, len(outcome.tokens)))
     sequence.tokens.extend(outcome.tokens)
     sequence.num_computed = known + len(outcome.tokens) - 1
     sequence.num_expected += num_accepted
     sequence.num_planned -= len(drafts) - num_accepted
     sequence.verifying = ()
-    sequence.stats.num_prefills += sequence.catching_up
-    sequence.catching_up = False
     sequence.stats.num_drafts += len(drafts)
-    # All tokens but one of the step were drafts.
-    sequence.stats.num_accepted_drafts += len(outcome.tokens) - 1
+    sequence.stats.num_accepted_drafts += outcome.num_accepted
     return outcome
 
 

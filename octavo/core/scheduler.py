@@ -211,6 +211,8 @@ class Scheduler:
     def _fill(self, draft: PlanDraft, now: float) -> str | None:
         """Plan chunks of running and waiting sequences; return what the queue's head waits for."""
         self._preempt_for_urgent(draft, now)
+        if self.config.max_drafts:
+            self._clip_drafts()
         num_first = self._num_before_urgent()
         if num_first < len(self.running):
             less_urgent = self.running[num_first:]
@@ -238,6 +240,20 @@ class Scheduler:
             elif head.num_free_needed > self.kv.pool.num_free + self._num_displaceable_blocks(head):
                 return  # it would not fit even then
             self._preempt_last(draft, now)
+
+    def _clip_drafts(self) -> None:
+        """Limit the drafts of a step: they only gain time, and others may need its tokens.
+
+        They share what is left after one token for each running sequence: a quarter of it while
+        any catches up, or waits and could have a slot.
+        """
+        room = max(0, self.config.max_num_batched_tokens - len(self.running))
+        could_start = bool(self.queue and self.lifecycle.free_slots)
+        if could_start or any(each.catching_up for each in self.running):
+            room //= 4
+        for sequence in self.running:
+            sequence.drafts = sequence.drafts[:room]
+            room -= len(sequence.drafts)
 
     def _match(self, sequence: Sequence) -> Prefix:
         """Return what exists already of a waiting sequence's KV."""

@@ -138,7 +138,7 @@ class EngineStats:
     num_finished: dict[str, int] = field(default_factory=dict)
     num_drafts: int = 0
     num_chunks_with_drafts: int = 0
-    num_accepted_drafts: int = 0  # those cut off after an ending token included
+    num_accepted_drafts: int = 0  # without those cut off after an ending token
     accepted_at: list[int] = field(default_factory=list)  # by place among a chunk's drafts
     recent: deque[StepStats] = field(default_factory=lambda: deque(maxlen=NUM_RECENT_STEPS))
 

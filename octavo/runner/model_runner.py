@@ -5,8 +5,9 @@ another request, before the results of its last steps have been collected: a ste
 remembers the slots that it has lost, and what it says of them is dropped.
 
 A failure of one sequence (logits that are not finite, rules that leave no token) is an error of
-that sequence alone. It stays failed until its slot is freed, since later plans may already be in
-flight.
+that sequence alone. Drafts that were accepted in that step, before the failure, are part of its
+result: they are text, and may end it. The sequence stays failed until its slot is freed, since
+later plans may already be in flight; what these give is dropped.
 
 The arrays of an output are valid until the next one. Nothing of them is kept: pooled vectors,
 tokens and log-probabilities are copies.
@@ -107,6 +108,7 @@ class ModelRunner:
         self._in_flight.popleft()
         plan, state = started.plan, self.state
         tokens, num_tokens, failures, logprobs, prompts, pooled = output
+        failed_before = tuple(state.failures)
         if failures:
             for slot, message in failures:
                 if slot not in started.lost:
@@ -120,21 +122,33 @@ class ModelRunner:
         if logprobs or prompts or pooled:
             result = result._replace(payloads=_payloads(started, output))
         if state.failures:
-            result = self._without_failed(plan, result)
+            result = self._with_errors(plan, result, failed_before)
         if self._drafting is not None:
             sampled_slots = self._append_drawn(started, output)
             drafts = self._drafting.propose(sampled_slots, state.known)
             result = result._replace(drafts=drafts)
         return result
 
-    def _without_failed(self, plan: StepPlan, result: StepResult) -> StepResult:
-        """Add the errors of failed slots, and drop all other results of them."""
+    def _with_errors(
+        self, plan: StepPlan, result: StepResult, failed_before: tuple[int, ...]
+    ) -> StepResult:
+        """Add the errors of failed slots, and keep of them what this step gave before it failed.
+
+        These are accepted drafts and log-probabilities. Vectors of hidden states are not kept.
+        """
         failures = self.state.failures
         chunks = list(zip(plan.slots, result.tokens, strict=True))
         return result._replace(
             tokens=tuple([NO_TOKEN if slot in failures else token for slot, token in chunks]),
-            accepted=tuple([pair for pair in result.accepted if pair[0] not in failures]),
-            payloads=tuple([pair for pair in result.payloads if pair[0] not in failures]),
+            accepted=tuple([pair for pair in result.accepted if pair[0] not in failed_before]),
+            payloads=tuple(
+                [
+                    (slot, payload)
+                    for slot, payload in result.payloads
+                    if slot not in failures
+                    or (slot not in failed_before and isinstance(payload, LogprobsPayload))
+                ]
+            ),
             errors=tuple([(slot, failures[slot]) for slot, _ in chunks if slot in failures]),
         )
 

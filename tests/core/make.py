@@ -82,10 +82,15 @@ class Row:
         self.request_id = request_id
         self.known = list(known)
         self.tables = [list(table) for table in tables]
+        self.has_failed = False
 
 
 class Worker:
-    """A worker that executes plans; chunks of requests in `failing` have an error as result."""
+    """A worker that executes plans.
+
+    Chunks of requests in `failing` have an error as result, and the draw after `failing_at` known
+    tokens fails.
+    """
 
     def __init__(
         self, settings: CoreConfig, model: NextToken = scrambled, drafter: Drafter | None = None
@@ -94,6 +99,7 @@ class Worker:
         self.model = model
         self.drafter = drafter
         self.failing: set[str] = set()
+        self.failing_at: dict[str, int] = {}
         self.payloads: dict[str, object] = {}
         self.rows: dict[int, Row] = {}
         self.kv: dict[tuple[int, int, int], int] = {}  # (group, block, offset in it) → token
@@ -131,7 +137,9 @@ class Worker:
                 if row.request_id in self.payloads
             ),
             errors=tuple(
-                (slot, "not a number") for slot, row in named if row.request_id in self.failing
+                (slot, "not a number")
+                for slot, row in named
+                if row.request_id in self.failing or row.has_failed
             ),
         )
 
@@ -140,6 +148,8 @@ class Worker:
     ) -> tuple[int, int]:
         """Write a chunk, read everything back and sample; return the token and accepted drafts."""
         row = self.rows[slot]
+        if row.has_failed:
+            return NO_TOKEN, 0
         inputs = [*row.known, *drafts]
         size = self.config.block_size
         end = start + count
@@ -156,11 +166,15 @@ class Worker:
             return NO_TOKEN, 0
         assert end == len(inputs), f"{row.request_id} samples in the middle"
         num_accepted = 0
+        failing_at = self.failing_at.get(row.request_id)
         for draft in drafts:
-            if self.model(row.known) != draft:
+            if len(row.known) == failing_at or self.model(row.known) != draft:
                 break
             row.known.append(draft)
             num_accepted += 1
+        if len(row.known) == failing_at:
+            row.has_failed = True
+            return NO_TOKEN, num_accepted
         row.known.append(self.model(row.known))
         return row.known[-1], num_accepted
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from octavo.core.outcome import Outcome, SlotResults, append_tokens
+from octavo.core.outcome import Outcome, SlotResults, append_before_failure, append_tokens
 from octavo.core.plan import StepResult
 from octavo.core.sequence import Sequence
 from tests.core.make import request
@@ -45,7 +45,8 @@ def test_accepted_drafts_are_appended_and_rejected_ones_leave_the_plan(accepted:
 
 def test_a_sequence_ends_at_its_last_token() -> None:
     assert append_tokens(sampling(max_tokens=1), 7, 0) == Outcome((7,), "length")
-    assert append_tokens(sampling(drafts=(1, 2), max_tokens=2), 7, 2) == Outcome((1, 2), "length")
+    one = sampling(drafts=(1, 2), max_tokens=2)
+    assert append_tokens(one, 7, 2) == Outcome((1, 2), "length", num_accepted=2)
 
 
 def test_a_stop_token_ends_a_sequence_and_is_reported_unless_it_is_eos() -> None:
@@ -57,14 +58,31 @@ def test_a_stop_token_ends_a_sequence_and_is_reported_unless_it_is_eos() -> None
 
 def test_a_stop_token_among_the_drafts_cuts_off_the_rest() -> None:
     one = sampling(drafts=(1, 90, 3))
-    assert append_tokens(one, 7, 3) == Outcome((1, 90), "stop")
+    assert append_tokens(one, 7, 3) == Outcome((1, 90), "stop", num_accepted=2)
     assert list(one.tokens)[5:] == [1, 90]
     assert one.num_computed == 6
+    assert one.stats.num_accepted_drafts == 2
+
+
+def test_drafts_accepted_before_a_failure_come_before_the_error() -> None:
+    one = sampling(drafts=(1, 2, 3))
+    assert append_before_failure(one, 2) == Outcome((1, 2), "error", num_accepted=2)
+    assert list(one.tokens)[5:] == [1, 2]
+    assert append_before_failure(sampling(drafts=(1, 2)), 0) == Outcome((), "error")
+    assert append_before_failure(sampling(), 0) == Outcome((), "error")
+
+
+def test_a_failure_behind_the_end_is_none() -> None:
+    one = sampling(drafts=(1, 90, 3), stop_token_ids=(90,))
+    assert append_before_failure(one, 3) == Outcome((1, 90), "stop", 90, num_accepted=2)
+    one = sampling(drafts=(1, 2), max_tokens=2)
+    assert append_before_failure(one, 2) == Outcome((1, 2), "length", num_accepted=2)
 
 
 def test_nothing_stops_a_sequence_before_min_tokens() -> None:
     assert append_tokens(sampling(min_tokens=2), 90, 0) == Outcome((90,))
-    assert append_tokens(sampling(min_tokens=2, drafts=(90,)), 90, 1) == Outcome((90, 90), "stop")
+    drafted = sampling(min_tokens=2, drafts=(90,))
+    assert append_tokens(drafted, 90, 1) == Outcome((90, 90), "stop", num_accepted=1)
     resumed = sampling(min_tokens=2, emitted=[1])
     assert append_tokens(resumed, 90, 0) == Outcome((90,), "stop"), "emitted tokens count"
 

@@ -152,20 +152,30 @@ def test_logits_that_are_not_finite_fail_their_own_sequence() -> None:
 
 
 @pytest.mark.parametrize("infinity", [np.inf, -np.inf, np.nan])
-def test_a_draft_after_broken_logits_is_not_accepted(infinity: float) -> None:
+def test_drafts_are_accepted_up_to_broken_logits(infinity: float) -> None:
+    """Accepted drafts and their log-probabilities are part of the result; the failure ends it."""
+
     def logits(batch: HostBatch) -> np.ndarray:
         rows = successor(batch)
         rows[1, 0] = infinity
         return rows
 
     runner, _ = make_runner(logits, max_drafts=3)
+    sampling = SamplingParams(temperature=0, logprobs=0)
     plan = make_plan(
-        opened=(new_slot(0, [7], ((1,), (2,))),),
+        opened=(new_slot(0, [7], ((1,), (2,)), sampling=sampling),),
         chunks=((0, 0, 4, True),),
         drafts=((0, (8, 9, 10)),),
     )
     result = run(runner, plan)
-    assert (result.tokens, result.accepted) == ((NO_TOKEN,), ())
+    assert (result.tokens, result.accepted) == ((NO_TOKEN,), ((0, 1),))
+    assert result.errors == ((0, NOT_FINITE),)
+    ((_, payload),) = result.payloads
+    assert isinstance(payload, LogprobsPayload)
+    assert [list(entry.token_ids) for entry in payload.sampled] == [[8]]
+    later = make_plan(step=1, chunks=((0, 2, 2, True),), drafts=((0, (10,)),))
+    result = run(runner, later)
+    assert (result.tokens, result.accepted, result.payloads) == ((NO_TOKEN,), (), ())
     assert result.errors == ((0, NOT_FINITE),)
 
 

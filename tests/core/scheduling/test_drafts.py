@@ -62,6 +62,49 @@ def test_a_stop_token_among_accepted_drafts_cuts_off_the_rest() -> None:
     assert rig.scheduler.kv.pool.num_free == 63
 
 
+@pytest.mark.parametrize("max_drafts", [0, 1, 4])
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("failing_at", [5, 7, 8, 9, 10, 12])
+def test_a_failing_draw_gives_what_it_gives_without_drafts(
+    failing_at: int, depth: int, max_drafts: int
+) -> None:
+    """Tokens 5 to 8, which ends it: the draw after 9 known tokens is never wanted."""
+    rig = Rig(
+        model=counting,
+        max_drafts=max_drafts,
+        drafter=lambda known: [len(known) + index for index in range(4)],
+        pipeline_depth=depth,
+    )
+    rig.worker.failing_at["a"] = failing_at
+    rig.add("a", 5, max_tokens=30, stop_token_ids=(8,))
+    has_failed = failing_at < 9
+    assert rig.finish() == {"a": [5, 6, 7, 8][: failing_at - 5]}
+    last = rig.end_of("a")
+    assert last.finish_reason == ("error" if has_failed else "stop")
+    assert last.message == ("not a number" if has_failed else None)
+    assert last.stop_token == (None if has_failed else 8)
+    assert rig.scheduler.kv.pool.num_free == 63
+
+
+@pytest.mark.parametrize("failing_at", [99, 9, 8])
+def test_drafts_cut_off_behind_the_end_count_nowhere_as_accepted(failing_at: int) -> None:
+    """The second step's tokens are drafts: 6, 7 and 8, of which 8 ends the text."""
+    rig = Rig(
+        model=counting,
+        max_drafts=4,
+        drafter=lambda known: [len(known) + index for index in range(4)],
+    )
+    rig.worker.failing_at["a"] = failing_at
+    rig.add("a", 5, max_tokens=30, stop_token_ids=(8,))
+    rig.finish()
+    known, totals = rig.end_of("a").stats, rig.scheduler.stats
+    assert known is not None
+    num_accepted = min(failing_at - 6, 3)
+    assert known.num_accepted_drafts == totals.num_accepted_drafts == num_accepted
+    assert totals.accepted_at == [1] * num_accepted
+    assert known.num_decode_steps == 1
+
+
 def test_drafts_count_against_the_budget() -> None:
     rig = Rig(max_drafts=4, drafter=right(4), max_num_batched_tokens=7)
     rig.add("a", 3, max_tokens=16)
@@ -73,6 +116,42 @@ def test_drafts_count_against_the_budget() -> None:
     assert [len(drafts) for _, drafts in plan.drafts] == [4, 1]
     rig.land()
     assert rig.finish()["b"] == expected_output(tokens(3, 2), 16)
+
+
+@pytest.mark.parametrize("num_right", [0, 4])
+@pytest.mark.parametrize("length", [3, 40])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_drafts_leave_tokens_to_a_request_that_waits(
+    depth: int, length: int, num_right: int
+) -> None:
+    """Eight requests could use all 40 tokens of a step; the 32 beside theirs are shared."""
+    rig = Rig(
+        max_drafts=4,
+        drafter=right(num_right),
+        max_num_batched_tokens=40,
+        max_num_seqs=9,
+        num_blocks=400,
+        pipeline_depth=depth,
+    )
+    for number in range(8):
+        rig.add(f"old{number}", tokens(3, number), max_tokens=300)
+    while len(rig.outputs()) < 8:
+        rig.step()
+    rig.add("new", tokens(length, 9), max_tokens=5)
+    num_planned = len(rig.plans)
+    while "new" not in rig.outputs():
+        rig.step()
+    assert len(rig.plans) - num_planned <= 2 * depth + 2
+    assert any(plan.drafts for plan in rig.plans[num_planned:])
+
+
+def test_every_running_sequence_gets_a_token_before_the_drafts_of_others() -> None:
+    rig = Rig(max_drafts=4, drafter=right(0), max_num_batched_tokens=7, pipeline_depth=1)
+    for number in range(5):
+        rig.add(f"r{number}", tokens(1, number), max_tokens=30)
+    rig.step()
+    chunks = rig.chunks(rig.plan())
+    assert [count for _, count in chunks.values()] == [3, 1, 1, 1, 1]
 
 
 def test_nothing_is_planned_behind_drafts_in_flight() -> None:

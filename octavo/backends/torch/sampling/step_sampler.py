@@ -113,9 +113,11 @@ class StepSampler:
         found = []
         for sample, number in enumerate(draws.slots.tolist()):
             wanted = self.slots[number].sampling.logprobs
-            if wanted == NO_LOGPROBS or number in failures:
+            if wanted == NO_LOGPROBS:
                 continue
-            first, count = draws.first_rows[sample], num_tokens[sample]
+            first, count = draws.first_rows[sample], num_tokens[sample] - (number in failures)
+            if not count:
+                continue
             rows = logits[first : first + count]
             found.append(row_logprobs(number, rows, tokens[sample, :count].tolist(), wanted))
         return tuple(found)

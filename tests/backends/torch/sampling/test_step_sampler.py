@@ -112,6 +112,9 @@ def test_a_failure_ends_the_drafts_of_its_slot_alone() -> None:
     output = sampler.finish(draws, logits, NOTHING)
     assert output.failures == ((0, NOT_FINITE),)
     assert output.tokens[1].tolist() == [20, 21]
+    assert output.num_tokens is not None
+    assert output.num_tokens.tolist() == [2, 2], "the failed draw is counted"
+    assert output.tokens[0].tolist() == [10, 0], "the draft before it was accepted"
 
 
 def test_prompt_rows_and_pooled_rows() -> None:
