@@ -75,7 +75,9 @@ class Worker:
     def run(self, plan: StepPlan, draft_length: int) -> StepResult:
         """Run a step, in the order that plan.py promises."""
         for save in plan.saves:
-            owners = [each for each in self.slots.values() if save.block in each.tables[save.group]]
+            # A table keeps entries that the core has dropped: the block may be another's by now.
+            intact = self.groups[save.group].intact_blocks
+            owners = [each for each in self.slots.values() if save.block in intact(each)]
             self.store.save(self.memory, save, owners)
         for number in plan.freed:
             require(number in self.slots, f"slot {number} freed, but not open")
