@@ -13,6 +13,7 @@ from octavo import LLM, AsyncLLM, SamplingParams
 from octavo.api.outputs import EngineDeadError, RequestOutput
 from octavo.resolve import resolve
 from tests.api.tiny import make_model
+from tests.runner.speculate.mixed_requests import even_only, forbid_later, raise_later
 
 PROMPTS = ["The quick brown fox", "A day in", "Ein Tag wie", "x", "the dog does not mind"]
 WAYS: list[dict[str, Any]] = [
@@ -23,6 +24,18 @@ WAYS: list[dict[str, Any]] = [
     {"seed": 3, "prompt_logprobs": 1, "stop": ["a"]},
 ]
 PARAMS = [SamplingParams(max_tokens=5 + 4 * number, **way) for number, way in enumerate(WAYS)]
+# Those that need Python between forward pass and draw, fail, or ask for a vector.
+ODD_PROMPTS = [*PROMPTS, "the dog", "A day in", "Ein"]
+ODD_PARAMS = [
+    SamplingParams(temperature=0.0, max_tokens=9, logits_processors=(even_only,)),
+    SamplingParams(seed=5, max_tokens=9, logits_processors=(raise_later,), logprobs=1),
+    SamplingParams(seed=6, max_tokens=12, logits_processors=(forbid_later,)),
+    SamplingParams(seed=7, max_tokens=14, logprobs=0),
+    SamplingParams(max_tokens=1, pooling="mean"),
+    SamplingParams(temperature=0.0, max_tokens=3, prompt_logprobs=0),
+    SamplingParams(seed=8, max_tokens=5, logits_processors=(even_only, raise_later)),
+    SamplingParams(max_tokens=1, pooling="last"),
+]
 OPTIONS: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 16}
 DEPTHS = (1, 2, 3)
 
@@ -48,7 +61,11 @@ def said(outputs: list[RequestOutput]) -> list[Any]:
         (
             output.prompt_token_ids,
             output.prompt_logprobs,
-            [(o.text, list(o.token_ids), o.finish_reason, o.logprobs) for o in output.outputs],
+            output.hidden_state,
+            [
+                (o.error, o.text, list(o.token_ids), o.finish_reason, o.logprobs)
+                for o in output.outputs
+            ],
         )
         for output in outputs
     ]
@@ -67,6 +84,27 @@ def test_a_batch_is_the_same_at_every_depth(directory: Path, backend: Any) -> No
                 found.append(said(llm.generate(PROMPTS, PARAMS)))
                 assert not llm._model.core.has_work
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("backend", ["torch", "native"])
+def test_processors_vectors_and_failures_are_the_same_at_every_depth(
+    directory: Path, backend: Any
+) -> None:
+    if backend == "native":
+        pytest.importorskip("octavo.backends.native._native")
+    found = []
+    for depth in DEPTHS:
+        with pytest.MonkeyPatch.context() as patch:
+            set_depth(patch, depth)
+            with LLM(str(directory), backend=backend, num_gpu_blocks_override=30, **OPTIONS) as llm:
+                outputs = llm.generate(ODD_PROMPTS, ODD_PARAMS, use_tqdm=False)
+                found.append(said(outputs))
+                assert not llm._model.core.has_work
+    assert found[0] == found[1] == found[2]
+    (failed,), (starved,) = outputs[1].outputs, outputs[2].outputs
+    assert (len(failed.token_ids), failed.finish_reason) == (6, "error")
+    assert (len(starved.token_ids), starved.finish_reason) == (4, "error")
+    assert [output.hidden_state is not None for output in outputs].count(True) == 2
 
 
 @pytest.mark.parametrize("backend", ["torch", "native"])

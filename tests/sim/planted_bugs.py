@@ -281,8 +281,8 @@ CORE_BUGS = (
     Bug(
         "a rejected draft becomes a token",
         "outcome.py",
-        "(*drafts[:num_accepted], token)",
-        "(*drafts[: num_accepted + 1], token)",
+        "(*drafts[:num_accepted], *sampled)",
+        "(*drafts[: num_accepted + 1], *sampled)",
     ),
     Bug(
         "tokens after a stop are emitted",

@@ -3,8 +3,9 @@
     python -m tests.runner.speculate.mixed_requests [--requests 1000] [--backend native] [--seed 0]
 
 The tiny model answers all of them twice, in one engine with drafts and in one without. Blocks and
-slots are few, so sequences are preempted, and prompts share prefixes. Tokens, texts, finish reasons
-and log-probabilities must be equal.
+slots are few, so sequences are preempted, and prompts share prefixes. Some have logits processors,
+of which some fail after a few tokens; some ask for a vector. Tokens, texts, finish reasons, errors,
+vectors and log-probabilities must be equal.
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
+
 from octavo import LLM, SamplingParams
+from octavo.api.outputs import RequestOutput
 from octavo.core.stats import EngineStats
 from octavo.runner.speculate import ngram
 
 VOCABULARY = 300
 NUM_SHARED = 6  # prefixes that prompts have in common
+CYCLE = (20, 21, 22)
 ENGINE: dict[str, Any] = {
     "block_size": 16,
     "num_gpu_blocks_override": 28,
@@ -53,7 +58,52 @@ def _prompt(chance: random.Random, shared: Sequence[list[int]]) -> list[int]:
     return [*first, *phrase * chance.randrange(1, 4), *phrase[: chance.randrange(len(phrase))], 7]
 
 
+def even_only(prompt: Any, output: Any, row: Any) -> Any:
+    """Forbid every other token."""
+    row[1::2] = -np.inf
+    return row
+
+
+def raise_later(prompt: Any, output: Any, row: Any) -> Any:
+    """Raise an error at the seventh token."""
+    if len(output) > 5:
+        raise ValueError("six tokens are enough")
+    return row
+
+
+def forbid_later(prompt: Any, output: Any, row: Any) -> Any:
+    """Leave no token at the fifth place."""
+    if len(output) > 3:
+        row[:] = -np.inf
+    return row
+
+
+def cycle_then_raise(prompt: Any, output: Any, row: Any) -> Any:
+    """Force a cycle of three tokens, which drafts foresee, and raise an error at the seventh."""
+    row[:] = -np.inf
+    row[CYCLE[len(output) % len(CYCLE)]] = 0.0
+    return raise_later(prompt, output, row)
+
+
+def _cycle(chance: random.Random) -> SamplingParams:
+    """Make parameters that fail in the middle of drafts, or end there, before the failure."""
+    stops = (CYCLE[-1],) if chance.random() < 0.5 else ()
+    return SamplingParams(
+        temperature=0,
+        ignore_eos=True,
+        max_tokens=chance.choice([4, 6, 20]),
+        min_tokens=4,
+        stop_token_ids=stops,
+        logprobs=chance.choice([None, 1]),
+        logits_processors=(cycle_then_raise,),
+    )
+
+
 def _sampling(chance: random.Random) -> SamplingParams:
+    if chance.random() < 0.1:
+        return _cycle(chance)
+    if chance.random() < 0.08:
+        return SamplingParams(max_tokens=1, pooling=chance.choice(["last", "cls", "mean"]))
     fields: dict[str, Any] = {"max_tokens": chance.randrange(1, 48), "seed": chance.randrange(99)}
     fields["temperature"] = chance.choice([0.0, 0.0, 0.1, 0.3, 1.0])
     fields["ignore_eos"] = chance.random() < 0.5
@@ -82,6 +132,8 @@ def _sampling(chance: random.Random) -> SamplingParams:
         fields["prompt_logprobs"] = 2
     if fields["temperature"] and chance.random() < 0.2:
         fields["n"] = 3
+    if chance.random() < 0.25:
+        fields["logits_processors"] = (chance.choice([even_only, raise_later, forbid_later]),)
     return SamplingParams(**fields)
 
 
@@ -92,13 +144,27 @@ def answers(llm: LLM, cases: Sequence[Case]) -> list[Any]:
         [sampling for _, sampling in cases],
         use_tqdm=False,
     )
+    return [(output.prompt_logprobs, output.hidden_state, *_said(output)) for output in outputs]
+
+
+def _said(output: RequestOutput) -> list[Any]:
     return [
-        [
-            (each.token_ids, each.text, each.finish_reason, each.stop_reason, each.logprobs)
-            for each in output.outputs
-        ]
-        for output in outputs
+        (
+            each.token_ids,
+            each.text,
+            each.finish_reason,
+            each.stop_reason,
+            each.logprobs,
+            each.error,
+        )
+        for each in output.outputs
     ]
+
+
+def summary(found: Sequence[Any]) -> tuple[int, int]:
+    """Return how many requests failed after they had tokens, and how many gave a vector."""
+    num_failed = sum(any(said[0] and said[-1] for said in answer[2:]) for answer in found)
+    return num_failed, sum(answer[1] is not None for answer in found)
 
 
 @contextmanager
