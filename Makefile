@@ -8,7 +8,7 @@ SEEDS ?= 2000
 SECONDS ?= 900
 MODEL ?=
 FROM ?= 0
-COVERAGE_TESTS ?= tests/core
+COVERAGE_TESTS ?= tests/core tests/sim/test_golden.py
 ARGS ?=
 
 VENV := .venv
@@ -161,7 +161,7 @@ check: $(VENV)/.octavo ## ruff, mypy, import contracts, the tidy rules
 	@$(VENV)/bin/lint-imports --no-logo
 	@$(RUN) -m pytest --quiet tests/tidy
 
-coverage: $(VENV)/.octavo ## the unit tests of the core must reach each of its branches
+coverage: $(VENV)/.octavo ## unit tests and golden worlds must reach each branch of the core
 	@$(RUN) -m coverage run -m pytest --quiet -m "not slow" $(COVERAGE_TESTS)
 	@$(RUN) -m coverage report
 

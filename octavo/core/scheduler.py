@@ -351,8 +351,6 @@ class Scheduler:
             return None
         if not free_slots:
             return SLOTS
-        if self.running and self.running[0].is_exclusive:
-            return BLOCKS
         blocker: str | None = None
         index = 0
         ahead = self.running
@@ -392,7 +390,7 @@ class Scheduler:
                 return limiter.reason, limiter.may_be_passed
         if self.running and self.kv.pool.num_free < sequence.num_free_needed:
             return BLOCKS, False  # known from the last time, without matching its prefix again
-        if sequence.is_exclusive and self.running:
+        if self.running and (sequence.is_exclusive or self.running[0].is_exclusive):
             return BLOCKS, False
         prefix = self._match(sequence)
         if prefix.source is not None and prefix.source.order < sequence.order:

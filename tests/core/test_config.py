@@ -35,6 +35,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {"prompt_logprob_tokens": 8, "chunked_prefill": False},
         "prompt_logprob_tokens=8 needs chunked_prefill=True",
     ),
+    ({"hold_seconds": 0.0}, "hold_seconds=0.0 must be finite and above 0"),
+    ({"groups": (KVGroup(kind="none"),)}, "must be the only group, and chunked_prefill"),
+    ({"groups": (KVGroup(kind="tape"),)}, "kind='tape' of a KV group is unknown"),  # type: ignore[arg-type]
+    ({"groups": (KVGroup(block_bytes=0),)}, "block_bytes=0 of a KV group must be at least 1"),
+    ({"groups": (KVGroup(4, "state"),)}, "window=4 has no meaning for a KV group of 'state'"),
 ]
 
 

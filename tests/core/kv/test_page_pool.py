@@ -119,3 +119,23 @@ def test_misuse_is_an_error() -> None:
         pool.label(2, 0, b"x")
     with pytest.raises(AssertionError, match="null page and one more"):
         PagePool(1, (1,))
+
+
+def test_a_block_whose_content_is_wrong_is_free_without_it() -> None:
+    pool = PagePool(3, (2, 1))
+    assert pool.allocate(4, 0) == [2, 3, 4, 5]
+    for block in (2, 3, 4):
+        pool.label(block, 0, b"%d" % block)
+    for block in (2, 3, 4):
+        pool.release(block, 0)
+    pool.label(5, 0, b"5")
+    pool.unlabel(5, 0)  # it is held, and no more than that
+    assert pool.find(0, b"5") is None
+    pool.unlabel(4, 0)  # its page still holds block 5
+    assert pool.find(0, b"4") is None
+    pool.unlabel(2, 0)  # its page keeps the content of block 3
+    assert (pool.find(0, b"2"), pool.find(0, b"3")) == (None, 3)
+    pool.unlabel(3, 0)
+    pool.unlabel(3, 0)  # there is nothing left to remove
+    assert pool.find(0, b"3") is None
+    assert pool.allocate(0, 1) == [1], "the page is empty, and serves another group"

@@ -3,9 +3,12 @@
 import pytest
 
 from octavo.core.config import KVGroup
+from octavo.core.kv.manager import KVManager
 from octavo.core.plan import StepPlan
+from octavo.core.request import EncoderInput
+from octavo.core.sequence import Sequence, Status
 from octavo.core.stats import PREFIX, RequestStats
-from tests.core.make import Rig, expected_output, tokens
+from tests.core.make import KEY, Rig, config, expected_output, request, tokens
 
 HYBRID = (KVGroup(), KVGroup(window=6))
 
@@ -268,3 +271,34 @@ def test_a_follower_survives_a_reset() -> None:
     outputs = rig.finish()
     assert outputs["first"] == outputs["second"]
     assert timeline(rig, "second").num_cached_tokens == 0
+
+
+# forks of requests with other inputs than tokens
+
+
+def common_with_parent(kv: KVManager, parent: dict[str, object], fork: dict[str, object]) -> int:
+    """Return how many tokens a fork takes from a parent that has computed the same 10 tokens."""
+    sequences = []
+    for name, fields in (("parent", parent), ("fork", fork)):
+        made = request(name, [*tokens(10), 5], **fields)
+        sequences.append(Sequence(made, (0, 0.0, 0), made.max_total, 0.0))
+    one, other = sequences
+    assert kv.adopt(one, kv.match(one), 10) is not None
+    one.status = Status.RUNNING
+    one.num_computed = one.num_planned = 10
+    return kv.match(other, one, is_settled=True).num_tokens
+
+
+def test_a_fork_shares_what_comes_before_another_salt() -> None:
+    salts = [{"salts": ((2, b"cat"),)}, {"salts": ((2, b"cat"), (7, b"dog"))}, {}]
+    wanted = {(0, 0): 10, (0, 1): 7, (1, 0): 7, (0, 2): 2, (2, 0): 2}
+    for (parent, fork), num_tokens in wanted.items():
+        kv = KVManager(config(prefix_caching=False), KEY)
+        assert common_with_parent(kv, salts[parent], salts[fork]) == num_tokens
+
+
+def test_a_fork_shares_nothing_with_another_encoder_input() -> None:
+    inputs = [{"encoder": EncoderInput(6, digest)} for digest in (b"cat", b"dog")]
+    for fork, num_tokens in ((0, 10), (1, 0)):
+        kv = KVManager(config(groups=(KVGroup(), KVGroup(kind="cross"))), KEY)
+        assert common_with_parent(kv, inputs[0], inputs[fork]) == num_tokens

@@ -161,3 +161,27 @@ def test_a_reset_uses_nothing_that_is_being_loaded() -> None:
     scheduler.reset_prefix_cache()
     land(scheduler, made, tuple((load.number, True) for load in made.loads))
     assert chunk(plan(scheduler, index)) == (0, 9)
+
+
+def test_a_fetch_needs_a_block_for_each_load() -> None:
+    index = saved()
+    scheduler = scheduler_with(index)
+    scheduler.add(request("second", tokens(9), max_tokens=3), 0.0)
+    pool, transfers = scheduler.kv.pool, scheduler.kv.transfers
+    assert transfers is not None
+    taken = pool.allocate(pool.num_free - 1)
+    assert taken is not None
+    contents = list(index.contents)
+    assert transfers.fetch(scheduler.sequences["second"], contents, 1) == 0
+    assert (transfers.loads, transfers.loading, pool.num_free) == ([], {}, 1)
+
+
+def test_content_that_may_be_wrong_is_not_loaded_to_be_shared() -> None:
+    scheduler, index, made = fetching()
+    transfers = scheduler.kv.transfers
+    assert transfers is not None
+    for load in made.loads:
+        transfers.forget(load.group, load.digest)
+        assert not index.has(load.group, load.digest)
+    land(scheduler, made, tuple((load.number, True) for load in made.loads))
+    assert chunk(plan(scheduler, index)) == (0, 9)

@@ -36,6 +36,13 @@ REFUSALS: list[tuple[dict[str, Any], int, dict[str, Any], list[str]]] = [
         ["prompt (10 tokens)", "max_tokens (8)", "max_num_batched_tokens=16"],
     ),
     ({}, 5, {"lora": "x"}, ["adapter 'x'", "max_loras=0"]),
+    (
+        {"groups": (KVGroup(kind="none"),), "chunked_prefill": False},
+        5,
+        {"max_tokens": 2},
+        ["one token at most", "max_tokens=2"],
+    ),
+    ({}, 5, {"salts": ((5, b"cat"),)}, ["salts at [5]", "prompt of 5 tokens"]),
 ]
 
 

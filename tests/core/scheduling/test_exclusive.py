@@ -34,9 +34,13 @@ def test_a_fragmented_pool_does_not_stop_the_only_sequence() -> None:
     check_integrity(scheduler)
 
     scheduler.add(request("two", tokens(8), max_tokens=1), 0.0)
-    step(scheduler)
+    plan = step(scheduler)
+    assert plan is not None
+    assert [new.request_id for new in plan.opened] == ["one"]
     assert [each.request_id for each in scheduler.running] == ["one"]
     assert one.stats.num_recached_tokens == 0
+    step(scheduler)
+    assert [each.request_id for each in scheduler.running] == ["one"], "no other starts beside it"
     while "one" in scheduler.sequences:
         check_integrity(scheduler)
         assert scheduler.running == [one], "no other runs beside it"
