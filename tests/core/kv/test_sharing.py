@@ -1,5 +1,7 @@
 """Sharing seen from the scheduler: prefix hits, followers, forks, windows, resets."""
 
+from typing import Any
+
 import pytest
 
 from octavo.core.config import KVGroup
@@ -276,7 +278,7 @@ def test_a_follower_survives_a_reset() -> None:
 # forks of requests with other inputs than tokens
 
 
-def common_with_parent(kv: KVManager, parent: dict[str, object], fork: dict[str, object]) -> int:
+def common_with_parent(kv: KVManager, parent: dict[str, Any], fork: dict[str, Any]) -> int:
     """Return how many tokens a fork takes from a parent that has computed the same 10 tokens."""
     sequences = []
     for name, fields in (("parent", parent), ("fork", fork)):
@@ -290,7 +292,11 @@ def common_with_parent(kv: KVManager, parent: dict[str, object], fork: dict[str,
 
 
 def test_a_fork_shares_what_comes_before_another_salt() -> None:
-    salts = [{"salts": ((2, b"cat"),)}, {"salts": ((2, b"cat"), (7, b"dog"))}, {}]
+    salts: list[dict[str, Any]] = [
+        {"salts": ((2, b"cat"),)},
+        {"salts": ((2, b"cat"), (7, b"dog"))},
+        {},
+    ]
     wanted = {(0, 0): 10, (0, 1): 7, (1, 0): 7, (0, 2): 2, (2, 0): 2}
     for (parent, fork), num_tokens in wanted.items():
         kv = KVManager(config(prefix_caching=False), KEY)
