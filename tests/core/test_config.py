@@ -6,6 +6,7 @@ import pytest
 
 from octavo.core.config import ConfigError, CoreConfig, KVGroup
 
+UNKNOWN: Any = "tape"
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"num_blocks": 1}, "num_blocks=1 must be at least 2"),
     ({"max_model_len": 1}, "max_model_len=1 must be at least"),
@@ -37,7 +38,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     ({"hold_seconds": 0.0}, "hold_seconds=0.0 must be finite and above 0"),
     ({"groups": (KVGroup(kind="none"),)}, "must be the only group, and chunked_prefill"),
-    ({"groups": (KVGroup(kind="tape"),)}, "kind='tape' of a KV group is unknown"),  # type: ignore[arg-type]
+    ({"groups": (KVGroup(kind=UNKNOWN),)}, "kind='tape' of a KV group is unknown"),
     ({"groups": (KVGroup(block_bytes=0),)}, "block_bytes=0 of a KV group must be at least 1"),
     ({"groups": (KVGroup(4, "state"),)}, "window=4 has no meaning for a KV group of 'state'"),
 ]
