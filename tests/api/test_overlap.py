@@ -71,36 +71,33 @@ def said(outputs: list[RequestOutput]) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("backend", ["torch", "native"])
-def test_a_batch_is_the_same_at_every_depth(directory: Path, backend: Any) -> None:
+def same_at_every_depth(directory: Path, backend: Any, prompts: Any, parameters: Any) -> list[Any]:
+    """Generate at every depth, require that all outputs are the same, and return the last ones."""
     if backend == "native":
         pytest.importorskip("octavo.backends.native._native")
-    found = []
+    found, outputs = [], []
     for depth in DEPTHS:
         with pytest.MonkeyPatch.context() as patch:
             set_depth(patch, depth)
             with LLM(str(directory), backend=backend, num_gpu_blocks_override=30, **OPTIONS) as llm:
                 assert llm._model.core.scheduler.config.pipeline_depth == depth
-                found.append(said(llm.generate(PROMPTS, PARAMS)))
+                outputs = llm.generate(prompts, parameters, use_tqdm=False)
+                found.append(said(outputs))
                 assert not llm._model.core.has_work
     assert found[0] == found[1] == found[2]
+    return outputs
+
+
+@pytest.mark.parametrize("backend", ["torch", "native"])
+def test_a_batch_is_the_same_at_every_depth(directory: Path, backend: Any) -> None:
+    same_at_every_depth(directory, backend, PROMPTS, PARAMS)
 
 
 @pytest.mark.parametrize("backend", ["torch", "native"])
 def test_processors_vectors_and_failures_are_the_same_at_every_depth(
     directory: Path, backend: Any
 ) -> None:
-    if backend == "native":
-        pytest.importorskip("octavo.backends.native._native")
-    found = []
-    for depth in DEPTHS:
-        with pytest.MonkeyPatch.context() as patch:
-            set_depth(patch, depth)
-            with LLM(str(directory), backend=backend, num_gpu_blocks_override=30, **OPTIONS) as llm:
-                outputs = llm.generate(ODD_PROMPTS, ODD_PARAMS, use_tqdm=False)
-                found.append(said(outputs))
-                assert not llm._model.core.has_work
-    assert found[0] == found[1] == found[2]
+    outputs = same_at_every_depth(directory, backend, ODD_PROMPTS, ODD_PARAMS)
     (failed,), (starved,) = outputs[1].outputs, outputs[2].outputs
     assert (len(failed.token_ids), failed.finish_reason) == (6, "error")
     assert (len(starved.token_ids), starved.finish_reason) == (4, "error")
