@@ -227,15 +227,11 @@ def main() -> int:
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) > 1:  # the server and its engine inherit the first core
         os.sched_setaffinity(0, {cores[0]})
-    served = Served(settings)
-    if len(cores) > 1:
-        os.sched_setaffinity(0, set(cores[1:]))
-    try:
+    with Served(settings) as served:
+        if len(cores) > 1:
+            os.sched_setaffinity(0, set(cores[1:]))
         report = uvloop.run(measure(served, options.seconds, options.factor))
         served.end()
-    finally:
-        served.process.kill()
-        served.process.wait()
     print(json.dumps(report, indent=2))
     return int(report["broken"] > 0 or set(report["statuses"]) - {200, 429} != set())
 

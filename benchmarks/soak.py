@@ -34,6 +34,7 @@ from benchmarks.served.client import (
     catalogue,
     metric,
 )
+from benchmarks.served.leaks import holdings, leaks, settle
 
 STALL_SECONDS = 3.0
 SETTINGS: dict[str, Any] = {
@@ -89,7 +90,7 @@ class Soak:
                 raise LostError(f"the undisturbed run failed: {answer}")
             self.truth.append(answer.said())
         await self._settle()
-        before = {**served.held(), **served.outside()}
+        before = holdings(served)
         others = [asyncio.ensure_future(each) for each in (self._kill(), self._weigh())]
         clients = [
             self._client(random.Random(f"{index}")) for index in range(self.load.num_clients)
@@ -98,7 +99,7 @@ class Soak:
         self._over.set()
         await asyncio.gather(*others)
         await self._settle()
-        after = {**served.held(), **served.outside()}
+        after = holdings(served)
         self._compare(before, after)
         return self._report(before, after)
 
@@ -151,7 +152,7 @@ class Soak:
             began = time.monotonic()
             while self.served.engine() in (None, number):
                 await asyncio.sleep(0.02)
-            while not await metric(self.served.port, "ready"):
+            while not await metric(self.served, "ready"):
                 await asyncio.sleep(0.05)
             self.restart_seconds.append(time.monotonic() - began)
 
@@ -167,23 +168,12 @@ class Soak:
                 await self._over.wait()
 
     async def _settle(self) -> None:
-        """Wait until nothing runs; `_compare` finds anything that is left."""
-        for _ in range(300):
-            held = self.served.held()
-            port = self.served.port
-            running = await metric(port, "num_requests") + await metric(port, "kv_cache_usage_perc")
-            if not (held["tickets"] or held["active_requests"] or running):
-                return
-            await asyncio.sleep(0.1)
-        self.faults.append(f"requests do not end: {held}, {running} sequences and blocks")
+        fault = await settle(self.served)
+        if fault:
+            self.faults.append(fault)
 
     def _compare(self, before: dict[str, Any], after: dict[str, Any]) -> None:
-        for name in ("active_requests", "tickets", "admitted", "waiting_bytes"):
-            if after[name]:
-                self.faults.append(f"{after[name]} {name} are left")
-        for name, slack in (("tasks", 0), ("threads", 2), ("descriptors", 2), ("children", 0)):
-            if after[name] > before[name] + slack:
-                self.faults.append(f"{name}: {before[name]} before, {after[name]} after")
+        self.faults += leaks(before, after)
         if self.growth_mib() > MAX_GROWTH_MIB:
             self.faults.append(f"memory grows: {self.growth_mib():.1f} MiB")
 
@@ -226,16 +216,12 @@ def main() -> int:
     parser.add_argument("--model", help="a real model instead of the fake runner")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    served = Served(SETTINGS | {"model": options.model})
     load = REAL if options.model else Load()
-    try:
+    with Served(SETTINGS | {"model": options.model}) as served:
         report = asyncio.run(Soak(served, options.seconds, options.seed, load).run())
         code = served.end()
         if code:
             report["faults"].append(f"its exit code is {code}")
-    finally:
-        served.process.kill()
-        served.process.wait()
     print(json.dumps(report, indent=2))
     return int(bool(report["faults"]))
 
