@@ -62,9 +62,15 @@ def test_bytes_that_are_no_response_are_detected(wrong: bytes) -> None:
         read(wrong, 1000)
 
 
-def outcome(*statuses: int, body: bytes = ERROR, **more: bool) -> Outcome:
+def outcome(
+    *statuses: int,
+    body: bytes = ERROR,
+    is_late: bool = False,
+    is_closed: bool = False,
+    was_refused: bool = False,
+) -> Outcome:
     answers = [Answer(status, [], bytearray(body), is_whole=True) for status in statuses]
-    return Outcome(answers, **more)
+    return Outcome(answers, None, is_late, is_closed, was_refused)
 
 
 def test_right_responses_are_no_fault() -> None:
