@@ -186,8 +186,8 @@ soak: $(VENV)/.octavo ## mixed load, leavers, kill -9 on a real server: make soa
 hostile: $(VENV)/.octavo ## 10,000 hostile requests beside 16 streams that they must not disturb: make hostile ARGS="--requests 500"
 	@$(RUN) -m benchmarks.hostile $(if $(MODEL),--model $(MODEL)) $(ARGS)
 
-overload: $(VENV)/.octavo ## ten times what the server can do, for a minute: rejections, goodput, memory
-	@$(RUN) benchmarks/overload.py
+overload: $(VENV)/.octavo ## ten times what the server can do: rejections, goodput, shares; make overload ARGS="--seconds 60"
+	@$(RUN) benchmarks/overload.py $(ARGS)
 
 restart: setup ## kill -9 with 50 streams open: detection, going again, exactness; MODEL=smollm2
 	@$(RUN) benchmarks/restart.py $(if $(MODEL),--model $(MODEL)) $(ARGS)
