@@ -23,7 +23,7 @@ class Right(Enum):
     REFUSED = auto()  # 4xx with an error in JSON
     REFUSED_OR_CLOSED = auto()  # the same, or no response where the protocol has none
     SERVED = auto()  # the request is valid: 200 and complete, or 4xx, or 503 with Retry-After
-    LEFT = auto()  # the client leaves: anything but 5xx
+    LEFT = auto()  # the client leaves: anything but 5xx, except 503 with Retry-After
 
 
 class Ending(Enum):

@@ -82,7 +82,7 @@ class _Wire(asyncio.Protocol):
     async def write(self, piece: bytes) -> None:
         """Write, and wait until the transport has room again."""
         assert self.transport is not None
-        if not self.is_closed:
+        if not self.transport.is_closing():
             self.transport.write(piece)
             await self._writable.wait()
 
@@ -132,7 +132,7 @@ async def _converse(attack: Attack, wire: _Wire) -> Outcome:
                 async with asyncio.timeout(attack.seconds_before_end):
                     await wire.ended.wait()
         case Ending.HALF_CLOSE:
-            if not wire.is_closed:
+            if not wire.transport.is_closing():
                 wire.transport.write_eof()
             await wire.ended.wait()
         case _:

@@ -50,7 +50,8 @@ def _fault_of_answer(right: Right, answer: Answer, *, has_body: bool) -> str | N
     """Judge what holds for every response."""
     if answer.header(INJECTED) is not None:
         return f"a header was injected: {answer.headers}"
-    if answer.status == 503 and right is Right.SERVED and answer.header("retry-after"):
+    is_valid = right in (Right.SERVED, Right.LEFT)
+    if answer.status == 503 and is_valid and answer.header("retry-after"):
         return None
     if answer.status >= 500:
         return f"status {answer.status}: {bytes(answer.body[:200])!r}"
