@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from typing import Any
 
 from benchmarks.hostile.attack import CHAT, COMPLETIONS, Attack, Kinds, Right, post
 from benchmarks.hostile.bodies import with_field
@@ -125,3 +126,29 @@ def digits_without_an_end(chance: random.Random) -> Attack:
     body = with_field(COMPLETIONS, name, raw)
     # `0.111…` is a valid temperature, whatever its length.
     return Attack((post(COMPLETIONS, body),), Right.SERVED if "." in raw else Right.REFUSED)
+
+
+@KINDS.add(share=0.3)
+def large_answers(chance: random.Random) -> Attack:
+    """Make valid requests whose answers are many times their size."""
+    body: dict[str, Any] = chance.choice(
+        [
+            {"prompt": [5], "max_tokens": 150, "n": 16, "logprobs": 20, "ignore_eos": True},
+            {"prompt": [5, 6, 7] * 1000, "max_tokens": 1, "prompt_logprobs": 20},
+            {"prompt": [5, 6, 7] * 1000, "max_tokens": 1, "echo": True, "logprobs": 20},
+            {"prompt": [[5]] * 128, "max_tokens": 50, "ignore_eos": True},
+        ]
+    )
+    stream = chance.random() < 0.3 and "prompt_logprobs" not in body
+    return Attack((post(COMPLETIONS, body | {"stream": stream}),), Right.SERVED)
+
+
+@KINDS.add(share=0.3)
+def large_tokenise_and_detokenise(chance: random.Random) -> Attack:
+    """Make valid requests for the tokens of a long text, or for the text of many tokens."""
+    if chance.random() < 0.5:
+        body: dict[str, Any] = {"tokens": [chance.randrange(3, 60) for _ in range(1_000_000)]}
+        return Attack((post("/detokenize", body),), Right.SERVED)
+    text = chance.choice([TEXT, "x", "🦊"])
+    body = {"prompt": text * (2_000_000 // len(text.encode())), "return_token_strs": True}
+    return Attack((post("/tokenize", body),), Right.SERVED)
