@@ -9,7 +9,13 @@ import pytest
 from benchmarks.hostile.answers import Answer, AnswerReader, MalformedError
 from benchmarks.hostile.attack import ATTACK_KEY, COMPLETIONS, LIVE, Attack, Ending, Right, post
 from benchmarks.hostile.client import Outcome
-from benchmarks.hostile.run import ALL_KINDS, attack_number, last_line
+from benchmarks.hostile.run import (
+    ALL_KINDS,
+    Options,
+    attack_number,
+    last_line,
+    pauses,
+)
 from benchmarks.hostile.verdict import fault_of
 from benchmarks.hostile.watch import Phase, Waits, said_in, watched_request
 
@@ -147,6 +153,12 @@ def test_a_gap_counts_without_the_time_in_which_the_machine_was_busy() -> None:
     assert report["worst_gap_ms"] == pytest.approx(300)
     assert report["worst_gap_with_waits_ms"] == pytest.approx(800)
     assert report["worst_gaps"][1]["ms"] == pytest.approx(50)
+
+
+def test_a_pause_is_longer_than_the_undisturbed_server_makes() -> None:
+    undisturbed, options = {"worst_gap_ms": 50.0}, Options()
+    assert not pauses(undisturbed, {"worst_gap_ms": 149.0}, [(99.0, 1.0)], options)
+    assert len(pauses(undisturbed, {"worst_gap_ms": 151.0}, [(101.0, 1.0)], options)) == 2
 
 
 def test_a_traceback_is_named_by_its_end() -> None:
