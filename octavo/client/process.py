@@ -147,6 +147,10 @@ class ProcessClient:
     def _submit_now_or_later(self, entries: Iterable[Entry]) -> None:
         if self.supervisor.state is State.READY and not self._quarantine.is_active:
             self._submit(entries)
+            return
+        now = self._clock()
+        for entry in entries:
+            entry.timeline.wait(now)
 
     def _submit_waiting(self) -> None:
         """Submit the next suspect alone or, without one, all that wait; the engine is empty."""
@@ -229,7 +233,7 @@ class ProcessClient:
             entry = self._journal.find_number(wire.number)
             if entry is None:  # a late event of a request that has ended or was withdrawn
                 continue
-            event = self._journal.advance(entry, wire, now)
+            event = self._journal.advance(entry, wire)
             self._undelivered.append(event)
             if event.tokens:
                 self.supervisor.restarts.note_progress()
@@ -239,7 +243,7 @@ class ProcessClient:
                     # Withdraw it, to submit it again in its order among the others.
                     self.supervisor.write(AbortRequests((wire.number,)))
                     self._journal.withdraw(entry)
-                    entry.lost_at = now
+                    entry.lose(now)
         self._load = output.load
         if output.events:
             self.vitals.note_step(now)

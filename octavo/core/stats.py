@@ -45,6 +45,13 @@ class PrefillChunk(NamedTuple):
     applied_at: float
 
 
+class Restart(NamedTuple):
+    """A time in which no engine had the request, since its own had died or none was ready."""
+
+    lost_at: float
+    resumed_at: float
+
+
 @dataclass(slots=True)
 class RequestStats:
     """The timeline of one request."""
@@ -66,6 +73,7 @@ class RequestStats:
     num_accepted_drafts: int = 0  # output tokens that took no step of their own
     chunks: list[PrefillChunk] = field(default_factory=list)
     wait_seconds: dict[str, float] = field(default_factory=dict)  # by reason
+    restarts: list[Restart] = field(default_factory=list)  # added by the front end
 
     def add_chunk(self, chunk: PrefillChunk) -> None:
         """Append a chunk; beyond the bound, extend the last one."""
