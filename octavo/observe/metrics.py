@@ -116,7 +116,9 @@ class Metrics:
         self.cached_tokens = Counter(
             "prompt_tokens_cached", "Prompt tokens found in the prefix cache."
         )
-        self.generated_tokens = Counter("generation_tokens", "Tokens generated.")
+        self.num_generated = 0  # counted for each token, so it is a plain number
+        generated_tokens = Counter("generation_tokens", "Tokens generated.")
+        self._read_totals.append((generated_tokens, lambda: self.num_generated))
         self.success = Counter("request_success", "Requests ended.", ("finished_reason",))
         self.prompt_length = Histogram("request_prompt_tokens", "Prompt tokens.", _TOKENS)
         self.output_length = Histogram("request_generation_tokens", "Tokens generated.", _TOKENS)
@@ -130,7 +132,7 @@ class Metrics:
             "request_params_max_tokens", "max_tokens of the request.", _TOKENS
         )
         self.samples = Histogram("request_params_n", "n of the request.", _N)
-        self._shared += [self.prompt_tokens, self.cached_tokens, self.generated_tokens]
+        self._shared += [self.prompt_tokens, self.cached_tokens, generated_tokens]
         self._shared += [self.success, self.prompt_length, self.output_length]
         self._shared += [self.longest_output, self.computed_tokens, self.most_tokens, self.samples]
 

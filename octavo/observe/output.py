@@ -13,6 +13,7 @@ import io
 import math
 import os
 import select
+import stat
 import sys
 import threading
 import time
@@ -52,15 +53,27 @@ def output_never_blocks() -> Iterator[None]:
 
 
 def never_wait_for_stderr() -> None:
-    """Drop what standard error does not take, in a process that inherited a relay's pipe."""
-    sys.stderr = _text_stream(DroppingFile(STDERR))
+    """Drop what standard error does not take, in a process that inherited it.
+
+    A relay's pipe is ready for that. Any other pipe is opened once more, since its mode belongs to
+    the parent too.
+    """
+    with contextlib.suppress(OSError):
+        if os.get_blocking(STDERR) and stat.S_ISFIFO(os.fstat(STDERR).st_mode):
+            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
+            ours = os.open(f"/proc/self/fd/{STDERR}", flags)
+            os.dup2(ours, STDERR)
+            os.close(ours)
+    sys.stderr = _text_stream(DroppingFile(STDERR, reports=True))
 
 
 class DroppingFile(io.RawIOBase):
     """A descriptor to which every write succeeds; what it does not take is dropped."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, *, reports: bool = False) -> None:
         self._descriptor = descriptor
+        self._reports = reports  # how many lines were dropped, before the next one
+        self._num_reported = 0
         self._ends_in_line = False  # a part of the last line was dropped
         self.num_dropped = 0  # writes, each of them a line in a log
 
@@ -70,6 +83,9 @@ class DroppingFile(io.RawIOBase):
             if self._ends_in_line:
                 os.write(self._descriptor, b"\n")
                 self._ends_in_line = False
+            if self._reports and self.num_dropped > self._num_reported:
+                os.write(self._descriptor, _report(self.num_dropped))
+                self._num_reported = self.num_dropped
             num_sent = os.write(self._descriptor, data)
         except OSError:  # it is full, or leads nowhere
             self.num_dropped += 1
@@ -150,9 +166,7 @@ class Relay:
         count = self.num_dropped
         if count == self._num_reported or not self._errors.is_well or self._errors.has_bytes:
             return
-        time_of_day = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
-        text = f"lines of output that could not be written were dropped: {count} since the start"
-        self._errors.put(f"{time_of_day}.000Z WARNING {__name__}: {text}\n".encode())
+        self._errors.put(_report(count))
         self._num_reported = count
 
 
@@ -258,6 +272,13 @@ def _text_stream(file: DroppingFile) -> TextIO:
         errors="backslashreplace",
         write_through=True,
     )
+
+
+def _report(num_dropped: int) -> bytes:
+    """Return a line of the log: how many lines were dropped."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+    text = f"lines of output that could not be written were dropped: {num_dropped} since the start"
+    return f"{now}.000Z WARNING {__name__}: {text}\n".encode()
 
 
 def _open_if_closed(descriptor: int) -> None:

@@ -8,17 +8,18 @@ from octavo.observe.metrics import Metrics
 class RequestMeter:
     """Implements `octavo.api.continuation.Meter`. As in vLLM, each continuation counts alone."""
 
-    __slots__ = ("_metrics", "_most_tokens", "_num_open")
+    __slots__ = ("_metrics", "_most_tokens", "_num_open", "_observe")
 
     def __init__(self, metrics: Metrics, num_continuations: int) -> None:
         self._metrics = metrics
+        self._observe = metrics.between.observe
         self._num_open = num_continuations
         self._most_tokens = 0  # of the longest continuation that has ended
 
     def add(self, num_tokens: int, seconds: float | None) -> None:
-        self._metrics.generated_tokens.add(num_tokens)
+        self._metrics.num_generated += num_tokens
         if seconds is not None:
-            self._metrics.between.observe(seconds)
+            self._observe(seconds)
 
     def end(self, num_tokens: int, seconds: float) -> None:
         metrics = self._metrics

@@ -156,6 +156,35 @@ answer("still there")
         assert process.wait(LIMIT) == 0
 
 
+def test_a_process_without_a_relay_does_not_wait_for_a_pipe_either() -> None:
+    program = (
+        HEAD
+        + """
+import faulthandler
+output.never_wait_for_stderr()
+for index in range(10_000):
+    print("x" * 99, file=sys.stderr)
+faulthandler.dump_traceback()
+answer("written")
+sys.stdin.readline()
+print("later", file=sys.stderr)
+"""
+    )
+    process, source = start(program, stderr=subprocess.PIPE)
+    with process, os.fdopen(source) as answers:
+        assert answers.readline() == "written\n"
+        assert process.stdin is not None
+        assert process.stderr is not None
+        for _ in range(100):
+            assert process.stderr.readline() == b"x" * 99 + b"\n"
+        process.stdin.close()
+        rest = process.stderr.read().splitlines()
+        assert process.wait(LIMIT) == 0
+    assert b"WARNING octavo.observe.output: " in rest[-2]
+    assert int(rest[-2].split()[-4]) > 1000
+    assert rest[-1] == b"later"
+
+
 def test_a_line_that_was_cut_ends_before_the_next_one() -> None:
     source, sink = os.pipe()
     os.set_blocking(sink, False)
