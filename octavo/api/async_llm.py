@@ -36,6 +36,7 @@ from octavo.api.text_model import TextModel
 from octavo.client.client import EngineClient
 from octavo.client.inline import InlineClient
 from octavo.client.restart_policy import Timing
+from octavo.client.vitals import EngineVitals
 from octavo.core.config import ConfigError
 from octavo.core.request import FAILURES, Abort, Event, Pause, ResetPrefixCache, Resume, TokenEvent
 from octavo.core.sampling_params import LogitsProcessor, Pooling, SamplingParams
@@ -114,6 +115,11 @@ class AsyncLLM:
     def snapshot(self) -> EngineSnapshot:
         """Return the engine's newest statistics."""
         return self._client.snapshot()
+
+    @property
+    def vitals(self) -> EngineVitals:
+        """The counts and times of the engine's life."""
+        return self._client.vitals
 
     def is_well(self) -> bool:
         """Return whether there is an engine that shows signs of life."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from octavo.api.continuation import Continuation
+from octavo.api.continuation import Continuation, Meter
 from octavo.api.outputs import RequestError, RequestOutput
 from octavo.api.prompts import Input, Prompt, read_prompt
 from octavo.api.text_model import TextModel
@@ -67,6 +67,7 @@ class CheckedRequest:
     sampling: SamplingParams
     options: Options = PLAIN
     make_parser: Callable[[], Parser] = PlainText  # of each continuation's text
+    meter: Meter | None = None  # counts the tokens of all continuations as they come
 
 
 @dataclass(slots=True)
@@ -251,7 +252,12 @@ class RequestTable:
             # Numbered, so that late events of an earlier request of that id match no entry.
             name = f"{request_id}#{self._num_opened}.{index}"
             stream = Continuation(
-                index, prompt.token_ids, sampling, self._model.tokenizer, request.make_parser()
+                index,
+                prompt.token_ids,
+                sampling,
+                self._model.tokenizer,
+                request.make_parser(),
+                request.meter,
             )
             entry.streams[name] = stream
             self._streams[name] = entry, stream
@@ -295,6 +301,7 @@ class RequestTable:
                 log.exception("the text of request %s could not be decoded", event.request_id)
                 stream.fail(f"its text could not be decoded: {type(error).__name__}: {error}")
                 must_stop = event.finish_reason is None
+        stream.measure()
         whole = stream.whole
         if event.stats is not None and whole.index == 0:
             entry.output.metrics = event.stats

@@ -62,6 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     start = StartUp(time.monotonic() - (process_age() or 0.0))
     from octavo.engine_arguments import read_arguments
     from octavo.loader.source import resolve
+    from octavo.observe.output import output_never_blocks
     from octavo.server.http.middleware import check_middlewares
     from octavo.server.http.sockets import check_addresses
 
@@ -76,6 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     source = tokenizer or model
     start.lap("start Python, find the model")
     with contextlib.ExitStack() as stack:
+        stack.enter_context(output_never_blocks())
         workers: list[Worker] = []
         if arguments.engine == "inline":
             llm = _load_inline(asked, engine_options(arguments))

@@ -70,6 +70,12 @@ _BOUNDS: tuple[_Row, ...] = (
 _TIMES: tuple[_Row, ...] = (
     ("drain_seconds", seconds, "SECONDS", "time for running requests to finish after SIGTERM"),
     (
+        "ready_seconds",
+        seconds,
+        "SECONDS",
+        "how old the engine's last step may be, and how long a test step may take, to be ready",
+    ),
+    (
         "stall_seconds",
         seconds,
         "SECONDS",

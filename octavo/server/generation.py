@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.api.outputs import EngineDeadError, RequestError, RequestOutput
 from octavo.api.requests import TOO_LONG, FailedRequestError
 from octavo.api.sinks import joined
 from octavo.observe.explain import Record
+from octavo.observe.request_meter import RequestMeter
 from octavo.server.admission import Ticket
 from octavo.server.http.deadline import RequestTask
 from octavo.server.http.errors import ApiError, ClientGoneError, internal, invalid, unavailable
@@ -109,6 +110,8 @@ class Generation:
             for index, each in enumerate(self._prepared.checked):
                 metrics.prompt_length.observe(len(each.prompt.token_ids))
                 sinks.append(_PromptSink(self, index))
+                if not self._asked.drops_output:
+                    each = replace(each, meter=RequestMeter(metrics, sampling.n))
                 server.llm.submit(each, sinks[index], self._ids[index])
             if self._asked.is_stream:
                 await self._answer_as_stream()
@@ -254,8 +257,6 @@ class Generation:
             for one in output.outputs:
                 num_new += len(one.token_ids)
         now = self._server.clock()
-        if self._asked.is_stream and self._counts.generated and num_new:
-            self._server.metrics.between.observe((now - self._last_at) / num_new, num_new)
         self._last_at = now
         self._counts.generated += num_new
         self._ticket.count_output(num_new)
@@ -285,10 +286,5 @@ class Generation:
         metrics, record = self._server.metrics, self.record
         if record.entered_at is None or record.ended_at is None:
             return
-        metrics.generated_tokens.add(self._counts.generated)
         metrics.cached_tokens.add(self._counts.cached)
-        metrics.output_length.observe(self._counts.generated)
         metrics.whole.observe(record.ended_at - record.began)
-        if self._counts.generated > 1 and record.first_byte_at is not None:
-            span = record.ended_at - record.first_byte_at
-            metrics.per_token.observe(span / (self._counts.generated - 1))

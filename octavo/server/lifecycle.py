@@ -82,6 +82,7 @@ class ServerLifecycle:
         self.port = main_socket.getsockname()[1]
         self._loop = loop = asyncio.get_running_loop()
         self.server.llm.attach()  # so that it is well before the first request
+        self.server.loop_lag.start()
         tasks = [self._listen(application, main_socket, self._connections)]
         if self.config.admin_socket is not None:
             admin = Application(self.server, ADMIN_ROUTES, checks_access=False)
@@ -106,6 +107,7 @@ class ServerLifecycle:
             for number in self._signals:
                 loop.remove_signal_handler(number)
             await self._close(tasks)
+            self.server.loop_lag.stop()
             main_socket.close()
 
     def end(self) -> None:

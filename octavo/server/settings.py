@@ -58,6 +58,7 @@ class ServerSettings:
     stall_seconds: float = 30.0  # after which a client that reads nothing is disconnected
     status_seconds: float = 1.0  # longest wait for the first token before a stream starts
     ping_seconds: float = 15.0  # silence after which a stream sends a comment; 0: never
+    ready_seconds: float = 2.0  # how old the engine's last step may be, and how long one may take
     drain_seconds: float = 30.0  # for running requests to finish after SIGTERM
     # prompt workers
     prompt_workers: int = 1  # processes that render and tokenise
