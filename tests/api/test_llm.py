@@ -166,6 +166,32 @@ def test_logprobs_are_of_the_chosen_and_the_likeliest(llm: LLM) -> None:
         llm.generate("x", SamplingParams(logprobs=21))
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_the_texts_of_single_tokens_are_together_the_text(llm: LLM, seed: int) -> None:
+    """It holds for characters of several tokens too, in the prompt and in the answer."""
+    asked = SamplingParams(
+        seed=seed, max_tokens=60, logprobs=2, prompt_logprobs=0, ignore_eos=True, temperature=2.0
+    )
+    prompt = "5 € — 𝄞ß"
+    (output,) = llm.generate(prompt, asked)
+    (sample,) = output.outputs
+    assert sample.logprobs is not None
+    shown = [
+        entry[token].decoded_token
+        for entry, token in zip(sample.logprobs, sample.token_ids, strict=True)
+        if token not in llm.get_tokenizer().special_ids
+    ]
+    assert "".join(map(str, shown)) == sample.text
+    assert output.prompt_logprobs is not None
+    pairs = zip(output.prompt_logprobs, output.prompt_token_ids, strict=True)
+    after = [entry[token].decoded_token for entry, token in pairs if entry is not None]
+    assert "".join(map(str, after)) == prompt[1:]
+    hidden = replace(asked, detokenize=False)
+    (quiet,) = llm.generate(prompt, hidden)[0].outputs
+    assert quiet.logprobs is not None
+    assert {each.decoded_token for entry in quiet.logprobs for each in entry.values()} == {None}
+
+
 def test_a_logits_processor_has_the_last_word(directory: Path) -> None:
     def only_seven(prompt: Any, output: Any, logits: Any) -> Any:
         forced = np.full_like(logits, -100.0)
