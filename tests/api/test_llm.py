@@ -168,7 +168,7 @@ def test_logprobs_are_of_the_chosen_and_the_likeliest(llm: LLM) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_texts_of_single_tokens_are_together_the_text(llm: LLM, seed: int) -> None:
-    """It holds for characters of several tokens too, in the prompt and in the answer."""
+    """Characters of several tokens occur in the prompt and in the answer."""
     asked = SamplingParams(
         seed=seed, max_tokens=60, logprobs=2, prompt_logprobs=0, ignore_eos=True, temperature=2.0
     )
