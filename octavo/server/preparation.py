@@ -134,7 +134,7 @@ def _check_room(server: Server, asked: GenerationRequest, prompts: list[Prepared
             if facts.longest_tokens < facts.max_model_len:
                 where = f"the KV cache holds {facts.longest_tokens}"
             error = invalid(
-                f"max_tokens={wanted} and the {num_prompt} tokens of the prompt make "
+                f"max_tokens={wanted} and a prompt of {num_prompt} tokens make "
                 f"{num_prompt + wanted}; {where}: lower max_tokens to {room} or less, or leave "
                 "it out",
                 "max_tokens",

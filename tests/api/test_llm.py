@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 import threading
@@ -190,6 +191,17 @@ def test_the_texts_of_single_tokens_are_together_the_text(llm: LLM, seed: int) -
     (quiet,) = llm.generate(prompt, hidden)[0].outputs
     assert quiet.logprobs is not None
     assert {each.decoded_token for entry in quiet.logprobs for each in entry.values()} == {None}
+
+
+def test_the_length_that_the_model_recommends_is_the_default(tmp_path: Path) -> None:
+    recommended = {"max_new_tokens": 7, "temperature": 0.5}
+    (make_model(tmp_path) / "generation_config.json").write_text(json.dumps(recommended))
+    with LLM(str(tmp_path), num_gpu_blocks_override=20) as llm:
+        defaults = llm.get_default_sampling_params()
+        assert (defaults.max_tokens, defaults.temperature) == (7, 0.5)
+        assert len(only(llm.generate("x", replace(defaults, ignore_eos=True))).token_ids) == 7
+        assert len(only(llm.generate("x")).token_ids) <= 7
+        assert SamplingParams().max_tokens == 16, "explicit parameters have vLLM's defaults"
 
 
 def test_a_logits_processor_has_the_last_word(directory: Path) -> None:

@@ -43,7 +43,7 @@ MESSAGES = [{"role": "user", "content": "x"}]
         (
             {"max_tokens": 250},
             "max_tokens",
-            "max_tokens=250 and the 7 tokens of the prompt make 257",
+            "max_tokens=250 and a prompt of 7 tokens make 257",
         ),
         ({"max_tokens": 5000}, "max_tokens", "context has 256: lower max_tokens to 249 or less"),
         ({"prompt": [[1], [5] * 200], "max_tokens": 57}, "max_tokens", "prompt[1]: max_tokens=57"),
@@ -161,7 +161,7 @@ def test_an_answer_that_does_not_fit_is_refused_with_the_numbers(directory: Path
             for name in ("max_tokens", "max_completion_tokens"):
                 error = (await client.chat(**{name: 48}))["error"]
                 assert (error["param"], error["code"]) == (name, "context_length_exceeded")
-                assert f"{name}=48 and the" in error["message"]
+                assert f"{name}=48 and a prompt" in error["message"]
                 assert "the KV cache holds 48" in error["message"]
             both = {"max_tokens": 5, "max_completion_tokens": 48}
             assert (await client.chat(**both))["error"]["param"] == "max_completion_tokens"
