@@ -8,7 +8,14 @@ import msgspec
 
 from octavo.api.outputs import RequestError
 from octavo.api.prompts import Input, check_ids
-from octavo.api.requests import PLAIN, CheckedRequest, Options, check_request, distinct
+from octavo.api.requests import (
+    PLAIN,
+    TOO_LONG,
+    CheckedRequest,
+    Options,
+    check_request,
+    distinct,
+)
 from octavo.core.sampling_params import NO_LIMIT, RequestOutputKind, SamplingParams
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.in_pieces import decoded
@@ -33,6 +40,7 @@ async def prepare(server: Server, asked: GenerationRequest, owner: str) -> Prepa
             raise asked.named(error, len(prompts)) from None
     if asked.keep_tokens is not None:
         prompts = [await _cut(server, asked, prompt) for prompt in prompts]
+    _check_room(server, asked, prompts)
     try:
         sampling = _sampling(server, asked, prompts)
     except RequestError as error:
@@ -86,7 +94,8 @@ async def _cut(server: Server, asked: GenerationRequest, prompt: PreparedPrompt)
     model, keep = server.llm.model, asked.keep_tokens
     assert keep is not None
     if keep == -1:
-        keep = max(1, model.facts.longest_tokens - max(1, asked.max_tokens or 1))
+        wanted = asked.max_tokens or asked.default_max_tokens or 1
+        keep = max(1, model.facts.longest_tokens - wanted)
     ids = prompt.token_ids
     if len(ids) <= keep:
         return prompt
@@ -112,6 +121,28 @@ def _sampling(
     return SamplingParams(**values)
 
 
+def _check_room(server: Server, asked: GenerationRequest, prompts: list[PreparedPrompt]) -> None:
+    """Refuse an answer that was asked to be longer than what its prompt leaves of the context."""
+    facts, wanted = server.llm.model.facts, asked.max_tokens
+    if wanted is None:
+        return
+    for index, prompt in enumerate(prompts):
+        num_prompt = len(prompt.token_ids)
+        room = facts.longest_tokens - num_prompt
+        if 0 < room < wanted:  # a prompt that leaves nothing is refused as such
+            where = f"the model's context has {facts.max_model_len}"
+            if facts.longest_tokens < facts.max_model_len:
+                where = f"the KV cache holds {facts.longest_tokens}"
+            error = invalid(
+                f"max_tokens={wanted} and a prompt of {num_prompt} tokens make "
+                f"{num_prompt + wanted}; {where}: lower max_tokens to {room} or less, or leave "
+                "it out",
+                "max_tokens",
+                TOO_LONG,
+            )
+            raise asked.named(error, index)
+
+
 def _max_tokens(server: Server, asked: GenerationRequest, prompts: list[PreparedPrompt]) -> int:
     """Return the limit: the least of what is wanted, what is free and what the server allows.
 
@@ -124,7 +155,8 @@ def _max_tokens(server: Server, asked: GenerationRequest, prompts: list[Prepared
         room = min(room, facts.longest_tokens - len(prompt.token_ids))
     wanted = asked.max_tokens
     if wanted is None:
-        wanted = max(facts.generation.max_new_tokens or NO_LIMIT, least)
+        recommended = facts.generation.max_new_tokens or NO_LIMIT
+        wanted = asked.default_max_tokens or max(recommended, least)
     most = min(wanted, room) if room > 0 else wanted
     if limit is not None:
         most = min(most, limit)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
 from tokenizers import Tokenizer as Backend
 from tokenizers import processors
@@ -12,8 +12,6 @@ from octavo.text.detokenizer import Detokenizer
 from octavo.text.token_bytes import TokenBytes, TokenizerError
 
 BOS, EOS, UNKNOWN, PADDING = "bos_token", "eos_token", "unk_token", "pad_token"
-# Cached texts of single tokens, which log-probabilities need often; at most a few megabytes.
-MAX_CACHED_TEXTS = 1 << 15
 
 
 class Tokenizer:
@@ -84,15 +82,6 @@ class Tokenizer:
             spaces_between_special_tokens=spaces_between_special_tokens,
         )
         return "".join([*map(stream.push, token_ids), stream.finish()])
-
-    @cached_property
-    def text_of(self) -> Callable[[int], str]:
-        """The function from one token's id to its text; it caches the last ones."""
-
-        def decode(token_id: int) -> str:
-            return self.decode([token_id], skip_special_tokens=False)
-
-        return lru_cache(MAX_CACHED_TEXTS)(decode)
 
     def detokenizer(
         self,
