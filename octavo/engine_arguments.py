@@ -183,7 +183,7 @@ def _read_dtype(name: str) -> str:
     return _DTYPES[name]
 
 
-def _read_override(given: object) -> dict[str, Any]:
+def _read_override(given: Any) -> dict[str, Any]:
     """Return the values of a mapping or of a JSON object's text, without those that are null."""
     if isinstance(given, str):
         try:

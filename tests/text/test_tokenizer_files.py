@@ -158,7 +158,7 @@ def test_missing_and_broken_files_are_reported(
         ('{"chat_template": 5}', "chat_template must be a text, or a list of objects"),
         ('{"chat_template": [{"name": "a"}]}', r"chat_template\[0\] must be an object with a name"),
         ('{"chat_template": ["a"]}', r"chat_template\[0\] must be an object with a name"),
-        ('{"bos_token": "\\ud800"}', "surrogates not allowed"),
+        ('{"bos_token": "\\ud800"}', "holds half of a character .a surrogate. at .bos_token"),
         ('{"added_tokens_decoder": {"5": {"content": "<new>"}}}', "do not belong together"),
         ('{"add_bos_token": true, "bos_token": "<none>"}', None),
     ):
