@@ -292,7 +292,7 @@ def _build(name: str | None, arguments: EngineArguments, wrap: Wrap) -> CoreAndF
     except Exception as error:
         if not isinstance(error, _SELF_EXPLANATORY):
             traceback.print_exc()
-        return EngineFailed(_describe(error))
+        return EngineFailed(_describe(error), getattr(error, "is_of_model", False))
 
 
 def _describe(error: Exception) -> str:

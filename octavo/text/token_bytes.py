@@ -24,6 +24,8 @@ ONE_MARK_PER_BYTE = "octavo_one_mark_per_byte"
 class TokenizerError(ValueError):
     """A tokenizer that cannot be used, or an invalid use of one; the message says why."""
 
+    is_of_model = True  # as that of a CheckpointError
+
 
 def _mark_each_byte(error: UnicodeError) -> tuple[str, int]:
     """Return one U+FFFD for each byte that is not part of a character: SentencePiece's rule."""

@@ -16,7 +16,8 @@ from octavo.cli.execute import make_parser
 from octavo.cli.parsing import UsageError
 from octavo.cli.server_options import server_settings
 from octavo.core.config import ConfigError
-from octavo.engine_arguments import FIXED, INERT, EngineArguments
+from octavo.engine_arguments import EngineArguments
+from octavo.foreign_options import FIXED, INERT
 from octavo.server.settings import ServerSettings, ServerSettingsError
 from octavo.speculative_config import SpeculativeConfig
 
