@@ -11,6 +11,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from octavo.client.client import Deliver, Died, EngineDeadError
@@ -202,9 +203,19 @@ class ProcessClient:
 
     # calls of the supervisor; see `octavo.client.supervisor.Owner`
 
-    def start_message(self) -> StartEngine:
+    def start_message(self, like: EngineFacts | None) -> StartEngine:
+        arguments = self._arguments
+        if like is not None:  # the size that was found when the memory was free
+            arguments = replace(
+                arguments,
+                max_model_len=like.max_model_len,
+                num_gpu_blocks_override=like.num_blocks,
+            )
         level = logging.getLogger("octavo").getEffectiveLevel()
-        return StartEngine(self._arguments, level, flags_in_use())
+        return StartEngine(arguments, level, flags_in_use())
+
+    def wants_spare(self) -> bool:
+        return self._arguments.spare_engine
 
     def has_work(self) -> bool:
         return self._journal.num_submitted > 0 and not self._is_paused

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 from msgspec import Struct
 
+from octavo.confine.process import confine, give_up_privileges
 from octavo.observe.collection import no_collection
 from octavo.text.chat.messages import ChatTemplateError
 from octavo.text.tokenizer import Tokenizer, valid_text
@@ -169,20 +170,24 @@ def _answer(maker: PromptMaker, job: PromptJob) -> PreparedPrompt | Refused:
 
 
 def _confine() -> None:
-    """Limit this process to what a job may take, and make it the first to end without memory."""
+    """Limit this process to what a job may take, and make it the first to end without memory.
+
+    The server's log and `octavo doctor` say where the kernel cannot refuse it files and network.
+    """
     gc.collect()
     gc.freeze()  # all that was loaded stays
     _return_memory()
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + JOB_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError):  # not every container allows it
         Path("/proc/self/oom_score_adj").write_text("1000")
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)  # a stack printed at a crash could hold a prompt
     os.close(nothing)
+    give_up_privileges()
+    confine(may_read=False)
 
 
 def _return_memory() -> None:
