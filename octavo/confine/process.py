@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import resource
 import sys
+from importlib.machinery import BuiltinImporter, FrozenImporter
 
 from octavo.confine.filter import install_filter
 
+_WITHOUT_FILES = (BuiltinImporter, FrozenImporter)
 _PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS = 38
 
@@ -27,7 +29,11 @@ def give_up_privileges() -> None:
 def confine(*, may_read: bool) -> str | None:
     """Refuse this process files, network and other processes from now on, in all its threads.
 
-    What it has open stays usable; `may_read` permits it to open further files for reading. Return
-    why the kernel does not support this, or None.
+    What it has open stays usable; `may_read` permits it to open further files for reading. Without
+    that no further module can be imported: the attempt is an ordinary ImportError, whose text names
+    no path of this machine. Return why the kernel does not support this, or None.
     """
-    return install_filter(may_read=may_read)
+    missing = install_filter(may_read=may_read)
+    if missing is None and not may_read:
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder in _WITHOUT_FILES]
+    return missing

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import os
 import resource
 import signal
@@ -41,6 +42,14 @@ MAX_TEMPLATES = 16  # compiled templates that are kept
 # The memory of one job. Text that is tokenised within the time limit takes at most half of it.
 JOB_BYTES = 2 << 30
 LARGE_FRAME_BYTES = 1 << 18  # larger jobs leave memory behind that is worth returning
+# Modules that templates make Python import; a confined process can import nothing more.
+_IMPORTED_LATE = (
+    "encodings.unicode_escape",
+    "encodings.utf_16_le",
+    "html",
+    "jinja2.debug",
+    "textwrap",
+)
 MAX_MESSAGE_CHARACTERS = 2000  # of an error
 
 
@@ -140,6 +149,8 @@ def main() -> None:
     """Answer jobs until the server closes the socket."""
     import octavo.text.chat.template  # noqa: F401 (so that the first conversation need not wait)
 
+    for name in _IMPORTED_LATE:
+        importlib.import_module(name)
     seconds, path = float(sys.argv[1]), Path(sys.argv[2])
     with no_collection():
         maker = PromptMaker(load_tokenizer_at(path))
