@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import os
 import resource
 import signal
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 from msgspec import Struct
 
+from octavo.confine.process import confine, give_up_privileges
 from octavo.observe.collection import no_collection
 from octavo.text.chat.messages import ChatTemplateError
 from octavo.text.tokenizer import Tokenizer, valid_text
@@ -40,6 +42,14 @@ MAX_TEMPLATES = 16  # compiled templates that are kept
 # The memory of one job. Text that is tokenised within the time limit takes at most half of it.
 JOB_BYTES = 2 << 30
 LARGE_FRAME_BYTES = 1 << 18  # larger jobs leave memory behind that is worth returning
+# Modules that templates make Python import; a confined process can import nothing more.
+_IMPORTED_LATE = (
+    "encodings.unicode_escape",
+    "encodings.utf_16_le",
+    "html",
+    "jinja2.debug",
+    "textwrap",
+)
 MAX_MESSAGE_CHARACTERS = 2000  # of an error
 
 
@@ -139,6 +149,8 @@ def main() -> None:
     """Answer jobs until the server closes the socket."""
     import octavo.text.chat.template  # noqa: F401 (so that the first conversation need not wait)
 
+    for name in _IMPORTED_LATE:
+        importlib.import_module(name)
     seconds, path = float(sys.argv[1]), Path(sys.argv[2])
     with no_collection():
         maker = PromptMaker(load_tokenizer_at(path))
@@ -169,20 +181,24 @@ def _answer(maker: PromptMaker, job: PromptJob) -> PreparedPrompt | Refused:
 
 
 def _confine() -> None:
-    """Limit this process to what a job may take, and make it the first to end without memory."""
+    """Limit this process to what a job may take, and make it the first to end without memory.
+
+    The server's log and `octavo doctor` say where the kernel cannot refuse it files and network.
+    """
     gc.collect()
     gc.freeze()  # all that was loaded stays
     _return_memory()
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + JOB_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError):  # not every container allows it
         Path("/proc/self/oom_score_adj").write_text("1000")
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)  # a stack printed at a crash could hold a prompt
     os.close(nothing)
+    give_up_privileges()
+    confine(may_read=False)
 
 
 def _return_memory() -> None:
