@@ -163,6 +163,10 @@ class Metrics:
         inside = 0 if snapshot is None else snapshot.num_waiting
         return self._queue.num_waiting + inside
 
+    def add_own(self, metric: Metric) -> None:
+        """Add a metric of a part of the server that not every server has."""
+        self._own.append(metric)
+
     def observe_stats(self, stats: RequestStats, now: float) -> None:
         """Count the times of a finished sequence, as the engine has measured them."""
         planned, first = stats.first_planned_at, stats.first_token_at

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.api.outputs import EngineDeadError, RequestError, RequestOutput
-from octavo.api.requests import TOO_LONG, FailedRequestError
-from octavo.api.sinks import joined
+from octavo.api.requests import TOO_LONG, CheckedRequest, FailedRequestError
+from octavo.api.sinks import Sink, joined
 from octavo.observe.explain import Record
 from octavo.server.admission import Ticket
 from octavo.server.http.deadline import RequestTask
@@ -109,7 +109,7 @@ class Generation:
             for index, each in enumerate(self._prepared.checked):
                 metrics.prompt_length.observe(len(each.prompt.token_ids))
                 sinks.append(_PromptSink(self, index))
-                server.llm.submit(each, sinks[index], self._ids[index])
+                self._submit(index, each, sinks[index])
             if self._asked.is_stream:
                 await self._answer_as_stream()
             else:
@@ -125,6 +125,10 @@ class Generation:
             record.end(server.clock(), self._counts.generated)
             del server.active[self._ids[0]]
             self._observe_end()
+
+    def _submit(self, index: int, checked: CheckedRequest, sink: Sink) -> None:
+        """Give one prompt to the engine."""
+        self._server.llm.submit(checked, sink, self._ids[index])
 
     # the two ways of answering
 
