@@ -20,7 +20,7 @@ async def undisturbed(directory: Path, journal: Path, body: dict[str, Any] = STR
 
 @in_loop
 async def test_a_client_that_left_gets_the_rest(directory: Path, tmp_path: Path) -> None:
-    """Its disconnect ends the computation: nothing runs until it comes back."""
+    """A disconnect ends the computation: nothing runs until the client comes back."""
     whole = received((await undisturbed(directory, tmp_path / "other")).text)
     gate = Gate(8)
     async with durable(directory, tmp_path / "journal", gate.runner) as client:
@@ -109,7 +109,7 @@ async def test_a_request_of_a_client_that_had_left_waits_for_it(
 
 @in_loop
 async def test_a_repeated_request_id_gets_the_same_answer(directory: Path, tmp_path: Path) -> None:
-    """Without a seed each request would have an answer of its own."""
+    """A request without a seed has an answer of its own, which is not drawn again."""
     for body in ({**STREAM, "temperature": 1.0}, {**WHOLE, "temperature": 1.0}):
         async with durable(directory, tmp_path / "journal") as client:
             headers = {"x-request-id": "again"}
