@@ -243,17 +243,23 @@ class RequestTable:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._entries
 
+    def seeded(self, request: CheckedRequest, num_before: int = 0) -> CheckedRequest:
+        """Return a request with the seed that it gets if `num_before` others are opened first."""
+        if request.sampling.seed is not None:
+            return request
+        number = self._num_opened + num_before + 1
+        mixed = self._model.seed * 0x9E3779B97F4A7C15 + number * 0xD1B54A32D192ED03
+        return replace(request, sampling=_changed(request.sampling, seed=mixed % 2**63))
+
     def open(self, request_id: str, request: CheckedRequest, arrival: float) -> list[Request]:
         """Begin a request; return what the core must be given, in this order.
 
         `arrival` is in seconds of `time.monotonic`, which all processes of a machine share.
         """
         assert request_id not in self._entries, f"request id {request_id!r} is in use"
+        request = self.seeded(request)
         self._num_opened += 1
         prompt, options, sampling = request.prompt, request.options, request.sampling
-        if sampling.seed is None:
-            mixed = self._model.seed * 0x9E3779B97F4A7C15 + self._num_opened * 0xD1B54A32D192ED03
-            sampling = _changed(sampling, seed=mixed % 2**63)
         output = RequestOutput(request_id, prompt.text, list(prompt.token_ids), [])
         entry = _Entry(output, sampling.output_kind, {})
         self._entries[request_id] = entry
@@ -327,6 +333,11 @@ class RequestTable:
             del self._entries[entry.output.request_id]
         aborts = [Abort(event.request_id)] if must_stop else []
         return self._output(entry, stream, event, done), aborts
+
+    def is_over(self, name: str) -> bool:
+        """Return whether a continuation has ended; nothing of the core is expected for it then."""
+        self._unaccounted.pop(name, None)
+        return name not in self._streams
 
     def names(self, request_id: str) -> list[str]:
         """Return the core's ids of a request's continuations that have not ended."""

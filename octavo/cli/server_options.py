@@ -106,12 +106,28 @@ _TIMES: tuple[_Row, ...] = (
     ("tokenize_seconds", seconds, "SECONDS", "for a text to be tokenised"),
     ("prompt_workers", int, "COUNT", "processes that render and tokenise prompts"),
 )
+_DURABLE: tuple[_Row, ...] = (
+    (
+        "journal",
+        Path,
+        "PATH",
+        "a file from which streams continue after the end of their connection or of the server",
+    ),
+    (
+        "journal_seconds",
+        seconds,
+        "SECONDS",
+        "time for which an answer is kept after its end",
+    ),
+    ("journal_bytes", byte_count, "SIZE", "the most bytes of requests that are kept"),
+)
 _GROUPS = {
     "network": _NETWORK,
     "access": _ACCESS,
     "dialect": _DIALECT,
     "limits": _BOUNDS,
     "times": _TIMES,
+    "durable requests": _DURABLE,
 }
 _ROWS = tuple(row for rows in _GROUPS.values() for row in rows)
 

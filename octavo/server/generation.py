@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.api.outputs import EngineDeadError, RequestError, RequestOutput
-from octavo.api.requests import TOO_LONG, FailedRequestError
-from octavo.api.sinks import joined
+from octavo.api.requests import TOO_LONG, CheckedRequest, FailedRequestError
+from octavo.api.sinks import Sink, joined
 from octavo.observe.explain import Record
 from octavo.observe.request_meter import RequestMeter
 from octavo.server.admission import Ticket
@@ -112,7 +112,7 @@ class Generation:
                 sinks.append(_PromptSink(self, index))
                 if not self._asked.drops_output:
                     each = replace(each, meter=RequestMeter(metrics, sampling.n))
-                server.llm.submit(each, sinks[index], self._ids[index])
+                self._submit(index, each, sinks[index])
             if self._asked.is_stream:
                 await self._answer_as_stream()
             else:
@@ -128,6 +128,10 @@ class Generation:
             record.end(server.clock(), self._counts.generated)
             del server.active[self._ids[0]]
             self._observe_end()
+
+    def _submit(self, index: int, checked: CheckedRequest, sink: Sink) -> None:
+        """Give one prompt to the engine."""
+        self._server.llm.submit(checked, sink, self._ids[index])
 
     # the two ways of answering
 

@@ -21,6 +21,7 @@ import uvicorn
 
 from octavo.api.async_llm import AsyncLLM
 from octavo.server.admin import ADMIN_ROUTES
+from octavo.server.durable.service import Durability
 from octavo.server.http.app import Application
 from octavo.server.http.connection import Connections, bounded_protocol
 from octavo.server.http.errors import unavailable
@@ -78,6 +79,8 @@ class ServerLifecycle:
     async def run(self, on_ready: Callable[[ServerLifecycle], None] | None = None) -> None:
         """Serve until `end` is called."""
         application = wrap(Application(self.server), self.config.middleware)
+        if self.config.journal is not None:
+            self.server.durability = Durability.open(self.server)
         main_socket = bind(self.config)
         self.port = main_socket.getsockname()[1]
         self._loop = loop = asyncio.get_running_loop()
@@ -99,6 +102,8 @@ class ServerLifecycle:
                     if task.done():
                         await task  # raises its error
                 await asyncio.sleep(0.005)
+            if self.server.durability is not None:
+                self.server.durability.start()
             if on_ready is not None:
                 on_ready(self)
             await self._ending.wait()
@@ -181,6 +186,8 @@ class ServerLifecycle:
             listener.should_exit = True
             listener.force_exit = self._hurry.is_set()
         await asyncio.wait(tasks)
+        if self.server.durability is not None:
+            await self.server.durability.close()
         await self.server.prompt_pool.close()
         if self.config.admin_socket is not None:
             self.config.admin_socket.unlink(missing_ok=True)

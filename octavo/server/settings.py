@@ -67,6 +67,10 @@ class ServerSettings:
     tokenize_seconds: float = 5.0  # for a text
     num_explained: int = 512  # recent requests that can be explained
     admin_socket: Path | None = None
+    # durable requests
+    journal: Path | None = None  # the file; None: an answer ends with its connection
+    journal_seconds: float = 600.0  # for which an answer is kept after its end
+    journal_bytes: int = 64 << 20  # of all requests that are kept, in memory; twice in the file
 
     @property
     def served_names(self) -> tuple[str, ...]:

@@ -56,6 +56,7 @@ class Exchange:
         self.parameter = ""  # the part of the path that matches the route's {id}
         self.status: int | None = None
         self.began = server.clock()
+        self.created = server.wall_time()  # of the answer, as clients see it
         self.is_finished = False
         # How an error ends the stream that has begun, in whole frames.
         self.error_frames: Callable[[ApiError], bytes] | None = None
