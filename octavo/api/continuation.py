@@ -13,7 +13,7 @@ from octavo.core.sampling_params import RequestOutputKind, SamplingParams
 from octavo.formats.deltas import FinishDelta, Parser
 from octavo.text.detokenizer import Detokenizer
 from octavo.text.stop_strings import StopStrings
-from octavo.text.tokenizer import Tokenizer
+from octavo.text.token_table import TokenTable
 
 
 class Continuation:
@@ -24,7 +24,7 @@ class Continuation:
         index: int,
         prompt: Sequence[int],
         sampling: SamplingParams,
-        tokenizer: Tokenizer,
+        tokenizer: TokenTable,
         parser: Parser,
     ) -> None:
         self._sampling = sampling

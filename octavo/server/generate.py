@@ -14,6 +14,7 @@ from octavo.server.generation import Generation
 from octavo.server.http.deadline import RequestTask
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.route import Handler
+from octavo.server.large_bodies import read
 from octavo.server.operation import GenerationRequest
 from octavo.server.preparation import prepare
 from octavo.server.server import Server
@@ -31,7 +32,8 @@ async def _handle(
 ) -> None:
     async with admitted(exchange) as ticket:
         server = exchange.server
-        asked = translate(server, await exchange.read(kind))
+        asked, prepared = await read(exchange, kind, translate)
+        asked.prepared = prepared
         seconds = server.config.max_request_seconds
         if asked.deadline_ms is not None:
             spent = server.clock() - exchange.began

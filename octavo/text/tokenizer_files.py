@@ -11,7 +11,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from octavo.text.token_bytes import TokenizerError
-from octavo.text.tokenizer import Tokenizer, frame
+from octavo.text.tokenizer import Tokenizer, frame, no_panic
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,7 @@ FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 Json = Mapping[str, object]
 
 
+@no_panic("its own files")
 def tokenizer_from_directory(directory: Path) -> Tokenizer:
     """Load the tokenizer that `tokenizer.json`, `tokenizer_config.json` and others describe."""
     config = _read_json(directory / "tokenizer_config.json")

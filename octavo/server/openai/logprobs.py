@@ -9,7 +9,7 @@ from typing import Any
 from octavo.api.outputs import Logprob
 from octavo.server.openai.schema.chat import ChatLogprobs, TokenLogprob, TopLogprob
 from octavo.server.openai.schema.completion import CompletionLogprobs
-from octavo.text.tokenizer import Tokenizer
+from octavo.text.token_table import TokenTable
 
 NEVER = -9999.0  # JSON has no minus infinity
 # The log-probabilities at one position, its own token first; None for the first of a prompt.
@@ -20,7 +20,7 @@ Position = Mapping[int, Logprob] | None
 class TokenTexts:
     """The text of single tokens in a response."""
 
-    tokenizer: Tokenizer
+    tokenizer: TokenTable
     as_ids: bool
 
     def text(self, token: int) -> str:
