@@ -19,6 +19,7 @@ from octavo.api.text_model import TextModel
 from octavo.core.config import MAX_PRIORITY
 from octavo.core.request import FAILURES, Abort, Request, TokenEvent
 from octavo.core.sampling_params import (
+    ALL,
     MAX_BAD_WORD_VARIANTS,
     NO_LIMIT,
     RequestOutputKind,
@@ -104,7 +105,12 @@ def check_request(
     max_tokens = check_room(model, sampling, len(prompt.token_ids))
     if max_tokens != sampling.max_tokens:
         changes["max_tokens"] = max_tokens
-    if sampling.logit_bias or sampling.allowed_token_ids or sampling.bad_words_token_ids:
+    if (
+        sampling.stop_token_ids
+        or sampling.logit_bias
+        or sampling.allowed_token_ids
+        or sampling.bad_words_token_ids
+    ):
         sampling.check_vocabulary(model.facts.vocabulary)
     if sampling.logits_processors:
         _check_processors(model, sampling)
@@ -164,16 +170,20 @@ def _check_processors(model: TextModel, sampling: SamplingParams) -> None:
 
 
 def _check_logprobs(model: TextModel, sampling: SamplingParams, options: Options) -> None:
-    most = -1 if options.is_beam else model.max_logprobs
+    if options.is_beam:
+        return
+    vocabulary = model.facts.vocabulary
+    most = vocabulary if model.max_logprobs == ALL else model.max_logprobs
     for name in ("logprobs", "prompt_logprobs"):
         asked = getattr(sampling, name)
-        if asked is not None and most != -1 and (asked == -1 or asked > most):
-            raise RequestError(
-                f"{name}={asked} is more than max_logprobs={most} of this engine allows"
-                + (" (-1 asks for the whole vocabulary)" if asked == -1 else "")
-                + "; ask for fewer, or start it with a higher max_logprobs",
-                param=name,
-            )
+        if asked is None or (vocabulary if asked == ALL else asked) <= most:
+            continue
+        means = f", the whole vocabulary of {vocabulary} tokens," if asked == ALL else ""
+        raise RequestError(
+            f"{name}={asked}{means} is more than max_logprobs={model.max_logprobs} of this engine "
+            "allows; ask for fewer, or start it with a higher max_logprobs",
+            param=name,
+        )
 
 
 def _bad_words(model: TextModel, sampling: SamplingParams) -> tuple[tuple[int, ...], ...]:

@@ -79,4 +79,6 @@ def recommended(generation: GenerationDefaults) -> SamplingParams:
     given: dict[str, Any] = {
         name: value for name in names if (value := getattr(generation, name)) is not None
     }
+    if generation.max_new_tokens is not None:
+        given["max_tokens"] = generation.max_new_tokens
     return SamplingParams(**given)

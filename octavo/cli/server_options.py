@@ -48,6 +48,12 @@ _ACCESS: tuple[_Row, ...] = (
 )
 _DIALECT: tuple[_Row, ...] = (
     ("strict", _ON, "", "refuse unknown fields"),
+    (
+        "enable_force_include_usage",
+        _ON,
+        "",
+        "send the usage in every chunk of every stream, and in a last one of its own",
+    ),
     ("metrics_names", str, "NAMES", "octavo, or vllm for dashboards that expect its names"),
 )
 _BOUNDS: tuple[_Row, ...] = (
@@ -127,7 +133,6 @@ _INERT = {
     "chat-template-content-format": "it is detected from the template",
     "guided-decoding-backend": "structured output is not supported yet",
     "structured-outputs-config": "structured output is not supported yet",
-    "enable-force-include-usage!": "clients request it by stream_options",
 }
 # Flags of vLLM that ask for a missing feature.
 _REFUSED = {

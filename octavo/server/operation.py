@@ -75,7 +75,10 @@ class GenerationRequest:
     named: Callable[[ApiError, int], ApiError]
     # What a worker has made of the prompts while it read the body; a refusal is the last.
     prepared: list[PreparedPrompt | Refused] | None = None
-    max_tokens: int | None = None  # None: as many as the model's makers recommend, or as fit
+    max_tokens: int | None = None  # refused if so many do not fit
+    # Instead of `max_tokens` if that is None, and reduced to what fits. None: as many as the
+    # model's makers recommend, or as fit.
+    default_max_tokens: int | None = None
     is_stream: bool = False
     explains: bool = False  # where the time went, in the answer
     drops_output: bool = False  # the engine must generate a token that was not asked for

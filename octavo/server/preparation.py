@@ -38,6 +38,7 @@ async def prepare(server: Server, asked: GenerationRequest, owner: str) -> Prepa
     """
     prompts = await _prepared(server, asked, owner)
     _check_total(server, prompts)
+    _check_room(server, asked, prompts)
     try:
         sampling = _sampling(server, asked, prompts)
     except RequestError as error:
@@ -76,7 +77,8 @@ def jobs_of(
         return [asked]
     keep = asked.keep_tokens
     if keep == -1:
-        keep = max(1, facts.longest_tokens - max(1, asked.max_tokens or 1))
+        wanted = asked.max_tokens or asked.default_max_tokens or 1
+        keep = max(1, facts.longest_tokens - wanted)
     jobs: list[PromptJob] = []
     for prompt in asked.prompts:
         is_ids = not isinstance(prompt, PromptJob)
@@ -153,6 +155,28 @@ def _sampling(
     return SamplingParams(**values)
 
 
+def _check_room(server: Server, asked: GenerationRequest, prompts: list[PreparedPrompt]) -> None:
+    """Refuse an answer that was asked to be longer than what its prompt leaves of the context."""
+    facts, wanted = server.llm.model.facts, asked.max_tokens
+    if wanted is None:
+        return
+    for index, prompt in enumerate(prompts):
+        num_prompt = prompt.num_tokens
+        room = facts.longest_tokens - num_prompt
+        if 0 < room < wanted:  # a prompt that leaves nothing is refused as such
+            where = f"the model's context has {facts.max_model_len}"
+            if facts.longest_tokens < facts.max_model_len:
+                where = f"the KV cache holds {facts.longest_tokens}"
+            error = invalid(
+                f"max_tokens={wanted} and a prompt of {num_prompt} tokens make "
+                f"{num_prompt + wanted}; {where}: lower max_tokens to {room} or less, or leave "
+                "it out",
+                "max_tokens",
+                TOO_LONG,
+            )
+            raise asked.named(error, index)
+
+
 def _max_tokens(server: Server, asked: GenerationRequest, prompts: list[PreparedPrompt]) -> int:
     """Return the limit: the least of what is wanted, what is free and what the server allows.
 
@@ -165,7 +189,8 @@ def _max_tokens(server: Server, asked: GenerationRequest, prompts: list[Prepared
         room = min(room, facts.longest_tokens - prompt.num_tokens)
     wanted = asked.max_tokens
     if wanted is None:
-        wanted = max(facts.generation.max_new_tokens or NO_LIMIT, least)
+        recommended = facts.generation.max_new_tokens or NO_LIMIT
+        wanted = asked.default_max_tokens or max(recommended, least)
     most = min(wanted, room) if room > 0 else wanted
     if limit is not None:
         most = min(most, limit)

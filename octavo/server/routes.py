@@ -15,7 +15,11 @@ from octavo.server.openai import chat, completions
 from octavo.server.openai.dialect import OPENAI
 from octavo.server.openai.models import model, models
 from octavo.server.openai.schema.chat import ChatChunk, ChatRequest, ChatResponse
-from octavo.server.openai.schema.completion import CompletionRequest, CompletionResponse
+from octavo.server.openai.schema.completion import (
+    CompletionChunk,
+    CompletionRequest,
+    CompletionResponse,
+)
 from octavo.server.openai.schema.tokens import (
     DetokenizeRequest,
     DetokenizeResponse,
@@ -58,7 +62,7 @@ ROUTES: Sequence[Route] = (
         *("POST", "/v1/completions"),
         generating(CompletionRequest, completions.translate),
         "Continue texts or token ids.",
-        *(CompletionRequest, CompletionResponse, CompletionResponse),
+        *(CompletionRequest, CompletionResponse, CompletionChunk),
     ),
     Route(
         *("POST", "/v1/chat/completions"),

@@ -30,6 +30,7 @@ class ServerSettings:
         str, ...
     ] = ()  # of web pages that may call, such as "https://app.example"
     strict: bool = False  # refuse unknown fields
+    enable_force_include_usage: bool = False  # usage in every chunk of every stream
     metrics_names: Literal["octavo", "vllm"] = "octavo"
     public_metrics: bool = False  # /metrics without a key
     cache_scope: Literal["key", "global"] = "key"  # which requests share cached prefixes

@@ -50,6 +50,15 @@ class Detokenizer:
         """Return the text that `token_id` completes; empty while a character is incomplete."""
         return self._decode(self._piece(token_id))
 
+    def peek(self, token_id: int) -> str:
+        """Return the text that `push` would return, and a skipped token's own; change nothing."""
+        if token_id in self._skipped:
+            return (self._token_bytes.bytes_of(token_id) or b"").decode("utf-8", self._errors)
+        before = self._rest, self._num_to_strip, self._is_first, self._was_added
+        text = self.push(token_id)
+        self._rest, self._num_to_strip, self._is_first, self._was_added = before
+        return text
+
     def push_all(self, token_ids: Iterable[int]) -> str:
         """Return the text that these complete, as if they were pushed one after the other."""
         return self._decode(b"".join(map(self._piece, token_ids)))

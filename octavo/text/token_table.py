@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
 from octavo.text.detokenizer import Detokenizer
 from octavo.text.token_bytes import Spelling, TokenBytes, TokenizerError, TokenNames
 
-# Cached texts of single tokens, which log-probabilities need often; at most a few megabytes.
-MAX_CACHED_TEXTS = 1 << 15
 MAX_TOKEN_BYTES = 1 << 16  # of the longest token
 MAX_TABLE_BYTES = 1 << 26  # of all tokens together
 
@@ -76,15 +73,6 @@ class TokenTable:
             spaces_between_special_tokens=spaces_between_special_tokens,
         )
         return "".join([*map(stream.push, token_ids), stream.finish()])
-
-    @cached_property
-    def text_of(self) -> Callable[[int], str]:
-        """The function from one token's id to its text; it caches the last ones."""
-
-        def decode(token_id: int) -> str:
-            return self.decode([token_id], skip_special_tokens=False)
-
-        return lru_cache(MAX_CACHED_TEXTS)(decode)
 
     def detokenizer(
         self,

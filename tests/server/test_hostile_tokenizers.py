@@ -222,7 +222,7 @@ ASKED: list[tuple[str, Json]] = [
 def test_the_server_answers_everything_without_the_models_tokenizer(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has the table of tokens that a worker has packed, as `octavo serve` does."""
+    """The table of tokens that a worker has packed is enough, as in `octavo serve`."""
 
     async def ask(engine: FakeEngine) -> list[Any]:
         answers = []

@@ -54,7 +54,6 @@ def test_texts_are_those_of_the_tokenizer(tmp_path: Path) -> None:
         for token_id in ids:
             assert table.id_to_token(token_id) == tokenizer.id_to_token(token_id)
             assert table.token_bytes(token_id) == tokenizer.token_bytes(token_id)
-            assert table.text_of(token_id) == tokenizer.text_of(token_id)
         assert table.end_ids == tokenizer.end_ids
         assert table.special_ids == tokenizer.special_ids
         assert table.special_tokens == tokenizer.special_tokens

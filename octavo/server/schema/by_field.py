@@ -9,11 +9,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from octavo.core.sampling_params import MAX_NAMED
 from octavo.server.http.errors import ApiError, invalid
+from octavo.server.schema.given import with_given
 from octavo.server.schema.nested import Unknown, lenient_decoder, refused_name, unknown_names
 from octavo.server.schema.rules import rules_of
 
@@ -78,6 +80,7 @@ class _Field:
     type: Callable[[], msgspec.inspect.Type]  # computed at the first call
     choices: tuple[str, ...]  # of a Literal; otherwise empty
     decoder: msgspec.json.Decoder[Any]
+    entry: msgspec.json.Decoder[Any] | None  # of one value, if the field is an object of numbers
     lenient: Callable[[], msgspec.json.Decoder[Any]]  # skips unknown fields
     is_required: bool
     is_integer: bool
@@ -125,23 +128,19 @@ class _Field:
 
     def _explained(self, text: str, part: msgspec.Raw) -> ApiError:
         """Return msgspec's message in JSON's terms, with the path of the field in front."""
-        found = _WHERE.match(text)
-        assert found is not None  # the pattern matches anything
-        what, path = found["what"], found["path"] or ""
+        what, path, is_key = _in_words(text)
         if self.choices and what.startswith("Invalid enum value"):
             given = what.removeprefix("Invalid enum value ")
             among = ", ".join(map(repr, self.choices))
             return invalid(f"{self.name}: expected one of {among}, got {given}", self.name)
-        what = _WORD.sub(lambda match: _WORDS[match[1]], _lower(what.replace("`", "")))
-        what = what.replace("object | null", "object").replace(" | ", " or ")
-        if path.startswith("[...]"):  # a value of an object, whose key msgspec does not name
-            what += f" under {_first_bad_key(part)!r}"
-            path = ""
+        if path.startswith("[...]") and self.entry is not None:  # msgspec does not name the key
+            return invalid(f"{self.name}: {_bad_entries(part, self.entry)}", self.name)
+        what = with_given(what, part, path)
         path = self.name + path
         if missing := _MISSING.search(what):
             path = f"{path}.{missing[1]}"
             return invalid(f"{path} is missing", path)
-        if found["key"]:
+        if is_key:
             what += ", as a key"
         return invalid(f"{path}: {what}", path)
 
@@ -156,6 +155,7 @@ def _fields(kind: type[msgspec.Struct]) -> Mapping[str, _Field]:
             cache(partial(msgspec.inspect.type_info, field.type)),
             _choices(bare[field.name]),
             msgspec.json.Decoder(field.type),
+            _entry_decoder(field.type),
             cache(partial(lenient_decoder, field.type)),
             field.required,
             _is_integer(bare[field.name]),
@@ -248,13 +248,37 @@ def _choices(hint: Any) -> tuple[str, ...]:
     return ()
 
 
-def _first_bad_key(part: msgspec.Raw) -> str:
+def _entry_decoder(hint: Any) -> msgspec.json.Decoder[Any] | None:
+    """Return the decoder of the values of an object of numbers; None for another type."""
+    for each in (hint, *get_args(hint)):
+        kind = get_args(each)[0] if get_origin(each) is Annotated else each
+        if get_origin(kind) is dict and get_args(kind)[1] is not Any:
+            return msgspec.json.Decoder(get_args(kind)[1])
+    return None
+
+
+def _bad_entries(part: msgspec.Raw, entry: msgspec.json.Decoder[Any]) -> str:
+    """Return what is wrong with the values of an object, each with its key."""
+    wrong: list[str] = []
     for key, value in _OBJECT.decode(part).items():
         try:
-            msgspec.json.decode(value, type=float)
-        except msgspec.ValidationError:
-            return key[:64]
-    return ""
+            entry.decode(value)
+        except msgspec.ValidationError as error:
+            what, *_ = _in_words(str(error))
+            wrong.append(f"{with_given(what, value, '')} under {key[:64]!r}")
+    more = [f"and {len(wrong) - MAX_NAMED} more"] if len(wrong) > MAX_NAMED else []
+    return "; ".join([*wrong[:MAX_NAMED], *more])
+
+
+def _in_words(text: str) -> tuple[str, str, bool]:
+    """Return msgspec's message in JSON's terms, the value's path, and whether a key is wrong."""
+    found = _WHERE.match(text)
+    assert found is not None  # the pattern matches anything
+    what = found["what"]
+    if not what.startswith("Invalid enum value"):
+        what = _WORD.sub(lambda match: _WORDS[match[1]], _lower(what.replace("`", "")))
+        what = what.replace("object | null", "object").replace(" | ", " or ")
+    return what, found["path"] or "", bool(found["key"])
 
 
 def _why(error: msgspec.DecodeError, text: bytes) -> str:
