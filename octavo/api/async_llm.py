@@ -54,7 +54,7 @@ from octavo.core.sampling_params import LogitsProcessor, Pooling, SamplingParams
 from octavo.core.snapshot import EngineSnapshot
 from octavo.engine_arguments import EngineArguments, read_arguments
 from octavo.loader import DEFAULT_MODEL, ModelFiles
-from octavo.text.tokenizer import Tokenizer
+from octavo.text.token_table import TokenTable
 from octavo.wire.facts import EngineFacts
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class AsyncLLM:
         cls,
         client: EngineClient,
         arguments: EngineArguments,
-        tokenizer: Tokenizer | None = None,
+        tokenizer: TokenTable | None = None,
         source: ModelFiles | None = None,
     ) -> AsyncLLM:
         """Return an AsyncLLM that uses an engine that is already running.
@@ -102,7 +102,7 @@ class AsyncLLM:
         client: EngineClient,
         arguments: EngineArguments,
         processors: Sequence[str],
-        tokenizer: Tokenizer | None = None,
+        tokenizer: TokenTable | None = None,
         source: ModelFiles | None = None,
     ) -> None:
         self._client = client

@@ -15,7 +15,7 @@ from octavo.core.sampling_params import RequestOutputKind, SamplingParams
 from octavo.formats.deltas import FinishDelta, Parser
 from octavo.text.detokenizer import Detokenizer
 from octavo.text.stop_strings import StopStrings
-from octavo.text.tokenizer import Tokenizer
+from octavo.text.token_table import TokenTable
 
 
 class Meter(Protocol):
@@ -36,7 +36,7 @@ class Continuation:
         index: int,
         prompt: Sequence[int],
         sampling: SamplingParams,
-        tokenizer: Tokenizer,
+        tokenizer: TokenTable,
         parser: Parser,
         meter: Meter | None = None,
     ) -> None:

@@ -103,7 +103,7 @@ def check_request(
     if not isinstance(prompt, Input):
         prompt = read_prompt(prompt, model.tokenizer, model.facts.vocabulary)
     changes: dict[str, Any] = {}
-    max_tokens = _max_tokens(model, sampling, len(prompt.token_ids))
+    max_tokens = check_room(model, sampling, len(prompt.token_ids))
     if max_tokens != sampling.max_tokens:
         changes["max_tokens"] = max_tokens
     if (
@@ -126,8 +126,11 @@ def check_request(
     return CheckedRequest(prompt, sampling, options, make_parser)
 
 
-def _max_tokens(model: TextModel, sampling: SamplingParams, num_prompt: int) -> int:
-    """Return the limit of the answer: what is free in the context if the sampling sets none."""
+def check_room(model: TextModel, sampling: SamplingParams, num_prompt: int) -> int:
+    """Return the limit of the answer: what is free in the context if the sampling sets none.
+
+    Raise RequestError for a prompt that leaves no room.
+    """
     facts = model.facts
     room = facts.longest_tokens - num_prompt
     is_cache_small = facts.longest_tokens < facts.max_model_len

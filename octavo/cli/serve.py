@@ -107,14 +107,16 @@ def _load_inline(asked: EngineArguments, options: dict[str, Any]) -> AsyncLLM:
 def _load(
     asked: EngineArguments, tokenizer: ModelFiles, config: ServerSettings, stack: ExitStack
 ) -> tuple[AsyncLLM, list[Worker]]:
-    """Start the engine; meanwhile import the server, and start what reads the tokenizer."""
+    """Start the engine; meanwhile import the server, and start the prompt workers.
+
+    Only they read the tokenizer. One of them sends the table of its tokens.
+    """
     from octavo.client.process import launch_engine
 
     client = launch_engine(asked)
     stack.callback(client.close)
     importlib.import_module("octavo.server.lifecycle")
     from octavo.api.async_llm import AsyncLLM
-    from octavo.api.text_model import load_tokenizer
     from octavo.server.worker_process import Worker
 
     workers = []
@@ -122,7 +124,7 @@ def _load(
         workers.append(Worker.launch(config, str(tokenizer.tokenizer_path)))
         stack.callback(workers[-1].end)
     with ThreadPoolExecutor(1) as pool:
-        reading = pool.submit(load_tokenizer, tokenizer)
+        reading = pool.submit(workers[0].read_table)
         client.start()
     return AsyncLLM.over(client, asked, reading.result(), tokenizer), workers
 

@@ -105,6 +105,12 @@ _TIMES: tuple[_Row, ...] = (
     ("template_seconds", seconds, "SECONDS", "for a chat template to be rendered"),
     ("tokenize_seconds", seconds, "SECONDS", "for a text to be tokenised"),
     ("prompt_workers", int, "COUNT", "processes that render and tokenise prompts"),
+    (
+        "prompt_worker_bytes",
+        byte_count,
+        "SIZE",
+        "the most memory of such a process, beside the model's tokenizer",
+    ),
 )
 _DURABLE: tuple[_Row, ...] = (
     (

@@ -15,6 +15,7 @@ from octavo.server.generation import Generation
 from octavo.server.http.deadline import RequestTask
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.route import Handler
+from octavo.server.large_bodies import read
 from octavo.server.operation import GenerationRequest
 from octavo.server.preparation import prepare
 from octavo.server.server import Server
@@ -33,8 +34,8 @@ async def _handle(
 ) -> None:
     async with admitted(exchange) as ticket:
         server = exchange.server
-        request = await exchange.read(kind)
-        asked = translate(server, request)
+        request, asked, prepared = await read(exchange, kind, translate)
+        asked.prepared = prepared
         seconds = server.config.max_request_seconds
         if asked.deadline_ms is not None:
             spent = server.clock() - exchange.began

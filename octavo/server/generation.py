@@ -19,6 +19,7 @@ from octavo.server.http.errors import ApiError, ClientGoneError, internal, inval
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.stream import ResponseStream
 from octavo.server.operation import PreparedRequest, TokenCounts, Writer
+from octavo.server.preparation import PIECE
 from octavo.server.server import ActiveRequest
 
 log = logging.getLogger(__name__)
@@ -108,6 +109,8 @@ class Generation:
             metrics.most_tokens.observe(sampling.max_tokens)
             metrics.prompt_tokens.add(self._counts.prompt)
             for index, each in enumerate(self._prepared.checked):
+                if index % PIECE == PIECE - 1:
+                    await asyncio.sleep(0)
                 metrics.prompt_length.observe(len(each.prompt.token_ids))
                 sinks.append(_PromptSink(self, index))
                 if not self._asked.drops_output:

@@ -63,6 +63,7 @@ class ServerSettings:
     drain_seconds: float = 30.0  # for running requests to finish after SIGTERM
     # prompt workers
     prompt_workers: int = 1  # processes that render and tokenise
+    prompt_worker_bytes: int = 2 << 30  # memory of one worker, beside its tokenizer
     template_seconds: float = 2.0  # for a conversation, with its tokens
     tokenize_seconds: float = 5.0  # for a text
     num_explained: int = 512  # recent requests that can be explained

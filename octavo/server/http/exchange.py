@@ -14,6 +14,7 @@ import msgspec
 from octavo.server.http.dialect import Dialect
 from octavo.server.http.errors import ApiError, ClientGoneError
 from octavo.server.schema.decode import decode, named_in_header, refuse_unknown
+from octavo.server.schema.nested import Unknown
 
 if TYPE_CHECKING:
     from octavo.server.server import Server
@@ -105,8 +106,11 @@ class Exchange:
         return b"".join(parts)
 
     async def read(self, kind: type[T]) -> T:
-        """Decode the body; refuse unknown fields or report them in a header, as configured."""
-        request, unknown = decode(await self.body(), kind)
+        """Return the decoded body, which is a small one: no prompt is part of it."""
+        return self.accept(kind, *decode(await self.body(), kind))
+
+    def accept(self, kind: type[T], request: T, unknown: tuple[Unknown, ...]) -> T:
+        """Return a decoded request; refuse its unknown fields, or name them in a header."""
         if unknown:
             if self.server.config.strict:
                 refuse_unknown(unknown, kind)

@@ -14,7 +14,7 @@ from typing import Any
 from octavo.api.outputs import CompletionOutput, Logprob
 from octavo.server.openai.schema.chat import ChatLogprobs, TokenLogprob, TopLogprob
 from octavo.server.openai.schema.completion import CompletionLogprobs
-from octavo.text.tokenizer import Tokenizer
+from octavo.text.token_table import TokenTable
 
 NEVER = -9999.0  # JSON has no minus infinity
 # The log-probabilities at one position, its own token first; None for the first of a prompt.
@@ -25,7 +25,7 @@ Position = Mapping[int, Logprob] | None
 class TokenTexts:
     """The form of tokens in a response."""
 
-    tokenizer: Tokenizer
+    tokenizer: TokenTable
     as_ids: bool
 
     def text(self, token: int, added: str | None) -> str:
@@ -82,7 +82,7 @@ def chat_logprobs(
 
 
 def prompt_tokens(
-    text: str, token_ids: Sequence[int], positions: Sequence[Position], tokenizer: Tokenizer
+    text: str, token_ids: Sequence[int], positions: Sequence[Position], tokenizer: TokenTable
 ) -> list[TextToken]:
     """Return the tokens of a prompt, each with its share of the prompt's text.
 
