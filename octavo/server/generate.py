@@ -58,7 +58,7 @@ async def admitted(exchange: Exchange) -> AsyncIterator[Ticket]:
         server.metrics.rejected.add(1, refusal.code or "unavailable")
         raise refusal
     length = exchange.headers.get("content-length", "")
-    num_bytes = int(length[:20]) if length.isdigit() else server.config.max_body_bytes
+    num_bytes = int(length[:20]) if length.isdecimal() else server.config.max_body_bytes
     ticket = server.admission.register(exchange.owner, min(num_bytes, server.config.max_body_bytes))
     try:
         yield ticket
