@@ -65,10 +65,13 @@ def run(arguments: argparse.Namespace) -> int:
     from octavo.observe.output import output_never_blocks
     from octavo.server.http.middleware import check_middlewares
     from octavo.server.http.sockets import check_addresses
+    from octavo.server.http.tls import make_context
 
     config = server_settings(arguments)
     asked = read_arguments(model_of(arguments), engine_options(arguments))
     check_addresses(config)
+    if config.ssl_certfile is not None:
+        make_context(config)
     check_middlewares(config.middleware)
     # The tokenizer first: a wrong name must not wait for the download of the model.
     tokenizer = None if asked.tokenizer is None else _tokenizer_source(asked.tokenizer)

@@ -70,7 +70,7 @@ async def admitted(exchange: Exchange, num_bytes: int | None = None) -> AsyncIte
         raise refusal
     if num_bytes is None:
         length = exchange.headers.get("content-length", "")
-        num_bytes = int(length[:20]) if length.isdigit() else server.config.max_body_bytes
+        num_bytes = int(length[:20]) if length.isdecimal() else server.config.max_body_bytes
     ticket = server.admission.register(exchange.owner, min(num_bytes, server.config.max_body_bytes))
     try:
         yield ticket

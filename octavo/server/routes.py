@@ -43,7 +43,15 @@ _ID_PREFIXES = [prefix for dialect in DIALECTS for prefix in dialect.id_prefixes
 
 
 async def openapi(exchange: Exchange) -> None:
-    await exchange.respond(encode(document(ROUTES, DEFAULT_DIALECT)))
+    server = exchange.server
+    whole = document(
+        ROUTES,
+        DEFAULT_DIALECT,
+        needs_key=bool(server.config.api_keys),
+        public=server.access.public,
+        root_path=server.config.root_path,
+    )
+    await exchange.respond(encode(whole))
 
 
 async def documentation(exchange: Exchange) -> None:
