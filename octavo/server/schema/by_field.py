@@ -58,6 +58,7 @@ def decode_by_field(body: bytes, kind: type[T]) -> tuple[T, tuple[Unknown, ...]]
         elif field.is_required:
             raise invalid(f"{name} is missing", name)
     unknown = parts.keys() - fields.keys() - unsupported.keys() - rules.ignored.keys()
+    rules.check_unknown({name: _short_value(parts[name]) for name in sorted(unknown)})
     known = kind.__struct_fields__
     return kind(**values), (*(Unknown(name, name, known) for name in sorted(unknown)), *nested)
 
