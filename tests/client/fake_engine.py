@@ -6,7 +6,8 @@ The model's name sets its behaviour: `fake?step=0.01&poison=7&how=abort`.
     step      seconds that a step takes
     poison    a request with POISON_TOKEN in its prompt ends the engine at its third token …
     how       … by `abort`, `raise`, `exit`, `hang` (with Python's lock), `sleep`, `kill`, `stop` or
-              `bus`; or it tries to `escape`, or looks for `keys`, and ends only if that succeeds
+              `bus`; or it fills memory (`fill`), tries to `escape`, or looks for `keys`, and ends
+              only if that is possible
     gate      a file: while it exists, no step that produces a third token ends
     clock     `jumps`: the system's time jumps by hours at each step, as this process sees it
     loading   a file: while it exists, no engine becomes ready
@@ -53,6 +54,7 @@ from tests.sim.truth import VOCABULARY, extend, hash_of, next_token
 
 POISON_TOKEN = 60  # in a prompt; it has its effect where the engine has `poison`
 _WALL_CLOCK = time.time
+FILL_BYTES = 400 << 20
 HARMLESS = 2  # tokens that a poisoned request produces before it crashes; the gate lets pass
 
 
@@ -128,6 +130,8 @@ def die(how: str) -> None:
             time.sleep(1000)
         case "bus":
             ctypes.string_at(_cut_mapping(), 1)
+        case "fill":  # memory, more than a control group allows; elsewhere it does no harm
+            bytearray(FILL_BYTES)[:: mmap.PAGESIZE] = bytes(FILL_BYTES // mmap.PAGESIZE)
         case "escape":
             _try_to_escape()
         case "keys":

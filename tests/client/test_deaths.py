@@ -143,7 +143,7 @@ def test_a_stopped_engine_is_silent_and_replaced(gate: Path) -> None:
 
 
 def test_jumps_of_the_system_clock_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It jumps by hours: at each step in the engine, and at each event in the front end."""
+    """The jumps are hours long: at each step in the engine, and at each event in the front end."""
     requests = [request(f"r{index}", [index], max_tokens=100) for index in range(10)]
     monkeypatch.setattr(time, "time", time.time)  # restored at the end
     monkeypatch.setattr(time, "time_ns", time.time_ns)
