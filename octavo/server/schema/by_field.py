@@ -30,7 +30,7 @@ _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _WORDS = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
 _WORD = re.compile(rf"\b({'|'.join(_WORDS)})\b")
 _MISSING = re.compile(r"required field (\w+)")
-_WHERE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>.*)`)?$", re.DOTALL)
+_WHERE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>.*)`)?\Z", re.DOTALL)
 
 
 def decode_by_field(body: bytes, kind: type[T]) -> tuple[T, tuple[Unknown, ...]]:
