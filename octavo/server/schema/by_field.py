@@ -39,7 +39,7 @@ _SURROGATES = re.compile(
 )
 _WORD = re.compile(rf"\b({'|'.join(_WORDS)})\b")
 _MISSING = re.compile(r"required field (\w+)")
-_WHERE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>.*)`)?$", re.DOTALL)
+_WHERE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>.*)`)?\Z", re.DOTALL)
 
 
 def decode_by_field(body: bytes, kind: type[T]) -> tuple[T, tuple[Unknown, ...]]:
