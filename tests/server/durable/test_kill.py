@@ -176,7 +176,7 @@ class World:
 
 def logprobs(received: Received) -> list[Any]:
     """Return the log-probabilities of a stream, token by token."""
-    found = []
+    found: list[Any] = []
     for choices in received.choices:
         for choice in choices:
             written = choice["logprobs"] or {"tokens": [], "token_logprobs": [], "text_offset": []}

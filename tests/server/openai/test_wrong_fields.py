@@ -217,7 +217,8 @@ def test_an_unknown_field_whose_name_asks_for_a_shape_is_refused(
 ) -> None:
     error = error_of(directory, **{name: {"type": "object"}})
     assert (error["param"], error["code"]) == (name, "unsupported_parameter")
-    for nothing in (None, {}, "", False):
+    nothings: tuple[Any, ...] = (None, {}, "", False)
+    for nothing in nothings:
         assert "choices" in run(directory, max_tokens=1, **{name: nothing})
 
 
