@@ -21,7 +21,7 @@ NATIVE := $(shell find csrc -type f)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test test-newest test-smollm2 test-clients check coverage format sim planted soak hostile overload restart serving-cost bench-core peers wheel sanitize lock clean
+.PHONY: help setup serve test test-newest test-smollm2 test-clients check coverage format sim planted damage soak hostile overload restart serving-cost bench-core peers wheel sanitize lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -179,6 +179,9 @@ sim: $(VENV)/.octavo ## simulated worlds: make sim SEEDS=10000 FROM=0
 
 planted: $(VENV)/.octavo ## apply each planted bug; the simulator must catch every one
 	@$(RUN) -m tests.sim --planted
+
+damage: $(VENV)/.octavo ## ten thousand damaged models: each loads, or is refused in one clear line
+	@$(RUN) -m tests.damage
 
 soak: $(VENV)/.octavo ## mixed load, leavers, kill -9 on a real server: make soak SECONDS=900 MODEL=smollm2
 	@$(RUN) benchmarks/soak.py --seconds $(SECONDS) $(if $(MODEL),--model $(MODEL))

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from octavo.api.outputs import EngineDeadError, RequestError, RequestOutput
-from octavo.api.requests import TOO_LONG, FailedRequestError
-from octavo.api.sinks import joined
+from octavo.api.requests import TOO_LONG, CheckedRequest, FailedRequestError
+from octavo.api.sinks import Sink, joined
 from octavo.observe.explain import Record
+from octavo.observe.request_meter import RequestMeter
 from octavo.server.admission import Ticket
 from octavo.server.http.deadline import RequestTask
 from octavo.server.http.errors import ApiError, ClientGoneError, internal, invalid, unavailable
@@ -108,7 +110,7 @@ class Generation:
                 lengths,
                 sampling.n,
                 self._asked.priority,
-                partial(self._submit, sinks),
+                partial(self._give, sinks),
                 self.fail,
             )
             await self._submission.start()
@@ -138,10 +140,22 @@ class Generation:
             del server.active[self._ids[0]]
             self._observe_end()
 
-    def _submit(self, sinks: list[_PromptSink], index: int) -> None:
-        """Give the next prompt to the engine."""
+    def _give(self, sinks: list[_PromptSink], index: int) -> None:
+        """Give the next prompt a sink, and submit it."""
         sinks.append(_PromptSink(self, index))
-        self._server.llm.submit(self._prepared.checked[index], sinks[index], self._ids[index])
+        self._submit(index, sinks[index])
+
+    def _submit(self, index: int, sink: Sink) -> None:
+        """Submit one prompt to the engine."""
+        self._server.llm.submit(self._metered(index), sink, self._ids[index])
+
+    def _metered(self, index: int) -> CheckedRequest:
+        """Return a prompt's request, whose output is measured unless the client wants none."""
+        checked = self._prepared.checked[index]
+        if self._asked.drops_output:
+            return checked
+        meter = RequestMeter(self._server.metrics, self._prepared.sampling.n)
+        return replace(checked, meter=meter)
 
     # the two ways of answering
 
@@ -151,9 +165,9 @@ class Generation:
         outputs = [self._held[index] for index in sorted(self._held)]
         for index, output in enumerate(outputs):
             self._note(index, output)
-        body = self._writer.whole(outputs, self._counts, self._explanation())
+        body = await _with_turns(self._writer.whole(outputs, self._counts, self._explanation()))
         self.record.first_byte_at = self._server.clock()
-        await self._exchange.respond(body)
+        await self._exchange.respond(b"".join(body))
         self.record.outcome = "finished"
 
     async def _answer_as_stream(self) -> None:
@@ -205,7 +219,7 @@ class Generation:
         for index, output in held.items():
             self._num_running -= output.finished
             self._note(index, output)
-            frames.extend(writer.frames(index, output, self._counts))
+            frames.extend(await _with_turns(writer.frames(index, output, self._counts)))
         await stream.write(frames)
         if self.record.first_byte_at is None:
             self.record.first_byte_at = now = self._server.clock()
@@ -219,7 +233,7 @@ class Generation:
         if self._writes_at_once and not output.finished and not self._exchange.must_wait():
             self._note(index, output)
             frames = self._writer.frames(index, output, self._counts)
-            self._stream.write_now(frames, self._last_at)
+            self._stream.write_now(filter(None, frames), self._last_at)  # without turns
             return
         self._writes_at_once = False
         if output.finished and self._submission is not None:
@@ -275,8 +289,6 @@ class Generation:
             for one in output.outputs:
                 num_new += len(one.token_ids)
         now = self._server.clock()
-        if self._asked.is_stream and self._counts.generated and num_new:
-            self._server.metrics.between.observe((now - self._last_at) / num_new, num_new)
         self._last_at = now
         self._counts.generated += num_new
         self._ticket.count_output(num_new)
@@ -306,10 +318,16 @@ class Generation:
         metrics, record = self._server.metrics, self.record
         if record.entered_at is None or record.ended_at is None:
             return
-        metrics.generated_tokens.add(self._counts.generated)
         metrics.cached_tokens.add(self._counts.cached)
-        metrics.output_length.observe(self._counts.generated)
         metrics.whole.observe(record.ended_at - record.began)
-        if self._counts.generated > 1 and record.first_byte_at is not None:
-            span = record.ended_at - record.first_byte_at
-            metrics.per_token.observe(span / (self._counts.generated - 1))
+
+
+async def _with_turns(parts: Iterable[bytes]) -> list[bytes]:
+    """Return what a writer makes; let other requests run at each `TURN`."""
+    made: list[bytes] = []
+    for part in parts:
+        if part:
+            made.append(part)
+        else:
+            await asyncio.sleep(0)
+    return made

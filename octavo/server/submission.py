@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from octavo.server.admission import Ticket
+from octavo.server.preparation import PIECE
 
 
 class Submission:
@@ -61,6 +62,8 @@ class Submission:
 
     async def _follow(self) -> None:
         for index in range(1, len(self._num_tokens)):
+            if index % PIECE == 0:
+                await asyncio.sleep(0)
             num_tokens = self._num_tokens[index]
             self._num_behind -= num_tokens
             try:
