@@ -15,7 +15,7 @@ from octavo.core.sampling_params import RequestOutputKind, SamplingParams
 from octavo.formats.deltas import FinishDelta, Parser
 from octavo.text.detokenizer import Detokenizer
 from octavo.text.stop_strings import StopStrings
-from octavo.text.tokenizer import Tokenizer
+from octavo.text.token_table import TokenTable
 
 
 class Meter(Protocol):
@@ -36,7 +36,7 @@ class Continuation:
         index: int,
         prompt: Sequence[int],
         sampling: SamplingParams,
-        tokenizer: Tokenizer,
+        tokenizer: TokenTable,
         parser: Parser,
         meter: Meter | None = None,
     ) -> None:
@@ -54,9 +54,9 @@ class Continuation:
         self._stops = None
         if sampling.stop and sampling.detokenize:
             self._stops = StopStrings(sampling.stop, include=sampling.include_stop_str_in_output)
-        # If only the end is needed, even for stop strings, all text is decoded at the end.
+        # If only the end is needed, and no token's own text, all text is decoded at the end.
         is_final = sampling.output_kind is RequestOutputKind.FINAL_ONLY
-        self._reads_late = is_final and self._stops is None
+        self._reads_late = is_final and self._stops is None and sampling.logprobs is None
         self._num_taken = 0  # tokens sent as deltas
         self._meter = meter
         self._num_measured = 0  # tokens that the meter has counted
@@ -69,6 +69,7 @@ class Continuation:
         self.hidden_state: list[float] | None = None
         self.prompt_logprobs: PromptLogprobs | None = None
         if sampling.prompt_logprobs is not None:
+            self._prompt = prompt
             self.prompt_logprobs = [None] * len(prompt)
 
     def push(self, event: TokenEvent) -> bool:
@@ -167,10 +168,12 @@ class Continuation:
         whole.finish_reason, whole.stop_reason = event.finish_reason, event.stop_token
         if self._detokenizer is None:
             return
+        is_hidden = event.finish_reason == "stop" and event.tokens and self._hides_stop
         if self._reads_late:
-            is_hidden = event.finish_reason == "stop" and event.tokens and self._hides_stop
             self._read(whole.token_ids[:-1] if is_hidden else whole.token_ids)
         text = self._detokenizer.finish()
+        if text and event.tokens and whole.logprobs and not is_hidden:
+            _extend(whole.logprobs[-1], whole.token_ids[-1], text)
         if self._stops is None:
             self._fresh.append(text)
         else:
@@ -199,25 +202,48 @@ class Continuation:
             self.hidden_state = payload.values.tolist()
         if not isinstance(payload, LogprobsPayload):
             return ()
-        if self.prompt_logprobs is not None:
-            for offset, entry in enumerate(payload.prompt):
-                self.prompt_logprobs[payload.prompt_start + offset] = self._explain(entry)
+        if self.prompt_logprobs is not None and payload.prompt:
+            self._add_prompt_logprobs(self.prompt_logprobs, payload)
         return () if self.whole.logprobs is None else payload.sampled
 
     def _add_logprobs(self, entry: TokenLogprobs) -> None:
+        """Add the log-probabilities of the next token, which has not been decoded yet."""
         assert self.whole.logprobs is not None
         assert self.whole.cumulative_logprob is not None
-        self.whole.logprobs.append(self._explain(entry))
+        self.whole.logprobs.append(_explain(entry, self._detokenizer))
         self.whole.cumulative_logprob += entry.logprobs[0]
 
-    def _explain(self, entry: TokenLogprobs) -> dict[int, Logprob]:
-        """Return the log-probabilities at a position: its own token first, then the likeliest."""
-        text_of = self._tokenizer.text_of
-        pairs = zip(entry.token_ids, entry.logprobs, strict=True)
-        named = {
-            token: Logprob(logprob, place, text_of(token))
-            for place, (token, logprob) in enumerate(pairs)
-        }
-        first = entry.token_ids[0]  # if it is also among the likeliest, that entry is replaced
-        named[first] = Logprob(entry.logprobs[0], entry.rank, text_of(first))
-        return named
+    def _add_prompt_logprobs(self, found: PromptLogprobs, payload: LogprobsPayload) -> None:
+        """Store the log-probabilities of a part of the prompt."""
+        stream = None
+        if self._detokenizer is not None:
+            stream = self._tokenizer.detokenizer(
+                skip_special_tokens=False, context=self._prompt[: payload.prompt_start]
+            )
+        for place, entry in enumerate(payload.prompt, payload.prompt_start):
+            named = found[place] = _explain(entry, stream)
+            if stream is not None:
+                stream.push(entry.token_ids[0])
+                if place == len(self._prompt) - 1:
+                    _extend(named, entry.token_ids[0], stream.finish())
+
+
+def _explain(entry: TokenLogprobs, stream: Detokenizer | None) -> dict[int, Logprob]:
+    """Return the log-probabilities at a position: its own token first, then the likeliest.
+
+    `stream` has decoded what is before the position; the text of each token continues that.
+    """
+    named: dict[int, Logprob] = {}
+    pairs = zip(entry.token_ids, entry.logprobs, strict=True)
+    for place, (token, logprob) in enumerate(pairs):
+        if token not in named:  # the first may be among the likeliest too
+            text = None if stream is None else stream.peek(token)
+            named[token] = Logprob(logprob, place or entry.rank, text)
+    return named
+
+
+def _extend(named: dict[int, Logprob], token: int, text: str) -> None:
+    """Add text to that of a position's token: the mark of a character that stays incomplete."""
+    if text:
+        found = named[token]
+        named[token] = found._replace(decoded_token=(found.decoded_token or "") + text)

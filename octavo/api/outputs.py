@@ -28,6 +28,8 @@ class Logprob(NamedTuple):
 
     logprob: float
     rank: int | None = None  # 1 is the most probable
+    # The text that the token adds to those before it: empty for the first part of a character,
+    # which the token with its last part adds; None with detokenize=False.
     decoded_token: str | None = None
 
 

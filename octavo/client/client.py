@@ -16,7 +16,14 @@ class EngineDeadError(RuntimeError):
 
 
 class EngineStartError(RuntimeError):
-    """The engine could not be started; the message is the engine's own."""
+    """The engine could not be started; the message is the engine's own.
+
+    `is_of_model` is True if the model's files are at fault.
+    """
+
+    def __init__(self, message: str, *, is_of_model: bool = False) -> None:
+        super().__init__(message)
+        self.is_of_model = is_of_model
 
 
 Deliver = Callable[[Sequence[TokenEvent]], None]

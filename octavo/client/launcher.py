@@ -24,7 +24,9 @@ from typing import Protocol
 import zmq
 
 from octavo import env
+from octavo.client.exit_reason import describe_exit
 from octavo.client.socket_directory import SocketDirectory
+from octavo.observe.machine import num_killed_for_memory
 from octavo.wire.channel import (
     DUMP_SIGNAL,
     HEARTBEAT_SOCKET,
@@ -37,6 +39,8 @@ from octavo.wire.crash_record import CrashRecord
 from octavo.wire.message_types import MAX_FRAME_BYTES, WireError
 
 log = logging.getLogger(__name__)
+
+EXIT_SECONDS = 2.0  # for a killed process to end
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ class EngineProcess(Protocol):
         """Return the numbers of the requests in its last step."""
 
     def close(self) -> None:
-        """End the process if it runs, and release what belongs to it."""
+        """End the process if it runs, and release what belongs to it; do not wait for ever."""
 
 
 class Launcher(Protocol):
@@ -207,6 +211,7 @@ class ChildProcess:
         self._socket = socket
         self._name = identity(WORK_SOCKET, epoch)
         self._is_killed_by_us = False
+        self._num_killed_before = num_killed_for_memory()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._descriptor = -1
 
@@ -248,13 +253,7 @@ class ChildProcess:
         status = self.popen.poll()
         if status is None:
             return None
-        if status >= 0:
-            return f"its process ended with exit code {status}"
-        try:
-            name = signal.Signals(-status).name
-        except ValueError:
-            name = str(-status)
-        return f"its process was ended by {name}"
+        return describe_exit(status, num_killed_for_memory() - self._num_killed_before)
 
     def was_killed(self) -> bool:
         return self.popen.returncode == -signal.SIGKILL and not self._is_killed_by_us
@@ -265,5 +264,6 @@ class ChildProcess:
     def close(self) -> None:
         self._unwatch()
         self.kill()
-        self.popen.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it waits in the kernel
+            self.popen.wait(EXIT_SECONDS)
         self._record.close()

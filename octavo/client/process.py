@@ -212,9 +212,19 @@ class ProcessClient:
 
     # calls of the supervisor; see `octavo.client.supervisor.Owner`
 
-    def start_message(self) -> StartEngine:
+    def start_message(self, like: EngineFacts | None) -> StartEngine:
+        arguments = self._arguments
+        if like is not None:  # the size that was found when the memory was free
+            arguments = replace(
+                arguments,
+                max_model_len=like.max_model_len,
+                num_gpu_blocks_override=like.num_blocks,
+            )
         level = logging.getLogger("octavo").getEffectiveLevel()
-        return StartEngine(self._arguments, level, flags_in_use())
+        return StartEngine(arguments, level, flags_in_use())
+
+    def wants_spare(self) -> bool:
+        return self._arguments.spare_engine
 
     def has_work(self) -> bool:
         return self._journal.num_submitted > 0 and not self._is_paused

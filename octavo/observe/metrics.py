@@ -72,6 +72,7 @@ class Metrics:
         self._add_requests()
         self._add_latencies()
         self._add_own()
+        self._add_connections()
         self._add_process()
 
     def _add_engine(self) -> None:
@@ -195,6 +196,19 @@ class Metrics:
     ) -> None:
         """Add a value of our own, which is read when the metrics are."""
         self._own.append(Gauge(name, meaning, read))
+
+    def _add_connections(self) -> None:
+        self.refused_connections = Counter(
+            "refused_connections",
+            "Connections beyond a limit (503, 429), and failed handshakes (tls).",
+            ("reason",),
+        )
+        self.protocol_refusals = Counter(
+            "protocol_refusals", "Requests refused before their route was known.", ("status",)
+        )
+        self._own += [self.refused_connections, self.protocol_refusals]
+        self.num_connections: Callable[[], float] = lambda: 0.0  # the lifecycle replaces it
+        self._own.append(Gauge("connections", "Open connections.", lambda: self.num_connections()))
 
     def _add_process(self) -> None:
         """Add Prometheus's metrics of a process, for the front end's."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.api.outputs import EngineDeadError, RequestError, RequestOutput
-from octavo.api.requests import TOO_LONG, FailedRequestError
-from octavo.api.sinks import joined
+from octavo.api.requests import TOO_LONG, CheckedRequest, FailedRequestError
+from octavo.api.sinks import Sink, joined
 from octavo.observe.explain import Record
 from octavo.observe.request_meter import RequestMeter
 from octavo.server.admission import Ticket
@@ -19,6 +19,7 @@ from octavo.server.http.errors import ApiError, ClientGoneError, internal, inval
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.stream import ResponseStream
 from octavo.server.operation import PreparedRequest, TokenCounts, Writer
+from octavo.server.preparation import PIECE
 from octavo.server.server import ActiveRequest
 
 log = logging.getLogger(__name__)
@@ -108,11 +109,13 @@ class Generation:
             metrics.most_tokens.observe(sampling.max_tokens)
             metrics.prompt_tokens.add(self._counts.prompt)
             for index, each in enumerate(self._prepared.checked):
+                if index % PIECE == PIECE - 1:
+                    await asyncio.sleep(0)
                 metrics.prompt_length.observe(len(each.prompt.token_ids))
                 sinks.append(_PromptSink(self, index))
                 if not self._asked.drops_output:
                     each = replace(each, meter=RequestMeter(metrics, sampling.n))
-                server.llm.submit(each, sinks[index], self._ids[index])
+                self._submit(index, each, sinks[index])
             if self._asked.is_stream:
                 await self._answer_as_stream()
             else:
@@ -128,6 +131,10 @@ class Generation:
             record.end(server.clock(), self._counts.generated)
             del server.active[self._ids[0]]
             self._observe_end()
+
+    def _submit(self, index: int, checked: CheckedRequest, sink: Sink) -> None:
+        """Give one prompt to the engine."""
+        self._server.llm.submit(checked, sink, self._ids[index])
 
     # the two ways of answering
 

@@ -19,7 +19,7 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.formats.deltas import Parser, PlainText
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
-from octavo.text.prompt_worker import PreparedPrompt, PromptJob
+from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused
 
 
 @dataclass(slots=True)
@@ -73,7 +73,12 @@ class GenerationRequest:
     # Returns an error with the dialect's name of its field, for the prompt's index. The neutral
     # names are those of SamplingParams, of Conversation, and "prompt".
     named: Callable[[ApiError, int], ApiError]
-    max_tokens: int | None = None  # None: as many as the model's makers recommend, or as fit
+    # What a worker has made of the prompts while it read the body; a refusal is the last.
+    prepared: list[PreparedPrompt | Refused] | None = None
+    max_tokens: int | None = None  # refused if so many do not fit
+    # Instead of `max_tokens` if that is None, and reduced to what fits. None: as many as the
+    # model's makers recommend, or as fit.
+    default_max_tokens: int | None = None
     is_stream: bool = False
     explains: bool = False  # where the time went, in the answer
     drops_output: bool = False  # the engine must generate a token that was not asked for

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from typing import TYPE_CHECKING
 
 from octavo.api.async_llm import AsyncLLM
 from octavo.observe.explain import Recent, Record
@@ -21,6 +22,9 @@ from octavo.server.http.errors import ApiError, unavailable
 from octavo.server.prompt_pool import PromptPool
 from octavo.server.settings import ServerSettings
 from octavo.server.worker_process import Worker
+
+if TYPE_CHECKING:
+    from octavo.server.durable.service import Durability
 
 
 def _version() -> str:
@@ -87,6 +91,7 @@ class Server:
         self.recent = Recent(config.num_explained if config.enable_explain else 0)
         self.active: dict[str, ActiveRequest] = {}
         self.is_draining = False
+        self.durability: Durability | None = None  # set while the server runs with a journal
         self.num_requests = 0  # since the start: distinguishes requests with the same id
         self.model_names = config.served_names or (llm.facts.name,)  # what requests may name
         self.model_name = self.model_names[0]  # the name in answers

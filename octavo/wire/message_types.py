@@ -143,6 +143,7 @@ class EngineFailed(Struct, tag=2, array_like=True, frozen=True, forbid_unknown_f
     """The reason why the engine cannot start, or why it ends."""
 
     text: Text
+    is_of_model: bool = False  # the model's files are at fault
 
 
 class StepOutput(Struct, tag=3, array_like=True, frozen=True, forbid_unknown_fields=True):

@@ -21,19 +21,22 @@ FACTORY = "tests.client.fake_engine:make"
 LIMIT = 300.0  # seconds for anything that a test waits for; never part of what it checks
 
 
-def start(settings: str = "", timing: Timing | None = None) -> ProcessClient:
+def start(
+    settings: str = "", timing: Timing | None = None, *, spare_engine: bool = False
+) -> ProcessClient:
     """Return a client whose engine is ready."""
-    client = ProcessClient(
-        EngineArguments(model=f"fake?{settings}"), ProcessLauncher(FACTORY), timing
-    )
+    arguments = EngineArguments(model=f"fake?{settings}", spare_engine=spare_engine)
+    client = ProcessClient(arguments, ProcessLauncher(FACTORY), timing)
     client.start()
     return client
 
 
 @contextmanager
-def running(settings: str = "", timing: Timing | None = None) -> Iterator[ProcessClient]:
+def running(
+    settings: str = "", timing: Timing | None = None, *, spare_engine: bool = False
+) -> Iterator[ProcessClient]:
     """Yield a client whose engine is ready, and close it afterwards."""
-    client = start(settings, timing)
+    client = start(settings, timing, spare_engine=spare_engine)
     try:
         yield client
     finally:

@@ -94,7 +94,7 @@ def test_ten_kills_under_fifty_streams_lose_no_token_and_repeat_none() -> None:
         run(world)
 
 
-@pytest.mark.parametrize("how", ["abort", "raise", "exit", "hang"])
+@pytest.mark.parametrize("how", ["abort", "raise", "exit", "hang", "bus"])
 def test_a_poisoned_request_fails_alone_and_others_continue(how: str) -> None:
     poison = request("poison", [1, POISON_TOKEN], max_tokens=50)
     others = [request(f"r{index}", [index], max_tokens=60) for index in range(6)]
@@ -110,6 +110,7 @@ def test_a_poisoned_request_fails_alone_and_others_continue(how: str) -> None:
             assert end.finish_reason == "error"
             assert end.message is not None
             assert "this request ended the engine" in end.message
+            assert ("a file that it had mapped" in end.message) is (how == "bus")
             assert len(caller.tokens["poison"]) == 2
             # Two more tries, and one engine for the rest. A slow engine may be mistaken for one
             # that hangs, and be replaced as well.

@@ -332,6 +332,31 @@ def test_the_ready_text_can_be_pasted(directory: Path) -> None:
     assert "base_url='http://127.0.0.1:8000/v1'" in text
 
 
+@pytest.mark.parametrize("public_metrics", [True, False])
+@pytest.mark.parametrize("keys", [(), ("the-very-secret",)])
+def test_the_document_asks_for_a_key_only_if_the_server_does(
+    directory: Path, keys: tuple[str, ...], public_metrics: bool
+) -> None:
+    async def main() -> None:
+        async with serving(directory, api_keys=keys, public_metrics=public_metrics) as client:
+            headers = {"authorization": f"Bearer {keys[0]}"} if keys else {}
+            whole = (await client.get("/openapi.json", headers=headers)).json()
+            assert ("security" in whole) == bool(keys)
+            assert ("securitySchemes" in whole["components"]) == bool(keys)
+            needs = {
+                path
+                for path, methods in whole["paths"].items()
+                for method, operation in methods.items()
+                if operation.get("security", whole.get("security", []))
+            }
+            for path in whole["paths"]:
+                method = next(iter(whole["paths"][path]))
+                answer = await client.request(method, path.replace("{id}", "x"))
+                assert (answer.status_code == 401) == (path in needs), path
+
+    asyncio.run(main())
+
+
 def test_the_document_lists_every_status_and_the_need_of_a_key() -> None:
     """Generated clients handle only the statuses that the document lists."""
     paths = document(ROUTES, DEFAULT_DIALECT)["paths"]

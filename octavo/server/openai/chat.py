@@ -69,13 +69,13 @@ class ChatWriter(OpenAIWriter):
         """Yield the role, once for each answer."""
         for index in range(self._num_choices):
             delta = Delta(role=self._role, content="")
-            chunk = self._chunk([ChunkChoice(index=index, delta=delta)])
+            chunk = self._chunk([ChunkChoice(index=index, delta=delta)], counts)
             if self._request.return_token_ids and index == 0:
                 chunk.prompt_token_ids = self._prompt.token_ids
             yield frame(encode(chunk))
             if self._echoed:
                 delta = Delta(content=self._echoed)
-                yield frame(encode(self._chunk([ChunkChoice(index=index, delta=delta)])))
+                yield frame(encode(self._chunk([ChunkChoice(index=index, delta=delta)], counts)))
 
     def frames(
         self, prompt_index: int, output: RequestOutput, counts: TokenCounts
@@ -87,7 +87,7 @@ class ChatWriter(OpenAIWriter):
                 template = self._templates.get(one.index)
                 if template is None:
                     choice = ChunkChoice(index=one.index, delta=Delta(content=TEXT))
-                    template = self._templates[one.index] = Template(self._chunk([choice]))
+                    template = self._templates[one.index] = Template(self._chunk([choice], counts))
                 yield encode(deltas[0].text).join(template.sides)
                 continue
             choice = ChunkChoice(index=one.index, delta=Delta())
@@ -102,14 +102,11 @@ class ChatWriter(OpenAIWriter):
                 choice.token_ids = one.token_ids
             if not (deltas or choice.logprobs or choice.token_ids):
                 continue  # part of a character, or text that may become a stop string
-            chunk = self._chunk([choice])
-            if self._sends_usage_always:
-                chunk.usage = usage_of(counts)
-            yield frame(encode(chunk))
+            yield frame(encode(self._chunk([choice], counts)))
 
     def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
         """Return the usage, in a chunk of its own, and the end."""
-        return self._closing(self._chunk([]), counts, explanation)
+        return self._closing(self._chunk([], counts), counts, explanation)
 
     def whole(
         self,
@@ -130,7 +127,7 @@ class ChatWriter(OpenAIWriter):
         if self._request.return_token_ids:
             response.prompt_token_ids = output.prompt_token_ids
         if output.prompt_logprobs is not None:
-            response.prompt_logprobs = prompt_logprobs(output.prompt_logprobs, self._texts)
+            response.prompt_logprobs = prompt_logprobs(output.prompt_logprobs)
         if explanation is not None:
             response.explain = explanation
         return encode(response)
@@ -153,11 +150,14 @@ class ChatWriter(OpenAIWriter):
         assert self._most is not None
         return chat_logprobs(one.logprobs or (), self._most, self._texts)
 
-    def _chunk(self, choices: list[ChunkChoice]) -> ChatChunk:
-        return ChatChunk(
+    def _chunk(self, choices: list[ChunkChoice], counts: TokenCounts) -> ChatChunk:
+        chunk = ChatChunk(
             id=self._id,
             created=self._created,
             model=self._model,
             choices=choices,
             system_fingerprint=self._fingerprint,
         )
+        if self._sends_usage_always:
+            chunk.usage = usage_of(counts)
+        return chunk
