@@ -55,6 +55,9 @@ MOST: Mapping[str, int] = {
     "general.sampling.top_k": MAX_SIZE - 1,
 }
 
+# The least of a number that must be above 1: a sequence has a prompt and a token.
+LEAST: Mapping[str, int] = {"max_position_embeddings": 2, "n_positions": 2}
+
 _EPSILON = (0.0, 1.0)
 _BASE = (0.0, 1e15)
 _FACTOR = (0.0, 1e6)

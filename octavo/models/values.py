@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from octavo.loader.errors import CheckpointError, quote
-from octavo.models.bounds import MAX_SIZE, MOST, RANGES
+from octavo.models.bounds import LEAST, MAX_SIZE, MOST, RANGES
 
 _MOST_ITEMS = 20
 _LONGEST_TEXT = 120
@@ -62,9 +62,9 @@ class Values:
 
     def positive(self, key: str, default: int | None = None) -> int:
         """Read a size that must not be zero."""
-        value = self.integer(key, default)
-        if value == 0:
-            raise ConfigurationError(f"{self.name_of(key)} must be above 0")
+        value, least = self.integer(key, default), LEAST.get(key, 1)
+        if value < least:
+            raise self._wrong(key, "above 0" if least == 1 else f"at least {least}", value)
         return value
 
     def number(self, key: str, default: float | None = None) -> float:

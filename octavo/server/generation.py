@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -144,9 +145,9 @@ class Generation:
         outputs = [self._held[index] for index in sorted(self._held)]
         for index, output in enumerate(outputs):
             self._note(index, output)
-        body = self._writer.whole(outputs, self._counts, self._explanation())
+        body = await _with_turns(self._writer.whole(outputs, self._counts, self._explanation()))
         self.record.first_byte_at = self._server.clock()
-        await self._exchange.respond(body)
+        await self._exchange.respond(b"".join(body))
         self.record.outcome = "finished"
 
     async def _answer_as_stream(self) -> None:
@@ -198,7 +199,7 @@ class Generation:
         for index, output in held.items():
             self._num_running -= output.finished
             self._note(index, output)
-            frames.extend(writer.frames(index, output, self._counts))
+            frames.extend(await _with_turns(writer.frames(index, output, self._counts)))
         await stream.write(frames)
         if self.record.first_byte_at is None:
             self.record.first_byte_at = now = self._server.clock()
@@ -212,7 +213,7 @@ class Generation:
         if self._writes_at_once and not output.finished and not self._exchange.must_wait():
             self._note(index, output)
             frames = self._writer.frames(index, output, self._counts)
-            self._stream.write_now(frames, self._last_at)
+            self._stream.write_now(filter(None, frames), self._last_at)  # without turns
             return
         self._writes_at_once = False
         before = self._held.get(index)
@@ -295,3 +296,14 @@ class Generation:
             return
         metrics.cached_tokens.add(self._counts.cached)
         metrics.whole.observe(record.ended_at - record.began)
+
+
+async def _with_turns(parts: Iterable[bytes]) -> list[bytes]:
+    """Return what a writer makes; let other requests run at each `TURN`."""
+    made: list[bytes] = []
+    for part in parts:
+        if part:
+            made.append(part)
+        else:
+            await asyncio.sleep(0)
+    return made

@@ -65,8 +65,8 @@ async def read(
 ) -> tuple[T, A, list[PreparedPrompt | Refused] | None]:
     """Return the request, its translation and, if a worker has read it, its prompts.
 
-    What a worker has read comes without prompts. Raise ApiError for a body that is not valid. `translate` is a function of a module, which a
-    worker finds by its name.
+    What a worker has read comes without prompts. Raise ApiError for a body that is not valid.
+    `translate` is a function of a module, which a worker finds by its name.
     """
     body, server = await exchange.body(), exchange.server
     if not is_large(body):

@@ -47,6 +47,8 @@ def document(
     _, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
     for component in components.values():  # unknown fields are refused only in strict mode
         component.pop("additionalProperties", None)
+    for kind in kinds:  # what the types do not express
+        components[kind.__name__].update(getattr(kind, "schema", {}))
     errors: dict[str, dict[str, Any]] = {}
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:

@@ -14,8 +14,6 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
-import msgspec
-
 from octavo.server.http.errors import ApiError, invalid, unavailable
 from octavo.server.settings import ServerSettings
 from octavo.server.worker_process import (
@@ -37,6 +35,7 @@ from octavo.text.prompt_worker import (
     ReadBody,
     Refused,
     default_param,
+    pieces,
     with_texts,
 )
 
@@ -47,8 +46,6 @@ HEAVY_BYTES = 1 << 16  # longer jobs may take more than some milliseconds
 HEAVY_JOBS = 64  # so do more prompts
 MAX_OVERRUNS = 3  # of the model's own template, after which the log says so
 MAX_AHEAD = 8  # quick jobs that a worker is sent before it has answered the first of them
-
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class _Lane:
@@ -240,14 +237,14 @@ class PromptPool:
         """Return a worker's answer; raise ApiError, about `param`, where there is none."""
         config = self._config
         try:
-            frame = _encode(job)
+            frame = pieces(job)
         except OverflowError:  # JSON has such numbers, msgpack does not
             message = "a number has more than 64 bits; send it as a string"
             raise invalid(message, param) from None
         if self._num_waiting >= config.max_waiting_requests:
             message = f"{config.max_waiting_requests} prompts wait for a prompt worker, the most"
             raise unavailable(f"{message} allowed; try again", "preparation_full", 1)
-        lane = self._heavy if is_heavy or len(frame) > HEAVY_BYTES else self._quick
+        lane = self._heavy if is_heavy or sum(map(len, frame)) > HEAVY_BYTES else self._quick
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         sent = SentJob(owner, frame, seconds, answer)
         self._num_waiting += 1

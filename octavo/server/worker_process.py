@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -58,7 +58,7 @@ class SentJob:
     """A job on its way through a worker, which answers it once."""
 
     owner: str
-    frame: bytes
+    frame: Sequence[bytes]  # in pieces
     seconds: float  # the limit of time, from when the job before it was answered
     answer: asyncio.Future[Result]
     worker: Worker | None = None  # that has it
@@ -198,8 +198,8 @@ class Worker:
         self.jobs.append(job)
         if len(self.jobs) == 1:
             self._begin(job)
-        self._unsent.append(memoryview(LENGTH.pack(len(job.frame))))
-        self._unsent.append(memoryview(job.frame))
+        self._unsent.append(memoryview(LENGTH.pack(sum(map(len, job.frame)))))
+        self._unsent.extend(map(memoryview, job.frame))
         if not self._is_blocked:
             self._flush()
 
@@ -255,13 +255,13 @@ class Worker:
         """Send what the socket takes now, and the rest when it takes more."""
         unsent = self._unsent
         try:
-            while unsent:
-                sent = self._connection.sendmsg(list(islice(unsent, _MAX_PIECES)))
-                while sent and unsent:
-                    part = unsent.popleft()
-                    if sent < len(part):
-                        unsent.appendleft(part[sent:])
-                    sent -= min(sent, len(part))
+            # One call only: while the worker reads, the socket would take many megabytes.
+            sent = self._connection.sendmsg(list(islice(unsent, _MAX_PIECES)))
+            while sent:
+                part = unsent.popleft()
+                if sent < len(part):
+                    unsent.appendleft(part[sent:])
+                sent -= min(sent, len(part))
         except BlockingIOError:
             pass
         except OSError:

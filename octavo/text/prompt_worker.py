@@ -57,6 +57,8 @@ MAX_TEXT_CHARACTERS = 1 << 23  # of token ids as text
 MAX_LISTED_TOKENS = 1 << 20  # of one prompt
 MAX_MESSAGE_CHARACTERS = 2000  # of an error
 
+_encode = msgspec.msgpack.Encoder().encode
+
 
 class Conversation(Struct, frozen=True, kw_only=True):
     """The arguments of a chat template."""
@@ -102,10 +104,10 @@ class BodyJob(Struct, frozen=True, kw_only=True, tag=True):
     decoded into, and the function that translates it.
     """
 
-    body: bytes
     kind: str
     translate: str
     context: msgspec.Raw  # what the translation knows of the server
+    body: bytes  # the last field, which `pieces` relies on
 
 
 Job = PromptJobs | TableJob | BodyJob
@@ -262,12 +264,12 @@ class PromptMaker:
             raise TokenizerError(
                 f"the prompt has {len(token_ids)} tokens; at most {MAX_LISTED_TOKENS} are listed"
             )
-        encode = msgspec.json.encode
+        to_json = msgspec.json.encode
         strings: list[str] | None = None
         if job.lists_strings:
             strings = [self.tokenizer.id_to_token(token) or "" for token in token_ids]
         return msgspec.structs.replace(
-            prepared, listed_tokens=encode(list(token_ids)), listed_strings=encode(strings)
+            prepared, listed_tokens=to_json(list(token_ids)), listed_strings=to_json(strings)
         )
 
     def _decoded(self, token_ids: Sequence[int]) -> str:
@@ -303,6 +305,16 @@ class PromptMaker:
         return ChatTemplate(source, self.tokenizer.special_tokens)
 
 
+def pieces(job: Job) -> tuple[bytes, ...]:
+    """Return the frame of a job in pieces; a large body is one of them, and is not copied."""
+    if not isinstance(job, BodyJob):
+        return (_encode(job),)
+    head = _encode(msgspec.structs.replace(job, body=b""))
+    # The end is the empty body in msgpack: c4 and a length of 0. c6 has a length of four bytes.
+    assert head.endswith(b"\xc4\x00")
+    return head[:-2] + b"\xc6" + len(job.body).to_bytes(4, "big"), job.body
+
+
 # The server's way to read a large body.
 ReadBodies = Callable[[PromptMaker, BodyJob], ReadBody | Refused]
 
@@ -334,7 +346,6 @@ def serve_jobs(seconds: float, num_bytes: int, path: Path, read_body: ReadBodies
     After `seconds` in one job the process ends itself, should the server be gone. A job may take
     `num_bytes` of memory.
     """
-    encode = msgspec.msgpack.Encoder().encode
     with open(0, "rb") as source, open(0, "wb", closefd=False) as sink:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, LOAD_SECONDS)
@@ -348,12 +359,12 @@ def serve_jobs(seconds: float, num_bytes: int, path: Path, read_body: ReadBodies
 
                 maker = PromptMaker(load_tokenizer_at(path))
         except (ValueError, OSError, MemoryError) as error:
-            write_frame(sink, encode(Refused(message=_why_unusable(error))))
+            write_frame(sink, _encode(Refused(message=_why_unusable(error))))
             return
         decode: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job)
         _confine(num_bytes)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        write_frame(sink, encode(Ready()))
+        write_frame(sink, _encode(Ready()))
         while (frame := read_frame(source)) is not None:
             signal.setitimer(signal.ITIMER_REAL, seconds)
             try:
@@ -362,7 +373,7 @@ def serve_jobs(seconds: float, num_bytes: int, path: Path, read_body: ReadBodies
                 mebibytes = num_bytes >> 20
                 answer = Refused(message=f"the prompt takes more than {mebibytes} MiB to prepare")
             signal.setitimer(signal.ITIMER_REAL, 0)
-            write_frame(sink, encode(answer))
+            write_frame(sink, _encode(answer))
             if len(frame) > LARGE_FRAME_BYTES or isinstance(answer, Refused):
                 del frame, answer
                 _return_memory()

@@ -103,6 +103,11 @@ class Caller:
     async def all_ended(self) -> None:
         await self.until(self.is_done)
 
+    async def another_event(self) -> None:
+        """Wait until one more event has come."""
+        num_events = len(self.events)
+        await self.until(lambda: len(self.events) > num_events)
+
     async def some_tokens(self, name: str, count: int = 1) -> None:
         await self.until(lambda: len(self.tokens[name]) >= count)
 

@@ -6,8 +6,10 @@ The model's name sets its behaviour: `fake?step=0.01&poison=7&how=abort`.
     step      seconds that a step takes
     poison    a request with POISON_TOKEN in its prompt ends the engine at its third token …
     how       … by `abort`, `raise`, `exit`, `hang` (with Python's lock), `sleep`, `kill`, `stop` or
-              `bus`; or it tries to `escape`, or looks for `keys`, and ends only if that succeeds
+              `bus`; or it fills memory (`fill`), tries to `escape`, or looks for `keys`, and ends
+              only if that is possible
     gate      a file: while it exists, no step that produces a third token ends
+    clock     `jumps`: the system's time jumps by hours at each step, as this process sees it
     loading   a file: while it exists, no engine becomes ready
     fail      the engine's start fails with this text
     warn      a warning that the start logs, as the start of a real engine does
@@ -52,6 +54,8 @@ from tests.engine.over_runner import engine_over_runner
 from tests.sim.truth import VOCABULARY, extend, hash_of, next_token
 
 POISON_TOKEN = 60  # in a prompt; it has its effect where the engine has `poison`
+_WALL_CLOCK = time.time
+FILL_BYTES = 400 << 20
 HARMLESS = 2  # tokens that a poisoned request produces before it crashes; the gate lets pass
 
 
@@ -74,12 +78,15 @@ class FakeRunner:
         self._how = settings.get("how", "abort")
         self._gate = Path(settings["gate"]) if "gate" in settings else None
         self._slots: dict[int, _Slot] = {}
+        self._clock_jumps = "clock" in settings
 
     def run(self, plan: StepPlan) -> StepResult:
         for number in plan.freed:
             del self._slots[number]
         for new in plan.opened:
             self._slots[new.slot] = _Slot(new)
+        if self._clock_jumps:
+            jump_clock(plan.step)
         if self._seconds:
             time.sleep(self._seconds)
         tokens, payloads = [], []
@@ -124,6 +131,8 @@ def die(how: str) -> None:
             time.sleep(1000)
         case "bus":
             ctypes.string_at(_cut_mapping(), 1)
+        case "fill":  # memory, more than a control group allows; elsewhere it does no harm
+            bytearray(FILL_BYTES)[:: mmap.PAGESIZE] = bytes(FILL_BYTES // mmap.PAGESIZE)
         case "escape":
             _try_to_escape()
         case "keys":
@@ -164,6 +173,13 @@ def _try_to_escape() -> None:
         with contextlib.suppress(PermissionError):
             attempt()
             raise AssertionError("the engine is not confined")
+
+
+def jump_clock(turn: int) -> None:
+    """Set this process's wall clock an hour ahead or, every other time, two hours back."""
+    jumped = _WALL_CLOCK() + (3600.0 if turn % 2 else -7200.0)
+    time.time = lambda: jumped
+    time.time_ns = lambda: int(jumped * 1e9)
 
 
 def _payload(slot: _Slot, start: int, end: int, samples: bool) -> object:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from octavo.core.stats import RESTART
 from octavo.engine_arguments import EngineArguments
 from tests.client import clients
 from tests.client.clients import Caller, eventually, process_of, request, run, running
-from tests.client.fake_engine import POISON_TOKEN
+from tests.client.fake_engine import POISON_TOKEN, jump_clock
 from tests.sim.truth import whole_output
 
 # One short limit each: an engine that waits for a busy machine must not come near the other.
@@ -137,6 +138,29 @@ def test_a_stopped_engine_is_silent_and_replaced(gate: Path) -> None:
             gate.unlink()
             await caller.all_ended()
             check(caller, one)
+            assert client.supervisor.restarts.num_restarts == 1
+
+        run(world)
+
+
+def test_jumps_of_the_system_clock_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The jumps are hours long: at each step in the engine, and at each event in the front end."""
+    requests = [request(f"r{index}", [index], max_tokens=100) for index in range(10)]
+    monkeypatch.setattr(time, "time", time.time)  # restored at the end
+    monkeypatch.setattr(time, "time_ns", time.time_ns)
+    with running("step=0.001&clock=jumps", SHORT_SILENCE) as client:
+
+        async def world() -> None:
+            caller = Caller(client)
+            caller.send(*requests)
+            turn = 0
+            while not caller.is_done():
+                turn += 1
+                jump_clock(turn)
+                await caller.another_event()
+                if turn == 5:
+                    process_of(client).kill()
+            check(caller, *requests)
             assert client.supervisor.restarts.num_restarts == 1
 
         run(world)

@@ -19,6 +19,7 @@ from octavo.models.config_reader import FULL, SLIDING, Config, ConfigurationErro
 from octavo.models.generation import SAMPLING
 from octavo.models.registry import FAMILIES, family_of
 from tests.damage.mutants import NASTY
+from tests.damage.trial import BUG
 from tests.models.made_up import CONFIGS, EXPERTS, SIZES, MadeUpWeights
 
 ROOT = Path(__file__).parents[2] / "octavo"
@@ -77,6 +78,7 @@ def try_config(values: dict[str, Any], weights: OwnWeights) -> None:
         message = str(error)
     except Exception as error:
         raise AssertionError(values) from error
+    assert BUG not in message, values
     assert message.isprintable(), values
     assert len(message) < 2000, values
 

@@ -13,7 +13,7 @@ from octavo.text.chat.messages import ChatTemplateError
 from tests.damage.mutants import Mutant
 
 SHORT = SamplingParams(max_tokens=2, min_tokens=2, temperature=0.0)
-BUG = "This is a bug in Octavo"
+BUG = "report it"
 
 
 def trial(model: Path, mutant: Mutant) -> str | None:

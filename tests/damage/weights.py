@@ -45,7 +45,7 @@ def safetensors_mutants(file: str, content: bytes) -> Iterator[Mutant]:
     header: Header = json.loads(content[8 : 8 + length])
     for name in [key for key in header if key != "__metadata__"]:
         words = (name,)
-        yield Mutant(f"{name} removed", file, _without(name), words)
+        yield Mutant(f"{name} removed", file, without_tensor(name), words)
         yield Mutant(f"{name} renamed", file, _renamed(name, name + "x"), words)
         yield Mutant(f"{name} named as nothing", file, _renamed(name, ""), words)
         yield Mutant(f"{name} named with a line", file, _renamed(name, "a\nb"), words)
@@ -70,7 +70,7 @@ def _edited(edit: Callable[[Header, bytes], tuple[Header, bytes]]) -> Callable[[
     return change
 
 
-def _without(name: str) -> Callable[[bytes], bytes]:
+def without_tensor(name: str) -> Callable[[bytes], bytes]:
     """Remove a tensor and its bytes."""
 
     def edit(header: Header, data: bytes) -> tuple[Header, bytes]:

@@ -217,7 +217,7 @@ def test_keys_take_turns() -> None:
         lane = prompt_pool._Lane(1, 1, start, lambda worker: None)
         for owner in "aaab":
             answer = asyncio.get_running_loop().create_future()
-            lane.put(SentJob(owner, b"", LIMIT, answer))
+            lane.put(SentJob(owner, (), LIMIT, answer))
         jobs = [lane.next_job() for _ in range(4)]
         assert [job.owner for job in jobs if job] == ["a", "b", "a", "a"]
         assert lane.next_job() is None

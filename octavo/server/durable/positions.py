@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 from octavo.api.outputs import CompletionOutput, RequestOutput
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange
-from octavo.server.operation import TokenCounts, Writer
+from octavo.server.operation import TURN, TokenCounts, Writer
 
 FROM = "from"
 LAST_EVENT_ID = "last-event-id"
@@ -94,9 +94,9 @@ class NumberedWriter:
                 single = replace(output, outputs=[one])
             frames = list(self._inner.frames(prompt_index, single, counts))
             self._follow(prompt_index, one)
-            if frames:
-                yield from frames[:-1]
-                yield self._id + frames[-1]
+            last = max((index for index, frame in enumerate(frames) if frame != TURN), default=-1)
+            for index, frame in enumerate(frames):
+                yield self._id + frame if index == last else frame
 
     def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
         """Return the frames after the last token, which have no position."""
@@ -111,8 +111,8 @@ class NumberedWriter:
         outputs: list[RequestOutput],
         counts: TokenCounts,
         explanation: dict[str, Any] | None,
-    ) -> bytes:
-        """Return the body of a response that is not streamed."""
+    ) -> Iterable[bytes]:
+        """Return the body of a response that is not streamed, in parts."""
         return self._inner.whole(outputs, counts, explanation)
 
     def _follow(self, prompt_index: int, one: CompletionOutput) -> None:

@@ -19,6 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from octavo.server.http.connections import RESERVED_SECONDS, Connections, Place
 from octavo.server.http.errors import ApiError
 from octavo.server.http.half_close import Probe
+from octavo.server.http.transport import SafeTransport
 
 READ_BYTES = 256 << 10  # the most that a transport delivers at once
 MAX_PIPELINED = 16  # requests that wait behind the one that is answered
@@ -55,7 +56,9 @@ class _Bounded(HttpToolsProtocol):
         self._rest_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        self._inner = transport
+        self._safe = SafeTransport(transport, self.loop, self._client_may_send)
+        super().connection_made(self._safe)
         if self.place is None:
             name = self.client[0] if self.client else ""
             self.place = self.shared.enter(name, self.make_room)
@@ -67,6 +70,7 @@ class _Bounded(HttpToolsProtocol):
             if cycle is not None:
                 _disconnect(cycle)
         self.pipeline.clear()
+        self._safe.lost()
         super().connection_lost(exc)
         self._stop_timer()
         if self._rest_timer is not None:
@@ -76,6 +80,10 @@ class _Bounded(HttpToolsProtocol):
         if self.place is not None:
             self.shared.leave(self.place)
             self.place = None
+
+    def shutdown(self) -> None:
+        self._safe.stop_lingering()
+        super().shutdown()
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing() or self._last_words is not None:
@@ -270,8 +278,16 @@ class _Bounded(HttpToolsProtocol):
         assert cycle is not None, "the application that writes is running"
         assert cycle.chunked_encoding, "the response must have started, without a length"
         assert not cycle.response_complete, "the response must not have ended"
-        if not cycle.disconnected:
-            self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+        if not (cycle.disconnected or self._inner.is_closing()):
+            self._inner.write(b"%x\r\n%b\r\n" % (len(body), body))
+
+    def _client_may_send(self) -> bool:
+        """Return whether more of a request may arrive that is not read to its end."""
+        if self._has_ended:
+            return False
+        if self._last_words is not None:
+            return True
+        return self._running is not None and self._running.more_body
 
     @property
     def _is_free(self) -> bool:
@@ -327,6 +343,7 @@ class _Bounded(HttpToolsProtocol):
             self._end_after_responses(self._response(error))
             return
         assert self._running is not None, "its body arrives"
+        self._last_words = b""
         if not self._running.response_started:
             self.transport.write(self._response(error))
         _disconnect(self._running)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -27,8 +26,6 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 _ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
 _UNSAFE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # in the value of a header
-_DISCARD_BYTES = 1 << 20
-_DISCARD_SECONDS = 0.5
 _JSON_TYPES = ("application/json", "")
 # The scope's extensions of our own protocol, and what replaces them under another one.
 _NOTHING: dict[str, Any] = {"call": lambda: None}
@@ -154,9 +151,6 @@ class Exchange:
         length = str(len(body)).encode()
         all_headers = [(b"content-type", kind), (b"content-length", length), *headers]
         if not self._body_is_read and (status == 408 or self._has_endless_body()):
-            if status != 408:
-                # Closing a connection with unread bytes would reset it, and lose the answer.
-                await self._discard()
             all_headers.append((b"connection", b"close"))
         await self.start(status, all_headers)
         await self.write(body)
@@ -179,17 +173,6 @@ class Exchange:
         length = self.headers.get("content-length", "0")
         is_short = length.isdecimal() and int(length[:20]) <= self.server.config.max_body_bytes
         return not is_short or "transfer-encoding" in self.headers
-
-    async def _discard(self) -> None:
-        """Read and drop a little more of the body, for a short time."""
-        size = 0
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_DISCARD_SECONDS):
-                while size < _DISCARD_BYTES:
-                    message = await self.receive()
-                    size += len(message.get("body", b""))
-                    if not message.get("more_body", False):
-                        return
 
 
 def _headers(scope: Scope) -> Mapping[str, str]:

@@ -28,6 +28,7 @@ OVERRIDDEN = {
     "connection_lost": ["exc"],
     "data_received": ["data"],
     "eof_received": [],
+    "shutdown": [],
     "on_message_begin": [],
     "on_header": ["name", "value"],
     "on_headers_complete": [],
