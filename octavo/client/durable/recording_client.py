@@ -69,10 +69,6 @@ class RecordingClient:
                     self._sequences[event.request_id] = followed.request, answer
         self._inner.send(events)
 
-    @property
-    def vitals(self) -> EngineVitals:
-        return self._inner.vitals
-
     def snapshot(self) -> EngineSnapshot:
         return self._inner.snapshot()
 
