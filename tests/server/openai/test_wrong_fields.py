@@ -217,8 +217,10 @@ def test_an_unknown_field_whose_name_asks_for_a_shape_is_refused(
 ) -> None:
     error = error_of(directory, **{name: {"type": "object"}})
     assert (error["param"], error["code"]) == (name, "unsupported_parameter")
-    for nothing in (None, {}, "", False):
-        assert "choices" in run(directory, max_tokens=1, **{name: nothing})
+    harmless: tuple[Any, ...] = (None, {}, "", False)
+    for nothing in harmless:
+        fields: dict[str, Any] = {"max_tokens": 1, name: nothing}
+        assert "choices" in run(directory, **fields)
 
 
 def test_the_body_of_a_python_client_is_not_hidden_in_a_field(directory: Path) -> None:
