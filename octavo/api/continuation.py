@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from octavo.api.logprobs import PositionLogprobs
 from octavo.api.outputs import CompletionOutput
@@ -14,7 +16,17 @@ from octavo.core.sampling_params import RequestOutputKind, SamplingParams
 from octavo.formats.deltas import FinishDelta, Parser
 from octavo.text.detokenizer import Detokenizer
 from octavo.text.stop_strings import StopStrings
-from octavo.text.tokenizer import Tokenizer
+from octavo.text.token_table import TokenTable
+
+
+class Meter(Protocol):
+    """A count of the tokens of a request's continuations, kept while they come."""
+
+    def add(self, num_tokens: int, seconds: float | None) -> None:
+        """Count new tokens of a continuation, so long after its last ones; None: its first."""
+
+    def end(self, num_tokens: int, seconds: float) -> None:
+        """Count the end of a continuation, and the time from its first to its last tokens."""
 
 
 class Continuation:
@@ -25,8 +37,9 @@ class Continuation:
         index: int,
         prompt: Sequence[int],
         sampling: SamplingParams,
-        tokenizer: Tokenizer,
+        tokenizer: TokenTable,
         parser: Parser,
+        meter: Meter | None = None,
     ) -> None:
         self._sampling = sampling
         self._parser = parser
@@ -46,6 +59,9 @@ class Continuation:
         is_final = sampling.output_kind is RequestOutputKind.FINAL_ONLY
         self._reads_late = is_final and self._stops is None
         self._num_taken = 0  # tokens sent as deltas
+        self._meter = meter
+        self._num_measured = 0  # tokens that the meter has counted
+        self._first_at = self._last_at = 0.0  # of those
         self._fresh: list[str] = []  # text that is neither sent nor in `whole` yet
         self.whole = CompletionOutput(index)
         source = tokenizer if sampling.detokenize else None
@@ -91,6 +107,25 @@ class Continuation:
         if event.finish_reason is not None:
             self._finish(event)
         return False
+
+    def measure(self) -> None:
+        """Let the meter count what is new."""
+        meter = self._meter
+        if meter is None:
+            return
+        num_tokens = len(self.whole.token_ids)
+        num_new = num_tokens - self._num_measured
+        if num_new:
+            now = time.monotonic()
+            if self._num_measured:
+                meter.add(num_new, now - self._last_at)
+            else:
+                meter.add(num_new, None)
+                self._first_at = now
+            self._last_at = now
+            self._num_measured = num_tokens
+        if self.whole.finish_reason is not None:
+            meter.end(num_tokens, self._last_at - self._first_at)
 
     def fail(self, message: str) -> None:
         """End the continuation with an error; keep what has come so far."""

@@ -13,7 +13,7 @@ from typing import Any, overload
 from octavo.api.outputs import Logprob
 from octavo.core.plan import TokenLogprobs
 from octavo.text.detokenizer import Detokenizer
-from octavo.text.tokenizer import Tokenizer
+from octavo.text.token_table import TokenTable
 
 Entry = dict[int, Logprob] | None  # of one position; None for the first of a prompt
 
@@ -29,7 +29,7 @@ class PositionLogprobs(Sequence[Any]):
         self,
         tokens: Sequence[int],
         context: Sequence[int] = (),
-        tokenizer: Tokenizer | None = None,
+        tokenizer: TokenTable | None = None,
         *,
         skip_special_tokens: bool = False,
         spaces_between_special_tokens: bool = True,

@@ -6,19 +6,21 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.api.outputs import EngineDeadError, RequestError, RequestOutput
-from octavo.api.requests import TOO_LONG, FailedRequestError
-from octavo.api.sinks import joined
+from octavo.api.requests import TOO_LONG, CheckedRequest, FailedRequestError
+from octavo.api.sinks import Sink, joined
 from octavo.observe.explain import Record
+from octavo.observe.request_meter import RequestMeter
 from octavo.server.admission import Ticket
 from octavo.server.http.deadline import RequestTask
 from octavo.server.http.errors import ApiError, ClientGoneError, internal, invalid, unavailable
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.stream import ResponseStream
 from octavo.server.operation import PreparedRequest, TokenCounts, Writer
+from octavo.server.preparation import PIECE
 from octavo.server.server import ActiveRequest
 
 log = logging.getLogger(__name__)
@@ -108,9 +110,13 @@ class Generation:
             metrics.most_tokens.observe(sampling.max_tokens)
             metrics.prompt_tokens.add(self._counts.prompt)
             for index, each in enumerate(self._prepared.checked):
+                if index % PIECE == PIECE - 1:
+                    await asyncio.sleep(0)
                 metrics.prompt_length.observe(len(each.prompt.token_ids))
                 sinks.append(_PromptSink(self, index))
-                server.llm.submit(each, sinks[index], self._ids[index])
+                if not self._asked.drops_output:
+                    each = replace(each, meter=RequestMeter(metrics, sampling.n))
+                self._submit(index, each, sinks[index])
             if self._asked.is_stream:
                 await self._answer_as_stream()
             else:
@@ -126,6 +132,10 @@ class Generation:
             record.end(server.clock(), self._counts.generated)
             del server.active[self._ids[0]]
             self._observe_end()
+
+    def _submit(self, index: int, checked: CheckedRequest, sink: Sink) -> None:
+        """Give one prompt to the engine."""
+        self._server.llm.submit(checked, sink, self._ids[index])
 
     # the two ways of answering
 
@@ -255,8 +265,6 @@ class Generation:
             for one in output.outputs:
                 num_new += len(one.token_ids)
         now = self._server.clock()
-        if self._asked.is_stream and self._counts.generated and num_new:
-            self._server.metrics.between.observe((now - self._last_at) / num_new, num_new)
         self._last_at = now
         self._counts.generated += num_new
         self._ticket.count_output(num_new)
@@ -286,13 +294,8 @@ class Generation:
         metrics, record = self._server.metrics, self.record
         if record.entered_at is None or record.ended_at is None:
             return
-        metrics.generated_tokens.add(self._counts.generated)
         metrics.cached_tokens.add(self._counts.cached)
-        metrics.output_length.observe(self._counts.generated)
         metrics.whole.observe(record.ended_at - record.began)
-        if self._counts.generated > 1 and record.first_byte_at is not None:
-            span = record.ended_at - record.first_byte_at
-            metrics.per_token.observe(span / (self._counts.generated - 1))
 
 
 async def _with_turns(parts: Iterable[bytes]) -> list[bytes]:

@@ -19,7 +19,7 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.formats.deltas import Parser, PlainText
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
-from octavo.text.prompt_worker import PreparedPrompt, PromptJob
+from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused
 
 TURN = b""  # instead of a frame: other requests may run before what follows is made
 
@@ -78,6 +78,8 @@ class GenerationRequest:
     # Returns an error with the dialect's name of its field, for the prompt's index. The neutral
     # names are those of SamplingParams, of Conversation, and "prompt".
     named: Callable[[ApiError, int], ApiError]
+    # What a worker has made of the prompts while it read the body; a refusal is the last.
+    prepared: list[PreparedPrompt | Refused] | None = None
     max_tokens: int | None = None  # refused if so many do not fit
     # Instead of `max_tokens` if that is None, and reduced to what fits. None: as many as the
     # model's makers recommend, or as fit.

@@ -98,12 +98,12 @@ class Detokenizer:
 
     def _strip(self, text: str) -> str:
         """Remove from the start of the text what the vocabulary puts there."""
-        while self._num_to_strip and text:
-            if text[0] != self._token_bytes.spelling.stripped:
-                self._num_to_strip = 0
-                break
-            text = text[1:]
-            self._num_to_strip -= 1
+        num_there = len(text) - len(text.lstrip(self._token_bytes.spelling.stripped))
+        num_to_strip = min(num_there, self._num_to_strip)
+        self._num_to_strip -= num_to_strip
+        text = text[num_to_strip:]
+        if text:  # what comes later is no longer the start
+            self._num_to_strip = 0
         return text
 
     def _continue(self, context: Sequence[int]) -> None:

@@ -28,7 +28,6 @@ from octavo.server.openai.schema.completion import (
     CompletionRequest,
     CompletionResponse,
 )
-from octavo.server.openai.schema.sampling import MAX_N
 from octavo.server.operation import GenerationRequest, PreparedRequest, TokenCounts
 from octavo.server.server import Server
 from octavo.text.prompt_worker import PromptJob
@@ -41,9 +40,9 @@ def translate(server: Server, request: CompletionRequest) -> GenerationRequest:
     server.check_model(request.model)
     num_samples = request.n or 1
     asked = _prompts(request.prompt)
-    if len(asked) * num_samples > MAX_N:
+    if len(asked) * num_samples > MAX_PROMPTS:
         raise invalid(
-            f"{len(asked)} prompts with n={num_samples} are more than {MAX_N} texts", "prompt"
+            f"{len(asked)} prompts with n={num_samples} are more than {MAX_PROMPTS} texts", "prompt"
         )
     prompts: list[PromptJob | list[int]] = []
     for each in asked:

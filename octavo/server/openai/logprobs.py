@@ -21,7 +21,7 @@ from octavo.server.http.exchange import encode
 from octavo.server.openai.schema.chat import ChatLogprobs, TokenLogprob, TopLogprob
 from octavo.server.openai.schema.completion import CompletionLogprobs
 from octavo.server.operation import TURN
-from octavo.text.tokenizer import Tokenizer
+from octavo.text.token_table import TokenTable
 
 T = TypeVar("T")
 Pieces = Generator[bytes, None, T]
@@ -36,7 +36,7 @@ Position = Mapping[int, Logprob] | None
 class TokenTexts:
     """The form of tokens in a response."""
 
-    tokenizer: Tokenizer
+    tokenizer: TokenTable
     as_ids: bool
 
     def text(self, token: int, added: str | None) -> str:
@@ -97,7 +97,7 @@ def chat_logprobs(
 
 
 def prompt_tokens(
-    text: str, token_ids: Sequence[int], positions: Iterable[Position], tokenizer: Tokenizer
+    text: str, token_ids: Sequence[int], positions: Iterable[Position], tokenizer: TokenTable
 ) -> Iterator[TextToken]:
     """Yield the tokens of a prompt, each with its share of the prompt's text.
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from octavo.server.http.errors import not_yet
+
+S = TypeVar("S", bound=Struct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,9 @@ class FieldRules:
     ignored_inside: Callable[[Mapping[str, Any]], Iterable[tuple[str, str, tuple[str, ...]]]] = (
         lambda given: ()
     )
+    # Fields that only the prompts are made from, and what is left of them when those are made:
+    # a function of the request.
+    of_prompts: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     # Names in other APIs or on other routes, where another spelling would be nearer.
     other_names: Mapping[str, str] = field(default_factory=dict)
 
@@ -49,6 +55,12 @@ class FieldRules:
         for name, value in given.items():
             if not self.unsupported[name].is_harmless(value):
                 raise not_yet(name, self.unsupported[name].refusal)
+
+    def without_prompts(self, request: S) -> S:
+        """Return the request without what only its prompts are made from."""
+        names = self.of_prompts.keys() & set(request.__struct_fields__)
+        left = {name: self.of_prompts[name](request) for name in names}
+        return msgspec.structs.replace(request, **left)
 
     def check_unknown(self, given: Mapping[str, Any]) -> None:
         """Raise ApiError for the first unknown field whose name asks for an unsupported feature."""

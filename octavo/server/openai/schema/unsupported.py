@@ -138,6 +138,40 @@ _OTHER_NAMES = {
     "repeat_penalty": "repetition_penalty",
 }
 
+
+def _nothing(request: Any) -> None:
+    return None
+
+
+def _no_text(name: str) -> Callable[[Any], Any]:
+    """Return the rule that leaves an empty text, or as many as there were prompts."""
+
+    def left(request: Any) -> Any:
+        given = getattr(request, name)
+        is_many = isinstance(given, list) and bool(given) and not isinstance(given[0], int)
+        if given is None:
+            return None
+        return [""] * len(given) if is_many else ""
+
+    return left
+
+
+def _last_message(request: Any) -> Any:
+    """Return the last message alone, with its text if the answer begins with it."""
+    if request.messages is None:
+        return None
+    last = request.messages[-1]
+    is_echoed = getattr(request, "echo", False) and isinstance(last.content, str)
+    return [type(last)(role=last.role, content=last.content if is_echoed else "")]
+
+
+_OF_PROMPTS: Mapping[str, Callable[[Any], Any]] = {
+    "prompt": _no_text("prompt"),
+    "tokens": lambda request: [],
+    "messages": _last_message,
+    **dict.fromkeys(("documents", "chat_template", "chat_template_kwargs"), _nothing),
+}
+
 RULES = FieldRules(
     open=frozenset({"documents", "chat_template_kwargs"}),
     with_lists=frozenset({"prompt"}),
@@ -145,5 +179,6 @@ RULES = FieldRules(
     unsupported_words={word: Unsupported(_off, _SHAPE, "false") for word in _SHAPE_WORDS},
     ignored=IGNORED,
     ignored_inside=_ignored_inside,
+    of_prompts=_OF_PROMPTS,
     other_names=_OTHER_NAMES,
 )
