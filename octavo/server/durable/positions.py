@@ -92,11 +92,17 @@ class NumberedWriter:
             single = output
             if len(output.outputs) > 1:
                 single = replace(output, outputs=[one])
-            frames = list(self._inner.frames(prompt_index, single, counts))
+            last = TURN
+            for frame in self._inner.frames(prompt_index, single, counts):
+                if frame == TURN:
+                    yield TURN
+                    continue
+                if last != TURN:
+                    yield last
+                last = frame
             self._follow(prompt_index, one)
-            last = max((index for index, frame in enumerate(frames) if frame != TURN), default=-1)
-            for index, frame in enumerate(frames):
-                yield self._id + frame if index == last else frame
+            if last != TURN:
+                yield self._id + last
 
     def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
         """Return the frames after the last token, which have no position."""
