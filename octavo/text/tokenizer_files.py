@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Backend
 from octavo.loader.errors import quote
 from octavo.loader.strict_json import read_object
 from octavo.text.json_place import field_at
-from octavo.text.load_errors import reason, tokenizer_errors_at
+from octavo.text.load_errors import PANIC, reason, tokenizer_errors_at
 from octavo.text.token_bytes import TokenizerError
 from octavo.text.tokenizer import Tokenizer, frame
 
@@ -81,11 +81,13 @@ def _backend(directory: Path) -> Backend:
         )
     try:
         return Backend.from_file(str(path))
-    except Exception as error:  # the library raises nothing more precise
+    except BaseException as error:  # the library raises nothing more precise than Exception
+        if not isinstance(error, Exception) and type(error).__name__ != PANIC:
+            raise
         raise TokenizerError(f"{path}: cannot be used: {_with_field(error, path)}") from error
 
 
-def _with_field(error: Exception, path: Path) -> str:
+def _with_field(error: BaseException, path: Path) -> str:
     """Return the library's message with the field at the place that it names."""
     text = reason(error)
     place = _PLACE.search(text)
