@@ -10,7 +10,7 @@ from octavo.loader.errors import CheckpointError
 from octavo.text.token_bytes import TokenizerError
 
 # The class of a panic in the library, which is no Exception.
-PANIC = "PanicException"
+_PANIC = "PanicException"
 _LONGEST_REASON = 300
 _END = 60
 
@@ -23,6 +23,11 @@ def tokenizer_errors_at(place: Path) -> Iterator[None]:
     except (TokenizerError, CheckpointError) as error:
         text = str(error)
         raise TokenizerError(text if str(place) in text else f"{place}: {text}") from error
+
+
+def is_from_library(error: BaseException) -> bool:
+    """Return whether an error may come from the tokenizer's library, panics included."""
+    return isinstance(error, Exception) or type(error).__name__ == _PANIC
 
 
 def reason(error: BaseException) -> str:
