@@ -59,6 +59,7 @@ class EngineArguments:
     max_logprobs: int = 20  # most log-probabilities a request may ask for; -1: all
     seed: int = 0  # source of seeds for requests without one
     speculative_config: SpeculativeConfig | None = None  # drafts, verified; None: no speculation
+    spare_engine: bool = False  # a second engine's process, loaded, takes over when one ends
 
     def __post_init__(self) -> None:
         for name in ("model", "tokenizer"):
@@ -106,7 +107,12 @@ _GENERATION = (
     "repetition_penalty",
     "max_new_tokens",
 )
-_FLAGS = ("enable_prefix_caching", "enable_chunked_prefill", "async_scheduling")
+_FLAGS = (
+    "enable_prefix_caching",
+    "enable_chunked_prefill",
+    "async_scheduling",
+    "spare_engine",
+)
 _MAY_BE_NONE = ("max_model_len", "num_gpu_blocks_override", "kv_cache_memory_bytes")
 _CHOICES = {
     "dtype": ("auto", "float32", "bfloat16"),

@@ -82,6 +82,12 @@ def add_engine_options(parser: Parser) -> None:
     _add_memory_options(group)
     _add_scheduling_options(group)
     _add_speculation_options(group)
+    _add(
+        group,
+        "spare_engine",
+        "keep a second engine's process loaded, which takes over at once when the first ends; it "
+        "takes the memory of the weights again (octavo serve)",
+    )
     for name in (*INERT, *FIXED):
         flags = (_flag(name), *([_SHORT[name]] if name in _SHORT else ()))
         if name in _ALONE:

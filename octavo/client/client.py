@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from octavo.client.vitals import EngineVitals
 from octavo.core.request import Event, TokenEvent
 from octavo.core.snapshot import EngineSnapshot
 from octavo.wire.facts import EngineFacts
@@ -39,6 +40,10 @@ class EngineClient(Protocol):
     @property
     def facts(self) -> EngineFacts:
         """The facts about the engine and its model."""
+
+    @property
+    def vitals(self) -> EngineVitals:
+        """The counts and times of the engine's life, which change as it lives."""
 
     def attach(self, deliver: Deliver, died: Died) -> None:
         """Attach to the running event loop: pass events to `deliver`, a final end to `died`.

@@ -90,7 +90,7 @@ def _matches(name: str, select: str) -> bool:
     part = _PART.fullmatch(file_name)
     stem = part["stem"] if part else file_name.removesuffix(".gguf")
     wanted = re.escape(select.casefold())
-    return re.search(rf"(^|[-._]){wanted}$", stem.casefold()) is not None
+    return re.search(rf"(^|[-._]){wanted}\Z", stem.casefold()) is not None
 
 
 def _one_model(names: list[str]) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from octavo.text.gguf_pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from octavo.text.load_errors import reason, tokenizer_errors_at
 from octavo.text.sentencepiece_merges import merges_from_scores
 from octavo.text.token_bytes import TokenizerError
-from octavo.text.tokenizer import Tokenizer, frame
+from octavo.text.tokenizer import Tokenizer, frame, no_panic
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +43,7 @@ class Built:
     add_eos: bool = False
 
 
+@no_panic("its own files")
 def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
     """Build the tokenizer from the `tokenizer.*` and `general.name` entries of a GGUF file."""
     if not isinstance(metadata, Metadata):

@@ -16,7 +16,7 @@ from octavo.loader.strict_json import read_object
 from octavo.text.json_place import field_at
 from octavo.text.load_errors import is_from_library, reason, tokenizer_errors_at
 from octavo.text.token_bytes import TokenizerError
-from octavo.text.tokenizer import Tokenizer, frame
+from octavo.text.tokenizer import Tokenizer, frame, no_panic
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,7 @@ FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 Json = Mapping[str, object]
 
 
+@no_panic("its own files")
 def tokenizer_from_directory(directory: Path) -> Tokenizer:
     """Load the tokenizer that `tokenizer.json`, `tokenizer_config.json` and others describe."""
     with tokenizer_errors_at(directory):

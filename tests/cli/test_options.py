@@ -246,7 +246,16 @@ def test_keys_come_from_three_places(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (["--allowed-origins", "[1]"], UsageError, "is not a JSON list of names"),
         (["--allowed-origins", "[x"], UsageError, "is not a JSON list of names"),
         (["--host", "0.0.0.0"], ServerSettingsError, "there is no API key"),
-        (["--api-key", "short"], ServerSettingsError, "fewer than 8 characters"),
+        (
+            ["--api-key", "short", "--host", "0.0.0.0"],
+            ServerSettingsError,
+            "fewer than 8 characters",
+        ),
+        (["--api-key", ""], ServerSettingsError, "an API key is empty"),
+        (["--root-path", "llm"], ServerSettingsError, "must begin with /"),
+        (["--ssl-keyfile", "x"], ServerSettingsError, "no effect without ssl_certfile"),
+        (["--ssl-cert-reqs", "3"], ServerSettingsError, "must be 0, 1 or 2"),
+        (["--ssl-cert-reqs", "2"], ServerSettingsError, "needs ssl_ca_certs"),
         (
             ["--chat-template", "/no/such"],
             ConfigError,
