@@ -64,10 +64,11 @@ def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
 def environment_without_secrets() -> dict[str, str]:
     """Return the environment of a child that processes hostile input: what Python needs, no keys.
 
-    PYTHONPATH leads to this package also where it is run from its sources.
+    PYTHONPATH leads to this package also where it is run from its sources. The tokenizers' library
+    starts no threads there.
     """
     kept = {name: os.environ[name] for name in _HARMLESS if name in os.environ}
-    return {**kept, "PYTHONPATH": child_module_path()}
+    return {**kept, "PYTHONPATH": child_module_path(), "TOKENIZERS_PARALLELISM": "false"}
 
 
 def child_module_path() -> str:

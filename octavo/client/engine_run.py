@@ -18,6 +18,7 @@ class EngineRun:
         self.writer = FrameWriter(process, epoch)
         self.reader = FrameReader(epoch)
         self.failure: str | None = None  # why it ends, if that is known before its process ends
+        self.is_of_model = False  # it ends because of the model's files
 
     def read(self, incoming: Incoming, now: float) -> EngineMessage | None:
         """Return a frame's message, or None for a heartbeat; raise WireError if it is wrong."""

@@ -144,7 +144,10 @@ class Supervisor:
             exit_reason = run.process.exit_reason()
             self._read_all()
             if exit_reason is not None and not self.is_well():
-                raise EngineStartError(run.failure or f"the engine did not start: {exit_reason}")
+                raise EngineStartError(
+                    run.failure or f"the engine did not start: {exit_reason}",
+                    is_of_model=run.is_of_model,
+                )
             reason = run.liveness.overdue_reason(self._clock(), has_work=False)
             if reason is not None:
                 raise EngineStartError(reason)
@@ -286,8 +289,8 @@ class Supervisor:
                 if self.state is not State.STARTING:
                     raise WireError("it reported a second time that it is ready")
                 self._on_ready(run, facts)
-            case EngineFailed(text):
-                run.failure = text
+            case EngineFailed(text, is_of_model):
+                run.failure, run.is_of_model = text, is_of_model
             case StepOutput():
                 self._owner.on_output(message)
             case _:

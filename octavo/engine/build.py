@@ -21,6 +21,7 @@ from octavo.exec.inline import InlineExecutor
 from octavo.loader import ModelFiles
 from octavo.loader import resolve as resolve_source
 from octavo.models.build import bind
+from octavo.models.generation import chosen_defaults
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import OpenedModel, open_model
 from octavo.observe.collection import no_collection
@@ -228,7 +229,11 @@ def _facts(
         max_num_seqs=config.core.max_num_seqs,
         max_num_waiting=config.core.max_num_waiting,
         dtype=config.dtype,
-        generation=opened.generation,
+        generation=chosen_defaults(
+            opened.generation,
+            config.arguments.generation_config,
+            config.arguments.override_generation_config or {},
+        ),
         memory_bytes=memory_bytes,
         start_seconds=tuple(laps),
     )

@@ -29,11 +29,12 @@ from typing import NamedTuple, Protocol
 from octavo.confine.process import confine, give_up_privileges
 from octavo.core.engine import EngineCore, Executor
 from octavo.core.request import Abort, Event, Pause, ResetPrefixCache, Resume, TokenEvent
-from octavo.core.snapshot import take_snapshot
+from octavo.core.snapshot import EngineLoad, take_load, take_snapshot
 from octavo.engine.shortage import describe_shortage, is_shortage
 from octavo.engine_arguments import EngineArguments
 from octavo.loader import CheckpointError
 from octavo.observe.log import set_up_log
+from octavo.observe.output import never_wait_for_stderr
 from octavo.wire.channel import DUMP_SIGNAL, Channel, StepProgress
 from octavo.wire.codec import event_to_wire, name_of, request_from_wire
 from octavo.wire.crash_record import CrashRecord, RecordingExecutor, SuspectRecord
@@ -88,6 +89,7 @@ Factory = Callable[[EngineArguments, Wrap], CoreAndFacts]
 def main(argv: list[str]) -> int:
     """Build the engine and run it; return the exit status."""
     options = _parse(argv)
+    never_wait_for_stderr()
     _die_first()  # before the kernel gives the files of this process to root
     give_up_privileges()
     _tie_to_parent(options.parent, options.dies_with_thread)
@@ -154,6 +156,7 @@ class EngineLoop:
         self._clock = clock
         self._outbox: list[WireEvent] = []  # events that no step produced
         self._snapshot_at = float("-inf")
+        self._sent_load = EngineLoad()
 
     def serve(self) -> None:
         """Run until a step fails or the process is killed."""
@@ -220,8 +223,10 @@ class EngineLoop:
         if is_idle or now >= self._snapshot_at:
             self._snapshot_at = now + SNAPSHOT_SECONDS
             snapshot = take_snapshot(self._core, now)
-        if wire or snapshot is not None:
-            self._send(StepOutput(tuple(wire), snapshot))
+        load = take_load(self._core)
+        if wire or snapshot is not None or load.num_running != self._sent_load.num_running:
+            self._sent_load = load
+            self._send(StepOutput(tuple(wire), load, snapshot))
 
     def _to_wire(self, event: TokenEvent) -> WireEvent:
         try:
@@ -242,13 +247,13 @@ class EngineLoop:
             events = output.events
             if len(events) > 1:
                 middle = len(events) // 2
-                self._send(StepOutput(events[:middle], output.snapshot))
-                self._send(StepOutput(events[middle:]))
+                self._send(StepOutput(events[:middle], output.load, output.snapshot))
+                self._send(StepOutput(events[middle:], output.load))
                 return
             (event,) = events
             why = f"its output is too large to be sent: {error}; ask for fewer log-probabilities"
             failed = self._fail(event.number, event.position, why)
-            self._send(StepOutput((failed,), output.snapshot))
+            self._send(StepOutput((failed,), output.load, output.snapshot))
 
 
 def build_model_engine(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:
@@ -315,7 +320,7 @@ def _build(name: str | None, arguments: EngineArguments, wrap: Wrap) -> CoreAndF
             return EngineFailed(describe_shortage("load the engine", error)[:MAX_TEXT])
         if not isinstance(error, _SELF_EXPLANATORY):
             traceback.print_exc()
-        return EngineFailed(_describe(error))
+        return EngineFailed(_describe(error), getattr(error, "is_of_model", False))
 
 
 def _describe(error: Exception) -> str:

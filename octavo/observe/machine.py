@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterator
+import resource
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,6 +133,34 @@ def resident_bytes() -> int:
     return _fields(ROOT / "proc/self/status").get("VmRSS", 0) * 1024
 
 
+def virtual_bytes() -> int:
+    """Return the size of this process's address space."""
+    return _fields(ROOT / "proc/self/status").get("VmSize", 0) * 1024
+
+
+def child_bytes(modules: Mapping[str, str], root: Path = ROOT) -> dict[str, int]:
+    """Return the resident memory of this process's children, added up by what they run.
+
+    `modules` has a name for each Python module that children run; others are not counted.
+    """
+    found = dict.fromkeys(modules.values(), 0)
+    for task in _children_files(root):
+        for number in _text(task).split():
+            words = _text(root / "proc" / number / "cmdline").split("\0")
+            kind = next((modules[word] for word in words if word in modules), None)
+            if kind is not None:
+                found[kind] += _fields(root / "proc" / number / "status").get("VmRSS", 0) * 1024
+    return found
+
+
+def _children_files(root: Path) -> list[Path]:
+    """Return the files that list the children of each of this process's threads."""
+    try:
+        return [each / "children" for each in (root / "proc/self/task").iterdir()]
+    except OSError:
+        return []
+
+
 def peak_bytes() -> int:
     """Return the largest resident memory of this process, since its start or `forget_peak`."""
     return _fields(ROOT / "proc/self/status").get("VmHWM", 0) * 1024
@@ -149,6 +178,11 @@ def num_open_files() -> int:
         return len(os.listdir(ROOT / "proc/self/fd"))
     except OSError:
         return 0
+
+
+def max_open_files() -> int:
+    """Return the number of file descriptors that this process may have open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def process_age() -> float | None:

@@ -16,6 +16,7 @@ The model's name sets its behaviour: `fake?step=0.01&poison=7&how=abort`.
     crash     the engine's process ends at its start, as with `how`
     slots     sequences that run at once
     blocks    blocks of the KV cache
+    vocabulary  tokens that prompts may contain; the model draws the first few only
 """
 
 from __future__ import annotations
@@ -228,4 +229,5 @@ def make(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:
         max_num_seqs=int(settings.get("slots", "64")),
     )
     runner = FakeRunner(settings)
-    return engine_over_runner(arguments.model, arguments, wrap, runner.run, config, VOCABULARY)
+    vocabulary = int(settings.get("vocabulary", VOCABULARY))
+    return engine_over_runner(arguments.model, arguments, wrap, runner.run, config, vocabulary)

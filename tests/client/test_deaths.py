@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import random
 import signal
@@ -275,7 +276,7 @@ PARENT = """
 import sys
 from tests.client import clients
 client = clients.start("step=0.01")
-print(clients.process_of(client).pid, client.supervisor.launcher.path, flush=True)
+print(clients.process_of(client).pid, client.supervisor.launcher.address, flush=True)
 sys.stdin.read()
 """
 
@@ -331,7 +332,7 @@ def test_the_socket_is_private_and_nothing_is_left_after_close() -> None:
     client = clients.start()
     launcher = client.supervisor.launcher
     assert isinstance(launcher, ProcessLauncher)
-    path, process = launcher.path, process_of(client)
+    path, process = Path(launcher.address), process_of(client)
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
@@ -350,6 +351,60 @@ def test_the_socket_is_private_and_nothing_is_left_after_close() -> None:
     assert not path.parent.exists()
     assert threading.active_count() == threads
     assert _open_files() == files
+
+
+@pytest.mark.parametrize("name", ["none", "x" * 90])
+def test_an_engine_needs_no_directory_for_its_socket(
+    name: str, sockets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk may be full or read-only, or a path too long."""
+    if name == "none":
+        monkeypatch.setattr(tempfile, "mkdtemp", _full_disk)
+    else:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(sockets / name))
+        (sockets / name).mkdir()
+    one = request("r")
+    with running("step=0.001") as client:
+        launcher = client.supervisor.launcher
+        assert isinstance(launcher, ProcessLauncher)
+        assert launcher.address.startswith("@octavo-engine-")
+
+        async def world() -> None:
+            caller = Caller(client)
+            caller.send(one)
+            await caller.some_tokens("r")
+            process_of(client).kill()
+            await caller.all_ended()
+            check(caller, one)
+
+        run(world)
+
+
+CONNECT = """
+import os, socket, sys
+os.setuid(int(sys.argv[2]))
+peer = socket.socket(socket.AF_UNIX)
+peer.connect("\\0" + sys.argv[1])
+print(len(peer.recv(100)))
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_socket_without_a_file_refuses_other_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "mkdtemp", _full_disk)
+    launcher = ProcessLauncher()
+    received = {}
+    for user in (0, 65534):
+        command = [sys.executable, "-c", CONNECT, launcher.address[1:], str(user)]
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        received[user] = int(output)
+    launcher.close()
+    assert received[0] > 0, "the greeting"
+    assert received[65534] == 0, "it is disconnected"
+
+
+def _full_disk(*_: object, **__: object) -> str:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_closing_from_another_thread() -> None:
@@ -432,7 +487,9 @@ def test_a_launched_engine_can_be_awaited_or_closed() -> None:
     client.close()
     other = ProcessClient(arguments, ProcessLauncher(clients.FACTORY))
     other.launch()
-    process, path = process_of(other), other.supervisor.launcher.path  # type: ignore[attr-defined]
+    launcher = other.supervisor.launcher
+    assert isinstance(launcher, ProcessLauncher)
+    process, path = process_of(other), Path(launcher.address)
     other.close()
     assert process.poll() is not None
     assert not path.parent.exists()

@@ -156,3 +156,17 @@ def test_this_process() -> None:
     assert age is not None
     assert age >= 0
     machine.give_back_freed()
+
+
+def test_the_memory_of_children_is_added_up_by_what_they_run(tmp_path: Path) -> None:
+    files = {"proc/self/task/1/children": "10 11 12 ", "proc/self/task/2/children": "13 14"}
+    programs = ("a.engine", "a.worker", "a.worker", "a.other", "")
+    for number, module in enumerate(programs, 10):
+        words = ["python", "-m", module, "--socket", "x"] if module else []
+        files[f"proc/{number}/cmdline"] = "\0".join(words)
+        files[f"proc/{number}/status"] = f"VmSize: 9000 kB\nVmRSS: {number} kB\n"
+    root = make_root(tmp_path, files)
+    modules = {"a.engine": "engine", "a.worker": "worker", "a.none": "none"}
+    sizes = machine.child_bytes(modules, root)
+    assert sizes == {"engine": 10 << 10, "worker": (11 + 12) << 10, "none": 0}
+    assert machine.child_bytes(modules, tmp_path / "none") == dict.fromkeys(sizes, 0)

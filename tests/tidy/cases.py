@@ -87,6 +87,24 @@ SAFETY_CASES = (
         ),
         path=OUTSIDE,
     ),
+    Case(
+        safety_rules.patterns_end_at_the_end,
+        bad=(
+            "re.compile(r'^[a-z]+$')",
+            "re.compile(r'a$|b', re.DOTALL)",
+            "re.match(f'{name}$', text)",
+            "re.search(rb'x$', data)",
+            "re.compile('[$]$')",
+            "Meta(pattern='^a$')",
+        ),
+        good=(
+            r"re.compile(r'[a-z]+\Z')",
+            r"re.compile(r'\$[$]')",
+            "re.fullmatch('[^$]', text)",
+            "'a$'.strip('$')",
+        ),
+        path=OUTSIDE,
+    ),
     Case(safety_rules.no_code_as_data, ("import pickle",), ("import json",), "tests/sim/world.py"),
     Case(
         safety_rules.environment_in_one_place,
