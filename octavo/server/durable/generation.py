@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,7 @@ class DurableGeneration(Generation):
         self._request = request
         self._is_new = request is None
         self._known = known
+        self._replays: list[asyncio.Future[None]] = []
         if request is not None:
             service.enter(request, task.stop)
 
@@ -61,6 +63,8 @@ class DurableGeneration(Generation):
         try:
             await super().run()
         finally:
+            for replay in self._replays:
+                replay.cancel()
             for name in self._ids:
                 self._service.client.leave(name)
             if self._request is not None:
@@ -88,8 +92,20 @@ class DurableGeneration(Generation):
         num_answers = self._prepared.sampling.n
         answers = request.answers[index * num_answers : (index + 1) * num_answers]
         self._service.client.follow(name, request, answers)
-        past = [] if self._is_new else [answer.replayed() for answer in answers]
-        self._server.llm.submit(self._prepared.checked[index], sink, name, past)
+        checked = self._prepared.checked[index]  # with its seed
+        if self._is_new:
+            super()._submit(index, checked, sink)
+        else:
+            past = [answer.replayed() for answer in answers]
+            work = self._server.llm.resubmit(checked, sink, name, past)
+            self._replays.append(asyncio.ensure_future(self._replay(index, work)))
+
+    async def _replay(self, index: int, work: Coroutine[None, None, None]) -> None:
+        """Repeat one prompt's answers, beside the task that writes them."""
+        try:
+            await work
+        except Exception as error:
+            self.fail(index, error)
 
     def _begin(self) -> None:
         """Record the request; without room for it, it is answered like any other."""

@@ -94,9 +94,9 @@ class NumberedWriter:
                 single = replace(output, outputs=[one])
             frames = list(self._inner.frames(prompt_index, single, counts))
             self._follow(prompt_index, one)
-            if frames:
-                yield from frames[:-1]
-                yield self._id + frames[-1]
+            if frames:  # nearly always one; only behind the last of them is all of `one` known
+                frames[-1] = self._id + frames[-1]
+            yield from frames
 
     def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
         """Return the frames after the last token, which have no position."""
@@ -122,4 +122,6 @@ class NumberedWriter:
 
     @property
     def _id(self) -> bytes:
+        if len(self._positions) == 1:
+            return b"id: %d\n" % self._positions[0]
         return b"id: %b\n" % ",".join(map(str, self._positions)).encode()

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -66,11 +67,8 @@ class Durability:
         """Read the journal, and record what passes; before the engine is attached to a loop."""
         config, facts = server.config, server.llm.facts
         assert config.journal is not None
-        try:
-            file = JournalFile(config.journal)
-        except JournalFileError as error:
-            raise ServerSettingsError(str(error)) from error
-        identity = f"{facts.name} {facts.architecture} {facts.dtype} {facts.vocabulary}"
+        file = open_journal(config.journal)
+        identity = f"{facts.directory} {facts.architecture} {facts.dtype} {facts.vocabulary}"
         limits = Limits(config.journal_seconds, config.journal_bytes)
         requests = DurableRequests(JournalWriter(file), identity, limits)
         num_damaged = requests.load(file.contents.payloads) + file.contents.num_damaged
@@ -97,8 +95,7 @@ class Durability:
         unfinished = [request for request in self.requests if request.rested_at is None]
         if unfinished:
             log.warning("%d requests of the last server continue", len(unfinished))
-        for request in unfinished:
-            self._spawn(self._continue(request))
+        self._spawn(self._continue_all(unfinished))
         self._spawn(self._tidy())
 
     async def close(self) -> None:
@@ -199,8 +196,16 @@ class Durability:
 
     # requests without a client
 
+    async def _continue_all(self, requests: list[DurableRequest]) -> None:
+        """Begin to finish these one by one, with breaks for clients between them."""
+        for request in requests:
+            self._spawn(self._continue(request))
+            await asyncio.sleep(0)
+
     async def _continue(self, request: DurableRequest) -> None:
         """Finish a request of the last server, for the client that will come back."""
+        if request.number in self._attempts or request.rested_at is not None:
+            return  # its client was faster
         task = asyncio.current_task()
         assert task is not None
         self.enter(request, partial(_cancel, task))
@@ -220,13 +225,14 @@ class Durability:
                     self.client.follow(name, request, answers)
                     past = [answer.replayed() for answer in answers]
                     names.append((name, sink))
-                    llm.submit(checked, sink, name, past)
-                for _, sink in names:
-                    await sink.over.wait()
+                    await llm.resubmit(checked, sink, name, past)
+                async with asyncio.timeout(self._server.config.max_request_seconds):
+                    for _, sink in names:
+                        await sink.over.wait()
                 has_ended = True
             finally:
                 ticket.leave()
-        except (ApiError, RequestError, EngineDeadError) as error:
+        except (ApiError, RequestError, EngineDeadError, TimeoutError) as error:
             log.warning("request %s could not be continued: %s", request.request_id, error)
         finally:
             for name, sink in names:
@@ -264,6 +270,18 @@ class Durability:
                 lambda: requests.num_dropped,
             )
         )
+
+
+def open_journal(path: Path) -> JournalFile:
+    """Open a journal; raise ServerSettingsError for a file that cannot be one."""
+    try:
+        return JournalFile(path)
+    except JournalFileError as error:
+        raise ServerSettingsError(str(error)) from error
+    except OSError as error:
+        raise ServerSettingsError(
+            f"the journal {path} cannot be read: {error.strerror or error}; name another file"
+        ) from error
 
 
 class _LastSink:
