@@ -38,6 +38,7 @@ from octavo.api.text_model import TextModel
 from octavo.client.client import EngineClient
 from octavo.client.inline import InlineClient
 from octavo.client.restart_policy import Timing
+from octavo.client.vitals import EngineVitals
 from octavo.core.config import ConfigError
 from octavo.core.request import (
     FAILURES,
@@ -53,7 +54,7 @@ from octavo.core.sampling_params import LogitsProcessor, Pooling, SamplingParams
 from octavo.core.snapshot import EngineSnapshot
 from octavo.engine_arguments import EngineArguments, read_arguments
 from octavo.loader import DEFAULT_MODEL, ModelFiles
-from octavo.text.tokenizer import Tokenizer
+from octavo.text.token_table import TokenTable
 from octavo.wire.facts import EngineFacts
 
 log = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ class AsyncLLM:
         cls,
         client: EngineClient,
         arguments: EngineArguments,
-        tokenizer: Tokenizer | None = None,
+        tokenizer: TokenTable | None = None,
         source: ModelFiles | None = None,
     ) -> AsyncLLM:
         """Return an AsyncLLM that uses an engine that is already running.
@@ -101,7 +102,7 @@ class AsyncLLM:
         client: EngineClient,
         arguments: EngineArguments,
         processors: Sequence[str],
-        tokenizer: Tokenizer | None = None,
+        tokenizer: TokenTable | None = None,
         source: ModelFiles | None = None,
     ) -> None:
         self._client = client
@@ -125,6 +126,11 @@ class AsyncLLM:
     def snapshot(self) -> EngineSnapshot:
         """Return the engine's newest statistics."""
         return self._client.snapshot()
+
+    @property
+    def vitals(self) -> EngineVitals:
+        """The counts and times of the engine's life."""
+        return self._client.vitals
 
     def is_well(self) -> bool:
         """Return whether there is an engine that shows signs of life."""

@@ -15,6 +15,7 @@ from octavo.server.generation import Generation
 from octavo.server.http.deadline import RequestTask
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.route import Handler
+from octavo.server.large_bodies import read
 from octavo.server.operation import GenerationRequest
 from octavo.server.preparation import prepare
 from octavo.server.server import Server
@@ -33,8 +34,8 @@ async def _handle(
 ) -> None:
     async with admitted(exchange) as ticket:
         server = exchange.server
-        request = await exchange.read(kind)
-        asked = translate(server, request)
+        request, asked, prepared = await read(exchange, kind, translate)
+        asked.prepared = prepared
         seconds = server.config.max_request_seconds
         if asked.deadline_ms is not None:
             spent = server.clock() - exchange.began
@@ -69,7 +70,7 @@ async def admitted(exchange: Exchange, num_bytes: int | None = None) -> AsyncIte
         raise refusal
     if num_bytes is None:
         length = exchange.headers.get("content-length", "")
-        num_bytes = int(length[:20]) if length.isdigit() else server.config.max_body_bytes
+        num_bytes = int(length[:20]) if length.isdecimal() else server.config.max_body_bytes
     ticket = server.admission.register(exchange.owner, min(num_bytes, server.config.max_body_bytes))
     try:
         yield ticket

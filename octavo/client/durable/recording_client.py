@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from octavo.client.client import Deliver, Died, EngineClient
 from octavo.client.durable.answer import Answer
 from octavo.client.durable.requests import DurableRequest, DurableRequests
+from octavo.client.vitals import EngineVitals
 from octavo.core.request import Event, Request, TokenEvent
 from octavo.core.snapshot import EngineSnapshot
 from octavo.wire.facts import EngineFacts
@@ -63,6 +64,10 @@ class RecordingClient:
                     followed.sequences.append(event.request_id)
                     self._sequences[event.request_id] = followed.request, answer
         self._inner.send(events)
+
+    @property
+    def vitals(self) -> EngineVitals:
+        return self._inner.vitals
 
     def snapshot(self) -> EngineSnapshot:
         return self._inner.snapshot()

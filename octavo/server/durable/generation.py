@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from octavo.api.continuation import Meter
 from octavo.api.outputs import CompletionOutput, RequestOutput
 from octavo.api.requests import CheckedRequest
 from octavo.api.sinks import Sink
+from octavo.client.durable.answer import Answer
 from octavo.client.durable.requests import DurableRequest
 from octavo.server.admission import Ticket
 from octavo.server.durable.head import describe
@@ -25,7 +27,28 @@ from octavo.server.operation import PreparedRequest, Writer
 if TYPE_CHECKING:
     from octavo.server.durable.service import Durability
 
+MAX_ANSWERS = 128  # of a request that is recorded: each event has a position for each of them
 WRITTEN_SECONDS = 1.0  # longest wait for the disk before a stream begins
+
+
+class LateMeter:
+    """A meter that counts nothing before it is on, of tokens that were counted when they came.
+
+    The lengths and the mean latency of a request that was generated in parts are not observed.
+    """
+
+    __slots__ = ("_inner", "is_on")
+
+    def __init__(self, inner: Meter) -> None:
+        self._inner = inner
+        self.is_on = False
+
+    def add(self, num_tokens: int, seconds: float | None) -> None:
+        if self.is_on:
+            self._inner.add(num_tokens, seconds)
+
+    def end(self, num_tokens: int, seconds: float) -> None:
+        """Ignore the end, whose figures concern the whole of the answer."""
 
 
 class DurableGeneration(Generation):
@@ -56,6 +79,7 @@ class DurableGeneration(Generation):
         self._known = known
         self._replays: list[asyncio.Future[None]] = []
         if request is not None:
+            self._numbered.gives_ids = True
             service.enter(request, task.stop)
 
     async def run(self) -> None:
@@ -92,30 +116,40 @@ class DurableGeneration(Generation):
         num_answers = self._prepared.sampling.n
         answers = request.answers[index * num_answers : (index + 1) * num_answers]
         self._service.client.follow(name, request, answers)
-        checked = self._prepared.checked[index]  # with its seed
+        # `run` began with requests that had no seeds.
+        checked = replace(checked, sampling=self._prepared.checked[index].sampling)
         if self._is_new:
             super()._submit(index, checked, sink)
         else:
-            past = [answer.replayed() for answer in answers]
-            work = self._server.llm.resubmit(checked, sink, name, past)
-            self._replays.append(asyncio.ensure_future(self._replay(index, work)))
+            work = self._replay(index, checked, sink, answers)
+            self._replays.append(asyncio.ensure_future(work))
 
-    async def _replay(self, index: int, work: Coroutine[None, None, None]) -> None:
+    async def _replay(
+        self, index: int, checked: CheckedRequest, sink: Sink, answers: Sequence[Answer]
+    ) -> None:
         """Repeat one prompt's answers, beside the task that writes them."""
+        meter = None if checked.meter is None else LateMeter(checked.meter)
+        past = [answer.replayed() for answer in answers]
+        name, resubmit = self._ids[index], self._server.llm.resubmit
         try:
-            await work
+            await resubmit(replace(checked, meter=meter), sink, name, past)
         except Exception as error:
             self.fail(index, error)
+        if meter is not None:
+            meter.is_on = True
 
     def _begin(self) -> None:
         """Record the request; without room for it, it is answered like any other."""
         prepared, exchange = self._prepared, self._exchange
         assert self._struct is not None
+        if len(self._known) > MAX_ANSWERS:
+            return
         seeded = self._server.llm.seeded
         prepared.checked = [seeded(each, place) for place, each in enumerate(prepared.checked)]
         head = describe(self._struct, prepared, exchange.created)
         self._request = self._service.begin(exchange, head, len(self._known))
         if self._request is not None:
+            self._numbered.gives_ids = True
             self._service.enter(self._request, self._active.stop)
 
     async def _answer_as_stream(self) -> None:

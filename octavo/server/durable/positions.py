@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 from octavo.api.outputs import CompletionOutput, RequestOutput
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange
-from octavo.server.operation import TokenCounts, Writer
+from octavo.server.operation import TURN, TokenCounts, Writer
 
 FROM = "from"
 LAST_EVENT_ID = "last-event-id"
@@ -61,6 +61,7 @@ class NumberedWriter:
         self._positions = [0] * len(known)
         self._num_tokens = [0] * len(known)
         self.is_behind = any(known)  # some of what comes may be known
+        self.gives_ids = False  # until the request is recorded
 
     def is_known(self, prompt_index: int, one: CompletionOutput) -> bool:
         """Return whether the client has all of an output, which is not written yet."""
@@ -87,16 +88,22 @@ class NumberedWriter:
     def frames(
         self, prompt_index: int, output: RequestOutput, counts: TokenCounts
     ) -> Iterator[bytes]:
-        """Yield the frames for what is new, each with the position behind it."""
+        """Yield the frames for what is new, the last of each answer with the position behind it."""
         for one in output.outputs:
             single = output
             if len(output.outputs) > 1:
                 single = replace(output, outputs=[one])
-            frames = list(self._inner.frames(prompt_index, single, counts))
+            last = b""
+            for frame in self._inner.frames(prompt_index, single, counts):
+                if not frame:
+                    yield TURN
+                    continue
+                if last:
+                    yield last
+                last = frame
             self._follow(prompt_index, one)
-            if frames:  # nearly always one; only behind the last of them is all of `one` known
-                frames[-1] = self._id + frames[-1]
-            yield from frames
+            if last:
+                yield self._id + last
 
     def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
         """Return the frames after the last token, which have no position."""
@@ -111,8 +118,8 @@ class NumberedWriter:
         outputs: list[RequestOutput],
         counts: TokenCounts,
         explanation: dict[str, Any] | None,
-    ) -> bytes:
-        """Return the body of a response that is not streamed."""
+    ) -> Iterable[bytes]:
+        """Return the body of a response that is not streamed, in parts."""
         return self._inner.whole(outputs, counts, explanation)
 
     def _follow(self, prompt_index: int, one: CompletionOutput) -> None:
@@ -122,6 +129,8 @@ class NumberedWriter:
 
     @property
     def _id(self) -> bytes:
+        if not self.gives_ids:
+            return b""
         if len(self._positions) == 1:
             return b"id: %d\n" % self._positions[0]
         return b"id: %b\n" % ",".join(map(str, self._positions)).encode()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,8 +23,9 @@ from octavo.client.durable.recording_client import RecordingClient
 from octavo.client.durable.requests import DurableRequest, DurableRequests, Limits
 from octavo.client.durable.writer import JournalWriter
 from octavo.observe.exposition import Gauge
-from octavo.server.durable.generation import DurableGeneration
-from octavo.server.durable.head import encode_request, read_head, restore
+from octavo.observe.request_meter import RequestMeter
+from octavo.server.durable.generation import DurableGeneration, LateMeter
+from octavo.server.durable.head import digest_of, read_head, restore
 from octavo.server.durable.positions import FROM, known_to
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.preparation import prepare
@@ -120,7 +121,7 @@ class Durability:
         """Answer a new request, or one that was sent before under this id with this key."""
         request = self.requests.find(exchange.owner, exchange.request_id)
         if request is not None:
-            if read_head(request.head).request != encode_request(struct):
+            if read_head(request.head).digest != digest_of(struct, asked):
                 raise _in_use(exchange.request_id)
             await self.resume(exchange, ticket, request, task)
             return
@@ -219,13 +220,15 @@ class Durability:
                 num_answers = prepared.sampling.n
                 self._server.num_requests += 1
                 for index, checked in enumerate(prepared.checked):
+                    meter = LateMeter(RequestMeter(self._server.metrics, num_answers))
                     answers = request.answers[index * num_answers :][:num_answers]
                     name = f"{request.request_id}-{self._server.num_requests}.{index}"
                     sink = _LastSink()
                     self.client.follow(name, request, answers)
                     past = [answer.replayed() for answer in answers]
                     names.append((name, sink))
-                    await llm.resubmit(checked, sink, name, past)
+                    await llm.resubmit(replace(checked, meter=meter), sink, name, past)
+                    meter.is_on = True
                 async with asyncio.timeout(self._server.config.max_request_seconds):
                     for _, sink in names:
                         await sink.over.wait()
