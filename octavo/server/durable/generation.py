@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from octavo.api.continuation import Meter
 from octavo.api.outputs import CompletionOutput, RequestOutput
-from octavo.api.requests import CheckedRequest
 from octavo.api.sinks import Sink
-from octavo.client.durable.answer import Answer
 from octavo.client.durable.requests import DurableRequest
 from octavo.server.admission import Ticket
 from octavo.server.durable.head import describe
 from octavo.server.durable.positions import NumberedWriter
+from octavo.server.durable.resubmission import resubmit
 from octavo.server.generation import Generation
 from octavo.server.http.deadline import RequestTask
 from octavo.server.http.exchange import Exchange
@@ -29,26 +27,6 @@ if TYPE_CHECKING:
 
 MAX_ANSWERS = 128  # of a request that is recorded: each event has a position for each of them
 WRITTEN_SECONDS = 1.0  # longest wait for the disk before a stream begins
-
-
-class LateMeter:
-    """A meter that counts nothing before it is on, of tokens that were counted when they came.
-
-    The lengths and the mean latency of a request that was generated in parts are not observed.
-    """
-
-    __slots__ = ("_inner", "is_on")
-
-    def __init__(self, inner: Meter) -> None:
-        self._inner = inner
-        self.is_on = False
-
-    def add(self, num_tokens: int, seconds: float | None) -> None:
-        if self.is_on:
-            self._inner.add(num_tokens, seconds)
-
-    def end(self, num_tokens: int, seconds: float) -> None:
-        """Ignore the end, whose figures concern the whole of the answer."""
 
 
 class DurableGeneration(Generation):
@@ -106,37 +84,28 @@ class DurableGeneration(Generation):
                 return
         super().take(index, output)
 
-    def _submit(self, index: int, checked: CheckedRequest, sink: Sink) -> None:
+    def _submit(self, index: int, sink: Sink) -> None:
         if self._is_new and index == 0:
             self._begin()
         request, name = self._request, self._ids[index]
         if request is None:
-            super()._submit(index, checked, sink)
+            super()._submit(index, sink)
             return
         num_answers = self._prepared.sampling.n
         answers = request.answers[index * num_answers : (index + 1) * num_answers]
         self._service.client.follow(name, request, answers)
-        # `run` began with requests that had no seeds.
-        checked = replace(checked, sampling=self._prepared.checked[index].sampling)
         if self._is_new:
-            super()._submit(index, checked, sink)
+            self._server.llm.submit(self._metered(index), sink, name)
         else:
-            work = self._replay(index, checked, sink, answers)
-            self._replays.append(asyncio.ensure_future(work))
+            work = resubmit(self._server.llm, self._metered(index), sink, name, answers)
+            self._replays.append(asyncio.ensure_future(self._watched(index, work)))
 
-    async def _replay(
-        self, index: int, checked: CheckedRequest, sink: Sink, answers: Sequence[Answer]
-    ) -> None:
+    async def _watched(self, index: int, work: Coroutine[None, None, None]) -> None:
         """Repeat one prompt's answers, beside the task that writes them."""
-        meter = None if checked.meter is None else LateMeter(checked.meter)
-        past = [answer.replayed() for answer in answers]
-        name, resubmit = self._ids[index], self._server.llm.resubmit
         try:
-            await resubmit(replace(checked, meter=meter), sink, name, past)
+            await work
         except Exception as error:
             self.fail(index, error)
-        if meter is not None:
-            meter.is_on = True
 
     def _begin(self) -> None:
         """Record the request; without room for it, it is answered like any other."""
@@ -146,7 +115,7 @@ class DurableGeneration(Generation):
             return
         seeded = self._server.llm.seeded
         prepared.checked = [seeded(each, place) for place, each in enumerate(prepared.checked)]
-        head = describe(self._struct, prepared, exchange.created)
+        head = describe(self._struct, prepared, exchange)
         self._request = self._service.begin(exchange, head, len(self._known))
         if self._request is not None:
             self._numbered.gives_ids = True

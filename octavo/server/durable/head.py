@@ -6,7 +6,6 @@ could give another prompt.
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +16,7 @@ from msgspec import Struct
 
 from octavo.api.requests import CheckedRequest
 from octavo.server.http.errors import ApiError
+from octavo.server.http.exchange import Exchange
 from octavo.server.operation import GenerationRequest, PreparedRequest
 from octavo.server.preparation import prepare
 from octavo.server.schema.rules import rules_of
@@ -43,7 +43,7 @@ class Head(Struct, array_like=True, frozen=True):
 
     kind: str
     request: bytes
-    digest: bytes  # of all that the client has sent
+    digest: bytes  # of the body; a large one is not kept, only what it asks for
     created: int
     prompts: tuple[StoredPrompt, ...]
     bad_words: list[list[int]]
@@ -54,15 +54,7 @@ def register(kind: type[Struct], translate: Translate) -> None:
     _TRANSLATIONS[kind.__name__] = kind, translate
 
 
-def digest_of(request: Struct, asked: GenerationRequest) -> bytes:
-    """Return a digest of a request; a large one comes without prompts, but with their tokens."""
-    digest = hashlib.blake2b(_encode(request), digest_size=16)
-    for prompt in asked.prepared or ():
-        digest.update(_encode(prompt.packed_ids if isinstance(prompt, PreparedPrompt) else b""))
-    return digest.digest()
-
-
-def describe(request: Struct, prepared: PreparedRequest, created: int) -> bytes:
+def describe(request: Struct, prepared: PreparedRequest, exchange: Exchange) -> bytes:
     """Return the description of a request whose prompts have their seeds."""
     prompts = []
     for prompt, checked in zip(prepared.prompts, prepared.checked, strict=True):
@@ -73,8 +65,8 @@ def describe(request: Struct, prepared: PreparedRequest, created: int) -> bytes:
     head = Head(
         kind.__name__,
         _encode(rules_of(kind).without_prompts(request)),
-        digest_of(request, prepared.asked),
-        created,
+        exchange.body_digest,
+        exchange.created,
         tuple(prompts),
         prepared.prompts[0].bad_words_token_ids,
     )

@@ -9,24 +9,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from octavo.api.outputs import EngineDeadError, RequestError, RequestOutput
+from octavo.api.outputs import EngineDeadError, RequestError
 from octavo.client.client import EngineClient
 from octavo.client.durable.file import JournalFile, JournalFileError
 from octavo.client.durable.recording_client import RecordingClient
 from octavo.client.durable.requests import DurableRequest, DurableRequests, Limits
 from octavo.client.durable.writer import JournalWriter
 from octavo.observe.exposition import Gauge
-from octavo.observe.request_meter import RequestMeter
-from octavo.server.durable.generation import DurableGeneration, LateMeter
-from octavo.server.durable.head import digest_of, read_head, restore
+from octavo.server.durable.generation import DurableGeneration
+from octavo.server.durable.head import read_head, restore
 from octavo.server.durable.positions import FROM, known_to
+from octavo.server.durable.unattended import UnattendedGeneration
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.preparation import prepare
 from octavo.server.settings import ServerSettingsError
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from octavo.server.admission import Ticket
     from octavo.server.http.deadline import RequestTask
     from octavo.server.http.exchange import Exchange
-    from octavo.server.operation import GenerationRequest, PreparedRequest
+    from octavo.server.operation import GenerationRequest
     from octavo.server.server import Server
 
 log = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class Durability:
         """Answer a new request, or one that was sent before under this id with this key."""
         request = self.requests.find(exchange.owner, exchange.request_id)
         if request is not None:
-            if read_head(request.head).digest != digest_of(struct, asked):
+            if read_head(request.head).digest != exchange.body_digest:
                 raise _in_use(exchange.request_id)
             await self.resume(exchange, ticket, request, task)
             return
@@ -210,37 +210,17 @@ class Durability:
         task = asyncio.current_task()
         assert task is not None
         self.enter(request, partial(_cancel, task))
-        names: list[tuple[str, _LastSink]] = []
-        has_ended, llm = False, self._server.llm
+        has_ended = False
         try:
             ticket = self._server.admission.register(request.owner, len(request.head))
             try:
-                prepared = await restore(self._server, read_head(request.head), request.owner)
-                await _admitted(ticket, prepared)
-                num_answers = prepared.sampling.n
-                self._server.num_requests += 1
-                for index, checked in enumerate(prepared.checked):
-                    meter = LateMeter(RequestMeter(self._server.metrics, num_answers))
-                    answers = request.answers[index * num_answers :][:num_answers]
-                    name = f"{request.request_id}-{self._server.num_requests}.{index}"
-                    sink = _LastSink()
-                    self.client.follow(name, request, answers)
-                    past = [answer.replayed() for answer in answers]
-                    names.append((name, sink))
-                    await llm.resubmit(replace(checked, meter=meter), sink, name, past)
-                    meter.is_on = True
-                async with asyncio.timeout(self._server.config.max_request_seconds):
-                    for _, sink in names:
-                        await sink.over.wait()
-                has_ended = True
+                await UnattendedGeneration(self._server, self, request).run(ticket)
             finally:
                 ticket.leave()
+            has_ended = True
         except (ApiError, RequestError, EngineDeadError, TimeoutError) as error:
             log.warning("request %s could not be continued: %s", request.request_id, error)
         finally:
-            for name, sink in names:
-                self.client.leave(name)
-                llm.discard(name, sink)
             self.leave(request, has_ended)
 
     async def _tidy(self) -> None:
@@ -287,32 +267,12 @@ def open_journal(path: Path) -> JournalFile:
         ) from error
 
 
-class _LastSink:
-    """A sink that only waits for the end."""
-
-    def __init__(self) -> None:
-        self.over = asyncio.Event()
-
-    def put(self, output: RequestOutput) -> None:
-        if output.finished:
-            self.over.set()
-
-    def fail(self, error: Exception) -> None:
-        self.over.set()
-
-
 def _cancel(task: asyncio.Task[None], why: Exception) -> None:
     task.cancel()
 
 
 # Ends of requests that the engine has not tried; sent again they may be accepted.
 _UNTRIED = ("refused", "overloaded")
-
-
-async def _admitted(ticket: Ticket, prepared: PreparedRequest) -> None:
-    num_tokens = sum(len(each.prompt.token_ids) for each in prepared.checked)
-    num_sequences = prepared.sampling.n * len(prepared.checked)
-    await ticket.wait(num_tokens, num_sequences, prepared.asked.priority)
 
 
 def _check_end(request: DurableRequest, known: list[int], max_tokens: int) -> None:

@@ -132,6 +132,29 @@ async def test_a_repeated_request_id_gets_the_same_answer(directory: Path, tmp_p
         (tmp_path / "journal").unlink()
 
 
+@in_loop
+async def test_a_large_body_is_another_if_any_of_it_differs(
+    directory: Path, tmp_path: Path
+) -> None:
+    """A worker reads it, and of its prompt only the tokens come back: here those of its end."""
+    headers = {"x-request-id": "large"}
+    for stream in (True, False):
+        body = {**STREAM, "stream": stream, "truncate_prompt_tokens": 20, "temperature": 1.0}
+        texts = ("a" + "word " * 60_000, "b" + "word " * 60_000)
+        bodies = [{**body, "prompt": text} for text in texts]
+        async with durable(directory, tmp_path / f"journal-{stream}") as client:
+            first, second = [
+                await client.post("/v1/completions", json=bodies[0], headers=headers)
+                for _ in range(2)
+            ]
+            assert first.status_code == 200, first.text
+            assert said(first.text) == said(second.text)
+            other = await client.post("/v1/completions", json=bodies[1], headers=headers)
+            assert other.status_code == 409
+            (request,) = service_of(client).requests
+            assert len(request.head) < 2000, "the text is not kept"
+
+
 def said(text: str) -> Any:
     """Return the text of an answer, streamed or whole."""
     if text.startswith("{"):
