@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -55,6 +56,7 @@ class Exchange:
         self.parameter = ""  # the part of the path that matches the route's {id}
         self.status: int | None = None
         self.began = server.clock()
+        self.body_digest = b""  # only where requests are durable
         self.created = server.wall_time()  # of the answer, as clients see it
         self.is_finished = False
         # How an error ends the stream that has begun, in whole frames.
@@ -83,7 +85,7 @@ class Exchange:
         if announced.isdecimal() and int(announced[:20]) > limit:
             raise _too_large(limit)
         parts: list[bytes] = []
-        size = 0
+        size, digest = 0, hashlib.blake2b(digest_size=16)
         try:
             async with asyncio.timeout(self.server.config.body_seconds):
                 while True:
@@ -95,12 +97,15 @@ class Exchange:
                     if size > limit:
                         raise _too_large(limit)
                     parts.append(part)
+                    if self.server.durability is not None:
+                        digest.update(part)
                     if not message.get("more_body", False):
                         break
         except TimeoutError:
             seconds = self.server.config.body_seconds
             raise ApiError(408, f"the body did not arrive within {seconds:g} s") from None
         self._body_is_read = True
+        self.body_digest = digest.digest()
         return b"".join(parts)
 
     async def read(self, kind: type[T]) -> T:
