@@ -34,8 +34,9 @@ class Logprob(NamedTuple):
 
 
 # At each position: the likeliest tokens, with the chosen one among them.
-Logprobs = list[dict[int, Logprob]]
-PromptLogprobs = list[dict[int, Logprob] | None]  # None for the first token, which nothing precedes
+Logprobs = Sequence[dict[int, Logprob]]
+# None for the first token, which nothing precedes.
+PromptLogprobs = Sequence[dict[int, Logprob] | None]
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from octavo.api.continuation import Continuation
+from octavo.api.continuation import Continuation, Meter
 from octavo.api.outputs import RequestError, RequestOutput
 from octavo.api.prompts import Input, Prompt, read_prompt
 from octavo.api.text_model import TextModel
@@ -68,6 +68,7 @@ class CheckedRequest:
     sampling: SamplingParams
     options: Options = PLAIN
     make_parser: Callable[[], Parser] = PlainText  # of each continuation's text
+    meter: Meter | None = None  # counts the tokens of all continuations as they come
 
 
 @dataclass(slots=True)
@@ -245,17 +246,23 @@ class RequestTable:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._entries
 
+    def seeded(self, request: CheckedRequest, num_before: int = 0) -> CheckedRequest:
+        """Return a request with the seed that it gets if `num_before` others are opened first."""
+        if request.sampling.seed is not None:
+            return request
+        number = self._num_opened + num_before + 1
+        mixed = self._model.seed * 0x9E3779B97F4A7C15 + number * 0xD1B54A32D192ED03
+        return replace(request, sampling=_changed(request.sampling, seed=mixed % 2**63))
+
     def open(self, request_id: str, request: CheckedRequest, arrival: float) -> list[Request]:
         """Begin a request; return what the core must be given, in this order.
 
         `arrival` is in seconds of `time.monotonic`, which all processes of a machine share.
         """
         assert request_id not in self._entries, f"request id {request_id!r} is in use"
+        request = self.seeded(request)
         self._num_opened += 1
         prompt, options, sampling = request.prompt, request.options, request.sampling
-        if sampling.seed is None:
-            mixed = self._model.seed * 0x9E3779B97F4A7C15 + self._num_opened * 0xD1B54A32D192ED03
-            sampling = _changed(sampling, seed=mixed % 2**63)
         output = RequestOutput(request_id, prompt.text, list(prompt.token_ids), [])
         entry = _Entry(output, sampling.output_kind, {})
         self._entries[request_id] = entry
@@ -264,7 +271,12 @@ class RequestTable:
             # Numbered, so that late events of an earlier request of that id match no entry.
             name = f"{request_id}#{self._num_opened}.{index}"
             stream = Continuation(
-                index, prompt.token_ids, sampling, self._model.tokenizer, request.make_parser()
+                index,
+                prompt.token_ids,
+                sampling,
+                self._model.tokenizer,
+                request.make_parser(),
+                request.meter,
             )
             entry.streams[name] = stream
             self._streams[name] = entry, stream
@@ -308,6 +320,7 @@ class RequestTable:
                 log.exception("the text of request %s could not be decoded", event.request_id)
                 stream.fail(f"its text could not be decoded: {type(error).__name__}: {error}")
                 must_stop = event.finish_reason is None
+        stream.measure()
         whole = stream.whole
         if event.stats is not None and whole.index == 0:
             entry.output.metrics = event.stats
@@ -323,6 +336,11 @@ class RequestTable:
             del self._entries[entry.output.request_id]
         aborts = [Abort(event.request_id)] if must_stop else []
         return self._output(entry, stream, event, done), aborts
+
+    def is_over(self, name: str) -> bool:
+        """Return whether a continuation has ended; nothing of the core is expected for it then."""
+        self._unaccounted.pop(name, None)
+        return name not in self._streams
 
     def names(self, request_id: str) -> list[str]:
         """Return the core's ids of a request's continuations that have not ended."""

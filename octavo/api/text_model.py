@@ -44,6 +44,13 @@ class TextModel:
         )
         self.defaults = recommended(facts.generation)
         self.max_logprobs = arguments.max_logprobs
+        self.cache_settings = {  # by vLLM's names
+            "block_size": facts.block_size,
+            "cache_dtype": arguments.kv_cache_dtype,
+            "enable_prefix_caching": arguments.enable_prefix_caching,
+            "num_gpu_blocks": facts.num_blocks,
+            "num_gpu_blocks_override": arguments.num_gpu_blocks_override,
+        }
         self.seed = arguments.seed
         self.processors = tuple(sorted(processors))  # names that requests may use
 

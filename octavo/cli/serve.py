@@ -62,12 +62,16 @@ def run(arguments: argparse.Namespace) -> int:
     start = StartUp(time.monotonic() - (process_age() or 0.0))
     from octavo.engine_arguments import read_arguments
     from octavo.loader.source import resolve
+    from octavo.observe.output import output_never_blocks
     from octavo.server.http.middleware import check_middlewares
     from octavo.server.http.sockets import check_addresses
+    from octavo.server.http.tls import make_context
 
     config = server_settings(arguments)
     asked = read_arguments(model_of(arguments), engine_options(arguments))
     check_addresses(config)
+    if config.ssl_certfile is not None:
+        make_context(config)
     check_middlewares(config.middleware)
     # The tokenizer first: a wrong name must not wait for the download of the model.
     tokenizer = None if asked.tokenizer is None else _tokenizer_source(asked.tokenizer)
@@ -76,6 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     source = tokenizer or model
     start.lap("start Python, find the model")
     with contextlib.ExitStack() as stack:
+        stack.enter_context(output_never_blocks())
         workers: list[Worker] = []
         if arguments.engine == "inline":
             llm = _load_inline(asked, engine_options(arguments))

@@ -62,15 +62,16 @@ def is_large(body: bytes) -> bool:
 
 async def read(
     exchange: Exchange, kind: type[T], translate: Callable[[Server, T], A]
-) -> tuple[A, list[PreparedPrompt | Refused] | None]:
-    """Return the translated request and, if a worker has read it, its prompts.
+) -> tuple[T, A, list[PreparedPrompt | Refused] | None]:
+    """Return the request, its translation and, if a worker has read it, its prompts.
 
-    Raise ApiError for a body that is not valid. `translate` is a function of a module, which a
-    worker finds by its name.
+    What a worker has read comes without prompts. Raise ApiError for a body that is not valid.
+    `translate` is a function of a module, which a worker finds by its name.
     """
     body, server = await exchange.body(), exchange.server
     if not is_large(body):
-        return translate(server, exchange.accept(kind, *decode(body, kind))), None
+        request = exchange.accept(kind, *decode(body, kind))
+        return request, translate(server, request), None
     config = server.config
     settings = {name: getattr(config, name) for name in _SETTINGS}
     job = BodyJob(
@@ -89,7 +90,8 @@ async def read(
     (answer,) = answers
     request = msgspec.msgpack.decode(answer.request, type=kind)
     unknown = tuple(Unknown(*each) for each in answer.unknown)
-    return translate(server, exchange.accept(kind, request, unknown)), answer.prompts
+    request = exchange.accept(kind, request, unknown)
+    return request, translate(server, request), answer.prompts
 
 
 def read_body(maker: PromptMaker, job: BodyJob) -> ReadBody | Refused:

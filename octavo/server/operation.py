@@ -21,6 +21,8 @@ from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
 from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused
 
+TURN = b""  # instead of a frame: other requests may run before what follows is made
+
 
 @dataclass(slots=True)
 class TokenCounts:
@@ -45,7 +47,7 @@ class Writer(Protocol):
     def frames(
         self, prompt_index: int, output: RequestOutput, counts: TokenCounts
     ) -> Iterable[bytes]:
-        """Return the frames for what is new."""
+        """Return the frames for what is new, with a `TURN` after each piece of long work."""
 
     def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
         """Return the frames after the last token, with the mark of the end."""
@@ -58,8 +60,11 @@ class Writer(Protocol):
         outputs: list[RequestOutput],
         counts: TokenCounts,
         explanation: dict[str, Any] | None,
-    ) -> bytes:
-        """Return the body of the response to a request that is not streamed."""
+    ) -> Iterable[bytes]:
+        """Return the body of the response to a request that is not streamed, in parts.
+
+        After each piece of long work there is a `TURN` among them.
+        """
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import os
 import resource
 import signal
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 from msgspec import Struct
 
+from octavo.confine.process import confine, give_up_privileges
 from octavo.observe.collection import no_collection
 from octavo.text.chat.messages import ChatTemplateError
 from octavo.text.token_bytes import TokenizerError
@@ -43,6 +45,14 @@ MAX_TEMPLATES = 16  # compiled templates that are kept
 LOAD_BYTES = 4 << 30  # of reading the tokenizer
 LOAD_SECONDS = 60.0  # for it
 LARGE_FRAME_BYTES = 1 << 18  # larger jobs leave memory behind that is worth returning
+# Modules that templates make Python import; a confined process can import nothing more.
+_IMPORTED_LATE = (
+    "encodings.unicode_escape",
+    "encodings.utf_16_le",
+    "html",
+    "jinja2.debug",
+    "textwrap",
+)
 MAX_TEXT_CHARACTERS = 1 << 23  # of token ids as text
 MAX_LISTED_TOKENS = 1 << 20  # of one prompt
 MAX_MESSAGE_CHARACTERS = 2000  # of an error
@@ -344,6 +354,9 @@ def serve_jobs(seconds: float, num_bytes: int, path: Path, read_body: ReadBodies
             with no_collection():
                 import octavo.text.chat.template  # noqa: F401 (the first chat need not wait)
 
+                for name in _IMPORTED_LATE:
+                    importlib.import_module(name)
+
                 maker = PromptMaker(load_tokenizer_at(path))
         except (ValueError, OSError, MemoryError) as error:
             write_frame(sink, _encode(Refused(message=_why_unusable(error))))
@@ -387,17 +400,21 @@ def _why_unusable(error: Exception) -> str:
 
 
 def _confine(num_bytes: int) -> None:
-    """Limit this process to what a job may take, and make it the first to end without memory."""
+    """Limit this process to what a job may take, and make it the first to end without memory.
+
+    The server's log and `octavo doctor` say where the kernel cannot refuse it files and network.
+    """
     gc.collect()
     gc.freeze()  # all that was loaded stays
     _return_memory()
     _limit_memory(num_bytes, is_final=True)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError):  # not every container allows it
         Path("/proc/self/oom_score_adj").write_text("1000")
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)  # a stack printed at a crash could hold a prompt
     os.close(nothing)
+    give_up_privileges()
+    confine(may_read=False)
 
 
 def _limit_memory(num_bytes: int, *, is_final: bool) -> None:

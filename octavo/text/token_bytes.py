@@ -27,6 +27,8 @@ MAX_GROWTH = 64.0  # of a token's string on its way to text
 class TokenizerError(ValueError):
     """A tokenizer that cannot be used, or an invalid use of one; the message says why."""
 
+    is_of_model = True  # as that of a CheckpointError
+
 
 def _mark_each_byte(error: UnicodeError) -> tuple[str, int]:
     """Return one U+FFFD for each byte that is not part of a character: SentencePiece's rule."""

@@ -121,7 +121,7 @@ def logprobs_of(before: int, token: int, most: int) -> TokenLogprobs:
     values = [-0.5 - index for index in range(most)]
     rank = (token - best) % VOCABULARY + 1
     ids, logprobs = [token, *likeliest], [0.5 - rank, *values]
-    return TokenLogprobs(array("i", ids), array("d", logprobs), rank)
+    return TokenLogprobs(array("i", ids), array("f", logprobs), rank)
 
 
 class FakeEngine(AsyncLLM):

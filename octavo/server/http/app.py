@@ -64,7 +64,7 @@ class Application:
             if route is not None and route.dialect is not None:
                 exchange.dialect = route.dialect  # of errors too
             if self._checks_access:
-                self.server.access.check_address(exchange.headers)
+                self.server.access.check_address(exchange.path, exchange.headers)
                 if "origin" in exchange.headers and self._is_preflight(exchange):
                     await exchange.respond(b"", status=204, headers=_PREFLIGHT)
                     return

@@ -12,13 +12,12 @@ from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.common import TEXT, OpenAIWriter, Template, read_deltas, usage_of
 from octavo.server.openai.conversation import conversation_job
 from octavo.server.openai.dialect import frame
-from octavo.server.openai.logprobs import chat_logprobs, prompt_logprobs
+from octavo.server.openai.logprobs import Pieces, chat_logprobs, prompt_logprobs
 from octavo.server.openai.parameters import generation_request
 from octavo.server.openai.schema.chat import (
     AnswerMessage,
     ChatChoice,
     ChatChunk,
-    ChatLogprobs,
     ChatRequest,
     ChatResponse,
     ChunkChoice,
@@ -97,7 +96,7 @@ class ChatWriter(OpenAIWriter):
             if finish is not None:
                 choice.finish_reason, choice.stop_reason = finish.reason, finish.stop
             if self._most is not None and one.logprobs:
-                choice.logprobs = self._logprobs(one)
+                choice.logprobs = yield from self._logprobs(one)
             if self._request.return_token_ids:
                 choice.token_ids = one.token_ids
             if not (deltas or choice.logprobs or choice.token_ids):
@@ -113,26 +112,32 @@ class ChatWriter(OpenAIWriter):
         outputs: list[RequestOutput],
         counts: TokenCounts,
         explanation: dict[str, Any] | None,
-    ) -> bytes:
-        """Return the response with all answers."""
+    ) -> Iterator[bytes]:
+        """Yield the response with all answers."""
         (output,) = outputs
+        choices: list[ChatChoice] = []
+        for one in output.outputs:
+            choice = yield from self._choice(one)
+            choices.append(choice)
         response = ChatResponse(
             id=self._id,
             created=self._created,
             model=self._model,
-            choices=[self._choice(one) for one in output.outputs],
+            choices=choices,
             usage=usage_of(counts),
             system_fingerprint=self._fingerprint,
         )
         if self._request.return_token_ids:
             response.prompt_token_ids = output.prompt_token_ids
         if output.prompt_logprobs is not None:
-            response.prompt_logprobs = prompt_logprobs(output.prompt_logprobs)
+            most = self._request.prompt_logprobs or 0
+            written: Any = yield from prompt_logprobs(output.prompt_logprobs, most)
+            response.prompt_logprobs = written
         if explanation is not None:
             response.explain = explanation
-        return encode(response)
+        yield encode(response)
 
-    def _choice(self, one: CompletionOutput) -> ChatChoice:
+    def _choice(self, one: CompletionOutput) -> Pieces[ChatChoice]:
         text, _ = read_deltas(one.deltas)
         choice = ChatChoice(
             index=one.index,
@@ -141,12 +146,12 @@ class ChatWriter(OpenAIWriter):
             stop_reason=one.stop_reason,
         )
         if self._most is not None:
-            choice.logprobs = self._logprobs(one)
+            choice.logprobs = yield from self._logprobs(one)
         if self._request.return_token_ids:
             choice.token_ids = one.token_ids
         return choice
 
-    def _logprobs(self, one: CompletionOutput) -> ChatLogprobs:
+    def _logprobs(self, one: CompletionOutput) -> Pieces[Any]:
         assert self._most is not None
         return chat_logprobs(one.logprobs or (), self._most, self._texts)
 

@@ -35,7 +35,7 @@ class OpenAIWriter:
     def __init__(self, exchange: Exchange, request: CommonRequest, id_prefix: str) -> None:
         server = exchange.server
         self._id = f"{id_prefix}{exchange.request_id}"
-        self._created = server.wall_time()
+        self._created = exchange.created
         self._model = server.model_name
         self._fingerprint = server.fingerprint
         self._texts = TokenTexts(

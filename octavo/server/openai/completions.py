@@ -12,6 +12,7 @@ from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.common import TEXT, OpenAIWriter, Template, read_deltas, usage_of
 from octavo.server.openai.dialect import frame
 from octavo.server.openai.logprobs import (
+    Pieces,
     TextToken,
     answer_tokens,
     completion_logprobs,
@@ -118,7 +119,7 @@ class CompletionWriter(OpenAIWriter):
                 choice = CompletionChunkChoice(index=index, text=TEXT)
                 self._templates[index] = Template(self._chunk([choice], counts))
             choice = CompletionChunkChoice(index=index, text="")
-            self._fill(choice, prompt_index, output, one)
+            yield from self._fill(choice, prompt_index, output, one)
             if choice.text or choice.finish_reason or choice.logprobs or choice.token_ids:
                 yield frame(encode(self._chunk([choice], counts)))
 
@@ -131,16 +132,18 @@ class CompletionWriter(OpenAIWriter):
         outputs: list[RequestOutput],
         counts: TokenCounts,
         explanation: dict[str, Any] | None,
-    ) -> bytes:
-        """Return the response with all continuations of all prompts."""
+    ) -> Iterator[bytes]:
+        """Yield the response with all continuations of all prompts."""
         choices = []
         for prompt_index, output in enumerate(outputs):
             for one in output.outputs:
                 index = prompt_index * self._num_samples + one.index
                 choice = CompletionChoice(index=index, text="")
-                self._fill(choice, prompt_index, output, one)
-                if self._request.prompt_logprobs is not None and output.prompt_logprobs:
-                    choice.prompt_logprobs = prompt_logprobs(output.prompt_logprobs)
+                yield from self._fill(choice, prompt_index, output, one)
+                most = self._request.prompt_logprobs
+                if most is not None and output.prompt_logprobs:
+                    written: Any = yield from prompt_logprobs(output.prompt_logprobs, most)
+                    choice.prompt_logprobs = written
                 choices.append(choice)
         response = CompletionResponse(
             id=self._id,
@@ -152,7 +155,7 @@ class CompletionWriter(OpenAIWriter):
         )
         if explanation is not None:
             response.explain = explanation
-        return encode(response)
+        yield encode(response)
 
     def _chunk(self, choices: list[CompletionChunkChoice], counts: TokenCounts) -> CompletionChunk:
         chunk = CompletionChunk(
@@ -172,8 +175,8 @@ class CompletionWriter(OpenAIWriter):
         prompt_index: int,
         output: RequestOutput,
         one: CompletionOutput,
-    ) -> None:
-        """Write what is new of a continuation into its choice."""
+    ) -> Pieces[None]:
+        """Write what is new of a continuation into its choice; yield turns."""
         request = self._request
         is_first = choice.index not in self._offsets
         echoes = bool(is_first and request.echo)
@@ -189,11 +192,10 @@ class CompletionWriter(OpenAIWriter):
         if request.logprobs is not None:
             tokens = self._text_tokens(prompt_index, output, one, echoes=echoes)
             offset = self._offsets.get(choice.index, 0)
-            if tokens:
-                choice.logprobs, offset = completion_logprobs(
-                    tokens, request.logprobs, self._texts, offset
-                )
-            self._offsets[choice.index] = offset
+            written: tuple[Any, int] = yield from completion_logprobs(
+                tokens, request.logprobs, self._texts, offset
+            )
+            choice.logprobs, self._offsets[choice.index] = written
         self._offsets.setdefault(choice.index, 0)
         if request.return_token_ids:
             choice.token_ids = [] if self._drops_output else one.token_ids
@@ -202,19 +204,17 @@ class CompletionWriter(OpenAIWriter):
 
     def _text_tokens(
         self, prompt_index: int, output: RequestOutput, one: CompletionOutput, *, echoes: bool
-    ) -> list[TextToken]:
-        """Return the tokens of what is new, those of the prompt included if it is echoed."""
+    ) -> Iterator[TextToken]:
+        """Yield the tokens of what is new, those of the prompt included if it is echoed."""
         request, tokenizer = self._request, self._texts.tokenizer
-        tokens: list[TextToken] = []
         if echoes:
             if output.prompt_logprobs is not None:  # comes with the first continuation
                 self._prompt_logprobs[prompt_index] = output.prompt_logprobs
             ids = output.prompt_token_ids
             positions = self._prompt_logprobs.get(prompt_index) or [None] * len(ids)
             text = self._prompts[prompt_index].text
-            tokens.extend(prompt_tokens(text, ids, positions, tokenizer))
+            yield from prompt_tokens(text, ids, positions, tokenizer)
         if not self._drops_output:
             hidden = tokenizer.special_ids if request.skip_special_tokens else frozenset[int]()
             hides_end = not request.include_stop_str_in_output
-            tokens.extend(answer_tokens(one, hidden, hides_end=hides_end))
-        return tokens
+            yield from answer_tokens(one, hidden, hides_end=hides_end)

@@ -2,20 +2,31 @@
 
 The text of a token is what it adds to the tokens before it. The first tokens of a character that
 has several add nothing, and the last adds the character: together the tokens are the text.
+
+Everything is made in pieces, since a response may have a million log-probabilities: each function
+yields `TURN` after a piece, and returns JSON.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import TypeVar
+
+import msgspec
 
 from octavo.api.outputs import CompletionOutput, Logprob
+from octavo.server.http.exchange import encode
 from octavo.server.openai.schema.chat import ChatLogprobs, TokenLogprob, TopLogprob
 from octavo.server.openai.schema.completion import CompletionLogprobs
+from octavo.server.operation import TURN
 from octavo.text.token_table import TokenTable
 
+T = TypeVar("T")
+Pieces = Generator[bytes, None, T]
+
+MAX_AT_ONCE = 700  # log-probabilities that are made without a turn for other requests
 NEVER = -9999.0  # JSON has no minus infinity
 # The log-probabilities at one position, its own token first; None for the first of a prompt.
 Position = Mapping[int, Logprob] | None
@@ -53,44 +64,48 @@ def finite(logprob: float) -> float:
 
 
 def chat_logprobs(
-    positions: Sequence[Mapping[int, Logprob]], most: int, texts: TokenTexts
-) -> ChatLogprobs:
-    """Return the log-probabilities of generated tokens in the form of chats.
+    positions: Iterable[Mapping[int, Logprob]], most: int, texts: TokenTexts
+) -> Pieces[msgspec.Raw]:
+    """Return the log-probabilities of generated tokens in the form of chats, made in pieces.
 
     Each has the `most` likeliest tokens of its position beside it, or all of them for -1.
     """
-    content = []
-    for position in positions:
-        token, chosen = next(iter(position.items()))
-        likeliest = sorted(position.items(), key=lambda pair: -pair[1].logprob)
-        content.append(
-            TokenLogprob(
-                token=texts.text(token, chosen.decoded_token),
-                logprob=finite(chosen.logprob),
-                bytes=texts.bytes(token),
-                top_logprobs=[
-                    TopLogprob(
-                        token=texts.text(other, logprob.decoded_token),
-                        logprob=finite(logprob.logprob),
-                        bytes=texts.bytes(other),
-                    )
-                    for other, logprob in (likeliest if most == -1 else likeliest[:most])
-                ],
+    lists = EncodedLists()
+    for piece in _in_pieces(positions, most):
+        content = []
+        for position in piece:
+            token, chosen = next(iter(position.items()))
+            likeliest = sorted(position.items(), key=lambda pair: -pair[1].logprob)
+            content.append(
+                TokenLogprob(
+                    token=texts.text(token, chosen.decoded_token),
+                    logprob=finite(chosen.logprob),
+                    bytes=texts.bytes(token),
+                    top_logprobs=[
+                        TopLogprob(
+                            token=texts.text(other, logprob.decoded_token),
+                            logprob=finite(logprob.logprob),
+                            bytes=texts.bytes(other),
+                        )
+                        for other, logprob in (likeliest if most == -1 else likeliest[:most])
+                    ],
+                )
             )
-        )
-    return ChatLogprobs(content=content)
+        lists.add(ChatLogprobs(content=content))
+        yield TURN
+    return lists.encoded(ChatLogprobs(content=[]))
 
 
 def prompt_tokens(
-    text: str, token_ids: Sequence[int], positions: Sequence[Position], tokenizer: TokenTable
-) -> list[TextToken]:
-    """Return the tokens of a prompt, each with its share of the prompt's text.
+    text: str, token_ids: Sequence[int], positions: Iterable[Position], tokenizer: TokenTable
+) -> Iterator[TextToken]:
+    """Yield the tokens of a prompt, each with its share of the prompt's text.
 
     Special tokens that the tokenizer has put around a text have no share in it, and neither has a
     space that it has put before the text.
     """
     stream = tokenizer.detokenizer(skip_special_tokens=False)
-    tokens, at = [], 0
+    at = 0
     for index, (token, position) in enumerate(zip(token_ids, positions, strict=True)):
         added = stream.push(token)
         if index == len(token_ids) - 1:
@@ -101,66 +116,108 @@ def prompt_tokens(
                 added = added[1:]
             length = 0 if token in tokenizer.special_ids else min(len(added), len(text) - at)
         at += length
-        tokens.append(TextToken(token, position, added, length))
-    return tokens
+        yield TextToken(token, position, added, length)
 
 
 def answer_tokens(
     one: CompletionOutput, hidden: frozenset[int], *, hides_end: bool
-) -> list[TextToken]:
-    """Return generated tokens; the text has neither `hidden` ones nor, if so asked, the end's."""
-    tokens = []
-    for token, position in zip(one.token_ids, one.logprobs or (), strict=True):
-        added = position[token].decoded_token or ""
-        tokens.append(TextToken(token, position, added, 0 if token in hidden else len(added)))
+) -> Iterator[TextToken]:
+    """Yield generated tokens; the text has neither `hidden` ones nor, if so asked, the end's."""
     is_stopped_by_token = one.finish_reason == "stop" and not isinstance(one.stop_reason, str)
-    if tokens and is_stopped_by_token and hides_end:
-        last = tokens[-1]
-        tokens[-1] = TextToken(last.token, last.position, last.added, 0)
-    return tokens
+    last = len(one.token_ids) - 1 if is_stopped_by_token and hides_end else -1
+    for index, (token, position) in enumerate(zip(one.token_ids, one.logprobs or (), strict=True)):
+        added = position[token].decoded_token or ""
+        is_hidden = token in hidden or index == last
+        yield TextToken(token, position, added, 0 if is_hidden else len(added))
 
 
 def completion_logprobs(
-    tokens: Sequence[TextToken], most: int, texts: TokenTexts, offset: int
-) -> tuple[CompletionLogprobs, int]:
-    """Return the form of completions, and the offset in the text at which the next token begins.
+    tokens: Iterable[TextToken], most: int, texts: TokenTexts, offset: int
+) -> Pieces[tuple[msgspec.Raw | None, int]]:
+    """Return the form of completions, made in pieces, and the offset of the next token's text.
 
-    At each position the chosen token comes first, then the `most` likeliest, or all for -1.
+    At each position the chosen token comes first, then the `most` likeliest, or all for -1. There
+    is no form without tokens.
     """
-    written = CompletionLogprobs(text_offset=[], token_logprobs=[], tokens=[], top_logprobs=[])
-    for each in tokens:
-        text = texts.text(each.token, each.added)
-        written.text_offset.append(offset)
-        offset += each.num_characters
-        written.tokens.append(text)
-        if each.position is None:  # nothing precedes the first token
-            written.token_logprobs.append(None)
-            written.top_logprobs.append(None)
-            continue
-        chosen = finite(each.position[each.token].logprob)
-        written.token_logprobs.append(chosen)
-        top = {text: chosen}
-        others = islice(each.position.items(), 1, None if most == -1 else most + 1)
-        for other, logprob in others:
-            name = texts.text(other, logprob.decoded_token)
-            # Several tokens may add the same text, or none.
-            top[f"token_id:{other}" if name in top else name] = finite(logprob.logprob)
-        written.top_logprobs.append(top)
-    return written, offset
+    lists = EncodedLists()
+    is_empty = True
+    for piece in _in_pieces(tokens, most):
+        is_empty = False
+        written = CompletionLogprobs(text_offset=[], token_logprobs=[], tokens=[], top_logprobs=[])
+        for each in piece:
+            written.text_offset.append(offset)
+            offset += each.num_characters
+            written.tokens.append(texts.text(each.token, each.added))
+            top = _top_logprobs(each, most, texts)
+            written.top_logprobs.append(top)
+            written.token_logprobs.append(None if top is None else next(iter(top.values())))
+        lists.add(written)
+        yield TURN
+    return None if is_empty else lists.encoded(written), offset
 
 
-def prompt_logprobs(positions: Sequence[Position]) -> list[dict[str, Any] | None]:
-    """Return the log-probabilities of a prompt in vLLM's form, by token id."""
-    return [
-        None
-        if position is None
-        else {
-            str(token): {
-                "logprob": finite(logprob.logprob),
-                "rank": logprob.rank,
-                "decoded_token": logprob.decoded_token,
+def _top_logprobs(each: TextToken, most: int, texts: TokenTexts) -> dict[str, float] | None:
+    if each.position is None:  # nothing precedes the first token
+        return None
+    chosen = finite(each.position[each.token].logprob)
+    top = {texts.text(each.token, each.added): chosen}
+    others = islice(each.position.items(), 1, None if most == -1 else most + 1)
+    for other, logprob in others:
+        name = texts.text(other, logprob.decoded_token)
+        # Several tokens may add the same text, or none.
+        top[f"token_id:{other}" if name in top else name] = finite(logprob.logprob)
+    return top
+
+
+def prompt_logprobs(positions: Sequence[Position], most: int) -> Pieces[msgspec.Raw]:
+    """Return the log-probabilities of a prompt in vLLM's form, by token id, made in pieces."""
+    parts = []
+    for piece in _in_pieces(positions, most):
+        named = [
+            None
+            if position is None
+            else {
+                str(token): {
+                    "logprob": finite(logprob.logprob),
+                    "rank": logprob.rank,
+                    "decoded_token": logprob.decoded_token,
+                }
+                for token, logprob in position.items()
             }
-            for token, logprob in position.items()
-        }
-        for position in positions
-    ]
+            for position in piece
+        ]
+        parts.append(encode(named)[1:-1])
+        yield TURN
+    return msgspec.Raw(b"[%b]" % b",".join(parts))
+
+
+def _in_pieces(positions: Iterable[T], most: int) -> Iterator[list[T]]:
+    """Yield lists of positions, each with few enough log-probabilities to be made at once."""
+    left = iter(positions)
+    length = 1 if most == -1 else max(1, MAX_AT_ONCE // (most + 1))
+    while piece := list(islice(left, length)):
+        yield piece
+
+
+class EncodedLists:
+    """An object of lists, of which each piece is encoded when it is made."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[bytes]] = {}
+
+    def add(self, piece: msgspec.Struct) -> None:
+        """Add what the lists of the piece contain."""
+        for name in piece.__struct_fields__:
+            value = getattr(piece, name)
+            if value:
+                self._parts.setdefault(name, []).append(encode(value)[1:-1])
+
+    def encoded(self, form: msgspec.Struct) -> msgspec.Raw:
+        """Return the whole object, with the fields of `form` that are no lists."""
+        fields = {}
+        for name in form.__struct_fields__:
+            if name in self._parts:
+                fields[name] = msgspec.Raw(b"[%b]" % b",".join(self._parts[name]))
+            else:
+                fields[name] = msgspec.Raw(encode(getattr(form, name)))
+        return msgspec.Raw(encode(fields))

@@ -25,7 +25,7 @@ from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused, packed
 async def tokenize(exchange: Exchange) -> None:
     """Return the token ids of a text or of a conversation."""
     async with admitted(exchange):
-        job, prepared = await read(exchange, TokenizeRequest, tokenize_job)
+        _, job, prepared = await read(exchange, TokenizeRequest, tokenize_job)
         made = await _made(exchange, job, prepared)
         # A worker has written the lists, which may be long.
         tokens: Any = msgspec.Raw(made.listed_tokens)
@@ -61,7 +61,7 @@ def tokenize_job(server: Server, request: TokenizeRequest) -> PromptJob:
 async def detokenize(exchange: Exchange) -> None:
     """Return the text of token ids."""
     async with admitted(exchange):
-        job, prepared = await read(exchange, DetokenizeRequest, detokenize_job)
+        _, job, prepared = await read(exchange, DetokenizeRequest, detokenize_job)
         made = await _made(exchange, job, prepared)
         await exchange.respond_json(DetokenizeResponse(prompt=made.text))
 

@@ -39,7 +39,7 @@ _SURROGATES = re.compile(
 )
 _WORD = re.compile(rf"\b({'|'.join(_WORDS)})\b")
 _MISSING = re.compile(r"required field (\w+)")
-_WHERE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>.*)`)?$", re.DOTALL)
+_WHERE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>.*)`)?\Z", re.DOTALL)
 
 
 def decode_by_field(body: bytes, kind: type[T]) -> tuple[T, tuple[Unknown, ...]]:
@@ -67,6 +67,7 @@ def decode_by_field(body: bytes, kind: type[T]) -> tuple[T, tuple[Unknown, ...]]
     unknown = parts.keys() - fields.keys() - unsupported.keys() - rules.ignored.keys()
     if len(unknown) > MAX_UNKNOWN:
         raise invalid(f"the body has {len(unknown)} unknown fields; the limit is {MAX_UNKNOWN}")
+    rules.check_unknown({name: _short_value(parts[name]) for name in sorted(unknown)})
     known = kind.__struct_fields__
     names = sorted(name[:MAX_NAME_CHARACTERS] for name in unknown)
     return kind(**values), (*(Unknown(name, name, known) for name in names), *nested)

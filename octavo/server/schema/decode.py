@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
@@ -23,8 +23,8 @@ from octavo.server.schema.rules import rules_of
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-_SAFE = re.compile(r"^[A-Za-z0-9._:\-\[\]]{1,192}$")
 _MAX_NAMES_IN_HEADER = 16
+_MAX_NAME_CHARACTERS = 192
 # A larger body is decoded field by field at once. The fast decoder may build millions of objects
 # before it refuses a hostile body, which would then be paid for in addition to the slow decoder.
 MAX_FAST_BYTES = 256 * 1024
@@ -88,6 +88,6 @@ def refuse_unknown(unknown: tuple[Unknown, ...], kind: type[msgspec.Struct]) -> 
 
 
 def named_in_header(unknown: tuple[Unknown, ...]) -> bytes:
-    """Return the first unknown fields for a header, without those that are unsafe in one."""
-    safe = [each.path for each in unknown if _SAFE.match(each.path)]
-    return ",".join(safe[:_MAX_NAMES_IN_HEADER]).encode()
+    """Return the first unknown fields for a header, with what is unsafe there as %XX."""
+    paths = [each.path[:_MAX_NAME_CHARACTERS] for each in unknown[:_MAX_NAMES_IN_HEADER]]
+    return ",".join(quote(path, safe="[]:") for path in paths).encode()

@@ -36,6 +36,8 @@ class FieldRules:
     # Fields that may hold lists of token ids, whose number is limited before they are built.
     with_lists: frozenset[str] = frozenset()
     unsupported: Mapping[str, Unsupported] = field(default_factory=dict)
+    # Words in the names of unknown fields that ask for an unsupported feature.
+    unsupported_words: Mapping[str, Unsupported] = field(default_factory=dict)
     # Fields that are accepted with any value, and why: none of them would change an answer.
     ignored: Mapping[str, str] = field(default_factory=dict)
     # Names inside accepted fields that are ignored, of these fields and their values.
@@ -59,6 +61,13 @@ class FieldRules:
         names = self.of_prompts.keys() & set(request.__struct_fields__)
         left = {name: self.of_prompts[name](request) for name in names}
         return msgspec.structs.replace(request, **left)
+
+    def check_unknown(self, given: Mapping[str, Any]) -> None:
+        """Raise ApiError for the first unknown field whose name asks for an unsupported feature."""
+        for name, value in given.items():
+            for word, rule in self.unsupported_words.items():
+                if word in name.lower() and not rule.is_harmless(value):
+                    raise not_yet(name[:192], rule.refusal)
 
 
 _NONE = FieldRules()

@@ -209,6 +209,19 @@ def test_every_field_that_asks_for_a_shape_is_refused(
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    "name", ["responseSchema", "guided_jsn", "json_schema_name", "regexp", "lark_grammar", "EBNF"]
+)
+def test_an_unknown_field_whose_name_asks_for_a_shape_is_refused(
+    directory: Path, name: str
+) -> None:
+    error = error_of(directory, **{name: {"type": "object"}})
+    assert (error["param"], error["code"]) == (name, "unsupported_parameter")
+    nothings: tuple[Any, ...] = (None, {}, "", False)
+    for nothing in nothings:
+        assert "choices" in run(directory, max_tokens=1, **{name: nothing})
+
+
 def test_the_body_of_a_python_client_is_not_hidden_in_a_field(directory: Path) -> None:
     error = error_of(directory, extra_body={"guided_regex": "a+"})
     assert error["param"] == "extra_body"

@@ -58,6 +58,8 @@ SHAPES: Mapping[str, Unsupported] = {
     "format": Unsupported(_empty, _SHAPE, '""'),
     "output_format": Unsupported(_empty, _SHAPE, '""'),
 }
+# Fields that other servers have, or will have, and misspelt ones: their names have such words.
+_SHAPE_WORDS = ("schema", "grammar", "regex", "ebnf", "guided", "structured")
 
 UNSUPPORTED: Mapping[str, Unsupported] = {
     **SHAPES,
@@ -110,6 +112,8 @@ IGNORED: Mapping[str, str] = {
     "parallel_tool_calls": "tools are not supported yet",
     "include_reasoning": "reasoning is part of the text",
     "verbosity": "chat templates do not use it",
+    "guided_decoding_backend": "structured output is not supported yet",
+    "guided_whitespace_pattern": "structured output is not supported yet",
     "detokenize": "text is always returned",
     "flat_logprobs": "there is only one form over HTTP",
     "stream_interval": "tokens are sent as soon as they are generated",
@@ -172,6 +176,7 @@ RULES = FieldRules(
     open=frozenset({"documents", "chat_template_kwargs"}),
     with_lists=frozenset({"prompt"}),
     unsupported=UNSUPPORTED,
+    unsupported_words={word: Unsupported(_off, _SHAPE, "false") for word in _SHAPE_WORDS},
     ignored=IGNORED,
     ignored_inside=_ignored_inside,
     of_prompts=_OF_PROMPTS,
