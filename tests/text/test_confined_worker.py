@@ -14,10 +14,15 @@ import pytest
 
 from octavo.confine.filter import why_unavailable
 from octavo.text.prompt_worker import (
+    Answer,
     Conversation,
     PreparedPrompt,
+    PreparedPrompts,
     PromptJob,
+    PromptJobs,
+    Ready,
     Refused,
+    pieces,
     read_frame,
     write_frame,
 )
@@ -33,22 +38,30 @@ class Worker:
         self.process = process
         self._source = connection.makefile("rb")
         self._sink = connection.makefile("wb")
-        assert read_frame(self._source) == b"", "the first frame says that it is ready"
+        assert self._next() == Ready()
 
     def answer(self, template: str) -> PreparedPrompt | Refused:
         """Return the answer to a conversation with this template."""
         talk = Conversation(messages=[{"role": "user", "content": "hi"}], template=template)
-        write_frame(self._sink, msgspec.msgpack.encode(PromptJob(conversation=talk)))
+        write_frame(self._sink, b"".join(pieces(PromptJobs([PromptJob(conversation=talk)]))))
+        answer = self._next()
+        assert isinstance(answer, PreparedPrompts)
+        (prompt,) = answer.prompts
+        return prompt
+
+    def _next(self) -> Answer:
         frame = read_frame(self._source)
         assert frame is not None, "the worker has ended"
-        return msgspec.msgpack.decode(frame, type=PreparedPrompt | Refused)
+        return msgspec.msgpack.decode(frame, type=Answer)
 
 
 @contextmanager
 def running(directory: Path) -> Iterator[Worker]:
     """Yield a worker that has read a small tokenizer."""
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-P", "-m", "octavo.text.prompt_worker", "300", str(directory)]
+    limits = ("300", str(2 << 30))
+    program = ("-P", "-m", "octavo.server.worker_program")
+    command = [sys.executable, *program, *limits, str(directory)]
     with ours, theirs:
         process = subprocess.Popen(
             command, stdin=theirs.fileno(), cwd=ROOT, env={"PYTHONPATH": str(ROOT)}
@@ -71,7 +84,6 @@ RENDERED = {
     "{{ [1]|pprint }}": "[1]",
     "{{ {'a': 'é'}|tojson }}": '{"a": "é"}',
     "{{ ['x']|random }}": "x",
-    "{{ '\\ud800' }}": "\ufffd",
     "{{ 'é'.encode()|length }}": "2",
 }
 REFUSED = (
@@ -81,6 +93,7 @@ REFUSED = (
     "{{ raise_exception('no') }}",
     "{{ 'a'.encode('punycode') }}",
     "{% include 'file' %}",
+    "{{ '\\ud800' }}",
 )
 
 
