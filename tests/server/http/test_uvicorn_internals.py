@@ -46,7 +46,7 @@ CYCLE = {
     *("chunked_encoding", "disconnected", "keep_alive", "message_event", "more_body"),
     *("response_complete", "response_started", "scope", "transport"),
 }
-FLOW = {"resume_reading", "write_paused"}
+FLOW = {"read_paused", "resume_reading", "write_paused"}
 LISTENER = {"capture_signals", "force_exit", "serve", "should_exit", "started", "startup"}
 CONFIG = {
     *("access_log", "app", "backlog", "http", "lifespan", "log_config", "proxy_headers"),
