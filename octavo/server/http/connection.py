@@ -43,6 +43,7 @@ class _Bounded(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.place: Place | None = None  # under TLS since before the handshake
+        self.was_made = False  # `connection_made` was called
         self._running: RequestResponseCycle | None = None  # whose application was started last
         self._is_in_head = False
         self._has_progress = False  # the parser has reported something besides headers
@@ -64,6 +65,9 @@ class _Bounded(HttpToolsProtocol):
         if self.place is None:
             name = self.client[0] if self.client else ""
             self.place = self.shared.enter(name, self.make_room)
+        else:
+            self.place.close = self.make_room
+        self.was_made = True
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -6,16 +6,21 @@ import asyncio
 import contextlib
 import json
 import socket
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import uvloop
 
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.route import Route
+from tests.server import make
 from tests.server.http.test_socket import talk, url
-from tests.server.make import LIMIT, Client, listening, serving
+from tests.server.make import LIMIT, Client, serving
+
+listening = partial(make.listening, run=uvloop.run)  # the loop of the real server
 
 KEY = "first-secret"
 CHUNKED = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"

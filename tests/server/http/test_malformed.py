@@ -6,13 +6,18 @@ import json
 import logging
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from octavo.server.http import connection
+from tests.server import make
 from tests.server.http.test_socket import talk
-from tests.server.make import LIMIT, listening
+from tests.server.make import LIMIT
+
+listening = partial(make.listening, run=uvloop.run)  # the loop of the real server
 
 POST = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"

@@ -8,18 +8,23 @@ import logging
 import os
 import socket
 import ssl
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import uvloop
 
 from octavo.server.http.tls import Certificates, make_context
 from octavo.server.settings import ServerSettings, ServerSettingsError
+from tests.server import make
 from tests.server.http import certificates as pem
 from tests.server.http.test_requests_behind import generation
 from tests.server.http.test_socket import wait_until
-from tests.server.make import LIMIT, events, listening
+from tests.server.make import LIMIT, events
+
+listening = partial(make.listening, run=uvloop.run)  # the loop of the real server
 
 
 @pytest.fixture

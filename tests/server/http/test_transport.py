@@ -7,15 +7,20 @@ import json
 import logging
 import socket
 import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from octavo.server.http.transport import SafeTransport
+from tests.server import make
 from tests.server.http.test_requests_behind import gated, generation
 from tests.server.http.test_socket import wait_until
-from tests.server.make import LIMIT, listening
+from tests.server.make import LIMIT
+
+listening = partial(make.listening, run=uvloop.run)  # the loop of the real server
 
 CHUNKED = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 
