@@ -12,7 +12,9 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from array import array
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from octavo.api.embeddings import asking_for, embedded
@@ -36,13 +38,23 @@ from octavo.api.text_model import TextModel
 from octavo.client.client import EngineClient
 from octavo.client.inline import InlineClient
 from octavo.client.restart_policy import Timing
+from octavo.client.vitals import EngineVitals
 from octavo.core.config import ConfigError
-from octavo.core.request import FAILURES, Abort, Event, Pause, ResetPrefixCache, Resume, TokenEvent
+from octavo.core.request import (
+    FAILURES,
+    Abort,
+    Event,
+    Pause,
+    Request,
+    ResetPrefixCache,
+    Resume,
+    TokenEvent,
+)
 from octavo.core.sampling_params import LogitsProcessor, Pooling, SamplingParams
 from octavo.core.snapshot import EngineSnapshot
 from octavo.engine_arguments import EngineArguments, read_arguments
 from octavo.loader import DEFAULT_MODEL, ModelFiles
-from octavo.text.tokenizer import Tokenizer
+from octavo.text.token_table import TokenTable
 from octavo.wire.facts import EngineFacts
 
 log = logging.getLogger(__name__)
@@ -74,7 +86,7 @@ class AsyncLLM:
         cls,
         client: EngineClient,
         arguments: EngineArguments,
-        tokenizer: Tokenizer | None = None,
+        tokenizer: TokenTable | None = None,
         source: ModelFiles | None = None,
     ) -> AsyncLLM:
         """Return an AsyncLLM that uses an engine that is already running.
@@ -90,7 +102,7 @@ class AsyncLLM:
         client: EngineClient,
         arguments: EngineArguments,
         processors: Sequence[str],
-        tokenizer: Tokenizer | None = None,
+        tokenizer: TokenTable | None = None,
         source: ModelFiles | None = None,
     ) -> None:
         self._client = client
@@ -114,6 +126,11 @@ class AsyncLLM:
     def snapshot(self) -> EngineSnapshot:
         """Return the engine's newest statistics."""
         return self._client.snapshot()
+
+    @property
+    def vitals(self) -> EngineVitals:
+        """The counts and times of the engine's life."""
+        return self._client.vitals
 
     def is_well(self) -> bool:
         """Return whether there is an engine that shows signs of life."""
@@ -154,8 +171,27 @@ class AsyncLLM:
         sampling = self.model.defaults if sampling_params is None else sampling_params
         return check_request(self.model, prompt, sampling, options)
 
-    def submit(self, request: CheckedRequest, sink: Sink, request_id: str | None = None) -> str:
-        """Begin a request whose outputs go to `sink`; return its id, which `discard` ends."""
+    def wrap_client(self, wrap: Callable[[EngineClient], EngineClient]) -> None:
+        """Put a client around the engine's; before `attach`."""
+        assert self._loop is None, "events already pass"
+        self._client = wrap(self._client)
+
+    def seeded(self, request: CheckedRequest, num_before: int = 0) -> CheckedRequest:
+        """Return a request with the seed that it gets if `num_before` requests are begun first."""
+        return self._table.seeded(request, num_before)
+
+    def submit(
+        self,
+        request: CheckedRequest,
+        sink: Sink,
+        request_id: str | None = None,
+        past: Sequence[Sequence[TokenEvent]] = (),
+    ) -> str:
+        """Begin a request whose outputs go to `sink`; return its id, which `discard` ends.
+
+        `past` has the events of an earlier engine, for each of its `n` sequences. They become
+        outputs at once, and the engine continues behind them.
+        """
         if self._loop is not asyncio.get_running_loop() or self._death or self._is_closed:
             self.attach()
         self._num_requests += 1
@@ -165,7 +201,10 @@ class AsyncLLM:
         requests = self._table.open(name, request, time.monotonic())
         self._sinks[name] = sink
         try:
-            self._client.send(requests)
+            if past:
+                requests = self._replay(requests, past)
+            if requests:
+                self._client.send(requests)
         except BaseException:
             self.discard(name, sink)
             raise
@@ -255,6 +294,24 @@ class AsyncLLM:
         self._send(*self._abandon())
 
     # between sinks and engine
+
+    def _replay(
+        self, requests: Sequence[Request], past: Sequence[Sequence[TokenEvent]]
+    ) -> list[Request]:
+        """Deliver events of an earlier engine; return the requests that have not ended by them."""
+        left: list[Request] = []
+        for request, events in zip(requests, past, strict=True):
+            name = request.request_id
+            self._deliver([event._replace(request_id=name) for event in events])
+            if self._table.is_over(name):
+                continue
+            emitted = array("i", [token for event in events for token in event.tokens])
+            parent = request.parent_id
+            if not left or left[0].request_id != parent:  # that has ended
+                parent = None
+            changed = replace(request, emitted=emitted, resumed=bool(emitted), parent_id=parent)
+            left.append(changed)
+        return left
 
     def _send(self, *events: Event) -> None:
         if events:

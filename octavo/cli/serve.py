@@ -62,6 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     start = StartUp(time.monotonic() - (process_age() or 0.0))
     from octavo.engine_arguments import read_arguments
     from octavo.loader.source import resolve
+    from octavo.observe.output import output_never_blocks
     from octavo.server.http.middleware import check_middlewares
     from octavo.server.http.sockets import check_addresses
     from octavo.server.http.tls import make_context
@@ -79,6 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     source = tokenizer or model
     start.lap("start Python, find the model")
     with contextlib.ExitStack() as stack:
+        stack.enter_context(output_never_blocks())
         workers: list[Worker] = []
         if arguments.engine == "inline":
             llm = _load_inline(asked, engine_options(arguments))
@@ -108,14 +110,16 @@ def _load_inline(asked: EngineArguments, options: dict[str, Any]) -> AsyncLLM:
 def _load(
     asked: EngineArguments, tokenizer: ModelFiles, config: ServerSettings, stack: ExitStack
 ) -> tuple[AsyncLLM, list[Worker]]:
-    """Start the engine; meanwhile import the server, and start what reads the tokenizer."""
+    """Start the engine; meanwhile import the server, and start the prompt workers.
+
+    Only they read the tokenizer. One of them sends the table of its tokens.
+    """
     from octavo.client.process import launch_engine
 
     client = launch_engine(asked)
     stack.callback(client.close)
     importlib.import_module("octavo.server.lifecycle")
     from octavo.api.async_llm import AsyncLLM
-    from octavo.api.text_model import load_tokenizer
     from octavo.server.worker_process import Worker
 
     workers = []
@@ -123,7 +127,7 @@ def _load(
         workers.append(Worker.launch(config, str(tokenizer.tokenizer_path)))
         stack.callback(workers[-1].end)
     with ThreadPoolExecutor(1) as pool:
-        reading = pool.submit(load_tokenizer, tokenizer)
+        reading = pool.submit(workers[0].read_table)
         client.start()
     return AsyncLLM.over(client, asked, reading.result(), tokenizer), workers
 

@@ -59,6 +59,12 @@ _ACCESS: tuple[_Row, ...] = (
 )
 _DIALECT: tuple[_Row, ...] = (
     ("strict", _ON, "", "refuse unknown fields"),
+    (
+        "enable_force_include_usage",
+        _ON,
+        "",
+        "send the usage in every chunk of every stream, and in a last one of its own",
+    ),
     ("metrics_names", str, "NAMES", "octavo, or vllm for dashboards that expect its names"),
 )
 _BOUNDS: tuple[_Row, ...] = (
@@ -80,6 +86,12 @@ _BOUNDS: tuple[_Row, ...] = (
 )
 _TIMES: tuple[_Row, ...] = (
     ("drain_seconds", seconds, "SECONDS", "time for running requests to finish after SIGTERM"),
+    (
+        "ready_seconds",
+        seconds,
+        "SECONDS",
+        "how old the engine's last step may be, and how long a test step may take, to be ready",
+    ),
     (
         "stall_seconds",
         seconds,
@@ -104,6 +116,27 @@ _TIMES: tuple[_Row, ...] = (
     ("template_seconds", seconds, "SECONDS", "for a chat template to be rendered"),
     ("tokenize_seconds", seconds, "SECONDS", "for a text to be tokenised"),
     ("prompt_workers", int, "COUNT", "processes that render and tokenise prompts"),
+    (
+        "prompt_worker_bytes",
+        byte_count,
+        "SIZE",
+        "the most memory of such a process, beside the model's tokenizer",
+    ),
+)
+_DURABLE: tuple[_Row, ...] = (
+    (
+        "journal",
+        Path,
+        "PATH",
+        "a file from which streams continue after the end of their connection or of the server",
+    ),
+    (
+        "journal_seconds",
+        seconds,
+        "SECONDS",
+        "time for which an answer is kept after its end",
+    ),
+    ("journal_bytes", byte_count, "SIZE", "the most bytes of requests that are kept"),
 )
 _GROUPS = {
     "network": _NETWORK,
@@ -111,6 +144,7 @@ _GROUPS = {
     "dialect": _DIALECT,
     "limits": _BOUNDS,
     "times": _TIMES,
+    "durable requests": _DURABLE,
 }
 _ROWS = tuple(row for rows in _GROUPS.values() for row in rows)
 
@@ -133,7 +167,6 @@ _INERT = {
     "chat-template-content-format": "it is detected from the template",
     "guided-decoding-backend": "structured output is not supported yet",
     "structured-outputs-config": "structured output is not supported yet",
-    "enable-force-include-usage!": "clients request it by stream_options",
 }
 # Flags of vLLM that ask for a missing feature.
 _REFUSED = {

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.api.outputs import EngineDeadError, RequestError, RequestOutput
-from octavo.api.requests import TOO_LONG, FailedRequestError
-from octavo.api.sinks import joined
+from octavo.api.requests import TOO_LONG, CheckedRequest, FailedRequestError
+from octavo.api.sinks import Sink, joined
 from octavo.observe.explain import Record
+from octavo.observe.request_meter import RequestMeter
 from octavo.server.admission import Ticket
 from octavo.server.http.deadline import RequestTask
 from octavo.server.http.errors import ApiError, ClientGoneError, internal, invalid, unavailable
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.stream import ResponseStream
 from octavo.server.operation import PreparedRequest, TokenCounts, Writer
+from octavo.server.preparation import PIECE
 from octavo.server.server import ActiveRequest
 
 log = logging.getLogger(__name__)
@@ -107,9 +110,13 @@ class Generation:
             metrics.most_tokens.observe(sampling.max_tokens)
             metrics.prompt_tokens.add(self._counts.prompt)
             for index, each in enumerate(self._prepared.checked):
+                if index % PIECE == PIECE - 1:
+                    await asyncio.sleep(0)
                 metrics.prompt_length.observe(len(each.prompt.token_ids))
                 sinks.append(_PromptSink(self, index))
-                server.llm.submit(each, sinks[index], self._ids[index])
+                if not self._asked.drops_output:
+                    each = replace(each, meter=RequestMeter(metrics, sampling.n))
+                self._submit(index, each, sinks[index])
             if self._asked.is_stream:
                 await self._answer_as_stream()
             else:
@@ -126,6 +133,10 @@ class Generation:
             del server.active[self._ids[0]]
             self._observe_end()
 
+    def _submit(self, index: int, checked: CheckedRequest, sink: Sink) -> None:
+        """Give one prompt to the engine."""
+        self._server.llm.submit(checked, sink, self._ids[index])
+
     # the two ways of answering
 
     async def _answer_whole(self) -> None:
@@ -134,9 +145,9 @@ class Generation:
         outputs = [self._held[index] for index in sorted(self._held)]
         for index, output in enumerate(outputs):
             self._note(index, output)
-        body = self._writer.whole(outputs, self._counts, self._explanation())
+        body = await _with_turns(self._writer.whole(outputs, self._counts, self._explanation()))
         self.record.first_byte_at = self._server.clock()
-        await self._exchange.respond(body)
+        await self._exchange.respond(b"".join(body))
         self.record.outcome = "finished"
 
     async def _answer_as_stream(self) -> None:
@@ -188,7 +199,7 @@ class Generation:
         for index, output in held.items():
             self._num_running -= output.finished
             self._note(index, output)
-            frames.extend(writer.frames(index, output, self._counts))
+            frames.extend(await _with_turns(writer.frames(index, output, self._counts)))
         await stream.write(frames)
         if self.record.first_byte_at is None:
             self.record.first_byte_at = now = self._server.clock()
@@ -202,7 +213,7 @@ class Generation:
         if self._writes_at_once and not output.finished and not self._exchange.must_wait():
             self._note(index, output)
             frames = self._writer.frames(index, output, self._counts)
-            self._stream.write_now(frames, self._last_at)
+            self._stream.write_now(filter(None, frames), self._last_at)  # without turns
             return
         self._writes_at_once = False
         before = self._held.get(index)
@@ -254,8 +265,6 @@ class Generation:
             for one in output.outputs:
                 num_new += len(one.token_ids)
         now = self._server.clock()
-        if self._asked.is_stream and self._counts.generated and num_new:
-            self._server.metrics.between.observe((now - self._last_at) / num_new, num_new)
         self._last_at = now
         self._counts.generated += num_new
         self._ticket.count_output(num_new)
@@ -285,10 +294,16 @@ class Generation:
         metrics, record = self._server.metrics, self.record
         if record.entered_at is None or record.ended_at is None:
             return
-        metrics.generated_tokens.add(self._counts.generated)
         metrics.cached_tokens.add(self._counts.cached)
-        metrics.output_length.observe(self._counts.generated)
         metrics.whole.observe(record.ended_at - record.began)
-        if self._counts.generated > 1 and record.first_byte_at is not None:
-            span = record.ended_at - record.first_byte_at
-            metrics.per_token.observe(span / (self._counts.generated - 1))
+
+
+async def _with_turns(parts: Iterable[bytes]) -> list[bytes]:
+    """Return what a writer makes; let other requests run at each `TURN`."""
+    made: list[bytes] = []
+    for part in parts:
+        if part:
+            made.append(part)
+        else:
+            await asyncio.sleep(0)
+    return made

@@ -24,6 +24,7 @@ import uvicorn
 
 from octavo.api.async_llm import AsyncLLM
 from octavo.server.admin import ADMIN_ROUTES
+from octavo.server.durable.service import Durability
 from octavo.server.http.app import Application
 from octavo.server.http.connection import bounded_protocol
 from octavo.server.http.connections import Connections
@@ -67,8 +68,9 @@ class _Listener(uvicorn.Server):
                 "a middleware could not start; the log has its reason"
             ) from None
         if self._accept is not None and sockets:
+            protocol: Any = self.config.http_protocol_class
             make = partial(
-                self.config.http_protocol_class,
+                protocol,
                 config=self.config,
                 server_state=self.server_state,
                 app_state=self.lifespan.state,
@@ -107,10 +109,13 @@ class ServerLifecycle:
     async def run(self, on_ready: Callable[[ServerLifecycle], None] | None = None) -> None:
         """Serve until `end` is called."""
         application = wrap(Application(self.server), self.config.middleware)
+        if self.config.journal is not None:
+            self.server.durability = Durability.open(self.server)
         main_socket = bind(self.config)
         self.port = main_socket.getsockname()[1] if self.config.uds is None else 0
         self._loop = loop = asyncio.get_running_loop()
         self.server.llm.attach()  # so that it is well before the first request
+        self.server.loop_lag.start()
         accept: Accept | None = None
         if self._certificates is not None:
             accept = partial(self._accept_securely, self._certificates)
@@ -129,6 +134,8 @@ class ServerLifecycle:
                     if task.done():
                         await task  # raises its error
                 await asyncio.sleep(0.005)
+            if self.server.durability is not None:
+                self.server.durability.start()
             if on_ready is not None:
                 on_ready(self)
             await self._ending.wait()
@@ -139,6 +146,7 @@ class ServerLifecycle:
             if watch is not None:
                 watch.cancel()
             await self._close(tasks)
+            self.server.loop_lag.stop()
             main_socket.close()
 
     def end(self) -> None:
@@ -227,6 +235,8 @@ class ServerLifecycle:
         for place in list(self._connections.handshakes):
             place.close()
         await asyncio.wait(tasks)
+        if self.server.durability is not None:
+            await self.server.durability.close()
         await self.server.prompt_pool.close()
         for path in (self.config.uds, self.config.admin_socket):
             if path is not None:

@@ -38,6 +38,7 @@ class ServerSettings:
     # Of web pages that may call, such as "https://app.example". Default: pages of this machine.
     allowed_origins: tuple[str, ...] = ()
     strict: bool = False  # refuse unknown fields
+    enable_force_include_usage: bool = False  # usage in every chunk of every stream
     metrics_names: Literal["octavo", "vllm"] = "octavo"
     public_metrics: bool = False  # /metrics without a key
     cache_scope: Literal["key", "global"] = "key"  # which requests share cached prefixes
@@ -66,13 +67,19 @@ class ServerSettings:
     stall_seconds: float = 30.0  # after which a client that reads nothing is disconnected
     status_seconds: float = 1.0  # longest wait for the first token before a stream starts
     ping_seconds: float = 15.0  # silence after which a stream sends a comment; 0: never
+    ready_seconds: float = 2.0  # how old the engine's last step may be, and how long one may take
     drain_seconds: float = 30.0  # for running requests to finish after SIGTERM
     # prompt workers
     prompt_workers: int = 1  # processes that render and tokenise
+    prompt_worker_bytes: int = 2 << 30  # memory of one worker, beside its tokenizer
     template_seconds: float = 2.0  # for a conversation, with its tokens
     tokenize_seconds: float = 5.0  # for a text
     num_explained: int = 512  # recent requests that can be explained
     admin_socket: Path | None = None
+    # durable requests
+    journal: Path | None = None  # the file; None: an answer ends with its connection
+    journal_seconds: float = 600.0  # for which an answer is kept after its end
+    journal_bytes: int = 64 << 20  # of all requests that are kept, in memory; twice in the file
 
     @property
     def served_names(self) -> tuple[str, ...]:

@@ -59,7 +59,9 @@ def test_a_package_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_little_memory_and_small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "memory", lambda: machine.Memory(1 << 30, 1 << 20, True))
+    monkeypatch.setattr(
+        machine, "memory", lambda: machine.Memory(1 << 30, 1 << 20, "the container")
+    )
     monkeypatch.setattr(machine, "huge_pages", lambda: "never")
     memory, pages = doctor.memory()
     assert memory.found == "1 MiB free of 1 GiB, limited by the container"

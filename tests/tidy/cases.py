@@ -125,6 +125,20 @@ SAFETY_CASES = (
         good=("import os\nHOME = os.environ.get('HOME')",),
         path="octavo/env.py",
     ),
+    Case(
+        safety_rules.no_wall_clock,
+        bad=(
+            "import time\nbegan = time.time()",
+            "import time as clock\nbegan = clock.time_ns()",
+            "from time import time",
+            "from datetime import datetime\nnow = datetime.now()",
+            "import datetime\nnow = datetime.datetime.utcnow()",
+        ),
+        good=("import time\nbegan = time.monotonic()", "from time import perf_counter"),
+        path=OUTSIDE,
+    ),
+    Case(safety_rules.no_wall_clock, (), ("import time\ntime.time()",), "octavo/server/server.py"),
+    Case(safety_rules.no_wall_clock, (), ("import time\ntime.time()",), "tests/api/tiny.py"),
 )
 
 CORE_CASES = (

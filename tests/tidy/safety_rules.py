@@ -1,4 +1,4 @@
-"""Rules about safety: data is never code, and the environment is read in one place."""
+"""Rules about safety: data is never code, one reader of the environment, no wall clock."""
 
 import ast
 import re
@@ -32,6 +32,19 @@ CODE_FUNCTIONS = frozenset(
         ("yaml", "unsafe_load"),
     }
 )
+# (module, function): clocks that jump when the system's time is set.
+WALL_CLOCKS = frozenset(
+    {
+        ("time", "time"),
+        ("time", "time_ns"),
+        ("datetime", "now"),
+        ("datetime", "today"),
+        ("datetime", "utcnow"),
+        ("date", "today"),
+    }
+)
+# They show the time to people, and decide nothing by it.
+WALL_CLOCK_READERS = frozenset({"octavo/server/server.py", "octavo/text/chat/template.py"})
 # In the text of a pattern: an end of line that is not escaped, and what precedes it.
 _CLASS = re.compile(r"(?<!\\)\[\^?\]?(?:\\.|[^\]\\])*\]|\\.", re.DOTALL)
 _DOLLAR = re.compile(r"\$")
@@ -84,6 +97,27 @@ def environment_in_one_place(source: Source) -> Iterator[Offence]:
                 continue
         if found:
             message = f"read the environment in {ENVIRONMENT_READER} and pass the value on"
+            yield Offence(source.path, node.lineno, message)
+
+
+def no_wall_clock(source: Source) -> Iterator[Offence]:
+    """Refuse the system's time in the package: a clock that is set must change no decision."""
+    path = str(source.path)
+    if not path.startswith("octavo/") or path in WALL_CLOCK_READERS:
+        return
+    names = dict(_imported_names(source))
+    for node in source.nodes:
+        match node:
+            case ast.Attribute(value=ast.Name(id=base), attr=function):
+                found = (names.get(base, base), function) in WALL_CLOCKS
+            case ast.Attribute(value=ast.Attribute(attr=base), attr=function):
+                found = (base, function) in WALL_CLOCKS
+            case ast.ImportFrom(module="time", names=aliases):
+                found = any(("time", alias.name) in WALL_CLOCKS for alias in aliases)
+            case _:
+                continue
+        if found:
+            message = "this clock jumps when the system's time is set; use time.monotonic"
             yield Offence(source.path, node.lineno, message)
 
 

@@ -13,6 +13,7 @@ import msgspec
 from octavo.server.http.dialect import Dialect
 from octavo.server.http.errors import ApiError, ClientGoneError
 from octavo.server.schema.decode import decode, named_in_header, refuse_unknown
+from octavo.server.schema.nested import Unknown
 
 if TYPE_CHECKING:
     from octavo.server.server import Server
@@ -54,6 +55,7 @@ class Exchange:
         self.parameter = ""  # the part of the path that matches the route's {id}
         self.status: int | None = None
         self.began = server.clock()
+        self.created = server.wall_time()  # of the answer, as clients see it
         self.is_finished = False
         # How an error ends the stream that has begun, in whole frames.
         self.error_frames: Callable[[ApiError], bytes] | None = None
@@ -102,8 +104,11 @@ class Exchange:
         return b"".join(parts)
 
     async def read(self, kind: type[T]) -> T:
-        """Decode the body; refuse unknown fields or report them in a header, as configured."""
-        request, unknown = decode(await self.body(), kind)
+        """Return the decoded body, which is a small one: no prompt is part of it."""
+        return self.accept(kind, *decode(await self.body(), kind))
+
+    def accept(self, kind: type[T], request: T, unknown: tuple[Unknown, ...]) -> T:
+        """Return a decoded request; refuse its unknown fields, or name them in a header."""
         if unknown:
             if self.server.config.strict:
                 refuse_unknown(unknown, kind)

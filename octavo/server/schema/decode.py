@@ -13,8 +13,10 @@ import msgspec
 from octavo.server.http.errors import invalid
 from octavo.server.schema.by_field import (
     MAX_LISTS,
+    MAX_NESTING,
+    MAX_OPEN_VALUES,
     decode_by_field,
-    is_shallow,
+    extent,
 )
 from octavo.server.schema.nested import Unknown
 from octavo.server.schema.rules import rules_of
@@ -51,7 +53,8 @@ def _is_bounded(request: Any, open_fields: Sequence[str], list_fields: Sequence[
     """Return whether the values whose bounds msgspec cannot express are within them."""
     for name in open_fields:
         value = getattr(request, name)
-        if value is not None and not is_shallow(value):
+        depth, num_values = (0, 0) if value is None else extent(value)
+        if depth > MAX_NESTING or num_values > MAX_OPEN_VALUES:
             return False
     for name in list_fields:
         value = getattr(request, name)
