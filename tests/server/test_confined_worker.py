@@ -24,7 +24,6 @@ from octavo.text.prompt_worker import (
     PromptJobs,
     Ready,
     Refused,
-    pieces,
     read_frame,
     write_frame,
 )
@@ -41,7 +40,6 @@ class Worker:
 
     def __init__(self, process: subprocess.Popen[bytes], source: BinaryIO, sink: BinaryIO) -> None:
         self.process = process
-<<<<<<< HEAD:tests/server/test_confined_worker.py
         self._source, self._sink = source, sink
         assert isinstance(self._read(), Ready)
 
@@ -49,41 +47,22 @@ class Worker:
         frame = read_frame(self._source)
         assert frame is not None, "the worker has ended"
         return DECODER.decode(frame)
-=======
-        self._source = connection.makefile("rb")
-        self._sink = connection.makefile("wb")
-        assert self._next() == Ready()
->>>>>>> un-prompts:tests/text/test_confined_worker.py
 
     def answer(self, template: str) -> PreparedPrompt | Refused:
         """Return the answer to a conversation with this template."""
         talk = Conversation(messages=[{"role": "user", "content": "hi"}], template=template)
-<<<<<<< HEAD:tests/server/test_confined_worker.py
         job: Job = PromptJobs([PromptJob(conversation=talk)])
         write_frame(self._sink, ENCODER.encode(job))
         answer = self._read()
         assert isinstance(answer, PreparedPrompts)
         (prompt,) = answer.prompts
         return prompt
-=======
-        write_frame(self._sink, b"".join(pieces(PromptJobs([PromptJob(conversation=talk)]))))
-        answer = self._next()
-        assert isinstance(answer, PreparedPrompts)
-        (prompt,) = answer.prompts
-        return prompt
-
-    def _next(self) -> Answer:
-        frame = read_frame(self._source)
-        assert frame is not None, "the worker has ended"
-        return msgspec.msgpack.decode(frame, type=Answer)
->>>>>>> un-prompts:tests/text/test_confined_worker.py
 
 
 @contextmanager
 def running(directory: Path) -> Iterator[Worker]:
     """Yield a worker that has read a small tokenizer."""
     ours, theirs = socket.socketpair()
-<<<<<<< HEAD:tests/server/test_confined_worker.py
     command = (sys.executable, "-P", "-m", "octavo.server.worker_program", *ARGUMENTS)
     with ours, ours.makefile("rb") as source, ours.makefile("wb") as sink:
         with theirs:
@@ -93,16 +72,6 @@ def running(directory: Path) -> Iterator[Worker]:
                 cwd=ROOT,
                 env={"PYTHONPATH": str(ROOT)},
             )
-=======
-    limits = ("300", str(2 << 30))
-    program = ("-P", "-m", "octavo.server.worker_program")
-    command = [sys.executable, *program, *limits, str(directory)]
-    with ours, theirs:
-        process = subprocess.Popen(
-            command, stdin=theirs.fileno(), cwd=ROOT, env={"PYTHONPATH": str(ROOT)}
-        )
-        theirs.close()
->>>>>>> un-prompts:tests/text/test_confined_worker.py
         try:
             yield Worker(process, source, sink)
         finally:
