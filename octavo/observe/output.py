@@ -107,7 +107,7 @@ class Relay:
 
     def __init__(self) -> None:
         self._streams = [_Stream(STDOUT), _Stream(STDERR)]
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wake, self._waker = os.pipe()
         self._is_closing = False
         self._num_reported = 0
         self._errors = self._streams[1]
@@ -133,11 +133,12 @@ class Relay:
         for stream in self._streams:
             stream.restore()
         self._is_closing = True
-        os.eventfd_write(self._wake, 1)
+        os.write(self._waker, b"\0")
         # A write that waits, against what poll promised, must not keep the process.
         self._thread.join(2 * CLOSE_SECONDS)
         if not self._thread.is_alive():
             os.close(self._wake)
+            os.close(self._waker)
             for stream in self._streams:
                 stream.close()
 
@@ -150,7 +151,7 @@ class Relay:
                 stream.register(poll)
             ready = dict(poll.poll(int(1000 * CLOSE_SECONDS) if self._is_closing else None))
             if self._wake in ready:
-                os.eventfd_read(self._wake)
+                os.read(self._wake, 1)
                 given_up_at = time.monotonic() + CLOSE_SECONDS
             has_moved = False
             for stream in self._streams:
@@ -195,7 +196,7 @@ class _Stream:
         self._source, sink = os.pipe()
         os.set_blocking(self._source, False)
         os.set_blocking(sink, False)
-        with contextlib.suppress(OSError):  # a user's pipes may be limited
+        with contextlib.suppress(OSError, AttributeError):  # limited for a user, or not Linux
             fcntl.fcntl(sink, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         os.dup2(sink, self.descriptor)
         os.close(sink)
