@@ -17,7 +17,7 @@ from octavo.client.supervisor import State
 from octavo.core.request import Request
 from octavo.engine_arguments import EngineArguments
 from tests.client.clients import Caller, eventually, process_of, request, run, running, start
-from tests.client.fake_engine import POISON_TOKEN
+from tests.client.fake_engine import HARMLESS, POISON_TOKEN
 from tests.sim.truth import whole_output
 
 AT_ONCE = Timing(spare_delay_seconds=0.0, restart_delay_seconds=0.01)
@@ -188,15 +188,18 @@ def test_spare_engines_that_cannot_start_harm_nothing(capfd: pytest.CaptureFixtu
         run(world)
 
 
-def test_a_request_that_crashes_engines_is_found_with_a_spare_engine_too() -> None:
+def test_a_request_that_crashes_engines_is_found_with_a_spare_engine_too(gate: Path) -> None:
     poison = request("poison", [POISON_TOKEN], max_tokens=50)
     others = [request(f"r{index}", [index], max_tokens=60) for index in range(4)]
-    with running("poison=1&how=exit&step=0.002", AT_ONCE, spare_engine=True) as client:
+    settings = f"poison=1&how=exit&step=0.002&gate={gate}"
+    with running(settings, AT_ONCE, spare_engine=True) as client:
 
         async def world() -> None:
             caller = Caller(client)
             await spare_ready(client)
             caller.send(*others[:2], poison, *others[2:])
+            await caller.some_tokens("poison", HARMLESS)
+            gate.unlink()
             await caller.all_ended()
             check(caller, *others)
             assert caller.ends["poison"].finish_reason == "error"
