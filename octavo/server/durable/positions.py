@@ -61,6 +61,7 @@ class NumberedWriter:
         self._positions = [0] * len(known)
         self._num_tokens = [0] * len(known)
         self.is_behind = any(known)  # some of what comes may be known
+        self.gives_ids = False  # until the request is recorded
 
     def is_known(self, prompt_index: int, one: CompletionOutput) -> bool:
         """Return whether the client has all of an output, which is not written yet."""
@@ -87,7 +88,7 @@ class NumberedWriter:
     def frames(
         self, prompt_index: int, output: RequestOutput, counts: TokenCounts
     ) -> Iterator[bytes]:
-        """Yield the frames for what is new, each with the position behind it."""
+        """Yield the frames for what is new, the last of each answer with the position behind it."""
         for one in output.outputs:
             single = output
             if len(output.outputs) > 1:
@@ -128,4 +129,8 @@ class NumberedWriter:
 
     @property
     def _id(self) -> bytes:
+        if not self.gives_ids:
+            return b""
+        if len(self._positions) == 1:
+            return b"id: %d\n" % self._positions[0]
         return b"id: %b\n" % ",".join(map(str, self._positions)).encode()
