@@ -30,6 +30,7 @@ def output(*numbers: int) -> RequestOutput:
 def test_turns_are_taken_while_the_frames_are_made() -> None:
     inner: Any = SlowWriter()
     writer = NumberedWriter(inner, 1, [0])
+    writer.gives_ids = True
     frames = writer.frames(0, output(0), TokenCounts(1))
     assert next(iter(frames)) == TURN
     assert inner.num_made == 0
@@ -39,5 +40,6 @@ def test_turns_are_taken_while_the_frames_are_made() -> None:
 def test_the_last_frame_of_each_answer_has_its_position() -> None:
     inner: Any = SlowWriter()
     writer = NumberedWriter(inner, 2, [0, 0])
+    writer.gives_ids = True
     frames = list(filter(None, writer.frames(0, output(0, 1), TokenCounts(1))))
     assert frames == [b"one\n\n", b"id: 2,0\ntwo\n\n", b"one\n\n", b"id: 2,2\ntwo\n\n"]
