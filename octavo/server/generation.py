@@ -20,7 +20,7 @@ from octavo.server.http.deadline import RequestTask
 from octavo.server.http.errors import ApiError, ClientGoneError, internal, invalid, unavailable
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.stream import ResponseStream
-from octavo.server.operation import PreparedRequest, TokenCounts, Writer
+from octavo.server.operation import PIECE, PreparedRequest, TokenCounts, Writer
 from octavo.server.server import ActiveRequest
 from octavo.server.submission import Submission
 
@@ -164,6 +164,8 @@ class Generation:
             await self._next()
         outputs = [self._held[index] for index in sorted(self._held)]
         for index, output in enumerate(outputs):
+            if index % PIECE == PIECE - 1:
+                await asyncio.sleep(0)
             self._note(index, output)
         body = await _with_turns(self._writer.whole(outputs, self._counts, self._explanation()))
         self.record.first_byte_at = self._server.clock()
@@ -216,7 +218,9 @@ class Generation:
             await stream.open()
             frames.extend(writer.opening(self._counts))
         held, self._held = self._held, {}
-        for index, output in held.items():
+        for place, (index, output) in enumerate(held.items()):
+            if place % PIECE == PIECE - 1:
+                await asyncio.sleep(0)
             self._num_running -= output.finished
             self._note(index, output)
             frames.extend(await _with_turns(writer.frames(index, output, self._counts)))

@@ -16,7 +16,8 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -30,13 +31,15 @@ from octavo.server.http.connections import Connections
 from octavo.server.http.errors import unavailable
 from octavo.server.http.middleware import ASGI, wrap
 from octavo.server.http.sockets import bind, bind_admin, descriptors_for
-from octavo.server.http.tls import Certificates, secured_protocol
+from octavo.server.http.tls import Certificates, accept_securely
 from octavo.server.routes import DEFAULT_DIALECT
 from octavo.server.server import Server
 from octavo.server.settings import MIN_KEY_CHARACTERS, ServerSettings, ServerSettingsError
 from octavo.server.worker_process import Worker
 
 log = logging.getLogger(__name__)
+
+Accept = Callable[[socket.socket, Any], Coroutine[Any, Any, None]]
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _TICK_SECONDS = 0.02
@@ -46,7 +49,12 @@ _GC_THRESHOLDS = (10_000, 20, 100)  # between two collections of each generation
 
 
 class _Listener(uvicorn.Server):
-    """A uvicorn server that leaves signals to ServerLifecycle."""
+    """A uvicorn server that leaves signals to ServerLifecycle, and TLS to `accept`."""
+
+    def __init__(self, config: uvicorn.Config, accept: Accept | None = None) -> None:
+        super().__init__(config)
+        self._accept = accept
+        self._accepting: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -54,11 +62,29 @@ class _Listener(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:
-            await super().startup(sockets)
+            await super().startup(sockets if self._accept is None else [])
         except SystemExit:  # uvicorn's way to report a failed lifespan.startup
             raise ServerSettingsError(
                 "a middleware could not start; the log has its reason"
             ) from None
+        if self._accept is not None and sockets:
+            protocol: Any = self.config.http_protocol_class
+            make = partial(
+                protocol,
+                config=self.config,
+                server_state=self.server_state,
+                app_state=self.lifespan.state,
+            )
+            sockets[0].listen(self.config.backlog)
+            sockets[0].setblocking(False)
+            accepting = self._accept(sockets[0], make)
+            self._accepting = asyncio.get_running_loop().create_task(accepting)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.wait({self._accepting})
+        await super().shutdown(sockets)
 
 
 class ServerLifecycle:
@@ -90,16 +116,14 @@ class ServerLifecycle:
         self._loop = loop = asyncio.get_running_loop()
         self.server.llm.attach()  # so that it is well before the first request
         self.server.loop_lag.start()
-        bounded = bounded_protocol(self._connections)
-        protocol: type[asyncio.Protocol] = bounded
+        accept: Accept | None = None
         if self._certificates is not None:
-            protocol = secured_protocol(bounded, self._connections, self._certificates)
-        tasks = [self._listen(application, main_socket, protocol)]
+            accept = partial(self._accept_securely, self._certificates)
+        tasks = [self._listen(application, main_socket, self._connections, accept)]
         if self.config.admin_socket is not None:
             admin = Application(self.server, ADMIN_ROUTES, checks_access=False)
             listening = bind_admin(self.config.admin_socket)
-            operators = bounded_protocol(self._make_connections())
-            tasks.append(self._listen(admin, listening, operators))
+            tasks.append(self._listen(admin, listening, self._make_connections()))
         watch = None if self._certificates is None else loop.create_task(self._certificates.watch())
         for number in self._signals:
             loop.add_signal_handler(number, self.end)
@@ -145,12 +169,21 @@ class ServerLifecycle:
         error_body = DEFAULT_DIALECT.error_body
         return Connections(self.config, self.server.metrics, error_body, **options)
 
+    async def _accept_securely(
+        self, certificates: Certificates, listening: socket.socket, make: Any
+    ) -> None:
+        await accept_securely(listening, self._connections, certificates, make)
+
     def _listen(
-        self, application: ASGI, listening: socket.socket, protocol: type[asyncio.Protocol]
+        self,
+        application: ASGI,
+        listening: socket.socket,
+        connections: Connections,
+        accept: Accept | None = None,
     ) -> asyncio.Task[None]:
         config = uvicorn.Config(
             application,
-            http=protocol,
+            http=bounded_protocol(connections),
             ws="none",
             lifespan="auto" if self.config.middleware else "off",
             log_config=None,
@@ -161,7 +194,7 @@ class ServerLifecycle:
             timeout_graceful_shutdown=1,
             backlog=_BACKLOG,
         )
-        listener = _Listener(config)
+        listener = _Listener(config, accept)
         self._listeners.append(listener)
         return asyncio.get_running_loop().create_task(listener.serve([listening]))
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from octavo.server.admission import Ticket
-from octavo.server.preparation import PIECE
+from octavo.server.operation import PIECE
 
 
 class Submission:

@@ -93,16 +93,16 @@ class NumberedWriter:
             single = output
             if len(output.outputs) > 1:
                 single = replace(output, outputs=[one])
-            last = b""
+            last = TURN
             for frame in self._inner.frames(prompt_index, single, counts):
-                if not frame:
+                if frame == TURN:
                     yield TURN
                     continue
-                if last:
+                if last != TURN:
                     yield last
                 last = frame
             self._follow(prompt_index, one)
-            if last:
+            if last != TURN:
                 yield self._id + last
 
     def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:

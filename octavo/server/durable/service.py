@@ -22,7 +22,6 @@ from octavo.client.durable.file import JournalFile, JournalFileError
 from octavo.client.durable.recording_client import RecordingClient
 from octavo.client.durable.requests import DurableRequest, DurableRequests, Limits
 from octavo.client.durable.writer import JournalWriter
-from octavo.observe.exposition import Gauge
 from octavo.server.durable.generation import DurableGeneration
 from octavo.server.durable.head import read_head, restore
 from octavo.server.durable.positions import FROM, known_to
@@ -234,24 +233,21 @@ class Durability:
         task.add_done_callback(self._tasks.discard)
 
     def _add_metrics(self) -> None:
-        requests, add = self.requests, self._server.metrics.add_own
-        writer = requests.writer
-        add(Gauge("journal_requests", "Requests in the journal.", lambda: len(requests)))
-        add(Gauge("journal_bytes", "Bytes of the journal's file.", lambda: writer.num_bytes))
+        requests, writer = self.requests, self.requests.writer
+        metrics = self._server.metrics
+        add = metrics.add_gauge
+        add("journal_requests", "Requests in the journal.", lambda: len(requests))
+        add("journal_bytes", "Bytes of the journal's file.", lambda: writer.num_bytes)
         add(
-            Gauge(
-                "journal_is_whole",
-                "Whether the journal's file can be written.",
-                lambda: float(writer.is_whole),
-            )
+            "journal_is_whole",
+            "Whether the journal's file can be written.",
+            lambda: float(writer.is_whole),
         )
-        add(Gauge("journal_failures", "Failed writes.", lambda: writer.num_failures))
-        add(
-            Gauge(
-                "journal_dropped",
-                "Requests that were too large for the journal.",
-                lambda: requests.num_dropped,
-            )
+        metrics.add_counter("journal_failures", "Failed writes.", lambda: writer.num_failures)
+        metrics.add_counter(
+            "journal_dropped",
+            "Requests that were too large for the journal.",
+            lambda: requests.num_dropped,
         )
 
 

@@ -28,7 +28,7 @@ class Place:
 
     __slots__ = ("client", "close", "refusal")
 
-    def __init__(self, client: str, refusal: ApiError | None, close: Callable[[], None]) -> None:
+    def __init__(self, client: str, refusal: ApiError | None, close: Callable[[], object]) -> None:
         self.client = client
         self.refusal = refusal  # of everything but a health route
         self.close = close  # refuses what the connection waits for, and closes it
@@ -56,7 +56,7 @@ class Connections:
         self.handshakes: dict[Place, asyncio.Task[None]] = {}  # of TLS, which have not ended
         self._reserve: dict[Place, None] = {}  # the oldest first
 
-    def enter(self, client: str, close: Callable[[], None]) -> Place:
+    def enter(self, client: str, close: Callable[[], object]) -> Place:
         """Count a connection and return its place; `client` is empty if it has no address."""
         refusal = self._refusal(client)
         place = Place(client, refusal, close)

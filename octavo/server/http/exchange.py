@@ -13,7 +13,14 @@ import msgspec
 
 from octavo.server.http.dialect import Dialect
 from octavo.server.http.errors import ApiError, ClientGoneError
-from octavo.server.schema.decode import decode, named_in_header, refuse_unknown
+from octavo.server.schema.decode import (
+    MAX_FAST_BYTES,
+    MAX_FAST_VALUES,
+    decode,
+    is_large,
+    named_in_header,
+    refuse_unknown,
+)
 from octavo.server.schema.nested import Unknown
 
 if TYPE_CHECKING:
@@ -109,8 +116,16 @@ class Exchange:
         return b"".join(parts)
 
     async def read(self, kind: type[T]) -> T:
-        """Return the decoded body, which is a small one: no prompt is part of it."""
-        return self.accept(kind, *decode(await self.body(), kind))
+        """Return the decoded body of a route without long texts; refuse a large one."""
+        body = await self.body()
+        if is_large(body):  # decoding it would hold the event loop
+            raise ApiError(
+                413,
+                f"the body has {len(body)} bytes; this route reads at most {MAX_FAST_BYTES}, and "
+                f"{MAX_FAST_VALUES} values",
+                code="body_too_large",
+            )
+        return self.accept(kind, *decode(body, kind))
 
     def accept(self, kind: type[T], request: T, unknown: tuple[Unknown, ...]) -> T:
         """Return a decoded request; refuse its unknown fields, or name them in a header."""

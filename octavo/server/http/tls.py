@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from octavo.server.http.connections import RESERVED_SECONDS, Connections
+from octavo.server.http.connections import RESERVED_SECONDS, Connections, Place
 from octavo.server.settings import ServerSettings, ServerSettingsError, reason
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 10.0  # between two looks at the files
+_RETRY_SECONDS = 0.1  # after a failure to accept
 _SHUTDOWN_SECONDS = 1.0  # for a client to acknowledge the end
 _MODES = (ssl.CERT_NONE, ssl.CERT_OPTIONAL, ssl.CERT_REQUIRED)
 
@@ -86,74 +88,58 @@ def make_context(config: ServerSettings) -> ssl.SSLContext:
     return context
 
 
-def secured_protocol(
-    protocol: type[_Bounded], connections: Connections, certificates: Certificates
-) -> type[asyncio.Protocol]:
-    """Return the class that uvicorn instantiates for each connection; TLS is inside of it."""
+async def accept_securely(
+    listening: socket.socket,
+    connections: Connections,
+    certificates: Certificates,
+    make: Callable[[], _Bounded],
+) -> None:
+    """Accept connections until it is cancelled, and shake hands with their clients.
 
-    class SecuredProtocol(_Handshake):
-        def __init__(self, **options: Any) -> None:
-            super().__init__(connections, certificates, partial(protocol, **options))
-
-    return SecuredProtocol
-
-
-class _Handshake(asyncio.Protocol):
-    """The protocol of a connection until its handshake has ended."""
-
-    def __init__(
-        self, connections: Connections, certificates: Certificates, make: Callable[[], _Bounded]
-    ) -> None:
-        self._connections = connections
-        self._certificates = certificates
-        self._make = make
-        self._early: list[bytes] = []  # arrived with the end of the handshake
-        self._is_lost = False
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        transport.pause_reading()
-        address = transport.get_extra_info("peername")
-        name = str(address[0]) if isinstance(address, tuple) else ""
-        place = self._connections.enter(name, transport.abort)
-        self._connections.handshakes[place] = asyncio.get_running_loop().create_task(
-            self._shake_hands(transport, place)
-        )
-
-    def data_received(self, data: bytes) -> None:
-        self._early.append(data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._is_lost = True
-
-    async def _shake_hands(self, transport: asyncio.Transport, place: Any) -> None:
-        connections, secured = self._connections, None
-        seconds = connections.config.header_seconds
-        if place.refusal is not None:
-            seconds = min(seconds, RESERVED_SECONDS)
+    An event loop's server with TLS would start an unlimited number of handshakes.
+    """
+    loop = asyncio.get_running_loop()
+    while True:
         try:
-            secured = await asyncio.get_running_loop().start_tls(
-                transport,
-                self,
-                self._certificates.context,
-                server_side=True,
-                ssl_handshake_timeout=seconds,
-                ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
-            )
-        except OSError:  # of TLS, of the connection, or too late
-            connections.metrics.refused_connections.add(1, "tls")
-        finally:
-            del connections.handshakes[place]
-            if secured is None or self._is_lost:
-                transport.abort()
-                connections.leave(place)
-        if secured is None or self._is_lost:
-            return
-        protocol = self._make()
-        protocol.place, place.close = place, protocol.make_room
-        secured.set_protocol(protocol)
-        protocol.connection_made(secured)
-        for data in self._early:
-            protocol.data_received(data)
+            accepted, address = await loop.sock_accept(listening)
+        except OSError as error:  # of a client that has gone, or out of descriptors
+            log.debug("a connection was not accepted: %s", error)
+            await asyncio.sleep(_RETRY_SECONDS)
+            continue
+        name = str(address[0]) if isinstance(address, tuple) else ""
+        place = connections.enter(name, lambda: None)
+        work = _shake_hands(accepted, place, connections, certificates.context, make())
+        task = loop.create_task(work)
+        place.close = task.cancel
+        connections.handshakes[place] = task
+
+
+async def _shake_hands(
+    accepted: socket.socket,
+    place: Place,
+    connections: Connections,
+    context: ssl.SSLContext,
+    protocol: _Bounded,
+) -> None:
+    """Connect the protocol to its client; after that the protocol owns its place."""
+    seconds = connections.config.header_seconds
+    if place.refusal is not None:
+        seconds = min(seconds, RESERVED_SECONDS)
+    protocol.place = place
+    try:
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: protocol,
+            accepted,
+            ssl=context,
+            ssl_handshake_timeout=seconds,
+            ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
+        )
+    except OSError:  # of TLS, of the connection, or too late
+        connections.metrics.refused_connections.add(1, "tls")
+    finally:
+        del connections.handshakes[place]
+        if not protocol.was_made:
+            connections.leave(place)
 
 
 def _stamps(config: ServerSettings) -> tuple[object, ...]:

@@ -29,6 +29,7 @@ class SafeTransport(asyncio.Transport):
         self._loop = loop
         self._may_still_send = may_still_send
         self._is_ended = False
+        self._is_held = False
         self._timer: asyncio.TimerHandle | None = None
 
     def write(self, data: Any) -> None:
@@ -76,7 +77,19 @@ class SafeTransport(asyncio.Transport):
             self._inner.pause_reading()
 
     def resume_reading(self) -> None:
-        if not self.is_closing():
+        if not (self._is_held or self.is_closing()):
+            self._inner.resume_reading()
+
+    def hold_reading(self) -> None:
+        """Read nothing more until `release_reading`."""
+        self._is_held = True
+        if not self._inner.is_closing():
+            self._inner.pause_reading()
+
+    def release_reading(self, *, is_paused: bool) -> None:
+        """End what `hold_reading` began; read on unless reading is paused for another reason."""
+        self._is_held = False
+        if not (is_paused or self._inner.is_closing()):
             self._inner.resume_reading()
 
     def get_write_buffer_size(self) -> int:

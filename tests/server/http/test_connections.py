@@ -6,17 +6,22 @@ import contextlib
 import resource
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from octavo.server.http import connections
 from octavo.server.http.sockets import descriptors_for
 from octavo.server.lifecycle import ServerLifecycle
 from octavo.server.settings import ServerSettings
+from tests.server import make
 from tests.server.http.test_socket import get, post, talk, wait_until
-from tests.server.make import LIMIT, listening
+from tests.server.make import LIMIT
+
+listening = partial(make.listening, run=uvloop.run)  # the loop of the real server
 
 HEALTH = ("/health", "/health/live", "/health/ready")
 

@@ -6,12 +6,18 @@ import json
 import logging
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from octavo.server.http import connection
-from tests.server.make import LIMIT, listening
+from tests.server import make
+from tests.server.http.test_socket import talk
+from tests.server.make import LIMIT
+
+listening = partial(make.listening, run=uvloop.run)  # the loop of the real server
 
 POST = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -70,6 +76,33 @@ MALFORMED = (
 def port(directory: Path) -> Iterator[int]:
     with listening(directory, header_seconds=LIMIT, body_seconds=LIMIT) as life:
         yield life.port
+
+
+@pytest.mark.parametrize("num_bytes", [100_000, 1_000_000])
+def test_the_extensions_of_a_chunk_are_bounded(port: int, num_bytes: int) -> None:
+    answer = talk(port, CHUNKED + b"2" + b";a=b" * (num_bytes // 4) + b"\r\n{}\r\n0\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 431 ")
+
+
+def test_a_body_of_one_byte_in_each_chunk_is_served_in_slices(directory: Path) -> None:
+    """The parser is never given more than a slice in one pass of the event loop."""
+    body = b'{"prompt": "The quick"}' + b" " * 20_000
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
+    end = b"0\r\n\r\nGET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    with listening(directory) as life:
+        slices: list[int] = []
+        take = connection._Bounded._take
+
+        def note(self: connection._Bounded, data: bytes) -> None:
+            slices.append(len(data))
+            take(self, data)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(connection._Bounded, "_take", note)
+            answer = talk(life.port, CHUNKED + chunks + end)
+        assert answer.count(b"HTTP/1.1 200 OK\r\n") == 2
+        assert max(slices) <= connection.SLICE_BYTES
+        assert sum(slices) == len(CHUNKED + chunks + end)
 
 
 @pytest.mark.parametrize("in_pieces", [False, True], ids=["at once", "in pieces"])

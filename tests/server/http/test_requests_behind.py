@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import socket
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from octavo.server.http import connection
+from tests.server import make
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.http.test_socket import HEAD, Gate, get, talk, wait_until
-from tests.server.make import LIMIT, events, listening
+from tests.server.make import LIMIT, events
+
+listening = partial(make.listening, run=uvloop.run)  # the loop of the real server
 
 BEHIND = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

@@ -7,15 +7,20 @@ import json
 import logging
 import socket
 import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from octavo.server.http.transport import SafeTransport
+from tests.server import make
 from tests.server.http.test_requests_behind import gated, generation
 from tests.server.http.test_socket import wait_until
-from tests.server.make import LIMIT, listening
+from tests.server.make import LIMIT
+
+listening = partial(make.listening, run=uvloop.run)  # the loop of the real server
 
 CHUNKED = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -35,7 +40,7 @@ CHUNKED = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chu
 def test_a_client_that_still_sends_reads_its_error(
     directory: Path, sent: bytes, status: int
 ) -> None:
-    """After the response the server goes on to read; to close would reset the connection."""
+    """The server goes on to read after its response; to close would reset the connection."""
     with listening(directory, max_body_bytes=100_000) as life:
         with socket.create_connection(("127.0.0.1", life.port), timeout=LIMIT) as client:
             client.sendall(sent)
