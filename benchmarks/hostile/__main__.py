@@ -65,7 +65,7 @@ def main() -> int:
         if code:
             report["faults"].append(f"its exit code is {code}")
     print(json.dumps(report, indent=1))
-    return int(bool(report["faults"]))
+    return int(bool(report["faults"] or report["pauses"]))
 
 
 if __name__ == "__main__":

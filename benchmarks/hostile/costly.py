@@ -60,9 +60,10 @@ def odd_templates(chance: random.Random) -> Attack:
 
 @KINDS.add(share=0.15)
 def many_prompts(chance: random.Random) -> Attack:
-    """Make a valid request of about 6 MB: many prompts that fill their positions."""
+    """Make a valid request of many prompts, or one of 6 MB whose prompts have too many tokens."""
     count = chance.choice([128, 1000, 2048])
-    body = {"prompt": [TEXT * (6_000_000 // count // len(TEXT))] * count, "max_tokens": 1}
+    size = chance.choice([len(TEXT), 6_000_000 // count])
+    body = {"prompt": [TEXT * (size // len(TEXT))] * count, "max_tokens": 1}
     return Attack((post(COMPLETIONS, body),), Right.SERVED)
 
 

@@ -172,6 +172,12 @@ class Watcher:
         report: dict[str, Any] = json.loads(line)
         return report
 
+    def end(self) -> None:
+        """Kill it, if it has not ended."""
+        self.process.kill()
+        with self.process:  # closes the pipes, and waits
+            pass
+
     def finish(self) -> dict[str, Any]:
         """Let the streams end; return what they showed."""
         assert self.process.stdin is not None
@@ -213,22 +219,15 @@ async def measure(served: Served, options: Options, log: Path) -> dict[str, Any]
         weighing.cancel()
         attacked = await asyncio.to_thread(watcher.finish)
     finally:
-        watcher.process.kill()
-        watcher.process.wait()
+        watcher.end()
     holds = served.held()["longest_holds_ms"]
     unsettled = await settle(served)
     after = holdings(served)
     peak_mb = peak_mib(served.process.pid) * 1.048576
-    limit = baseline["worst_gap_ms"] + MAX_GAP_MS
     faults = [f"{kind}: {fault}" for kind, found in tally.faults.items() for fault in found]
     faults += [f"watched: {wrong}" for wrong in attacked["wrong"][:10]]
     faults += leaks(before, after) + flooded + ([unsettled] if unsettled else [])
     faults += log_faults(log)
-    if holds and holds[0][0] > MAX_HOLD_MS:
-        faults.append(f"the event loop was held for {holds[0][0]:.0f} ms of processor time")
-    # The steps of a real model take longer while it computes long prompts: its gaps are reported.
-    if options.model is None and attacked["worst_gap_ms"] > limit:
-        faults.append(f"a gap of {attacked['worst_gap_ms']:.0f} ms, above {limit:.0f} ms")
     if peak_mb > MAX_FRONT_END_MB:
         faults.append(f"the front end took {peak_mb:.0f} MB, above {MAX_FRONT_END_MB:.0f} MB")
     if served.engine() != engine:
@@ -246,7 +245,25 @@ async def measure(served: Served, options: Options, log: Path) -> dict[str, Any]
         "after": after,
         "faults_by_kind": dict(tally.num_faults),
         "faults": faults,
+        "pauses": pauses(baseline, attacked, holds, options),
     }
+
+
+def pauses(
+    baseline: dict[str, Any],
+    attacked: dict[str, Any],
+    holds: list[tuple[float, float]],
+    options: Options,
+) -> list[str]:
+    """Return the pauses that are too long: faults, too, but their length is the machine's."""
+    found = []
+    limit = baseline["worst_gap_ms"] + MAX_GAP_MS
+    # The steps of a real model take longer while it computes long prompts: its gaps are reported.
+    if options.model is None and attacked["worst_gap_ms"] > limit:
+        found.append(f"a gap of {attacked['worst_gap_ms']:.0f} ms, above {limit:.0f} ms")
+    if holds and holds[0][0] > MAX_HOLD_MS:
+        found.append(f"the event loop was held for {holds[0][0]:.0f} ms of processor time")
+    return found
 
 
 def log_faults(log: Path) -> list[str]:

@@ -18,6 +18,7 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,9 +114,9 @@ class Phase:
 class Stream(asyncio.Protocol):
     """A connection that serves one response after the other, and notes the gaps."""
 
-    def __init__(self) -> None:
+    def __init__(self, phase: Callable[[], Phase]) -> None:
         self.transport: Any = None
-        self.phase = Phase()
+        self._phase = phase  # the current one
         self._reader = AnswerReader()
         self._news = asyncio.Event()
         self._last = 0.0
@@ -130,7 +131,7 @@ class Stream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         now = time.monotonic()
-        phase = self.phase
+        phase = self._phase()
         if self._last:
             phase.num_reads += 1
             if now - self._last > NOTED_SECONDS:
@@ -152,7 +153,7 @@ class Stream(asyncio.Protocol):
         self.transport.write(sent)
         async with asyncio.timeout(LIMIT_SECONDS):
             await self._news.wait()
-        self.phase.num_requests += 1
+        self._phase().num_requests += 1
         if self._error:
             raise MalformedError(self._error)
         (answer,) = self._reader.answers
@@ -230,23 +231,24 @@ class Watch:
 
     async def _connect(self) -> Stream:
         loop = asyncio.get_running_loop()
-        _, stream = await loop.create_connection(Stream, "127.0.0.1", self._port)
+        _, stream = await loop.create_connection(
+            lambda: Stream(lambda: self._phase), "127.0.0.1", self._port
+        )
         return stream
 
     async def _follow(self, index: int, stream: Stream) -> None:
         """Send one request again and again, and compare what it says."""
         while not self._is_over:
-            stream.phase = phase = self._phase
             try:
                 said = await stream.ask(self._requests[index])
             except (MalformedError, TimeoutError) as error:
-                phase.wrong.append(f"stream {index}: {error!r}")
+                self._phase.wrong.append(f"stream {index}: {error!r}")
                 stream.transport.abort()
                 await asyncio.sleep(0.2)
                 stream = await self._connect()
                 continue
             if said != self._truth[index]:
-                phase.wrong.append(f"stream {index} differs: {said[0][-80:]!r}")
+                self._phase.wrong.append(f"stream {index} differs: {said[0][-80:]!r}")
 
 
 if __name__ == "__main__":

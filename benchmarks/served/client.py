@@ -174,7 +174,7 @@ class Served:
 
     def __exit__(self, *error: object) -> None:
         self.process.kill()
-        self.process.wait()
+        self.process.communicate()
 
     def _line(self) -> dict[str, Any]:
         assert self.process.stdout is not None

@@ -13,7 +13,7 @@ import logging
 import os
 import time
 from array import array
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -180,18 +180,48 @@ class AsyncLLM:
         """Return a request with the seed that it gets if `num_before` requests are begun first."""
         return self._table.seeded(request, num_before)
 
-    def submit(
+    def submit(self, request: CheckedRequest, sink: Sink, request_id: str | None = None) -> str:
+        """Begin a request whose outputs go to `sink`; return its id, which `discard` ends."""
+        name, requests = self._open(request, sink, request_id)
+        self._send_or_discard(name, sink, requests)
+        return name
+
+    async def resubmit(
         self,
         request: CheckedRequest,
         sink: Sink,
-        request_id: str | None = None,
-        past: Sequence[Sequence[TokenEvent]] = (),
-    ) -> str:
-        """Begin a request whose outputs go to `sink`; return its id, which `discard` ends.
+        request_id: str,
+        past: Sequence[Iterable[TokenEvent]],
+    ) -> None:
+        """Submit a request again, to be continued behind what an earlier engine has emitted.
 
-        `past` has the events of an earlier engine, for each of its `n` sequences. They become
-        outputs at once, and the engine continues behind them.
+        `past` has the events of each of its `n` sequences. They become outputs, with breaks for
+        other tasks between them; then the engine continues those that have not ended.
         """
+        name, requests = self._open(request, sink, request_id)
+        left: list[Request] = []
+        for each, events in zip(requests, past, strict=True):
+            emitted = array("i")
+            for event in events:
+                if self._sinks.get(name) is not sink:
+                    return
+                self._deliver([event._replace(request_id=each.request_id)])
+                emitted.extend(event.tokens)
+                await asyncio.sleep(0)
+            if self._table.is_over(each.request_id):
+                continue
+            parent = each.parent_id
+            if not left or left[0].request_id != parent:  # that has ended
+                parent = None
+            resumed = bool(emitted)
+            left.append(replace(each, emitted=emitted, resumed=resumed, parent_id=parent))
+        if left and self._sinks.get(name) is sink:
+            self._send_or_discard(name, sink, left)
+
+    def _open(
+        self, request: CheckedRequest, sink: Sink, request_id: str | None
+    ) -> tuple[str, list[Request]]:
+        """Add a request to the table; return its id and what the engine must be given."""
         if self._loop is not asyncio.get_running_loop() or self._death or self._is_closed:
             self.attach()
         self._num_requests += 1
@@ -200,15 +230,14 @@ class AsyncLLM:
             raise RequestError(f"request id {name!r} is in use", param="request_id")
         requests = self._table.open(name, request, time.monotonic())
         self._sinks[name] = sink
+        return name, requests
+
+    def _send_or_discard(self, name: str, sink: Sink, requests: Sequence[Request]) -> None:
         try:
-            if past:
-                requests = self._replay(requests, past)
-            if requests:
-                self._client.send(requests)
+            self._client.send(requests)
         except BaseException:
             self.discard(name, sink)
             raise
-        return name
 
     def discard(self, request_id: str, sink: Sink) -> None:
         """Forget a request and its sink; abort it unless it has ended."""
@@ -294,24 +323,6 @@ class AsyncLLM:
         self._send(*self._abandon())
 
     # between sinks and engine
-
-    def _replay(
-        self, requests: Sequence[Request], past: Sequence[Sequence[TokenEvent]]
-    ) -> list[Request]:
-        """Deliver events of an earlier engine; return the requests that have not ended by them."""
-        left: list[Request] = []
-        for request, events in zip(requests, past, strict=True):
-            name = request.request_id
-            self._deliver([event._replace(request_id=name) for event in events])
-            if self._table.is_over(name):
-                continue
-            emitted = array("i", [token for event in events for token in event.tokens])
-            parent = request.parent_id
-            if not left or left[0].request_id != parent:  # that has ended
-                parent = None
-            changed = replace(request, emitted=emitted, resumed=bool(emitted), parent_id=parent)
-            left.append(changed)
-        return left
 
     def _send(self, *events: Event) -> None:
         if events:

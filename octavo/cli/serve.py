@@ -21,6 +21,7 @@ from octavo.cli.server_options import add_server_options, server_settings
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
+    from pathlib import Path
 
     from octavo.api.async_llm import AsyncLLM
     from octavo.engine_arguments import EngineArguments
@@ -73,6 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
     if config.ssl_certfile is not None:
         make_context(config)
     check_middlewares(config.middleware)
+    if config.journal is not None:
+        _check_journal(config.journal)
     # The tokenizer first: a wrong name must not wait for the download of the model.
     tokenizer = None if asked.tokenizer is None else _tokenizer_source(asked.tokenizer)
     # Resolved in this process, where the user sees the progress and the errors.
@@ -89,6 +92,13 @@ def run(arguments: argparse.Namespace) -> int:
         stack.callback(llm.close)
         start.add_engine(llm.facts)
         return _serve(config, llm, start, workers)
+
+
+def _check_journal(path: Path) -> None:
+    """Refuse a file that is no journal, or another server's, before the model is loaded."""
+    from octavo.server.durable.service import open_journal
+
+    open_journal(path).close()
 
 
 def _tokenizer_source(name: str) -> ModelFiles:

@@ -192,8 +192,8 @@ class Config(Values):
         pairs = (int(head_dim * share) + 1) // 2 if 0 < share <= 1 else 0
         if not 0 < 2 * pairs <= head_dim:
             raise ConfigurationError(
-                f"config: {share:g} of the head_dim of {head_dim} cannot rotate: the dimensions "
-                f"must make pairs, from 1 to {head_dim // 2}"
+                f"{self.name_of('head_dim')} {head_dim}: a share of {share:g} cannot rotate, since "
+                f"dimensions make pairs, from 1 to {head_dim // 2}"
             )
         frequencies, magnitude = self._frequencies(stated, int(head_dim * share), base)
         return Rope(frequencies, interleaved, magnitude)

@@ -242,10 +242,6 @@ class Metrics:
         capacity = max(0.0, self._num_waiting() - num_held)
         return [((("reason", "capacity"),), capacity), ((("reason", "deferred"),), num_held)]
 
-    def add_own(self, metric: Metric) -> None:
-        """Add a metric of a part of the server that not every server has."""
-        self._own.append(metric)
-
     def observe_stats(self, stats: RequestStats, now: float) -> None:
         """Count the times of a finished sequence, as the engine has measured them."""
         planned, first = stats.first_planned_at, stats.first_token_at

@@ -173,7 +173,7 @@ class Admission:
 
 
 class Ticket:
-    """One request from its registration until it leaves."""
+    """One request, or one prompt of several, from its registration until it leaves."""
 
     def __init__(self, admission: Admission, queue: _KeyQueue, num_bytes: int) -> None:
         self.num_sequences = 0
@@ -187,23 +187,51 @@ class Ticket:
         self._count_waiting(1)
         admission.num_open += 1
 
-    async def wait(self, num_tokens: int, num_sequences: int, priority: int = 0) -> None:
-        """Wait until the request is admitted; raise ApiError if too many tokens wait."""
+    async def wait(
+        self, num_tokens: int, num_sequences: int, priority: int = 0, num_behind: int = 0
+    ) -> None:
+        """Wait until the request is admitted; raise ApiError if too many tokens wait.
+
+        `num_behind` is the number of tokens of its further prompts. They count as waiting until
+        `wait_for_another` or `hold_back` takes them off.
+        """
         admission, limit = self._admission, self._admission._config.max_waiting_tokens
         queue = self._queue
-        after = admission.waiting_tokens + num_tokens
+        after = admission.waiting_tokens + num_tokens + num_behind
         if admission.waiting_tokens and admission._is_full(
             queue, after, queue.waiting_tokens, limit
         ):
             raise admission.rejected(
                 "tokens",
                 f"{admission.waiting_tokens} prompt tokens are waiting, and with this request's "
-                f"{num_tokens} they would be more than the {limit} allowed",
+                f"{num_tokens + num_behind} they would be more than the {limit} allowed",
             )
-        self.num_tokens, self.num_sequences = num_tokens, num_sequences
+        self.hold_back(num_behind)
+        try:
+            await self._take_turn(num_tokens, num_sequences, priority)
+        except BaseException:
+            self.hold_back(-num_behind)
+            raise
+
+    async def wait_for_another(self, num_tokens: int, num_sequences: int, priority: int) -> Ticket:
+        """Wait for the turn of a further prompt of this request; return its ticket."""
+        ticket = Ticket(self._admission, self._queue, 0)
+        self.hold_back(-num_tokens)
+        try:
+            await ticket._take_turn(num_tokens, num_sequences, priority)
+        except BaseException:
+            ticket.leave()
+            raise
+        return ticket
+
+    async def _take_turn(self, num_tokens: int, num_sequences: int, priority: int) -> None:
+        admission, queue = self._admission, self._queue
+        # Else a prompt with many samples would wait until the engine is empty, and all behind it.
+        most = max(1, admission._capacity // 2)
+        self.num_tokens, self.num_sequences = num_tokens, min(num_sequences, most)
         admission.waiting_tokens += num_tokens
         queue.waiting_tokens += num_tokens
-        num_after = admission.num_admitted + num_sequences
+        num_after = admission.num_admitted + self.num_sequences
         has_room = not admission.num_admitted or num_after <= admission._capacity
         if has_room and not admission._num_queued:
             admission._raise(queue)
@@ -255,6 +283,11 @@ class Ticket:
             self._admission._num_queued -= len(queue.waiting) - len(left)
             queue.waiting = left
             heapq.heapify(queue.waiting)
+
+    def hold_back(self, num_tokens: int) -> None:
+        """Count more tokens of further prompts as waiting, or fewer."""
+        self._admission.waiting_tokens += num_tokens
+        self._queue.waiting_tokens += num_tokens
 
     def _count_waiting(self, sign: int) -> None:
         """Count the request as waiting, or (-1) no longer, for all keys and for its own."""

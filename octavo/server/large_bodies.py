@@ -19,7 +19,7 @@ from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
 from octavo.server.operation import GenerationRequest
 from octavo.server.preparation import jobs_of
-from octavo.server.schema.decode import decode
+from octavo.server.schema.decode import decode, is_large
 from octavo.server.schema.nested import Unknown
 from octavo.server.schema.rules import rules_of
 from octavo.server.server import Server
@@ -38,8 +38,6 @@ from octavo.wire.facts import EngineFacts
 T = TypeVar("T", bound=msgspec.Struct)
 A = TypeVar("A", bound=GenerationRequest | PromptJob)
 
-MAX_SMALL_BYTES = 256 << 10
-MAX_SMALL_VALUES = 1 << 14  # values in a small body, at most: a value may take 64 bytes and more
 _SETTINGS = ("chat_template", "trust_request_chat_template", "max_output_tokens", "log_prompts")
 
 
@@ -48,16 +46,6 @@ class Context(msgspec.Struct, frozen=True):
 
     settings: dict[str, Any]
     facts: EngineFacts
-
-
-def is_large(body: bytes) -> bool:
-    """Return whether a body is to be read in a worker.
-
-    Every value but the first follows one of three characters; those in strings are counted too.
-    """
-    if len(body) > MAX_SMALL_BYTES:
-        return True
-    return body.count(b",") + body.count(b"[") + body.count(b"{") > MAX_SMALL_VALUES
 
 
 async def read(

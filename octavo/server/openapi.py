@@ -93,9 +93,14 @@ def _operation(route: Route, dialect: Dialect) -> dict[str, Any]:
     if route.request is not None:
         body = {"application/json": {"schema": _reference(route.request)}}
         operation["requestBody"] = {"required": True, "content": body}
+    text = {"type": "string"}
+    parameters: list[dict[str, Any]] = []
     if "{id}" in route.path:
-        parameter = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
-        operation["parameters"] = [parameter]
+        parameters.append({"name": "id", "in": "path", "required": True, "schema": text})
+    for name, meaning in route.query:
+        parameters.append({"name": name, "in": "query", "description": meaning, "schema": text})
+    if parameters:
+        operation["parameters"] = parameters
     return operation
 
 

@@ -21,13 +21,12 @@ from octavo.api.requests import (
 )
 from octavo.core.sampling_params import NO_LIMIT, RequestOutputKind, SamplingParams
 from octavo.server.http.errors import ApiError, invalid
-from octavo.server.operation import GenerationRequest, PreparedRequest
+from octavo.server.operation import PIECE, GenerationRequest, PreparedRequest
 from octavo.server.prompt_pool import refusal
 from octavo.server.server import Server
 from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused, packed
 from octavo.wire.facts import EngineFacts
 
-PIECE = 32  # prompts that are worked on without a turn of the event loop
 _FROM_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 

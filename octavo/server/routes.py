@@ -88,6 +88,7 @@ ROUTES: Sequence[Route] = (
         *("GET", "/v1/streams/{id}", partial(resume, _ID_PREFIXES)),
         "The rest of a stream, behind the position ?from=N.",
         kind="text/event-stream",
+        query=(("from", "The id of the last event that was received; without it, all comes."),),
     ),
     Route("GET", "/v1/models/{id}", model, "One model."),
     Route(

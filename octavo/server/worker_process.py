@@ -186,7 +186,9 @@ class Worker:
             os.set_blocking(self._process.stderr.fileno(), False)
             written = self._process.stderr.read(_MAX_ERROR_BYTES) or b""
         self.kill()
-        lines = written.decode("utf-8", "replace").strip().splitlines()
+        text = written.decode("utf-8", "replace")
+        # A failure of the tokenizers' library ends with notes about its own settings.
+        lines = [line for line in text.splitlines() if line.strip() and "note: " not in line]
         said = f": {lines[-1]!a}" if lines else ""
         if status < 0:
             return f"its process was ended by signal {-status}, as when memory runs out{said}"

@@ -67,7 +67,7 @@ def _build(metadata: Mapping[str, object]) -> Tokenizer:
         raise
     except Exception as error:  # the library raises nothing more precise
         raise TokenizerError(
-            f"{PREFIX}tokens and the entries about it contradict each other: {reason(error)}"
+            f"{PREFIX}tokens contradicts {PREFIX}merges or {PREFIX}scores: {reason(error)}"
         ) from error
     _add_tokens(built.backend, vocabulary, str(metadata.get("general.name", "")))
     add_bos, add_eos = vocabulary.get("add_bos_token", bool), vocabulary.get("add_eos_token", bool)

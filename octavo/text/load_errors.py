@@ -9,6 +9,8 @@ from pathlib import Path
 from octavo.loader.errors import CheckpointError
 from octavo.text.token_bytes import TokenizerError
 
+# The class of a panic in the library, which is no Exception.
+_PANIC = "PanicException"
 _LONGEST_REASON = 300
 _END = 60
 
@@ -23,7 +25,12 @@ def tokenizer_errors_at(place: Path) -> Iterator[None]:
         raise TokenizerError(text if str(place) in text else f"{place}: {text}") from error
 
 
-def reason(error: Exception) -> str:
+def is_from_library(error: BaseException) -> bool:
+    """Return whether an error may come from the tokenizer's library, panics included."""
+    return isinstance(error, Exception) or type(error).__name__ == _PANIC
+
+
+def reason(error: BaseException) -> str:
     """Return the message of a library's error on one line, cut to a readable length."""
     text = "".join(mark if mark.isprintable() else " " for mark in str(error))
     if len(text) <= _LONGEST_REASON:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,7 @@ from tokenizers import Tokenizer as Backend
 from octavo.loader.errors import quote
 from octavo.loader.strict_json import read_object
 from octavo.text.json_place import field_at
-from octavo.text.load_errors import reason, tokenizer_errors_at
+from octavo.text.load_errors import is_from_library, reason, tokenizer_errors_at
 from octavo.text.token_bytes import TokenizerError
 from octavo.text.tokenizer import Tokenizer, frame, no_panic
 
@@ -33,6 +34,12 @@ OTHER_SPECIAL_TOKENS = ("additional_special_tokens", "extra_special_tokens")
 MAX_ID = 1 << 31
 _ID = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
 _PLACE = re.compile(r"at line (\d{1,9}) column (\d{1,9})\Z", re.ASCII)
+# The parts of a tokenizer.json, each with a value that is always accepted.
+_HARMLESS: Mapping[str, object] = {
+    "model": {"type": "BPE", "vocab": {}, "merges": []},
+    "added_tokens": [],
+    **dict.fromkeys(("normalizer", "pre_tokenizer", "post_processor", "decoder")),
+}
 MAX_TEMPLATE_BYTES = 1 << 20  # ChatTemplate's limit, in characters of four bytes each
 FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 
@@ -82,18 +89,34 @@ def _backend(directory: Path) -> Backend:
         )
     try:
         return Backend.from_file(str(path))
-    except Exception as error:  # the library raises nothing more precise
+    except BaseException as error:  # the library raises nothing more precise than Exception
+        if not is_from_library(error):
+            raise
         raise TokenizerError(f"{path}: cannot be used: {_with_field(error, path)}") from error
 
 
-def _with_field(error: Exception, path: Path) -> str:
-    """Return the library's message with the field at the place that it names."""
+def _with_field(error: BaseException, path: Path) -> str:
+    """Return the library's message with the field at fault."""
     text = reason(error)
     place = _PLACE.search(text)
     if place is None:
-        return text
+        return f"{text} ({_part_at_fault(path)})"
     field = field_at(path.read_bytes(), int(place[1]), int(place[2]))
     return f"{text} ({field})" if field else text
+
+
+def _part_at_fault(path: Path) -> str:
+    """Return the part of a tokenizer.json without which it can be used, where one is enough."""
+    whole = read_object(path)
+    for part, harmless in _HARMLESS.items():
+        try:
+            Backend.from_str(json.dumps({**whole, part: harmless}))
+        except BaseException as error:
+            if not is_from_library(error):
+                raise
+        else:
+            return part
+    return "in several parts"
 
 
 def _frames(backend: Backend) -> bool:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from pathlib import Path
 
 import pytest
 
 from benchmarks.hostile.answers import Answer, AnswerReader, MalformedError
 from benchmarks.hostile.attack import ATTACK_KEY, COMPLETIONS, LIVE, Attack, Ending, Right, post
 from benchmarks.hostile.client import Outcome
-from benchmarks.hostile.run import ALL_KINDS, attack_number, last_line
+from benchmarks.hostile.run import (
+    ALL_KINDS,
+    SETTINGS,
+    Options,
+    attack_number,
+    last_line,
+    measure,
+    pauses,
+)
 from benchmarks.hostile.verdict import fault_of
 from benchmarks.hostile.watch import Phase, Waits, said_in, watched_request
+from benchmarks.served.client import Served
 
 ERROR = b'{"error": {"message": "wrong", "type": "t", "param": null, "code": null}}'
 REFUSED = Attack((post(COMPLETIONS, {}),))
@@ -149,6 +160,26 @@ def test_a_gap_counts_without_the_time_in_which_the_machine_was_busy() -> None:
     assert report["worst_gaps"][1]["ms"] == pytest.approx(50)
 
 
+def test_a_pause_is_longer_than_the_undisturbed_server_makes() -> None:
+    undisturbed, options = {"worst_gap_ms": 50.0}, Options()
+    assert not pauses(undisturbed, {"worst_gap_ms": 149.0}, [(99.0, 1.0)], options)
+    assert len(pauses(undisturbed, {"worst_gap_ms": 151.0}, [(101.0, 1.0)], options)) == 2
+
+
 def test_a_traceback_is_named_by_its_end() -> None:
     text = '\n  File "a.py", line 1, in f\n    g()\nValueError: no\nserver: next line\n'
     assert last_line(text) == 'File "a.py", line 1, in f | g() | ValueError: no'
+
+
+@pytest.mark.slow
+def test_a_short_run_finds_no_fault(tmp_path: Path) -> None:
+    """The lengths of pauses are left to `make hostile`: they depend on the machine."""
+    light = [kind for kind in ALL_KINDS if kind.share >= 1]
+    options = Options(len(light), num_clients=8, num_streams=4, baseline_seconds=0.5, kinds=light)
+    log = tmp_path / "log"
+    with log.open("w") as file, Served(SETTINGS | {"model": None}, file) as served:
+        report = asyncio.run(measure(served, options, log))
+        assert served.end() == 0
+    assert report["attacks"] == len(light)
+    assert report["attacked"]["reads"]
+    assert not report["faults"]

@@ -85,6 +85,18 @@ DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
         changed("tokenizer.json", model={"type": "BPE", "vocab": 5, "merges": []}),
         "tokenizer.json: cannot be used: ",
     ),
+    "a vocabulary on which the library panics": (
+        changed(
+            "tokenizer.json",
+            model={
+                "type": "BPE",
+                "vocab": {"a": 0, "b": 1, "ab": 2},
+                "merges": [["a", "b"]],
+                "continuing_subword_prefix": "xxxxxx",
+            },
+        ),
+        "out of range for slice of length 2 (model)",
+    ),
     "no configuration": (
         lambda model: (model / "config.json").unlink(),
         "the weights are here but config.json is not; copy the whole model directory",

@@ -5,9 +5,9 @@ The model's name sets its behaviour: `fake?step=0.01&poison=7&how=abort`.
 
     step      seconds that a step takes
     poison    a request with POISON_TOKEN in its prompt ends the engine at its third token …
-    how       … by `abort`, `raise`, `exit`, `hang` (with Python's lock), `sleep`, `kill`, `stop` or
-              `bus`; or it fills memory (`fill`), tries to `escape`, or looks for `keys`, and ends
-              only if that is possible
+    how       … by `abort`, `raise`, `exit`, `hang` (with Python's lock), `sleep`, `spin`, `kill`,
+              `stop` or `bus`; or it fills memory (`fill`), tries to `escape`, or looks for `keys`,
+              and ends only if that is possible
     gate      a file: while it exists, no step that produces a third token ends
     clock     `jumps`: the system's time jumps by hours at each step, as this process sees it
     loading   a file: while it exists, no engine becomes ready
@@ -129,6 +129,9 @@ def die(how: str) -> None:
             ctypes.PyDLL(None).sleep(1000)  # holds the GIL, like a native call without end
         case "sleep":
             time.sleep(1000)
+        case "spin":
+            while True:
+                pass
         case "bus":
             ctypes.string_at(_cut_mapping(), 1)
         case "fill":  # memory, more than a control group allows; elsewhere it does no harm

@@ -95,11 +95,14 @@ def test_ten_kills_under_fifty_streams_lose_no_token_and_repeat_none() -> None:
         run(world)
 
 
-@pytest.mark.parametrize("how", ["abort", "raise", "exit", "hang", "bus"])
+HANGS = {"hang": SHORT_SILENCE, "sleep": SHORT_STEPS, "spin": SHORT_STEPS}
+
+
+@pytest.mark.parametrize("how", ["abort", "raise", "exit", "bus", *HANGS])
 def test_a_poisoned_request_fails_alone_and_others_continue(how: str) -> None:
     poison = request("poison", [1, POISON_TOKEN], max_tokens=50)
     others = [request(f"r{index}", [index], max_tokens=60) for index in range(6)]
-    timing = SHORT_SILENCE if how == "hang" else Timing(restart_delay_seconds=0.01)
+    timing = HANGS.get(how, Timing(restart_delay_seconds=0.01))
     with running(f"step=0.002&poison=1&how={how}", timing) as client:
 
         async def world() -> None:
@@ -116,7 +119,7 @@ def test_a_poisoned_request_fails_alone_and_others_continue(how: str) -> None:
             # Two more tries, and one engine for the rest. A slow engine may be mistaken for one
             # that hangs, and be replaced as well.
             num_restarts = client.supervisor.restarts.num_restarts
-            assert num_restarts == 3 or (how == "hang" and num_restarts > 3)
+            assert num_restarts == 3 or (how in HANGS and num_restarts > 3)
             late = request("late")
             caller.send(late)
             await caller.all_ended()
@@ -185,6 +188,24 @@ def test_the_watchdog_ends_a_step_without_end_and_logs_its_stacks(
     log = capfd.readouterr().err
     assert "most recent call first" in log
     assert "in die" in log
+
+
+def test_only_the_engine_ends_and_no_other_child() -> None:
+    """Processes that the operator's own code has started live on."""
+    with subprocess.Popen(["sleep", "1000"]) as other:
+        with running() as client:
+
+            async def world() -> None:
+                caller = Caller(client)
+                process_of(client).kill()
+                late = request("late")
+                caller.send(late)
+                await caller.all_ended()
+                check(caller, late)
+
+            run(world)
+        assert other.poll() is None
+        other.kill()
 
 
 def test_an_engine_that_cannot_start_says_why() -> None:

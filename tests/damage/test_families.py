@@ -101,6 +101,20 @@ def test_a_sample_of_damaged_configurations(architecture: str) -> None:
         tracemalloc.stop()
 
 
+def test_numbers_of_experts_and_layers_are_not_multiplied() -> None:
+    """The largest numbers that are allowed would make names for millions of tensors."""
+    values = undamaged("Qwen3MoeForCausalLM") | {"num_hidden_layers": 20}
+    values |= {"num_experts": MOST["num_experts"]}
+    family, weights = family_of("Qwen3MoeForCausalLM"), made_up("Qwen3MoeForCausalLM")
+    tracemalloc.start()
+    try:
+        with pytest.raises(TensorMismatchError, match=r"a model of more than 10,\d+ tensors, and"):
+            checked_needs(family(family.read(Config(values))), weights)
+        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_all_damaged_configurations(architecture: str) -> None:

@@ -171,7 +171,8 @@ def gguf_mutants(file: str, pairs: Pairs, tensors: list[GGUFTensor]) -> Iterator
     def made(
         name: str, field: str, new_pairs: Pairs, new_tensors: list[GGUFTensor], **more: Any
     ) -> Mutant:
-        return Mutant(name, file, lambda _: gguf_bytes(new_pairs, new_tensors, **more), (field,))
+        fields = (field,) if field else ()
+        return Mutant(name, file, lambda _: gguf_bytes(new_pairs, new_tensors, **more), fields)
 
     for at, (key, code, value) in enumerate(pairs):
         rest = [*pairs[:at], *pairs[at + 1 :]]

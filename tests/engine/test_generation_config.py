@@ -100,7 +100,8 @@ def test_what_no_request_could_use_is_refused(options: dict[str, Any], message: 
 def test_vllms_names_of_types_are_accepted(
     name: str, meant: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert read_arguments("m", {"dtype": name}) == EngineArguments(model="m", dtype=meant)  # type: ignore[arg-type]
+    expected: dict[str, Any] = {"model": "m", "dtype": meant}
+    assert read_arguments("m", {"dtype": name}) == EngineArguments(**expected)
     says = [record.getMessage() for record in caplog.records]
     assert len(says) == (name.endswith(("half", "float16")) and name != "bfloat16")
     assert all("is computed in bfloat16" in line for line in says)

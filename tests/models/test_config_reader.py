@@ -137,11 +137,11 @@ REFUSED: list[tuple[Read, dict[str, Any], str]] = [
         {"rope_parameters": {FULL: {"rope_type": "default"}}},
         "rope_parameters differ by layer ('full_attention'), which this family does not support",
     ),
-    (lambda c: c.rope(7), {}, "1 of the head_dim of 7 cannot rotate"),
+    (lambda c: c.rope(7), {}, "head_dim 7: a share of 1 cannot rotate"),
     (
         lambda c: c.rope(8),
         {"partial_rotary_factor": 0.0},
-        "0 of the head_dim of 8 cannot rotate: the dim",
+        "head_dim 8: a share of 0 cannot rotate, since",
     ),
     (lambda c: c.rope(8), {"partial_rotary_factor": 1e300}, "must be from 0 to 1, is 1e+300"),
 ]

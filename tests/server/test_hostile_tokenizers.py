@@ -116,7 +116,7 @@ def growing_decoder(content: Json) -> None:
     ("change", "words"),
     [
         (growing_tokens, "its process was ended by signal 6, as when memory runs out"),
-        (broken, "cannot be read"),
+        (broken, "Missing vocab"),
         (growing_decoder, "more than the limit of 64"),
     ],
 )

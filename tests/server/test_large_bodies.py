@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from octavo.server import large_bodies
+from octavo.server.admin import ADMIN_ROUTES
 from octavo.server.http import exchange as http_exchange
-from octavo.server.large_bodies import MAX_SMALL_BYTES, MAX_SMALL_VALUES, is_large
 from octavo.server.schema.by_field import MAX_OPEN_VALUES, MAX_UNKNOWN
+from octavo.server.schema.decode import MAX_FAST_BYTES, MAX_FAST_VALUES, is_large
 from tests.server.engine import FakeEngine
-from tests.server.make import LIMIT, events, serving
+from tests.server.make import LIMIT, Client, events, serving
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 PATIENT: Any = {"template_seconds": LIMIT, "tokenize_seconds": LIMIT}
@@ -100,12 +101,12 @@ def contents(text: str) -> Any:
     ("body", "is_it"),
     [
         (b'{"prompt": "%b"}' % (b"x" * 1000), False),
-        (b'{"prompt": "%b"}' % (b"x" * MAX_SMALL_BYTES), True),
-        (b'{"prompt": [%b5]}' % (b"5," * (MAX_SMALL_VALUES - 2)), False),
-        (b'{"prompt": [%b5]}' % (b"5," * (MAX_SMALL_VALUES - 1)), True),
-        (b'{"documents": [%b{}]}' % (b"{}," * (MAX_SMALL_VALUES // 2)), True),
-        (b'{"documents": [%b]}' % (b"[" * MAX_SMALL_VALUES), True),
-        (b'{%b"prompt": "x"}' % (b'"a":1,' * MAX_SMALL_VALUES), True),
+        (b'{"prompt": "%b"}' % (b"x" * MAX_FAST_BYTES), True),
+        (b'{"prompt": [%b5]}' % (b"5," * (MAX_FAST_VALUES - 2)), False),
+        (b'{"prompt": [%b5]}' % (b"5," * (MAX_FAST_VALUES - 1)), True),
+        (b'{"documents": [%b{}]}' % (b"{}," * (MAX_FAST_VALUES // 2)), True),
+        (b'{"documents": [%b]}' % (b"[" * MAX_FAST_VALUES), True),
+        (b'{%b"prompt": "x"}' % (b'"a":1,' * MAX_FAST_VALUES), True),
     ],
 )
 def test_bytes_and_values_make_a_body_large(body: bytes, is_it: bool) -> None:
@@ -132,7 +133,7 @@ HOSTILE = {
     "many lists": (b'{"prompt":[%b[1]]}' % (b"[1]," * 500_000), "prompt", "lists"),
     "a long text": (b'{"prompt":"%b"}' % (b"quick " * 200_000), "prompt", "the prompt has"),
     "a lone surrogate": (
-        rb'{"prompt":"%b\ud83d!"}' % (b"x" * MAX_SMALL_BYTES),
+        rb'{"prompt":"%b\ud83d!"}' % (b"x" * MAX_FAST_BYTES),
         None,
         "lone surrogate",
     ),
@@ -216,5 +217,29 @@ def test_many_prompts_are_bounded_by_their_tokens_together(directory: Path) -> N
             error = (await client.post(COMPLETIONS, json=body)).json()["error"]
             assert "41 tokens together; the limit is 40" in error["message"]
             assert error["param"] == "prompt"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"request_id": "%b"}' % (b"x" * MAX_FAST_BYTES),
+        b'{"request_id": "x", "y": [%b1]}' % (b"1," * MAX_FAST_VALUES),
+    ],
+)
+def test_a_route_without_prompts_refuses_a_large_body(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, body: bytes
+) -> None:
+    def decode(*arguments: Any) -> Any:
+        raise AssertionError("decoded in the server")
+
+    monkeypatch.setattr(http_exchange, "decode", decode)
+
+    async def main() -> None:
+        async with serving(directory) as client:
+            operator = Client(client.server, ADMIN_ROUTES, checks_access=False)
+            response = await operator.post("/abort", content=body)
+            assert response.status_code == 413
 
     asyncio.run(main())

@@ -12,6 +12,7 @@ from octavo.core.plan import LogprobsPayload
 from octavo.core.request import FinishReason, TokenEvent
 from octavo.wire.message_types import WireEvent
 
+MOST_TOKENS = 256  # of an event that is repeated: more would hold the event loop for long
 _EVENT_BYTES = 64  # that a kept event takes besides its own
 
 
@@ -30,7 +31,7 @@ class Answer:
         """Add an event; return the bytes that it takes, 0 for one that does not follow the last."""
         if event.position != len(self.tokens) or self.finish_reason is not None:
             return 0
-        if restored(event) is None:
+        if event.payload is not None and restored(event) is None:
             return 0
         self.tokens.extend(event.tokens)
         self.finish_reason = event.finish_reason
@@ -49,21 +50,17 @@ class Answer:
         at = 0
         for data in self.events:
             event = decode_event(data)
-            if event.position > at:
-                yield self._plain(at, event.position)
+            yield from self._plain(at, event.position)
             yield event
             at = event.position + len(event.tokens)
-        if at < len(self.tokens):
-            yield self._plain(at, len(self.tokens))
+        yield from self._plain(at, len(self.tokens))
 
-    def replayed(self) -> list[TokenEvent]:
-        """Return the events for a new continuation, divided at `divide_at`."""
-        events: list[TokenEvent] = []
+    def replayed(self) -> Iterator[TokenEvent]:
+        """Yield the events for a new continuation, divided at `divide_at`."""
         for each in self.recorded():
             event = restored(each)
             assert event is not None, "it was checked when it was added"
-            events.extend(self.divided(event))
-        return events
+            yield from self.divided(event)
 
     def divided(self, event: TokenEvent) -> tuple[TokenEvent, ...]:
         """Return an event as two, if `divide_at` lies between two of its tokens."""
@@ -83,5 +80,7 @@ class Answer:
             second = second._replace(payload=None)
         return first, second
 
-    def _plain(self, begin: int, end: int) -> WireEvent:
-        return WireEvent(self.number, begin, tuple(self.tokens[begin:end]))
+    def _plain(self, begin: int, end: int) -> Iterator[WireEvent]:
+        for at in range(begin, end, MOST_TOKENS):
+            tokens = self.tokens[at : min(end, at + MOST_TOKENS)]
+            yield WireEvent(self.number, at, tuple(tokens))

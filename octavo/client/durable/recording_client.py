@@ -49,6 +49,10 @@ class RecordingClient:
     def facts(self) -> EngineFacts:
         return self._inner.facts
 
+    @property
+    def vitals(self) -> EngineVitals:
+        return self._inner.vitals
+
     def attach(self, deliver: Deliver, died: Died) -> None:
         self._deliver = deliver
         self._inner.attach(self._record, died)
@@ -64,10 +68,6 @@ class RecordingClient:
                     followed.sequences.append(event.request_id)
                     self._sequences[event.request_id] = followed.request, answer
         self._inner.send(events)
-
-    @property
-    def vitals(self) -> EngineVitals:
-        return self._inner.vitals
 
     def snapshot(self) -> EngineSnapshot:
         return self._inner.snapshot()

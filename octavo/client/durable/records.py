@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from octavo.core.request import TokenEvent
 from octavo.wire.codec import event_from_wire, event_to_wire
-from octavo.wire.message_types import MAX_LISTED, WireError, WireEvent
+from octavo.wire.message_types import MAX_LISTED, MAX_TEXT, WireError, WireEvent
 
 Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=1, le=MAX_LISTED)]
@@ -77,7 +77,12 @@ def decode(payload: bytes) -> Record | None:
 
 def stored(event: TokenEvent, number: int) -> WireEvent:
     """Return an event as it is recorded, without its statistics, which are an engine's."""
-    return event_to_wire(event._replace(request_id=str(number), stats=None))
+    if event.payload is not None:
+        return event_to_wire(event._replace(request_id=str(number), stats=None))
+    message = None if event.message is None else event.message[:MAX_TEXT]
+    return WireEvent(
+        number, event.position, event.tokens, event.finish_reason, event.stop_token, message
+    )
 
 
 def encode_event(event: WireEvent) -> bytes:

@@ -54,8 +54,8 @@ def _scaling(keys: GgufKeys) -> dict[str, Any]:
     if kind == "yarn":
         return {"rope_type": "yarn", "factor": factor, **_original_length(keys), **_yarn(keys)}
     raise UnsupportedFormatError(
-        f"rope.scaling.type {quote(kind)} is not supported; known are none, linear, yarn and "
-        "longrope",
+        f"{keys.architecture}.rope.scaling.type {quote(kind)} is not supported; known are none, "
+        "linear, yarn and longrope",
         path=keys.checkpoint.path,
     )
 

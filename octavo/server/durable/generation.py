@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from octavo.api.outputs import CompletionOutput, RequestOutput
-from octavo.api.requests import CheckedRequest
 from octavo.api.sinks import Sink
 from octavo.client.durable.requests import DurableRequest
 from octavo.server.admission import Ticket
 from octavo.server.durable.head import describe
 from octavo.server.durable.positions import NumberedWriter
+from octavo.server.durable.resubmission import resubmit
 from octavo.server.generation import Generation
 from octavo.server.http.deadline import RequestTask
 from octavo.server.http.exchange import Exchange
@@ -24,6 +25,7 @@ from octavo.server.operation import PreparedRequest, Writer
 if TYPE_CHECKING:
     from octavo.server.durable.service import Durability
 
+MAX_ANSWERS = 128  # of a request that is recorded: each event has a position for each of them
 WRITTEN_SECONDS = 1.0  # longest wait for the disk before a stream begins
 
 
@@ -53,7 +55,9 @@ class DurableGeneration(Generation):
         self._request = request
         self._is_new = request is None
         self._known = known
+        self._replays: list[asyncio.Future[None]] = []
         if request is not None:
+            self._numbered.gives_ids = True
             service.enter(request, task.stop)
 
     async def run(self) -> None:
@@ -61,6 +65,8 @@ class DurableGeneration(Generation):
         try:
             await super().run()
         finally:
+            for replay in self._replays:
+                replay.cancel()
             for name in self._ids:
                 self._service.client.leave(name)
             if self._request is not None:
@@ -78,28 +84,41 @@ class DurableGeneration(Generation):
                 return
         super().take(index, output)
 
-    def _submit(self, index: int, checked: CheckedRequest, sink: Sink) -> None:
+    def _submit(self, index: int, sink: Sink) -> None:
         if self._is_new and index == 0:
             self._begin()
         request, name = self._request, self._ids[index]
         if request is None:
-            super()._submit(index, checked, sink)
+            super()._submit(index, sink)
             return
         num_answers = self._prepared.sampling.n
         answers = request.answers[index * num_answers : (index + 1) * num_answers]
         self._service.client.follow(name, request, answers)
-        past = [] if self._is_new else [answer.replayed() for answer in answers]
-        self._server.llm.submit(self._prepared.checked[index], sink, name, past)
+        if self._is_new:
+            self._server.llm.submit(self._metered(index), sink, name)
+        else:
+            work = resubmit(self._server.llm, self._metered(index), sink, name, answers)
+            self._replays.append(asyncio.ensure_future(self._watched(index, work)))
+
+    async def _watched(self, index: int, work: Coroutine[None, None, None]) -> None:
+        """Repeat one prompt's answers, beside the task that writes them."""
+        try:
+            await work
+        except Exception as error:
+            self.fail(index, error)
 
     def _begin(self) -> None:
         """Record the request; without room for it, it is answered like any other."""
         prepared, exchange = self._prepared, self._exchange
         assert self._struct is not None
+        if len(self._known) > MAX_ANSWERS:
+            return
         seeded = self._server.llm.seeded
         prepared.checked = [seeded(each, place) for place, each in enumerate(prepared.checked)]
-        head = describe(self._struct, prepared, exchange.created)
+        head = describe(self._struct, prepared, exchange)
         self._request = self._service.begin(exchange, head, len(self._known))
         if self._request is not None:
+            self._numbered.gives_ids = True
             self._service.enter(self._request, self._active.stop)
 
     async def _answer_as_stream(self) -> None:

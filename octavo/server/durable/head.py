@@ -16,9 +16,12 @@ from msgspec import Struct
 
 from octavo.api.requests import CheckedRequest
 from octavo.server.http.errors import ApiError
+from octavo.server.http.exchange import Exchange
 from octavo.server.operation import GenerationRequest, PreparedRequest
 from octavo.server.preparation import prepare
+from octavo.server.schema.rules import rules_of
 from octavo.server.server import Server
+from octavo.text.prompt_worker import PreparedPrompt, Refused
 
 Translate = Callable[[Server, Any], GenerationRequest]
 
@@ -31,15 +34,16 @@ class StoredPrompt(Struct, array_like=True, frozen=True):
     """One prompt; its text only where the answer repeats it."""
 
     text: str
-    tokens: bytes
+    packed_ids: bytes
     seed: int
 
 
 class Head(Struct, array_like=True, frozen=True):
-    """A request as its dialect has it, with what its preparation has added."""
+    """A request as its dialect has it, without what its prompts were made from, and the prompts."""
 
     kind: str
     request: bytes
+    digest: bytes  # of the body; a large one is not kept, only what it asks for
     created: int
     prompts: tuple[StoredPrompt, ...]
     bad_words: list[list[int]]
@@ -50,23 +54,19 @@ def register(kind: type[Struct], translate: Translate) -> None:
     _TRANSLATIONS[kind.__name__] = kind, translate
 
 
-def encode_request(request: Struct) -> bytes:
-    """Return a request as it is stored; equal requests give equal bytes."""
-    return _encode(request)
-
-
-def describe(request: Struct, prepared: PreparedRequest, created: int) -> bytes:
+def describe(request: Struct, prepared: PreparedRequest, exchange: Exchange) -> bytes:
     """Return the description of a request whose prompts have their seeds."""
     prompts = []
     for prompt, checked in zip(prepared.prompts, prepared.checked, strict=True):
         assert checked.sampling.seed is not None
         text = prompt.text if prepared.asked.wants_text else ""
-        tokens = array("i", prompt.token_ids).tobytes()
-        prompts.append(StoredPrompt(text, tokens, checked.sampling.seed))
+        prompts.append(StoredPrompt(text, prompt.packed_ids, checked.sampling.seed))
+    kind = type(request)
     head = Head(
-        type(request).__name__,
-        encode_request(request),
-        created,
+        kind.__name__,
+        _encode(rules_of(kind).without_prompts(request)),
+        exchange.body_digest,
+        exchange.created,
         tuple(prompts),
         prepared.prompts[0].bad_words_token_ids,
     )
@@ -91,16 +91,18 @@ async def restore(server: Server, head: Head, owner: str) -> PreparedRequest:
         asked = translate(server, msgspec.msgpack.decode(head.request, type=kind))
     except msgspec.MsgspecError:
         raise _unreadable() from None
-    ids = [array("i", prompt.tokens).tolist() for prompt in head.prompts]
-    asked.prompts = list(ids)
-    asked.bad_words, asked.keep_tokens, asked.wants_text = [], None, False
-    if head.bad_words:
-        asked.sampling["bad_words_token_ids"] = head.bad_words
+    made: list[PreparedPrompt | Refused] = []
+    for stored in head.prompts:
+        num_tokens = len(stored.packed_ids) // array("i").itemsize
+        prompt = PreparedPrompt(
+            text=stored.text,
+            packed_ids=stored.packed_ids,
+            num_tokens=num_tokens,
+            bad_words_token_ids=[] if made else head.bad_words,
+        )
+        made.append(prompt)
+    asked.prepared = made
     prepared = await prepare(server, asked, owner)
-    prepared.prompts = [
-        msgspec.structs.replace(prompt, text=stored.text)
-        for prompt, stored in zip(prepared.prompts, head.prompts, strict=True)
-    ]
     prepared.checked = [
         _with_seed(checked, stored.seed)
         for checked, stored in zip(prepared.checked, head.prompts, strict=True)

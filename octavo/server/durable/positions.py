@@ -61,6 +61,7 @@ class NumberedWriter:
         self._positions = [0] * len(known)
         self._num_tokens = [0] * len(known)
         self.is_behind = any(known)  # some of what comes may be known
+        self.gives_ids = False  # until the request is recorded
 
     def is_known(self, prompt_index: int, one: CompletionOutput) -> bool:
         """Return whether the client has all of an output, which is not written yet."""
@@ -87,16 +88,22 @@ class NumberedWriter:
     def frames(
         self, prompt_index: int, output: RequestOutput, counts: TokenCounts
     ) -> Iterator[bytes]:
-        """Yield the frames for what is new, each with the position behind it."""
+        """Yield the frames for what is new, the last of each answer with the position behind it."""
         for one in output.outputs:
             single = output
             if len(output.outputs) > 1:
                 single = replace(output, outputs=[one])
-            frames = list(self._inner.frames(prompt_index, single, counts))
+            last = TURN
+            for frame in self._inner.frames(prompt_index, single, counts):
+                if frame == TURN:
+                    yield TURN
+                    continue
+                if last != TURN:
+                    yield last
+                last = frame
             self._follow(prompt_index, one)
-            last = max((index for index, frame in enumerate(frames) if frame != TURN), default=-1)
-            for index, frame in enumerate(frames):
-                yield self._id + frame if index == last else frame
+            if last != TURN:
+                yield self._id + last
 
     def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
         """Return the frames after the last token, which have no position."""
@@ -122,4 +129,8 @@ class NumberedWriter:
 
     @property
     def _id(self) -> bytes:
+        if not self.gives_ids:
+            return b""
+        if len(self._positions) == 1:
+            return b"id: %d\n" % self._positions[0]
         return b"id: %b\n" % ",".join(map(str, self._positions)).encode()

@@ -11,20 +11,21 @@ import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from octavo.api.outputs import EngineDeadError, RequestError, RequestOutput
+from octavo.api.outputs import EngineDeadError, RequestError
 from octavo.client.client import EngineClient
 from octavo.client.durable.file import JournalFile, JournalFileError
 from octavo.client.durable.recording_client import RecordingClient
 from octavo.client.durable.requests import DurableRequest, DurableRequests, Limits
 from octavo.client.durable.writer import JournalWriter
-from octavo.observe.exposition import Gauge
 from octavo.server.durable.generation import DurableGeneration
-from octavo.server.durable.head import encode_request, read_head, restore
+from octavo.server.durable.head import read_head, restore
 from octavo.server.durable.positions import FROM, known_to
+from octavo.server.durable.unattended import UnattendedGeneration
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.preparation import prepare
 from octavo.server.settings import ServerSettingsError
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from octavo.server.admission import Ticket
     from octavo.server.http.deadline import RequestTask
     from octavo.server.http.exchange import Exchange
-    from octavo.server.operation import GenerationRequest, PreparedRequest
+    from octavo.server.operation import GenerationRequest
     from octavo.server.server import Server
 
 log = logging.getLogger(__name__)
@@ -66,11 +67,8 @@ class Durability:
         """Read the journal, and record what passes; before the engine is attached to a loop."""
         config, facts = server.config, server.llm.facts
         assert config.journal is not None
-        try:
-            file = JournalFile(config.journal)
-        except JournalFileError as error:
-            raise ServerSettingsError(str(error)) from error
-        identity = f"{facts.name} {facts.architecture} {facts.dtype} {facts.vocabulary}"
+        file = open_journal(config.journal)
+        identity = f"{facts.directory} {facts.architecture} {facts.dtype} {facts.vocabulary}"
         limits = Limits(config.journal_seconds, config.journal_bytes)
         requests = DurableRequests(JournalWriter(file), identity, limits)
         num_damaged = requests.load(file.contents.payloads) + file.contents.num_damaged
@@ -97,8 +95,7 @@ class Durability:
         unfinished = [request for request in self.requests if request.rested_at is None]
         if unfinished:
             log.warning("%d requests of the last server continue", len(unfinished))
-        for request in unfinished:
-            self._spawn(self._continue(request))
+        self._spawn(self._continue_all(unfinished))
         self._spawn(self._tidy())
 
     async def close(self) -> None:
@@ -123,7 +120,7 @@ class Durability:
         """Answer a new request, or one that was sent before under this id with this key."""
         request = self.requests.find(exchange.owner, exchange.request_id)
         if request is not None:
-            if read_head(request.head).request != encode_request(struct):
+            if read_head(request.head).digest != exchange.body_digest:
                 raise _in_use(exchange.request_id)
             await self.resume(exchange, ticket, request, task)
             return
@@ -199,39 +196,30 @@ class Durability:
 
     # requests without a client
 
+    async def _continue_all(self, requests: list[DurableRequest]) -> None:
+        """Begin to finish these one by one, with breaks for clients between them."""
+        for request in requests:
+            self._spawn(self._continue(request))
+            await asyncio.sleep(0)
+
     async def _continue(self, request: DurableRequest) -> None:
         """Finish a request of the last server, for the client that will come back."""
+        if request.number in self._attempts or request.rested_at is not None:
+            return  # its client was faster
         task = asyncio.current_task()
         assert task is not None
         self.enter(request, partial(_cancel, task))
-        names: list[tuple[str, _LastSink]] = []
-        has_ended, llm = False, self._server.llm
+        has_ended = False
         try:
             ticket = self._server.admission.register(request.owner, len(request.head))
             try:
-                prepared = await restore(self._server, read_head(request.head), request.owner)
-                await _admitted(ticket, prepared)
-                num_answers = prepared.sampling.n
-                self._server.num_requests += 1
-                for index, checked in enumerate(prepared.checked):
-                    answers = request.answers[index * num_answers :][:num_answers]
-                    name = f"{request.request_id}-{self._server.num_requests}.{index}"
-                    sink = _LastSink()
-                    self.client.follow(name, request, answers)
-                    past = [answer.replayed() for answer in answers]
-                    names.append((name, sink))
-                    llm.submit(checked, sink, name, past)
-                for _, sink in names:
-                    await sink.over.wait()
-                has_ended = True
+                await UnattendedGeneration(self._server, self, request).run(ticket)
             finally:
                 ticket.leave()
-        except (ApiError, RequestError, EngineDeadError) as error:
+            has_ended = True
+        except (ApiError, RequestError, EngineDeadError, TimeoutError) as error:
             log.warning("request %s could not be continued: %s", request.request_id, error)
         finally:
-            for name, sink in names:
-                self.client.leave(name)
-                llm.discard(name, sink)
             self.leave(request, has_ended)
 
     async def _tidy(self) -> None:
@@ -245,39 +233,34 @@ class Durability:
         task.add_done_callback(self._tasks.discard)
 
     def _add_metrics(self) -> None:
-        requests, add = self.requests, self._server.metrics.add_own
-        writer = requests.writer
-        add(Gauge("journal_requests", "Requests in the journal.", lambda: len(requests)))
-        add(Gauge("journal_bytes", "Bytes of the journal's file.", lambda: writer.num_bytes))
+        requests, writer = self.requests, self.requests.writer
+        metrics = self._server.metrics
+        add = metrics.add_gauge
+        add("journal_requests", "Requests in the journal.", lambda: len(requests))
+        add("journal_bytes", "Bytes of the journal's file.", lambda: writer.num_bytes)
         add(
-            Gauge(
-                "journal_is_whole",
-                "Whether the journal's file can be written.",
-                lambda: float(writer.is_whole),
-            )
+            "journal_is_whole",
+            "Whether the journal's file can be written.",
+            lambda: float(writer.is_whole),
         )
-        add(Gauge("journal_failures", "Failed writes.", lambda: writer.num_failures))
-        add(
-            Gauge(
-                "journal_dropped",
-                "Requests that were too large for the journal.",
-                lambda: requests.num_dropped,
-            )
+        metrics.add_counter("journal_failures", "Failed writes.", lambda: writer.num_failures)
+        metrics.add_counter(
+            "journal_dropped",
+            "Requests that were too large for the journal.",
+            lambda: requests.num_dropped,
         )
 
 
-class _LastSink:
-    """A sink that only waits for the end."""
-
-    def __init__(self) -> None:
-        self.over = asyncio.Event()
-
-    def put(self, output: RequestOutput) -> None:
-        if output.finished:
-            self.over.set()
-
-    def fail(self, error: Exception) -> None:
-        self.over.set()
+def open_journal(path: Path) -> JournalFile:
+    """Open a journal; raise ServerSettingsError for a file that cannot be one."""
+    try:
+        return JournalFile(path)
+    except JournalFileError as error:
+        raise ServerSettingsError(str(error)) from error
+    except OSError as error:
+        raise ServerSettingsError(
+            f"the journal {path} cannot be read: {error.strerror or error}; name another file"
+        ) from error
 
 
 def _cancel(task: asyncio.Task[None], why: Exception) -> None:
@@ -286,12 +269,6 @@ def _cancel(task: asyncio.Task[None], why: Exception) -> None:
 
 # Ends of requests that the engine has not tried; sent again they may be accepted.
 _UNTRIED = ("refused", "overloaded")
-
-
-async def _admitted(ticket: Ticket, prepared: PreparedRequest) -> None:
-    num_tokens = sum(len(each.prompt.token_ids) for each in prepared.checked)
-    num_sequences = prepared.sampling.n * len(prepared.checked)
-    await ticket.wait(num_tokens, num_sequences, prepared.asked.priority)
 
 
 def _check_end(request: DurableRequest, known: list[int], max_tokens: int) -> None:

@@ -17,7 +17,10 @@ log = logging.getLogger(__name__)
 
 _PREFLIGHT = (
     (b"access-control-allow-methods", b"GET, POST"),
-    (b"access-control-allow-headers", b"authorization, content-type, x-api-key, x-request-id"),
+    (
+        b"access-control-allow-headers",
+        b"authorization, content-type, x-api-key, x-request-id, last-event-id",
+    ),
     (b"access-control-max-age", b"600"),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -12,7 +13,14 @@ import msgspec
 
 from octavo.server.http.dialect import Dialect
 from octavo.server.http.errors import ApiError, ClientGoneError
-from octavo.server.schema.decode import decode, named_in_header, refuse_unknown
+from octavo.server.schema.decode import (
+    MAX_FAST_BYTES,
+    MAX_FAST_VALUES,
+    decode,
+    is_large,
+    named_in_header,
+    refuse_unknown,
+)
 from octavo.server.schema.nested import Unknown
 
 if TYPE_CHECKING:
@@ -55,6 +63,7 @@ class Exchange:
         self.parameter = ""  # the part of the path that matches the route's {id}
         self.status: int | None = None
         self.began = server.clock()
+        self.body_digest = b""  # only where requests are durable
         self.created = server.wall_time()  # of the answer, as clients see it
         self.is_finished = False
         # How an error ends the stream that has begun, in whole frames.
@@ -83,7 +92,7 @@ class Exchange:
         if announced.isdecimal() and int(announced[:20]) > limit:
             raise _too_large(limit)
         parts: list[bytes] = []
-        size = 0
+        size, digest = 0, hashlib.blake2b(digest_size=16)
         try:
             async with asyncio.timeout(self.server.config.body_seconds):
                 while True:
@@ -95,17 +104,28 @@ class Exchange:
                     if size > limit:
                         raise _too_large(limit)
                     parts.append(part)
+                    if self.server.durability is not None:
+                        digest.update(part)
                     if not message.get("more_body", False):
                         break
         except TimeoutError:
             seconds = self.server.config.body_seconds
             raise ApiError(408, f"the body did not arrive within {seconds:g} s") from None
         self._body_is_read = True
+        self.body_digest = digest.digest()
         return b"".join(parts)
 
     async def read(self, kind: type[T]) -> T:
-        """Return the decoded body, which is a small one: no prompt is part of it."""
-        return self.accept(kind, *decode(await self.body(), kind))
+        """Return the decoded body of a route without long texts; refuse a large one."""
+        body = await self.body()
+        if is_large(body):  # decoding it would hold the event loop
+            raise ApiError(
+                413,
+                f"the body has {len(body)} bytes; this route reads at most {MAX_FAST_BYTES}, and "
+                f"{MAX_FAST_VALUES} values",
+                code="body_too_large",
+            )
+        return self.accept(kind, *decode(body, kind))
 
     def accept(self, kind: type[T], request: T, unknown: tuple[Unknown, ...]) -> T:
         """Return a decoded request; refuse its unknown fields, or name them in a header."""

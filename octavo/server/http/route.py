@@ -33,6 +33,7 @@ class Route:
     chunk: Struct | None = None  # of a stream
     kind: str = "application/json"
     dialect: Dialect | None = None  # None: the application's
+    query: tuple[tuple[str, str], ...] = ()  # names and meanings of parameters in the query
 
 
 class RouteTable:

@@ -28,7 +28,13 @@ from octavo.server.openai.schema.completion import (
     CompletionRequest,
     CompletionResponse,
 )
-from octavo.server.operation import GenerationRequest, PreparedRequest, TokenCounts
+from octavo.server.operation import (
+    PIECE,
+    TURN,
+    GenerationRequest,
+    PreparedRequest,
+    TokenCounts,
+)
 from octavo.server.server import Server
 from octavo.text.prompt_worker import PromptJob
 
@@ -136,6 +142,8 @@ class CompletionWriter(OpenAIWriter):
         """Yield the response with all continuations of all prompts."""
         choices = []
         for prompt_index, output in enumerate(outputs):
+            if prompt_index % PIECE == PIECE - 1:
+                yield TURN
             for one in output.outputs:
                 index = prompt_index * self._num_samples + one.index
                 choice = CompletionChoice(index=index, text="")

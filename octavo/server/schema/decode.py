@@ -28,6 +28,7 @@ _MAX_NAME_CHARACTERS = 192
 # A larger body is decoded field by field at once. The fast decoder may build millions of objects
 # before it refuses a hostile body, which would then be paid for in addition to the slow decoder.
 MAX_FAST_BYTES = 256 * 1024
+MAX_FAST_VALUES = 1 << 14  # in a body that the event loop decodes: one may take 64 bytes and more
 
 
 def decode(body: bytes, kind: type[T]) -> tuple[T, tuple[Unknown, ...]]:
@@ -47,6 +48,16 @@ def decode(body: bytes, kind: type[T]) -> tuple[T, tuple[Unknown, ...]]:
             if _is_bounded(request, open_fields, list_fields):
                 return request, ()
     return decode_by_field(body, kind)
+
+
+def is_large(body: bytes) -> bool:
+    """Return whether a body is too large to be decoded in the event loop.
+
+    Every value but the first follows one of three characters; those in strings are counted too.
+    """
+    if len(body) > MAX_FAST_BYTES:
+        return True
+    return body.count(b",") + body.count(b"[") + body.count(b"{") > MAX_FAST_VALUES
 
 
 def _is_bounded(request: Any, open_fields: Sequence[str], list_fields: Sequence[str]) -> bool:

@@ -55,10 +55,14 @@ class Gate:
 
 @contextlib.asynccontextmanager
 async def durable(
-    directory: Path, journal: Path, runner: ChainRunner | None = None, **options: Any
+    directory: Path,
+    journal: Path,
+    runner: ChainRunner | None = None,
+    engine_options: dict[str, Any] | None = None,
+    **options: Any,
 ) -> AsyncIterator[Client]:
     """Serve with a journal, without a socket; at the end leave the file as a kill would."""
-    engine = FakeEngine(directory, runner=runner)
+    engine = FakeEngine(directory, runner=runner, **(engine_options or {}))
     config = ServerSettings(journal=journal, api_keys=(KEY, OTHER_KEY), **options)
     server = Server(engine, config)
     service = server.durability = Durability.open(server)
@@ -123,8 +127,8 @@ class Received:
                     number = value
                 elif name == "data":
                     data = value
-            if data == "[DONE]":
-                self.is_ended = True
+            if data == "[DONE]":  # an error may precede it, after which the stream continues
+                self.is_ended = not any("error" in said for _, said in self.events[-1:])
             elif data:
                 self.events.append((number, json.loads(data)))
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from octavo.client.durable.answer import MOST_TOKENS
+from octavo.core.request import TokenEvent
+from octavo.server.http.errors import unavailable
 from tests.server.durable.make import OTHER_KEY, Gate, durable, in_loop, received, service_of
 from tests.server.make import serving, until
 
@@ -128,11 +132,109 @@ async def test_a_repeated_request_id_gets_the_same_answer(directory: Path, tmp_p
         (tmp_path / "journal").unlink()
 
 
+@in_loop
+async def test_a_large_body_is_another_if_any_of_it_differs(
+    directory: Path, tmp_path: Path
+) -> None:
+    """A worker reads it, and of its prompt only the tokens come back: here those of its end."""
+    headers = {"x-request-id": "large"}
+    for stream in (True, False):
+        body = {**STREAM, "stream": stream, "truncate_prompt_tokens": 20, "temperature": 1.0}
+        texts = ("a" + "word " * 60_000, "b" + "word " * 60_000)
+        bodies = [{**body, "prompt": text} for text in texts]
+        async with durable(directory, tmp_path / f"journal-{stream}") as client:
+            first, second = [
+                await client.post("/v1/completions", json=bodies[0], headers=headers)
+                for _ in range(2)
+            ]
+            assert first.status_code == 200, first.text
+            assert said(first.text) == said(second.text)
+            other = await client.post("/v1/completions", json=bodies[1], headers=headers)
+            assert other.status_code == 409
+            (request,) = service_of(client).requests
+            assert len(request.head) < 2000, "the text is not kept"
+
+
 def said(text: str) -> Any:
     """Return the text of an answer, streamed or whole."""
     if text.startswith("{"):
         return text[text.index('"choices"') : text.index('"usage"')]
     return received(text).text()
+
+
+@in_loop
+async def test_a_request_without_a_stream_survives_too(directory: Path, tmp_path: Path) -> None:
+    whole = (await undisturbed(directory, tmp_path / "other", WHOLE)).json()["choices"]
+    journal, gate = tmp_path / "journal", Gate(7)
+    headers = {"x-request-id": "one"}
+    async with durable(directory, journal, gate.runner) as client:
+        service = service_of(client)
+        post = client.post("/v1/completions", json=WHOLE, headers=headers)
+        lost = asyncio.ensure_future(post)
+        await until(lambda: any(len(each.answers[0].tokens) >= 4 for each in service.requests))
+        await service.requests.writer.written()
+        killed = journal.read_bytes()
+        gate.open()
+        lost.cancel()
+    journal.write_bytes(killed)
+    async with durable(directory, journal) as client:
+        repeated = await client.post("/v1/completions", json=WHOLE, headers=headers)
+        assert repeated.json()["choices"] == whole
+        assert len(service_of(client).requests) == 1
+
+
+@in_loop
+async def test_a_drained_server_leaves_the_rest_to_the_next(
+    directory: Path, tmp_path: Path
+) -> None:
+    whole = received((await undisturbed(directory, tmp_path / "other")).text)
+    gate = Gate(7)
+    async with durable(directory, tmp_path / "journal", gate.runner) as client:
+        service = service_of(client)
+        headers = {"x-request-id": "one"}
+        post = client.post("/v1/completions", json=STREAM, headers=headers)
+        begun = asyncio.ensure_future(post)
+        await until(lambda: any(len(each.answers[0].tokens) >= 4 for each in service.requests))
+        client.server.is_draining = True
+        for each in list(client.server.active.values()):
+            each.stop(unavailable("the server is shutting down", "server_shutdown"))
+        answer = await begun
+        gate.open()
+        (request,) = service.requests
+        assert request.rested_at is None
+    async with durable(directory, tmp_path / "journal") as client:
+        (request,) = service_of(client).requests
+        await until(lambda: request.rested_at is not None)
+        known = received(answer.text)
+        assert not known.is_ended
+        rest = received((await client.get(f"/v1/streams/one?from={known.last_id}")).text)
+        assert known.tokens() + rest.tokens() == whole.tokens()
+
+
+@in_loop
+async def test_a_long_answer_is_repeated_with_breaks_for_others(
+    directory: Path, tmp_path: Path
+) -> None:
+    """The event loop is never held for more than a bounded part of the answer."""
+    gate = Gate(0)
+    gate.open()
+    engine = {"max_model_len": 4096, "num_blocks": 2048}
+    body = {**STREAM, "max_tokens": 3000}
+    async with durable(directory, tmp_path / "journal", gate.runner, engine) as client:
+        await client.post("/v1/completions", json=body, headers={"x-request-id": "long"})
+        sizes: list[int] = []
+        deliver = client.server.llm._deliver
+
+        def counted(events: Sequence[TokenEvent]) -> None:
+            sizes.append(sum(len(event.tokens) for event in events))
+            deliver(events)
+
+        client.server.llm._deliver = counted  # type: ignore[method-assign]
+        rest = received((await client.get("/v1/streams/long?from=100")).text)
+        assert rest.is_ended
+        assert len(rest.tokens()) == 2900
+        assert sum(sizes) == 3000
+        assert max(sizes) <= MOST_TOKENS
 
 
 @in_loop

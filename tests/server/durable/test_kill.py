@@ -155,11 +155,15 @@ class World:
         """The tokens that all clients have received."""
         return sum(len(each.received.tokens()) for each in self.followers)
 
+    async def _received(self, num_tokens: int, work: asyncio.Future[Any]) -> None:
+        """Wait until the clients have received so many tokens, or all have ended."""
+        await until(lambda: work.done() or self.num_tokens >= num_tokens)
+
     async def run(self, kills: list[int], serve: Callable[[], Serve]) -> list[Any]:
         """Return all answers; kill the server when so many tokens have been received."""
         work = asyncio.gather(*(each.run() for each in self.followers))
         for num_tokens in kills:
-            await until(lambda most=num_tokens: work.done() or self.num_tokens >= most)  # type: ignore[misc]
+            await self._received(num_tokens, work)
             if work.done():
                 break
             killed, self.server = self.server, None

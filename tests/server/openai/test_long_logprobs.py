@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from octavo.api import logprobs as api
+from octavo.server.generation import Generation
 from octavo.server.openai import logprobs as module
+from octavo.server.operation import PIECE
 from tests.server.engine import FakeEngine
 from tests.server.make import Client, serving
 from tests.server.openai.calls import streamed
@@ -75,5 +77,33 @@ def test_an_echo_in_a_stream_is_made_in_pieces_too(
                     for said in (chunks, expected)
                 ]
                 assert both[0] == both[1]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_ends_of_many_prompts_are_noted_in_pieces(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    in_this_turn: list[int] = []
+    most: list[int] = []
+    note = Generation._note
+
+    def counted(*arguments: Any) -> None:
+        if not in_this_turn:
+            asyncio.get_running_loop().call_soon(in_this_turn.clear)
+        in_this_turn.append(1)
+        most.append(len(in_this_turn))
+        note(*arguments)
+
+    async def main() -> None:
+        engine = FakeEngine(directory, max_num_seqs=128, max_num_batched_tokens=512)
+        async with serving(directory, engine) as client:
+            monkeypatch.setattr(Generation, "_note", counted)
+            body = {"prompt": [[5]] * 100, "max_tokens": 1, "stream": stream}
+            response = await client.post("/v1/completions", json=body)
+            assert response.status_code == 200
+            assert len(most) == 100
+            assert max(most) <= PIECE
 
     asyncio.run(main())

@@ -8,15 +8,21 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 import pytest
 
 from octavo.confine.filter import why_unavailable
 from octavo.text.prompt_worker import (
+    Answer,
     Conversation,
+    Job,
     PreparedPrompt,
+    PreparedPrompts,
     PromptJob,
+    PromptJobs,
+    Ready,
     Refused,
     read_frame,
     write_frame,
@@ -24,38 +30,50 @@ from octavo.text.prompt_worker import (
 from tests.api.tiny import make_tokenizer_files
 
 ROOT = Path(__file__).parents[2]
+ARGUMENTS = ("300", str(1 << 30))  # seconds and bytes of a job
+ENCODER = msgspec.msgpack.Encoder()
+DECODER: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
 class Worker:
     """A worker's process, and the connection to it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], source: BinaryIO, sink: BinaryIO) -> None:
         self.process = process
-        self._source = connection.makefile("rb")
-        self._sink = connection.makefile("wb")
-        assert read_frame(self._source) == b"", "the first frame says that it is ready"
+        self._source, self._sink = source, sink
+        assert isinstance(self._read(), Ready)
+
+    def _read(self) -> Answer:
+        frame = read_frame(self._source)
+        assert frame is not None, "the worker has ended"
+        return DECODER.decode(frame)
 
     def answer(self, template: str) -> PreparedPrompt | Refused:
         """Return the answer to a conversation with this template."""
         talk = Conversation(messages=[{"role": "user", "content": "hi"}], template=template)
-        write_frame(self._sink, msgspec.msgpack.encode(PromptJob(conversation=talk)))
-        frame = read_frame(self._source)
-        assert frame is not None, "the worker has ended"
-        return msgspec.msgpack.decode(frame, type=PreparedPrompt | Refused)
+        job: Job = PromptJobs([PromptJob(conversation=talk)])
+        write_frame(self._sink, ENCODER.encode(job))
+        answer = self._read()
+        assert isinstance(answer, PreparedPrompts)
+        (prompt,) = answer.prompts
+        return prompt
 
 
 @contextmanager
 def running(directory: Path) -> Iterator[Worker]:
     """Yield a worker that has read a small tokenizer."""
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-P", "-m", "octavo.text.prompt_worker", "300", str(directory)]
-    with ours, theirs:
-        process = subprocess.Popen(
-            command, stdin=theirs.fileno(), cwd=ROOT, env={"PYTHONPATH": str(ROOT)}
-        )
-        theirs.close()
+    command = (sys.executable, "-P", "-m", "octavo.server.worker_program", *ARGUMENTS)
+    with ours, ours.makefile("rb") as source, ours.makefile("wb") as sink:
+        with theirs:
+            process = subprocess.Popen(
+                [*command, str(directory)],
+                stdin=theirs.fileno(),
+                cwd=ROOT,
+                env={"PYTHONPATH": str(ROOT)},
+            )
         try:
-            yield Worker(process, ours)
+            yield Worker(process, source, sink)
         finally:
             process.kill()
             process.wait()
@@ -71,7 +89,6 @@ RENDERED = {
     "{{ [1]|pprint }}": "[1]",
     "{{ {'a': 'é'}|tojson }}": '{"a": "é"}',
     "{{ ['x']|random }}": "x",
-    "{{ '\\ud800' }}": "\ufffd",
     "{{ 'é'.encode()|length }}": "2",
 }
 REFUSED = (
@@ -81,6 +98,7 @@ REFUSED = (
     "{{ raise_exception('no') }}",
     "{{ 'a'.encode('punycode') }}",
     "{% include 'file' %}",
+    "{{ '\\ud800' }}",
 )
 
 
