@@ -102,7 +102,7 @@ $(LLAMA)/llama-bench: requirements/peers/llama.txt
 	@tar xzf $(LLAMA)/*.tar.gz -C $(LLAMA) --strip-components=1
 	@$(VENV)/bin/cmake -S $(LLAMA)/vendor/llama.cpp -B $(LLAMA)/build -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
 	    -DLLAMA_CURL=OFF -DCMAKE_RUNTIME_OUTPUT_DIRECTORY=$(abspath $(LLAMA)) > $(PEERS)/llama.log
-	@$(VENV)/bin/cmake --build $(LLAMA)/build -j --target llama-bench llama-batched-bench llama-server llama-quantize >> $(PEERS)/llama.log
+	@$(VENV)/bin/cmake --build $(LLAMA)/build --parallel $$(nproc) --target llama-bench llama-batched-bench llama-server llama-quantize >> $(PEERS)/llama.log
 
 $(PEERS)/%/.done: requirements/peers/%.txt
 	@echo "installing $*"

@@ -125,6 +125,16 @@ nb::object array_of(std::vector<T>&& numbers, size_t rows, std::optional<size_t>
   return nb::cast(nb::ndarray<nb::numpy, T>(kept->data(), width ? 2 : 1, shape, owner));
 }
 
+// The tuple of item(0), item(1), … An item's error leaves a tuple with null items, which may be freed.
+template <typename Item>
+nb::object tuple_of(size_t size, const Item& item) {
+  nb::object made = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(size)));
+  if (!made.is_valid()) throw nb::python_error();
+  for (size_t i = 0; i < size; ++i)
+    PyTuple_SET_ITEM(made.ptr(), static_cast<Py_ssize_t>(i), item(i).release().ptr());
+  return made;
+}
+
 nb::list list_of(std::vector<RowLogprobs>& all) {
   nb::list entries;
   for (RowLogprobs& each : all) {
@@ -152,8 +162,9 @@ class SubmittedStep {
     runner_->queue().wait(*job_);
   }
 
-  // Tokens; how many there are of each sample, or None for one each; and None, or a tuple of
-  // failures, log-probabilities of samples and of prompts, and pooled vectors.
+  // The tokens of each sample; and None, or a tuple of failures, log-probabilities of samples and
+  // of prompts, and pooled vectors. Tokens are tuples, since a new array takes several times as
+  // long where the weights have evicted numpy from the caches.
   // The vectors are moved out, so that a step is taken once.
   nb::tuple take() {
     if (!job_->is_done()) throw std::logic_error("a step must be waited for before it is taken");
@@ -161,7 +172,6 @@ class SubmittedStep {
     is_taken_ = true;
     DrawOutput& out = job_->output;
     const size_t samples = out.num_tokens.size();
-    const bool has_drafts = !job_->draws.num_drafts.empty();
     nb::object rest = nb::none();
     if (!out.failures.empty() || !out.logprobs.empty() || !out.prompts.empty() ||
         !out.pooled.empty()) {
@@ -174,11 +184,12 @@ class SubmittedStep {
       }
       rest = nb::make_tuple(failures, list_of(out.logprobs), list_of(out.prompts), pooled);
     }
-    const size_t width = out.width;
-    nb::object tokens = array_of(std::move(out.tokens), samples, width);
-    nb::object counts =
-        has_drafts ? array_of(std::move(out.num_tokens), samples) : nb::object(nb::none());
-    return nb::make_tuple(tokens, counts, rest);
+    const nb::object tokens = tuple_of(samples, [&](size_t sample) {
+      return tuple_of(out.num_tokens[sample], [&](size_t n) {
+        return nb::cast(out.tokens[sample * out.width + n]);
+      });
+    });
+    return nb::make_tuple(tokens, rest);
   }
 
   std::vector<int32_t> waiting() const { return job_->output.waiting; }

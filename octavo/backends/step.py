@@ -189,8 +189,7 @@ class StepOutput(NamedTuple):
     failed row may lie behind it. Later tokens of the slot mean nothing.
     """
 
-    tokens: Ints  # [samples, 1 + most drafts of a sample]: drafts that were accepted, then one more
-    num_tokens: Ints | None = None  # [samples]: 1 + accepted drafts; None: one each
+    tokens: tuple[tuple[int, ...], ...]  # of each sample: accepted drafts, then one more
     failures: tuple[tuple[int, str], ...] = ()  # (slot, message), of this step
     logprobs: tuple[RowLogprobs, ...] = ()  # slots that want them: a row for each token drawn
     prompts: tuple[RowLogprobs, ...] = ()  # for each of draws.prompts that did not fail

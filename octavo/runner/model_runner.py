@@ -10,7 +10,7 @@ result: they are text, and may end it. The sequence stays failed until its slot 
 later plans may already be in flight; what these give is dropped.
 
 The arrays of an output are valid until the next one. Nothing of them is kept: pooled vectors,
-tokens and log-probabilities are copies.
+log-probabilities are copies, tokens are integers.
 """
 
 from __future__ import annotations
@@ -107,17 +107,17 @@ class ModelRunner:
         output = started.pending.collect()
         self._in_flight.popleft()
         plan, state = started.plan, self.state
-        tokens, num_tokens, failures, logprobs, prompts, pooled = output
+        tokens, failures, logprobs, prompts, pooled = output
         failed_before = tuple(state.failures)
         if failures:
             for slot, message in failures:
                 if slot not in started.lost:
                     state.failures.setdefault(slot, message)  # the first counts
-        if num_tokens is None and started.step.chunks is None:
-            sampled = tuple(tokens[:, 0].tolist())
+        if started.step.chunks is None and started.step.draws.num_drafts is None:
+            sampled = tuple([token for (token,) in tokens])
             accepted: tuple[tuple[int, int], ...] = ()
         else:
-            sampled, accepted = _sampled(started, output)
+            sampled, accepted = _sampled(started, tokens)
         result = StepResult(plan.step, sampled, accepted)
         if logprobs or prompts or pooled:
             result = result._replace(payloads=_payloads(started, output))
@@ -156,30 +156,27 @@ class ModelRunner:
         """Append what was drawn to the known tokens; return the slots, without the failed ones."""
         state = self.state
         slots = []
-        for sample, slot in enumerate(started.step.draws.slots.tolist()):
+        for slot, drawn in zip(started.step.draws.slots.tolist(), output.tokens, strict=True):
             if slot in started.lost:
                 continue
-            count = 1 if output.num_tokens is None else int(output.num_tokens[sample])
-            state.append(slot, output.tokens[sample, :count])
+            state.append(slot, drawn)
             if slot not in state.failures:
                 slots.append(slot)
         return slots
 
 
 def _sampled(
-    started: StepInFlight, output: StepOutput
+    started: StepInFlight, drawn: tuple[tuple[int, ...], ...]
 ) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
     """Return the last drawn token of each chunk, and how many drafts of each slot were accepted."""
-    plan, draws = started.plan, started.step.draws
     chunks = started.step.chunks
-    tokens = [NO_TOKEN] * len(plan.slots)
+    tokens = [NO_TOKEN] * len(started.plan.slots)
     accepted = []
-    for sample, slot in enumerate(draws.slots.tolist()):
-        count = 1 if output.num_tokens is None else int(output.num_tokens[sample])
+    for sample, slot in enumerate(started.step.draws.slots.tolist()):
         chunk = sample if chunks is None else chunks[sample]
-        tokens[chunk] = int(output.tokens[sample, count - 1])
-        if count > 1:
-            accepted.append((slot, count - 1))
+        tokens[chunk] = drawn[sample][-1]
+        if len(drawn[sample]) > 1:
+            accepted.append((slot, len(drawn[sample]) - 1))
     return tuple(tokens), tuple(accepted)
 
 

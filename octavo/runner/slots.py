@@ -7,7 +7,7 @@ sums of hidden states) is the backend's, since the host may learn of them only s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -94,7 +94,7 @@ class SlotState:
             table[slot, begin:end] = part
         self.num_blocks[slot] = end
 
-    def append(self, slot: int, tokens: Ints) -> None:
+    def append(self, slot: int, tokens: Sequence[int]) -> None:
         """Append drawn tokens to the known ones of a slot."""
         begin = int(self.num_known[slot])
         end = begin + len(tokens)

@@ -161,7 +161,7 @@ class PoisonedBackend:
                 values.fill(np.nan if values.dtype == np.float32 else -7)
         rows = (*output.logprobs, *output.prompts)
         described = [values for each in rows for values in (each.token_ids, each.logprobs)]
-        self._last = (output.tokens, *described, *(vector for _, vector in output.pooled))
+        self._last = (*described, *(vector for _, vector in output.pooled))
 
 
 class CheckedPending:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
-from octavo.backends.base import Ints
 from octavo.backends.step import Draws
 from octavo.backends.torch.sampling import noise
 from octavo.backends.torch.sampling.pooling import PooledSum
@@ -97,11 +95,12 @@ def rejected_drafts_kept(patch: pytest.MonkeyPatch) -> None:
     """Plant a bug: rejected drafts stay in the text."""
     draw = StepSampler._draw
 
-    def wrong(sampler: StepSampler, draws: Draws, *others: Any) -> tuple[Ints, Ints]:
-        tokens, num_tokens = draw(sampler, draws, *others)
-        if draws.num_drafts is not None:
-            num_tokens = draws.num_drafts + np.int32(1)
-        return tokens, num_tokens
+    def wrong(sampler: StepSampler, draws: Draws, *others: Any) -> tuple[tuple[int, ...], ...]:
+        tokens = draw(sampler, draws, *others)
+        if draws.num_drafts is None:
+            return tokens
+        pairs = zip(tokens, (draws.num_drafts + 1).tolist(), strict=True)
+        return tuple([(*drawn, *[0] * count)[:count] for drawn, count in pairs])
 
     patch.setattr(StepSampler, "_draw", wrong)
 

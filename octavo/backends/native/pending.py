@@ -93,13 +93,12 @@ class ProcessedPending:
 
 
 def _output(step: _native.SubmittedStep) -> StepOutput:
-    tokens, num_tokens, rest = step.take()
+    tokens, rest = step.take()
     if rest is None:
-        return StepOutput(tokens, num_tokens)
+        return StepOutput(tokens)
     failures, logprobs, prompts, pooled = rest
     return StepOutput(
         tokens,
-        num_tokens,
         tuple([(slot, _MESSAGES[why]) for slot, why in failures]),
         _rows(logprobs),
         _rows(prompts),

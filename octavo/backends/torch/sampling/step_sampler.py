@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.backends.base import Floats, Ints
+from octavo.backends.base import Floats
 from octavo.backends.step import (
     LAST_SAMPLE,
     NO_LOGPROBS,
@@ -55,59 +55,51 @@ class StepSampler:
         failures: dict[int, str] = {}
         prompts = self._prompts(draws, logits, failures)
         pooled = self._pool(draws, hidden, failures)
-        tokens, num_tokens = self._draw(draws, logits, failures)
-        logprobs = self._logprobs(draws, logits, tokens, num_tokens, failures)
-        return StepOutput(
-            tokens,
-            None if draws.num_drafts is None else num_tokens,
-            tuple(failures.items()),
-            logprobs,
-            prompts,
-            pooled,
-        )
+        tokens = self._draw(draws, logits, failures)
+        logprobs = self._logprobs(draws, logits, tokens, failures)
+        return StepOutput(tokens, tuple(failures.items()), logprobs, prompts, pooled)
 
-    def _draw(self, draws: Draws, logits: Floats, failures: dict[int, str]) -> tuple[Ints, Ints]:
+    def _draw(
+        self, draws: Draws, logits: Floats, failures: dict[int, str]
+    ) -> tuple[tuple[int, ...], ...]:
         """Draw a token for every sample, and another after each accepted draft."""
         numbers = draws.slots.tolist()
+        tokens: list[list[int]] = [[] for _ in numbers]
         if not numbers:
-            return np.zeros((0, 1), np.int32), np.zeros(0, np.int32)
+            return ()
         num_drafts = np.zeros(len(numbers), np.int32)
         if draws.num_drafts is not None:
             num_drafts = draws.num_drafts
         first_drafts = np.cumsum(num_drafts) - num_drafts
-        tokens = np.zeros((len(numbers), 1 + int(num_drafts.max(initial=0))), np.int32)
-        num_tokens = np.zeros(len(numbers), np.int32)
         chosen = np.arange(len(numbers))  # samples that draw in this round
-        for index in range(tokens.shape[1]):
+        for index in range(1 + int(num_drafts.max(initial=0))):
             rows = draws.first_rows[chosen] + index
             masks = None
             if draws.masks is not None:  # it has a row for each sample and each draft
                 masks = draws.masks[chosen + first_drafts[chosen] + index]
             slots = [self.slots[numbers[sample]] for sample in chosen]
             drawn, failed = self._sampler.draw(logits[rows], slots, masks)
-            tokens[chosen, index] = drawn
-            num_tokens[chosen] += 1
-            for slot, token in zip(slots, drawn.tolist(), strict=True):
+            for sample, slot, token in zip(chosen.tolist(), slots, drawn.tolist(), strict=True):
+                tokens[sample].append(token)
                 slot.append(token)
             for place, message in failed.items():
                 failures.setdefault(numbers[chosen[place]], message)
             is_right = [
                 index < num_drafts[sample]
                 and numbers[sample] not in failures
-                and draws.drafts[first_drafts[sample] + index] == tokens[sample, index]
+                and draws.drafts[first_drafts[sample] + index] == tokens[sample][index]
                 for sample in chosen.tolist()
             ]
             chosen = chosen[np.array(is_right, np.bool_)]
             if not len(chosen):
                 break
-        return tokens, num_tokens
+        return tuple(map(tuple, tokens))
 
     def _logprobs(
         self,
         draws: Draws,
         logits: Floats,
-        tokens: Ints,
-        num_tokens: Ints,
+        tokens: tuple[tuple[int, ...], ...],
         failures: dict[int, str],
     ) -> tuple[RowLogprobs, ...]:
         found = []
@@ -115,11 +107,11 @@ class StepSampler:
             wanted = self.slots[number].sampling.logprobs
             if wanted == NO_LOGPROBS:
                 continue
-            first, count = draws.first_rows[sample], num_tokens[sample] - (number in failures)
+            first, count = draws.first_rows[sample], len(tokens[sample]) - (number in failures)
             if not count:
                 continue
             rows = logits[first : first + count]
-            found.append(row_logprobs(number, rows, tokens[sample, :count].tolist(), wanted))
+            found.append(row_logprobs(number, rows, tokens[sample][:count], wanted))
         return tuple(found)
 
     def _prompts(
