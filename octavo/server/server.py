@@ -21,7 +21,7 @@ from octavo.server.http.auth import AccessControl
 from octavo.server.http.errors import ApiError, unavailable
 from octavo.server.prompt_pool import PromptPool
 from octavo.server.settings import ServerSettings
-from octavo.server.worker_process import Worker
+from octavo.server.worker_process import PROGRAM, Worker
 
 if TYPE_CHECKING:
     from octavo.server.durable.service import Durability
@@ -35,7 +35,7 @@ def _version() -> str:
 
 
 VERSION = _version()
-_CHILDREN = {"octavo.engine.process": "engine", "octavo.text.prompt_worker": "prompt_worker"}
+_CHILDREN = {"octavo.engine.process": "engine", PROGRAM: "prompt_worker"}
 
 
 def _child_memory() -> list[tuple[Labels, float]]:

@@ -78,6 +78,9 @@ def test_metrics_count_what_happened(directory: Path, names: str) -> None:
             assert found[f"octavo:request_held_seconds_count{{{base}}}"] == 0
             assert found[f"octavo:dropped_log_lines_total{{{base}}}"] == 0
             assert f'octavo:child_memory_bytes{{{base},process="engine"}}' in found
+            workers = f'octavo:child_memory_bytes{{{base},process="prompt_worker"}}'
+            if next(Path("/proc/self/task").glob("*/children"), None):  # not every kernel has it
+                assert found[workers] > 10 << 20
             assert 0 < found["process_cpu_seconds_total{}"] < 1e6
             assert time.time() - 1e6 < found["process_start_time_seconds{}"] <= time.time()
             assert "# TYPE process_cpu_seconds_total counter" in response.text
