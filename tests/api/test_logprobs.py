@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import overload
@@ -44,7 +45,8 @@ def test_the_next_token_is_read_without_those_before_it(tmp_path: Path) -> None:
     tokens = list(tokenizer.encode(text, add_special_tokens=False))
     prompt, answer = Counted(tokens), Counted(tokens)
     logprobs = PositionLogprobs(answer, prompt, table)
-    logprobs.put(0, [TokenLogprobs((token,), (0.0,), 1) for token in tokens])
+    zero = array("d", [0.0])
+    logprobs.put(0, [TokenLogprobs(array("i", [token]), zero, 1) for token in tokens])
     pieces = []
     for place, token in enumerate(tokens):
         prompt.num_read = answer.num_read = 0
