@@ -270,6 +270,8 @@ def test_the_routes_for_operators(directory: Path, caplog: Any) -> None:
             level = await admin.post("/log-level", json={"level": "loud"})
             assert level.status_code == 400
             assert (await admin.post("/log-level", json={"level": "info"})).status_code == 200
+            other = (await admin.get("/")).json()["error"]["message"]
+            assert all(route.path in other for route in ADMIN_ROUTES)
             diagnosis = (await admin.get("/diagnosis")).json()
             assert diagnosis["verdict"]
             assert diagnosis["admission"]["admitted_sequences"] == 0
