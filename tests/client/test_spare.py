@@ -13,6 +13,7 @@ import pytest
 from octavo.client.launcher import ChildProcess
 from octavo.client.process import ProcessClient
 from octavo.client.restart_policy import Timing
+from octavo.client.spare import Spare
 from octavo.client.supervisor import State
 from octavo.core.request import Request
 from octavo.engine_arguments import EngineArguments
@@ -41,6 +42,10 @@ def spare_process(client: ProcessClient) -> Any:
 
 async def spare_ready(client: ProcessClient) -> None:
     await eventually(lambda: client.supervisor.spare.facts is not None)
+
+
+def has_failed(spare: Spare, number: int) -> bool:
+    return spare._restarts.num_failed_engines == number
 
 
 async def ready(client: ProcessClient) -> None:
@@ -184,6 +189,26 @@ def test_spare_engines_that_cannot_start_harm_nothing(capfd: pytest.CaptureFixtu
             await caller.all_ended()
             check(caller, one)
             assert client.supervisor.restarts.num_restarts == 0
+
+        run(world)
+
+
+def test_spare_engines_that_end_again_and_again_are_replaced_only_so_often() -> None:
+    timing = Timing(spare_delay_seconds=0.0, restart_delay_seconds=0.01, max_failed_engines=3)
+    one = request("r")
+    with running("", timing, spare_engine=True) as client:
+
+        async def world() -> None:
+            caller = Caller(client)
+            spare = client.supervisor.spare
+            for number in (1, 2, 3):
+                await spare_ready(client)
+                spare_process(client).kill()
+                await eventually(partial(has_failed, spare, number))
+            assert spare.run is None
+            caller.send(one)
+            await caller.all_ended()
+            check(caller, one)
 
         run(world)
 
