@@ -88,6 +88,23 @@ def test_a_paused_engine_is_ready_without_a_step(directory: Path) -> None:
     asyncio.run(main())
 
 
+def test_an_engine_that_is_paused_while_it_is_asked_is_ready(directory: Path) -> None:
+    async def main() -> None:
+        gate = threading.Event()
+        engine = FakeEngine(directory, runner=ChainRunner(lambda: gate.wait(LIMIT)))
+        async with serving(directory, engine, ready_seconds=0.01) as client:
+            engine.vitals.stepped_at = LONG_AGO
+            assert await ready(client) == (503, "engine_not_ready")
+            await engine.pause()
+            engine._client.vitals = StuckVitals()  # type: ignore[misc]
+            gate.set()
+            await until(lambda: engine.snapshot().is_paused)
+            assert await ready(client) == (200, None)
+            assert await gauge(client) == "1.0"
+
+    asyncio.run(main())
+
+
 def test_an_engine_that_fails_on_the_step_is_not_ready(directory: Path) -> None:
     async def main() -> None:
         engine = FakeEngine(directory)
