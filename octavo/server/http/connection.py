@@ -303,10 +303,11 @@ class _Bounded(HttpToolsProtocol):
         """Write a part of a streamed body as the cycle's `send` does, when it need not wait."""
         cycle = reference()
         assert cycle is not None, "the application that writes is running"
+        if cycle.disconnected or self._inner.is_closing():
+            return  # `send` has dropped the start of the response, too
         assert cycle.chunked_encoding, "the response must have started, without a length"
         assert not cycle.response_complete, "the response must not have ended"
-        if not (cycle.disconnected or self._inner.is_closing()):
-            self._inner.write(b"%x\r\n%b\r\n" % (len(body), body))
+        self._inner.write(b"%x\r\n%b\r\n" % (len(body), body))
 
     def _client_may_send(self) -> bool:
         """Return whether more of a request may arrive that is not read to its end."""
