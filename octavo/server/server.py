@@ -9,7 +9,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from octavo.api.async_llm import AsyncLLM
-from octavo.client import launcher
+from octavo.client.client import ENGINE_PROGRAM
 from octavo.observe.explain import Recent, Record
 from octavo.observe.exposition import Labels
 from octavo.observe.loop_lag import LoopLag
@@ -37,7 +37,7 @@ def _version() -> str:
 
 
 VERSION = _version()
-_CHILDREN = {launcher.MODULE: "engine", worker_process.MODULE: "prompt_worker"}
+_CHILDREN = {ENGINE_PROGRAM: "engine", worker_process.MODULE: "prompt_worker"}
 
 
 def _child_memory() -> list[tuple[Labels, float]]:
