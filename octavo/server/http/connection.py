@@ -79,13 +79,19 @@ class _Bounded(HttpToolsProtocol):
         self._safe.lost()
         super().connection_lost(exc)
         self._stop_timer()
+        self._unset_keepalive_if_required()  # uvicorn does so after an orderly close only
         if self._rest_timer is not None:
             self._rest_timer.cancel()
         if self._probe is not None:
             self._probe.stop()
+            self._probe = None
         if self.place is not None:
             self.shared.leave(self.place)
             self.place = None
+        # These refer back to this object. Their circles would keep a closed connection until a
+        # garbage collection, and with thousands of them it would hold the event loop.
+        self.cycle = self._running = None  # type: ignore[assignment]
+        self.scope = {}  # type: ignore[typeddict-item]
 
     def shutdown(self) -> None:
         self._safe.stop_lingering()
