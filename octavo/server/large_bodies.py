@@ -38,7 +38,10 @@ from octavo.wire.facts import EngineFacts
 T = TypeVar("T", bound=msgspec.Struct)
 A = TypeVar("A", bound=GenerationRequest | PromptJob)
 
-_SETTINGS = ("chat_template", "trust_request_chat_template", "max_output_tokens", "log_prompts")
+_SETTINGS = (
+    *("chat_template", "trust_request_chat_template", "default_chat_template_kwargs"),
+    *("max_output_tokens", "log_prompts"),
+)
 
 
 class Context(msgspec.Struct, frozen=True):
@@ -46,6 +49,7 @@ class Context(msgspec.Struct, frozen=True):
 
     settings: dict[str, Any]
     facts: EngineFacts
+    reads_calls: bool  # in answers
 
 
 async def read(
@@ -66,7 +70,9 @@ async def read(
         body=body,
         kind=_name(kind),
         translate=_name(translate),
-        context=msgspec.Raw(msgspec.msgpack.encode(Context(settings, server.llm.facts))),
+        context=msgspec.Raw(
+            msgspec.msgpack.encode(Context(settings, server.llm.facts, server.formats.reads_calls))
+        ),
     )
     answers: list[ReadBody] = []
 
@@ -115,6 +121,11 @@ def _view(context: Context) -> Any:
         config=ServerSettings(**context.settings),
         llm=SimpleNamespace(facts=context.facts, model=SimpleNamespace(facts=context.facts)),
         check_model=lambda name: None,
+        formats=SimpleNamespace(
+            reads_calls=context.reads_calls,
+            stop_ids=(),
+            reading_for=lambda tools, is_parallel: None,  # a worker writes no answers
+        ),
     )
 
 
