@@ -6,16 +6,19 @@ accept any.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from msgspec import Struct
 
 from octavo.formats.bodies.json_body import JsonBody
+from octavo.formats.bodies.keyed_body import KeyedBody
 from octavo.formats.bodies.named_body import NamedBody
+from octavo.formats.bodies.python_body import PythonBody
+from octavo.formats.bodies.tagged_body import TaggedBody
 
-AnyBody = JsonBody | NamedBody
+AnyBody = JsonBody | NamedBody | TaggedBody | PythonBody | KeyedBody
 
 
 class Form(Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,6 +57,10 @@ class ToolFormat(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     forms: tuple[Form, ...]  # the first is the one to write; a parser reads all
     stops: tuple[str, ...] = ()  # special tokens that end an answer with calls
+    variant_of: str | None = (
+        None  # the format whose name stands for this one too, if it is detected
+    )
+    reasoning: str | None = None  # the reasoning format without which this one makes no sense
     arguments: Literal["object", "string"] = "object"  # the form that its chat template reads
     call_ids: Literal["any", "nine_letters"] = "any"  # which ids its chat template accepts
     detect: tuple[tuple[str, ...], ...] = ()  # templates that hold all strings of one of these
@@ -71,7 +78,10 @@ class ReasoningFormat(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     open: tuple[str, ...]  # alternatives; the first is the one to write
     close: tuple[str, ...]
-    answer: tuple[str, ...] = ()  # marks around the answer itself, which are no text
+    answer_open: str = ""  # marks around the text of the answer
+    answer_close: str = ""
+    ignored: tuple[str, ...] = ()  # more marks that are no text
+    may_repeat: bool = False  # the model may reason again after text or calls
     ends_at_calls: bool = False  # calls may begin before the reasoning is closed
     is_kept: bool = False  # the reasoning stays in the text, with its marks
     detect: tuple[tuple[str, ...], ...] = ()
@@ -79,8 +89,14 @@ class ReasoningFormat(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def marks(self) -> Iterator[str]:
         """The strings that may be special tokens."""
-        for mark in (*self.open, *self.close, *self.answer):
+        for mark in (*self.open, *self.close, *self.between):
             yield mark.strip()
+
+    @property
+    def between(self) -> tuple[str, ...]:
+        """The marks that are neither text nor reasoning."""
+        marks = (self.answer_open, self.answer_close, *self.ignored)
+        return tuple(mark.strip() for mark in marks if mark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +108,15 @@ class Formats:
 
     @property
     def marks(self) -> frozenset[str]:
-        """The texts of special tokens that a parser must see; the others may be skipped."""
+        """The strings that a parser looks for; some are special tokens, some contain them."""
         tools = () if self.tools is None else self.tools.marks
         reasoning = () if self.reasoning is None else self.reasoning.marks
         return frozenset((*tools, *reasoning))
+
+    def kept(self, special_tokens: Iterable[str]) -> frozenset[str]:
+        """Return those special tokens that a parser must see; the others may be skipped."""
+        marks = "\n".join(self.marks)
+        return frozenset(token for token in special_tokens if token and token in marks)
 
     @property
     def stops(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from octavo.formats.description import Form, Formats, ReasoningFormat
+from octavo.formats.description import Formats, ReasoningFormat, ToolFormat
 from octavo.formats.lark import ANY, Lark
 from octavo.formats.protocol import FormatError, Tool
 from octavo.formats.thinking import Thinking, thinking_before
@@ -37,13 +37,12 @@ def calls_grammar(
     if choice == "auto" and not any(tool.strict for tool in tools):
         return None
     lark = Lark(tokens)
-    form = formats.tools.forms[0]
-    if choice == "auto":
-        tools = [tool if tool.strict else Tool(tool.name) for tool in tools]
-        answer = _optional_calls(form, tools, lark, parallel=parallel)
-    else:
-        answer = _calls(form, tools, lark, parallel=parallel)
-    return lark.finish(f"{_thinking(formats.reasoning, prompt_end, lark)}{answer}")
+    calls = _Calls(formats.tools, tools, lark, parallel=parallel)
+    thinking = _thinking(formats.reasoning, prompt_end, lark)
+    if choice == "required":
+        return lark.finish(f"{thinking}{calls.required()}")
+    calls.tools = [tool if tool.strict else Tool(tool.name) for tool in tools]
+    return lark.finish(f"{thinking}{calls.optional(formats.reasoning)}")
 
 
 def after_thinking(
@@ -52,10 +51,10 @@ def after_thinking(
     """Return a grammar that allows any reasoning first, and then what `grammar` allows."""
     lark = Lark(tokens)
     thinking = _thinking(reasoning, prompt_end, lark)
-    if not thinking:
+    if not thinking and not reasoning.answer_open:
         return grammar
-    marks = [*map(lark.text, reasoning.answer), "", ""]
-    return lark.finish(f"{thinking}{marks[0]} %lark {{\n{grammar}\n}} {marks[1]}")
+    before, after = lark.text(reasoning.answer_open), lark.text(reasoning.answer_close)
+    return lark.finish(f"{thinking}{before} %lark {{\n{grammar}\n}} {after}")
 
 
 def _thinking(reasoning: ReasoningFormat | None, prompt_end: str, lark: Lark) -> str:
@@ -69,27 +68,44 @@ def _thinking(reasoning: ReasoningFormat | None, prompt_end: str, lark: Lark) ->
     return f"({lark.text(reasoning.open[0].strip())} {rest})? "
 
 
-def _calls(form: Form, tools: Sequence[Tool], lark: Lark, *, parallel: bool, skip: int = 0) -> str:
-    """Return the expression of one or more calls; `skip` characters of the opening are before."""
-    names = [
-        lark.rule(f"tool_{index}", form.body.rule(tool, lark)) for index, tool in enumerate(tools)
-    ]
-    call = lark.rule("call", f"({' | '.join(names)}) {lark.text(''.join(form.call_end))}")
-    more = ""
-    if parallel:
-        more = f"({lark.text(form.separator + ''.join(form.call))} {call})*"
-    opening = lark.text("".join(form.opening)[skip:])
-    return f"{opening} {call} {more} {lark.text(''.join(form.section_end))}"
+class _Calls:
+    """The calls of one format, as expressions of a grammar."""
 
+    def __init__(
+        self, description: ToolFormat, tools: Sequence[Tool], lark: Lark, *, parallel: bool
+    ) -> None:
+        self.tools = tools
+        self._form, self._lark = description.forms[0], lark
+        end = "".join(self._form.call_end)
+        # A mark that is a stop token is not part of the text: it ends it.
+        self._is_last = end.strip() in description.stops
+        self._end = "" if self._is_last else end
+        self._parallel = parallel and not self._is_last
 
-def _optional_calls(form: Form, tools: Sequence[Tool], lark: Lark, *, parallel: bool) -> str:
-    """Return the expression of text in which calls may stand."""
-    if form.at_start:
-        first = re.escape("".join(form.opening) or form.body.first)[:2]
-        other = lark.rule("other", rf"/([^ \t\r\n{first}](?s:.*))?/", is_terminal=True)
-        return f"({_calls(form, tools, lark, parallel=parallel)} | {other})"
-    several = parallel and bool(form.section)  # else each call has the trigger again
-    calls = _calls(form, tools, lark, parallel=several, skip=len(form.trigger))
-    any_text = lark.rule("any", ANY, is_terminal=True)
-    many = "*" if parallel else "?"
-    return f"({lark.until(form.trigger)} {calls}){many} {any_text}"
+    def required(self, skip: int = 0) -> str:
+        """Return the expression of calls; `skip` characters of their opening have been read."""
+        form, lark = self._form, self._lark
+        rules = (form.body.rule(tool, lark) for tool in self.tools)
+        names = [lark.rule(f"tool_{index}", rule) for index, rule in enumerate(rules)]
+        call = lark.rule("call", f"({' | '.join(names)}) {lark.text(self._end)}")
+        more = ""
+        if self._parallel and (form.section or form.at_start or not skip):
+            more = f"({lark.text(form.separator + ''.join(form.call))} {call})*"
+        opening = lark.text("".join(form.opening)[skip:])
+        return f"{opening} {call} {more} {lark.text(''.join(form.section_end))}"
+
+    def optional(self, reasoning: ReasoningFormat | None) -> str:
+        """Return the expression of text in which calls may stand."""
+        form, lark = self._form, self._lark
+        any_text = lark.rule("any", ANY, is_terminal=True)
+        if reasoning is not None and reasoning.answer_open:
+            before, after = lark.text(reasoning.answer_open), lark.text(reasoning.answer_close)
+            return f"({self.required()} | {before} {any_text} {after})"
+        if form.at_start:
+            first = re.escape(("".join(form.opening) or form.body.first)[0])
+            other = rf"/([^ \t\r\n{first}](?s:.*))?/"
+            return f"({self.required()} | {lark.rule('other', other, is_terminal=True)})"
+        calls = f"{lark.until(form.trigger)} {self.required(len(form.trigger))}"
+        if self._is_last:
+            return f"({calls} | {any_text})"
+        return f"({calls}){'*' if self._parallel else '?'} {any_text}"

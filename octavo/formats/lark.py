@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from octavo.formats.protocol import Tool
@@ -20,6 +20,7 @@ class Lark:
         """Write texts that are added tokens of the model, by their ids, as those tokens."""
         self._tokens = tokens
         self._rules: dict[str, str] = {}
+        self._options: dict[str, str] = {}
         longest_first = sorted(tokens, key=lambda text: -len(text))
         self._added = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
@@ -34,11 +35,47 @@ class Lark:
 
     def until(self, end: str) -> str:
         """Return the expression for any text up to `end`, which is read with it."""
-        if end in self._tokens:
-            return f"{self.rule('any', ANY, is_terminal=True)} <[{self._tokens[end]}]>"
-        name = f"until_{len(self._rules)}"
-        self._rules[f"{name}[suffix={quoted(end)}]"] = ANY
-        return name
+        found = self._added.search(end)
+        if found and found.start() == 0:
+            return f"{self.rule('any', ANY, is_terminal=True)} {self.text(end)}"
+        if found:  # a token ends the text, which must end with what is before the token
+            before = _literal(end[: found.start()])
+            return f"/(?s:.*){before}/ {self.text(end[found.start() :])}"
+        return self._add("until", f"[suffix={quoted(end)}]", ANY)
+
+    def string_until(self, schema: Mapping[str, Any], end: str) -> str:
+        """Return the expression for a string that is written without quotes, and its end.
+
+        An enumeration, a pattern and lengths of the schema are enforced.
+        """
+        values = [schema["const"]] if "const" in schema else schema.get("enum")
+        if isinstance(values, list):
+            alternatives = " | ".join(self.text(str(value)) or '""' for value in values)
+            return f"({alternatives}) {self.text(end)}"
+        expression = _bounded(schema)
+        if expression is None:
+            return self.until(end)
+        found = self._added.search(end)
+        if found:
+            before = _literal(end[: found.start()])
+            return f"/{expression}{before}/ {self.text(end[found.start() :])}"
+        return f"/{expression}{_literal(end)}/"
+
+    def sequence(
+        self, members: dict[str, str], required: Collection[str], separator: str = ", "
+    ) -> str:
+        """Return the expression for members in this order, of which some may be left out."""
+        between = self.text(separator)
+        rest, after = '""', '""'  # behind nothing, and behind another member
+        for key in reversed(list(members)):
+            member = members[key]
+            with_key = f"{member} {after}"
+            if key in required:
+                rest, after = with_key, f"{between} {with_key}"
+            else:
+                rest, after = f"({with_key} | {rest})", f"({between} {with_key} | {after})"
+            rest, after = self._add("members", "", rest), self._add("members", "", after)
+        return rest
 
     def arguments(self, tool: Tool) -> str:
         """Return the expression for a tool's arguments as JSON."""
@@ -56,10 +93,20 @@ class Lark:
         self._rules.setdefault(name, expression)
         return name
 
+    def _add(self, prefix: str, options: str, expression: str) -> str:
+        """Add a rule under a new name; return the name."""
+        name = f"{prefix}_{len(self._rules)}"
+        self._rules[name] = expression
+        self._options[name] = options
+        return name
+
     def finish(self, start: str) -> str:
         """Return the whole grammar."""
         rules = {"start": start, **self._rules}
-        return "".join(f"{name}: {expression}\n" for name, expression in rules.items())
+        return "".join(
+            f"{name}{self._options.get(name, '')}: {expression}\n"
+            for name, expression in rules.items()
+        )
 
 
 ANY = r"/(?s:.*)/"
@@ -68,3 +115,22 @@ ANY = r"/(?s:.*)/"
 def quoted(text: str) -> str:
     """Return a literal of the grammar; "" for an empty text."""
     return json.dumps(text, ensure_ascii=False) if text else ""
+
+
+def _bounded(schema: Mapping[str, Any]) -> str | None:
+    """Return the regular expression of a string's pattern or lengths; None without these."""
+    pattern = schema.get("pattern")
+    if isinstance(pattern, str):
+        head = "" if pattern.startswith("^") else "(?s:.*)"
+        tail = "" if pattern.endswith("$") else "(?s:.*)"
+        body = pattern.removeprefix("^").removesuffix("$").replace("/", r"\/")
+        return f"{head}({body}){tail}"
+    fewest, most = schema.get("minLength", 0), schema.get("maxLength", "")
+    if fewest or most != "":
+        return f"(?s:.{{{fewest},{most}}})"
+    return None
+
+
+def _literal(text: str) -> str:
+    """Return a regular expression for a literal text."""
+    return re.escape(text).replace("/", r"\/").replace("\n", "n")

@@ -81,7 +81,10 @@ class _Answer:
         for form in forms:
             if not form.at_start:
                 self._by_trigger.setdefault(form.trigger, []).append(form)
-        self._ignored = frozenset(mark.strip() for mark in reasoning.answer) if reasoning else ()
+        self._ignored = () if reasoning is None else reasoning.between
+        self._reopens: tuple[str, ...] = ()
+        if reasoning is not None and reasoning.may_repeat:
+            self._reopens = tuple(mark.strip() for mark in reasoning.open)
 
     def read(self, before: Thinking) -> Steps[None]:
         """Read the answer to its end."""
@@ -106,6 +109,11 @@ class _Answer:
         if reasoning.is_kept:
             sink.text(reasoning.open[0])
             return ""
+        return (yield from self._read_thoughts(reasoning))
+
+    def _read_thoughts(self, reasoning: ReasoningFormat) -> Steps[str]:
+        """Read reasoning that has been opened; return the trigger of calls that ended it."""
+        reader, sink = self._reader, self._sink
         sink.begin_reasoning()
         closes = [mark.strip() for mark in reasoning.close]
         triggers = list(self._by_trigger) if reasoning.ends_at_calls else []
@@ -117,7 +125,7 @@ class _Answer:
 
     def _read_content(self, trigger: str) -> Steps[None]:
         reader, sink = self._reader, self._sink
-        marks = Marks((*self._by_trigger, *self._ignored))
+        marks = Marks((*self._by_trigger, *self._ignored, *self._reopens))
         may_start = bool(self._at_start)
         while True:
             if may_start:
@@ -127,7 +135,9 @@ class _Answer:
             trigger = ""
             if not mark:
                 return
-            if mark in self._by_trigger:
+            if mark in self._reopens and self._reasoning is not None:
+                trigger = yield from self._read_thoughts(self._reasoning)
+            elif mark in self._by_trigger:
                 may_start = yield from self._read_marked(mark)
 
     def _read_at_start(self) -> Steps[None]:

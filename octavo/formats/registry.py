@@ -38,6 +38,32 @@ def reasoning_format(
     return _named("reasoning parser", name, {**_all_reasoning(), **own})
 
 
+def choose(
+    template: str,
+    special_tokens: Collection[str],
+    *,
+    tools: str | None = None,
+    reasoning: str | None = None,
+    plugin: Path | None = None,
+) -> Formats:
+    """Return the formats of a model: those with the given names, else those that it shows.
+
+    A name may be of this package or of the `plugin` file; "none" switches a format off.
+    """
+    own_tools, own_reasoning = ({}, {}) if plugin is None else load_plugin(plugin)
+    found = detect(template, special_tokens)
+    calls, thoughts = found.tools, found.reasoning
+    if tools is not None:
+        calls = None if tools == "none" else tool_format(tools, own_tools)
+        if found.tools is not None and found.tools.variant_of == tools:
+            calls = found.tools
+    if reasoning is not None:
+        thoughts = None if reasoning == "none" else reasoning_format(reasoning, own_reasoning)
+    elif calls is not None and calls.reasoning is not None:
+        thoughts = reasoning_format(calls.reasoning, own_reasoning)
+    return Formats(calls, thoughts)
+
+
 def detect(template: str, special_tokens: Collection[str]) -> Formats:
     """Return the formats that a chat template and the model's special tokens show."""
     text = "\n".join((template, *special_tokens))
@@ -118,7 +144,10 @@ def _converted(path: Path, tables: Any, kind: type[Format], prefix: str) -> dict
     formats = {}
     for name, table in tables.items():
         try:
+            if "same_as" in table:  # so is everything that the table does not give
+                table = {**tables[table["same_as"]], **table}
+                del table["same_as"]
             formats[name] = msgspec.convert({**table, "name": name}, kind)
-        except (msgspec.ValidationError, TypeError) as error:
+        except (msgspec.ValidationError, TypeError, KeyError) as error:
             raise FormatError(f"{path}: [{prefix}{name}] is no format: {error}") from None
     return formats

@@ -20,8 +20,7 @@ class JsonBody(Struct, tag_field="kind", tag="json", frozen=True, forbid_unknown
 
     name: str = "name"
     arguments: tuple[str, ...] = ("arguments", "parameters")  # the first is the one to write
-    id: str | None = None  # the member that holds the call's id, if there is one
-    first_id: int = 0  # the id of the first call that is written
+    number: str | None = None  # the member before it that holds the call's number as a string
 
     @property
     def marks(self) -> Collection[str]:
@@ -34,7 +33,7 @@ class JsonBody(Struct, tag_field="kind", tag="json", frozen=True, forbid_unknown
     def read(self, reader: Reader, sink: Sink, context: Context) -> Steps[None]:
         yield from reader.space()
         yield from reader.expect("{")
-        name = call_id = None
+        name = None
         has_begun = False
         held: list[str] | None = None  # arguments that come before the name
         while not (yield from self._is_closed(reader)):
@@ -47,27 +46,24 @@ class JsonBody(Struct, tag_field="kind", tag="json", frozen=True, forbid_unknown
             elif key in self.arguments and name is not None and not has_begun:
                 has_begun = True
                 reader.release()
-                sink.call(name, call_id)
+                sink.call(name)
                 yield from copy_arguments(reader, sink.arguments, context.stop)
             elif key in self.arguments and held is None:
                 held = []
                 yield from copy_arguments(reader, held.append, context.stop)
             else:
-                parts: list[str] = []
-                yield from copy_value(reader, parts.append, context.stop)
-                if key == self.id:
-                    call_id = "".join(parts).strip('"')
+                yield from copy_value(reader, lambda text: None, context.stop)
             yield from reader.space()
             yield from reader.skip(",")
         if name is None:
             raise MismatchError
         if not has_begun:
             reader.release()
-            sink.call(name, call_id)
+            sink.call(name)
             sink.arguments("{}" if held is None else "".join(held))
 
     def write(self, call: Call, index: int) -> str:
-        members = {} if self.id is None else {self.id: self._id(call, index)}
+        members = {} if self.number is None else {self.number: str(index)}
         arguments = json.loads(call.arguments)
         members |= {self.name: call.name, self.arguments[0]: arguments}
         return json.dumps(members, ensure_ascii=False)
@@ -76,13 +72,10 @@ class JsonBody(Struct, tag_field="kind", tag="json", frozen=True, forbid_unknown
         name = f"{json.dumps(self.name)}: {json.dumps(tool.name, ensure_ascii=False)}, "
         head = f"{name}{json.dumps(self.arguments[0])}: "
         parts = [lark.text("{" + head)]
-        if self.id is not None:
-            before = f'{{{json.dumps(self.id)}: "'
+        if self.number is not None:
+            before = f'{{{json.dumps(self.number)}: "'
             parts = [lark.text(before), "/[0-9]{1,3}/", lark.text(f'", {head}')]
         return " ".join((*parts, lark.arguments(tool), lark.text("}")))
-
-    def _id(self, call: Call, index: int) -> str:
-        return str(self.first_id + index) if call.call_id is None else call.call_id
 
     def _is_closed(self, reader: Reader) -> Steps[bool]:
         yield from reader.space()

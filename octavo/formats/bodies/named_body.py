@@ -12,7 +12,7 @@ from octavo.formats.bodies.body import Context
 from octavo.formats.bodies.json_text import copy_arguments
 from octavo.formats.lark import Lark
 from octavo.formats.protocol import Call, Tool
-from octavo.formats.reader import MismatchError, Reader, Steps
+from octavo.formats.reader import Marks, MismatchError, Reader, Steps
 from octavo.formats.sink import Sink
 
 # Names of functions consist of letters, digits and a few signs; this one may come in an id.
@@ -24,6 +24,7 @@ class NamedBody(Struct, tag_field="kind", tag="named", frozen=True, forbid_unkno
 
     between: tuple[str, ...] = ()  # marks between the name and the arguments
     optional_between: bool = False  # whether models leave them out
+    skips: bool = False  # whether other words may stand before the last of them
     prefix: str = ""  # before the name
     has_number: bool = False  # after the name ":" and the number of the call, all of it its id
     id_mark: str = ""  # after the name this mark and the call's id, which models may leave out
@@ -71,11 +72,17 @@ class NamedBody(Struct, tag_field="kind", tag="named", frozen=True, forbid_unkno
         parts = [lark.text(head)]
         if self.has_number:
             parts = [lark.text(head + ":"), "/[0-9]{1,3}/"]
+        if self.id_mark:
+            parts.append(f"({lark.text(self.id_mark)} /[a-zA-Z0-9]{{9}}/)?")
         parts += [lark.text("".join(self.between)), lark.arguments(tool)]
         return " ".join(part for part in parts if part)
 
     def _marks_between(self, reader: Reader) -> Steps[None]:
         """Read the marks between name and arguments, or nothing if they may be missing."""
+        if self.skips:
+            words: list[str] = []
+            yield from reader.until(Marks(self.between[-1:]), words.append)
+            return
         first = self.between[0].strip() if self.between else ""
         if self.optional_between and not (yield from reader.is_at(first)):
             return
