@@ -331,9 +331,9 @@ def server_settings(arguments: argparse.Namespace) -> ServerSettings:
         **asked,
     )
     if config.tool_call_parser or config.reasoning_parser or config.tool_parser_plugin:
-        from octavo.server.answer_formats import named_formats
+        from octavo.server.answer_formats import check_names
 
-        named_formats(config)  # a wrong name is refused before the model is loaded
+        check_names(config)  # before the model is loaded
     return config
 
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 from octavo.api.reading import Reading
-from octavo.formats.description import Formats, ReasoningFormat, ToolFormat
+from octavo.formats.description import Formats
 from octavo.formats.parser import make_parser
 from octavo.formats.protocol import FormatError, Tool
-from octavo.formats.registry import detect, load_plugin, reasoning_format, tool_format
+from octavo.formats.registry import choose
+from octavo.server.call_ids import short_id
 from octavo.server.settings import ServerSettings, ServerSettingsError
 from octavo.text.token_table import TokenTable
 
 log = logging.getLogger(__name__)
-
-OFF = "none"  # instead of a format's name
 
 
 class AnswerFormats:
@@ -26,10 +24,19 @@ class AnswerFormats:
     def __init__(self, formats: Formats, tokenizer: TokenTable) -> None:
         self.formats = formats
         added, special = tokenizer.added_tokens, tokenizer.special_ids
-        marks = formats.marks
-        self._kept = frozenset(each for each in special if added.get(each) in marks)
+        kept = formats.kept(added[each] for each in special if each in added)
+        self._kept = frozenset(each for each in special if added.get(each) in kept)
         # Tokens that end an answer with calls, beside the model's own.
         self.stop_ids = sorted(each for each in special if added.get(each) in formats.stops)
+
+    @property
+    def has_short_ids(self) -> bool:
+        """The answer to whether the chat template accepts only ids of one length."""
+        return self.formats.tools is not None and self.formats.tools.call_ids == "nine_letters"
+
+    def known_id(self, given: str | None) -> str | None:
+        """Return a past call's id as the chat template accepts it."""
+        return short_id(given) if self.has_short_ids else given
 
     @property
     def reads_calls(self) -> bool:
@@ -54,37 +61,31 @@ class AnswerFormats:
 def choose_formats(config: ServerSettings, tokenizer: TokenTable) -> AnswerFormats:
     """Return the formats that the settings name, or else those that the model shows."""
     templates = tokenizer.chat_templates
-    shown = config.chat_template or templates.get("tool_use") or templates.get("default") or ""
-    found = detect(shown, frozenset(tokenizer.added_tokens.values()))
-    named = named_formats(config)
-    tools, reasoning = found.tools, found.reasoning
-    if config.tool_call_parser is not None:
-        tools = named.tools
-    if config.reasoning_parser is not None:
-        reasoning = named.reasoning
-    for what, chosen, name in (
-        ("tool calls", tools, config.tool_call_parser),
-        ("reasoning", reasoning, config.reasoning_parser),
+    template = config.chat_template or templates.get("tool_use") or templates.get("default") or ""
+    formats = _chosen(config, template, tuple(tokenizer.added_tokens.values()))
+    for what, one, name in (
+        ("tool calls", formats.tools, config.tool_call_parser),
+        ("reasoning", formats.reasoning, config.reasoning_parser),
     ):
-        if chosen is not None:
-            how = "detected from the chat template" if name is None else "as asked"
-            log.info("%s are read in the format %s, %s", what, chosen.name, how)
-    return AnswerFormats(Formats(tools, reasoning), tokenizer)
+        if one is not None:
+            how = "which the chat template shows" if name is None else "as asked"
+            log.info("%s: the format is %s, %s", what, one.name, how)
+    return AnswerFormats(formats, tokenizer)
 
 
-def named_formats(config: ServerSettings) -> Formats:
-    """Return the formats that the settings name; raise ServerSettingsError for an unknown name."""
-    tools, reasoning = config.tool_call_parser, config.reasoning_parser
-    formats = Formats()
+def check_names(config: ServerSettings) -> None:
+    """Raise ServerSettingsError for settings that name a format or a file that is none."""
+    _chosen(config, "", ())
+
+
+def _chosen(config: ServerSettings, template: str, special_tokens: Sequence[str]) -> Formats:
     try:
-        more_tools: dict[str, ToolFormat] = {}
-        more_reasoning: dict[str, ReasoningFormat] = {}
-        if config.tool_parser_plugin is not None:
-            more_tools, more_reasoning = load_plugin(config.tool_parser_plugin)
-        if tools is not None and tools != OFF:
-            formats = replace(formats, tools=tool_format(tools, more_tools))
-        if reasoning is not None and reasoning != OFF:
-            formats = replace(formats, reasoning=reasoning_format(reasoning, more_reasoning))
+        return choose(
+            template,
+            special_tokens,
+            tools=config.tool_call_parser,
+            reasoning=config.reasoning_parser,
+            plugin=config.tool_parser_plugin,
+        )
     except FormatError as error:
         raise ServerSettingsError(str(error)) from error
-    return formats

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from octavo.server.call_ids import short_id
 from octavo.server.http.deadline import RequestTask
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
@@ -50,6 +51,7 @@ class Context(msgspec.Struct, frozen=True):
     settings: dict[str, Any]
     facts: EngineFacts
     reads_calls: bool  # in answers
+    has_short_ids: bool  # of calls
 
 
 async def read(
@@ -71,7 +73,14 @@ async def read(
         kind=_name(kind),
         translate=_name(translate),
         context=msgspec.Raw(
-            msgspec.msgpack.encode(Context(settings, server.llm.facts, server.formats.reads_calls))
+            msgspec.msgpack.encode(
+                Context(
+                    settings,
+                    server.llm.facts,
+                    server.formats.reads_calls,
+                    server.formats.has_short_ids,
+                )
+            )
         ),
     )
     answers: list[ReadBody] = []
@@ -123,6 +132,7 @@ def _view(context: Context) -> Any:
         check_model=lambda name: None,
         formats=SimpleNamespace(
             reads_calls=context.reads_calls,
+            known_id=short_id if context.has_short_ids else lambda given: given,
             stop_ids=(),
             reading_for=lambda tools, is_parallel: None,  # a worker writes no answers
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from octavo.formats.registry import tool_names
 from octavo.server.http.errors import ApiError, invalid, not_yet
 from octavo.server.openai.chat_writer import ChatWriter
 from octavo.server.openai.conversation import conversation_job
@@ -33,7 +34,7 @@ def translate(server: Server, request: ChatRequest) -> GenerationRequest:
     if use.must_call:
         field = "function_call" if use.is_old else "tool_choice"
         raise not_yet(field, "a call cannot be required yet; leave it out")
-    job = conversation_job(request, server.config, use)
+    job = conversation_job(request, server, use)
     asked = generation_request(request, [job], wanted, logprobs, partial(ChatWriter, use))
     if use.callable and server.formats.stop_ids:
         given = asked.sampling.get("stop_token_ids", ())
@@ -46,7 +47,7 @@ def _unreadable(use: ToolUse) -> ApiError:
     field = "functions" if use.is_old else "tools"
     return invalid(
         f"{field}: the format in which this model writes calls is unknown; start the server with "
-        "--tool-call-parser NAME, where octavo serve --help has the names",
+        f"--tool-call-parser and the name of its format: {', '.join(tool_names())}",
         field,
         "unsupported_parameter",
     )

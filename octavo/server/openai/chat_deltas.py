@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from hashlib import blake2b
 
 from octavo.formats import deltas as found
+from octavo.server.call_ids import made_id
 from octavo.server.openai.schema.chat import AnswerMessage, Delta
 from octavo.server.openai.schema.tools import (
     Call,
@@ -13,9 +13,6 @@ from octavo.server.openai.schema.tools import (
     CalledFunction,
     CalledFunctionDelta,
 )
-
-_ID_CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-_ID_LENGTH = 9  # of a call; the templates of some models accept no other
 
 
 class DeltaForms:
@@ -98,10 +95,4 @@ class DeltaForms:
         """Return the call's own id, or one that is the same whenever the answer is written."""
         if delta.call_id is not None:
             return delta.call_id
-        place = f"{self._name}/{answer}/{delta.index}".encode()
-        number = int.from_bytes(blake2b(place, digest_size=8).digest())
-        characters = []
-        for _ in range(_ID_LENGTH):
-            number, character = divmod(number, len(_ID_CHARACTERS))
-            characters.append(_ID_CHARACTERS[character])
-        return "".join(characters)
+        return made_id(f"{self._name}/{answer}/{delta.index}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from octavo.server.http.errors import ApiError, invalid, not_yet
@@ -10,7 +10,7 @@ from octavo.server.openai.schema.chat import ChatRequest, Message
 from octavo.server.openai.schema.tokens import TokenizeRequest
 from octavo.server.openai.schema.tools import PastFunction
 from octavo.server.openai.tools import ToolUse
-from octavo.server.settings import ServerSettings
+from octavo.server.server import Server
 from octavo.text.prompt_worker import Conversation, PromptJob
 
 # What templates may read as it is; the other fields are translated, ignored, or rejected below.
@@ -20,9 +20,10 @@ _OLD_ROLE = "function"  # of the results of functions, which are tools now
 
 
 def conversation_job(
-    request: ChatRequest | TokenizeRequest, config: ServerSettings, tools: ToolUse
+    request: ChatRequest | TokenizeRequest, server: Server, tools: ToolUse
 ) -> PromptJob:
     """Return the job for a worker; raise ApiError for what this server does not support."""
+    config = server.config
     if request.chat_template is not None and not config.trust_request_chat_template:
         raise invalid(
             "chat_template: this server does not trust templates of requests; start it with "
@@ -45,7 +46,7 @@ def conversation_job(
     }
     assert request.messages is not None
     conversation = Conversation(
-        messages=_messages(request.messages),
+        messages=_messages(request.messages, server.formats.known_id),
         tools=list(tools.described) or None,
         template=request.chat_template or config.chat_template,
         documents=documents,
@@ -66,7 +67,9 @@ def with_own_field(error: ApiError) -> ApiError:
     return error
 
 
-def _messages(given: Sequence[Message]) -> list[dict[str, Any]]:
+def _messages(
+    given: Sequence[Message], known_id: Callable[[str | None], str | None]
+) -> list[dict[str, Any]]:
     """Return messages with the fields that templates read, and calls in one form."""
     messages = []
     call_id: str | None = None  # of the last call in the older form, which has none
@@ -78,12 +81,14 @@ def _messages(given: Sequence[Message]) -> list[dict[str, Any]]:
             if value is not None:
                 fields[name] = value
         if message.tool_calls:
-            fields["tool_calls"] = [_call(each.function, each.id) for each in message.tool_calls]
+            fields["tool_calls"] = [
+                _call(each.function, known_id(each.id)) for each in message.tool_calls
+            ]
         elif message.function_call is not None:
             call_id = f"call{index:05d}"
             fields["tool_calls"] = [_call(message.function_call, call_id)]
         if message.tool_call_id is not None:
-            fields["tool_call_id"] = message.tool_call_id
+            fields["tool_call_id"] = known_id(message.tool_call_id)
         elif message.role == _OLD_ROLE:
             fields["role"] = "tool"
             if call_id is not None:

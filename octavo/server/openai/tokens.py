@@ -47,7 +47,7 @@ def tokenize_job(server: Server, request: TokenizeRequest) -> PromptJob:
     if (request.prompt is None) == (request.messages is None):
         raise invalid("give either prompt or messages", "prompt")
     if request.prompt is None:
-        job = conversation_job(request, server.config, tool_use(request))
+        job = conversation_job(request, server, tool_use(request))
     else:
         special = request.add_special_tokens is not False
         job = PromptJob(text=request.prompt, add_special_tokens=special)

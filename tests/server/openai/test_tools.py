@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tests.server.openai.scripted import (
     MESSAGES,
     OSLO,
     PATH,
+    TEMPLATES,
     TOOLS,
     WEATHER,
     called,
@@ -171,6 +173,29 @@ def test_the_prompt_has_tools_calls_and_results(tmp_path: Path) -> None:
             assert answer.json()["usage"]["prompt_tokens"] == said["count"]
 
     run(tmp_path, OSLO, test)
+
+
+def test_ids_of_other_servers_are_shortened_for_templates_that_need_it(tmp_path: Path) -> None:
+    """Mistral's templates accept nine letters and digits and nothing else."""
+    mistral = (TEMPLATES / "mistral.jinja").read_text("utf-8")
+
+    async def test(client: Client) -> None:
+        calls = [
+            {"id": each, "function": {"name": "clock", "arguments": "{}"}}
+            for each in ("call_0123456789abcdef", "abcDEF123")
+        ]
+        results = [{"role": "tool", "tool_call_id": each["id"], "content": "9"} for each in calls]
+        past = {"role": "assistant", "tool_calls": calls}
+        for kwargs in ({}, {"chat_template_kwargs": {"unused": ["x"] * 20_000}}):
+            body = {"messages": [*MESSAGES, past, *results], "tools": TOOLS, **kwargs}
+            tokens = (await client.post("/tokenize", json=body)).json()["tokens"]
+            prompt = await client.post("/detokenize", json={"tokens": tokens})
+            text = prompt.json()["prompt"]
+            first, second = re.findall(r'"id": "([a-zA-Z0-9]{9})"', text)
+            assert "call_0" not in text
+            assert first != second == "abcDEF123"
+
+    run(tmp_path, "Hello.", test, template=mistral)
 
 
 NAMED = {"type": "function", "function": {"name": "weather"}}
