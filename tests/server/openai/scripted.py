@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from octavo.text.token_bytes import byte_alphabet
 from octavo.text.tokenizer_files import tokenizer_from_directory
-from tests.server.engine import END, ChainRunner, FakeEngine
+from tests.server.engine import END, ChainRunner, FakeEngine, Slot
 from tests.server.make import Client, events, serving
 
 TEMPLATES = Path(__file__).parents[2] / "text" / "chat" / "templates"
@@ -63,19 +63,47 @@ def make_files(directory: Path, template: str = QWEN, *, is_special: bool = True
     return directory
 
 
+class Script(ChainRunner):
+    """A runner that answers by rules: the first whose words are in the prompt has the answer."""
+
+    def __init__(self, directory: Path, rules: Sequence[tuple[str, str]]) -> None:
+        super().__init__()
+        self._tokenizer = tokenizer_from_directory(directory)
+        self._rules = [
+            (words, [*self._tokenizer.encode(answer, add_special_tokens=False), END])
+            for words, answer in rules
+        ]
+        self._answers: dict[int, list[int]] = {}  # by the hash of the prompt
+
+    def _next(self, slot: Slot) -> int:
+        num_prompt = slot.new.num_prompt
+        prompt = slot.tokens[:num_prompt]
+        answer = self._answers.get(key := hash(prompt.tobytes()))
+        if answer is None:
+            text = self._tokenizer.decode(prompt, skip_special_tokens=False)
+            answer = next(answer for words, answer in self._rules if words in text)
+            self._answers[key] = answer
+        return answer[min(len(slot.tokens) - num_prompt, len(answer) - 1)]
+
+
+def scripted_engine(directory: Path, rules: Sequence[tuple[str, str]]) -> FakeEngine:
+    """Return an engine that answers by rules, with room for long prompts."""
+    return FakeEngine(
+        directory,
+        runner=Script(directory, rules),
+        max_model_len=8192,
+        num_blocks=8192,
+        max_num_batched_tokens=4096,
+    )
+
+
 @contextlib.asynccontextmanager
 async def writing(
     directory: Path, text: str, *, template: str = QWEN, is_special: bool = True, **options: Any
 ) -> AsyncIterator[Client]:
     """Serve a model that answers everything with this text, and then ends."""
     make_files(directory, template, is_special=is_special)
-    tokenizer = tokenizer_from_directory(directory)
-    script = [*tokenizer.encode(text, add_special_tokens=False), END]
-    runner = ChainRunner(script=script)
-    engine = FakeEngine(
-        directory, runner=runner, max_model_len=8192, num_blocks=8192, max_num_batched_tokens=4096
-    )
-    async with serving(directory, engine, **options) as client:
+    async with serving(directory, scripted_engine(directory, [("", text)]), **options) as client:
         yield client
 
 
@@ -140,3 +168,12 @@ def _add_function(function: dict[str, Any], part: dict[str, Any]) -> None:
         assert "name" not in function
         function["name"] = part["name"]
     function["arguments"] = function.get("arguments", "") + part["arguments"]
+
+
+THOUGHT = "<think>\nI need the weather.\n</think>\n\n"
+# An agent's conversation: it thinks, calls two tools, and answers when it has their results.
+AGENT = (
+    ("<tool_response>", "<think>\nNow I know.\n</think>\n\nIt is 3 degrees in Oslo."),
+    ("<tools>", f"{THOUGHT}I look.\n{OSLO}\n{called('clock', {})}"),
+    ("", f"{THOUGHT}I cannot know."),
+)
