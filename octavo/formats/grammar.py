@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from octavo.formats.description import Formats, ReasoningFormat, ToolFormat
-from octavo.formats.lark import ANY, Lark
+from octavo.formats.lark import Lark
 from octavo.formats.protocol import FormatError, Tool
 from octavo.formats.thinking import Thinking, thinking_before
 
@@ -62,7 +62,7 @@ def _thinking(reasoning: ReasoningFormat | None, prompt_end: str, lark: Lark) ->
     before = thinking_before(reasoning, prompt_end)
     if reasoning is None or before is Thinking.CLOSED:
         return ""
-    rest = f"{lark.until(reasoning.close[0].strip())} {lark.rule('space', SPACE, is_terminal=True)}"
+    rest = f"{lark.until(reasoning.close[0].strip())} {lark.terminal(SPACE)}"
     if before is Thinking.OPEN:
         return f"{rest} "
     return f"({lark.text(reasoning.open[0].strip())} {rest})? "
@@ -97,15 +97,15 @@ class _Calls:
     def optional(self, reasoning: ReasoningFormat | None) -> str:
         """Return the expression of text in which calls may stand."""
         form, lark = self._form, self._lark
-        any_text = lark.rule("any", ANY, is_terminal=True)
         if reasoning is not None and reasoning.answer_open:
-            before, after = lark.text(reasoning.answer_open), lark.text(reasoning.answer_close)
-            return f"({self.required()} | {before} {any_text} {after})"
+            text = lark.until(reasoning.answer_close) if reasoning.answer_close else lark.any()
+            return f"({self.required()} | {lark.text(reasoning.answer_open)} {text})"
         if form.at_start:
             first = re.escape(("".join(form.opening) or form.body.first)[0])
-            other = rf"/([^ \t\r\n{first}](?s:.*))?/"
-            return f"({self.required()} | {lark.rule('other', other, is_terminal=True)})"
+            other = lark.terminal(rf"/([^ \t\r\n{first}](?s:.*))?/")
+            return f"({self.required()} | {other})"
         calls = f"{lark.until(form.trigger)} {self.required(len(form.trigger))}"
+        text = lark.without(form.trigger)
         if self._is_last:
-            return f"({calls} | {any_text})"
-        return f"({calls}){'*' if self._parallel else '?'} {any_text}"
+            return f"({calls} | {text})"
+        return f"({calls}){'*' if self._parallel else '?'} {text}"

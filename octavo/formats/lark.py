@@ -20,7 +20,7 @@ class Lark:
         """Write texts that are added tokens of the model, by their ids, as those tokens."""
         self._tokens = tokens
         self._rules: dict[str, str] = {}
-        self._options: dict[str, str] = {}
+        self._terminals: dict[str, str] = {}  # names by expression
         longest_first = sorted(tokens, key=lambda text: -len(text))
         self._added = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
@@ -33,15 +33,19 @@ class Lark:
         parts.append(quoted(text[at:]))
         return " ".join(part for part in parts if part)
 
+    def any(self) -> str:
+        """Return the expression for any text."""
+        return self.terminal(ANY)
+
     def until(self, end: str) -> str:
         """Return the expression for any text up to `end`, which is read with it."""
-        found = self._added.search(end)
-        if found and found.start() == 0:
-            return f"{self.rule('any', ANY, is_terminal=True)} {self.text(end)}"
-        if found:  # a token ends the text, which must end with what is before the token
-            before = _literal(end[: found.start()])
-            return f"/(?s:.*){before}/ {self.text(end[found.start() :])}"
-        return self._add("until", f"[suffix={quoted(end)}]", ANY)
+        return self._up_to("(?s:.*)", end)
+
+    def without(self, mark: str) -> str:
+        """Return the expression for any text that does not contain the mark."""
+        if self._added.search(mark):
+            return self.any()
+        return self.terminal(f"{ANY} & ~/(?s:.*){_literal(mark)}(?s:.*)/")
 
     def string_until(self, schema: Mapping[str, Any], end: str) -> str:
         """Return the expression for a string that is written without quotes, and its end.
@@ -52,14 +56,22 @@ class Lark:
         if isinstance(values, list):
             alternatives = " | ".join(self.text(str(value)) or '""' for value in values)
             return f"({alternatives}) {self.text(end)}"
-        expression = _bounded(schema)
-        if expression is None:
-            return self.until(end)
+        return self._up_to(_bounded(schema), end)
+
+    def _up_to(self, expression: str, end: str) -> str:
+        """Return the expression for what a regular expression matches, without `end`, and `end`.
+
+        White space before the mark in `end` is required, but a parser ends at the mark alone.
+        """
         found = self._added.search(end)
-        if found:
+        if found:  # a token ends the text: nothing else can
             before = _literal(end[: found.start()])
-            return f"/{expression}{before}/ {self.text(end[found.start() :])}"
-        return f"/{expression}{_literal(end)}/"
+            body = self.terminal(f"/{expression}{before}/")
+            return f"{body} {self.text(end[found.start() :])}"
+        mark = _literal(end.strip())
+        before = _literal(end[: end.index(end.strip())])
+        body = self.terminal(f"/{expression}{before}{mark}/ & ~/(?s:.*){mark}(?s:.+)/")
+        return f"{body} {quoted(end[len(end.rstrip()) :])}"
 
     def sequence(
         self, members: dict[str, str], required: Collection[str], separator: str = ", "
@@ -74,7 +86,7 @@ class Lark:
                 rest, after = with_key, f"{between} {with_key}"
             else:
                 rest, after = f"({with_key} | {rest})", f"({between} {with_key} | {after})"
-            rest, after = self._add("members", "", rest), self._add("members", "", after)
+            rest, after = self._add("members", rest), self._add("members", after)
         return rest
 
     def arguments(self, tool: Tool) -> str:
@@ -87,26 +99,27 @@ class Lark:
         """Return the expression for a JSON value with this schema."""
         return f"%json {json.dumps({**schema, 'x-guidance': _SEPARATORS})}"
 
-    def rule(self, name: str, expression: str, *, is_terminal: bool = False) -> str:
+    def rule(self, name: str, expression: str) -> str:
         """Add a rule, unless it is there; return its name."""
-        name = name.upper() if is_terminal else name
         self._rules.setdefault(name, expression)
         return name
 
-    def _add(self, prefix: str, options: str, expression: str) -> str:
+    def terminal(self, expression: str) -> str:
+        """Add a terminal, unless it is there; return its name."""
+        if expression not in self._terminals:
+            self._terminals[expression] = self._add("T", expression)
+        return self._terminals[expression]
+
+    def _add(self, prefix: str, expression: str) -> str:
         """Add a rule under a new name; return the name."""
         name = f"{prefix}_{len(self._rules)}"
         self._rules[name] = expression
-        self._options[name] = options
         return name
 
     def finish(self, start: str) -> str:
         """Return the whole grammar."""
         rules = {"start": start, **self._rules}
-        return "".join(
-            f"{name}{self._options.get(name, '')}: {expression}\n"
-            for name, expression in rules.items()
-        )
+        return "".join(f"{name}: {expression}\n" for name, expression in rules.items())
 
 
 ANY = r"/(?s:.*)/"
@@ -117,8 +130,8 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False) if text else ""
 
 
-def _bounded(schema: Mapping[str, Any]) -> str | None:
-    """Return the regular expression of a string's pattern or lengths; None without these."""
+def _bounded(schema: Mapping[str, Any]) -> str:
+    """Return the regular expression of a string's pattern or lengths."""
     pattern = schema.get("pattern")
     if isinstance(pattern, str):
         head = "" if pattern.startswith("^") else "(?s:.*)"
@@ -128,7 +141,7 @@ def _bounded(schema: Mapping[str, Any]) -> str | None:
     fewest, most = schema.get("minLength", 0), schema.get("maxLength", "")
     if fewest or most != "":
         return f"(?s:.{{{fewest},{most}}})"
-    return None
+    return "(?s:.*)"
 
 
 def _literal(text: str) -> str:

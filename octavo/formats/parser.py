@@ -203,8 +203,8 @@ class _Answer:
         yield from reader.space()
         character = yield from reader.peek()
         pieces = tuple(piece for piece in (form.separator, *form.call) if piece.strip())
-        if not character:
-            return None
+        if not character or (form.trigger and not form.section and character != form.body.first):
+            return None  # what follows, perhaps another call, is read like any text
         if pieces and (yield from reader.is_at(pieces[0].strip())):
             return pieces
         is_bare = character == form.body.first or (form.section and not pieces)

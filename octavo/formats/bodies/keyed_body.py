@@ -19,6 +19,7 @@ from octavo.formats.reader import Marks, MismatchError, Reader, Steps
 from octavo.formats.sink import Sink
 
 MAX_DEPTH = 64
+PAIR = '/[A-Za-z_][A-Za-z0-9_]*/ ":" anything'  # of a grammar
 _BARE_END = re.compile(r"[,}\]<]")
 _KEY_END = re.compile(r"[:,{}\[\]<]")
 
@@ -144,6 +145,12 @@ class KeyedBody(Struct, tag_field="kind", tag="keyed", frozen=True, forbid_unkno
         if depth > MAX_DEPTH:
             raise MismatchError
         types = types_of(schema)
+        if len(types) > 1 and "enum" not in schema:
+            names = [name for name in ("anyOf", "oneOf") if name in schema]
+            one_each: list[Any] = [{**schema, "type": kind} for kind in sorted(types)]
+            cases = schema[names[0]] if names else one_each
+            values = (self._value(resolved(one, root), root, lark, depth + 1) for one in cases)
+            return f"({' | '.join(values)})"
         if types == {"string"}:
             return f"{lark.text(self.quote)} {lark.string_until(schema, self.quote)}"
         if types == {"array"}:
@@ -160,12 +167,14 @@ class KeyedBody(Struct, tag_field="kind", tag="keyed", frozen=True, forbid_unkno
             return f'"{{" {lark.sequence(rules, required, separator=",")} "}}"'
         if types and not types & {"string", "object", "array"}:
             return lark.json(schema)
+        if types == {"object"}:
+            self._anything(lark)
+            return f'"{{" ({PAIR} ("," {PAIR})*)? "}}"'
         return self._anything(lark)
 
     def _anything(self, lark: Lark) -> str:
         """Return the rule of a value of any type."""
         string = f"{lark.text(self.quote)} {lark.until(self.quote)}"
         scalar = lark.json({"type": ["number", "boolean", "null"]})
-        pair = '/[A-Za-z_][A-Za-z0-9_]*/ ":" anything'
-        collections = f'"{{" ({pair} ("," {pair})*)? "}}" | "[" (anything ("," anything)*)? "]"'
+        collections = f'"{{" ({PAIR} ("," {PAIR})*)? "}}" | "[" (anything ("," anything)*)? "]"'
         return lark.rule("anything", f"{string} | {scalar} | {collections}")

@@ -11,6 +11,7 @@ from octavo.formats.bodies.values import escaped
 from octavo.formats.reader import MismatchError, Reader, Steps
 
 MAX_DEPTH = 64
+_JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _WORD_END = re.compile(r"[^\w.+\-]")
 _STRING_END = {quote: re.compile(rf"[{quote}\\]") for quote in "'\""}
 _CONSTANTS = {
@@ -120,6 +121,8 @@ def _escape(reader: Reader) -> Steps[str]:
 
 def _number(text: str) -> str:
     """Return the JSON of a number of Python's; raise MismatchError for anything else."""
+    if _JSON_NUMBER.fullmatch(text):
+        return text
     try:
         value: float = int(text, 0)
     except ValueError:

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from octavo.formats.bodies.body import Context
+from octavo.formats.bodies.json_text import copy_value
 from octavo.formats.bodies.named_body import NAME_END
 from octavo.formats.bodies.values import escaped, json_of, properties, types_of
 from octavo.formats.lark import Lark
@@ -134,5 +135,8 @@ class TaggedBody(Struct, tag_field="kind", tag="tagged", frozen=True, forbid_unk
                 sink.arguments('"')
             return
         parts: list[str] = []
+        if types and "string" not in types and (yield from reader.peek()) in ("{", "["):
+            # The strings in it may contain the mark that ends the value.
+            yield from copy_value(reader, parts.append, self.after_value.strip())
         if (yield from reader.until(close, parts.append)):
             sink.arguments(json_of("".join(parts), types))
