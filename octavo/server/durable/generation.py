@@ -15,7 +15,8 @@ from octavo.api.sinks import Sink
 from octavo.client.durable.requests import DurableRequest
 from octavo.server.admission import Ticket
 from octavo.server.durable.head import describe
-from octavo.server.durable.positions import NumberedWriter
+from octavo.server.durable.numbered import NumberedWriter
+from octavo.server.durable.positions import Position
 from octavo.server.durable.resubmission import resubmit
 from octavo.server.generation import Generation
 from octavo.server.http.deadline import RequestTask
@@ -44,7 +45,7 @@ class DurableGeneration(Generation):
         task: RequestTask,
         *,
         service: Durability,
-        known: list[int],
+        known: list[Position],
         struct: Struct | None = None,
         request: DurableRequest | None = None,
     ) -> None:

@@ -24,7 +24,7 @@ from octavo.client.durable.requests import DurableRequest, DurableRequests, Limi
 from octavo.client.durable.writer import JournalWriter
 from octavo.server.durable.generation import DurableGeneration
 from octavo.server.durable.head import read_head, restore
-from octavo.server.durable.positions import FROM, known_to
+from octavo.server.durable.positions import FROM, START, Position, known_to
 from octavo.server.durable.unattended import UnattendedGeneration
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.preparation import prepare
@@ -126,7 +126,7 @@ class Durability:
             return
         prepared = await prepare(self._server, asked, exchange.owner)
         writer = asked.writer(exchange, prepared)
-        known = [0] * (len(prepared.checked) * prepared.sampling.n)
+        known = [START] * (len(prepared.checked) * prepared.sampling.n)
         await DurableGeneration(
             *(exchange, ticket, prepared, writer, task),
             service=self,
@@ -141,12 +141,12 @@ class Durability:
         head = read_head(request.head)
         known = known_to(exchange, len(request.answers))
         prepared = await restore(self._server, head, request.owner)
-        if any(known) and not prepared.asked.is_stream:
+        if any(each > START for each in known) and not prepared.asked.is_stream:
             raise invalid("this request was not streamed; its answer comes as a whole", FROM)
         _check_end(request, known, prepared.sampling.max_tokens)
         await self._take_over(request)
         for answer, position in zip(request.answers, known, strict=True):
-            answer.divide_at = position
+            answer.divide_at = position.tokens
         exchange.request_id, exchange.created = request.request_id, head.created
         writer = prepared.asked.writer(exchange, prepared)
         generation = DurableGeneration(
@@ -280,11 +280,11 @@ def _cancel(task: asyncio.Task[None], why: Exception) -> None:
 _UNTRIED = ("refused", "overloaded")
 
 
-def _check_end(request: DurableRequest, known: list[int], max_tokens: int) -> None:
+def _check_end(request: DurableRequest, known: list[Position], max_tokens: int) -> None:
     """Raise ApiError for a position behind the end."""
     for answer, position in zip(request.answers, known, strict=True):
         most = max_tokens if answer.finish_reason is None else len(answer.tokens)
-        if position > most + 1:
+        if position.tokens > most + 1:
             raise invalid(
                 f"{FROM}={position} is behind the end of the stream, which has at most "
                 f"{most} tokens and its end",
