@@ -111,13 +111,17 @@ class DurableGeneration(Generation):
     def _begin(self) -> None:
         """Record the request; without room for it, it is answered like any other."""
         prepared, exchange = self._prepared, self._exchange
+        owner, request_id = exchange.owner, exchange.request_id
         assert self._struct is not None
         if len(self._known) > MAX_ANSWERS:
+            self._service.end_beginning(owner, request_id)
             return
         seeded = self._server.llm.seeded
         prepared.checked = [seeded(each, place) for place, each in enumerate(prepared.checked)]
         head = describe(self._struct, prepared, exchange)
-        self._request = self._service.begin(exchange, head, len(self._known))
+        begin = self._service.requests.begin
+        self._request = begin(owner, request_id, head, len(self._known))
+        self._service.end_beginning(owner, request_id)
         if self._request is not None:
             self._numbered.gives_ids = True
             self._service.enter(self._request, self._active.stop)

@@ -42,13 +42,23 @@ class Position(NamedTuple):
 START = Position()
 
 
+def check_query(exchange: Exchange) -> None:
+    """Raise ApiError for a parameter that is not known: the stream would begin anew without it."""
+    for name in _query(exchange):
+        if name != FROM:
+            raise invalid(
+                f"there is no parameter {name[:64]!r}; the stream continues behind {FROM}=N",
+                name[:64],
+                "unknown_parameter",
+            )
+
+
 def known_to(exchange: Exchange, num_answers: int) -> list[Position]:
     """Return the position that a request names for each answer; raise ApiError for another form.
 
     The header is newer than the address, with which a browser connects again each time.
     """
-    query = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))
-    given = exchange.headers.get(LAST_EVENT_ID) or query.get(FROM, ["0"])[-1]
+    given = exchange.headers.get(LAST_EVENT_ID) or _query(exchange).get(FROM, ["0"])[-1]
     is_short = len(given) <= num_answers * (_LENGTH + 1)
     if not (is_short and _POSITIONS.fullmatch(given)):
         raise invalid(
@@ -66,3 +76,8 @@ def known_to(exchange: Exchange, num_answers: int) -> list[Position]:
             FROM,
         )
     return positions
+
+
+def _query(exchange: Exchange) -> dict[str, list[str]]:
+    text = exchange.scope.get("query_string", b"").decode("latin-1")
+    return parse_qs(text, keep_blank_values=True)

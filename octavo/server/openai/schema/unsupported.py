@@ -181,4 +181,5 @@ RULES = FieldRules(
     ignored_inside=_ignored_inside,
     of_prompts=_OF_PROMPTS,
     other_names=_OTHER_NAMES,
+    other_routes={"messages": "/v1/chat/completions", "prompt": "/v1/completions"},
 )
