@@ -185,6 +185,7 @@ RULES = FieldRules(
     ignored_inside=_ignored_inside,
     of_prompts=_OF_PROMPTS,
     other_names=_OTHER_NAMES,
+    other_routes={"messages": "/v1/chat/completions", "prompt": "/v1/completions"},
 )
 CHAT_RULES = replace(
     RULES,
