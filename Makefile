@@ -21,7 +21,7 @@ NATIVE := $(shell find csrc -type f)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test test-newest test-smollm2 test-clients check coverage format sim planted soak overload restart serving-cost bench-core peers wheel sanitize lock clean
+.PHONY: help setup serve test test-newest test-smollm2 test-clients check coverage format sim planted damage soak hostile overload restart serving-cost bench-core peers wheel sanitize lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -180,11 +180,17 @@ sim: $(VENV)/.octavo ## simulated worlds: make sim SEEDS=10000 FROM=0
 planted: $(VENV)/.octavo ## apply each planted bug; the simulator must catch every one
 	@$(RUN) -m tests.sim --planted
 
+damage: $(VENV)/.octavo ## ten thousand damaged models: each loads, or is refused in one clear line
+	@$(RUN) -m tests.damage
+
 soak: $(VENV)/.octavo ## mixed load, leavers, kill -9 on a real server: make soak SECONDS=900 MODEL=smollm2
 	@$(RUN) benchmarks/soak.py --seconds $(SECONDS) $(if $(MODEL),--model $(MODEL))
 
-overload: $(VENV)/.octavo ## ten times what the server can do, for a minute: rejections, goodput, memory
-	@$(RUN) benchmarks/overload.py
+hostile: $(VENV)/.octavo ## 10,000 hostile requests beside 16 streams that they must not disturb: make hostile ARGS="--requests 500"
+	@$(RUN) -m benchmarks.hostile $(if $(MODEL),--model $(MODEL)) $(ARGS)
+
+overload: $(VENV)/.octavo ## ten times what the server can do: rejections, goodput, shares; make overload ARGS="--seconds 60"
+	@$(RUN) benchmarks/overload.py $(ARGS)
 
 restart: setup ## kill -9 with 50 streams open: detection, going again, exactness; MODEL=smollm2
 	@$(RUN) benchmarks/restart.py $(if $(MODEL),--model $(MODEL)) $(ARGS)

@@ -71,13 +71,18 @@ def make(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:
     return engine_over_runner("metronome", arguments, wrap, runner.run, config, VOCABULARY)
 
 
-async def serve(client: ProcessClient, arguments: EngineArguments) -> None:
+async def serve(client: ProcessClient, arguments: EngineArguments, *, keeps_journal: bool) -> None:
     """Serve in the process that is measured, and print the figures at the end."""
     assert arguments.tokenizer is not None
     path = Path(arguments.tokenizer)
     source = ModelFiles("metronome", path, (path / "none.safetensors",))
     llm = AsyncLLM.over(client, arguments, load_tokenizer_at(path), source)
-    server = Server(llm, ServerSettings(port=0, max_connections_per_client=MAX_STREAMS))
+    config = ServerSettings(
+        port=0,
+        max_connections_per_client=MAX_STREAMS,
+        journal=path / "journal" if keeps_journal else None,
+    )
+    server = Server(llm, config)
     settle_memory()
 
     def ready(life: ServerLifecycle) -> None:
@@ -89,7 +94,7 @@ async def serve(client: ProcessClient, arguments: EngineArguments) -> None:
     print(json.dumps({**memory, "first_byte_ms": first_byte_ms(server)}), flush=True)
 
 
-def start(step_seconds: float) -> None:
+def start(step_seconds: float, *, keeps_journal: bool) -> None:
     """Start the engine process and serve."""
     import uvloop
 
@@ -99,7 +104,7 @@ def start(step_seconds: float) -> None:
         client = ProcessClient(arguments, ProcessLauncher("benchmarks.frontend:make"))
         client.start()
         try:
-            uvloop.run(serve(client, arguments))
+            uvloop.run(serve(client, arguments, keeps_journal=keeps_journal))
         finally:
             client.close()
 
@@ -161,9 +166,13 @@ async def load(port: int, num_streams: int, num_tokens: int) -> dict[str, float]
     }
 
 
-def measure(num_streams: int, num_tokens: int, step_seconds: float) -> dict[str, Any]:
+def measure(
+    num_streams: int, num_tokens: int, step_seconds: float, *, keeps_journal: bool
+) -> dict[str, Any]:
     """Start a server, load it and stop it; return the figures."""
     command = [sys.executable, __file__, "--serve", str(step_seconds)]
+    if keeps_journal:
+        command.append("--journal")
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     port, resident, engine = process.stdout.readline().split()
@@ -198,15 +207,20 @@ def main() -> None:
     parser.add_argument("--serve", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--journal", action="store_true", help="serve with a journal")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.serve is not None:
-        start(options.serve)
+        start(options.serve, keeps_journal=options.journal)
         return
+    loads = {
+        "32 streams": (32, 0.02),
+        "256 streams": (256, 0.03),
+        f"{options.streams} streams without a pause": (options.streams, 0.0),
+    }
     results = {
-        "32 streams": measure(32, options.tokens, 0.02),
-        "256 streams": measure(256, options.tokens, 0.03),
-        f"{options.streams} streams without a pause": measure(options.streams, options.tokens, 0.0),
+        name: measure(num_streams, options.tokens, seconds, keeps_journal=options.journal)
+        for name, (num_streams, seconds) in loads.items()
     }
     if options.json:
         print(json.dumps(results, indent=2))

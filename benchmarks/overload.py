@@ -1,10 +1,13 @@
-"""Measures a server under ten times its capacity: time to reject, and goodput of the rest.
+"""Measures a server under ten times its capacity: time to reject, goodput, the share of each key.
 
-    python benchmarks/overload.py --seconds 60
+    python benchmarks/overload.py --seconds 300
 
 A real server uses a real engine process with a fake runner, so that its capacity is known. The
 clients are one process on another core. The time that they and the machine add is measured too, by
 requests for /health/live that are timed in the same way.
+
+Requests come at a fixed rate, whatever the server answers. One of four keys sends most of them; the
+three others send as much as the whole server can process, each. Each key must get a quarter.
 """
 
 from __future__ import annotations
@@ -27,6 +30,10 @@ from benchmarks.served.client import Served, resident_mib
 
 SLOTS, NUM_TOKENS, STEP_SECONDS = 16, 40, 0.02  # tokens of a request: the mean
 PROBES_A_SECOND = 50
+GREEDY, MODEST = "key-of-the-greedy-client", "key-of-modest-client-"
+KEYS = (GREEDY, *(f"{MODEST}{number}" for number in range(3)))
+NUM_GREEDY_OF_TEN = 7  # requests that the first key sends; the others send one each
+MIN_SHARE = 0.9  # of an equal share of the tokens, for each key
 LIVE = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
@@ -83,10 +90,12 @@ class Load:
         self._port = port
         self._pool: deque[Wire] = deque()
         # Several lengths, so that the requests do not all begin and end together.
-        self.requests = [(each, request(each)) for each in range(20, 2 * NUM_TOKENS - 19)]
+        self.lengths = range(20, 2 * NUM_TOKENS - 19)
+        self.requests = {key: [request(each, key) for each in self.lengths] for key in KEYS}
         self.num_asked = 0
         self.statuses: Counter[int] = Counter()
         self.served: list[tuple[float, float, int]] = []  # first token, end, tokens
+        self.by_key: Counter[str] = Counter()  # tokens
         self.rejected: list[float] = []
         self.probed: list[float] = []
         self.broken = 0
@@ -103,9 +112,12 @@ class Load:
         """Send a request and record its result."""
         wire = await self.wire()
         self.num_asked += 1
-        num_tokens, data = self.requests[17 * self.num_asked % len(self.requests)]
+        turn = self.num_asked % 10
+        key = KEYS[max(0, turn - NUM_GREEDY_OF_TEN + 1)]
+        index = 17 * (self.num_asked // 10 + turn) % len(self.lengths)
+        num_tokens = self.lengths[index]
         try:
-            status, seconds = await wire.ask(data)
+            status, seconds = await wire.ask(self.requests[key][index])
         except ConnectionResetError:
             self.broken += 1
             return
@@ -113,6 +125,7 @@ class Load:
         if status == 200:
             is_whole = b'"finish_reason":"length"' in wire.received and b"[DONE]" in wire.received
             self.broken += not is_whole
+            self.by_key[key] += num_tokens
             self.served.append((wire.first_at, time.perf_counter(), num_tokens))
         else:
             self.rejected.append(seconds)
@@ -153,6 +166,11 @@ class Load:
             await asyncio.sleep(max(0.0, began + index / a_second - time.perf_counter()))
             tasks.add(asyncio.ensure_future(kind()))
 
+    def shares(self) -> dict[str, float]:
+        """Return the tokens of each key, where 1 is an equal share."""
+        total = max(1, self.by_key.total())
+        return {key: len(KEYS) * self.by_key[key] / total for key in KEYS}
+
     def rate(self, since: float, until: float) -> float:
         """Return the tokens a second of accepted requests, each spread over its duration."""
         total = 0.0
@@ -162,12 +180,15 @@ class Load:
         return total / (until - since)
 
 
-def request(num_tokens: int) -> bytes:
+def request(num_tokens: int, key: str) -> bytes:
     """Return the bytes of a request for so many tokens."""
     body = {"prompt": [3] * 30, "max_tokens": num_tokens, "stream": True, "ignore_eos": True}
     data = json.dumps(body).encode()
-    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
-    return f"{head}{len(data)}\r\n\r\n".encode() + data
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+        f"Authorization: Bearer {key}\r\nContent-Length: {len(data)}\r\n\r\n"
+    )
+    return head.encode() + data
 
 
 def quantiles(seconds: list[float]) -> dict[str, float]:
@@ -195,6 +216,7 @@ async def measure(served: Served, seconds: float, factor: float) -> dict[str, An
     await load.opened(rate, min(2.0, seconds / 4))  # opens the connections
     load.rejected.clear()
     load.probed.clear()
+    load.by_key.clear()
     memory, spent = resident_mib(number), cpu_seconds(number)
     began = time.perf_counter()
     goodput = await load.opened(rate, seconds)
@@ -204,6 +226,7 @@ async def measure(served: Served, seconds: float, factor: float) -> dict[str, An
         "peak_tokens_a_second": peak,
         "offered_requests_a_second": rate,
         "goodput_of_peak": goodput / peak,
+        "equal_shares": load.shares(),
         "rejection_ms": quantiles(load.rejected),
         "health_live_ms": quantiles(load.probed),
         "server_cpu_ms_a_request": 1000 * (cpu_seconds(number) - spent) / (rate * seconds),
@@ -216,28 +239,26 @@ async def measure(served: Served, seconds: float, factor: float) -> dict[str, An
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--factor", type=float, default=10.0)
     options = parser.parse_args()
     settings = {
         "model": None,
         "engine": f"fake?step={STEP_SECONDS}&slots={SLOTS}",
-        "server": {"max_waiting_requests": 32},
+        "server": {"max_waiting_requests": 32, "api_keys": KEYS},
     }
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) > 1:  # the server and its engine inherit the first core
         os.sched_setaffinity(0, {cores[0]})
-    served = Served(settings)
-    if len(cores) > 1:
-        os.sched_setaffinity(0, set(cores[1:]))
-    try:
+    with Served(settings) as served:
+        if len(cores) > 1:
+            os.sched_setaffinity(0, set(cores[1:]))
         report = uvloop.run(measure(served, options.seconds, options.factor))
         served.end()
-    finally:
-        served.process.kill()
-        served.process.wait()
     print(json.dumps(report, indent=2))
-    return int(report["broken"] > 0 or set(report["statuses"]) - {200, 429} != set())
+    is_fair = min(report["equal_shares"].values()) >= MIN_SHARE
+    is_right = not report["broken"] and set(report["statuses"]) <= {200, 429}
+    return int(not (is_fair and is_right))
 
 
 if __name__ == "__main__":

@@ -3,9 +3,10 @@
     python benchmarks/restart.py [--model smollm2] [--streams 50] [--kills 10] [--option NAME=JSON]
 
 The engine runs in its own process, on the backend that the options choose. It is killed with
-SIGKILL at random moments while streams are open. `detected` is the time until the restart is
-counted, `first_continues` and `all_continue` the time until the first or the last open stream has
-a new token. `processor_seconds` is the processor time that the new engine had used by then, which
+SIGKILL at random moments while streams are open, with `--option spare_engine=true` only while a
+spare engine stands by. `detected` is the time until the restart is counted, `first_continues` and
+`all_continue` the time until the first or the last open stream has a new token. `processor_seconds`
+is the processor time that the new engine had used by then (a spare engine: since the kill), which
 says more on a busy machine.
 """
 
@@ -79,11 +80,14 @@ async def kill(streams: Streams) -> dict[str, float]:
     client: Any = streams.llm._client
     restarts = client.supervisor.restarts.num_restarts
     interrupted = streams.open()
+    spare = client.supervisor.spare.run if client.supervisor.spare.facts is not None else None
+    used_before = processor_seconds(spare.process.popen.pid) if spare is not None else 0.0
     os.kill(client.supervisor.run.process.popen.pid, signal.SIGKILL)
     began = time.monotonic()
     while client.supervisor.restarts.num_restarts == restarts:
         await asyncio.sleep(POLL_SECONDS)
     times = {"detected": time.monotonic() - began, "open": float(len(interrupted))}
+    times["had_spare"] = float(spare is not None)
     while not client.is_well():
         await asyncio.sleep(POLL_SECONDS)
     # Tokens that the killed engine had sent may come until then, and do not count.
@@ -92,7 +96,7 @@ async def kill(streams: Streams) -> dict[str, float]:
 
     def note(what: str) -> None:
         times[what] = time.monotonic() - began
-        times[f"{what}_processor"] = processor_seconds(number)
+        times[f"{what}_processor"] = processor_seconds(number) - used_before
 
     note("ready")
     waiting = set(interrupted)
@@ -122,11 +126,12 @@ async def measure(streams: Streams, num_kills: int, seed: int) -> dict[str, Any]
     kills: list[dict[str, float]] = []
     num_unequal = num_runs = 0
     while len(kills) < num_kills:
+        await spare_ready(streams)
         run = asyncio.ensure_future(streams.run())
         num_runs += 1
         while not run.done() and len(kills) < num_kills:
             await asyncio.wait([run], timeout=chance.uniform(0.1, 0.9) * span)
-            if not run.done() and streams.open():
+            if not run.done() and may_kill(streams):
                 kills.append(await kill(streams))
         tokens = await run
         num_unequal += sum(tokens[index] != truth[index] for index in truth)
@@ -136,12 +141,27 @@ async def measure(streams: Streams, num_kills: int, seed: int) -> dict[str, Any]
         "undisturbed_seconds": span,
         "runs": num_runs,
         "unequal_streams": num_unequal,
+        "kills_with_spare": sum(int(each["had_spare"]) for each in kills),
         "open_streams_at_kills": [int(each["open"]) for each in kills],
         "seconds": {name: spread([each[name] for each in kills]) for name in ("detected", *names)},
         "processor_seconds": {
             name: spread([each[f"{name}_processor"] for each in kills]) for name in names
         },
     }
+
+
+def may_kill(streams: Streams) -> bool:
+    """Return whether streams are open and, if the options ask for one, a spare engine stands by."""
+    client: Any = streams.llm._client
+    has_spare = client.supervisor.spare.facts is not None
+    return bool(streams.open()) and (has_spare or not client.wants_spare())
+
+
+async def spare_ready(streams: Streams) -> None:
+    """Wait until a spare engine stands by, if the options ask for one."""
+    client: Any = streams.llm._client
+    while client.wants_spare() and client.supervisor.spare.facts is None:
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def spread(values: list[float]) -> dict[str, float]:

@@ -1,10 +1,11 @@
-"""Runs the server under mixed load, with clients that leave and engines that are killed.
+"""Runs the server under mixed load, with clients that leave or attack, and kills its engines.
 
     python benchmarks/soak.py --seconds 900 [--model smollm2]
 
 A real server process uses a real engine process, which is killed again and again. No request may
-be lost, every response must equal that of the undisturbed run, and at the end nothing may be left
-behind: blocks, slots, tasks, threads, descriptors, memory. The exit code is 1 if any of this fails.
+be lost, every response must equal that of the undisturbed run, no hostile request may lead to a
+500, and at the end nothing may be left behind: blocks, slots, tasks, threads, descriptors, memory.
+The exit code is 1 if any of this fails.
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ import signal
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.hostile.attack import Right
+from benchmarks.hostile.client import carry_out
+from benchmarks.hostile.run import ALL_KINDS, attack_number, warm_up
+from benchmarks.hostile.verdict import fault_of
 from benchmarks.served.client import (
     LeftError,
     LostError,
@@ -34,15 +39,29 @@ from benchmarks.served.client import (
     catalogue,
     metric,
 )
+from benchmarks.served.leaks import holdings, leaks, settle
 
 STALL_SECONDS = 3.0
 SETTINGS: dict[str, Any] = {
     "model": None,
     "options": {"max_model_len": 1024, "max_num_seqs": 16},  # for a real model
-    "engine": "fake?step=0.005&slots=16&blocks=800",
-    "server": {"stall_seconds": STALL_SECONDS, "max_waiting_requests": 12},
+    "engine": "fake?step=0.005&slots=16&blocks=800&vocabulary=300",
+    "server": {
+        "stall_seconds": STALL_SECONDS,
+        "header_seconds": STALL_SECONDS,
+        "body_seconds": STALL_SECONDS,
+        "template_seconds": 1.0,
+        "trust_request_chat_template": True,
+        "max_waiting_requests": 12,
+    },
 }
 MAX_GROWTH_MIB = 16.0  # from the mean of the second quarter to that of the last
+RIGHT_AMID_KILLS = {
+    Right.REFUSED: Right.SERVED,
+    Right.SERVED: Right.SERVED,
+    Right.REFUSED_OR_CLOSED: Right.LEFT,
+    Right.LEFT: Right.LEFT,
+}
 MANNERS = {
     "whole": (Manner(), 0.7),
     "slow": (Manner(pace=0.05), 0.1),
@@ -58,10 +77,11 @@ class Load:
 
     num_kinds: int = 60  # of requests
     num_clients: int = 24
+    num_hostile: int = 3
     kill_seconds: float = 7.5  # the longest time from an engine's start to its kill
 
 
-REAL = Load(num_kinds=12, num_clients=6, kill_seconds=40.0)
+REAL = Load(num_kinds=12, num_clients=6, num_hostile=1, kill_seconds=40.0)
 
 
 class Soak:
@@ -88,17 +108,19 @@ class Soak:
             if answer.status != 200 or not answer.is_ended:
                 raise LostError(f"the undisturbed run failed: {answer}")
             self.truth.append(answer.said())
+        await warm_up(served)
         await self._settle()
-        before = {**served.held(), **served.outside()}
+        before = holdings(served)
         others = [asyncio.ensure_future(each) for each in (self._kill(), self._weigh())]
         clients = [
             self._client(random.Random(f"{index}")) for index in range(self.load.num_clients)
         ]
-        await asyncio.gather(*clients)
+        hostile = [self._attack(index) for index in range(self.load.num_hostile)]
+        await asyncio.gather(*clients, *hostile)
         self._over.set()
         await asyncio.gather(*others)
         await self._settle()
-        after = {**served.held(), **served.outside()}
+        after = holdings(served)
         self._compare(before, after)
         return self._report(before, after)
 
@@ -111,6 +133,19 @@ class Soak:
             (name,) = chance.choices(names, weights)
             await self._one(which, name)
             await asyncio.sleep(chance.choice([0.0, 0.0, 0.2]))
+
+    async def _attack(self, number: int) -> None:
+        """Send hostile requests of all kinds; while engines die, any may be refused with a 503."""
+        until = time.monotonic() + self.seconds
+        index = number
+        while time.monotonic() < until:
+            kind, attack = attack_number(index, seed=2, kinds=ALL_KINDS)
+            index += self.load.num_hostile
+            attack = replace(attack, right=RIGHT_AMID_KILLS[attack.right])
+            fault = fault_of(attack, await carry_out(attack, self.served.port))
+            self.counts["hostile"] += 1
+            if fault is not None:
+                self.faults.append(f"{kind.name}, attack {index}: {fault}")
 
     async def _one(self, which: int, name: str) -> None:
         """Send one request, again while it is rejected, and check the response."""
@@ -151,7 +186,7 @@ class Soak:
             began = time.monotonic()
             while self.served.engine() in (None, number):
                 await asyncio.sleep(0.02)
-            while not await metric(self.served.port, "ready"):
+            while not await metric(self.served, "ready"):
                 await asyncio.sleep(0.05)
             self.restart_seconds.append(time.monotonic() - began)
 
@@ -167,23 +202,12 @@ class Soak:
                 await self._over.wait()
 
     async def _settle(self) -> None:
-        """Wait until nothing runs; `_compare` finds anything that is left."""
-        for _ in range(300):
-            held = self.served.held()
-            port = self.served.port
-            running = await metric(port, "num_requests") + await metric(port, "kv_cache_usage_perc")
-            if not (held["tickets"] or held["active_requests"] or running):
-                return
-            await asyncio.sleep(0.1)
-        self.faults.append(f"requests do not end: {held}, {running} sequences and blocks")
+        fault = await settle(self.served)
+        if fault:
+            self.faults.append(fault)
 
     def _compare(self, before: dict[str, Any], after: dict[str, Any]) -> None:
-        for name in ("active_requests", "tickets", "admitted", "waiting_bytes"):
-            if after[name]:
-                self.faults.append(f"{after[name]} {name} are left")
-        for name, slack in (("tasks", 0), ("threads", 2), ("descriptors", 2), ("children", 0)):
-            if after[name] > before[name] + slack:
-                self.faults.append(f"{name}: {before[name]} before, {after[name]} after")
+        self.faults += leaks(before, after)
         if self.growth_mib() > MAX_GROWTH_MIB:
             self.faults.append(f"memory grows: {self.growth_mib():.1f} MiB")
 
@@ -226,16 +250,12 @@ def main() -> int:
     parser.add_argument("--model", help="a real model instead of the fake runner")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    served = Served(SETTINGS | {"model": options.model})
     load = REAL if options.model else Load()
-    try:
+    with Served(SETTINGS | {"model": options.model}) as served:
         report = asyncio.run(Soak(served, options.seconds, options.seed, load).run())
         code = served.end()
         if code:
             report["faults"].append(f"its exit code is {code}")
-    finally:
-        served.process.kill()
-        served.process.wait()
     print(json.dumps(report, indent=2))
     return int(bool(report["faults"]))
 

@@ -1,13 +1,14 @@
 """The arguments of an engine: one struct with a default and a line for every field.
 
 Names are vLLM's where the meaning is the same. `octavo.resolve` chooses the values that are None,
-and logs each choice with its reason. Options of vLLM that have no meaning here are accepted, and
-named once in the log with the reason.
+and logs each choice with its reason. Options of vLLM that have no meaning here (foreign_options)
+are accepted, and named once in the log with the reason.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 import logging
 import math
 import operator
@@ -17,6 +18,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from octavo.core.config import ConfigError
+from octavo.core.sampling_params import RequestError, SamplingParams
+from octavo.foreign_options import FIXED, INERT, MISSING
 from octavo.loader import DEFAULT_MODEL
 from octavo.speculative_config import SpeculativeConfig, read_speculative_config
 
@@ -50,9 +53,13 @@ class EngineArguments:
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     priority_ageing_seconds: float = 0.0  # a wait this long equals one step of priority
     max_num_queued_reqs: int = 100_000  # requests that may wait
+    # Defaults of sampling parameters: auto (the model's own), vllm (none of them), or a place.
+    generation_config: str = "auto"
+    override_generation_config: dict[str, int | float] | None = None  # some of them, replaced
     max_logprobs: int = 20  # most log-probabilities a request may ask for; -1: all
     seed: int = 0  # source of seeds for requests without one
     speculative_config: SpeculativeConfig | None = None  # drafts, verified; None: no speculation
+    spare_engine: bool = False  # a second engine's process, loaded, takes over when one ends
 
     def __post_init__(self) -> None:
         for name in ("model", "tokenizer"):
@@ -76,12 +83,36 @@ class EngineArguments:
             raise ConfigError(f"priority_ageing_seconds={ageing!r} must be a number of seconds")
         if not 0.0 <= ageing < math.inf:
             raise ConfigError(f"priority_ageing_seconds={ageing} must be finite and not negative")
+        if not isinstance(self.generation_config, str):
+            raise ConfigError(
+                f"generation_config={self.generation_config!r} must be auto, vllm, or the place of "
+                "a generation_config.json"
+            )
+        if self.override_generation_config is not None:
+            _check_override(self.override_generation_config)
         speculation = self.speculative_config
         if not (speculation is None or isinstance(speculation, SpeculativeConfig)):
             raise ConfigError(f"speculative_config={speculation!r} must be a SpeculativeConfig")
 
 
-_FLAGS = ("enable_prefix_caching", "enable_chunked_prefill", "async_scheduling")
+# What vLLM calls the types; the values are ours. float16 has the size of bfloat16, in which no
+# value of a model overflows.
+_DTYPES = {"half": "bfloat16", "float16": "bfloat16", "float": "float32"}
+# The sampling parameters that a generation_config.json may set, by their names there.
+_GENERATION = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "max_new_tokens",
+)
+_FLAGS = (
+    "enable_prefix_caching",
+    "enable_chunked_prefill",
+    "async_scheduling",
+    "spare_engine",
+)
 _MAY_BE_NONE = ("max_model_len", "num_gpu_blocks_override", "kv_cache_memory_bytes")
 _CHOICES = {
     "dtype": ("auto", "float32", "bfloat16"),
@@ -103,46 +134,6 @@ _LEAST: dict[str, int | None] = {
     "num_threads": 0,
 }
 
-# vLLM's options that change nothing here, whatever their value, and why.
-INERT = {
-    "trust_remote_code": "no code of a model is ever run",
-    "gpu_memory_utilization": "kv_cache_memory_bytes sets the size of the KV cache",
-    "swap_space": "what is preempted is computed again",
-    "enforce_eager": "no backend captures graphs",
-    "load_format": "it is seen from the files",
-    "tokenizer_mode": "there is one",
-    "max_seq_len_to_capture": "there are no CUDA graphs",
-    "disable_custom_all_reduce": "there is one process",
-    "distributed_executor_backend": "there is one process",
-    "compilation_config": "models are not compiled",
-    "optimization_level": "models are not compiled",
-    "performance_mode": "there is one",
-    "attention_backend": "the backend knows",
-    "max_parallel_loading_workers": "weights are read where they lie",
-    "limit_mm_per_prompt": "models read text alone",
-    "prefix_caching_hash_algo": "blocks are hashed with a key of the process's own",
-    "disable_log_stats": "statistics are not logged",
-    "disable_log_requests": "a request is one line without its text, which log_level leaves out",
-    "enable_log_requests": "a request is one line of the log; log_prompts adds its text",
-}
-# Options of vLLM that are accepted with their one possible value here, and refused with others.
-FIXED: dict[str, tuple[Any, str]] = {
-    "tensor_parallel_size": (1, "there is one process"),
-    "pipeline_parallel_size": (1, "there is one process"),
-    "data_parallel_size": (1, "there is one process"),
-    "decode_context_parallel_size": (1, "there is one process"),
-    "enable_expert_parallel": (False, "there is one process"),
-    "generation_config": ("auto", "the model's own is read; requests say what should differ"),
-    "task": ("generate", "models generate; LLM.embed makes embeddings of any"),
-    "runner": ("generate", "models generate; LLM.embed makes embeddings of any"),
-    "override_generation_config": (None, "requests say what should differ"),
-    "download_dir": (None, "files are kept where HF_HUB_CACHE and OCTAVO_CACHE say; set those"),
-    "cpu_offload_gb": (0, "the model is in the CPU's memory already"),
-    "quantization": (None, "it is seen from the files"),
-    "revision": (None, "a revision is a part of the model's name, as in org/name@v1"),
-    "enable_lora": (False, "there are no adapters yet"),
-}
-
 
 def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) -> EngineArguments:
     """Turn a user's options into arguments; refuse unknown names with a list of the known ones.
@@ -159,6 +150,8 @@ def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) ->
             only, reason = FIXED[name]
             if value != only:
                 raise ConfigError(f"{name}={value!r} is not possible: {reason}; leave it out")
+        elif name in MISSING:
+            raise ConfigError(f"{name} is not supported: {MISSING[name]}")
         elif name in known:
             if value is not None:
                 kept[name] = value
@@ -172,10 +165,63 @@ def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) ->
         if isinstance(kept.get(name), os.PathLike):
             kept[name] = os.fspath(kept[name])
     if "dtype" in kept:
-        kept["dtype"] = str(kept["dtype"]).removeprefix("torch.")  # torch.bfloat16 is accepted
+        kept["dtype"] = _read_dtype(str(kept["dtype"]))
+    if "override_generation_config" in kept:
+        kept["override_generation_config"] = _read_override(kept["override_generation_config"])
+    if isinstance(kept.get("generation_config"), os.PathLike):
+        kept["generation_config"] = os.fspath(kept["generation_config"])
     if "speculative_config" in kept:
         kept["speculative_config"] = read_speculative_config(kept["speculative_config"])
     return EngineArguments(**kept)
+
+
+def _read_dtype(name: str) -> str:
+    """Return Octavo's name of a type; torch.bfloat16 and vLLM's names are accepted."""
+    name = name.removeprefix("torch.")
+    if name not in _DTYPES:
+        return name
+    if name != "float":
+        log.warning(
+            "dtype=%s is computed in bfloat16, which takes as much memory and does not overflow; "
+            "float32 is more exact than both",
+            name,
+        )
+    return _DTYPES[name]
+
+
+def _read_override(given: Any) -> dict[str, Any]:
+    """Return the values of a mapping or of a JSON object's text, without those that are null."""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except (ValueError, RecursionError):
+            raise _wrong_override(f"{given[:100]!r} is not JSON; write an object") from None
+    if not isinstance(given, Mapping):
+        raise _wrong_override(f"it is a {type(given).__name__}; it must be an object")
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _check_override(given: Any) -> None:
+    """Refuse fields and values that no request could use."""
+    if not isinstance(given, dict):
+        raise _wrong_override(f"it is a {type(given).__name__}; it must be an object")
+    for name in given:
+        if name not in _GENERATION:
+            near = difflib.get_close_matches(str(name), _GENERATION, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(_GENERATION)}"
+            raise _wrong_override(f"there is no field {str(name)[:100]!r}; {hint}")
+    sampling = {"max_tokens" if name == "max_new_tokens" else name: given[name] for name in given}
+    try:
+        SamplingParams(**sampling)
+    except RequestError as error:
+        message = str(error).replace("max_tokens", "max_new_tokens")
+        raise _wrong_override(message) from None
+
+
+def _wrong_override(problem: str) -> ConfigError:
+    return ConfigError(
+        f'override_generation_config: {problem}, as in {{"temperature": 0.6, "top_p": 0.95}}'
+    )
 
 
 def _whole(name: str, value: Any, least: int | None) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 # The variables that a Python process may need to start; none holds a secret.
 _HARMLESS = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONHOME", "TZ")
+_API_KEY = "OCTAVO_API_KEY"
 _TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
 
 
@@ -55,17 +56,19 @@ def cpu_threads() -> int:
 
 
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment with `changes`, for a child process."""
-    return {**os.environ, **changes}
+    """Return this process's environment with `changes` and without the server's keys."""
+    kept = {name: value for name, value in os.environ.items() if name != _API_KEY}
+    return {**kept, **changes}
 
 
 def environment_without_secrets() -> dict[str, str]:
     """Return the environment of a child that processes hostile input: what Python needs, no keys.
 
-    PYTHONPATH leads to this package also where it is run from its sources.
+    PYTHONPATH leads to this package also where it is run from its sources. The tokenizers' library
+    starts no threads there.
     """
     kept = {name: os.environ[name] for name in _HARMLESS if name in os.environ}
-    return {**kept, "PYTHONPATH": child_module_path()}
+    return {**kept, "PYTHONPATH": child_module_path(), "TOKENIZERS_PARALLELISM": "false"}
 
 
 def child_module_path() -> str:
@@ -89,4 +92,4 @@ def module_path() -> str:
 
 def api_keys() -> str:
     """Return OCTAVO_API_KEY, the keys that the server accepts, separated by commas."""
-    return os.environ.get("OCTAVO_API_KEY", "")
+    return os.environ.get(_API_KEY, "")

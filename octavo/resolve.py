@@ -66,6 +66,8 @@ def resolve(
             "made for; lower it"
         )
     free = memory().available if free_bytes is None else free_bytes
+    if arguments.spare_engine:
+        free = max(free - bill.fixed_bytes, 0)  # it has weights and arrays of its own
     num_blocks, max_len = _cache_size(arguments, layout, bill, max_len, free, dtype, footprint)
     _warn_if_short(bill, num_blocks, free)
     budget = arguments.max_num_batched_tokens
@@ -303,10 +305,19 @@ def default_kv_bytes(bill: MemoryBill, free_bytes: int, dtype: str, most_kv_byte
             f"there is not enough memory: {readable(needed)} are needed (the weights "
             f"{readable(bill.weights_bytes)}, a step {readable(bill.step_bytes)}, the smallest KV "
             f"cache {readable(least)}, and {readable(HEADROOM_BYTES)} that are kept free for "
-            f"others), and {readable(free_bytes)} are free; free some, take {smaller}, or, if you "
-            "know better, set kv_cache_memory_bytes"
+            f"others), and {free_text(free_bytes)}; free some, take {smaller}, or, if you know "
+            "better, set kv_cache_memory_bytes"
         )
     return min(room, most_kv_bytes)
+
+
+def free_text(free_bytes: int) -> str:
+    """Return how much memory is free and, if that is less than the machine's, the limit."""
+    found = memory()
+    if not found.limited_by:
+        return f"{readable(free_bytes)} are free"
+    limit = f"{readable(found.total)} that {found.limited_by} allows"
+    return f"{readable(free_bytes)} are free of the {limit}"
 
 
 def _warn_if_short(bill: MemoryBill, num_blocks: int, free_bytes: int) -> None:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 HEAD = (
     "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {size}\r\n\r\n"
@@ -161,13 +161,20 @@ def catalogue(vocabulary: int, size: int, chance: random.Random) -> list[dict[st
 class Served:
     """A server process, seen from outside."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: dict[str, Any], log: IO[str] | None = None) -> None:
         program = Path(__file__).with_name("server.py")
-        self.process = subprocess.Popen(
-            [sys.executable, str(program), json.dumps(settings)], stdout=subprocess.PIPE, text=True
-        )
+        command = [sys.executable, str(program), json.dumps(settings)]
+        self.key: str | None = next(iter(settings["server"].get("api_keys", ())), None)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         self.start = self._line()
         self.port = int(self.start["port"])
+
+    def __enter__(self) -> Served:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.communicate()
 
     def _line(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -202,10 +209,13 @@ class Served:
         """Return the resources that it holds according to the system."""
         base = Path(f"/proc/{self.process.pid}")
         threads = next(x for x in (base / "status").read_text().split("\n") if "Threads" in x)
+        children = self.children()
+        num_ended = sum(map(has_ended, children))
         return {
             "threads": int(threads.split()[1]),
             "descriptors": len(list((base / "fd").iterdir())),
-            "children": len(self.children()),
+            "children": len(children) - num_ended,
+            "ended_children": num_ended,
         }
 
     def resident_mib(self) -> float:
@@ -219,16 +229,32 @@ class Served:
         return self.process.returncode
 
 
+def has_ended(number: int) -> bool:
+    """Return whether a process has ended, reaped or not."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
 def resident_mib(number: int) -> float:
     """Return the resident memory of a process."""
     status = Path(f"/proc/{number}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
-async def metric(port: int, name: str) -> float:
+def peak_mib(number: int) -> float:
+    """Return the largest resident memory that a process had."""
+    status = Path(f"/proc/{number}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
+async def metric(served: Served, name: str) -> float:
     """Return the value of one of the server's metrics."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    key = f"Authorization: Bearer {served.key}\r\n" if served.key else ""
+    head = f"GET /metrics HTTP/1.1\r\nHost: localhost\r\n{key}Connection: close\r\n\r\n"
+    writer.write(head.encode())
     text = (await reader.read()).decode()
     writer.close()
     lines = [line for line in text.split("\n") if line.startswith(f"octavo:{name}")]

@@ -2,7 +2,8 @@
 
     python benchmarks/served/server.py '{"model": null, "engine": "fake?step=0.01", ...}'
 
-It prints a line of JSON when it is ready, for each SIGUSR1, and at its end.
+It prints a line of JSON when it is ready, for each SIGUSR1, and at its end. With `measures_holds`,
+a line contains the longest holds of the event loop since the line before it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import uvloop
 
+from benchmarks.served.loop_holds import LoopHolds
 from octavo.api.async_llm import AsyncLLM
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient
@@ -41,9 +43,10 @@ def start(settings: dict[str, Any], directory: Path) -> AsyncLLM:
     return AsyncLLM.over(client, arguments)
 
 
-def held(server: Server) -> dict[str, int]:
+def held(server: Server, holds: LoopHolds | None) -> dict[str, Any]:
     """Count what would grow if anything were forgotten."""
     admission = server.admission
+    longest = holds.take() if holds is not None else []  # before the collection holds the loop
     gc.collect()
     return {
         "tasks": len(asyncio.all_tasks()),
@@ -52,6 +55,7 @@ def held(server: Server) -> dict[str, int]:
         "admitted": admission.num_admitted,
         "waiting_bytes": admission.waiting_bytes,
         "objects": len(gc.get_objects()),
+        "longest_holds_ms": longest,
     }
 
 
@@ -59,10 +63,12 @@ async def serve(settings: dict[str, Any], llm: AsyncLLM) -> None:
     """Serve until a signal ends the process."""
     server = Server(llm, ServerSettings(port=0, **settings["server"]))
 
-    def report(**more: Any) -> None:
-        print(json.dumps({**held(server), **more}), flush=True)
-
     loop = asyncio.get_running_loop()
+    holds = LoopHolds(loop) if settings.get("measures_holds") else None
+
+    def report(**more: Any) -> None:
+        print(json.dumps({**held(server, holds), **more}), flush=True)
+
     loop.add_signal_handler(signal.SIGUSR1, report)
     facts = server.llm.facts
     settle_memory()
@@ -77,6 +83,7 @@ def main() -> None:
     server = settings["server"]
     if "admin_socket" in server:
         server["admin_socket"] = Path(server["admin_socket"])
+    server["api_keys"] = tuple(server.get("api_keys", ()))
     logging.basicConfig(level="ERROR", format="server: %(message)s")
     with tempfile.TemporaryDirectory() as name:
         llm = start(settings, Path(name))

@@ -12,7 +12,9 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from array import array
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from octavo.api.embeddings import asking_for, embedded
@@ -36,13 +38,23 @@ from octavo.api.text_model import TextModel
 from octavo.client.client import EngineClient
 from octavo.client.inline import InlineClient
 from octavo.client.restart_policy import Timing
+from octavo.client.vitals import EngineVitals
 from octavo.core.config import ConfigError
-from octavo.core.request import FAILURES, Abort, Event, Pause, ResetPrefixCache, Resume, TokenEvent
+from octavo.core.request import (
+    FAILURES,
+    Abort,
+    Event,
+    Pause,
+    Request,
+    ResetPrefixCache,
+    Resume,
+    TokenEvent,
+)
 from octavo.core.sampling_params import LogitsProcessor, Pooling, SamplingParams
 from octavo.core.snapshot import EngineSnapshot
 from octavo.engine_arguments import EngineArguments, read_arguments
 from octavo.loader import DEFAULT_MODEL, ModelFiles
-from octavo.text.tokenizer import Tokenizer
+from octavo.text.token_table import TokenTable
 from octavo.wire.facts import EngineFacts
 
 log = logging.getLogger(__name__)
@@ -74,7 +86,7 @@ class AsyncLLM:
         cls,
         client: EngineClient,
         arguments: EngineArguments,
-        tokenizer: Tokenizer | None = None,
+        tokenizer: TokenTable | None = None,
         source: ModelFiles | None = None,
     ) -> AsyncLLM:
         """Return an AsyncLLM that uses an engine that is already running.
@@ -90,7 +102,7 @@ class AsyncLLM:
         client: EngineClient,
         arguments: EngineArguments,
         processors: Sequence[str],
-        tokenizer: Tokenizer | None = None,
+        tokenizer: TokenTable | None = None,
         source: ModelFiles | None = None,
     ) -> None:
         self._client = client
@@ -114,6 +126,11 @@ class AsyncLLM:
     def snapshot(self) -> EngineSnapshot:
         """Return the engine's newest statistics."""
         return self._client.snapshot()
+
+    @property
+    def vitals(self) -> EngineVitals:
+        """The counts and times of the engine's life."""
+        return self._client.vitals
 
     def is_well(self) -> bool:
         """Return whether there is an engine that shows signs of life."""
@@ -154,8 +171,57 @@ class AsyncLLM:
         sampling = self.model.defaults if sampling_params is None else sampling_params
         return check_request(self.model, prompt, sampling, options)
 
+    def wrap_client(self, wrap: Callable[[EngineClient], EngineClient]) -> None:
+        """Put a client around the engine's; before `attach`."""
+        assert self._loop is None, "events already pass"
+        self._client = wrap(self._client)
+
+    def seeded(self, request: CheckedRequest, num_before: int = 0) -> CheckedRequest:
+        """Return a request with the seed that it gets if `num_before` requests are begun first."""
+        return self._table.seeded(request, num_before)
+
     def submit(self, request: CheckedRequest, sink: Sink, request_id: str | None = None) -> str:
         """Begin a request whose outputs go to `sink`; return its id, which `discard` ends."""
+        name, requests = self._open(request, sink, request_id)
+        self._send_or_discard(name, sink, requests)
+        return name
+
+    async def resubmit(
+        self,
+        request: CheckedRequest,
+        sink: Sink,
+        request_id: str,
+        past: Sequence[Iterable[TokenEvent]],
+    ) -> None:
+        """Submit a request again, to be continued behind what an earlier engine has emitted.
+
+        `past` has the events of each of its `n` sequences. They become outputs, with breaks for
+        other tasks between them; then the engine continues those that have not ended.
+        """
+        name, requests = self._open(request, sink, request_id)
+        left: list[Request] = []
+        for each, events in zip(requests, past, strict=True):
+            emitted = array("i")
+            for event in events:
+                if self._sinks.get(name) is not sink:
+                    return
+                self._deliver([event._replace(request_id=each.request_id)])
+                emitted.extend(event.tokens)
+                await asyncio.sleep(0)
+            if self._table.is_over(each.request_id):
+                continue
+            parent = each.parent_id
+            if not left or left[0].request_id != parent:  # that has ended
+                parent = None
+            resumed = bool(emitted)
+            left.append(replace(each, emitted=emitted, resumed=resumed, parent_id=parent))
+        if left and self._sinks.get(name) is sink:
+            self._send_or_discard(name, sink, left)
+
+    def _open(
+        self, request: CheckedRequest, sink: Sink, request_id: str | None
+    ) -> tuple[str, list[Request]]:
+        """Add a request to the table; return its id and what the engine must be given."""
         if self._loop is not asyncio.get_running_loop() or self._death or self._is_closed:
             self.attach()
         self._num_requests += 1
@@ -164,12 +230,14 @@ class AsyncLLM:
             raise RequestError(f"request id {name!r} is in use", param="request_id")
         requests = self._table.open(name, request, time.monotonic())
         self._sinks[name] = sink
+        return name, requests
+
+    def _send_or_discard(self, name: str, sink: Sink, requests: Sequence[Request]) -> None:
         try:
             self._client.send(requests)
         except BaseException:
             self.discard(name, sink)
             raise
-        return name
 
     def discard(self, request_id: str, sink: Sink) -> None:
         """Forget a request and its sink; abort it unless it has ended."""

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
-from octavo.api.outputs import CompletionOutput, Logprob, PromptLogprobs
+from octavo.api.logprobs import PositionLogprobs
+from octavo.api.outputs import CompletionOutput
 from octavo.core.plan import HiddenPayload, LogprobsPayload, TokenLogprobs
 from octavo.core.request import TokenEvent
 from octavo.core.sampling_params import RequestOutputKind, SamplingParams
 from octavo.formats.deltas import FinishDelta, Parser
 from octavo.text.detokenizer import Detokenizer
 from octavo.text.stop_strings import StopStrings
-from octavo.text.tokenizer import Tokenizer
+from octavo.text.token_table import TokenTable
+
+
+class Meter(Protocol):
+    """A count of the tokens of a request's continuations, kept while they come."""
+
+    def add(self, num_tokens: int, seconds: float | None) -> None:
+        """Count new tokens of a continuation, so long after its last ones; None: its first."""
+
+    def end(self, num_tokens: int, seconds: float) -> None:
+        """Count the end of a continuation, and the time from its first to its last tokens."""
 
 
 class Continuation:
@@ -24,8 +37,9 @@ class Continuation:
         index: int,
         prompt: Sequence[int],
         sampling: SamplingParams,
-        tokenizer: Tokenizer,
+        tokenizer: TokenTable,
         parser: Parser,
+        meter: Meter | None = None,
     ) -> None:
         self._sampling = sampling
         self._parser = parser
@@ -45,15 +59,30 @@ class Continuation:
         is_final = sampling.output_kind is RequestOutputKind.FINAL_ONLY
         self._reads_late = is_final and self._stops is None
         self._num_taken = 0  # tokens sent as deltas
+        self._meter = meter
+        self._num_measured = 0  # tokens that the meter has counted
+        self._first_at = self._last_at = 0.0  # of those
         self._fresh: list[str] = []  # text that is neither sent nor in `whole` yet
         self.whole = CompletionOutput(index)
+        source = tokenizer if sampling.detokenize else None
+        self._logprobs: PositionLogprobs | None = None
         if sampling.logprobs is not None:
-            self.whole.logprobs = []
             self.whole.cumulative_logprob = 0.0
+            self._logprobs = self.whole.logprobs = PositionLogprobs(
+                self.whole.token_ids,
+                prompt,
+                source,
+                skip_special_tokens=sampling.skip_special_tokens,
+                spaces_between_special_tokens=sampling.spaces_between_special_tokens,
+            )
         self.hidden_state: list[float] | None = None
-        self.prompt_logprobs: PromptLogprobs | None = None
+        self.prompt_logprobs: PositionLogprobs | None = None
         if sampling.prompt_logprobs is not None:
-            self.prompt_logprobs = [None] * len(prompt)
+            self.prompt_logprobs = PositionLogprobs(prompt, tokenizer=source)
+            self.prompt_logprobs.put(len(prompt), ())
+            if source is not None:
+                rest = source.detokenizer(skip_special_tokens=False, context=prompt)
+                self.prompt_logprobs.end(rest.finish())
 
     def push(self, event: TokenEvent) -> bool:
         """Take an event; return whether the text has ended, so that the engine must stop."""
@@ -78,6 +107,25 @@ class Continuation:
         if event.finish_reason is not None:
             self._finish(event)
         return False
+
+    def measure(self) -> None:
+        """Let the meter count what is new."""
+        meter = self._meter
+        if meter is None:
+            return
+        num_tokens = len(self.whole.token_ids)
+        num_new = num_tokens - self._num_measured
+        if num_new:
+            now = time.monotonic()
+            if self._num_measured:
+                meter.add(num_new, now - self._last_at)
+            else:
+                meter.add(num_new, None)
+                self._first_at = now
+            self._last_at = now
+            self._num_measured = num_tokens
+        if self.whole.finish_reason is not None:
+            meter.end(num_tokens, self._last_at - self._first_at)
 
     def fail(self, message: str) -> None:
         """End the continuation with an error; keep what has come so far."""
@@ -109,7 +157,7 @@ class Continuation:
     def snapshot(self) -> CompletionOutput:
         """Return a copy of the whole so far, which later events do not change."""
         whole = self.everything()
-        logprobs = None if whole.logprobs is None else whole.logprobs[:]
+        logprobs = None if self._logprobs is None else self._logprobs.copy()
         return replace(whole, token_ids=whole.token_ids[:], logprobs=logprobs)
 
     def everything(self) -> CompletionOutput:
@@ -132,10 +180,12 @@ class Continuation:
         whole.finish_reason, whole.stop_reason = event.finish_reason, event.stop_token
         if self._detokenizer is None:
             return
+        is_hidden = event.finish_reason == "stop" and event.tokens and self._hides_stop
         if self._reads_late:
-            is_hidden = event.finish_reason == "stop" and event.tokens and self._hides_stop
             self._read(whole.token_ids[:-1] if is_hidden else whole.token_ids)
         text = self._detokenizer.finish()
+        if self._logprobs is not None and not is_hidden:
+            self._logprobs.end(text)
         if self._stops is None:
             self._fresh.append(text)
         else:
@@ -164,25 +214,12 @@ class Continuation:
             self.hidden_state = payload.values.tolist()
         if not isinstance(payload, LogprobsPayload):
             return ()
-        if self.prompt_logprobs is not None:
-            for offset, entry in enumerate(payload.prompt):
-                self.prompt_logprobs[payload.prompt_start + offset] = self._explain(entry)
-        return () if self.whole.logprobs is None else payload.sampled
+        if self.prompt_logprobs is not None and payload.prompt:
+            self.prompt_logprobs.put(payload.prompt_start, payload.prompt)
+        return () if self._logprobs is None else payload.sampled
 
     def _add_logprobs(self, entry: TokenLogprobs) -> None:
-        assert self.whole.logprobs is not None
+        assert self._logprobs is not None
         assert self.whole.cumulative_logprob is not None
-        self.whole.logprobs.append(self._explain(entry))
+        self._logprobs.put(len(self._logprobs), (entry,))
         self.whole.cumulative_logprob += entry.logprobs[0]
-
-    def _explain(self, entry: TokenLogprobs) -> dict[int, Logprob]:
-        """Return the log-probabilities at a position: its own token first, then the likeliest."""
-        text_of = self._tokenizer.text_of
-        pairs = zip(entry.token_ids, entry.logprobs, strict=True)
-        named = {
-            token: Logprob(logprob, place, text_of(token))
-            for place, (token, logprob) in enumerate(pairs)
-        }
-        first = entry.token_ids[0]  # if it is also among the likeliest, that entry is replaced
-        named[first] = Logprob(entry.logprobs[0], entry.rank, text_of(first))
-        return named

@@ -28,12 +28,15 @@ class Logprob(NamedTuple):
 
     logprob: float
     rank: int | None = None  # 1 is the most probable
+    # The text that the token adds to those before it: empty for the first part of a character,
+    # which the token with its last part adds; None with detokenize=False.
     decoded_token: str | None = None
 
 
 # At each position: the likeliest tokens, with the chosen one among them.
-Logprobs = list[dict[int, Logprob]]
-PromptLogprobs = list[dict[int, Logprob] | None]  # None for the first token, which nothing precedes
+Logprobs = Sequence[dict[int, Logprob]]
+# None for the first token, which nothing precedes.
+PromptLogprobs = Sequence[dict[int, Logprob] | None]
 
 
 @dataclass(slots=True)

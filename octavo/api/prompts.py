@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.api.outputs import RequestError
-from octavo.text.tokenizer import Tokenizer
+from octavo.text.token_table import TokenTable
 
 # A text, its token ids (a list, or an array of numpy's), or either in a dict under "prompt" or
 # "prompt_token_ids".
@@ -25,7 +25,7 @@ class Input:
     token_ids: array[int]
 
 
-def read_prompt(prompt: Prompt, tokenizer: Tokenizer, vocabulary: int) -> Input:
+def read_prompt(prompt: Prompt, tokenizer: TokenTable, vocabulary: int) -> Input:
     """Return a prompt as checked token ids; refuse other values, and ids that do not exist."""
     text: object = None
     given: Any = prompt
@@ -72,6 +72,10 @@ def check_ids(ids: Sequence[Any], vocabulary: int) -> array[int]:
         and 0 <= min(ids) <= max(ids) < vocabulary
     ):
         return array("i", ids)
+    is_packed = isinstance(ids, array) and ids.typecode == "i"
+    if is_packed and ids and 0 <= min(ids) <= max(ids) < vocabulary:
+        assert isinstance(ids, array)
+        return ids
     checked = array("i")
     for index, token in enumerate(ids):
         number = -1 if isinstance(token, bool) else _index(token)

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from octavo.api.continuation import Continuation
+from octavo.api.continuation import Continuation, Meter
 from octavo.api.outputs import RequestError, RequestOutput
 from octavo.api.prompts import Input, Prompt, read_prompt
 from octavo.api.text_model import TextModel
 from octavo.core.config import MAX_PRIORITY
 from octavo.core.request import FAILURES, Abort, Request, TokenEvent
 from octavo.core.sampling_params import (
+    ALL,
     MAX_BAD_WORD_VARIANTS,
     NO_LIMIT,
     RequestOutputKind,
@@ -68,6 +69,7 @@ class CheckedRequest:
     sampling: SamplingParams
     options: Options = PLAIN
     make_parser: Callable[[], Parser] = PlainText  # of each continuation's text
+    meter: Meter | None = None  # counts the tokens of all continuations as they come
 
 
 @dataclass(slots=True)
@@ -102,10 +104,15 @@ def check_request(
     if not isinstance(prompt, Input):
         prompt = read_prompt(prompt, model.tokenizer, model.facts.vocabulary)
     changes: dict[str, Any] = {}
-    max_tokens = _max_tokens(model, sampling, len(prompt.token_ids))
+    max_tokens = check_room(model, sampling, len(prompt.token_ids))
     if max_tokens != sampling.max_tokens:
         changes["max_tokens"] = max_tokens
-    if sampling.logit_bias or sampling.allowed_token_ids or sampling.bad_words_token_ids:
+    if (
+        sampling.stop_token_ids
+        or sampling.logit_bias
+        or sampling.allowed_token_ids
+        or sampling.bad_words_token_ids
+    ):
         sampling.check_vocabulary(model.facts.vocabulary)
     if sampling.logits_processors:
         _check_processors(model, sampling)
@@ -122,8 +129,11 @@ def check_request(
     return CheckedRequest(prompt, sampling, options, make_parser)
 
 
-def _max_tokens(model: TextModel, sampling: SamplingParams, num_prompt: int) -> int:
-    """Return the limit of the answer: what is free in the context if the sampling sets none."""
+def check_room(model: TextModel, sampling: SamplingParams, num_prompt: int) -> int:
+    """Return the limit of the answer: what is free in the context if the sampling sets none.
+
+    Raise RequestError for a prompt that leaves no room.
+    """
     facts = model.facts
     room = facts.longest_tokens - num_prompt
     is_cache_small = facts.longest_tokens < facts.max_model_len
@@ -164,16 +174,20 @@ def _check_processors(model: TextModel, sampling: SamplingParams) -> None:
 
 
 def _check_logprobs(model: TextModel, sampling: SamplingParams, options: Options) -> None:
-    most = -1 if options.is_beam else model.max_logprobs
+    if options.is_beam:
+        return
+    vocabulary = model.facts.vocabulary
+    most = vocabulary if model.max_logprobs == ALL else model.max_logprobs
     for name in ("logprobs", "prompt_logprobs"):
         asked = getattr(sampling, name)
-        if asked is not None and most != -1 and (asked == -1 or asked > most):
-            raise RequestError(
-                f"{name}={asked} is more than max_logprobs={most} of this engine allows"
-                + (" (-1 asks for the whole vocabulary)" if asked == -1 else "")
-                + "; ask for fewer, or start it with a higher max_logprobs",
-                param=name,
-            )
+        if asked is None or (vocabulary if asked == ALL else asked) <= most:
+            continue
+        means = f", the whole vocabulary of {vocabulary} tokens," if asked == ALL else ""
+        raise RequestError(
+            f"{name}={asked}{means} is more than max_logprobs={model.max_logprobs} of this engine "
+            "allows; ask for fewer, or start it with a higher max_logprobs",
+            param=name,
+        )
 
 
 def _grammar(shape: StructuredOutputsParams) -> str:
@@ -246,17 +260,23 @@ class RequestTable:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._entries
 
+    def seeded(self, request: CheckedRequest, num_before: int = 0) -> CheckedRequest:
+        """Return a request with the seed that it gets if `num_before` others are opened first."""
+        if request.sampling.seed is not None:
+            return request
+        number = self._num_opened + num_before + 1
+        mixed = self._model.seed * 0x9E3779B97F4A7C15 + number * 0xD1B54A32D192ED03
+        return replace(request, sampling=_changed(request.sampling, seed=mixed % 2**63))
+
     def open(self, request_id: str, request: CheckedRequest, arrival: float) -> list[Request]:
         """Begin a request; return what the core must be given, in this order.
 
         `arrival` is in seconds of `time.monotonic`, which all processes of a machine share.
         """
         assert request_id not in self._entries, f"request id {request_id!r} is in use"
+        request = self.seeded(request)
         self._num_opened += 1
         prompt, options, sampling = request.prompt, request.options, request.sampling
-        if sampling.seed is None:
-            mixed = self._model.seed * 0x9E3779B97F4A7C15 + self._num_opened * 0xD1B54A32D192ED03
-            sampling = _changed(sampling, seed=mixed % 2**63)
         output = RequestOutput(request_id, prompt.text, list(prompt.token_ids), [])
         entry = _Entry(output, sampling.output_kind, {})
         self._entries[request_id] = entry
@@ -265,7 +285,12 @@ class RequestTable:
             # Numbered, so that late events of an earlier request of that id match no entry.
             name = f"{request_id}#{self._num_opened}.{index}"
             stream = Continuation(
-                index, prompt.token_ids, sampling, self._model.tokenizer, request.make_parser()
+                index,
+                prompt.token_ids,
+                sampling,
+                self._model.tokenizer,
+                request.make_parser(),
+                request.meter,
             )
             entry.streams[name] = stream
             self._streams[name] = entry, stream
@@ -309,6 +334,7 @@ class RequestTable:
                 log.exception("the text of request %s could not be decoded", event.request_id)
                 stream.fail(f"its text could not be decoded: {type(error).__name__}: {error}")
                 must_stop = event.finish_reason is None
+        stream.measure()
         whole = stream.whole
         if event.stats is not None and whole.index == 0:
             entry.output.metrics = event.stats
@@ -324,6 +350,11 @@ class RequestTable:
             del self._entries[entry.output.request_id]
         aborts = [Abort(event.request_id)] if must_stop else []
         return self._output(entry, stream, event, done), aborts
+
+    def is_over(self, name: str) -> bool:
+        """Return whether a continuation has ended; nothing of the core is expected for it then."""
+        self._unaccounted.pop(name, None)
+        return name not in self._streams
 
     def names(self, request_id: str) -> list[str]:
         """Return the core's ids of a request's continuations that have not ended."""

@@ -13,6 +13,7 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.engine_arguments import EngineArguments
 from octavo.loader import ModelFiles, resolve
 from octavo.models.generation import GenerationDefaults
+from octavo.text.token_table import TokenTable
 from octavo.text.tokenizer import Tokenizer
 from octavo.wire.facts import EngineFacts
 
@@ -29,7 +30,7 @@ class TextModel:
         facts: EngineFacts,
         arguments: EngineArguments,
         processors: Sequence[str] = (),
-        tokenizer: Tokenizer | None = None,  # if it has been loaded already
+        tokenizer: TokenTable | None = None,  # if it has been loaded already
         source: ModelFiles | None = None,  # where the tokenizer is, if that has been found already
     ) -> None:
         self.facts = facts
@@ -37,12 +38,19 @@ class TextModel:
             named = arguments.tokenizer
             source = facts.source if named is None else resolve(named)
         self.source = source
-        self.tokenizer = tokenizer or load_tokenizer(source)
+        self.tokenizer: TokenTable = tokenizer or load_tokenizer(source)
         self.end_ids = tuple(
             dict.fromkeys((*facts.generation.eos_ids, *sorted(self.tokenizer.end_ids)))
         )
         self.defaults = recommended(facts.generation)
         self.max_logprobs = arguments.max_logprobs
+        self.cache_settings = {  # by vLLM's names
+            "block_size": facts.block_size,
+            "cache_dtype": arguments.kv_cache_dtype,
+            "enable_prefix_caching": arguments.enable_prefix_caching,
+            "num_gpu_blocks": facts.num_blocks,
+            "num_gpu_blocks_override": arguments.num_gpu_blocks_override,
+        }
         self.seed = arguments.seed
         self.processors = tuple(sorted(processors))  # names that requests may use
 
@@ -78,4 +86,6 @@ def recommended(generation: GenerationDefaults) -> SamplingParams:
     given: dict[str, Any] = {
         name: value for name in names if (value := getattr(generation, name)) is not None
     }
+    if generation.max_new_tokens is not None:
+        given["max_tokens"] = generation.max_new_tokens
     return SamplingParams(**given)

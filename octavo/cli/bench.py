@@ -14,7 +14,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from octavo.cli.engine_options import add_engine_options, add_model, engine_arguments
+from octavo.cli.engine_options import add_engine_options, engine_arguments
 from octavo.cli.output import table
 from octavo.cli.parsing import Parser, UsageError, seconds
 
@@ -30,8 +30,10 @@ _HEAD = (
 
 def add_arguments(parser: Parser) -> None:
     """Add the options of the measurement and of the engine."""
-    parser.add_argument("what", choices=("profile",), help="the time of a step, phase by phase")
-    add_model(parser, has_default=False)
+    parser.add_argument(
+        "what", metavar="profile", nargs="?", help="the time of a step, phase by phase"
+    )
+    parser.add_argument("model_word", metavar="MODEL", nargs="?", help="the model")
     parser.add_argument(
         "--streams", type=int, default=1, metavar="COUNT", help="sequences that decode (1)"
     )
@@ -57,6 +59,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure the step and print the table, or JSON."""
+    _check_words(arguments.what, arguments.model_word)
     least = {"streams": 1, "context": 0, "prompt": 1, "steps": 1}
     for name, smallest in least.items():
         value = getattr(arguments, name)
@@ -78,6 +81,20 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         sys.stdout.write(as_text(asked.model, found))
     return 0
+
+
+def _check_words(what: str | None, model: str | None) -> None:
+    """Refuse a command line without the measurement's name or the model's."""
+    if what == "profile" and model is not None:
+        return
+    usage = "write: octavo bench profile MODEL"
+    if what is None:
+        raise UsageError(f"neither the measurement nor the model is named; {usage}")
+    if what == "profile":
+        raise UsageError(f"the model is not named; {usage}")
+    if model is None:
+        usage = f"write: octavo bench profile {what}"
+    raise UsageError(f"{what!r} is not a measurement, and the only one is profile; {usage}")
 
 
 def as_text(model: str, found: Profile) -> str:

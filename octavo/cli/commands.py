@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130  # exit codes
+OK, FAILED, USAGE, MODEL, INTERRUPTED = 0, 1, 2, 3, 130  # exit codes
 
 
 class Command(NamedTuple):

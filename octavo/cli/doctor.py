@@ -113,7 +113,7 @@ def memory() -> list[Finding]:
 
     found = machine.memory()
     memory = f"{size(found.available)} free of {size(found.total)}"
-    memory += ", limited by the container" if found.is_limited else ""
+    memory += f", limited by {found.limited_by}" if found.limited_by else ""
     advice = ""
     if found.available < _LEAST_MEMORY:
         advice = (
@@ -140,6 +140,17 @@ def limits() -> list[Finding]:
             f"run `ulimit -n {_LEAST_OPEN_FILES}` before `octavo serve`, to serve as many clients"
         )
     return [Finding("open files", f"{soft:,} (at most {hard:,})", advice)]
+
+
+def confinement() -> list[Finding]:
+    from octavo.confine.filter import why_unavailable
+
+    missing = why_unavailable()
+    if missing is None:
+        found = "the engine and the prompt workers give up files, network and other processes"
+        return [Finding("confinement", found)]
+    advice = "run Octavo as a user of its own, in a container without network"
+    return [Finding("confinement", missing, advice)]
 
 
 def packages() -> list[Finding]:
@@ -218,6 +229,7 @@ CHECKS: tuple[Callable[[], list[Finding]], ...] = (
     processor,
     memory,
     limits,
+    confinement,
     packages,
     backends,
     caches,

@@ -1,6 +1,6 @@
 """The flags of an engine: a flag for every field of EngineArguments, under vLLM's names.
 
-vLLM's flags that mean nothing here are accepted; `octavo.engine_arguments` says why each has no
+vLLM's flags that mean nothing here are accepted; `octavo.foreign_options` says why each has no
 effect.
 """
 
@@ -12,7 +12,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, get_args
 
 from octavo.cli.parsing import Parser, byte_count, sequence_length, token_count
-from octavo.engine_arguments import FIXED, INERT, CpuWeights, EngineArguments
+from octavo.engine_arguments import CpuWeights, EngineArguments
+from octavo.foreign_options import FIXED, INERT
 from octavo.loader import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -81,6 +82,12 @@ def add_engine_options(parser: Parser) -> None:
     _add_memory_options(group)
     _add_scheduling_options(group)
     _add_speculation_options(group)
+    _add(
+        group,
+        "spare_engine",
+        "keep a second engine's process loaded, which takes over at once when the first ends; it "
+        "takes the memory of the weights again (octavo serve)",
+    )
     for name in (*INERT, *FIXED):
         flags = (_flag(name), *([_SHORT[name]] if name in _SHORT else ()))
         if name in _ALONE:
@@ -101,7 +108,8 @@ def _add_model_options(group: argparse._ArgumentGroup) -> None:
     _add(
         group,
         "dtype",
-        "type of weights and KV while computing: auto, float32 or bfloat16",
+        "type of weights and KV while computing: auto, float32 or bfloat16; float is float32, half "
+        "and float16 are computed in bfloat16",
         metavar="TYPE",
     )
     _add(
@@ -119,6 +127,19 @@ def _add_model_options(group: argparse._ArgumentGroup) -> None:
         "seed from which requests without a seed get theirs",
         type=int,
         metavar="NUMBER",
+    )
+    _add(
+        group,
+        "generation_config",
+        "sampling parameters of requests that do not set them: auto (the model's own), vllm (none "
+        "of the model's), or the directory of another generation_config.json",
+        metavar="PLACE",
+    )
+    _add(
+        group,
+        "override_generation_config",
+        'sampling parameters that replace those, as a JSON object, such as {"temperature": 0.6}',
+        metavar="JSON",
     )
     _add(
         group,

@@ -9,9 +9,9 @@ import sys
 import traceback
 from typing import TextIO
 
-from octavo.cli.commands import FAILED, INTERRUPTED, OK, USAGE, Command
+from octavo.cli.commands import FAILED, INTERRUPTED, MODEL, OK, USAGE, Command
 from octavo.cli.parsing import Parser, UsageError
-from octavo.cli.trouble import explain
+from octavo.cli.trouble import explain, is_of_model
 from octavo.observe.log import set_up_log
 
 
@@ -63,7 +63,7 @@ def execute(command: Command, words: list[str]) -> int:
         if is_debugging:
             traceback.print_exc()
         sys.stderr.write(f"octavo {command.name}: {explain(error, spellings)}\n")
-        return FAILED
+        return MODEL if is_of_model(error) else FAILED
     return code
 
 

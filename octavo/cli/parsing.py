@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
+from octavo.foreign_options import MISSING
+
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[kmgt]?)(?P<binary>i?)b?", re.IGNORECASE)
 _UNITS = " kmgt"
 _LIKENESS = 0.7  # similarity of a typed word to the flag that it may mean
@@ -33,6 +35,7 @@ class Parser(argparse.ArgumentParser):
         """
         if args is not None:
             args = self._dashed(args)
+            self._refuse_values(args)
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:
             self.error(self._about_unknown(unknown))
@@ -60,6 +63,18 @@ class Parser(argparse.ArgumentParser):
         """Return the arguments that `--help` shows."""
         return [action for action in self._actions if action.help != argparse.SUPPRESS]
 
+    def _refuse_values(self, words: Sequence[str]) -> None:
+        """Refuse `--flag=value` where the flag takes no value, with the words to type instead."""
+        for word in words[: words.index("--") if "--" in words else len(words)]:
+            name, equals, _ = word.partition("=")
+            action = self._option_string_actions.get(name)
+            if equals and action is not None and action.nargs == 0:
+                others = [flag for flag in action.option_strings if flag.startswith("--no-")]
+                both = f"{name}, or {others[0]} for the opposite" if others else name
+                if name.startswith("--no-"):
+                    both = f"{action.option_strings[0]}, or {name} for the opposite"
+                self.error(f"{name} takes no value; write {both}")
+
     def _dashed(self, words: Sequence[str]) -> list[str]:
         """Replace underscores in long options by dashes; after `--` all words are values."""
         end = words.index("--") if "--" in words else len(words)
@@ -75,6 +90,9 @@ class Parser(argparse.ArgumentParser):
         name = words[0].partition("=")[0]
         if not name.startswith("-"):
             return f"{words[0]!r} is one argument too many"
+        reason = MISSING.get(name.removeprefix("--").replace("-", "_"))
+        if reason is not None:
+            return f"{name} is not supported: {reason}"
         near = get_close_matches(name, self.flags(), n=1, cutoff=_LIKENESS)
         hint = f"; did you mean {near[0]}?" if near else ""
         return f"there is no option {name}{hint}"

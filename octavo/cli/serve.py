@@ -21,6 +21,7 @@ from octavo.cli.server_options import add_server_options, server_settings
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
+    from pathlib import Path
 
     from octavo.api.async_llm import AsyncLLM
     from octavo.engine_arguments import EngineArguments
@@ -62,13 +63,19 @@ def run(arguments: argparse.Namespace) -> int:
     start = StartUp(time.monotonic() - (process_age() or 0.0))
     from octavo.engine_arguments import read_arguments
     from octavo.loader.source import resolve
+    from octavo.observe.output import output_never_blocks
     from octavo.server.http.middleware import check_middlewares
     from octavo.server.http.sockets import check_addresses
+    from octavo.server.http.tls import make_context
 
     config = server_settings(arguments)
     asked = read_arguments(model_of(arguments), engine_options(arguments))
     check_addresses(config)
+    if config.ssl_certfile is not None:
+        make_context(config)
     check_middlewares(config.middleware)
+    if config.journal is not None:
+        _check_journal(config.journal)
     # The tokenizer first: a wrong name must not wait for the download of the model.
     tokenizer = None if asked.tokenizer is None else _tokenizer_source(asked.tokenizer)
     # Resolved in this process, where the user sees the progress and the errors.
@@ -76,6 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     source = tokenizer or model
     start.lap("start Python, find the model")
     with contextlib.ExitStack() as stack:
+        stack.enter_context(output_never_blocks())
         workers: list[Worker] = []
         if arguments.engine == "inline":
             llm = _load_inline(asked, engine_options(arguments))
@@ -84,6 +92,13 @@ def run(arguments: argparse.Namespace) -> int:
         stack.callback(llm.close)
         start.add_engine(llm.facts)
         return _serve(config, llm, start, workers)
+
+
+def _check_journal(path: Path) -> None:
+    """Refuse a file that is no journal, or another server's, before the model is loaded."""
+    from octavo.server.durable.service import open_journal
+
+    open_journal(path).close()
 
 
 def _tokenizer_source(name: str) -> ModelFiles:
@@ -105,14 +120,16 @@ def _load_inline(asked: EngineArguments, options: dict[str, Any]) -> AsyncLLM:
 def _load(
     asked: EngineArguments, tokenizer: ModelFiles, config: ServerSettings, stack: ExitStack
 ) -> tuple[AsyncLLM, list[Worker]]:
-    """Start the engine; meanwhile import the server, and start what reads the tokenizer."""
+    """Start the engine; meanwhile import the server, and start the prompt workers.
+
+    Only they read the tokenizer. One of them sends the table of its tokens.
+    """
     from octavo.client.process import launch_engine
 
     client = launch_engine(asked)
     stack.callback(client.close)
     importlib.import_module("octavo.server.lifecycle")
     from octavo.api.async_llm import AsyncLLM
-    from octavo.api.text_model import load_tokenizer
     from octavo.server.worker_process import Worker
 
     workers = []
@@ -120,7 +137,7 @@ def _load(
         workers.append(Worker.launch(config, str(tokenizer.tokenizer_path)))
         stack.callback(workers[-1].end)
     with ThreadPoolExecutor(1) as pool:
-        reading = pool.submit(load_tokenizer, tokenizer)
+        reading = pool.submit(workers[0].read_table)
         client.start()
     return AsyncLLM.over(client, asked, reading.result(), tokenizer), workers
 

@@ -30,6 +30,17 @@ _NETWORK: tuple[_Row, ...] = (
         "the address to listen on; one that other machines can reach needs a key",
     ),
     ("port", int, "NUMBER", "the port to listen on; 0: any free port"),
+    ("uds", Path, "PATH", "a unix socket for clients, instead of an address and a port"),
+    ("root_path", str, "PREFIX", "a prefix of all paths that a reverse proxy adds or removes"),
+    ("ssl_certfile", Path, "FILE", "serve TLS, with this certificate chain (PEM)"),
+    ("ssl_keyfile", Path, "FILE", "the certificate's key, if it is in another file"),
+    ("ssl_ca_certs", Path, "FILE", "the authorities that sign clients' certificates (PEM)"),
+    (
+        "ssl_cert_reqs",
+        int,
+        "MODE",
+        "clients' certificates: 0 not asked for, 1 optional, 2 required",
+    ),
     ("max_connections", int, "COUNT", "the most open connections"),
     ("max_connections_per_client", int, "COUNT", "the most open connections of one address"),
     ("admin_socket", Path, "PATH", "a unix socket for operators: pause, drain, abort, log level"),
@@ -48,6 +59,12 @@ _ACCESS: tuple[_Row, ...] = (
 )
 _DIALECT: tuple[_Row, ...] = (
     ("strict", _ON, "", "refuse unknown fields"),
+    (
+        "enable_force_include_usage",
+        _ON,
+        "",
+        "send the usage in every chunk of every stream, and in a last one of its own",
+    ),
     ("metrics_names", str, "NAMES", "octavo, or vllm for dashboards that expect its names"),
 )
 _BOUNDS: tuple[_Row, ...] = (
@@ -69,6 +86,12 @@ _BOUNDS: tuple[_Row, ...] = (
 )
 _TIMES: tuple[_Row, ...] = (
     ("drain_seconds", seconds, "SECONDS", "time for running requests to finish after SIGTERM"),
+    (
+        "ready_seconds",
+        seconds,
+        "SECONDS",
+        "how old the engine's last step may be, and how long a test step may take, to be ready",
+    ),
     (
         "stall_seconds",
         seconds,
@@ -93,6 +116,27 @@ _TIMES: tuple[_Row, ...] = (
     ("template_seconds", seconds, "SECONDS", "for a chat template to be rendered"),
     ("tokenize_seconds", seconds, "SECONDS", "for a text to be tokenised"),
     ("prompt_workers", int, "COUNT", "processes that render and tokenise prompts"),
+    (
+        "prompt_worker_bytes",
+        byte_count,
+        "SIZE",
+        "the most memory of such a process, beside the model's tokenizer",
+    ),
+)
+_DURABLE: tuple[_Row, ...] = (
+    (
+        "journal",
+        Path,
+        "PATH",
+        "a file from which streams continue after the end of their connection or of the server",
+    ),
+    (
+        "journal_seconds",
+        seconds,
+        "SECONDS",
+        "time for which an answer is kept after its end",
+    ),
+    ("journal_bytes", byte_count, "SIZE", "the most bytes of requests that are kept"),
 )
 _GROUPS = {
     "network": _NETWORK,
@@ -100,6 +144,7 @@ _GROUPS = {
     "dialect": _DIALECT,
     "limits": _BOUNDS,
     "times": _TIMES,
+    "durable requests": _DURABLE,
 }
 _ROWS = tuple(row for rows in _GROUPS.values() for row in rows)
 
@@ -115,26 +160,21 @@ _INERT = {
     "enable-log-outputs!": "answers are never logged",
     "enable-prompt-tokens-details!": "they are always returned",
     "enable-request-id-headers!": "they are always sent",
+    "enable-ssl-refresh!": "a changed certificate is always read again",
     "enable-server-load-tracking!": "/metrics always contains the load",
     "max-log-len": "prompts are not logged unless --log-prompts",
     "device": "the backend determines it",
     "chat-template-content-format": "it is detected from the template",
     "guided-decoding-backend": "structured output is not supported yet",
     "structured-outputs-config": "structured output is not supported yet",
-    "enable-force-include-usage!": "clients request it by stream_options",
 }
 # Flags of vLLM that ask for a missing feature.
 _REFUSED = {
-    "ssl-keyfile": "there is no TLS; use a reverse proxy",
-    "ssl-certfile": "there is no TLS; use a reverse proxy",
-    "ssl-ca-certs": "there is no TLS; use a reverse proxy",
     "shutdown-timeout": "use --drain-seconds",
     "otlp-traces-endpoint": "install OpenTelemetry's ASGI middleware with --middleware",
     "hf-token": "other users could see it in the list of processes; set HF_TOKEN instead",
-    "uds": "clients connect by TCP; --admin-socket is a unix socket for operators",
     "config": "options must be on the command line",
     "default-chat-template-kwargs": "send chat_template_kwargs with the request",
-    "root-path": "routes begin at /; let the reverse proxy remove the prefix",
     "lora-modules": "adapters are not supported yet",
     "tool-call-parser": "tool calls are not supported yet",
     "enable-auto-tool-choice!": "tool calls are not supported yet",
@@ -181,21 +221,21 @@ def _add_special(title: str, group: argparse._ArgumentGroup) -> None:
             group.add_argument(
                 "--api-key-file", type=Path, metavar="FILE", help="keys, one per line"
             )
-            for what, text in (
-                ("host", "a host name of the server, besides its address; *: any"),
+            for name, flags, metavar, text in (
                 (
-                    "origin",
-                    "an origin of web pages that may call, such as https://app.example; *: any",
+                    "allowed_hosts",
+                    ("--allowed-host", "--allowed-hosts"),
+                    "HOST",
+                    "a host name of the server, besides its address; *: any, as if there are keys",
+                ),
+                (
+                    "allowed_origins",
+                    ("--allowed-origins", "--allowed-origin"),
+                    "ORIGINS",
+                    "an origin of web pages that may call, or a JSON list; *: any (this machine)",
                 ),
             ):
-                group.add_argument(
-                    f"--allowed-{what}",
-                    f"--allowed-{what}s",
-                    dest=f"allowed_{what}s",
-                    action="append",
-                    metavar=what.upper(),
-                    help=text,
-                )
+                group.add_argument(*flags, dest=name, action="append", metavar=metavar, help=text)
             group.add_argument(
                 "--middleware",
                 action="append",

@@ -30,6 +30,9 @@ def explain(error: Exception, spellings: Mapping[str, str] | None = None) -> str
             )
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror.lower()}"
+    if is_of_model(error):  # it names keys of files, which may be the names of settings too
+        flag = (spellings or {}).get("tokenizer", "--tokenizer")
+        return with_flags(str(error), {"tokenizer": flag})
     if is_theirs(error):
         return as_flags(str(error), _of_request(error, spellings or {}))
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -58,6 +61,11 @@ def is_theirs(error: Exception) -> bool:
     return type(error).__module__.startswith("octavo.") and name in _THEIRS
 
 
+def is_of_model(error: Exception) -> bool:
+    """Return whether the model's own files are at fault: damaged, incomplete or not supported."""
+    return bool(getattr(error, "is_of_model", False))
+
+
 def as_flags(message: str, spellings: Mapping[str, str] | None = None) -> str:
     """Replace the names of settings by their flags: `max_model_len` → `--max-model-len`.
 
@@ -70,7 +78,8 @@ def as_flags(message: str, spellings: Mapping[str, str] | None = None) -> str:
 def _settings() -> list[str]:
     from dataclasses import fields
 
-    from octavo.engine_arguments import FIXED, INERT, EngineArguments
+    from octavo.engine_arguments import EngineArguments
+    from octavo.foreign_options import FIXED, INERT
     from octavo.server.settings import ServerSettings
 
     own = [field.name for kind in (EngineArguments, ServerSettings) for field in fields(kind)]

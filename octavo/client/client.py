@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from octavo.client.vitals import EngineVitals
 from octavo.core.request import Event, TokenEvent
 from octavo.core.snapshot import EngineSnapshot
 from octavo.wire.facts import EngineFacts
@@ -15,7 +16,14 @@ class EngineDeadError(RuntimeError):
 
 
 class EngineStartError(RuntimeError):
-    """The engine could not be started; the message is the engine's own."""
+    """The engine could not be started; the message is the engine's own.
+
+    `is_of_model` is True if the model's files are at fault.
+    """
+
+    def __init__(self, message: str, *, is_of_model: bool = False) -> None:
+        super().__init__(message)
+        self.is_of_model = is_of_model
 
 
 Deliver = Callable[[Sequence[TokenEvent]], None]
@@ -32,6 +40,10 @@ class EngineClient(Protocol):
     @property
     def facts(self) -> EngineFacts:
         """The facts about the engine and its model."""
+
+    @property
+    def vitals(self) -> EngineVitals:
+        """The counts and times of the engine's life, which change as it lives."""
 
     def attach(self, deliver: Deliver, died: Died) -> None:
         """Attach to the running event loop: pass events to `deliver`, a final end to `died`.

@@ -8,12 +8,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from octavo.client.client import Deliver, Died, EngineDeadError
+from octavo.client.vitals import EngineVitals
 from octavo.core.engine import EngineCore
-from octavo.core.request import Abort, Event, TokenEvent
+from octavo.core.request import Abort, Event, Request, TokenEvent
 from octavo.core.sampling_params import LogitsProcessor
-from octavo.core.snapshot import EngineSnapshot, take_snapshot
+from octavo.core.snapshot import EngineSnapshot, take_load, take_snapshot
 from octavo.engine_arguments import EngineArguments
 from octavo.wire.facts import EngineFacts
 
@@ -36,6 +38,8 @@ class InlineClient:
         self._died: Died = lambda error: None
         self._is_closing = False
         self._snapshot = EngineSnapshot(num_blocks=facts.num_blocks)
+        self._load = self._snapshot.load
+        self.vitals = EngineVitals(time.monotonic())
         self._thread = threading.Thread(target=self._run, name="octavo engine", daemon=True)
 
     @classmethod
@@ -66,7 +70,9 @@ class InlineClient:
                 self._wake.notify()
 
     def snapshot(self) -> EngineSnapshot:
-        return self._snapshot
+        load = self._load
+        waiting = load.num_waiting + sum(isinstance(each, Request) for each in tuple(self._inbox))
+        return replace(self._snapshot, load=load._replace(num_waiting=waiting))
 
     def is_well(self) -> bool:
         return not self._is_closing and self._thread.is_alive()
@@ -113,6 +119,8 @@ class InlineClient:
                 core.on_event(event)
             events = core.step()
             now = time.monotonic()
+            self.vitals.note_step(now)
+            self._load = take_load(core)
             if now >= snapshot_at:
                 snapshot_at = now + SNAPSHOT_SECONDS
                 self._snapshot = take_snapshot(core, now)

@@ -10,8 +10,8 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from octavo.client.timeline import Timeline
 from octavo.core.request import FinishReason, Request, TokenEvent
-from octavo.core.stats import RESTART
 from octavo.wire.codec import event_from_wire, request_to_wire
 from octavo.wire.message_types import WireError, WireEvent, WireRequest
 
@@ -31,14 +31,17 @@ class Entry:
     is_abort_requested: bool = False
     crash_points: int = 0  # for crashes while it was in a step; see octavo.client.quarantine
     num_tokens_at_crash: int = 0  # tokens emitted when crash_points last grew
-    first_token_at: float | None = None
-    lost_at: float | None = None  # since when it has waited for a new engine
-    lost_seconds: float = 0.0
+    timeline: Timeline = field(default_factory=Timeline)
 
     @property
     def name(self) -> str:
         """The request id that the front end uses."""
         return self.request.request_id
+
+    def lose(self, now: float) -> None:
+        """Note that the engine that had the request has it no more."""
+        request = self.request
+        self.timeline.lose(now, request.arrival, len(request.prompt), len(self.emitted))
 
     def last_event(self, reason: FinishReason, message: str | None = None) -> TokenEvent:
         """Return a last event that no engine has sent."""
@@ -105,12 +108,10 @@ class Journal:
         entry.number, entry.was_submitted = self._next_number, True
         self._by_number[self._next_number] = entry
         self._next_number += 1
-        if entry.lost_at is not None:
-            entry.lost_seconds += max(0.0, now - entry.lost_at)
-            entry.lost_at = None
+        entry.timeline.submit(now, len(entry.emitted))
         return wire
 
-    def advance(self, entry: Entry, wire: WireEvent, now: float) -> TokenEvent:
+    def advance(self, entry: Entry, wire: WireEvent) -> TokenEvent:
         """Record an event of a request; return it as the front end's event."""
         if wire.position != len(entry.emitted):
             raise JournalError(
@@ -119,20 +120,16 @@ class Journal:
             )
         event = event_from_wire(wire, entry.request.request_id)
         entry.emitted.extend(wire.tokens)
-        if wire.tokens and entry.first_token_at is None:
-            entry.first_token_at = now
         if event.finish_reason is not None:
             self.close(entry)
-        if event.stats is not None and entry.lost_seconds:
-            event.stats.first_token_at = entry.first_token_at
-            event.stats.num_output_tokens = len(entry.emitted)
-            event.stats.wait_seconds[RESTART] = entry.lost_seconds
+        if event.stats is not None:
+            stats = entry.timeline.whole(event.stats, len(entry.emitted))
+            event = event._replace(stats=stats)
         return event
 
     def lose_engine(self, now: float) -> None:
         """Note that the engine has ended, with everything it had."""
         for entry in self._by_number.values():
             entry.number = None
-            if entry.lost_at is None:
-                entry.lost_at = now
+            entry.lose(now)
         self._by_number.clear()

@@ -1,7 +1,8 @@
 """Starts engine processes, transports frames to and from them, and reports when they end.
 
-The front end binds one socket for its whole lifetime, in a directory that only its user can enter.
-Each engine connects under the name of its epoch. So a restart creates no file, and the frames of
+The front end binds one socket for its whole lifetime, in a directory that only its user can enter
+or, where no file can be created, without a file; the kernel refuses other users either way. Each
+engine connects under the name of its epoch. So a restart creates no file, and the frames of
 an engine that has ended cannot be mistaken for its successor's.
 """
 
@@ -9,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -21,7 +24,9 @@ from typing import Protocol
 import zmq
 
 from octavo import env
+from octavo.client.exit_reason import describe_exit
 from octavo.client.socket_directory import SocketDirectory
+from octavo.observe.machine import num_killed_for_memory
 from octavo.wire.channel import (
     DUMP_SIGNAL,
     HEARTBEAT_SOCKET,
@@ -32,6 +37,10 @@ from octavo.wire.channel import (
 )
 from octavo.wire.crash_record import CrashRecord
 from octavo.wire.message_types import MAX_FRAME_BYTES, WireError
+
+log = logging.getLogger(__name__)
+
+EXIT_SECONDS = 2.0  # for a killed process to end
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +77,7 @@ class EngineProcess(Protocol):
         """Return the numbers of the requests in its last step."""
 
     def close(self) -> None:
-        """End the process if it runs, and release what belongs to it."""
+        """End the process if it runs, and release what belongs to it; do not wait for ever."""
 
 
 class Launcher(Protocol):
@@ -95,8 +104,8 @@ class ProcessLauncher:
 
     def __init__(self, factory: str | None = None) -> None:
         self._factory = factory  # MODULE:FUNCTION, for tests
-        self._directory = SocketDirectory()
-        self.path = self._directory.socket
+        self._directory: SocketDirectory | None = None  # None: no directory can be used
+        self.address = f"@octavo-engine-{secrets.token_hex(16)}"  # without a file
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.ROUTER)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -114,8 +123,15 @@ class ProcessLauncher:
         socket.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         socket.set(zmq.LINGER, 0)
         socket.set(zmq.IPC_FILTER_UID, os.getuid())  # the kernel checks the peer's user
-        socket.bind(f"ipc://{self.path}")
-        self.path.chmod(0o600)
+        try:
+            self._directory = SocketDirectory()
+            socket.bind(f"ipc://{self._directory.socket}")
+            self._directory.socket.chmod(0o600)
+            self.address = str(self._directory.socket)
+        except (OSError, zmq.ZMQError) as error:  # the disk is full or may not be written to
+            log.warning("the engine's socket gets no file: %s", error)
+            self._close_directory()
+            socket.bind(f"ipc://{self.address}")
 
     def launch(self, epoch: int) -> EngineProcess:
         descriptor = CrashRecord.make()
@@ -133,7 +149,7 @@ class ProcessLauncher:
         return ChildProcess(popen, record, self._socket, epoch)
 
     def _command(self, epoch: int, descriptor: int) -> list[str]:
-        command = [sys.executable, "-P", "-m", "octavo.engine.process", "--socket", str(self.path)]
+        command = [sys.executable, "-P", "-m", "octavo.engine.process", "--socket", self.address]
         command += ["--epoch", str(epoch), "--parent", str(os.getpid())]
         command += ["--crash-record", str(descriptor)]
         if threading.current_thread() is threading.main_thread():
@@ -172,7 +188,12 @@ class ProcessLauncher:
         self._detach()
         self._socket.close(linger=0)
         self._context.term()
-        self._directory.close()
+        self._close_directory()
+
+    def _close_directory(self) -> None:
+        if self._directory is not None:
+            self._directory.close()
+            self._directory = None
 
 
 class ChildProcess:
@@ -190,6 +211,7 @@ class ChildProcess:
         self._socket = socket
         self._name = identity(WORK_SOCKET, epoch)
         self._is_killed_by_us = False
+        self._num_killed_before = num_killed_for_memory()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._descriptor = -1
 
@@ -231,13 +253,7 @@ class ChildProcess:
         status = self.popen.poll()
         if status is None:
             return None
-        if status >= 0:
-            return f"its process ended with exit code {status}"
-        try:
-            name = signal.Signals(-status).name
-        except ValueError:
-            name = str(-status)
-        return f"its process was ended by {name}"
+        return describe_exit(status, num_killed_for_memory() - self._num_killed_before)
 
     def was_killed(self) -> bool:
         return self.popen.returncode == -signal.SIGKILL and not self._is_killed_by_us
@@ -248,5 +264,6 @@ class ChildProcess:
     def close(self) -> None:
         self._unwatch()
         self.kill()
-        self.popen.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it waits in the kernel
+            self.popen.wait(EXIT_SECONDS)
         self._record.close()

@@ -11,6 +11,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from octavo.client.client import Deliver, Died, EngineDeadError
@@ -21,6 +22,7 @@ from octavo.client.launcher import Launcher, ProcessLauncher
 from octavo.client.quarantine import Quarantine
 from octavo.client.restart_policy import Timing
 from octavo.client.supervisor import State, Supervisor
+from octavo.client.vitals import EngineVitals
 from octavo.core.config import ConfigError
 from octavo.core.request import (
     Abort,
@@ -31,7 +33,7 @@ from octavo.core.request import (
     Resume,
     TokenEvent,
 )
-from octavo.core.snapshot import EngineSnapshot
+from octavo.core.snapshot import EngineLoad, EngineSnapshot
 from octavo.engine_arguments import EngineArguments
 from octavo.observe.log import flags_in_use
 from octavo.wire.facts import EngineFacts
@@ -65,6 +67,8 @@ class ProcessClient:
         self._quarantine = Quarantine()
         self._snapshot = EngineSnapshot()  # of all engines so far …
         self._earlier = EngineSnapshot()  # … and of those before the current one
+        self._load = EngineLoad()
+        self.vitals = EngineVitals(clock())
         self._is_paused = False
         self._deliver: Deliver = lambda events: None
         self._died: Died = lambda error: None
@@ -108,7 +112,9 @@ class ProcessClient:
         return self.supervisor.is_well()
 
     def snapshot(self) -> EngineSnapshot:
-        return self._snapshot
+        # Requests that the engine has not read yet, in the middle of a step, wait too.
+        num_waiting = max(0, len(self._journal) - self._load.num_running)
+        return replace(self._snapshot, load=self._load._replace(num_waiting=num_waiting))
 
     # requests and commands to the engine
 
@@ -141,6 +147,10 @@ class ProcessClient:
     def _submit_now_or_later(self, entries: Iterable[Entry]) -> None:
         if self.supervisor.state is State.READY and not self._quarantine.is_active:
             self._submit(entries)
+            return
+        now = self._clock()
+        for entry in entries:
+            entry.timeline.wait(now)
 
     def _submit_waiting(self) -> None:
         """Submit the next suspect alone or, without one, all that wait; the engine is empty."""
@@ -202,14 +212,25 @@ class ProcessClient:
 
     # calls of the supervisor; see `octavo.client.supervisor.Owner`
 
-    def start_message(self) -> StartEngine:
+    def start_message(self, like: EngineFacts | None) -> StartEngine:
+        arguments = self._arguments
+        if like is not None:  # the size that was found when the memory was free
+            arguments = replace(
+                arguments,
+                max_model_len=like.max_model_len,
+                num_gpu_blocks_override=like.num_blocks,
+            )
         level = logging.getLogger("octavo").getEffectiveLevel()
-        return StartEngine(self._arguments, level, flags_in_use())
+        return StartEngine(arguments, level, flags_in_use())
+
+    def wants_spare(self) -> bool:
+        return self._arguments.spare_engine
 
     def has_work(self) -> bool:
         return self._journal.num_submitted > 0 and not self._is_paused
 
     def on_ready(self, epoch: int) -> None:
+        self.vitals.note_ready(self._clock())
         if epoch > 1:
             log.warning("engine %d is ready; %d requests continue", epoch, len(self._journal))
         if self._is_paused:
@@ -222,7 +243,7 @@ class ProcessClient:
             entry = self._journal.find_number(wire.number)
             if entry is None:  # a late event of a request that has ended or was withdrawn
                 continue
-            event = self._journal.advance(entry, wire, now)
+            event = self._journal.advance(entry, wire)
             self._undelivered.append(event)
             if event.tokens:
                 self.supervisor.restarts.note_progress()
@@ -232,8 +253,12 @@ class ProcessClient:
                     # Withdraw it, to submit it again in its order among the others.
                     self.supervisor.write(AbortRequests((wire.number,)))
                     self._journal.withdraw(entry)
-                    entry.lost_at = now
+                    entry.lose(now)
+        self._load = output.load
+        if output.events:
+            self.vitals.note_step(now)
         if output.snapshot is not None:
+            self.vitals.note_steps(now, output.snapshot.num_steps)
             self._snapshot = output.snapshot.after(self._earlier)
         if is_isolation_over:
             self._submit_waiting()
@@ -245,6 +270,8 @@ class ProcessClient:
 
     def on_end(self, last_step: tuple[int, ...], was_killed: bool, reason: str) -> bool:
         self._earlier = self._snapshot
+        self.vitals.note_end(self._clock())
+        self._load = EngineLoad(num_free_blocks=self._snapshot.num_blocks - 1)
         found = map(self._journal.find_number, last_step)
         suspects = [entry for entry in found if entry is not None]
         culprit = self._quarantine.suspect(suspects, was_killed)

@@ -20,6 +20,8 @@ class Timing:
     max_failed_engines: int = 8  # in a row that ended without producing a token
     restart_delay_seconds: float = 0.1  # before the third of those; doubled for each further one
     max_restart_delay_seconds: float = 5.0
+    # From when an engine is ready until a spare one is started: requests that continue go first.
+    spare_delay_seconds: float = 3.0
 
     def step_seconds(self, num_tokens: int) -> float:
         """Return how long a step of so many tokens may take."""

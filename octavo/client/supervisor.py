@@ -8,7 +8,8 @@
 
 Each launch is an `EngineRun` with an epoch of its own. When its process has ended, the owner learns
 what was in its last step, and the next launch follows at once, after a delay, or never
-(`RestartPolicy`). After too many failures in a row, or `close`, the state is CLOSED for good.
+(`RestartPolicy`). After too many failures in a row, or `close`, the state is CLOSED for good. A
+spare engine that stands by (`octavo.client.spare`) takes the place of the next launch.
 
 All times are on the event loop's clock; an engine is judged only after all its frames were read.
 """
@@ -25,16 +26,16 @@ from enum import Enum, auto
 from typing import Protocol, assert_never
 
 from octavo.client.client import EngineStartError
-from octavo.client.frames import FrameReader, FrameWriter
-from octavo.client.launcher import EngineProcess, Incoming, Launcher
+from octavo.client.engine_run import EngineRun
+from octavo.client.launcher import Incoming, Launcher
 from octavo.client.liveness import TICK_SECONDS, Liveness
 from octavo.client.restart_policy import RestartPolicy, Timing
+from octavo.client.spare import Spare
 from octavo.wire.facts import EngineFacts
 from octavo.wire.message_types import (
     EngineFailed,
     EngineMessage,
     EngineReady,
-    Heartbeat,
     ProcessStarted,
     StartEngine,
     StepOutput,
@@ -46,6 +47,7 @@ log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 5.0  # that another thread waits for the event loop to close the engine
 DUMP_SECONDS = 0.2  # for the stacks to be logged before the process is killed
+ABANDON_SECONDS = 10.0  # for a killed process to end; it may wait in the kernel for a disk
 CLOSE_POLL_SECONDS = 0.05  # between checks that the event loop still runs
 FRAMES_AT_ONCE = 64  # read before other callbacks of the event loop have a turn
 
@@ -72,8 +74,11 @@ _NEXT_STATES = {
 class Owner(Protocol):
     """The user of a supervised engine; a method may call the supervisor back."""
 
-    def start_message(self) -> StartEngine:
-        """Return the message from which the engine is built."""
+    def start_message(self, like: EngineFacts | None) -> StartEngine:
+        """Return the message from which an engine is built, of the same size as another."""
+
+    def wants_spare(self) -> bool:
+        """Return whether a spare engine is to stand by."""
 
     def has_work(self) -> bool:
         """Return whether the engine ought to be computing."""
@@ -94,18 +99,6 @@ class Owner(Protocol):
         """Fail all callers, since no further engine is started."""
 
 
-class EngineRun:
-    """One engine from its launch to its end."""
-
-    def __init__(self, epoch: int, process: EngineProcess, liveness: Liveness) -> None:
-        self.epoch = epoch
-        self.process = process
-        self.liveness = liveness
-        self.writer = FrameWriter(process, epoch)
-        self.reader = FrameReader(epoch)
-        self.failure: str | None = None  # why it ends, if that is known before its process ends
-
-
 class Supervisor:
     """The current engine, its frames, its state and its restarts."""
 
@@ -123,19 +116,24 @@ class Supervisor:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.timers: dict[str, asyncio.Handle] = {}
         self._epoch = 0  # of the newest run
+        self._newest_facts: EngineFacts | None = None  # of the last engine that became ready
+        self.spare = Spare(timing, clock, self._start_message_of_spare, self._check_model)
 
     # start and close
 
     def launch(self) -> None:
         """Start an engine's process; raise OSError if that is impossible at the moment."""
-        self._epoch += 1
-        process = self.launcher.launch(self._epoch)
-        factor = self.restarts.step_timeout_factor()
-        liveness = Liveness(self._timing, self._clock(), factor)
-        self.run = EngineRun(self._epoch, process, liveness)
+        self.run = self._launch_run()
         self._enter(State.STARTING)
         if self.loop is not None:
-            process.watch(self._on_exit)
+            self.run.process.watch(self._on_exit)
+
+    def _launch_run(self) -> EngineRun:
+        self._epoch += 1
+        return EngineRun(self._epoch, self.launcher.launch(self._epoch), self._new_liveness())
+
+    def _new_liveness(self) -> Liveness:
+        return Liveness(self._timing, self._clock(), self.restarts.step_timeout_factor())
 
     def wait_until_ready(self) -> None:
         """Block until the first engine is ready; raise EngineStartError if it fails."""
@@ -146,7 +144,10 @@ class Supervisor:
             exit_reason = run.process.exit_reason()
             self._read_all()
             if exit_reason is not None and not self.is_well():
-                raise EngineStartError(run.failure or f"the engine did not start: {exit_reason}")
+                raise EngineStartError(
+                    run.failure or f"the engine did not start: {exit_reason}",
+                    is_of_model=run.is_of_model,
+                )
             reason = run.liveness.overdue_reason(self._clock(), has_work=False)
             if reason is not None:
                 raise EngineStartError(reason)
@@ -163,6 +164,9 @@ class Supervisor:
                 self.run.process.kill()
         elif self.state is State.WAITING:
             self._relaunch()
+        self.spare.attach(self._on_exit)
+        if self.state is State.READY:
+            self._want_spare(self._timing.spare_delay_seconds)
         self._on_tick()
 
     def close(self) -> None:
@@ -198,6 +202,7 @@ class Supervisor:
         if self.run is not None:
             self.run.process.close()
             self.run = None
+        self.spare.close()
         self.launcher.close()
 
     def _cancel_timers(self) -> None:
@@ -225,7 +230,8 @@ class Supervisor:
     def flush(self) -> None:
         """Send the queued messages, or as many as the socket accepts."""
         # Sending may consume the socket's signal that a frame has come, so read afterwards.
-        if self.run is not None and self.run.writer.flush():
+        runs = [run for run in (self.run, self.spare.run) if run is not None]
+        if sum(run.writer.flush() for run in runs):
             self._read_soon()
 
     def note_work(self) -> None:
@@ -263,15 +269,14 @@ class Supervisor:
         return num_read == limit and self.state is not State.CLOSED
 
     def _take(self, incoming: Incoming) -> None:
+        if self.spare.take(incoming):
+            return
         run = self.run
         if run is None or run.epoch != incoming.epoch or self.state is State.STOPPING:
             return  # a late frame of an engine that has ended or is being ended
         try:
-            message = run.reader.read(incoming)
-            if isinstance(message, Heartbeat):
-                run.liveness.note_frame(self._clock(), message)
-            else:
-                run.liveness.note_frame(self._clock(), None)
+            message = run.read(incoming, self._clock())
+            if message is not None:
                 self._handle(run, message)
         except WireError as error:
             self._stop(run, f"it broke the protocol: {error}")
@@ -279,13 +284,13 @@ class Supervisor:
     def _handle(self, run: EngineRun, message: EngineMessage) -> None:
         match message:
             case ProcessStarted():
-                self.write(self._owner.start_message())
+                self.write(self._owner.start_message(None))
             case EngineReady(facts):
                 if self.state is not State.STARTING:
                     raise WireError("it reported a second time that it is ready")
                 self._on_ready(run, facts)
-            case EngineFailed(text):
-                run.failure = text
+            case EngineFailed(text, is_of_model):
+                run.failure, run.is_of_model = text, is_of_model
             case StepOutput():
                 self._owner.on_output(message)
             case _:
@@ -294,15 +299,21 @@ class Supervisor:
     # the life of an engine
 
     def _on_ready(self, run: EngineRun, facts: EngineFacts) -> None:
+        self._check_model(facts)
+        self.facts = self.facts or facts
+        self._newest_facts = facts
+        self._enter(State.READY)
+        run.liveness.note_ready(self._clock())
+        self._owner.on_ready(run.epoch)
+        self._want_spare(self._timing.spare_delay_seconds)
+
+    def _check_model(self, facts: EngineFacts) -> None:
+        """Refuse an engine that has loaded another model than the first one."""
         if self.facts is not None and facts.vocabulary != self.facts.vocabulary:
             raise WireError(
                 f"its vocabulary has {facts.vocabulary} tokens, and that of the engine before had "
                 f"{self.facts.vocabulary}: the model's files were changed"
             )
-        self.facts = self.facts or facts
-        self._enter(State.READY)
-        run.liveness.note_ready(self._clock())
-        self._owner.on_ready(run.epoch)
 
     def _on_tick(self) -> None:
         assert self.loop is not None
@@ -311,6 +322,7 @@ class Supervisor:
             self.run.liveness.note_tick(self._clock())
         self._on_readable()
         self._on_exit()
+        self.spare.check_liveness()
         run = self.run
         if run is not None and self.state is not State.STOPPING:
             reason = run.liveness.overdue_reason(self._clock(), self._owner.has_work())
@@ -326,19 +338,36 @@ class Supervisor:
         if self.loop is None:
             run.process.kill()
         else:
-            self.timers["kill"] = self.loop.call_later(DUMP_SECONDS, run.process.kill)
+            later = self.loop.call_later
+            self.timers["kill"] = later(DUMP_SECONDS, run.process.kill)
+            seconds = DUMP_SECONDS + ABANDON_SECONDS
+            self.timers["abandon"] = later(seconds, self._abandon, run, reason)
+
+    def _abandon(self, run: EngineRun, reason: str) -> None:
+        """Leave behind an engine whose process does not end although it was killed."""
+        if self.run is run and run.process.exit_reason() is None:
+            log.error(
+                "the process of engine %d does not end %.0f s after it was killed: it waits in the "
+                "kernel, perhaps for a disk that does not answer; it is left behind",
+                run.epoch,
+                ABANDON_SECONDS,
+            )
+            self._end(run, reason)
 
     def _on_exit(self) -> None:
+        self._replace_ended_spare()
         run = self.run
-        if run is None or (exit_reason := run.process.exit_reason()) is None:
+        if run is None or run.exit_reason() is None:
             return
         self._read_all()  # what it sent before it ended is valid
         if self.run is run:
-            self._end(run, run.failure or exit_reason)
+            self._end(run, run.exit_reason() or "")
 
     def _end(self, run: EngineRun, reason: str) -> None:
         log.error("engine %d ended: %s", run.epoch, reason)
         self.run = None
+        if (timer := self.timers.pop("abandon", None)) is not None:
+            timer.cancel()
         self._enter(State.WAITING)
         last_step, was_killed = run.process.last_step(), run.process.was_killed()
         run.process.close()
@@ -355,12 +384,16 @@ class Supervisor:
         delay = self.restarts.next_delay()
         if delay is None:
             self.loop.call_soon(self._give_up, reason)
-        elif delay:
+        elif delay and self.spare.run is None:
             self.timers["restart"] = self.loop.call_later(delay, self._relaunch)
         else:
             self._relaunch()
 
     def _relaunch(self) -> None:
+        spare = self.spare.release()
+        if spare is not None:
+            self._take_over(*spare)
+            return
         try:
             self.launch()
         except OSError as error:  # no process can be started at the moment
@@ -368,6 +401,44 @@ class Supervisor:
             log.error("%s", reason)
             self.restarts.note_end(0.0)
             self._restart(reason)
+
+    # the spare engine
+
+    def _take_over(self, run: EngineRun, facts: EngineFacts | None) -> None:
+        """Continue with the spare engine, which is loaded or (without facts) still loading."""
+        self.run = run
+        self._enter(State.STARTING)
+        run.process.watch(self._on_exit)
+        run.liveness = self._new_liveness()
+        if facts is not None:
+            self._on_ready(run, facts)
+            self.flush()
+
+    def _want_spare(self, delay: float) -> None:
+        """Launch a spare engine after a delay, in which the requests of an ended one continue."""
+        if self._owner.wants_spare() and self.loop is not None and self.spare.run is None:
+            if "spare" in self.timers:
+                self.timers["spare"].cancel()
+            self.timers["spare"] = self.loop.call_later(delay, self._launch_spare)
+
+    def _launch_spare(self) -> None:
+        if self.state is not State.READY or self.spare.run is not None:
+            return  # the next engine that is ready asks for one again
+        try:
+            self.spare.begin(self._launch_run(), self._on_exit)
+        except OSError as error:
+            log.warning("no spare engine could be started: %s", error)
+            self._want_spare(self._timing.max_restart_delay_seconds)
+
+    def _replace_ended_spare(self) -> None:
+        if self.spare.has_ended():
+            self._read_all()  # it may have said why
+        delay = self.spare.forget_ended()
+        if delay is not None:
+            self._want_spare(delay)
+
+    def _start_message_of_spare(self) -> StartEngine:
+        return self._owner.start_message(self._newest_facts)
 
     def _give_up(self, reason: str) -> None:
         if self.state is not State.CLOSED:

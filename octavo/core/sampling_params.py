@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, cast, get_args
@@ -38,6 +38,7 @@ MAX_STRINGS = 1024  # in `stop` and `bad_words`
 MAX_STRING_LENGTH = 4096
 MAX_BAD_WORD_VARIANTS = 128  # each word with and without a space before it
 MAX_PROCESSORS = 16
+MAX_NAMED = 64  # wrong entries of a list that an error names
 MAX_TEMPERATURE = 1e6  # above it all tokens are equally likely
 MAX_BIAS = 100.0  # a logit bias is clamped to ± this
 REPETITION_RANGE = (0.01, 100.0)  # a penalty outside of it only overflows
@@ -143,20 +144,20 @@ class SamplingParams:
         return self.pooling is not None and self.max_tokens == 1
 
     def check_vocabulary(self, size: int) -> None:
-        """Raise RequestError if a token id does not exist in a vocabulary of this size.
-
-        Stop tokens are not checked: one that does not exist never stops anything.
-        """
-        highest = {
-            "logit_bias": max((token for token, _ in self.logit_bias), default=0),
-            "allowed_token_ids": max(self.allowed_token_ids or (0,)),
-            "bad_words_token_ids": max(map(max, self.bad_words_token_ids), default=0),
+        """Raise RequestError if a token id does not exist in a vocabulary of this size."""
+        ids: dict[str, Sequence[int]] = {
+            "stop_token_ids": self.stop_token_ids,
+            "logit_bias": [token for token, _ in self.logit_bias],
+            "allowed_token_ids": self.allowed_token_ids or (),
+            "bad_words_token_ids": [token for word in self.bad_words_token_ids for token in word],
         }
-        for name, token in highest.items():
-            if token >= size:
+        for name, tokens in ids.items():
+            if max(tokens, default=0) >= size:
+                unknown = _listed([token for token in tokens if token >= size])
                 raise RequestError(
-                    f"{name} names token {token}, but the vocabulary has {size} tokens; "
-                    f"ids go from 0 to {size - 1}"
+                    f"{name} has ids that are no tokens: {unknown}; the vocabulary has {size} "
+                    f"tokens, with ids from 0 to {size - 1}",
+                    param=name,
                 )
 
     def _set(self, name: str, value: object) -> None:
@@ -312,28 +313,49 @@ def _read_processors(name: str, value: object) -> tuple[str | LogitsProcessor, .
 
 def _read_biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
     pairs = value.items() if isinstance(value, Mapping) else _items(name, value or ())
-    biases = tuple(sorted(dict(map(_bias, pairs)).items()))
-    _require_length(name, len(biases), MAX_IDS)
-    return biases
-
-
-def _bias(pair: Any) -> tuple[int, float]:
-    """Return one checked entry of logit_bias; in JSON the token id is a string."""
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise RequestError(f"logit_bias contains {pair!r}; it must map token ids to numbers")
-    token, value = pair
-    if isinstance(token, str) and token.isascii() and token.isdigit():
-        token = int(token[:20])
-    if isinstance(token, str):
+    biases: dict[int, float] = {}
+    unknown: list[Any] = []
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise RequestError(f"{name} contains {pair!r}; it must map token ids to numbers")
+        token = _bias_id(pair[0])
+        if token is None:
+            unknown.append(pair[0])
+        else:
+            biases[token] = _bias(token, pair[1])
+        _require_length(name, len(biases) + len(unknown), MAX_IDS)
+    if unknown:
         raise RequestError(
-            f"logit_bias has the key {token[:64]!r}, which is no token id; token ids are "
-            "whole numbers, such as '42'"
+            f"{name} has keys that are no token ids: {_listed(unknown)}; token ids are whole "
+            "numbers, such as '42'"
         )
-    token = _require_int("a token id in logit_bias", token, 0, NO_LIMIT)
-    value = _require_number(f"logit_bias of token {token}", value, -math.inf, math.inf)
-    if not math.isfinite(value):
-        raise RequestError(f"logit_bias of token {token} is {value}; it must be finite")
-    return token, max(-MAX_BIAS, min(MAX_BIAS, float(value)))
+    return tuple(sorted(biases.items()))
+
+
+def _bias_id(token: Any) -> int | None:
+    """Return a key of logit_bias as a token id; None if it is not one. In JSON it is a string."""
+    if isinstance(token, str):
+        token = int(token[:20]) if token.isascii() and token.isdigit() else -1
+    try:
+        number = operator.index(token)
+    except TypeError:
+        return None
+    return number if 0 <= number <= NO_LIMIT and not isinstance(token, bool) else None
+
+
+def _bias(token: int, value: Any) -> float:
+    number = _require_number(f"logit_bias of token {token}", value, -math.inf, math.inf)
+    if not math.isfinite(number):
+        raise RequestError(f"logit_bias of token {token} is {number}; it must be finite")
+    return max(-MAX_BIAS, min(MAX_BIAS, float(number)))
+
+
+def _listed(wrong: Sequence[Any]) -> str:
+    """Return the first of some wrong values for an error."""
+    short = [each[:64] if isinstance(each, str) else each for each in wrong[:MAX_NAMED]]
+    named = ", ".join(repr(each)[:70] for each in short)
+    more = len(wrong) - MAX_NAMED
+    return f"{named} and {more} more" if more > 0 else named
 
 
 def _read_strings(name: str, value: object) -> tuple[str, ...]:

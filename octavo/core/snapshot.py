@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 from octavo.core.engine import EngineCore
 from octavo.core.stats import StepStats
 
 MAX_STEPS_SENT = 64  # in one snapshot; the engine itself keeps more
+
+
+class EngineLoad(NamedTuple):
+    """The present load of an engine, which is cheap enough to be taken after each step."""
+
+    num_running: int = 0
+    num_waiting: int = 0  # those that are held included
+    num_held: int = 0
+    num_free_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +36,25 @@ class EngineSnapshot:
     num_accepted_drafts: int = 0
     accepted_at: tuple[int, ...] = ()
     num_finished: dict[str, int] = field(default_factory=dict)
-    num_running: int = 0
-    num_waiting: int = 0
-    num_free_blocks: int = 0
+    steps_by_size: tuple[int, ...] = ()  # see `octavo.core.stats.EngineStats`
+    load: EngineLoad = field(default_factory=EngineLoad)
     num_blocks: int = 0
     is_paused: bool = False
     recent: tuple[StepStats, ...] = ()
+    recent_seconds: tuple[float, ...] = ()  # how long each took, or has taken so far
 
     def after(self, earlier: EngineSnapshot) -> EngineSnapshot:
         """Return this snapshot with an earlier engine's totals added: totals never fall."""
         finished = dict(earlier.num_finished)
         for reason, count in self.num_finished.items():
             finished[reason] = finished.get(reason, 0) + count
-        totals = {name: getattr(self, name) + getattr(earlier, name) for name in _TOTALS}
-        places = zip_longest(self.accepted_at, earlier.accepted_at, fillvalue=0)
-        accepted_at = tuple([sum(pair) for pair in places])
-        return replace(self, num_finished=finished, accepted_at=accepted_at, **totals)
+        totals: dict[str, Any] = {}
+        for name in _TOTALS:
+            totals[name] = getattr(self, name) + getattr(earlier, name)
+        for name in _LISTS:
+            pairs = zip_longest(getattr(self, name), getattr(earlier, name), fillvalue=0)
+            totals[name] = tuple([sum(pair) for pair in pairs])
+        return replace(self, num_finished=finished, **totals)
 
 
 _TOTALS = (
@@ -55,6 +67,16 @@ _TOTALS = (
     "num_chunks_with_drafts",
     "num_accepted_drafts",
 )
+_LISTS = ("accepted_at", "steps_by_size")  # totals by place
+
+
+def take_load(core: EngineCore) -> EngineLoad:
+    """Return an engine's present load."""
+    scheduler = core.scheduler
+    queue = scheduler.queue
+    return EngineLoad(
+        len(scheduler.running), queue.num_waiting, len(queue.held), scheduler.kv.pool.num_free
+    )
 
 
 def take_snapshot(core: EngineCore, now: float) -> EngineSnapshot:
@@ -62,16 +84,21 @@ def take_snapshot(core: EngineCore, now: float) -> EngineSnapshot:
     scheduler = core.scheduler
     stats = scheduler.stats
     totals: dict[str, Any] = {name: getattr(stats, name) for name in _TOTALS}
-    num_recent = len(stats.recent)
+    for name in _LISTS:
+        totals[name] = tuple(getattr(stats, name))
+    num_recent = min(len(stats.recent), MAX_STEPS_SENT)
+    recent = tuple([stats.recent[index] for index in range(-num_recent, 0)])
+    num_ended = max(0, num_recent - len(scheduler.in_flight))
+    seconds = [stats.recent_seconds[index] for index in range(-num_ended, 0)]
+    for step in recent[num_ended:]:
+        seconds.append(0.0 if len(seconds) > num_ended else stats.seconds_of(step.planned_at, now))
     return EngineSnapshot(
         taken_at=now,
         **totals,
         num_finished=dict(stats.num_finished),
-        accepted_at=tuple(stats.accepted_at),
-        num_running=len(scheduler.running),
-        num_waiting=scheduler.queue.num_waiting,
-        num_free_blocks=scheduler.kv.pool.num_free,
+        load=take_load(core),
         num_blocks=scheduler.config.num_blocks,
         is_paused=scheduler.paused,
-        recent=tuple(stats.recent[index] for index in range(-min(num_recent, MAX_STEPS_SENT), 0)),
+        recent=recent,
+        recent_seconds=tuple(seconds),
     )

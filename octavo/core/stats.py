@@ -45,6 +45,13 @@ class PrefillChunk(NamedTuple):
     applied_at: float
 
 
+class Restart(NamedTuple):
+    """A time in which no engine had the request, since its own had died or none was ready."""
+
+    lost_at: float
+    resumed_at: float
+
+
 @dataclass(slots=True)
 class RequestStats:
     """The timeline of one request."""
@@ -66,6 +73,7 @@ class RequestStats:
     num_accepted_drafts: int = 0  # output tokens that took no step of their own
     chunks: list[PrefillChunk] = field(default_factory=list)
     wait_seconds: dict[str, float] = field(default_factory=dict)  # by reason
+    restarts: list[Restart] = field(default_factory=list)  # added by the front end
 
     def add_chunk(self, chunk: PrefillChunk) -> None:
         """Append a chunk; beyond the bound, extend the last one."""
@@ -140,7 +148,12 @@ class EngineStats:
     num_chunks_with_drafts: int = 0
     num_accepted_drafts: int = 0  # without those cut off after an ending token
     accepted_at: list[int] = field(default_factory=list)  # by place among a chunk's drafts
+    # Steps with at most 2**index tokens, and more than half of that.
+    steps_by_size: list[int] = field(default_factory=list)
     recent: deque[StepStats] = field(default_factory=lambda: deque(maxlen=NUM_RECENT_STEPS))
+    # How long each of `recent` took, without those that have not ended.
+    recent_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=NUM_RECENT_STEPS))
+    ended_at: float = float("-inf")  # the last step that has
 
     def add_step(self, step: StepStats) -> None:
         """Count a step that has been planned."""
@@ -148,6 +161,23 @@ class EngineStats:
         self.num_tokens += step.num_tokens
         self.num_prefill_tokens += step.num_prefill_tokens
         self.recent.append(step)
+        if step.num_tokens:
+            index = (step.num_tokens - 1).bit_length()
+            if index >= len(self.steps_by_size):
+                self.steps_by_size.extend([0] * (index + 1 - len(self.steps_by_size)))
+            self.steps_by_size[index] += 1
+
+    def seconds_of(self, planned_at: float, now: float) -> float:
+        """Return how long the oldest step that has not ended takes; 0 if the clock was set back.
+
+        A step that was planned while another one ran began when that one ended.
+        """
+        return max(0.0, now - max(planned_at, self.ended_at))
+
+    def end_step(self, planned_at: float, now: float) -> None:
+        """Note how long the oldest step that had not ended took."""
+        self.recent_seconds.append(self.seconds_of(planned_at, now))
+        self.ended_at = now
 
     def add_accepted(self, count: int) -> None:
         """Count the drafts of a chunk that were accepted: its first `count`."""

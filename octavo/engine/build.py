@@ -16,12 +16,14 @@ from octavo.core.engine import EngineCore, Executor
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.engine.cache_size import final_blocks, reserve_step
 from octavo.engine.memory_check import MemoryCheck
+from octavo.engine.shortage import describe_shortage
 from octavo.engine_arguments import EngineArguments
 from octavo.exec.inline import InlineExecutor
 from octavo.grammar.protocol import GrammarEngine
 from octavo.loader import ModelFiles
 from octavo.loader import resolve as resolve_source
 from octavo.models.build import bind
+from octavo.models.generation import chosen_defaults
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import OpenedModel, open_model
 from octavo.observe.collection import no_collection
@@ -45,19 +47,26 @@ class BuiltEngine:
     facts: EngineFacts
 
 
-class _Stopwatch:
-    """The durations of the parts of a start-up, in order."""
+class _Parts:
+    """The parts of a start-up, in order, with the duration of each that has ended."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._last = self.began = clock()
-        self.laps: list[tuple[str, float]] = []
+        self.current = ""
+        self.durations: list[tuple[str, float]] = []
 
-    def lap(self, what: str) -> None:
-        """Record that everything since the last lap was this part."""
+    def begin(self, what: str) -> None:
+        """End the current part, if any, and begin the next one."""
+        self.end()
+        self.current = what
+
+    def end(self) -> None:
+        """End the current part."""
         now = self._clock()
-        self.laps.append((what, round(now - self._last, 4)))
-        self._last = now
+        if self.current:
+            self.durations.append((self.current, round(now - self._last, 4)))
+        self._last, self.current = now, ""
 
 
 @no_collection()
@@ -74,26 +83,46 @@ def build_engine(
     `wrap` may wrap the executor. `meanwhile` is called while background threads load the weights.
     """
     _check_processors(processors)
-    watch = _Stopwatch(clock)
+    if arguments.spare_engine and wrap is None:
+        raise ConfigError(
+            "spare_engine needs an engine in a process of its own, and this one runs in the "
+            "caller's: use engine='process', or leave it out"
+        )
+    parts = _Parts(clock)
+    try:
+        return _build(arguments, processors, clock, wrap, meanwhile, parts)
+    except MemoryError as error:
+        raise ConfigError(describe_shortage(parts.current, error)) from error
+
+
+def _build(
+    arguments: EngineArguments,
+    processors: Mapping[str, LogitsProcessor] | None,
+    clock: Callable[[], float],
+    wrap: Callable[[Executor], Executor] | None,
+    meanwhile: Callable[[OpenedModel, ModelFiles], None] | None,
+    parts: _Parts,
+) -> BuiltEngine:
+    parts.begin("find and open the model's files")
     source = resolve_source(arguments.model)
     opened = open_model(source, arguments.max_model_len)
     layout = place_layers(opened.model)
-    watch.lap("find and open the model's files")
+    parts.begin("choose the settings")
     config = resolve(arguments, opened, layout)
-    watch.lap("choose the settings")
+    parts.begin("import the backend")
     backend = make_backend(config)
-    watch.lap("import the backend")
+    parts.begin("begin to load the weights")
     memory_check = MemoryCheck(config.bill)
     bind(opened.model, backend, opened.weights)
-    watch.lap("begin to load the weights")
+    parts.begin("record the model's program")
     backend.prepare(opened.model, layout, config.core.block_size)
-    watch.lap("record the model's program")
     if meanwhile is not None:
+        parts.begin("load the tokenizer")
         meanwhile(opened, source)
-        watch.lap("load the tokenizer")
+    parts.begin("load the weights to the end")
     backend.settle()
     memory_check.log_result(backend.weight_bytes)
-    watch.lap("load the weights to the end")
+    parts.begin("set up the KV cache and the runner")
     free_bytes = memory().available
     step_bytes = reserve_step(config, backend, free_bytes)
     num_blocks = final_blocks(config, layout, free_bytes, step_bytes)
@@ -112,14 +141,14 @@ def build_engine(
         executor = wrap(executor)
     core = EngineCore(config.core, executor, clock, secrets.token_bytes(32))
     _warn_if_short(core.longest_tokens, config)
-    watch.lap("set up the KV cache and the runner")
-    log.info("%s is ready after %.1f s", opened.architecture, clock() - watch.began)
+    parts.end()
+    log.info("%s is ready after %.1f s", opened.architecture, clock() - parts.began)
     memory_bytes = {
         "weights": backend.weight_bytes,
         "step": step_bytes,
         "KV cache": config.core.num_blocks * config.bill.block_bytes,
     }
-    facts = _facts(source, opened, config, core.longest_tokens, memory_bytes, watch.laps)
+    facts = _facts(source, opened, config, core.longest_tokens, memory_bytes, parts.durations)
     return BuiltEngine(core, config, facts)
 
 
@@ -217,7 +246,11 @@ def _facts(
         max_num_seqs=config.core.max_num_seqs,
         max_num_waiting=config.core.max_num_waiting,
         dtype=config.dtype,
-        generation=opened.generation,
+        generation=chosen_defaults(
+            opened.generation,
+            config.arguments.generation_config,
+            config.arguments.override_generation_config or {},
+        ),
         memory_bytes=memory_bytes,
         start_seconds=tuple(laps),
     )

@@ -11,7 +11,7 @@ import logging
 from octavo.backends.base import Backend, KVLayout
 from octavo.core.config import ConfigError
 from octavo.observe.memory_bill import HEADROOM_BYTES
-from octavo.resolve import EngineConfig
+from octavo.resolve import EngineConfig, free_text
 from octavo.runner.kv_cache import num_blocks_in, readable
 
 log = logging.getLogger(__name__)
@@ -45,14 +45,16 @@ def final_blocks(config: EngineConfig, layout: KVLayout, free_bytes: int, step_b
     asked, block_bytes = config.arguments, config.bill.block_bytes
     if not _is_automatic(config):
         return config.core.num_blocks
+    if asked.spare_engine:
+        free_bytes -= config.bill.weights_bytes + step_bytes  # of the other process
     room = free_bytes - HEADROOM_BYTES - step_bytes
     groups = len(layout.windows)
     fitting = room // block_bytes
     if fitting < groups + 1:
         least = (groups + 1) * block_bytes
         raise ConfigError(
-            f"there is not enough memory: with the weights loaded, {readable(free_bytes)} are "
-            f"free, and {readable(step_bytes + least + HEADROOM_BYTES)} are needed (a step "
+            f"there is not enough memory: with the weights loaded, {free_text(free_bytes)}, "
+            f"and {readable(step_bytes + least + HEADROOM_BYTES)} are needed (a step "
             f"{readable(step_bytes)}, the smallest KV cache {readable(least)}, and "
             f"{readable(HEADROOM_BYTES)} that are kept free for others); free some, take a "
             "smaller model, or, if you know better, set kv_cache_memory_bytes"

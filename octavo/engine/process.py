@@ -23,14 +23,18 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from octavo.confine.process import confine, give_up_privileges
 from octavo.core.engine import EngineCore, Executor
 from octavo.core.request import Abort, Event, Pause, ResetPrefixCache, Resume, TokenEvent
-from octavo.core.snapshot import take_snapshot
+from octavo.core.snapshot import EngineLoad, take_load, take_snapshot
+from octavo.engine.shortage import describe_shortage, is_shortage
 from octavo.engine_arguments import EngineArguments
 from octavo.loader import CheckpointError
 from octavo.observe.log import set_up_log
+from octavo.observe.output import never_wait_for_stderr
 from octavo.wire.channel import DUMP_SIGNAL, Channel, StepProgress
 from octavo.wire.codec import event_to_wire, name_of, request_from_wire
 from octavo.wire.crash_record import CrashRecord, RecordingExecutor, SuspectRecord
@@ -57,6 +61,7 @@ log = logging.getLogger(__name__)
 SNAPSHOT_SECONDS = 0.5
 _BUILD_MODULE = "octavo.engine.build"
 _PR_SET_PDEATHSIG = 1
+_OOM_SCORE_ADJ = 500  # the front end has 0, and prompt workers have 1000
 _COMMANDS: dict[str, Callable[[], Event]] = {
     "pause": Pause,
     "resume": Resume,
@@ -84,7 +89,11 @@ Factory = Callable[[EngineArguments, Wrap], CoreAndFacts]
 def main(argv: list[str]) -> int:
     """Build the engine and run it; return the exit status."""
     options = _parse(argv)
+    never_wait_for_stderr()
+    _die_first()  # before the kernel gives the files of this process to root
+    give_up_privileges()
     _tie_to_parent(options.parent, options.dies_with_thread)
+    record = SuspectRecord(CrashRecord(options.crash_record))
     progress = StepProgress()
     channel = Channel(options.socket, options.epoch, progress)
     channel.start_heartbeat()
@@ -97,7 +106,6 @@ def main(argv: list[str]) -> int:
         if not isinstance(start, StartEngine):
             raise WireError(f"the first message was {type(start).__name__}, not StartEngine")
         set_up_log(start.log_level, start.flags)
-        record = SuspectRecord(CrashRecord(options.crash_record))
 
         def note_size(num_tokens: int) -> None:
             progress.num_tokens = num_tokens
@@ -107,6 +115,7 @@ def main(argv: list[str]) -> int:
         if isinstance(engine, EngineFailed):
             channel.send(engine)
             return 3
+        _confine()
         channel.send(EngineReady(engine.facts))
         _tune_garbage_collection()  # while the front end sends the requests that were waiting
         try:
@@ -147,6 +156,7 @@ class EngineLoop:
         self._clock = clock
         self._outbox: list[WireEvent] = []  # events that no step produced
         self._snapshot_at = float("-inf")
+        self._sent_load = EngineLoad()
 
     def serve(self) -> None:
         """Run until a step fails or the process is killed."""
@@ -213,8 +223,10 @@ class EngineLoop:
         if is_idle or now >= self._snapshot_at:
             self._snapshot_at = now + SNAPSHOT_SECONDS
             snapshot = take_snapshot(self._core, now)
-        if wire or snapshot is not None:
-            self._send(StepOutput(tuple(wire), snapshot))
+        load = take_load(self._core)
+        if wire or snapshot is not None or load.num_running != self._sent_load.num_running:
+            self._sent_load = load
+            self._send(StepOutput(tuple(wire), load, snapshot))
 
     def _to_wire(self, event: TokenEvent) -> WireEvent:
         try:
@@ -235,13 +247,13 @@ class EngineLoop:
             events = output.events
             if len(events) > 1:
                 middle = len(events) // 2
-                self._send(StepOutput(events[:middle], output.snapshot))
-                self._send(StepOutput(events[middle:]))
+                self._send(StepOutput(events[:middle], output.load, output.snapshot))
+                self._send(StepOutput(events[middle:], output.load))
                 return
             (event,) = events
             why = f"its output is too large to be sent: {error}; ask for fewer log-probabilities"
             failed = self._fail(event.number, event.position, why)
-            self._send(StepOutput((failed,), output.snapshot))
+            self._send(StepOutput((failed,), output.load, output.snapshot))
 
 
 def build_model_engine(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:
@@ -263,6 +275,15 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def _die_first() -> None:
+    """Make the kernel end this process before the front end when memory runs out.
+
+    All requests continue in another engine, but nothing replaces the front end.
+    """
+    with contextlib.suppress(OSError):  # not every container allows it
+        Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE_ADJ))
+
+
 def _tie_to_parent(parent: int, dies_with_thread: bool) -> None:
     """Arrange that this process ends with the front end that started it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the front end handles Ctrl-C
@@ -276,6 +297,16 @@ def _tie_to_parent(parent: int, dies_with_thread: bool) -> None:
         raise SystemExit("the front end ended before its engine had started")
 
 
+def _confine() -> None:
+    """Give up files, network and other processes: what is loaded now is all that is needed.
+
+    PyTorch reads modules and kernels when it uses them first, so it may still read files.
+    """
+    missing = confine(may_read="torch" in sys.modules)
+    if missing is not None:
+        log.warning("the engine's process is not confined: %s", missing)
+
+
 def _build(name: str | None, arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts | EngineFailed:
     """Build the engine, or return the reason why it cannot be built."""
     try:
@@ -285,9 +316,11 @@ def _build(name: str | None, arguments: EngineArguments, wrap: Wrap) -> CoreAndF
             factory = getattr(importlib.import_module(module), function)
         return factory(arguments, wrap)
     except Exception as error:
+        if is_shortage(error):
+            return EngineFailed(describe_shortage("load the engine", error)[:MAX_TEXT])
         if not isinstance(error, _SELF_EXPLANATORY):
             traceback.print_exc()
-        return EngineFailed(_describe(error))
+        return EngineFailed(_describe(error), getattr(error, "is_of_model", False))
 
 
 def _describe(error: Exception) -> str:

@@ -59,9 +59,10 @@ def dequantize(
     already are returned as they are.
     """
     if not kind.is_quantized:
-        if out is None:
-            return stored.astype(np.float32, copy=False)
-        out[...] = stored
+        with np.errstate(all="ignore"):  # numbers of 64 bits may be too large
+            if out is None:
+                return stored.astype(np.float32, copy=False)
+            out[...] = stored
         return out
     refuse_unreadable(kind)
     if stored.dtype != np.uint8 or stored.shape[-1] % kind.block_bytes:

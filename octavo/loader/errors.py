@@ -1,5 +1,7 @@
 """Errors of a model's files, which name the file and the tensor, and say what to do."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -17,7 +19,12 @@ def quote(text: str) -> str:
 
 
 class CheckpointError(Exception):
-    """A model's name or files cannot be used; the message is for the user."""
+    """A model's name or files cannot be used; the message is for the user.
+
+    `is_of_model` is True if the files themselves are damaged, incomplete or of an unsupported kind.
+    """
+
+    is_of_model = True
 
     def __init__(
         self,
@@ -42,6 +49,15 @@ class CheckpointError(Exception):
         return type(self)(self.problem, path=path, tensor=tensor, advice=self.advice)
 
 
+@contextmanager
+def errors_at(path: Path) -> Iterator[None]:
+    """Add the path to errors that have none."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise error if error.path is not None else error.at(path) from None
+
+
 class CorruptFileError(CheckpointError):
     """A file that breaks its format: truncated, overlapping, contradictory."""
 
@@ -56,6 +72,8 @@ class TensorMismatchError(CheckpointError):
 
 class SourceError(CheckpointError):
     """A name without a model, or files that could not be fetched or stored."""
+
+    is_of_model = False
 
 
 class DownloadError(SourceError):

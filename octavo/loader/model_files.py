@@ -45,7 +45,7 @@ class ModelFiles:
         """Refuse safetensors without a config.json; GGUF files describe their model themselves."""
         if self.is_gguf or (self.directory / "config.json").is_file():
             return self
-        raise SourceError(
+        raise CheckpointError(
             "the weights are here but config.json is not",
             path=self.directory,
             advice="copy the whole model directory",

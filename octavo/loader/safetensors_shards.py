@@ -20,8 +20,8 @@ def open_with_index(index_path: Path) -> Checkpoint:
 
 
 def open_shards(paths: list[Path]) -> Checkpoint:
-    """Open several files that have no index."""
-    return _merge(paths[0].parent, paths, None)
+    """Open one file, or several that have no index."""
+    return _merge(paths[0] if len(paths) == 1 else paths[0].parent, paths, None)
 
 
 def _merge(path: Path, shard_paths: list[Path], owners: Mapping[str, str] | None) -> Checkpoint:

@@ -1,11 +1,36 @@
-"""A strict parser for the JSON of checkpoints: UTF-8, no duplicate keys, finite numbers."""
+"""A strict parser for the JSON of checkpoints: UTF-8, no key twice, finite numbers, valid text."""
 
 import json
 import math
+import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
-from octavo.loader.errors import CorruptFileError, quote
+from octavo.loader.errors import CheckpointError, CorruptFileError, quote
+
+# The parsed form takes many times as much; the longest files are settings of large vocabularies.
+MAX_FILE_BYTES = 64 << 20
+
+# Half of a UTF-16 pair in an escape. UTF-8 cannot encode such a text, so it must go nowhere.
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read the JSON object in one of the files beside the weights."""
+    try:
+        size = path.stat().st_size
+        if size > MAX_FILE_BYTES:
+            raise CorruptFileError(
+                f"the file has {size:,} bytes, at most {MAX_FILE_BYTES:,} are read", path=path
+            )
+        return parse_object(path.read_bytes(), path, path.name)
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot be read: {error.strerror or error}",
+            path=path,
+            advice="copy the whole model directory",
+        ) from error
 
 
 def parse_object(text: bytes, path: Path, what: str) -> dict[str, object]:
@@ -34,6 +59,29 @@ def parse_object(text: bytes, path: Path, what: str) -> dict[str, object]:
         raise CorruptFileError(
             f"{what} is not valid JSON: {error}", path=path, advice="download the file again"
         ) from None
+    if _SURROGATE.search(text) and (place := _surrogate_in(parsed)) is not None:
+        raise CorruptFileError(
+            f"{what} holds half of a character (a surrogate) at {quote(place.lstrip('.'))}",
+            path=path,
+        )
     if not isinstance(parsed, dict):
         raise CorruptFileError(f"{what} is not a JSON object", path=path)
     return parsed
+
+
+def _surrogate_in(value: object, place: str = "") -> str | None:
+    """Return the place of a text that UTF-8 cannot encode, as in `.added_tokens[3]`."""
+    inner: list[tuple[str, object]] = []
+    match value:
+        case str():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                return place
+        case dict():
+            inner = [(f"{place}.{key}", item) for key, item in value.items()]
+            inner += [(f"{place}.{key}", key) for key in value]
+        case list():
+            inner = [(f"{place}[{index}]", item) for index, item in enumerate(value)]
+    found = (_surrogate_in(item, at) for at, item in inner)
+    return next((at for at in found if at is not None), None)

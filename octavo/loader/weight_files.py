@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from octavo.loader.errors import SourceError, UnsupportedFormatError, quote
+from octavo.loader.errors import CheckpointError, SourceError, UnsupportedFormatError, quote
 
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 INDEX_SUFFIX = ".safetensors.index.json"
@@ -90,7 +90,7 @@ def _matches(name: str, select: str) -> bool:
     part = _PART.fullmatch(file_name)
     stem = part["stem"] if part else file_name.removesuffix(".gguf")
     wanted = re.escape(select.casefold())
-    return re.search(rf"(^|[-._]){wanted}$", stem.casefold()) is not None
+    return re.search(rf"(^|[-._]){wanted}\Z", stem.casefold()) is not None
 
 
 def _one_model(names: list[str]) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ def _one_model(names: list[str]) -> tuple[str, ...]:
     count = int(parts[0]["count"]) if parts[0] else 0
     missing = sorted(set(range(1, count + 1)) - set(numbers))
     if missing or len(numbers) != count:
-        raise SourceError(
+        raise CheckpointError(
             f"only {len(numbers):,} of the {count:,} parts of {quote(names[0])} are here,"
             f" part {missing[0] if missing else count:,} is missing",
             advice="download the rest",

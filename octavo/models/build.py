@@ -8,18 +8,23 @@ checkpoint fails at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from octavo.backends.base import Backend
 from octavo.distributed.context import ALONE, ParallelContext
 from octavo.layers import CausalLM, Linear, PagedAttention, Value
 from octavo.layers.moe import ExpertMatrices
+from octavo.loader.errors import TensorMismatchError
 from octavo.models.assemble import read_matrices, read_values
-from octavo.models.checkpoint_weights import RenamedWeights, Weights
+from octavo.models.checkpoint_weights import Weights, named_as_declared
 from octavo.models.needs import Need, expand, find_needs
 from octavo.models.share import narrow
 from octavo.quant.shard import ShardError
+
+# Names are collected up to so many for each tensor there is, and so many more: a message about a
+# checkpoint that lacks most of its tensors then still names the first of them.
+_MOST_TIMES = 8
+_SPARE = 10_000
 
 
 def bind(
@@ -27,10 +32,8 @@ def bind(
 ) -> None:
     """Give every layer its tensors, and narrow it to the share of its rank."""
     check_ranks(model, context)
-    if model.renames:
-        weights = RenamedWeights(weights, model.renames)
-    needs = list(find_needs(model, weights.shapes()))
-    check(model, needs, weights)
+    weights = named_as_declared(weights, model)
+    needs = checked_needs(model, weights)
     for need in needs:
         setattr(need.module, need.tensor, _value(need, backend, weights, context))
     if model.tied:
@@ -61,13 +64,25 @@ def check_ranks(model: CausalLM, context: ParallelContext) -> None:
             )
 
 
-def check(model: CausalLM, needs: Sequence[Need], weights: Weights) -> None:
-    """Compare the needed tensors with those in the checkpoint, before anything is read."""
+def checked_needs(model: CausalLM, weights: Weights) -> list[Need]:
+    """Return what the model needs, once its names and shapes agree with those of the checkpoint.
+
+    Nothing is read. A damaged count of layers or experts is refused before a name is made for each.
+    """
+    available = weights.shapes()
+    most = _MOST_TIMES * len(available) + _SPARE
     expected: dict[str, tuple[int, ...]] = {}
-    for need in needs:
+    needs = []
+    for need in find_needs(model, available):
+        needs.append(need)
         for source, shape in zip(need.sources, need.shapes(), strict=True):
             expected.update(dict.fromkeys(need.names(source), shape))
-    available = weights.shapes()
+        if len(expected) > most:
+            raise TensorMismatchError(
+                f"the configuration describes a model of more than {most:,} tensors, and the "
+                f"weights hold {len(available):,}",
+                advice="the checkpoint is incomplete, or the configuration is not its own",
+            )
     ignored = model.ignored
     if model.tied:
         head = expand(model.weights()["head"], ".weight", "", available)
@@ -78,3 +93,4 @@ def check(model: CausalLM, needs: Sequence[Need], weights: Weights) -> None:
         if name not in expected and any(fnmatchcase(name, pattern) for pattern in ignored)
     ]
     weights.check(expected, extra)
+    return needs

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from octavo.backends.stored_rows import StoredRows
+from octavo.layers import CausalLM
 from octavo.loader import Checkpoint, check_tensors
 from octavo.quant.plain import tensor_rows
 from octavo.quant.registry import UNNAMED
@@ -84,6 +85,11 @@ class CheckpointWeights:
             name for format_ in self._formats for name in format_.unused(self._checkpoint, expected)
         ]
         check_tensors(self._checkpoint, stored, may_be_extra=[*extra, *unused])
+
+
+def named_as_declared(weights: Weights, model: CausalLM) -> Weights:
+    """Return weights under the names of the model's family."""
+    return RenamedWeights(weights, model.renames) if model.renames else weights
 
 
 class RenamedWeights:

@@ -17,7 +17,8 @@ from octavo.layers.rope import (
     yarn,
     yarn_magnitude,
 )
-from octavo.models.values import MAX_SIZE, ConfigurationError, Values
+from octavo.models.bounds import MAX_SIZE
+from octavo.models.values import ConfigurationError, Values, shown
 
 __all__ = ["FULL", "SLIDING", "Config", "ConfigurationError", "refuse_encoder"]
 
@@ -33,9 +34,6 @@ ACTIVATIONS = (
     "relu",
     "relu2",
 )
-# Every layer and every frequency becomes a Python object, so a damaged number is refused early.
-MAX_LAYERS = 10_000
-MAX_HEAD_DIM = 1 << 16
 ORIGINAL_LENGTH = "original_max_position_embeddings"
 
 
@@ -79,12 +77,10 @@ class Config(Values):
         hidden, heads = self.positive("hidden_size"), self.positive("num_attention_heads")
         if not self.has("head_dim") and hidden % heads:
             raise ConfigurationError(
-                f"config: hidden_size {hidden} does not divide into {heads} heads"
+                f"{self.name_of('hidden_size')} {hidden} does not divide into {heads} heads, the "
+                f"value of {self.name_of('num_attention_heads')}"
             )
-        dim = self.positive("head_dim", hidden // heads)
-        if dim > MAX_HEAD_DIM:
-            raise ConfigurationError(f"config: head_dim must be at most {MAX_HEAD_DIM}, is {dim}")
-        return dim
+        return self.positive("head_dim", hidden // heads)
 
     def kv_heads(self) -> int:
         """Read the number of KV heads, by default the number of heads."""
@@ -92,7 +88,8 @@ class Config(Values):
         kv_heads = self.positive("num_key_value_heads", heads)
         if heads % kv_heads:
             raise ConfigurationError(
-                f"config: {heads} heads do not divide among {kv_heads} KV heads"
+                f"{self.name_of('num_attention_heads')} {heads} does not divide among {kv_heads} "
+                f"KV heads, the value of {self.name_of('num_key_value_heads')}"
             )
         return kv_heads
 
@@ -101,8 +98,8 @@ class Config(Values):
         top_k, count = self.positive("num_experts_per_tok"), self.positive(key)
         if top_k > count:
             raise ConfigurationError(
-                f"config: {top_k} of {count} experts cannot be chosen: num_experts_per_tok must "
-                f"be at most {key}"
+                f"{self.name_of('num_experts_per_tok')} must be at most {count}, the number of "
+                f"experts, is {top_k}"
             )
         return count, top_k
 
@@ -122,17 +119,16 @@ class Config(Values):
 
     def layers(self, key: str = "num_hidden_layers") -> int:
         """Read the number of blocks."""
-        layers = self.positive(key)
-        if layers > MAX_LAYERS:
-            raise ConfigurationError(f"config: {key} must be at most {MAX_LAYERS:,}, is {layers:,}")
-        return layers
+        return self.positive(key)
 
     def activation(self, key: str = "hidden_act", default: str | None = None) -> str:
         """Read the name of the activation in an MLP."""
         name = self.string(key, default)
         if name not in ACTIVATIONS:
             known = ", ".join(sorted(ACTIVATIONS))
-            raise ConfigurationError(f"config: {key} {name!r} is not supported; known are {known}")
+            raise ConfigurationError(
+                f"{self.name_of(key)} {shown(name)} is not supported; known are {known}"
+            )
         return name
 
     def rounded(self, value: float) -> float:
@@ -169,7 +165,7 @@ class Config(Values):
             raise ConfigurationError(f"config: {len(kinds)} layer_types for {layers} layers")
         if unknown := set(kinds) - {FULL, SLIDING}:
             raise ConfigurationError(
-                f"config: layer_types {', '.join(sorted(unknown))} are not supported; "
+                f"config: layer_types {shown(min(unknown))} is not supported; "
                 f"known are {FULL} and {SLIDING}"
             )
         if SLIDING in kinds and window is None:
@@ -196,8 +192,8 @@ class Config(Values):
         pairs = (int(head_dim * share) + 1) // 2 if 0 < share <= 1 else 0
         if not 0 < 2 * pairs <= head_dim:
             raise ConfigurationError(
-                f"config: {share:g} of {head_dim} dimensions cannot rotate: they must make pairs, "
-                f"from 1 to {head_dim // 2}"
+                f"{self.name_of('head_dim')} {head_dim}: a share of {share:g} cannot rotate, since "
+                f"dimensions make pairs, from 1 to {head_dim // 2}"
             )
         frequencies, magnitude = self._frequencies(stated, int(head_dim * share), base)
         return Rope(frequencies, interleaved, magnitude)
@@ -213,7 +209,7 @@ class Config(Values):
         if kind is None:
             if by_kind:
                 raise ConfigurationError(
-                    f"config: rope_parameters differ by layer ({', '.join(by_kind)}), which this "
+                    f"config: rope_parameters differ by layer ({shown(by_kind[0])}), which this "
                     "family does not support"
                 )
             return stated
@@ -245,7 +241,7 @@ class Config(Values):
         if name == "yarn":
             return self._yarn(stated, dimensions, theta, original)
         raise ConfigurationError(
-            f"config: rope_type {name!r} is not supported; known are default, linear, llama3, "
+            f"config: rope_type {shown(name)} is not supported; known are default, linear, llama3, "
             "yarn, longrope and dynamic (without alpha)"
         )
 

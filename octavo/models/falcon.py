@@ -46,7 +46,8 @@ class Falcon(CausalLM):
             kv_heads = 1
         if heads % kv_heads:
             raise ConfigurationError(
-                f"config: {heads} heads do not divide among {kv_heads} KV heads"
+                f"{config.name_of('num_attention_heads')} {heads} does not divide among "
+                f"{kv_heads} KV heads, the value of {config.name_of('num_kv_heads')}"
             )
         bias = config.boolean("bias", False)
         has_two_norms = is_grouped and config.positive("num_ln_in_parallel_attn", 2) == 2

@@ -12,7 +12,7 @@ from itertools import groupby
 from octavo.backends.base import TensorSize
 from octavo.layers import Embedding, PositionEmbedding
 from octavo.layers.moe import ExpertMatrices
-from octavo.models.checkpoint_weights import RenamedWeights, Weights
+from octavo.models.checkpoint_weights import Weights, named_as_declared
 from octavo.models.load import OpenedModel
 from octavo.models.needs import Need, find_needs
 from octavo.observe.memory_bill import StoredBytes, by_type
@@ -27,9 +27,7 @@ def stored(opened: OpenedModel) -> tuple[StoredBytes, ...]:
 
 def tensor_sizes(opened: OpenedModel) -> Iterator[TensorSize]:
     """Yield the sizes of the tensors that the layers will hold."""
-    weights: Weights = opened.weights
-    if opened.model.renames:
-        weights = RenamedWeights(weights, opened.model.renames)
+    weights = named_as_declared(opened.weights, opened.model)
     for need in find_needs(opened.model, weights.shapes()):
         shape = need.declared.shape
         is_embedding = isinstance(need.module, Embedding | PositionEmbedding)

@@ -52,7 +52,10 @@ class GPT2(CausalLM):
         hidden, heads = config.positive("n_embd"), config.positive("n_head")
         layers = config.layers("n_layer")
         if hidden % heads:
-            raise ConfigurationError(f"config: n_embd {hidden} does not divide into {heads} heads")
+            raise ConfigurationError(
+                f"{config.name_of('n_embd')} {hidden} does not divide into {heads} heads, the "
+                f"value of {config.name_of('n_head')}"
+            )
         for key, usual in (
             ("scale_attn_weights", True),
             ("scale_attn_by_inverse_layer_idx", False),

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from octavo.layers import CausalLM, ModelSpec
-from octavo.loader import Checkpoint, CheckpointError, ModelFiles
-from octavo.loader.errors import SourceError
-from octavo.loader.strict_json import parse_object
-from octavo.models.checkpoint_weights import CheckpointWeights, Weights
+from octavo.loader import Checkpoint, ModelFiles
+from octavo.loader.errors import errors_at
+from octavo.loader.strict_json import read_object
+from octavo.models.build import checked_needs
+from octavo.models.checkpoint_weights import CheckpointWeights, Weights, named_as_declared
 from octavo.models.config_reader import Config
-from octavo.models.generation import GenerationDefaults, defaults_from_gguf, defaults_from_json
+from octavo.models.generation import GenerationDefaults, defaults_from_gguf, defaults_in
 from octavo.models.gguf.gguf_weights import GgufWeights
-from octavo.models.gguf.to_config import read_config
+from octavo.models.gguf.to_config import read_config, stored_names
 from octavo.models.registry import family_of
 from octavo.quant.registry import formats_for
 from octavo.quant.weight_format import WeightFormat
@@ -35,7 +34,7 @@ class OpenedModel:
 
 
 def open_model(source: ModelFiles, max_len: int | None = None) -> OpenedModel:
-    """Declare the model and map its weights; no tensor is read yet.
+    """Declare the model, map its weights, and check that they belong together; read no tensor.
 
     `max_len` is the longest sequence that will be run, if shorter than the model's own limit.
     """
@@ -44,40 +43,23 @@ def open_model(source: ModelFiles, max_len: int | None = None) -> OpenedModel:
         values = read_config(checkpoint)
         weights: Weights = GgufWeights(checkpoint, values)
     else:
-        values = read_json(source.directory / "config.json")
-        with _errors_at(source.directory / "config.json"):
+        values = read_object(source.directory / "config.json")
+        with errors_at(source.directory / "config.json"):
             weights = CheckpointWeights(checkpoint, _formats(values))
-    with _errors_at(checkpoint.path if source.is_gguf else source.directory / "config.json"):
-        config = Config(values, max_len)
+    stated_in = checkpoint.path if source.is_gguf else source.directory / "config.json"
+    with errors_at(stated_in):
+        config = Config(values, max_len, stored_names(checkpoint) if source.is_gguf else None)
         architecture = _architecture(config)
         family = family_of(architecture)
         spec = family.read(config)
         model = family(spec)
-    with _errors_at(checkpoint.path if source.is_gguf else source.directory):
-        if source.is_gguf:
+        checked_needs(model, named_as_declared(weights, model))
+    if source.is_gguf:
+        with errors_at(checkpoint.path):
             generation = defaults_from_gguf(checkpoint.metadata)
-        else:
-            generation = defaults_from_json(values, _generation_config(source.directory))
+    else:
+        generation = defaults_in(source.directory, values)
     return OpenedModel(architecture, model, spec, weights, generation, checkpoint)
-
-
-@contextmanager
-def _errors_at(path: Path) -> Iterator[None]:
-    """Add the path to errors that have none."""
-    try:
-        yield
-    except CheckpointError as error:
-        raise error if error.path is not None else error.at(path) from None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read the JSON object in one of the files beside the weights."""
-    try:
-        return parse_object(path.read_bytes(), path, path.name)
-    except OSError as error:
-        raise SourceError(
-            f"cannot be read: {error.strerror}", path=path, advice="copy the whole model directory"
-        ) from error
 
 
 def _architecture(config: Config) -> str:
@@ -92,8 +74,3 @@ def _formats(values: Mapping[str, Any]) -> Sequence[WeightFormat]:
     config = Config(values)
     key = "quantization_config"
     return formats_for(config.part(key) if config.has(key) else None)
-
-
-def _generation_config(directory: Path) -> Mapping[str, Any]:
-    path = directory / "generation_config.json"
-    return read_json(path) if path.is_file() else {}

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Protocol
 
 from octavo.layers import CausalLM, ModelSpec
+from octavo.loader.errors import quote
 from octavo.models.config_reader import Config, ConfigurationError
 
 
@@ -57,7 +58,7 @@ def family_of(architecture: str) -> Family:
     if architecture not in FAMILIES:
         near = difflib.get_close_matches(architecture, FAMILIES, n=3, cutoff=0.3)
         raise ConfigurationError(
-            f"architecture {architecture!r} is not supported; the nearest that are: "
+            f"config: architectures: {quote(architecture)} is not supported; the nearest that are: "
             f"{', '.join(near) or ', '.join(sorted(FAMILIES))}"
         )
     module, name = FAMILIES[architecture]

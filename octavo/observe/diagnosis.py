@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from typing import Any
 
 from octavo.core import stats as why
 from octavo.core.snapshot import EngineSnapshot
 from octavo.core.stats import StepStats
 
-_ENOUGH = 0.5  # share of the steps from which on a cause is the bottleneck
+_ENOUGH = 0.5  # share of the steps' time from which on a cause is the bottleneck
+_BUSY = 0.5  # share of the time in which steps ran, below which there is capacity left
 
 _BOTTLENECKS = {
     "idle": ("idle", "none: there is capacity for more requests"),
@@ -23,55 +24,79 @@ _BOTTLENECKS = {
 }
 
 
+class _Window:
+    """The last steps, each with the seconds that it took: a long step weighs more."""
+
+    def __init__(self, snapshot: EngineSnapshot | None) -> None:
+        self.steps: tuple[StepStats, ...] = ()
+        self.seconds: tuple[float, ...] = ()
+        self.span = 0.0  # from the first step's plan to the end of the last one
+        if snapshot is not None and snapshot.recent:
+            self.steps, self.seconds = snapshot.recent, snapshot.recent_seconds
+            first, last = self.steps[0].planned_at, self.steps[-1].planned_at
+            self.span = max(last + self.seconds[-1] - first, sum(self.seconds))
+        self.busy = sum(self.seconds)
+        self.held: defaultdict[str, float] = defaultdict(float)  # seconds, by reason
+        self.prefill = 0.0  # seconds of the steps of which most tokens were prompts'
+        for step, seconds in zip(self.steps, self.seconds, strict=True):
+            if step.blocked_by is not None:
+                self.held[step.blocked_by] += seconds
+            if 2 * step.num_prefill_tokens > step.num_tokens:
+                self.prefill += seconds
+
+    def share(self, seconds: float) -> float:
+        """Return a part of the time in which steps ran."""
+        return seconds / self.busy if self.busy else 0.0
+
+    def mean(self, values: list[int]) -> float:
+        """Return the mean of a value of each step over the time."""
+        if not self.busy:
+            return 0.0
+        pairs = zip(values, self.seconds, strict=True)
+        return round(sum(value * seconds for value, seconds in pairs) / self.busy, 1)
+
+
 def diagnose(snapshot: EngineSnapshot | None, admission: dict[str, Any]) -> dict[str, Any]:
     """Return the bottleneck of the last steps as JSON, with the figures of the admission queue."""
-    steps = list(snapshot.recent) if snapshot is not None else []
-    cause = _cause(steps, paused=bool(snapshot and snapshot.is_paused))
+    window = _Window(snapshot)
+    cause = _cause(window, paused=bool(snapshot and snapshot.is_paused))
     verdict, setting = _BOTTLENECKS.get(cause, ("decode-bound", "another replica"))
     return {
         "verdict": verdict,
         "setting": setting,
-        "evidence": _evidence(steps),
+        "evidence": _evidence(window),
         "admission": admission,
     }
 
 
-def _cause(steps: list[StepStats], *, paused: bool) -> str:
+def _cause(window: _Window, *, paused: bool) -> str:
     if paused:
         return why.PAUSED
-    if not steps:
+    held = [(seconds, reason) for reason, seconds in window.held.items() if reason != why.TURN]
+    most, reason = max(held, default=(0.0, ""))
+    if window.busy and window.share(most) >= _ENOUGH:
+        return reason
+    if window.busy <= _BUSY * window.span:
         return "idle"
-    held = Counter(step.blocked_by for step in steps if step.blocked_by not in (None, why.TURN))
-    for reason, count in held.most_common(1):
-        if count >= _ENOUGH * len(steps):
-            return str(reason)
-    num_tokens = sum(step.num_tokens for step in steps)
-    num_prefill = sum(step.num_prefill_tokens for step in steps)
-    heavy = sum(step.num_prefill_tokens > 0 for step in steps)
-    if num_prefill > _ENOUGH * max(1, num_tokens) and heavy >= _ENOUGH * len(steps):
-        return "prefill"
-    return "decode"
+    return "prefill" if window.share(window.prefill) > _ENOUGH else "decode"
 
 
-def _evidence(steps: list[StepStats]) -> dict[str, Any]:
+def _evidence(window: _Window) -> dict[str, Any]:
+    steps = window.steps
     if not steps:
         return {"steps": 0}
-    num_steps = len(steps)
-    held = Counter(str(step.blocked_by) for step in steps if step.blocked_by is not None)
+    held = sorted(window.held.items(), key=lambda each: -each[1])
     return {
-        "steps": num_steps,
-        "seconds": round(max(0.0, steps[-1].planned_at - steps[0].planned_at), 3),
-        "tokens_a_step": round(sum(step.num_tokens for step in steps) / num_steps, 1),
-        "prefill_share": round(
-            sum(step.num_prefill_tokens for step in steps)
-            / max(1, sum(step.num_tokens for step in steps)),
-            3,
-        ),
-        "running": round(sum(step.num_running for step in steps) / num_steps, 1),
-        "waiting": round(sum(step.num_waiting for step in steps) / num_steps, 1),
+        "steps": len(steps),
+        "seconds": round(window.span, 3),
+        "busy_share": round(window.busy / window.span, 3) if window.span else 0.0,
+        "tokens_a_step": round(sum(step.num_tokens for step in steps) / len(steps), 1),
+        "prefill_share": round(window.share(window.prefill), 3),
+        "running": window.mean([step.num_running for step in steps]),
+        "waiting": window.mean([step.num_waiting for step in steps]),
         "fewest_free_blocks": min(step.num_free_blocks for step in steps),
         "preempted": sum(step.num_preempted for step in steps),
         "head_of_queue_held_by": {
-            reason: round(count / num_steps, 3) for reason, count in held.most_common()
+            reason: round(window.share(seconds), 3) for reason, seconds in held
         },
     }

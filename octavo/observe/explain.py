@@ -10,6 +10,7 @@ from typing import Any
 from octavo.core import stats as why
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.stats import RequestStats
+from octavo.observe.phases import phases
 
 MAX_PARTS = 128  # prefill chunks listed one by one
 _HELD = {
@@ -43,8 +44,11 @@ _ADVICE = {
     "prefill": "a shorter prompt, a cached prefix or a larger max_num_batched_tokens reduces it",
     "decode": "a smaller max_tokens, or fewer requests at once (max_num_seqs), reduces it",
     "preempted": "more KV memory (kv_cache_memory_bytes) or a smaller max_num_seqs reduces it",
+    "recomputed": "the log says why the engine died",
+    "lost": "the log says why the engine died",
     "client": "a faster reader or a better connection reduces it",
 }
+_COUNTED_AS_WAITS = ("queue", "restart")  # by `wait_seconds`, with the reasons
 _NAMES = {
     "template": "the chat template",
     "tokenize": "tokenising the prompt",
@@ -52,6 +56,8 @@ _NAMES = {
     "prefill": "computing the prompt",
     "decode": "generating tokens one after the other",
     "preempted": "recomputing tokens that preemptions had dropped",
+    "recomputed": "recomputing tokens after the engine had died",
+    "lost": "work that was lost when the engine died",
     "client": "waiting for a slow client",
 }
 
@@ -86,8 +92,8 @@ class Record:
 
     def explain(self, now: float) -> dict[str, Any]:
         """Return the explanation as JSON; the request may still be running."""
-        shares = _shares(self, now)
         end = self.ended_at or now
+        shares = _shares(self, end)
         return {
             "request_id": self.request_id,
             "outcome": self.outcome,
@@ -146,29 +152,22 @@ def _parameters(record: Record) -> dict[str, Any]:
     return {**values, "priority": record.priority, "stream": record.is_stream}
 
 
-def _shares(record: Record, now: float) -> dict[str, float]:
+def _shares(record: Record, end: float) -> dict[str, float]:
     shares = {
         "template": record.template_seconds,
         "tokenize": record.tokenize_seconds,
         "client": record.client_seconds,
     }
     if record.prepared_at is not None:
-        shares["admission"] = (record.entered_at or now) - record.prepared_at
-    stats = record.stats
-    if stats is None:
+        shares["admission"] = (record.entered_at or end) - record.prepared_at
+    if record.stats is None:
         return shares
-    shares.update(stats.wait_seconds)
-    end = stats.finished_at or now
-    if stats.first_planned_at is not None:
-        first = stats.first_token_at or end
-        shares["prefill"] = first - stats.first_planned_at
-        again = sum(
-            chunk.applied_at - chunk.planned_at
-            for chunk in stats.chunks
-            if chunk.planned_at >= first
-        )
-        shares["preempted"] = again
-        shares["decode"] = max(0.0, end - first - again - record.client_seconds)
+    shares.update(record.stats.wait_seconds)
+    for phase in phases(record.stats, end):
+        if phase.kind not in _COUNTED_AS_WAITS:
+            shares[phase.kind] = shares.get(phase.kind, 0.0) + phase.seconds
+    if "decode" in shares:
+        shares["decode"] = max(0.0, shares["decode"] - record.client_seconds)
     return shares
 
 
@@ -197,18 +196,22 @@ def _timeline(record: Record, end: float) -> list[dict[str, Any]]:
     stats = record.stats
     if stats is None:
         return parts
-    planned = stats.first_planned_at or stats.finished_at or end
     reasons = {reason: _ms(seconds) for reason, seconds in stats.wait_seconds.items()}
-    add("queue", stats.added_at, planned - stats.added_at, reasons_ms=reasons)
-    for chunk in stats.chunks[:MAX_PARTS]:
-        took = chunk.applied_at - chunk.planned_at
-        add("prefill", chunk.planned_at, took, from_token=chunk.start, to_token=chunk.end)
+    for phase in phases(stats, end):
+        more: dict[str, Any] = {}
+        if phase.kind == "queue" and reasons:  # over all queues
+            more, reasons = {"reasons_ms": reasons}, {}
+        for chunk in phase.chunks[:MAX_PARTS]:
+            took = chunk.applied_at - chunk.planned_at
+            add(phase.kind, chunk.planned_at, took, from_token=chunk.start, to_token=chunk.end)
+        if not phase.chunks:
+            add(phase.kind, phase.begin, phase.seconds, **more)
+    for part in reversed(parts):
+        if part["what"] == "decode":
+            part["steps"] = stats.num_decode_steps  # of all its parts
+            break
     if stats.num_preemptions:
-        add("preemptions", planned, 0.0, count=stats.num_preemptions, lost=stats.num_lost_tokens)
-    if stats.first_token_at is not None:
-        done = stats.finished_at or end
-        steps = stats.num_decode_steps
-        add("decode", stats.first_token_at, done - stats.first_token_at, steps=steps)
+        add("preemptions", end, 0.0, count=stats.num_preemptions, lost=stats.num_lost_tokens)
     return parts
 
 

@@ -89,6 +89,11 @@ class Histogram(Metric):
         self._counts[bisect_left(self._bounds, value)] += times
         self._sum += value * times
 
+    def load(self, counts: Sequence[int], total: float) -> None:
+        """Take counts that are kept elsewhere, one for each bound and one beyond them."""
+        self._counts = list(counts)
+        self._sum = total
+
     @property
     def count(self) -> int:
         """The number of values that were counted."""

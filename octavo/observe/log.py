@@ -79,7 +79,8 @@ def with_flags(text: str, flags: Mapping[str, str]) -> str:
         name, equals = match[1], match[2]
         return flags[name] + equals if "_" in name or equals else name
 
-    return re.sub(rf"(?<![\w-])({'|'.join(names)})(?![\w-])(=?)", flag, text)
+    # A part of a path or of a file's name is no setting: /models/x/generation_config.json.
+    return re.sub(rf"(?<![\w/.-])({'|'.join(names)})(?![\w/-]|\.\w)(=?)", flag, text)
 
 
 def _our_handlers() -> list[LogHandler]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,15 +30,19 @@ INSTRUCTION_SETS = {
     "sve": "SVE",
 }
 _MOST_LEVELS = 32  # of nested control groups
+# A control group's files, version 2 and 1: its limit, its use, and the prefix of its statistics.
+_MEMORY_FILES_2 = ("memory.max", "memory.current", "")
+_MEMORY_FILES_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+_PROCESS_LIMITS = {"Max address space": "VmSize", "Max data size": "VmData"}
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory in bytes, of the machine or of the control group if that allows less."""
+    """Memory in bytes: the machine's, or that of the strictest limit of this process."""
 
     total: int
     available: int  # without swapping
-    is_limited: bool  # by a control group (a container)
+    limited_by: str  # "the container" (a control group) or "ulimit"; empty: by the machine alone
 
 
 def memory(root: Path = ROOT) -> Memory:
@@ -47,18 +53,42 @@ def memory(root: Path = ROOT) -> Memory:
     available = fields.get("MemAvailable", -1) * 1024
     if available < 0:
         available = total // 2
-    is_limited = False
-    for group in _control_groups(root):
-        limit = _number(group / "memory.max")
-        if limit is None or limit >= total:
+    limited_by = ""
+    for name, limit, used in (*_group_limits(root), *_process_limits(root)):
+        available = min(available, max(limit - used, 0))
+        if limit < total:
+            total, limited_by = limit, name
+    return Memory(total, available, limited_by)
+
+
+def _group_limits(root: Path) -> Iterator[tuple[str, int, int]]:
+    """Yield the limit and the use of each control group, of version 2 and of version 1."""
+    found = [(group, *_MEMORY_FILES_2) for group in _control_groups(root)]
+    found += [(group, *_MEMORY_FILES_1) for group in _old_memory_groups(root)]
+    for group, limit_file, used_file, prefix in found:
+        limit = _number(group / limit_file)
+        if limit is None:
             continue
-        used = _number(group / "memory.current") or 0
+        used = _number(group / used_file) or 0
         # Pages of files can be dropped, the active ones too: a checkpoint that was read twice.
         fields = _fields(group / "memory.stat", separator=" ")
-        cached = fields.get("inactive_file", 0) + fields.get("active_file", 0)
-        total, is_limited = limit, True
-        available = min(available, max(limit - max(used - cached, 0), 0))
-    return Memory(total, available, is_limited)
+        cached = fields.get(f"{prefix}inactive_file", 0) + fields.get(f"{prefix}active_file", 0)
+        yield "the container", limit, max(used - cached, 0)
+
+
+def _process_limits(root: Path) -> Iterator[tuple[str, int, int]]:
+    """Yield the limits of this process's address space and data (`ulimit -v`, `ulimit -d`)."""
+    used = _fields(root / "proc/self/status")
+    for line in _text(root / "proc/self/limits").splitlines():
+        for name, field in _PROCESS_LIMITS.items():
+            words = line.removeprefix(name).split()
+            if line.startswith(name) and words and words[0].isdigit():
+                yield "ulimit", int(words[0]), used.get(field, 0) * 1024
+
+
+def num_killed_for_memory(root: Path = ROOT) -> int:
+    """Return how many processes the kernel has killed because memory ran out, in any container."""
+    return _fields(root / "proc/vmstat", separator=" ").get("oom_kill", 0)
 
 
 def num_cores(root: Path = ROOT) -> tuple[int, float | None]:
@@ -103,6 +133,34 @@ def resident_bytes() -> int:
     return _fields(ROOT / "proc/self/status").get("VmRSS", 0) * 1024
 
 
+def virtual_bytes() -> int:
+    """Return the size of this process's address space."""
+    return _fields(ROOT / "proc/self/status").get("VmSize", 0) * 1024
+
+
+def child_bytes(modules: Mapping[str, str], root: Path = ROOT) -> dict[str, int]:
+    """Return the resident memory of this process's children, added up by what they run.
+
+    `modules` has a name for each Python module that children run; others are not counted.
+    """
+    found = dict.fromkeys(modules.values(), 0)
+    for task in _children_files(root):
+        for number in _text(task).split():
+            words = _text(root / "proc" / number / "cmdline").split("\0")
+            kind = next((modules[word] for word in words if word in modules), None)
+            if kind is not None:
+                found[kind] += _fields(root / "proc" / number / "status").get("VmRSS", 0) * 1024
+    return found
+
+
+def _children_files(root: Path) -> list[Path]:
+    """Return the files that list the children of each of this process's threads."""
+    try:
+        return [each / "children" for each in (root / "proc/self/task").iterdir()]
+    except OSError:
+        return []
+
+
 def peak_bytes() -> int:
     """Return the largest resident memory of this process, since its start or `forget_peak`."""
     return _fields(ROOT / "proc/self/status").get("VmHWM", 0) * 1024
@@ -120,6 +178,11 @@ def num_open_files() -> int:
         return len(os.listdir(ROOT / "proc/self/fd"))
     except OSError:
         return 0
+
+
+def max_open_files() -> int:
+    """Return the number of file descriptors that this process may have open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def process_age() -> float | None:
@@ -155,13 +218,23 @@ def give_back_freed() -> None:
 
 def _control_groups(root: Path) -> list[Path]:
     """Return this process's control groups (version 2), the innermost first."""
+    return _groups(root, "", root / "sys/fs/cgroup")
+
+
+def _old_memory_groups(root: Path) -> list[Path]:
+    """Return this process's control groups of memory (version 1), the innermost first."""
+    return _groups(root, "memory", root / "sys/fs/cgroup/memory")
+
+
+def _groups(root: Path, controller: str, top: Path) -> list[Path]:
+    """Return the groups of the hierarchy with this controller; that of version 2 names none."""
     for line in _text(root / "proc/self/cgroup").splitlines():
-        number, _, rest = line.partition(":")
-        if number == "0":
-            top = root / "sys/fs/cgroup"
-            path = top / rest.partition(":")[2].lstrip("/")
-            inside = [path, *path.parents][:_MOST_LEVELS]
-            return [each for each in inside if each == top or top in each.parents]
+        words = line.split(":", 2)
+        if len(words) < 3 or controller not in words[1].split(","):
+            continue
+        path = top / words[2].lstrip("/")
+        inside = [path, *path.parents][:_MOST_LEVELS]
+        return [each for each in inside if each == top or top in each.parents]
     return []
 
 

@@ -7,13 +7,20 @@ other metrics have our prefix in either mode.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from octavo.core.snapshot import EngineSnapshot
-from octavo.core.stats import RequestStats
+from octavo.core.stats import RESTART, RequestStats
 from octavo.observe.exposition import Counter, Gauge, Histogram, Labels, Metric, expose
-from octavo.observe.machine import num_open_files, process_start, resident_bytes
+from octavo.observe.machine import (
+    max_open_files,
+    num_open_files,
+    process_start,
+    resident_bytes,
+    virtual_bytes,
+)
 
 _FIRST_TOKEN = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
@@ -29,6 +36,8 @@ _WHOLE = (
 )
 _TOKENS = tuple(factor * 10**power for power in range(6) for factor in (1, 2, 5))
 _N = (1, 2, 5, 10, 20)
+_LAG = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+_STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 class Queue(Protocol):
@@ -50,24 +59,45 @@ class Metrics:
         queue: Queue,
         snapshot: Callable[[], EngineSnapshot | None],
         readiness: Callable[[], float],
+        cache_config: Labels = (),  # the settings of the KV cache
     ) -> None:
         self._queue = queue
         self._snapshot = snapshot
         self._readiness = readiness
+        self._cache_config = cache_config
         self._shared: list[Metric] = []  # with vLLM
         self._own: list[Metric] = []
+        self._read_totals: list[tuple[Counter, Callable[[], float]]] = []
         self._add_engine()
         self._add_requests()
         self._add_latencies()
         self._add_own()
+        self._add_connections()
         self._add_process()
 
     def _add_engine(self) -> None:
         add = self._shared.append
         read = self._gauge
-        add(Gauge("num_requests_running", "Sequences running.", read(lambda s: s.num_running)))
+        running = Gauge("num_requests_running", "Running.", read(lambda s: s.load.num_running))
+        add(running)
         add(Gauge("num_requests_waiting", "Requests waiting.", self._num_waiting))
+        add(
+            Gauge(
+                "num_requests_waiting_by_reason",
+                "Requests waiting, for capacity or for something else.",
+                self._waiting_by_reason,
+            )
+        )
         add(Gauge("kv_cache_usage_perc", "KV blocks in use, 0 to 1.", read(_usage)))
+        add(
+            Gauge(
+                "cache_config_info",
+                "The settings of the KV cache, as labels.",
+                lambda: [(self._cache_config, 1.0)],
+            )
+        )
+        self.step_tokens = Histogram("iteration_tokens_total", "Tokens of a step.", _STEP_TOKENS)
+        add(self.step_tokens)
         self.preemptions = Counter("num_preemptions", "Preemptions.")
         self.queries = Counter("prefix_cache_queries", "Prompt tokens looked up in the cache.")
         self.hits = Counter("prefix_cache_hits", "Prompt tokens found in the cache.")
@@ -87,17 +117,25 @@ class Metrics:
         self.cached_tokens = Counter(
             "prompt_tokens_cached", "Prompt tokens found in the prefix cache."
         )
-        self.generated_tokens = Counter("generation_tokens", "Tokens generated.")
+        self.num_generated = 0  # counted for each token, so it is a plain number
+        generated_tokens = Counter("generation_tokens", "Tokens generated.")
+        self._read_totals.append((generated_tokens, lambda: self.num_generated))
         self.success = Counter("request_success", "Requests ended.", ("finished_reason",))
         self.prompt_length = Histogram("request_prompt_tokens", "Prompt tokens.", _TOKENS)
         self.output_length = Histogram("request_generation_tokens", "Tokens generated.", _TOKENS)
+        self.longest_output = Histogram(
+            "request_max_num_generation_tokens", "Tokens of a request's longest answer.", _TOKENS
+        )
+        self.computed_tokens = Histogram(
+            "request_prefill_kv_computed_tokens", "Prompt tokens that no cache had.", _TOKENS
+        )
         self.most_tokens = Histogram(
             "request_params_max_tokens", "max_tokens of the request.", _TOKENS
         )
         self.samples = Histogram("request_params_n", "n of the request.", _N)
-        self._shared += [self.prompt_tokens, self.cached_tokens, self.generated_tokens]
+        self._shared += [self.prompt_tokens, self.cached_tokens, generated_tokens]
         self._shared += [self.success, self.prompt_length, self.output_length]
-        self._shared += [self.most_tokens, self.samples]
+        self._shared += [self.longest_output, self.computed_tokens, self.most_tokens, self.samples]
 
     def _add_latencies(self) -> None:
         self.first_token = Histogram(
@@ -139,6 +177,38 @@ class Metrics:
         )
         self._own.append(Gauge("queue_bytes", "Their bytes.", lambda: queue.waiting_bytes))
         self._own.append(Gauge("ready", "Whether requests are served.", self._readiness))
+        self.held = Histogram(
+            "request_held_seconds", "Waiting of a request for a new engine, if any.", _WHOLE
+        )
+        self.loop_lag = Histogram(
+            "event_loop_lag_seconds", "Lateness of a regular timer of the event loop.", _LAG
+        )
+        self._own += [self.held, self.loop_lag]
+
+    def add_counter(self, name: str, meaning: str, read: Callable[[], float]) -> None:
+        """Add a total of our own that is counted elsewhere, and read when the metrics are."""
+        counter = Counter(name, meaning)
+        self._own.append(counter)
+        self._read_totals.append((counter, read))
+
+    def add_gauge(
+        self, name: str, meaning: str, read: Callable[[], float | Iterable[tuple[Labels, float]]]
+    ) -> None:
+        """Add a value of our own, which is read when the metrics are."""
+        self._own.append(Gauge(name, meaning, read))
+
+    def _add_connections(self) -> None:
+        self.refused_connections = Counter(
+            "refused_connections",
+            "Connections beyond a limit (503, 429), and failed handshakes (tls).",
+            ("reason",),
+        )
+        self.protocol_refusals = Counter(
+            "protocol_refusals", "Requests refused before their route was known.", ("status",)
+        )
+        self._own += [self.refused_connections, self.protocol_refusals]
+        self.num_connections: Callable[[], float] = lambda: 0.0  # the lifecycle replaces it
+        self._own.append(Gauge("connections", "Open connections.", lambda: self.num_connections()))
 
     def _add_process(self) -> None:
         """Add Prometheus's metrics of a process, for the front end's."""
@@ -146,7 +216,9 @@ class Metrics:
         self._process: list[Metric] = [
             self._cpu_seconds,
             Gauge("resident_memory_bytes", "Resident memory.", resident_bytes),
+            Gauge("virtual_memory_bytes", "Address space in use.", virtual_bytes),
             Gauge("open_fds", "Open file descriptors.", num_open_files),
+            Gauge("max_fds", "File descriptors that may be open.", max_open_files),
             Gauge("start_time_seconds", "Start of the process, since 1970.", process_start),
         ]
 
@@ -160,13 +232,23 @@ class Metrics:
     def _num_waiting(self) -> float:
         """Return the requests that wait for admission or in the engine."""
         snapshot = self._snapshot()
-        inside = 0 if snapshot is None else snapshot.num_waiting
+        inside = 0 if snapshot is None else snapshot.load.num_waiting
         return self._queue.num_waiting + inside
+
+    def _waiting_by_reason(self) -> list[tuple[Labels, float]]:
+        """Return what waits for capacity, and what waits for a prefix, a grammar or the like."""
+        snapshot = self._snapshot()
+        num_held = 0 if snapshot is None else snapshot.load.num_held
+        capacity = max(0.0, self._num_waiting() - num_held)
+        return [((("reason", "capacity"),), capacity), ((("reason", "deferred"),), num_held)]
 
     def observe_stats(self, stats: RequestStats, now: float) -> None:
         """Count the times of a finished sequence, as the engine has measured them."""
         planned, first = stats.first_planned_at, stats.first_token_at
         end = stats.finished_at or now
+        self.computed_tokens.observe(max(0, stats.num_prompt_tokens - stats.num_cached_tokens))
+        if RESTART in stats.wait_seconds:
+            self.held.observe(stats.wait_seconds[RESTART])
         if planned is not None:
             self.queue.observe(max(0.0, planned - stats.arrival))
             self.inference.observe(max(0.0, end - planned))
@@ -186,6 +268,9 @@ class Metrics:
             self.accepted_tokens.raise_to(snapshot.num_accepted_drafts)
             for place, count in enumerate(snapshot.accepted_at):
                 self.accepted_at.raise_to(count, str(place))
+            self.step_tokens.load(_by_bound(snapshot.steps_by_size), snapshot.num_tokens)
+        for counter, read in self._read_totals:
+            counter.raise_to(read())
         base: Labels = (("model_name", model_name), ("engine", "0"))
         named = [(f"{prefix}:{metric.name}", metric) for metric in self._shared]
         named += [(f"octavo:{metric.name}", metric) for metric in self._own]
@@ -196,4 +281,15 @@ class Metrics:
 
 def _usage(snapshot: EngineSnapshot) -> float:
     usable = snapshot.num_blocks - 1  # one is the null block
-    return 0.0 if usable < 1 else 1.0 - min(usable, snapshot.num_free_blocks) / usable
+    return 0.0 if usable < 1 else 1.0 - min(usable, snapshot.load.num_free_blocks) / usable
+
+
+def _by_bound(steps_by_size: Iterable[int]) -> list[int]:
+    """Return how many steps had at most as many tokens as each bound, and more than the one before.
+
+    The bounds are powers of two, like the sizes.
+    """
+    counts = [0] * (len(_STEP_TOKENS) + 1)
+    for index, count in enumerate(steps_by_size):
+        counts[bisect_left(_STEP_TOKENS, 2**index)] += count
+    return counts

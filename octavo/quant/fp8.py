@@ -26,7 +26,7 @@ from octavo.loader import Checkpoint
 from octavo.loader.checkpoint import numpy_dtype
 from octavo.loader.errors import UnsupportedFormatError, quote
 from octavo.loader.tensor_type import F8_E4M3
-from octavo.quant.weight_format import Settings, Shape
+from octavo.quant.weight_format import MAX_GROUP, Settings, Shape
 
 # A scale of a whole row is repeated for groups of this size, so that ranks can cut the row.
 SMALL_GROUP = 32
@@ -110,7 +110,7 @@ class Fp8Matrix:
 
 def read_fp8(settings: Settings) -> Fp8:
     """Read the settings of quant_method "fp8": with blocks, or one scale for each matrix."""
-    _check_numbers(settings.string("fmt", "e4m3"))
+    _check_numbers("fmt", settings.string("fmt", "e4m3"))
     return Fp8(_block_size(settings.values.get("weight_block_size")))
 
 
@@ -127,11 +127,12 @@ def read_compressed_tensors(settings: Settings) -> Fp8:
         weights = weights if isinstance(weights, Mapping) else {}
         strategy = weights.get("strategy")
         if (weights.get("type"), weights.get("num_bits")) != ("float", 8):
-            _check_numbers(f"{weights.get('type')}, {weights.get('num_bits')} bits")
+            kind = f"{weights.get('type')}, {weights.get('num_bits')} bits"
+            _check_numbers("config_groups", kind)
         if strategy not in ("tensor", "channel", "block"):
             raise UnsupportedFormatError(
-                f"weights with the quantisation strategy {quote(str(strategy))} are not supported; "
-                "supported are: tensor, channel, block"
+                f"config_groups: the strategy {quote(str(strategy))} is not supported; supported "
+                "are: tensor, channel, block"
             )
         blocks.add(_block_size(weights.get("block_structure")) if strategy == "block" else None)
     if len(blocks) != 1:
@@ -142,11 +143,11 @@ def read_compressed_tensors(settings: Settings) -> Fp8:
     return Fp8(blocks.pop())
 
 
-def _check_numbers(kind: str) -> None:
+def _check_numbers(key: str, kind: str) -> None:
     if kind != "e4m3":
         raise UnsupportedFormatError(
-            f"weights of the type {quote(kind)} are not supported in this format; supported is "
-            "float8 e4m3",
+            f"{key}: weights of the type {quote(kind)} are not supported in this format; "
+            "supported is float8 e4m3",
             advice="use the unquantised model or a GGUF file",
         )
 
@@ -156,9 +157,12 @@ def _block_size(value: object) -> tuple[int, int] | None:
         return None
     if isinstance(value, list) and len(value) == 2:
         outputs, inputs = value
-        if all(type(size) is int and size > 0 for size in value):
+        if all(type(size) is int and 0 < size <= MAX_GROUP for size in value):
             return outputs, inputs
-    raise UnsupportedFormatError(f"a block of weights must be two sizes above 0, is {value!r}")
+    raise UnsupportedFormatError(
+        f"weight_block_size or block_structure must be two sizes from 1 to {MAX_GROUP:,}, is "
+        f"{quote(str(value))}"
+    )
 
 
 def _objects(value: object) -> list[Mapping[str, Any]]:
@@ -184,7 +188,8 @@ def fp8_layout(group: int) -> RowLayout:
         for start in range(0, len(blocks), step):
             part, out = blocks[start : start + step], values[start : start + step]
             np.take(table, part["codes"], out=out)
-            out *= part["scale"][..., None]
+            with np.errstate(all="ignore"):  # damaged scales may be infinite or NaN
+                out *= part["scale"][..., None]
         return values.reshape(len(rows), -1)
 
     return RowLayout("FP8", group, block.itemsize, decode)

@@ -31,7 +31,7 @@ from octavo.loader.errors import CorruptFileError, UnsupportedFormatError, quote
 from octavo.loader.gguf.types import Q4_0, Q8_0
 from octavo.loader.tensor_type import F16, I32, TensorType
 from octavo.quant.plain import layout_of
-from octavo.quant.weight_format import Settings, Shape
+from octavo.quant.weight_format import MAX_GROUP, Settings, Shape
 
 BITS = (4, 8)
 # A scale for whole rows is repeated for groups of this size, so that ranks can cut the rows.
@@ -226,16 +226,18 @@ def read_gptq(settings: Settings) -> Gptq:
             f"GPTQ weights of {bits} bits are not supported; supported are: 4, 8",
             advice="use a model of 4 or 8 bits, or a GGUF file",
         )
-    is_size = isinstance(group, int) and group > 0 and group * bits % _WORD_BITS == 0
+    is_size = type(group) is int and 0 < group <= MAX_GROUP and group * bits % _WORD_BITS == 0
     if not is_size and group != -1:
         raise UnsupportedFormatError(
             f"GPTQ's group_size must be -1 (a row) or a number of inputs that fill words of 32 "
-            f"bits, is {group!r}"
+            f"bits, at most {MAX_GROUP:,}, is {quote(str(group))}"
         )
     version = settings.string("checkpoint_format", "gptq")
     changed = [key for key in _mapping(settings, "dynamic") if not key.startswith("-:")]
     if version not in ("gptq", "gptq_v2") or settings.boolean("is_marlin_format", False) or changed:
-        what = f"settings for single modules ({quote(changed[0])})" if changed else quote(version)
+        what = f"checkpoint_format {quote(version)}"
+        if changed:
+            what = f"settings for single modules ({quote(changed[0])})"
         raise UnsupportedFormatError(
             f"GPTQ weights with {what} are not supported; supported are the checkpoint formats "
             "'gptq' and 'gptq_v2' with one setting for all modules"
@@ -277,7 +279,8 @@ def integer_layout(bits: int, group: int) -> RowLayout:
             part, out = blocks[start : start + step], values[start : start + step]
             zeros = part["zero"].astype(np.float32)[..., None]
             np.subtract(_codes(part["codes"], bits), zeros, out=out)
-            out *= part["scale"][..., None]
+            with np.errstate(all="ignore"):  # damaged scales may be infinite or NaN
+                out *= part["scale"][..., None]
         return values.reshape(len(rows), -1)
 
     return RowLayout(integer_name(bits), group, block.itemsize, decode, has_zero_points=True)

@@ -10,6 +10,10 @@ from octavo.loader import Checkpoint
 
 Shape = tuple[int, ...]
 
+# The largest number of inputs or outputs that share a scale. Rows are padded to whole groups, so a
+# damaged size would take memory.
+MAX_GROUP = 4096
+
 
 class Settings(Protocol):
     """Typed access to a checkpoint's quantization_config; wrong values raise an error."""

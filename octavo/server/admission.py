@@ -6,8 +6,10 @@
 
 Each key has a counter of the tokens that it was served, and the key with the lowest counter is
 next. A key that returns after a pause starts at the lowest counter of the waiting keys, so that a
-pause saves nothing up. The engine is given little more than it can run at once, because requests
-that wait inside it are in the engine's order and no longer in this one.
+pause saves nothing up. While others wait, or were refused lately, a key that has its share of the
+waiting places may not take the last quarter of them: a full queue of one key would refuse all other
+keys, however little they ask for. The engine is given little more than it can run at once, because
+requests that wait inside it are in the engine's order and no longer in this one.
 """
 
 from __future__ import annotations
@@ -25,13 +27,18 @@ from octavo.server.settings import ServerSettings
 OUTPUT_WEIGHT = 2  # prompt tokens that cost about as much as one generated token
 RATE_SECONDS = 30.0  # window in which finished requests are counted
 MAX_RETRY_SECONDS = 120
+CLAIM_SECONDS = 30.0  # for which a key that was refused counts as waiting
 
 
 @dataclass(slots=True)
 class _KeyQueue:
     """The waiting requests of one key, and what it was served."""
 
-    waiting: list[tuple[int, int, Ticket]]
+    waiting: list[tuple[int, int, Ticket]]  # without those that are being prepared
+    num_waiting: int = 0  # with them
+    waiting_bytes: int = 0
+    waiting_tokens: int = 0
+    refused_at: float = -math.inf  # when last
     served: float = 0.0  # tokens, generated ones weighted
     last_admission: int = 0  # among equals the key that has waited longest is next
     num_admitted: int = 0
@@ -55,6 +62,7 @@ class Admission:
         self._queues: dict[str, _KeyQueue] = {}
         self._ends: deque[float] = deque(maxlen=1024)
         self._serial = 0
+        self._reached = 0.0  # the highest counter of a key when a request of it was admitted
         self._num_queued = 0  # in the queues of all keys
         self.num_admissions = 0  # since the start
         self.num_waiting = 0  # being prepared, or in the queue
@@ -66,18 +74,23 @@ class Admission:
     def register(self, owner: str, num_bytes: int) -> Ticket:
         """Count a new request, whose body is not read yet, or raise ApiError if too many wait."""
         config = self._config
-        if self.num_waiting >= config.max_waiting_requests:
+        queue = self._queues.get(owner)
+        if queue is None:
+            queue = self._queues[owner] = _KeyQueue([])
+        most = config.max_waiting_requests
+        if self._is_full(queue, self.num_waiting + 1, queue.num_waiting, most):
             raise self.rejected(
-                "queue_full",
-                f"{self.num_waiting} requests wait, of {config.max_waiting_requests} allowed",
+                "queue_full", f"{self.num_waiting} requests wait, of {most} allowed"
             )
-        if self.waiting_bytes + num_bytes > config.max_waiting_bytes and self.num_waiting:
+        most = config.max_waiting_bytes
+        after = self.waiting_bytes + num_bytes
+        if self.num_waiting and self._is_full(queue, after, queue.waiting_bytes, most):
             raise self.rejected(
                 "bytes",
                 f"{self.waiting_bytes} bytes of requests are waiting, and with this one's "
-                f"{num_bytes} they would be more than the {config.max_waiting_bytes} allowed",
+                f"{num_bytes} they would be more than the {most} allowed",
             )
-        return Ticket(self, owner, num_bytes)
+        return Ticket(self, queue, num_bytes)
 
     def seconds_to_wait(self, num_ahead: int | None = None) -> float:
         """Estimate the wait of a new request from how fast requests ended recently."""
@@ -108,16 +121,43 @@ class Admission:
         seconds = min(MAX_RETRY_SECONDS, max(1, math.ceil(self.seconds_to_wait())))
         return too_many(f"{message}; try again in {seconds} s", seconds, reason)
 
+    def _is_full(self, queue: _KeyQueue, after: int, own: int, most: int) -> bool:
+        """Return whether all keys together would hold more than this key may fill up to.
+
+        `own` is what the key holds already, and `most` the limit for all keys.
+        """
+        if after <= most * 3 // 4:
+            return False
+        if after <= most:
+            since = self._clock() - CLAIM_SECONDS
+            num_others = sum(
+                each.num_waiting > 0 or each.refused_at > since
+                for each in self._queues.values()
+                if each is not queue
+            )
+            if not num_others or own < most // (num_others + 1):
+                return False
+        queue.refused_at = self._clock()
+        return True
+
     # called by tickets
 
     def _enqueue(self, ticket: Ticket, queue: _KeyQueue, priority: int) -> None:
         if not (queue.waiting or queue.num_admitted):
             others = [each.served for each in self._queues.values() if each.waiting]
             queue.served = max(queue.served, min(others, default=0.0))
+        self._raise(queue)
         self._serial += 1
         self._num_queued += 1
         heapq.heappush(queue.waiting, (priority, self._serial, ticket))
         self._admit_next()
+
+    def _raise(self, queue: _KeyQueue) -> None:
+        """Raise a key's counter to what keys have reached.
+
+        A key is not behind others because they used what was free.
+        """
+        queue.served = max(queue.served, self._reached)
 
     def _admit_next(self) -> None:
         """Admit requests, of the key with the lowest counter first, until the engine is full."""
@@ -129,58 +169,87 @@ class Admission:
                 return
             heapq.heappop(queue.waiting)
             self._num_queued -= 1
-            ticket.admit(queue)
+            ticket.admit()
 
 
 class Ticket:
-    """One request from its registration until it leaves."""
+    """One request, or one prompt of several, from its registration until it leaves."""
 
-    def __init__(self, admission: Admission, owner: str, num_bytes: int) -> None:
-        self.owner = owner
+    def __init__(self, admission: Admission, queue: _KeyQueue, num_bytes: int) -> None:
         self.num_sequences = 0
         self.num_tokens = 0
         self._admission = admission
+        self._queue = queue
         self._num_bytes = num_bytes
-        self._queue: _KeyQueue | None = None
+        self._is_admitted = False
         self._admitted: asyncio.Future[None] | None = None
         self._is_closed = False
-        admission.num_waiting += 1
-        admission.waiting_bytes += num_bytes
+        self._count_waiting(1)
         admission.num_open += 1
 
-    async def wait(self, num_tokens: int, num_sequences: int, priority: int = 0) -> None:
-        """Wait until the request is admitted; raise ApiError if too many tokens wait."""
+    async def wait(
+        self, num_tokens: int, num_sequences: int, priority: int = 0, num_behind: int = 0
+    ) -> None:
+        """Wait until the request is admitted; raise ApiError if too many tokens wait.
+
+        `num_behind` is the number of tokens of its further prompts. They count as waiting until
+        `wait_for_another` or `hold_back` takes them off.
+        """
         admission, limit = self._admission, self._admission._config.max_waiting_tokens
-        if admission.waiting_tokens and admission.waiting_tokens + num_tokens > limit:
+        queue = self._queue
+        after = admission.waiting_tokens + num_tokens + num_behind
+        if admission.waiting_tokens and admission._is_full(
+            queue, after, queue.waiting_tokens, limit
+        ):
             raise admission.rejected(
                 "tokens",
                 f"{admission.waiting_tokens} prompt tokens are waiting, and with this request's "
-                f"{num_tokens} they would be more than the {limit} allowed",
+                f"{num_tokens + num_behind} they would be more than the {limit} allowed",
             )
-        self.num_tokens, self.num_sequences = num_tokens, num_sequences
+        self.hold_back(num_behind)
+        try:
+            await self._take_turn(num_tokens, num_sequences, priority)
+        except BaseException:
+            self.hold_back(-num_behind)
+            raise
+
+    async def wait_for_another(self, num_tokens: int, num_sequences: int, priority: int) -> Ticket:
+        """Wait for the turn of a further prompt of this request; return its ticket."""
+        ticket = Ticket(self._admission, self._queue, 0)
+        self.hold_back(-num_tokens)
+        try:
+            await ticket._take_turn(num_tokens, num_sequences, priority)
+        except BaseException:
+            ticket.leave()
+            raise
+        return ticket
+
+    async def _take_turn(self, num_tokens: int, num_sequences: int, priority: int) -> None:
+        admission, queue = self._admission, self._queue
+        # Else a prompt with many samples would wait until the engine is empty, and all behind it.
+        most = max(1, admission._capacity // 2)
+        self.num_tokens, self.num_sequences = num_tokens, min(num_sequences, most)
         admission.waiting_tokens += num_tokens
-        queue = admission._queues.get(self.owner)
-        if queue is None:
-            queue = admission._queues[self.owner] = _KeyQueue([])
-        num_after = admission.num_admitted + num_sequences
+        queue.waiting_tokens += num_tokens
+        num_after = admission.num_admitted + self.num_sequences
         has_room = not admission.num_admitted or num_after <= admission._capacity
         if has_room and not admission._num_queued:
-            self.admit(queue)
+            admission._raise(queue)
+            self.admit()
         else:
             self._admitted = asyncio.get_running_loop().create_future()
             admission._enqueue(self, queue, priority)
             await self._admitted
 
-    def admit(self, queue: _KeyQueue) -> None:
+    def admit(self) -> None:
         """Count the request as the engine's, and no longer as waiting."""
-        admission = self._admission
-        admission.num_waiting -= 1
-        admission.waiting_bytes -= self._num_bytes
-        admission.waiting_tokens -= self.num_tokens
-        self._queue = queue
+        admission, queue = self._admission, self._queue
+        self._count_waiting(-1)
+        self._is_admitted = True
         admission.num_admissions += 1
         queue.last_admission = admission.num_admissions
         queue.num_admitted += 1
+        admission._reached = max(admission._reached, queue.served)
         queue.served += self.num_tokens
         admission.num_admitted += self.num_sequences
         if self._admitted is not None and not self._admitted.done():
@@ -188,7 +257,7 @@ class Ticket:
 
     def count_output(self, num_tokens: int) -> None:
         """Add generated tokens to the counter of the request's key."""
-        if self._queue is not None:
+        if self._is_admitted:
             self._queue.served += OUTPUT_WEIGHT * num_tokens
 
     def leave(self) -> None:
@@ -198,10 +267,8 @@ class Ticket:
         self._is_closed = True
         admission = self._admission
         admission.num_open -= 1
-        if self._queue is None:
-            admission.num_waiting -= 1
-            admission.waiting_bytes -= self._num_bytes
-            admission.waiting_tokens -= self.num_tokens
+        if not self._is_admitted:
+            self._count_waiting(-1)
             self._leave_queue()
         else:
             self._queue.num_admitted -= 1
@@ -210,9 +277,21 @@ class Ticket:
         admission._admit_next()
 
     def _leave_queue(self) -> None:
-        queue = self._admission._queues.get(self.owner)
-        if queue is not None and self._admitted is not None:
+        queue = self._queue
+        if self._admitted is not None:
             left = [entry for entry in queue.waiting if entry[2] is not self]
             self._admission._num_queued -= len(queue.waiting) - len(left)
             queue.waiting = left
             heapq.heapify(queue.waiting)
+
+    def hold_back(self, num_tokens: int) -> None:
+        """Count more tokens of further prompts as waiting, or fewer."""
+        self._admission.waiting_tokens += num_tokens
+        self._queue.waiting_tokens += num_tokens
+
+    def _count_waiting(self, sign: int) -> None:
+        """Count the request as waiting, or (-1) no longer, for all keys and for its own."""
+        for each in (self._admission, self._queue):
+            each.num_waiting += sign
+            each.waiting_bytes += sign * self._num_bytes
+            each.waiting_tokens += sign * self.num_tokens

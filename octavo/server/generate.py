@@ -10,10 +10,12 @@ from typing import TypeVar
 import msgspec
 
 from octavo.server.admission import Ticket
+from octavo.server.durable.head import register
 from octavo.server.generation import Generation
 from octavo.server.http.deadline import RequestTask
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.route import Handler
+from octavo.server.large_bodies import read
 from octavo.server.operation import GenerationRequest
 from octavo.server.preparation import prepare
 from octavo.server.server import Server
@@ -23,6 +25,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 def generating(kind: type[T], translate: Callable[[Server, T], GenerationRequest]) -> Handler:
     """Return the handler of a route whose request is a `kind`."""
+    register(kind, translate)
     return partial(_handle, kind, translate)
 
 
@@ -31,14 +34,19 @@ async def _handle(
 ) -> None:
     async with admitted(exchange) as ticket:
         server = exchange.server
-        asked = translate(server, await exchange.read(kind))
+        request, asked, prepared = await read(exchange, kind, translate)
+        asked.prepared = prepared
         seconds = server.config.max_request_seconds
         if asked.deadline_ms is not None:
             spent = server.clock() - exchange.began
             seconds = min(seconds, max(0.0, asked.deadline_ms / 1000 - spent))
             server.admission.check_deadline(seconds)
         task = RequestTask(exchange)
-        await task.run(_generate(exchange, ticket, asked, task), seconds)
+        if server.durability is None:
+            work = _generate(exchange, ticket, asked, task)
+        else:
+            work = server.durability.generate(exchange, ticket, asked, request, task)
+        await task.run(work, seconds)
 
 
 async def _generate(
@@ -50,15 +58,19 @@ async def _generate(
 
 
 @asynccontextmanager
-async def admitted(exchange: Exchange) -> AsyncIterator[Ticket]:
-    """Admit a request to the queue before its body is read; let it leave whatever happens."""
+async def admitted(exchange: Exchange, num_bytes: int | None = None) -> AsyncIterator[Ticket]:
+    """Admit a request to the queue before its body is read; let it leave whatever happens.
+
+    `num_bytes` is its size, if that does not depend on a body.
+    """
     server = exchange.server
     refusal = server.refusal()
     if refusal is not None:
         server.metrics.rejected.add(1, refusal.code or "unavailable")
         raise refusal
-    length = exchange.headers.get("content-length", "")
-    num_bytes = int(length[:20]) if length.isdigit() else server.config.max_body_bytes
+    if num_bytes is None:
+        length = exchange.headers.get("content-length", "")
+        num_bytes = int(length[:20]) if length.isdecimal() else server.config.max_body_bytes
     ticket = server.admission.register(exchange.owner, min(num_bytes, server.config.max_body_bytes))
     try:
         yield ticket

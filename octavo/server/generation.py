@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from octavo.api.outputs import EngineDeadError, RequestError, RequestOutput
-from octavo.api.requests import TOO_LONG, FailedRequestError
-from octavo.api.sinks import joined
+from octavo.api.requests import TOO_LONG, CheckedRequest, FailedRequestError
+from octavo.api.sinks import Sink, joined
 from octavo.observe.explain import Record
+from octavo.observe.request_meter import RequestMeter
 from octavo.server.admission import Ticket
 from octavo.server.http.deadline import RequestTask
 from octavo.server.http.errors import ApiError, ClientGoneError, internal, invalid, unavailable
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.stream import ResponseStream
-from octavo.server.operation import PreparedRequest, TokenCounts, Writer
+from octavo.server.operation import PIECE, PreparedRequest, TokenCounts, Writer
 from octavo.server.server import ActiveRequest
+from octavo.server.submission import Submission
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +90,7 @@ class Generation:
         self._errors: list[Exception] = []  # until the task raises it: at most one
         self._has_failed = False
         self._news = asyncio.Event()
+        self._submission: Submission | None = None  # while it runs, lest the two keep each other
 
     async def run(self) -> None:
         """Wait to be admitted, generate, answer."""
@@ -99,17 +104,23 @@ class Generation:
             self._log_prompts()
         try:
             sampling = self._prepared.sampling
-            num_sequences = sampling.n * len(self._ids)
-            await self._ticket.wait(self._counts.prompt, num_sequences, self._asked.priority)
+            lengths = [len(each.prompt.token_ids) for each in self._prepared.checked]
+            self._submission = Submission(
+                self._ticket,
+                lengths,
+                sampling.n,
+                self._asked.priority,
+                partial(self._give, sinks),
+                self.fail,
+            )
+            await self._submission.start()
             record.entered_at = self._last_at = server.clock()
             metrics = server.metrics
             metrics.samples.observe(sampling.n)
             metrics.most_tokens.observe(sampling.max_tokens)
             metrics.prompt_tokens.add(self._counts.prompt)
-            for index, each in enumerate(self._prepared.checked):
-                metrics.prompt_length.observe(len(each.prompt.token_ids))
-                sinks.append(_PromptSink(self, index))
-                server.llm.submit(each, sinks[index], self._ids[index])
+            for length in lengths:
+                metrics.prompt_length.observe(length)
             if self._asked.is_stream:
                 await self._answer_as_stream()
             else:
@@ -120,11 +131,31 @@ class Generation:
         except (RequestError, EngineDeadError) as error:  # before anything is written
             raise self._answer_to(max(0, len(sinks) - 1), error) from error
         finally:
+            if self._submission is not None:
+                self._submission.close()
+                self._submission = None
             for name, sink in zip(self._ids, sinks, strict=False):  # not all may have begun
                 server.llm.discard(name, sink)
             record.end(server.clock(), self._counts.generated)
             del server.active[self._ids[0]]
             self._observe_end()
+
+    def _give(self, sinks: list[_PromptSink], index: int) -> None:
+        """Give the next prompt a sink, and submit it."""
+        sinks.append(_PromptSink(self, index))
+        self._submit(index, sinks[index])
+
+    def _submit(self, index: int, sink: Sink) -> None:
+        """Submit one prompt to the engine."""
+        self._server.llm.submit(self._metered(index), sink, self._ids[index])
+
+    def _metered(self, index: int) -> CheckedRequest:
+        """Return a prompt's request, whose output is measured unless the client wants none."""
+        checked = self._prepared.checked[index]
+        if self._asked.drops_output:
+            return checked
+        meter = RequestMeter(self._server.metrics, self._prepared.sampling.n)
+        return replace(checked, meter=meter)
 
     # the two ways of answering
 
@@ -133,10 +164,12 @@ class Generation:
             await self._next()
         outputs = [self._held[index] for index in sorted(self._held)]
         for index, output in enumerate(outputs):
+            if index % PIECE == PIECE - 1:
+                await asyncio.sleep(0)
             self._note(index, output)
-        body = self._writer.whole(outputs, self._counts, self._explanation())
+        body = await _with_turns(self._writer.whole(outputs, self._counts, self._explanation()))
         self.record.first_byte_at = self._server.clock()
-        await self._exchange.respond(body)
+        await self._exchange.respond(b"".join(body))
         self.record.outcome = "finished"
 
     async def _answer_as_stream(self) -> None:
@@ -185,10 +218,12 @@ class Generation:
             await stream.open()
             frames.extend(writer.opening(self._counts))
         held, self._held = self._held, {}
-        for index, output in held.items():
+        for place, (index, output) in enumerate(held.items()):
+            if place % PIECE == PIECE - 1:
+                await asyncio.sleep(0)
             self._num_running -= output.finished
             self._note(index, output)
-            frames.extend(writer.frames(index, output, self._counts))
+            frames.extend(await _with_turns(writer.frames(index, output, self._counts)))
         await stream.write(frames)
         if self.record.first_byte_at is None:
             self.record.first_byte_at = now = self._server.clock()
@@ -202,9 +237,11 @@ class Generation:
         if self._writes_at_once and not output.finished and not self._exchange.must_wait():
             self._note(index, output)
             frames = self._writer.frames(index, output, self._counts)
-            self._stream.write_now(frames, self._last_at)
+            self._stream.write_now(filter(None, frames), self._last_at)  # without turns
             return
         self._writes_at_once = False
+        if output.finished and self._submission is not None:
+            self._submission.end(index)
         before = self._held.get(index)
         self._held[index] = output if before is None else joined(before, output)
         self._news.set()
@@ -217,10 +254,12 @@ class Generation:
             self._errors[0].__cause__ = error
             self._news.set()
 
-    def _answer_to(self, index: int, error: Exception) -> ApiError:
+    def _answer_to(self, index: int, error: Exception) -> Exception:
         """Return the client's answer to an error of the engine, by the prompt's index."""
         if isinstance(error, EngineDeadError):
             return unavailable("the engine has stopped", "engine_not_ready")
+        if not isinstance(error, RequestError | FailedRequestError):
+            return error  # a bug
         named = self._asked.named
         if not isinstance(error, FailedRequestError):
             param, code = getattr(error, "param", None), getattr(error, "code", None)
@@ -254,8 +293,6 @@ class Generation:
             for one in output.outputs:
                 num_new += len(one.token_ids)
         now = self._server.clock()
-        if self._asked.is_stream and self._counts.generated and num_new:
-            self._server.metrics.between.observe((now - self._last_at) / num_new, num_new)
         self._last_at = now
         self._counts.generated += num_new
         self._ticket.count_output(num_new)
@@ -285,10 +322,16 @@ class Generation:
         metrics, record = self._server.metrics, self.record
         if record.entered_at is None or record.ended_at is None:
             return
-        metrics.generated_tokens.add(self._counts.generated)
         metrics.cached_tokens.add(self._counts.cached)
-        metrics.output_length.observe(self._counts.generated)
         metrics.whole.observe(record.ended_at - record.began)
-        if self._counts.generated > 1 and record.first_byte_at is not None:
-            span = record.ended_at - record.first_byte_at
-            metrics.per_token.observe(span / (self._counts.generated - 1))
+
+
+async def _with_turns(parts: Iterable[bytes]) -> list[bytes]:
+    """Return what a writer makes; let other requests run at each `TURN`."""
+    made: list[bytes] = []
+    for part in parts:
+        if part:
+            made.append(part)
+        else:
+            await asyncio.sleep(0)
+    return made

@@ -12,26 +12,34 @@ import contextlib
 import gc
 import logging
 import os
+import shlex
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import uvicorn
 
 from octavo.api.async_llm import AsyncLLM
 from octavo.server.admin import ADMIN_ROUTES
+from octavo.server.durable.service import Durability
 from octavo.server.http.app import Application
-from octavo.server.http.connection import Connections, bounded_protocol
+from octavo.server.http.connection import bounded_protocol
+from octavo.server.http.connections import Connections
 from octavo.server.http.errors import unavailable
 from octavo.server.http.middleware import ASGI, wrap
-from octavo.server.http.sockets import bind, bind_admin
+from octavo.server.http.sockets import bind, bind_admin, descriptors_for
+from octavo.server.http.tls import Certificates, accept_securely
 from octavo.server.routes import DEFAULT_DIALECT
 from octavo.server.server import Server
-from octavo.server.settings import ServerSettings, ServerSettingsError
+from octavo.server.settings import MIN_KEY_CHARACTERS, ServerSettings, ServerSettingsError
 from octavo.server.worker_process import Worker
 
 log = logging.getLogger(__name__)
+
+Accept = Callable[[socket.socket, Any], Coroutine[Any, Any, None]]
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _TICK_SECONDS = 0.02
@@ -41,7 +49,12 @@ _GC_THRESHOLDS = (10_000, 20, 100)  # between two collections of each generation
 
 
 class _Listener(uvicorn.Server):
-    """A uvicorn server that leaves signals to ServerLifecycle."""
+    """A uvicorn server that leaves signals to ServerLifecycle, and TLS to `accept`."""
+
+    def __init__(self, config: uvicorn.Config, accept: Accept | None = None) -> None:
+        super().__init__(config)
+        self._accept = accept
+        self._accepting: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -49,11 +62,29 @@ class _Listener(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:
-            await super().startup(sockets)
+            await super().startup(sockets if self._accept is None else [])
         except SystemExit:  # uvicorn's way to report a failed lifespan.startup
             raise ServerSettingsError(
                 "a middleware could not start; the log has its reason"
             ) from None
+        if self._accept is not None and sockets:
+            protocol: Any = self.config.http_protocol_class
+            make = partial(
+                protocol,
+                config=self.config,
+                server_state=self.server_state,
+                app_state=self.lifespan.state,
+            )
+            sockets[0].listen(self.config.backlog)
+            sockets[0].setblocking(False)
+            accepting = self._accept(sockets[0], make)
+            self._accepting = asyncio.get_running_loop().create_task(accepting)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.wait({self._accepting})
+        await super().shutdown(sockets)
 
 
 class ServerLifecycle:
@@ -66,29 +97,34 @@ class ServerLifecycle:
         self._ending = asyncio.Event()
         self._hurry = asyncio.Event()
         self._listeners: list[_Listener] = []
-        count_stall = server.metrics.slow_readers.add
-        direct = not self.config.middleware
-        error_body = DEFAULT_DIALECT.error_body
-        self._connections = Connections(
-            self.config, count_stall, error_body, writes_directly=direct
+        self._connections = self._make_connections(
+            max_connections=descriptors_for(self.config),
+            writes_directly=not self.config.middleware,
         )
+        server.metrics.num_connections = lambda: self._connections.num_open
+        self._certificates = Certificates(self.config) if self.config.ssl_certfile else None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.port = 0
 
     async def run(self, on_ready: Callable[[ServerLifecycle], None] | None = None) -> None:
         """Serve until `end` is called."""
         application = wrap(Application(self.server), self.config.middleware)
+        if self.config.journal is not None:
+            self.server.durability = Durability.open(self.server)
         main_socket = bind(self.config)
-        self.port = main_socket.getsockname()[1]
+        self.port = main_socket.getsockname()[1] if self.config.uds is None else 0
         self._loop = loop = asyncio.get_running_loop()
         self.server.llm.attach()  # so that it is well before the first request
-        tasks = [self._listen(application, main_socket, self._connections)]
+        self.server.loop_lag.start()
+        accept: Accept | None = None
+        if self._certificates is not None:
+            accept = partial(self._accept_securely, self._certificates)
+        tasks = [self._listen(application, main_socket, self._connections, accept)]
         if self.config.admin_socket is not None:
             admin = Application(self.server, ADMIN_ROUTES, checks_access=False)
             listening = bind_admin(self.config.admin_socket)
-            count_stall = self.server.metrics.slow_readers.add
-            operators = Connections(self.config, count_stall, DEFAULT_DIALECT.error_body)
-            tasks.append(self._listen(admin, listening, operators))
+            tasks.append(self._listen(admin, listening, self._make_connections()))
+        watch = None if self._certificates is None else loop.create_task(self._certificates.watch())
         for number in self._signals:
             loop.add_signal_handler(number, self.end)
         try:
@@ -98,6 +134,8 @@ class ServerLifecycle:
                     if task.done():
                         await task  # raises its error
                 await asyncio.sleep(0.005)
+            if self.server.durability is not None:
+                self.server.durability.start()
             if on_ready is not None:
                 on_ready(self)
             await self._ending.wait()
@@ -105,7 +143,10 @@ class ServerLifecycle:
         finally:
             for number in self._signals:
                 loop.remove_signal_handler(number)
+            if watch is not None:
+                watch.cancel()
             await self._close(tasks)
+            self.server.loop_lag.stop()
             main_socket.close()
 
     def end(self) -> None:
@@ -124,8 +165,21 @@ class ServerLifecycle:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self.end)
 
+    def _make_connections(self, **options: Any) -> Connections:
+        error_body = DEFAULT_DIALECT.error_body
+        return Connections(self.config, self.server.metrics, error_body, **options)
+
+    async def _accept_securely(
+        self, certificates: Certificates, listening: socket.socket, make: Any
+    ) -> None:
+        await accept_securely(listening, self._connections, certificates, make)
+
     def _listen(
-        self, application: ASGI, listening: socket.socket, connections: Connections
+        self,
+        application: ASGI,
+        listening: socket.socket,
+        connections: Connections,
+        accept: Accept | None = None,
     ) -> asyncio.Task[None]:
         config = uvicorn.Config(
             application,
@@ -140,7 +194,7 @@ class ServerLifecycle:
             timeout_graceful_shutdown=1,
             backlog=_BACKLOG,
         )
-        listener = _Listener(config)
+        listener = _Listener(config, accept)
         self._listeners.append(listener)
         return asyncio.get_running_loop().create_task(listener.serve([listening]))
 
@@ -178,10 +232,15 @@ class ServerLifecycle:
         for listener in self._listeners:
             listener.should_exit = True
             listener.force_exit = self._hurry.is_set()
+        for place in list(self._connections.handshakes):
+            place.close()
         await asyncio.wait(tasks)
+        if self.server.durability is not None:
+            await self.server.durability.close()
         await self.server.prompt_pool.close()
-        if self.config.admin_socket is not None:
-            self.config.admin_socket.unlink(missing_ok=True)
+        for path in (self.config.uds, self.config.admin_socket):
+            if path is not None:
+                path.unlink(missing_ok=True)
 
 
 def run(
@@ -194,6 +253,13 @@ def run(
 
     `workers` are prompt workers that have been launched already.
     """
+
+    if config.has_short_key:
+        log.warning(
+            "an API key has fewer than %d characters and can be guessed; it is accepted because "
+            "only this machine can connect",
+            MIN_KEY_CHARACTERS,
+        )
 
     async def main() -> None:
         settle_memory()
@@ -222,16 +288,23 @@ def settle_memory() -> None:
 def ready_text(config: ServerSettings, port: int, model: str) -> str:
     """Return the text of a started server: its address and two commands to try it."""
     host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
-    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    scheme = "http" if config.ssl_certfile is None else "https"
+    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    where, curl, client = url, "curl", ""
+    if config.uds is not None:
+        where, url = f"the unix socket {config.uds}", f"{scheme}://localhost"
+        curl = f"curl --unix-socket {shlex.quote(str(config.uds))}"
+        transport = f"httpx.HTTPTransport(uds={str(config.uds)!r})"
+        client = f", http_client=httpx.Client(transport={transport})"
     key = ' -H "Authorization: Bearer $OCTAVO_API_KEY"' if config.api_keys else ""
     message = '{"messages": [{"role": "user", "content": "Hello"}]}'
     api_key = "os.environ['OCTAVO_API_KEY']" if config.api_keys else "'none'"
-    return f"""Octavo serves {model} at {url}
+    return f"""Octavo serves {model} at {where}
 
-  curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{message}'
+  {curl} {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{message}'
 
   from openai import OpenAI
-  client = OpenAI(base_url='{url}/v1', api_key={api_key})
+  client = OpenAI(base_url='{url}/v1', api_key={api_key}{client})
   messages = [{{'role': 'user', 'content': 'Hello'}}]
   print(client.chat.completions.create(model='{model}', messages=messages))
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ _ERRORS = {
     "404": "There is no such model or route.",
     "405": "The route takes another method; `Allow` says which.",
     "408": "The head or the body did not arrive in time.",
+    "409": "The id belongs to another request, or the stream continues elsewhere.",
     "413": "The body is too large.",
     "415": "The body is not JSON.",
     "429": "Too many requests wait; `Retry-After` says when to try again.",
@@ -30,28 +31,46 @@ _ERRORS = {
 }
 
 
-def document(routes: Sequence[Route], default: Dialect) -> dict[str, Any]:
-    """Return the document of these routes; `default` is the dialect of those without one."""
+def document(
+    routes: Sequence[Route],
+    default: Dialect,
+    *,
+    needs_key: bool = False,
+    public: Container[str] = PUBLIC,
+    root_path: str = "",
+) -> dict[str, Any]:
+    """Return the document of these routes; `default` is the dialect of those without one.
+
+    If requests need a key, `public` paths are excepted. `root_path` is the proxy's prefix.
+    """
     kinds = list(dict.fromkeys(kind for route in routes for kind in _structs(route)))
     _, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
     for component in components.values():  # unknown fields are refused only in strict mode
         component.pop("additionalProperties", None)
+    for kind in kinds:  # what the types do not express
+        components[kind.__name__].update(getattr(kind, "schema", {}))
     errors: dict[str, dict[str, Any]] = {}
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         dialect = route.dialect or default
         errors[dialect.error_name] = dialect.error_schema
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, dialect)
-    return {
+        operation = _operation(route, dialect)
+        if route.path in public:
+            operation["security"] = []
+        paths.setdefault(route.path, {})[route.method.lower()] = operation
+    whole: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "Octavo", "version": VERSION},
         "paths": paths,
-        "components": {
-            "schemas": {**components, **errors},
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-        },
-        "security": [{"key": []}],
+        "components": {"schemas": {**components, **errors}},
     }
+    if needs_key:
+        scheme = {"key": {"type": "http", "scheme": "bearer"}}
+        whole["components"]["securitySchemes"] = scheme
+        whole["security"] = [{"key": []}]
+    if root_path:
+        whole["servers"] = [{"url": root_path}]
+    return whole
 
 
 def _structs(route: Route) -> list[type[msgspec.Struct]]:
@@ -71,14 +90,17 @@ def _operation(route: Route, dialect: Dialect) -> dict[str, Any]:
     for status, meaning in _ERRORS.items():
         responses[status] = {"description": meaning, "content": error}
     operation: dict[str, Any] = {"summary": route.summary, "responses": responses}
-    if route.path in PUBLIC:
-        operation["security"] = []
     if route.request is not None:
         body = {"application/json": {"schema": _reference(route.request)}}
         operation["requestBody"] = {"required": True, "content": body}
+    text = {"type": "string"}
+    parameters: list[dict[str, Any]] = []
     if "{id}" in route.path:
-        parameter = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
-        operation["parameters"] = [parameter]
+        parameters.append({"name": "id", "in": "path", "required": True, "schema": text})
+    for name, meaning in route.query:
+        parameters.append({"name": name, "in": "query", "description": meaning, "schema": text})
+    if parameters:
+        operation["parameters"] = parameters
     return operation
 
 

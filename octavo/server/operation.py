@@ -19,7 +19,10 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.formats.deltas import Parser, PlainText
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
-from octavo.text.prompt_worker import PreparedPrompt, PromptJob
+from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused
+
+PIECE = 32  # prompts or answers that are worked on without a turn of the event loop
+TURN = b""  # instead of a frame: other requests may run before what follows is made
 
 
 @dataclass(slots=True)
@@ -45,7 +48,7 @@ class Writer(Protocol):
     def frames(
         self, prompt_index: int, output: RequestOutput, counts: TokenCounts
     ) -> Iterable[bytes]:
-        """Return the frames for what is new."""
+        """Return the frames for what is new, with a `TURN` after each piece of long work."""
 
     def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
         """Return the frames after the last token, with the mark of the end."""
@@ -58,8 +61,11 @@ class Writer(Protocol):
         outputs: list[RequestOutput],
         counts: TokenCounts,
         explanation: dict[str, Any] | None,
-    ) -> bytes:
-        """Return the body of the response to a request that is not streamed."""
+    ) -> Iterable[bytes]:
+        """Return the body of the response to a request that is not streamed, in parts.
+
+        After each piece of long work there is a `TURN` among them.
+        """
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,7 +79,12 @@ class GenerationRequest:
     # Returns an error with the dialect's name of its field, for the prompt's index. The neutral
     # names are those of SamplingParams, of Conversation, and "prompt".
     named: Callable[[ApiError, int], ApiError]
-    max_tokens: int | None = None  # None: as many as the model's makers recommend, or as fit
+    # What a worker has made of the prompts while it read the body; a refusal is the last.
+    prepared: list[PreparedPrompt | Refused] | None = None
+    max_tokens: int | None = None  # refused if so many do not fit
+    # Instead of `max_tokens` if that is None, and reduced to what fits. None: as many as the
+    # model's makers recommend, or as fit.
+    default_max_tokens: int | None = None
     is_stream: bool = False
     explains: bool = False  # where the time went, in the answer
     drops_output: bool = False  # the engine must generate a token that was not asked for

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+from array import array
 from typing import Any
 
 import msgspec
 
 from octavo.api.outputs import RequestError
 from octavo.api.prompts import Input, check_ids
-from octavo.api.requests import PLAIN, CheckedRequest, Options, check_request, distinct
+from octavo.api.requests import (
+    PLAIN,
+    TOO_LONG,
+    CheckedRequest,
+    Options,
+    check_request,
+    check_room,
+    distinct,
+)
 from octavo.core.sampling_params import NO_LIMIT, RequestOutputKind, SamplingParams
 from octavo.server.http.errors import ApiError, invalid
-from octavo.server.in_pieces import decoded
-from octavo.server.operation import GenerationRequest, PreparedRequest
+from octavo.server.operation import PIECE, GenerationRequest, PreparedRequest
+from octavo.server.prompt_pool import refusal
 from octavo.server.server import Server
-from octavo.text.prompt_worker import PreparedPrompt, PromptJob
+from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused, packed
+from octavo.wire.facts import EngineFacts
 
 _FROM_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
@@ -24,15 +35,9 @@ async def prepare(server: Server, asked: GenerationRequest, owner: str) -> Prepa
 
     `owner` is the key of the client.
     """
-    prompts: list[PreparedPrompt] = []
-    for prompt in asked.prompts:
-        bad_words = [] if prompts else asked.bad_words  # they are tokenised once
-        try:
-            prompts.append(await _tokenised(server, asked, prompt, bad_words, owner))
-        except ApiError as error:
-            raise asked.named(error, len(prompts)) from None
-    if asked.keep_tokens is not None:
-        prompts = [await _cut(server, asked, prompt) for prompt in prompts]
+    prompts = await _prepared(server, asked, owner)
+    _check_total(server, prompts)
+    _check_room(server, asked, prompts)
     try:
         sampling = _sampling(server, asked, prompts)
     except RequestError as error:
@@ -46,9 +51,13 @@ async def prepare(server: Server, asked: GenerationRequest, owner: str) -> Prepa
         options = Options(priority=asked.priority, cache_scope=scope)
     model = server.llm.model
     checked: list[CheckedRequest] = []
-    for prepared in prompts:
+    for index, prepared in enumerate(prompts):
+        if index % PIECE == PIECE - 1:
+            await asyncio.sleep(0)
         try:
-            ids = check_ids(prepared.token_ids, model.facts.vocabulary)
+            if not prepared.packed_ids and prepared.num_tokens:  # too long to be sent here
+                check_room(model, sampling, prepared.num_tokens)
+            ids = check_ids(prepared.ids, model.facts.vocabulary)
             given = Input(prepared.text or None, ids)
             checked.append(
                 check_request(model, given, sampling, options, make_parser=asked.make_parser)
@@ -59,40 +68,73 @@ async def prepare(server: Server, asked: GenerationRequest, owner: str) -> Prepa
     return PreparedRequest(asked, prompts, sampling, checked)
 
 
-async def _tokenised(
-    server: Server,
-    asked: GenerationRequest,
-    prompt: PromptJob | list[int],
-    bad_words: list[str],
-    owner: str,
-) -> PreparedPrompt:
-    if isinstance(prompt, PromptJob):
-        if bad_words:
-            prompt = msgspec.structs.replace(prompt, bad_words=bad_words)
-        return await server.prompt_pool.prepare(prompt, owner)
-    words: list[list[int]] = []
-    if bad_words:
-        job = PromptJob(text="", bad_words=bad_words)
-        words = (await server.prompt_pool.prepare(job, owner)).bad_words_token_ids
-    model, text = server.llm.model, ""
-    # A prompt that is far too long is refused later, and not decoded before.
-    if asked.wants_text and len(prompt) <= 2 * model.facts.max_model_len:
-        text = await decoded(model.tokenizer, prompt)
-    return PreparedPrompt(text=text, token_ids=prompt, bad_words_token_ids=words)
-
-
-async def _cut(server: Server, asked: GenerationRequest, prompt: PreparedPrompt) -> PreparedPrompt:
-    """Return the prompt with the number of tokens that the request keeps."""
-    model, keep = server.llm.model, asked.keep_tokens
-    assert keep is not None
+def jobs_of(
+    asked: GenerationRequest | PromptJob, facts: EngineFacts, *, logs_prompts: bool
+) -> list[PromptJob]:
+    """Return the jobs for a prompt worker that make the prompts of a request."""
+    if isinstance(asked, PromptJob):
+        return [asked]
+    keep = asked.keep_tokens
     if keep == -1:
-        keep = max(1, model.facts.longest_tokens - max(1, asked.max_tokens or 1))
-    ids = prompt.token_ids
-    if len(ids) <= keep:
-        return prompt
-    kept = ids[len(ids) - keep :] if asked.keeps_end else ids[:keep]
-    text = await decoded(model.tokenizer, kept)
-    return msgspec.structs.replace(prompt, text=text, token_ids=kept)
+        wanted = asked.max_tokens or asked.default_max_tokens or 1
+        keep = max(1, facts.longest_tokens - wanted)
+    jobs: list[PromptJob] = []
+    for prompt in asked.prompts:
+        is_ids = not isinstance(prompt, PromptJob)
+        job = PromptJob(packed_ids=packed(prompt)) if isinstance(prompt, list) else prompt
+        job = msgspec.structs.replace(
+            job,
+            keep_tokens=keep,
+            keeps_end=asked.keeps_end,
+            max_tokens=facts.max_model_len,
+            wants_text=asked.wants_text or (logs_prompts and not is_ids),
+            bad_words=[] if jobs else asked.bad_words,  # they are tokenised once
+        )
+        jobs.append(job)
+    return jobs
+
+
+async def _prepared(server: Server, asked: GenerationRequest, owner: str) -> list[PreparedPrompt]:
+    """Return the prompts that a worker has prepared; raise ApiError for one that is refused."""
+    made = asked.prepared
+    if made is None:
+        facts, logs = server.llm.facts, server.config.log_prompts
+        jobs = jobs_of(asked, facts, logs_prompts=logs)
+        if all(_is_ready(job) for job in jobs):
+            made = [_ready(job) for job in jobs]
+        else:
+            try:
+                made = await server.prompt_pool.prepare_all(jobs, owner)
+            except ApiError as error:
+                raise (asked.named(error, 0) if len(jobs) == 1 else error) from None
+    prompts: list[PreparedPrompt] = []
+    for prompt in made:
+        if isinstance(prompt, Refused):
+            raise asked.named(refusal(prompt), len(prompts))
+        prompts.append(prompt)
+    return prompts
+
+
+def _is_ready(job: PromptJob) -> bool:
+    """Return whether a prompt of token ids needs no worker."""
+    return bool(job.packed_ids) and not job.wants_text and not job.bad_words
+
+
+def _ready(job: PromptJob) -> PreparedPrompt:
+    """Return a prompt of token ids, cut as the request asks."""
+    ids, keep = array("i", job.packed_ids), job.keep_tokens
+    if keep is not None and len(ids) > keep:
+        ids = ids[len(ids) - keep :] if job.keeps_end else ids[:keep]
+    return PreparedPrompt(packed_ids=ids.tobytes(), num_tokens=len(ids))
+
+
+def _check_total(server: Server, prompts: list[PreparedPrompt]) -> None:
+    """Refuse many prompts that have too many tokens together."""
+    limit = server.config.max_waiting_tokens
+    total = sum(prompt.num_tokens for prompt in prompts)
+    if len(prompts) > 1 and total > limit:
+        message = f"the prompts have {total} tokens together; the limit is {limit}"
+        raise invalid(f"{message}: send fewer at once", "prompt", TOO_LONG)
 
 
 def _sampling(
@@ -112,6 +154,28 @@ def _sampling(
     return SamplingParams(**values)
 
 
+def _check_room(server: Server, asked: GenerationRequest, prompts: list[PreparedPrompt]) -> None:
+    """Refuse an answer that was asked to be longer than what its prompt leaves of the context."""
+    facts, wanted = server.llm.model.facts, asked.max_tokens
+    if wanted is None:
+        return
+    for index, prompt in enumerate(prompts):
+        num_prompt = prompt.num_tokens
+        room = facts.longest_tokens - num_prompt
+        if 0 < room < wanted:  # a prompt that leaves nothing is refused as such
+            where = f"the model's context has {facts.max_model_len}"
+            if facts.longest_tokens < facts.max_model_len:
+                where = f"the KV cache holds {facts.longest_tokens}"
+            error = invalid(
+                f"max_tokens={wanted} and a prompt of {num_prompt} tokens make "
+                f"{num_prompt + wanted}; {where}: lower max_tokens to {room} or less, or leave "
+                "it out",
+                "max_tokens",
+                TOO_LONG,
+            )
+            raise asked.named(error, index)
+
+
 def _max_tokens(server: Server, asked: GenerationRequest, prompts: list[PreparedPrompt]) -> int:
     """Return the limit: the least of what is wanted, what is free and what the server allows.
 
@@ -121,10 +185,11 @@ def _max_tokens(server: Server, asked: GenerationRequest, prompts: list[Prepared
     least = asked.sampling.get("min_tokens", 0)
     room = facts.longest_tokens
     for prompt in prompts:
-        room = min(room, facts.longest_tokens - len(prompt.token_ids))
+        room = min(room, facts.longest_tokens - prompt.num_tokens)
     wanted = asked.max_tokens
     if wanted is None:
-        wanted = max(facts.generation.max_new_tokens or NO_LIMIT, least)
+        recommended = facts.generation.max_new_tokens or NO_LIMIT
+        wanted = asked.default_max_tokens or max(recommended, least)
     most = min(wanted, room) if room > 0 else wanted
     if limit is not None:
         most = min(most, limit)

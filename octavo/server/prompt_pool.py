@@ -14,8 +14,6 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
-import msgspec
-
 from octavo.server.http.errors import ApiError, invalid, unavailable
 from octavo.server.settings import ServerSettings
 from octavo.server.worker_process import (
@@ -25,15 +23,29 @@ from octavo.server.worker_process import (
     WorkerDiedError,
     WorkerLateError,
 )
-from octavo.text.prompt_worker import LENGTH, Conversation, PreparedPrompt, PromptJob, Refused
+from octavo.text.prompt_worker import (
+    Answer,
+    BodyJob,
+    Conversation,
+    Job,
+    PreparedPrompt,
+    PreparedPrompts,
+    PromptJob,
+    PromptJobs,
+    ReadBody,
+    Refused,
+    default_param,
+    pieces,
+    with_texts,
+)
 
 log = logging.getLogger(__name__)
 
 MAX_DEATHS = 2  # a worker can be killed from outside, which is not the job's fault
 HEAVY_BYTES = 1 << 16  # longer jobs may take more than some milliseconds
+HEAVY_JOBS = 64  # so do more prompts
+MAX_OVERRUNS = 3  # of the model's own template, after which the log says so
 MAX_AHEAD = 8  # quick jobs that a worker is sent before it has answered the first of them
-
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class _Lane:
@@ -166,9 +178,10 @@ class PromptPool:
         self._path = path  # a model's directory or GGUF file, with the tokenizer
         self._launched = list(workers)  # started before the pool, and not in use yet
         self._count_killed = count_killed
-        self._quick = _Lane(config.prompt_workers, MAX_AHEAD, self._start_worker, self._bury)
-        self._heavy = _Lane(1, 1, self._start_worker, self._bury)
+        self._quick = _Lane(config.prompt_workers, MAX_AHEAD, self._start_quick, self._bury)
+        self._heavy = _Lane(1, 1, self._start_heavy, self._bury)
         self._num_waiting = 0
+        self._num_overruns = 0  # of the limits, by the model's own template
         self._workers: set[Worker] = set()
         self._ended: list[Worker] = []  # killed, and not yet reaped
 
@@ -184,43 +197,95 @@ class PromptPool:
             )
 
     async def prepare(self, job: PromptJob, owner: str = "") -> PreparedPrompt:
-        """Return the prompt's text and tokens; raise ApiError if they cannot be had.
+        """Return the prompt's text and tokens; raise ApiError if they cannot be had."""
+        (prepared,) = await self.prepare_all([job], owner)
+        if isinstance(prepared, Refused):
+            raise refusal(prepared)
+        return prepared
+
+    async def prepare_all(
+        self, jobs: list[PromptJob], owner: str = ""
+    ) -> list[PreparedPrompt | Refused]:
+        """Return prompts in order, up to the first that is refused; raise ApiError for no answer.
 
         `owner` is the key of the client. If this call is cancelled, its job ends soon.
         """
-        config, conversation = self._config, job.conversation
+        config = self._config
+        conversations = [job.conversation for job in jobs if job.conversation is not None]
+        is_heavy, seconds = len(jobs) > HEAVY_JOBS, config.tokenize_seconds
+        for each in conversations:
+            seconds = config.template_seconds
+            if each.documents or each.template not in (None, config.chat_template):
+                is_heavy = True  # the template is a client's own, or has much to do
+        param = default_param(jobs[0]) if jobs else "prompt"
+        what = "rendering the chat template" if conversations else "tokenising the prompt"
+        answer = await self._answer(PromptJobs(jobs), owner, seconds, is_heavy, param, what)
+        assert isinstance(answer, PreparedPrompts), "a worker answers what it is asked"
+        return with_texts(answer.prompts, jobs)
+
+    async def read_body(self, job: BodyJob, owner: str = "") -> ReadBody:
+        """Return a request with its prompts; raise ApiError for what is wrong with it."""
+        seconds = max(self._config.tokenize_seconds, self._config.template_seconds)
+        what = "reading the body and preparing its prompts"
+        answer = await self._answer(job, owner, seconds, True, None, what)
+        assert isinstance(answer, ReadBody), "a worker answers what it is asked"
+        return answer
+
+    async def _answer(
+        self, job: Job, owner: str, seconds: float, is_heavy: bool, param: str | None, what: str
+    ) -> Answer:
+        """Return a worker's answer; raise ApiError, about `param`, where there is none."""
+        config = self._config
         try:
-            frame = _encode(job)
+            frame = pieces(job)
         except OverflowError:  # JSON has such numbers, msgpack does not
             message = "a number has more than 64 bits; send it as a string"
-            raise invalid(message, _default_param(job)) from None
+            raise invalid(message, param) from None
         if self._num_waiting >= config.max_waiting_requests:
             message = f"{config.max_waiting_requests} prompts wait for a prompt worker, the most"
             raise unavailable(f"{message} allowed; try again", "preparation_full", 1)
-        lane, seconds = self._quick, config.tokenize_seconds
-        if len(frame) > HEAVY_BYTES:
-            lane = self._heavy
-        if conversation is not None:
-            seconds = config.template_seconds
-            if conversation.documents or conversation.template not in (None, config.chat_template):
-                lane = self._heavy  # the template is a client's own, or has much to do
+        lane = self._heavy if is_heavy or sum(map(len, frame)) > HEAVY_BYTES else self._quick
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        sent = SentJob(owner, LENGTH.pack(len(frame)) + frame, seconds, answer)
+        sent = SentJob(owner, frame, seconds, answer)
         self._num_waiting += 1
         try:
             lane.put(sent)
-            prepared = await answer
+            result = await answer
         except asyncio.CancelledError:
             if sent.worker is not None:
                 sent.worker.limit(sent)
             raise
         finally:
             self._num_waiting -= 1
-        if not isinstance(prepared, PreparedPrompt):
-            raise _error(prepared, job, seconds)
-        if job.text is not None:  # the worker does not send it back
-            return msgspec.structs.replace(prepared, text=job.text)
-        return prepared
+        if isinstance(result, WorkerLateError | WorkerDiedError):
+            self._note_overrun(job)
+        if isinstance(result, WorkerLateError):
+            raise invalid(f"{what} took more than {seconds:g} s, which is the limit", param)
+        if isinstance(result, WorkerDiedError):
+            message = f"the prompt worker died {MAX_DEATHS} times while it prepared the prompt"
+            raise invalid(f"{message}; make it smaller", param)
+        if isinstance(result, Exception):
+            raise result
+        if isinstance(result, Refused):
+            raise refusal(result, param)
+        return result
+
+    def _note_overrun(self, job: Job) -> None:
+        """Report the model's own chat template once if it exceeds the limits repeatedly."""
+        if not isinstance(job, PromptJobs) or all(each.conversation is None for each in job.jobs):
+            return
+        own = (None, self._config.chat_template)
+        if all(each.conversation and each.conversation.template in own for each in job.jobs):
+            self._num_overruns += 1
+            if self._num_overruns == MAX_OVERRUNS:
+                log.error(
+                    "the chat template has exceeded the limits of a prompt worker %d times (%g s, "
+                    "%d MiB): such conversations are refused; if they are harmless, the template "
+                    "is not: start the server with another --chat-template",
+                    MAX_OVERRUNS,
+                    self._config.template_seconds,
+                    self._config.prompt_worker_bytes >> 20,
+                )
 
     async def close(self) -> None:
         """Kill the workers; jobs that are not done are cancelled."""
@@ -233,14 +298,22 @@ class PromptPool:
             worker.wait()
         self._ended.clear()
 
-    async def _start_worker(self, on_answer: Callable[[Worker], None]) -> Worker | None:
+    async def _start_quick(self, on_answer: Callable[[Worker], None]) -> Worker | None:
+        return await self._start_worker(on_answer, reads_bodies=False)
+
+    async def _start_heavy(self, on_answer: Callable[[Worker], None]) -> Worker | None:
+        return await self._start_worker(on_answer, reads_bodies=True)
+
+    async def _start_worker(
+        self, on_answer: Callable[[Worker], None], *, reads_bodies: bool
+    ) -> Worker | None:
         """Return a new worker that is ready; log an error and return None if it fails."""
         self._ended = [worker for worker in self._ended if not worker.has_ended()]
         try:
-            if self._launched:
+            if self._launched and not reads_bodies:
                 worker = self._launched.pop()
             else:
-                worker = Worker.launch(self._config, self._path)
+                worker = Worker.launch(self._config, self._path, reads_bodies=reads_bodies)
         except OSError as error:
             log.error("a prompt worker cannot be started: %s", error)
             return None
@@ -267,25 +340,6 @@ class PromptPool:
         worker.kill()
 
 
-def _default_param(job: PromptJob) -> str:
-    """Return the part of the job at fault, for errors that do not name it.
-
-    A dialect gives it the name of its own field.
-    """
-    if job.conversation is None:
-        return "prompt"
-    return "messages" if job.conversation.template is None else "template"
-
-
-def _error(result: Refused | Exception, job: PromptJob, seconds: float) -> Exception:
-    """Return the error of a job without a prompt, with the field at fault."""
-    if isinstance(result, Refused):
-        return invalid(result.message, result.param or _default_param(job), result.code)
-    if isinstance(result, WorkerLateError):
-        what = "rendering the chat template" if job.conversation else "tokenising the prompt"
-        message = f"{what} took more than {seconds:g} s, which is the limit"
-        return invalid(message, _default_param(job))
-    if isinstance(result, WorkerDiedError):
-        message = f"the prompt worker died {MAX_DEATHS} times while it prepared the prompt"
-        return invalid(f"{message}; make it smaller", _default_param(job))
-    return result
+def refusal(refused: Refused, param: str | None = None) -> ApiError:
+    """Return the error of what a worker refuses, with the field at fault."""
+    return invalid(refused.message, refused.param or param, refused.code)

@@ -7,6 +7,7 @@ from functools import partial
 from html import escape
 
 from octavo.server import status_routes
+from octavo.server.durable.routes import resume
 from octavo.server.generate import generating
 from octavo.server.http.dialect import Dialect
 from octavo.server.http.exchange import Exchange, encode
@@ -15,7 +16,11 @@ from octavo.server.openai import chat, completions
 from octavo.server.openai.dialect import OPENAI
 from octavo.server.openai.models import model, models
 from octavo.server.openai.schema.chat import ChatChunk, ChatRequest, ChatResponse
-from octavo.server.openai.schema.completion import CompletionRequest, CompletionResponse
+from octavo.server.openai.schema.completion import (
+    CompletionChunk,
+    CompletionRequest,
+    CompletionResponse,
+)
 from octavo.server.openai.schema.tokens import (
     DetokenizeRequest,
     DetokenizeResponse,
@@ -38,7 +43,15 @@ _ID_PREFIXES = [prefix for dialect in DIALECTS for prefix in dialect.id_prefixes
 
 
 async def openapi(exchange: Exchange) -> None:
-    await exchange.respond(encode(document(ROUTES, DEFAULT_DIALECT)))
+    server = exchange.server
+    whole = document(
+        ROUTES,
+        DEFAULT_DIALECT,
+        needs_key=bool(server.config.api_keys),
+        public=server.access.public,
+        root_path=server.config.root_path,
+    )
+    await exchange.respond(encode(whole))
 
 
 async def documentation(exchange: Exchange) -> None:
@@ -58,7 +71,7 @@ ROUTES: Sequence[Route] = (
         *("POST", "/v1/completions"),
         generating(CompletionRequest, completions.translate),
         "Continue texts or token ids.",
-        *(CompletionRequest, CompletionResponse, CompletionResponse),
+        *(CompletionRequest, CompletionResponse, CompletionChunk),
     ),
     Route(
         *("POST", "/v1/chat/completions"),
@@ -70,6 +83,12 @@ ROUTES: Sequence[Route] = (
     Route(
         *("GET", "/v1/requests/{id}/explain", partial(status_routes.explain, _ID_PREFIXES)),
         "Where a request spent its time.",
+    ),
+    Route(
+        *("GET", "/v1/streams/{id}", partial(resume, _ID_PREFIXES)),
+        "The rest of a stream, behind the position ?from=N.",
+        kind="text/event-stream",
+        query=(("from", "The id of the last event that was received; without it, all comes."),),
     ),
     Route("GET", "/v1/models/{id}", model, "One model."),
     Route(

@@ -6,16 +6,25 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from typing import TYPE_CHECKING
 
 from octavo.api.async_llm import AsyncLLM
 from octavo.observe.explain import Recent, Record
+from octavo.observe.exposition import Labels
+from octavo.observe.loop_lag import LoopLag
+from octavo.observe.machine import child_bytes
 from octavo.observe.metrics import Metrics
+from octavo.observe.output import num_dropped_lines
 from octavo.server.admission import Admission
+from octavo.server.canary import Canary
 from octavo.server.http.auth import AccessControl
 from octavo.server.http.errors import ApiError, unavailable
 from octavo.server.prompt_pool import PromptPool
 from octavo.server.settings import ServerSettings
 from octavo.server.worker_process import Worker
+
+if TYPE_CHECKING:
+    from octavo.server.durable.service import Durability
 
 
 def _version() -> str:
@@ -26,6 +35,11 @@ def _version() -> str:
 
 
 VERSION = _version()
+_CHILDREN = {"octavo.engine.process": "engine", "octavo.text.prompt_worker": "prompt_worker"}
+
+
+def _child_memory() -> list[tuple[Labels, float]]:
+    return [((("process", kind),), size) for kind, size in child_bytes(_CHILDREN).items()]
 
 
 @dataclass(slots=True)
@@ -59,7 +73,15 @@ class Server:
             clock,
             lambda reason: self.metrics.rejected.add(1, reason),
         )
-        self.metrics = Metrics(self.admission, llm.snapshot, self.readiness_as_number)
+        self.canary = Canary(llm, clock, config.ready_seconds)
+        self.metrics = Metrics(
+            self.admission,
+            llm.snapshot,
+            self.readiness_as_number,
+            tuple((name, str(value)) for name, value in llm.model.cache_settings.items()),
+        )
+        self._add_metrics()
+        self.loop_lag = LoopLag(self.metrics.loop_lag.observe)
         self.prompt_pool = PromptPool(
             config,
             str(llm.model.source.tokenizer_path),
@@ -69,11 +91,31 @@ class Server:
         self.recent = Recent(config.num_explained if config.enable_explain else 0)
         self.active: dict[str, ActiveRequest] = {}
         self.is_draining = False
+        self.durability: Durability | None = None  # set while the server runs with a journal
         self.num_requests = 0  # since the start: distinguishes requests with the same id
         self.model_names = config.served_names or (llm.facts.name,)  # what requests may name
         self.model_name = self.model_names[0]  # the name in answers
         # `system_fingerprint`: equal ones give equal answers to equal seeds.
         self.fingerprint = f"octavo-{VERSION}"
+
+    def _add_metrics(self) -> None:
+        """Add the metrics that are counted outside the server."""
+        vitals, add_counter = self.llm.vitals, self.metrics.add_counter
+        add_counter("engine_deaths", "Engine processes that ended.", lambda: vitals.num_deaths)
+        add_counter(
+            "engine_restarts", "Engines that became ready again.", lambda: vitals.num_restarts
+        )
+        add_counter(
+            "engine_down_seconds",
+            "Time without an engine, for which all requests were held.",
+            lambda: vitals.down_seconds(time.monotonic()),
+        )
+        add_counter(
+            "dropped_log_lines", "Lines of output that were not written.", num_dropped_lines
+        )
+        self.metrics.add_gauge(
+            "child_memory_bytes", "Resident memory of the processes started.", _child_memory
+        )
 
     def wall_time(self) -> int:
         """Return the time for `created`; nothing is decided by it."""
@@ -92,7 +134,7 @@ class Server:
 
     def readiness_as_number(self) -> float:
         """Return 1 while requests are served and 0 otherwise, for the metric."""
-        return 0.0 if self.refusal() else 1.0
+        return 1.0 if self.refusal() is None and self.canary.is_well else 0.0
 
     def check_model(self, name: str | None) -> None:
         """Raise 404 unless `name` is that of the model, or None."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 MAX_NAME_CHARACTERS = 512  # of a model
+MIN_KEY_CHARACTERS = 8  # where other machines can connect
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -21,15 +22,23 @@ class ServerSettings:
 
     host: str = "127.0.0.1"
     port: int = 8000  # 0: any free port
+    uds: Path | None = None  # a unix socket for clients, instead of host and port
+    root_path: str = ""  # a prefix of all paths that a reverse proxy adds or removes
+    # TLS, with the certificate chain and its key in PEM files
+    ssl_certfile: Path | None = None
+    ssl_keyfile: Path | None = None  # default: the certificate's file
+    ssl_ca_certs: Path | None = None  # of the authorities that sign clients' certificates
+    ssl_cert_reqs: int = 0  # clients' certificates: 0: not asked for, 1: optional, 2: required
     # Default: the model's own name. Responses contain the first of several names.
     served_model_name: str | tuple[str, ...] | None = None
     api_keys: tuple[str, ...] = ()
     insecure_no_auth: bool = False  # serve other machines without a key
-    allowed_hosts: tuple[str, ...] = ()  # host names besides `host`; "*": any
-    allowed_origins: tuple[
-        str, ...
-    ] = ()  # of web pages that may call, such as "https://app.example"
+    # Host names besides `host`; "*": any. Without names, any host is served if there are keys.
+    allowed_hosts: tuple[str, ...] = ()
+    # Of web pages that may call, such as "https://app.example". Default: pages of this machine.
+    allowed_origins: tuple[str, ...] = ()
     strict: bool = False  # refuse unknown fields
+    enable_force_include_usage: bool = False  # usage in every chunk of every stream
     metrics_names: Literal["octavo", "vllm"] = "octavo"
     public_metrics: bool = False  # /metrics without a key
     cache_scope: Literal["key", "global"] = "key"  # which requests share cached prefixes
@@ -58,13 +67,19 @@ class ServerSettings:
     stall_seconds: float = 30.0  # after which a client that reads nothing is disconnected
     status_seconds: float = 1.0  # longest wait for the first token before a stream starts
     ping_seconds: float = 15.0  # silence after which a stream sends a comment; 0: never
+    ready_seconds: float = 2.0  # how old the engine's last step may be, and how long one may take
     drain_seconds: float = 30.0  # for running requests to finish after SIGTERM
     # prompt workers
     prompt_workers: int = 1  # processes that render and tokenise
+    prompt_worker_bytes: int = 2 << 30  # memory of one worker, beside its tokenizer
     template_seconds: float = 2.0  # for a conversation, with its tokens
     tokenize_seconds: float = 5.0  # for a text
     num_explained: int = 512  # recent requests that can be explained
     admin_socket: Path | None = None
+    # durable requests
+    journal: Path | None = None  # the file; None: an answer ends with its connection
+    journal_seconds: float = 600.0  # for which an answer is kept after its end
+    journal_bytes: int = 64 << 20  # of all requests that are kept, in memory; twice in the file
 
     @property
     def served_names(self) -> tuple[str, ...]:
@@ -73,6 +88,23 @@ class ServerSettings:
         if names is None:
             return ()
         return tuple(dict.fromkeys((names,) if isinstance(names, str) else names))
+
+    @property
+    def is_local(self) -> bool:
+        """True if only this machine can reach the server."""
+        return self.uds is not None or is_loopback(self.host)
+
+    @property
+    def has_short_key(self) -> bool:
+        """True if a key is so short that it can be guessed."""
+        return any(len(key) < MIN_KEY_CHARACTERS for key in self.api_keys)
+
+    def route_path(self, path: str) -> str:
+        """Return a request's path as routes have it: without the prefix and slashes at the end."""
+        within = path.removeprefix(self.root_path)
+        if within != path and not within.startswith("/"):
+            within = path if within else "/"  # another path that begins alike, or the prefix
+        return within.rstrip("/") or "/"
 
     def __post_init__(self) -> None:
         for name in self.served_names:
@@ -89,16 +121,44 @@ class ServerSettings:
             if (
                 numeric
                 and value <= 0
-                and field.name not in ("port", "ping_seconds", "num_explained")
+                and field.name not in ("port", "ping_seconds", "num_explained", "ssl_cert_reqs")
             ):
                 raise ServerSettingsError(f"{field.name}={value} must be above 0")
-        if any(len(key) < 8 for key in self.api_keys):
-            raise ServerSettingsError("an API key has fewer than 8 characters; choose a longer one")
-        if not (self.api_keys or self.insecure_no_auth or is_loopback(self.host)):
+        if not all(key.strip() for key in self.api_keys):
+            raise ServerSettingsError("an API key is empty, and would admit requests without a key")
+        if self.has_short_key and not self.is_local:
+            raise ServerSettingsError(
+                f"an API key has fewer than {MIN_KEY_CHARACTERS} characters, and host="
+                f"{self.host!r} can be reached from other machines; choose a longer key"
+            )
+        self._check_paths()
+        if not (self.api_keys or self.insecure_no_auth or self.is_local):
             raise ServerSettingsError(
                 f"host={self.host!r} can be reached from other machines, and there is no API key: "
                 "set one (--api-key-file, OCTAVO_API_KEY), bind 127.0.0.1, or, if every client "
                 "that reaches this address may use the model, add --insecure-no-auth"
+            )
+
+    def _check_paths(self) -> None:
+        root = self.root_path
+        if root and (root[0] != "/" or root[-1] == "/"):
+            raise ServerSettingsError(
+                f"root_path={root!r} must begin with / and must not end with it, as in /llm"
+            )
+        if self.ssl_certfile is None and (self.ssl_keyfile or self.ssl_ca_certs):
+            raise ServerSettingsError(
+                "ssl_keyfile and ssl_ca_certs have no effect without ssl_certfile, the server's "
+                "certificate; add it"
+            )
+        if not 0 <= self.ssl_cert_reqs <= 2:
+            raise ServerSettingsError(
+                f"ssl_cert_reqs={self.ssl_cert_reqs} must be 0, 1 or 2: whether certificates of "
+                "clients are not asked for, optional or required"
+            )
+        if self.ssl_cert_reqs and self.ssl_ca_certs is None:
+            raise ServerSettingsError(
+                f"ssl_cert_reqs={self.ssl_cert_reqs} needs ssl_ca_certs, a file with the "
+                "authorities that sign clients' certificates"
             )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from octavo.observe.exposition import CONTENT_TYPE
-from octavo.server.http.errors import ApiError
+from octavo.server.http.errors import ApiError, unavailable
 from octavo.server.http.exchange import Exchange
 from octavo.server.server import VERSION
 
@@ -16,8 +16,19 @@ async def live(exchange: Exchange) -> None:
 
 
 async def ready(exchange: Exchange) -> None:
-    """Respond whether requests are served; 503 with the reason if not."""
-    refusal = exchange.server.refusal()
+    """Respond whether requests are served; 503 with the reason if not.
+
+    The engine must have completed a step lately; if none is known, it must complete one now.
+    """
+    server = exchange.server
+    refusal = server.refusal()
+    if refusal is None and not await server.canary.completes_steps():
+        seconds = server.config.ready_seconds
+        refusal = unavailable(
+            f"the engine has completed no step for more than {seconds:g} s, nor one for this "
+            f"question within {seconds:g} s (ready_seconds)",
+            "engine_not_ready",
+        )
     if refusal is not None:
         raise refusal
     await exchange.respond_json({"status": "ready"})

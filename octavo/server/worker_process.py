@@ -3,30 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 from octavo import env
 from octavo.server.settings import ServerSettings
-from octavo.text.prompt_worker import LENGTH, MAX_FRAME_BYTES, PreparedPrompt, Refused
+from octavo.server.worker_program import BODIES
+from octavo.text.prompt_worker import (
+    LENGTH,
+    MAX_FRAME_BYTES,
+    Answer,
+    Ready,
+    Refused,
+    TableJob,
+)
+from octavo.text.token_bytes import TokenizerError
+from octavo.text.token_table import PackedTable, TokenTable, unpack
 
 START_SECONDS = 60.0  # for a worker to read its tokenizer
 SPARE_SECONDS = 1.0  # a worker ends itself so long after the server should have killed it
 # A worker is killed so long after its client has left: most jobs end sooner, and a new worker takes
 # ten times as long to start.
 LEFT_SECONDS = 0.05
+END_SECONDS = 0.2  # for a process that has closed its socket to end
 _CHUNK_BYTES = 1 << 18
+_MAX_PIECES = 64  # that one call sends
 
-_decoder: msgspec.msgpack.Decoder[PreparedPrompt | Refused]
-_decoder = msgspec.msgpack.Decoder(PreparedPrompt | Refused)
-Result = PreparedPrompt | Refused | Exception
+_MAX_ERROR_BYTES = 4096  # of what a worker that did not start has written to stderr
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoder: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+Result = Answer | Exception
 
 
 class WorkerDiedError(Exception):
@@ -42,7 +58,7 @@ class SentJob:
     """A job on its way through a worker, which answers it once."""
 
     owner: str
-    frame: bytes  # with its length in front
+    frame: Sequence[bytes]  # in pieces
     seconds: float  # the limit of time, from when the job before it was answered
     answer: asyncio.Future[Result]
     worker: Worker | None = None  # that has it
@@ -55,7 +71,7 @@ class SentJob:
 
 
 class Worker:
-    """One process that runs `octavo.text.prompt_worker`, and the jobs that it was sent.
+    """One process that runs `octavo.server.worker_program`, and the jobs that it was sent.
 
     It answers them in order. Several are sent ahead, so that it does not wait for the event loop
     between two of them.
@@ -67,7 +83,7 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None  # that it is attached to
         self._is_ready = False
         self._received = bytearray()
-        self._unsent = bytearray()
+        self._unsent: deque[memoryview] = deque()
         self._is_blocked = False  # until the socket takes more of it
         self._timer: asyncio.TimerHandle | None = None  # of the first job
         self._on_answer: Callable[[Worker], None] = lambda worker: None
@@ -76,18 +92,22 @@ class Worker:
         self.ended: asyncio.Future[Exception]  # the reason why no further answer will come
 
     @classmethod
-    def launch(cls, config: ServerSettings, path: str) -> Worker:
+    def launch(cls, config: ServerSettings, path: str, *, reads_bodies: bool = False) -> Worker:
         """Start a process that reads the tokenizer at `path`, without waiting for it."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         limit = max(config.template_seconds, config.tokenize_seconds) + SPARE_SECONDS
         # -P: a model's directory may be the current one, and must not provide modules.
-        arguments = ("-P", "-m", "octavo.text.prompt_worker", str(limit), path)
+        memory = str(config.prompt_worker_bytes)
+        arguments = ["-P", "-m", "octavo.server.worker_program", str(limit), memory, path]
+        if reads_bodies:
+            arguments.append(BODIES)
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, *arguments],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,  # read only if it does not start; nothing comes later
                 env=env.environment_without_secrets(),
                 start_new_session=True,  # a Ctrl-C at the terminal is for the server to handle
             )
@@ -109,10 +129,70 @@ class Worker:
             async with asyncio.timeout(START_SECONDS):
                 await asyncio.wait(either, return_when="FIRST_COMPLETED")
         except TimeoutError:
-            raise WorkerDiedError(f"it was not ready after {START_SECONDS:g} s") from None
+            raise WorkerDiedError(_not_in_time()) from None
         if self.ended.done():
-            self.kill()
-            raise WorkerDiedError(f"it ended with exit status {self.wait()}")
+            raise WorkerDiedError(str(self.ended.result()) or self._why_ended())
+
+    def read_table(self) -> TokenTable:
+        """Wait, without an event loop, and return the tokens of the model.
+
+        Raise TokenizerError for a tokenizer that cannot be read within the limits.
+        """
+        self._connection.settimeout(START_SECONDS)
+        try:
+            first = self._receive_frame()
+            if isinstance(first, Ready):
+                self._is_ready = True
+                frame = _encode(TableJob())
+                self._connection.sendall(LENGTH.pack(len(frame)) + frame)
+                first = self._receive_frame()
+        except TimeoutError:
+            raise TokenizerError(
+                f"the model's tokenizer cannot be read: {_not_in_time()}"
+            ) from None
+        except OSError:
+            why = self._why_ended()
+            raise TokenizerError(f"the model's tokenizer cannot be read: {why}") from None
+        self._connection.setblocking(False)
+        if isinstance(first, Refused):
+            raise TokenizerError(first.message)
+        assert isinstance(first, PackedTable)
+        return unpack(first)
+
+    def _receive_frame(self) -> Answer:
+        """Wait for the next frame; raise OSError at the end of the stream."""
+        length = LENGTH.size
+        data = self._received
+        while len(data) < length:
+            received = self._connection.recv(_CHUNK_BYTES)
+            if not received:
+                raise ConnectionResetError
+            data += received
+            if len(data) >= LENGTH.size:
+                length = LENGTH.size + LENGTH.unpack_from(data)[0]
+        answer = _decoder.decode(memoryview(data)[LENGTH.size : length])
+        del data[:length]
+        return answer
+
+    def _why_ended(self) -> str:
+        """Return why the process has ended by itself, from its exit status and its stderr."""
+        try:
+            status = self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        written = b""
+        if self._process.stderr is not None:
+            os.set_blocking(self._process.stderr.fileno(), False)
+            written = self._process.stderr.read(_MAX_ERROR_BYTES) or b""
+        self.kill()
+        text = written.decode("utf-8", "replace")
+        # A failure of the tokenizers' library ends with notes about its own settings.
+        lines = [line for line in text.splitlines() if line.strip() and "note: " not in line]
+        said = f": {lines[-1]!a}" if lines else ""
+        if status < 0:
+            return f"its process was ended by signal {-status}, as when memory runs out{said}"
+        return f"its process ended with exit status {status}{said}"
 
     def send(self, job: SentJob) -> None:
         """Send a job, which is answered after those sent before it."""
@@ -120,7 +200,8 @@ class Worker:
         self.jobs.append(job)
         if len(self.jobs) == 1:
             self._begin(job)
-        self._unsent += job.frame
+        self._unsent.append(memoryview(LENGTH.pack(sum(map(len, job.frame)))))
+        self._unsent.extend(map(memoryview, job.frame))
         if not self._is_blocked:
             self._flush()
 
@@ -143,6 +224,8 @@ class Worker:
         self.detach()
         self._process.kill()
         self._connection.close()
+        if self._process.stderr is not None:
+            self._process.stderr.close()
 
     def end(self) -> None:
         """Kill the process, and wait until it has ended."""
@@ -172,14 +255,20 @@ class Worker:
 
     def _flush(self) -> None:
         """Send what the socket takes now, and the rest when it takes more."""
+        unsent = self._unsent
         try:
-            sent = self._connection.send(self._unsent)
+            # One call only: while the worker reads, the socket would take many megabytes.
+            sent = self._connection.sendmsg(list(islice(unsent, _MAX_PIECES)))
+            while sent:
+                part = unsent.popleft()
+                if sent < len(part):
+                    unsent.appendleft(part[sent:])
+                sent -= min(sent, len(part))
         except BlockingIOError:
-            sent = 0
+            pass
         except OSError:
             self._stop(WorkerDiedError())
             return
-        del self._unsent[:sent]
         assert self._loop is not None
         if self._unsent and not self._is_blocked:
             self._loop.add_writer(self._connection, self._flush)
@@ -207,18 +296,21 @@ class Worker:
                     raise WorkerDiedError
                 if len(data) < length:
                     return
-                if not self._is_ready:  # the first frame says so
+                answer = _decoder.decode(memoryview(data)[LENGTH.size : length])
+                del data[:length]
+                if self._is_ready:
+                    self._answer(answer)
+                elif isinstance(answer, Ready):  # the first frame says so
                     self._is_ready = True
                     self._started.set_result(None)
                 else:
-                    self._answer(_decoder.decode(memoryview(data)[LENGTH.size : length]))
-                del data[:length]
+                    self._stop(WorkerDiedError(getattr(answer, "message", "")))
         except msgspec.DecodeError:
             self._stop(WorkerDiedError())
         except Exception as error:  # a bug must not let all prompts wait
             self._stop(error)
 
-    def _answer(self, result: PreparedPrompt | Refused) -> None:
+    def _answer(self, result: Answer) -> None:
         """End the first job with its result, and begin the time of the next one."""
         answer = self.jobs.popleft().answer
         if not answer.done():  # else the client has left
@@ -228,3 +320,7 @@ class Worker:
         elif self._timer is not None:
             self._timer.cancel()
         self._on_answer(self)
+
+
+def _not_in_time() -> str:
+    return f"its process was not ready after {START_SECONDS:g} s"

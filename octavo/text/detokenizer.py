@@ -50,6 +50,15 @@ class Detokenizer:
         """Return the text that `token_id` completes; empty while a character is incomplete."""
         return self._decode(self._piece(token_id))
 
+    def peek(self, token_id: int) -> str:
+        """Return the text that `push` would return, and a skipped token's own; change nothing."""
+        if token_id in self._skipped:
+            return (self._token_bytes.bytes_of(token_id) or b"").decode("utf-8", self._errors)
+        before = self._rest, self._num_to_strip, self._is_first, self._was_added
+        text = self.push(token_id)
+        self._rest, self._num_to_strip, self._is_first, self._was_added = before
+        return text
+
     def push_all(self, token_ids: Iterable[int]) -> str:
         """Return the text that these complete, as if they were pushed one after the other."""
         return self._decode(b"".join(map(self._piece, token_ids)))
@@ -89,12 +98,12 @@ class Detokenizer:
 
     def _strip(self, text: str) -> str:
         """Remove from the start of the text what the vocabulary puts there."""
-        while self._num_to_strip and text:
-            if text[0] != self._token_bytes.spelling.stripped:
-                self._num_to_strip = 0
-                break
-            text = text[1:]
-            self._num_to_strip -= 1
+        num_there = len(text) - len(text.lstrip(self._token_bytes.spelling.stripped))
+        num_to_strip = min(num_there, self._num_to_strip)
+        self._num_to_strip -= num_to_strip
+        text = text[num_to_strip:]
+        if text:  # what comes later is no longer the start
+            self._num_to_strip = 0
         return text
 
     def _continue(self, context: Sequence[int]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from operator import methodcaller
 from typing import TypeVar
 
+from octavo.loader.errors import quote
 from octavo.text.token_bytes import TokenizerError
 
 Item = TypeVar("Item")
@@ -161,6 +162,6 @@ def _ids(tokens: Sequence[str]) -> dict[str, int]:
     for token_id, token in enumerate(tokens):
         if ids.setdefault(token, token_id) != token_id:
             raise TokenizerError(
-                f"{PREFIX}tokens holds {token!r} twice, as {ids[token]} and as {token_id}"
+                f"{PREFIX}tokens holds {quote(token)} twice, as {ids[token]} and as {token_id}"
             )
     return ids

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
+from octavo.loader.errors import quote
+from octavo.loader.metadata import Metadata
 from octavo.text.gguf_metadata import (
     CONTROL,
     NORMAL,
@@ -19,9 +21,10 @@ from octavo.text.gguf_metadata import (
     Vocabulary,
 )
 from octavo.text.gguf_pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
+from octavo.text.load_errors import reason, tokenizer_errors_at
 from octavo.text.sentencepiece_merges import merges_from_scores
 from octavo.text.token_bytes import TokenizerError
-from octavo.text.tokenizer import Tokenizer, frame
+from octavo.text.tokenizer import Tokenizer, frame, no_panic
 
 log = logging.getLogger(__name__)
 
@@ -40,14 +43,22 @@ class Built:
     add_eos: bool = False
 
 
+@no_panic("its own files")
 def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
     """Build the tokenizer from the `tokenizer.*` and `general.name` entries of a GGUF file."""
+    if not isinstance(metadata, Metadata):
+        return _build(metadata)
+    with tokenizer_errors_at(metadata.path):
+        return _build(metadata)
+
+
+def _build(metadata: Mapping[str, object]) -> Tokenizer:
     vocabulary = Vocabulary(metadata)
     model = vocabulary.get("model", str)
     build = BUILDERS.get(model or "")
     if build is None:
         raise TokenizerError(
-            f"{PREFIX}model is {model!r}; supported are {', '.join(sorted(BUILDERS))}."
+            f"{PREFIX}model is {quote(model or '')}; supported are {', '.join(sorted(BUILDERS))}."
             " Use the tokenizer.json of the original model: tokenizer=MODEL"
         )
     try:
@@ -55,7 +66,9 @@ def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
     except (TypeError, ValueError):
         raise
     except Exception as error:  # the library raises nothing more precise
-        raise TokenizerError(f"the vocabulary contradicts itself: {error}") from error
+        raise TokenizerError(
+            f"{PREFIX}tokens contradicts {PREFIX}merges or {PREFIX}scores: {reason(error)}"
+        ) from error
     _add_tokens(built.backend, vocabulary, str(metadata.get("general.name", "")))
     add_bos, add_eos = vocabulary.get("add_bos_token", bool), vocabulary.get("add_eos_token", bool)
     frame(
@@ -159,7 +172,7 @@ def _pre_tokenizer(name: str | None) -> PreTokenizer:
     if rule is None:
         # Another rule would seem to work and would silently make the model worse.
         raise TokenizerError(
-            f"{PREFIX}pre is {name!r}, an unknown rule for splitting text; known are"
+            f"{PREFIX}pre is {quote(name or '')}, an unknown rule for splitting text; known are"
             f" {', '.join(sorted(PRE_TOKENIZERS))}. Use the tokenizer.json of the original"
             " model: tokenizer=MODEL"
         )

@@ -1,9 +1,9 @@
 """The process that renders chat templates and tokenises prompts, so that a server can kill it.
 
-`python -m octavo.text.prompt_worker SECONDS PATH` reads the tokenizer at PATH and then answers the
-jobs that come over its standard input, which is a socket, one at a time. A frame is four bytes of
-length and msgpack; an empty frame says that the worker is ready. The server ends a job that takes
-too long; SECONDS is the time after which the worker ends itself, should the server be gone.
+It reads a model's tokenizer and then answers the jobs that come over its standard input, which is a
+socket, one at a time. A frame is four bytes of length and msgpack; the first one says that the
+worker is ready, or why it will never be. The server ends a job that takes too long. The program
+that runs here is `octavo.server.worker_program`.
 
 The server imports this module for the jobs, so it imports the template engine only where it runs.
 """
@@ -13,12 +13,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import os
 import resource
 import signal
 import struct
-import sys
 import time
+from array import array
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -26,8 +28,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 from msgspec import Struct
 
+from octavo.confine.process import confine, give_up_privileges
 from octavo.observe.collection import no_collection
 from octavo.text.chat.messages import ChatTemplateError
+from octavo.text.token_bytes import TokenizerError
+from octavo.text.token_table import PackedTable
 from octavo.text.tokenizer import Tokenizer, valid_text
 from octavo.text.tokenizer_files import tokenizer_from_directory
 
@@ -37,10 +42,22 @@ if TYPE_CHECKING:
 LENGTH = struct.Struct("<I")
 MAX_FRAME_BYTES = 256 << 20
 MAX_TEMPLATES = 16  # compiled templates that are kept
-# The memory of one job. Text that is tokenised within the time limit takes at most half of it.
-JOB_BYTES = 2 << 30
+LOAD_BYTES = 4 << 30  # of reading the tokenizer
+LOAD_SECONDS = 60.0  # for it
 LARGE_FRAME_BYTES = 1 << 18  # larger jobs leave memory behind that is worth returning
+# Modules that templates make Python import; a confined process can import nothing more.
+_IMPORTED_LATE = (
+    "encodings.unicode_escape",
+    "encodings.utf_16_le",
+    "html",
+    "jinja2.debug",
+    "textwrap",
+)
+MAX_TEXT_CHARACTERS = 1 << 23  # of token ids as text
+MAX_LISTED_TOKENS = 1 << 20  # of one prompt
 MAX_MESSAGE_CHARACTERS = 2000  # of an error
+
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class Conversation(Struct, frozen=True, kw_only=True):
@@ -55,74 +72,262 @@ class Conversation(Struct, frozen=True, kw_only=True):
 
 
 class PromptJob(Struct, frozen=True, kw_only=True):
-    """A text to tokenise, or a conversation to render and tokenise."""
+    """A text to tokenise, a conversation to render and tokenise, or token ids to cut or decode."""
 
     text: str | None = None
     conversation: Conversation | None = None
+    packed_ids: bytes = b""
     add_special_tokens: bool = True
     bad_words: list[str] = []  # tokenised each on its own
+    keep_tokens: int | None = None  # of the prompt, at most
+    keeps_end: bool = True  # of a prompt that is cut
+    max_tokens: int | None = None  # a longer prompt will be refused: its tokens are not sent back
+    wants_text: bool = True  # of the prompt, as far as the server has not sent it
+    lists_tokens: bool = False  # as JSON, instead of the token ids
+    lists_strings: bool = False  # of the tokens, as the vocabulary has them
+
+
+class PromptJobs(Struct, frozen=True, tag=True):
+    """The prompts of one request; the first that is refused ends them."""
+
+    jobs: list[PromptJob]
+
+
+class TableJob(Struct, frozen=True, tag=True):
+    """A question for the table of all tokens."""
+
+
+class BodyJob(Struct, frozen=True, kw_only=True, tag=True):
+    """The large body of a request, which is to be decoded, translated and prepared.
+
+    The two names are `module:attribute` of the server's own code: the struct that the body is
+    decoded into, and the function that translates it.
+    """
+
+    kind: str
+    translate: str
+    context: msgspec.Raw  # what the translation knows of the server
+    body: bytes  # the last field, which `pieces` relies on
+
+
+Job = PromptJobs | TableJob | BodyJob
 
 
 class PreparedPrompt(Struct, frozen=True, kw_only=True, tag=True):
     """The text, its tokens, and the time that each step took."""
 
-    text: str
-    token_ids: list[int]
+    packed_ids: bytes = b""  # four bytes each; empty for a prompt that is too long
+    num_tokens: int
+    text: str = ""
+    has_same_text: bool = False  # as the job
     template_seconds: float = 0.0
     tokenize_seconds: float = 0.0
     bad_words_token_ids: list[list[int]] = []
+    listed_tokens: bytes = b""  # JSON, which goes to the client as it is
+    listed_strings: bytes = b"null"
+
+    @property
+    def ids(self) -> array[int]:
+        """The token ids, as the core takes them."""
+        return array("i", self.packed_ids)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The token ids, as an answer contains them."""
+        return self.ids.tolist()
 
 
 class Refused(Struct, frozen=True, kw_only=True, tag=True):
-    """An error of the conversation or of its template."""
+    """An error of the conversation, of its template or of the whole job."""
 
     message: str
     param: str | None = None
     code: str | None = None
 
 
+class PreparedPrompts(Struct, frozen=True, tag=True):
+    """The prompts in order, up to the first that is refused."""
+
+    prompts: list[PreparedPrompt | Refused]
+
+
+class ReadBody(Struct, frozen=True, kw_only=True, tag=True):
+    """The request of a body, without what only its prompts are made from, and the prompts."""
+
+    request: bytes
+    unknown: list[tuple[str, str, tuple[str, ...]]]
+    prompts: list[PreparedPrompt | Refused]
+
+
+class Ready(Struct, frozen=True, tag=True):
+    """The first frame of a worker that has read its tokenizer."""
+
+
+Answer = Ready | PreparedPrompts | PackedTable | ReadBody | Refused
+
+
+def with_texts(
+    prompts: list[PreparedPrompt | Refused], jobs: Sequence[PromptJob]
+) -> list[PreparedPrompt | Refused]:
+    """Return prepared prompts with the texts that they share with their jobs."""
+    complete: list[PreparedPrompt | Refused] = []
+    for prompt, job in zip(prompts, jobs, strict=False):  # those after a refusal are missing
+        if isinstance(prompt, PreparedPrompt) and prompt.has_same_text:
+            prompt = msgspec.structs.replace(prompt, text=job.text)
+        complete.append(prompt)
+    return complete
+
+
+def default_param(job: PromptJob) -> str:
+    """Return the part of the job at fault, for errors that do not name it.
+
+    A dialect gives it the name of its own field.
+    """
+    if job.conversation is None:
+        return "prompt"
+    return "messages" if job.conversation.template is None else "template"
+
+
+def packed(token_ids: Sequence[int]) -> bytes:
+    """Return token ids in four bytes each."""
+    return array("i", token_ids).tobytes()
+
+
 class PromptMaker:
     """A tokenizer and the chat templates that were used last, compiled."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._compiled = lru_cache(MAX_TEMPLATES)(self._compile)
 
+    def make_all(self, jobs: Sequence[PromptJob]) -> list[PreparedPrompt | Refused]:
+        """Prepare prompts in order; a refusal is the last."""
+        prompts: list[PreparedPrompt | Refused] = []
+        for job in jobs:
+            prompts.append(self._made_or_refused(job))
+            if isinstance(prompts[-1], Refused):
+                break
+        return prompts
+
     def make(self, job: PromptJob) -> PreparedPrompt:
-        """Render and tokenise; the text of a job that has one is not sent back."""
+        """Render, tokenise and cut; the text of a job that has one is not sent back."""
         began = time.monotonic()
-        if job.conversation is None:
-            assert job.text is not None
-            text = job.text
-        else:
-            text = valid_text(self._render(job.conversation))  # msgpack has no lone surrogates
+        text = job.text
+        if job.conversation is not None:
+            text = self._render(job.conversation)
         rendered = time.monotonic()
-        encode = self._tokenizer.encode
-        token_ids = encode(text, add_special_tokens=job.add_special_tokens)
+        encode = self.tokenizer.encode
+        token_ids: Sequence[int] = array("i", job.packed_ids)
+        if text is not None:
+            token_ids = encode(text, add_special_tokens=job.add_special_tokens)
         bad_words = [encode(word, add_special_tokens=False) for word in job.bad_words]
-        return PreparedPrompt(
-            text="" if job.conversation is None else text,
-            token_ids=token_ids,
+        is_cut = job.keep_tokens is not None and len(token_ids) > job.keep_tokens
+        if is_cut:
+            assert job.keep_tokens is not None
+            start = len(token_ids) - job.keep_tokens if job.keeps_end else 0
+            token_ids = token_ids[start : start + job.keep_tokens]
+        is_too_long = job.max_tokens is not None and len(token_ids) > job.max_tokens
+        if is_too_long or not job.wants_text:
+            text = ""
+        elif is_cut or text is None:
+            text = self._decoded(token_ids)
+        has_same_text = bool(text) and text is job.text
+        prepared = PreparedPrompt(
+            text="" if has_same_text else text,
+            has_same_text=has_same_text,
+            packed_ids=b"" if is_too_long or job.lists_tokens else packed(token_ids),
+            num_tokens=len(token_ids),
             bad_words_token_ids=bad_words,
             template_seconds=rendered - began,
             tokenize_seconds=time.monotonic() - rendered,
         )
+        return self._listed(prepared, job, token_ids) if job.lists_tokens else prepared
+
+    def _made_or_refused(self, job: PromptJob) -> PreparedPrompt | Refused:
+        try:
+            return self.make(job)
+        except ChatTemplateError as error:
+            # A template chooses its length and its characters.
+            message = valid_text(str(error)[:MAX_MESSAGE_CHARACTERS])
+            return Refused(
+                message=message, param=error.param or default_param(job), code=error.code
+            )
+        except TokenizerError as error:
+            message = str(error)[:MAX_MESSAGE_CHARACTERS]
+            return Refused(message=message, param=default_param(job))
+
+    def _listed(
+        self, prepared: PreparedPrompt, job: PromptJob, token_ids: Sequence[int]
+    ) -> PreparedPrompt:
+        """Add the lists of tokens that an answer contains."""
+        if len(token_ids) > MAX_LISTED_TOKENS:
+            raise TokenizerError(
+                f"the prompt has {len(token_ids)} tokens; at most {MAX_LISTED_TOKENS} are listed"
+            )
+        to_json = msgspec.json.encode
+        strings: list[str] | None = None
+        if job.lists_strings:
+            strings = [self.tokenizer.id_to_token(token) or "" for token in token_ids]
+        return msgspec.structs.replace(
+            prepared, listed_tokens=to_json(list(token_ids)), listed_strings=to_json(strings)
+        )
+
+    def _decoded(self, token_ids: Sequence[int]) -> str:
+        """Return the text of token ids; refuse one that is too long."""
+        stream = self.tokenizer.detokenizer(skip_special_tokens=False)
+        parts, num_characters = [], 0
+        for token_id in token_ids:
+            parts.append(stream.push(token_id))
+            num_characters += len(parts[-1])
+            if num_characters > MAX_TEXT_CHARACTERS:
+                raise TokenizerError(
+                    f"the tokens' text has more than {MAX_TEXT_CHARACTERS} characters, which is "
+                    "the limit; send fewer tokens"
+                )
+        return "".join([*parts, stream.finish()])
 
     def _render(self, conversation: Conversation) -> str:
-        return self._compiled(conversation.template).render(
+        text = self._compiled(conversation.template).render(
             conversation.messages,
             documents=conversation.documents,
             add_generation_prompt=conversation.add_generation_prompt,
             continue_final_message=conversation.continue_final_message,
             variables=conversation.variables,
         )
+        check_surrogates(text)
+        return text
 
     def _compile(self, source: str | None) -> ChatTemplate:
         from octavo.text.chat.template import ChatTemplate, choose_template
 
         if source is None:
-            source = choose_template(self._tokenizer.chat_templates, with_tools=False)
-        return ChatTemplate(source, self._tokenizer.special_tokens)
+            source = choose_template(self.tokenizer.chat_templates, with_tools=False)
+        return ChatTemplate(source, self.tokenizer.special_tokens)
+
+
+def pieces(job: Job) -> tuple[bytes, ...]:
+    """Return the frame of a job in pieces; a large body is one of them, and is not copied."""
+    if not isinstance(job, BodyJob):
+        return (_encode(job),)
+    head = _encode(msgspec.structs.replace(job, body=b""))
+    # The end is the empty body in msgpack: c4 and a length of 0. c6 has a length of four bytes.
+    assert head.endswith(b"\xc4\x00")
+    return head[:-2] + b"\xc6" + len(job.body).to_bytes(4, "big"), job.body
+
+
+# The server's way to read a large body.
+ReadBodies = Callable[[PromptMaker, BodyJob], ReadBody | Refused]
+
+
+def check_surrogates(text: str) -> None:
+    """Raise for a rendered text with half of a UTF-16 pair, which no token can stand for."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ChatTemplateError(
+            f"the chat template wrote a lone surrogate (U+{ord(text[error.start]):04X} at "
+            f"character {error.start}), which is half of a character; remove it from the template"
+        ) from None
 
 
 def load_tokenizer_at(path: Path) -> Tokenizer:
@@ -135,54 +340,91 @@ def load_tokenizer_at(path: Path) -> Tokenizer:
     return tokenizer_from_directory(path)
 
 
-def main() -> None:
-    """Answer jobs until the server closes the socket."""
-    import octavo.text.chat.template  # noqa: F401 (so that the first conversation need not wait)
+def serve_jobs(seconds: float, num_bytes: int, path: Path, read_body: ReadBodies) -> None:
+    """Read the tokenizer, then answer jobs until the server closes the socket.
 
-    seconds, path = float(sys.argv[1]), Path(sys.argv[2])
-    with no_collection():
-        maker = PromptMaker(load_tokenizer_at(path))
-    decode = msgspec.msgpack.Decoder(PromptJob).decode
-    encode = msgspec.msgpack.Encoder().encode
-    _confine()
+    After `seconds` in one job the process ends itself, should the server be gone. A job may take
+    `num_bytes` of memory.
+    """
     with open(0, "rb") as source, open(0, "wb", closefd=False) as sink:
-        write_frame(sink, b"")  # ready
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, LOAD_SECONDS)
+        _limit_memory(LOAD_BYTES, is_final=False)
+        try:
+            with no_collection():
+                import octavo.text.chat.template  # noqa: F401 (the first chat need not wait)
+
+                for name in _IMPORTED_LATE:
+                    importlib.import_module(name)
+
+                maker = PromptMaker(load_tokenizer_at(path))
+        except (ValueError, OSError, MemoryError) as error:
+            write_frame(sink, _encode(Refused(message=_why_unusable(error))))
+            return
+        decode: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job)
+        _confine(num_bytes)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        write_frame(sink, _encode(Ready()))
         while (frame := read_frame(source)) is not None:
             signal.setitimer(signal.ITIMER_REAL, seconds)
-            answer = _answer(maker, decode(frame))
+            try:
+                answer = _answer(maker, decode.decode(frame), read_body)
+            except MemoryError:
+                mebibytes = num_bytes >> 20
+                answer = Refused(message=f"the prompt takes more than {mebibytes} MiB to prepare")
             signal.setitimer(signal.ITIMER_REAL, 0)
-            write_frame(sink, encode(answer))
+            write_frame(sink, _encode(answer))
             if len(frame) > LARGE_FRAME_BYTES or isinstance(answer, Refused):
                 del frame, answer
                 _return_memory()
 
 
-def _answer(maker: PromptMaker, job: PromptJob) -> PreparedPrompt | Refused:
+def _answer(maker: PromptMaker, job: Job, read_body: ReadBodies) -> Answer:
     try:
-        return maker.make(job)
-    except ChatTemplateError as error:
-        # A template chooses its length and its characters.
-        message = valid_text(str(error)[:MAX_MESSAGE_CHARACTERS])
-        return Refused(message=message, param=error.param, code=error.code)
-    except MemoryError:
-        return Refused(message=f"the prompt takes more than {JOB_BYTES >> 30} GiB to prepare")
+        match job:
+            case PromptJobs():
+                return PreparedPrompts(maker.make_all(job.jobs))
+            case TableJob():
+                return maker.tokenizer.pack()
+            case BodyJob():
+                return read_body(maker, job)
+    except TokenizerError as error:
+        return Refused(message=str(error))
 
 
-def _confine() -> None:
-    """Limit this process to what a job may take, and make it the first to end without memory."""
+def _why_unusable(error: Exception) -> str:
+    """Return what is wrong with the tokenizer, in one line."""
+    if isinstance(error, MemoryError):
+        return f"the tokenizer takes more than {LOAD_BYTES >> 30} GiB of memory to read"
+    return valid_text(str(error)[:MAX_MESSAGE_CHARACTERS])
+
+
+def _confine(num_bytes: int) -> None:
+    """Limit this process to what a job may take, and make it the first to end without memory.
+
+    The server's log and `octavo doctor` say where the kernel cannot refuse it files and network.
+    """
     gc.collect()
     gc.freeze()  # all that was loaded stays
     _return_memory()
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + JOB_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _limit_memory(num_bytes, is_final=True)
     with contextlib.suppress(OSError):  # not every container allows it
         Path("/proc/self/oom_score_adj").write_text("1000")
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)  # a stack printed at a crash could hold a prompt
     os.close(nothing)
+    give_up_privileges()
+    confine(may_read=False)
+
+
+def _limit_memory(num_bytes: int, *, is_final: bool) -> None:
+    """Limit this process's memory to so much more than it has, or to the limit it came with."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + num_bytes
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    if most != resource.RLIM_INFINITY:
+        limit = min(limit, most)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit if is_final else most))
 
 
 def _return_memory() -> None:
@@ -203,9 +445,6 @@ def read_frame(source: BinaryIO) -> bytes | None:
 
 def write_frame(sink: BinaryIO, frame: bytes) -> None:
     """Write a frame and flush it."""
-    sink.write(LENGTH.pack(len(frame)) + frame)
+    sink.write(LENGTH.pack(len(frame)))
+    sink.write(frame)
     sink.flush()
-
-
-if __name__ == "__main__":
-    main()

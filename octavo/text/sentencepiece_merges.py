@@ -12,11 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from octavo.text.token_bytes import TokenizerError
+
+# Each way to cut a piece is tried, so the time grows with the square of its length.
+MAX_PIECE_CHARACTERS = 4096
+
 
 def merges_from_scores(
     tokens: Sequence[str], scores: Sequence[float], mergeable: Collection[int]
 ) -> list[tuple[str, str]]:
     """Return the pairs in order of rank; `mergeable` are the ids that merging may produce."""
+    longest = max(mergeable, key=lambda token_id: len(tokens[token_id]), default=None)
+    if longest is not None and len(tokens[longest]) > MAX_PIECE_CHARACTERS:
+        raise TokenizerError(
+            f"tokenizer.ggml.tokens[{longest}] has {len(tokens[longest]):,} characters, at most "
+            f"{MAX_PIECE_CHARACTERS:,} are supported in this kind of vocabulary"
+        )
     known = {tokens[token_id] for token_id in mergeable}
     best_first = sorted(mergeable, key=lambda token_id: (-scores[token_id], token_id))
     merges = []

@@ -11,18 +11,23 @@ import codecs
 import contextlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
+from typing import Protocol
 
 from tokenizers import Tokenizer as Backend
 
 REPLACEMENT = "\ufffd"
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 ONE_MARK_PER_BYTE = "octavo_one_mark_per_byte"
+MAX_GROWTH = 64.0  # of a token's string on its way to text
 
 
 class TokenizerError(ValueError):
     """A tokenizer that cannot be used, or an invalid use of one; the message says why."""
+
+    is_of_model = True  # as that of a CheckpointError
 
 
 def _mark_each_byte(error: UnicodeError) -> tuple[str, int]:
@@ -57,6 +62,13 @@ class Spelling:
     separator: str = ""  # between any two tokens
     stripped: str = ""  # this character is removed from the start of a text...
     num_stripped: int = 0  # ...at most this many times
+
+    @property
+    def growth(self) -> float:
+        """The most bytes that one byte of a token's string may become."""
+        return prod(
+            max(1.0, len(new.encode()) / len(old.encode())) for old, new in self.replacements
+        )
 
     def bytes_of(self, token: str, *, is_added: bool = False) -> bytes:
         """Return the bytes of `token` when it is not the first one."""
@@ -100,14 +112,22 @@ def read_spelling(backend: Backend) -> Spelling:
                 alphabet, is_fused = byte_alphabet(), True
             case {"type": "ByteFallback"}:
                 byte_tokens = True
-            case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)}:
+            case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)} if old:
                 replacements.append((old, new))
-            case {"type": "Metaspace", "replacement": str(old), "prepend_scheme": scheme}:
+            case {"type": "Metaspace", "replacement": str(old), "prepend_scheme": scheme} if old:
                 replacements.append((old, " "))
                 dropped = "" if scheme == "never" else old
             case _:
                 raise _unsupported(step)
-    return Spelling(alphabet, tuple(replacements), byte_tokens, dropped, "", stripped, num_stripped)
+    spelling = Spelling(
+        alphabet, tuple(replacements), byte_tokens, dropped, "", stripped, num_stripped
+    )
+    if spelling.growth > MAX_GROWTH:
+        raise TokenizerError(
+            f"the tokenizer's decoder makes up to {spelling.growth:.0f} bytes of one, more than the"
+            f" limit of {MAX_GROWTH:.0f}: its Replace steps are not those of a vocabulary"
+        )
+    return spelling
 
 
 def _steps(decoder: dict[str, object]) -> Iterator[dict[str, object]]:
@@ -128,19 +148,39 @@ def _unsupported(step: dict[str, object]) -> TokenizerError:
     )
 
 
-class TokenBytes:
-    """The bytes of all tokens of one tokenizer, by id."""
+class TokenNames(Protocol):
+    """The strings of a vocabulary, by id."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self.spelling = read_spelling(backend)
+    def id_to_token(self, token_id: int, /) -> str | None:
+        """Return the string of a token; None for an id without one."""
+
+
+class TokenBytes:
+    """The bytes of all tokens of one vocabulary, by id."""
+
+    def __init__(
+        self,
+        names: TokenNames,
+        spelling: Spelling,
+        added: Mapping[int, str],
+        special: Iterable[int],
+    ) -> None:
+        self._names = names
+        self.spelling = spelling
         # The codec error handler for bytes that are not a character, by the vocabulary's kind.
         self.errors = ONE_MARK_PER_BYTE if self.spelling.byte_tokens else "replace"
         self.separator = self.spelling.separator.encode("utf-8")
-        added = backend.get_added_tokens_decoder()
-        self.added = {token_id: token.content for token_id, token in added.items()}
-        self.special = frozenset(token_id for token_id, token in added.items() if token.special)
+        self.added = dict(added)
+        self.special = frozenset(special)
         self._bytes: dict[int, bytes | None] = {}
+
+    @classmethod
+    def of(cls, backend: Backend) -> TokenBytes:
+        """Return the bytes of a tokenizer's tokens; raise if its decoder cannot be streamed."""
+        tokens = backend.get_added_tokens_decoder()
+        added = {token_id: token.content for token_id, token in tokens.items()}
+        special = [token_id for token_id, token in tokens.items() if token.special]
+        return cls(backend, read_spelling(backend), added, special)
 
     def bytes_of(self, token_id: int) -> bytes | None:
         """Return the bytes of a token; None for an id without one, such as a padded head's."""
@@ -166,4 +206,4 @@ class TokenBytes:
     def _token(self, token_id: int) -> str | None:
         if not 0 <= token_id < 1 << 32:
             raise TokenizerError(f"{token_id} is not a token id: ids are from 0 to 2**32 - 1")
-        return self._backend.id_to_token(token_id)
+        return self._names.id_to_token(token_id)

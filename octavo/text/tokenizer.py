@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
 
 from tokenizers import Tokenizer as Backend
 from tokenizers import processors
 
-from octavo.text.detokenizer import Detokenizer
 from octavo.text.token_bytes import TokenBytes, TokenizerError
+from octavo.text.token_table import PackedTable, TokenTable, pack
 
 BOS, EOS, UNKNOWN, PADDING = "bos_token", "eos_token", "unk_token", "pad_token"
-# Cached texts of single tokens, which log-probabilities need often; at most a few megabytes.
-MAX_CACHED_TEXTS = 1 << 15
+MAX_REASON_CHARACTERS = 200  # of the library's own message
 
 
-class Tokenizer:
-    """A tokenizer that was read from `tokenizer.json` or from a GGUF file.
-
-    `special_tokens` are the named ones, as templates know them (`bos_token`, ...). `end_ids` are
-    all tokens that end generation. `chat_templates` are by name; the one without a name is called
-    "default".
-    """
+class Tokenizer(TokenTable):
+    """A tokenizer that was read from `tokenizer.json` or from a GGUF file."""
 
     def __init__(
         self,
@@ -36,15 +31,18 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self.backend = backend
-        self.bytes_by_token = TokenBytes(backend)
-        self.special_tokens = dict(special_tokens or {})
-        self.chat_templates = dict(chat_templates or {})
-        self.bos_id = self._named_id(BOS)
-        self.eos_id = self._named_id(EOS)
-        self.unknown_id = self._named_id(UNKNOWN)
-        self.padding_id = self._named_id(PADDING)
+        named = dict(special_tokens or {})
+        ids = {name: backend.token_to_id(token) for name, token in named.items()}
+        self.bos_id, self.eos_id = ids.get(BOS), ids.get(EOS)
+        self.unknown_id, self.padding_id = ids.get(UNKNOWN), ids.get(PADDING)
         eos = [] if self.eos_id is None else [self.eos_id]
-        self.end_ids = frozenset([*end_ids, *eos])
+        super().__init__(
+            backend,
+            TokenBytes.of(backend),
+            special_tokens=named,
+            end_ids=[*end_ids, *eos],
+            chat_templates=chat_templates,
+        )
 
     @cached_property
     def vocab_size(self) -> int:
@@ -52,78 +50,41 @@ class Tokenizer:
         ids = self.backend.get_vocab(with_added_tokens=True).values()
         return max(ids, default=-1) + 1
 
-    @property
-    def added_tokens(self) -> Mapping[int, str]:
-        """The tokens beside the vocabulary itself, which are matched whole in a text."""
-        return self.bytes_by_token.added
-
-    @property
-    def special_ids(self) -> frozenset[int]:
-        """The ids of the tokens that `skip_special_tokens` leaves out."""
-        return self.bytes_by_token.special
-
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of `text`, with the model's special tokens if `add_special_tokens`.
 
         A string may hold half of a UTF-16 pair, which UTF-8 cannot encode. Two halves that belong
         together become their character, any other half becomes U+FFFD.
         """
-        encoding = self.backend.encode(valid_text(text), add_special_tokens=add_special_tokens)
-        return encoding.ids
+        with no_panic("this text"):
+            # Without the tokens' places in the text, which take three times as long for long texts.
+            encode = self.backend.encode_batch_fast
+            return encode([valid_text(text)], add_special_tokens=add_special_tokens)[0].ids
 
-    def decode(
-        self,
-        token_ids: Sequence[int],
-        *,
-        skip_special_tokens: bool = True,
-        spaces_between_special_tokens: bool = True,
-    ) -> str:
-        """Return the text of `token_ids`; bytes that are not a character become U+FFFD."""
-        stream = self.detokenizer(
-            skip_special_tokens=skip_special_tokens,
-            spaces_between_special_tokens=spaces_between_special_tokens,
-        )
-        return "".join([*map(stream.push, token_ids), stream.finish()])
-
-    @cached_property
-    def text_of(self) -> Callable[[int], str]:
-        """The function from one token's id to its text; it caches the last ones."""
-
-        def decode(token_id: int) -> str:
-            return self.decode([token_id], skip_special_tokens=False)
-
-        return lru_cache(MAX_CACHED_TEXTS)(decode)
-
-    def detokenizer(
-        self,
-        *,
-        skip_special_tokens: bool = True,
-        spaces_between_special_tokens: bool = True,
-        context: Sequence[int] = (),
-    ) -> Detokenizer:
-        """Return a stream from tokens to text; `context` are the tokens before it."""
-        return Detokenizer(
-            self.bytes_by_token,
-            skip_special_tokens=skip_special_tokens,
-            spaces_between_special_tokens=spaces_between_special_tokens,
-            context=context,
-        )
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """Return the exact bytes of a token within a text; none for an unknown id."""
-        return self.bytes_by_token.bytes_of(token_id) or b""
-
-    def id_to_token(self, token_id: int) -> str | None:
-        """Return the vocabulary's string for a token."""
-        return self.backend.id_to_token(token_id)
+    def pack(self) -> PackedTable:
+        """Return the table of all tokens; raise if it is too large to be harmless."""
+        return pack(self, self.backend.get_vocab(with_added_tokens=True).values())
 
     def token_to_id(self, token: str) -> int | None:
         """Return the id of the vocabulary's string."""
         return self.backend.token_to_id(token)
 
-    def _named_id(self, name: str) -> int | None:
-        token = self.special_tokens.get(name)
-        return None if token is None else self.backend.token_to_id(token)
+
+@contextmanager
+def no_panic(what: str) -> Iterator[None]:
+    """Raise a TokenizerError where the library fails or panics.
+
+    A panic is no `Exception` in Python. The library panics on rules of a model that it cannot
+    follow, such as a pattern that backtracks without an end.
+    """
+    try:
+        yield
+    except BaseException as error:
+        # The library raises nothing more precise than these.
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
+            raise
+        reason = str(error)[:MAX_REASON_CHARACTERS]
+        raise TokenizerError(f"the model's tokenizer fails on {what}: {reason}") from None
 
 
 def frame(backend: Backend, *, bos: str | None, eos: str | None) -> None:

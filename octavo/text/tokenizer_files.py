@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
+from octavo.loader.errors import quote
+from octavo.loader.strict_json import read_object
+from octavo.text.json_place import field_at
+from octavo.text.load_errors import is_from_library, reason, tokenizer_errors_at
 from octavo.text.token_bytes import TokenizerError
-from octavo.text.tokenizer import Tokenizer, frame
+from octavo.text.tokenizer import Tokenizer, frame, no_panic
 
 log = logging.getLogger(__name__)
 
@@ -25,13 +30,30 @@ NAMED_TOKENS = (
     "mask_token",
 )
 OTHER_SPECIAL_TOKENS = ("additional_special_tokens", "extra_special_tokens")
+# Of a token: ids are sent to the engine in 32 bits. None has leading zeros or other digits.
+MAX_ID = 1 << 31
+_ID = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
+_PLACE = re.compile(r"at line (\d{1,9}) column (\d{1,9})\Z", re.ASCII)
+# The parts of a tokenizer.json, each with a value that is always accepted.
+_HARMLESS: Mapping[str, object] = {
+    "model": {"type": "BPE", "vocab": {}, "merges": []},
+    "added_tokens": [],
+    **dict.fromkeys(("normalizer", "pre_tokenizer", "post_processor", "decoder")),
+}
+MAX_TEMPLATE_BYTES = 1 << 20  # ChatTemplate's limit, in characters of four bytes each
 FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 
 Json = Mapping[str, object]
 
 
+@no_panic("its own files")
 def tokenizer_from_directory(directory: Path) -> Tokenizer:
     """Load the tokenizer that `tokenizer.json`, `tokenizer_config.json` and others describe."""
+    with tokenizer_errors_at(directory):
+        return _load(directory)
+
+
+def _load(directory: Path) -> Tokenizer:
     config = _read_json(directory / "tokenizer_config.json")
     backend = _backend(directory)
     _add_listed_tokens(backend, config)
@@ -67,8 +89,34 @@ def _backend(directory: Path) -> Backend:
         )
     try:
         return Backend.from_file(str(path))
-    except Exception as error:  # the library raises nothing more precise
-        raise TokenizerError(f"{path} cannot be read: {error}") from error
+    except BaseException as error:  # the library raises nothing more precise than Exception
+        if not is_from_library(error):
+            raise
+        raise TokenizerError(f"{path}: cannot be used: {_with_field(error, path)}") from error
+
+
+def _with_field(error: BaseException, path: Path) -> str:
+    """Return the library's message with the field at fault."""
+    text = reason(error)
+    place = _PLACE.search(text)
+    if place is None:
+        return f"{text} ({_part_at_fault(path)})"
+    field = field_at(path.read_bytes(), int(place[1]), int(place[2]))
+    return f"{text} ({field})" if field else text
+
+
+def _part_at_fault(path: Path) -> str:
+    """Return the part of a tokenizer.json without which it can be used, where one is enough."""
+    whole = read_object(path)
+    for part, harmless in _HARMLESS.items():
+        try:
+            Backend.from_str(json.dumps({**whole, part: harmless}))
+        except BaseException as error:
+            if not is_from_library(error):
+                raise
+        else:
+            return part
+    return "in several parts"
 
 
 def _frames(backend: Backend) -> bool:
@@ -79,24 +127,34 @@ def _frames(backend: Backend) -> bool:
 
 def _add_listed_tokens(backend: Backend, config: Json) -> None:
     """Apply `added_tokens_decoder`, which overrides added tokens at their own ids."""
-    listed = config.get("added_tokens_decoder", {})
-    if not isinstance(listed, dict) or not all(map(str.isdecimal, listed)):
-        raise TokenizerError("added_tokens_decoder in tokenizer_config.json must be tokens by id")
+    listed = config.get("added_tokens_decoder") or {}
+    if not isinstance(listed, dict):
+        raise TokenizerError(
+            "tokenizer_config.json: added_tokens_decoder must be an object of tokens by id"
+        )
+    wrong = next((key for key in listed if not _ID.fullmatch(key)), None)
+    if wrong is not None:
+        raise TokenizerError(
+            f"tokenizer_config.json: added_tokens_decoder has the key {quote(wrong)}, which is "
+            "not a token id"
+        )
     known = backend.get_added_tokens_decoder()
-    for token_id in sorted(map(int, listed)):
-        entry = listed[str(token_id)]
+    for token_id, entry in sorted((int(key), entry) for key, entry in listed.items()):
         content = _content(entry)
         if content is None:
-            raise TokenizerError(f"added token {token_id} in tokenizer_config.json has no content")
-        token = AddedToken(content, **{flag: bool(entry.get(flag, False)) for flag in FLAGS})
+            raise TokenizerError(
+                f"tokenizer_config.json: added_tokens_decoder[{token_id}] has no content"
+            )
+        flags = entry if isinstance(entry, dict) else {}
+        token = AddedToken(content, **{flag: bool(flags.get(flag, False)) for flag in FLAGS})
         if token_id in known and _same(known[token_id], token):
             continue
         backend.add_tokens([token])
         if backend.token_to_id(content) != token_id:
             raise TokenizerError(
-                f"tokenizer_config.json gives {content!r} the id {token_id}, but with this"
-                f" tokenizer.json it is {backend.token_to_id(content)}: the two files do not"
-                " belong together"
+                f"tokenizer_config.json: added_tokens_decoder gives {quote(content)} the id"
+                f" {token_id}, but with this tokenizer.json it is {backend.token_to_id(content)}:"
+                " the two files do not belong together"
             )
 
 
@@ -115,7 +173,9 @@ def _named_tokens(backend: Backend, *configs: Json) -> dict[str, str]:
             if content is None:
                 continue
             if backend.token_to_id(content) is None:
-                log.warning("%s is %r, which is not in the vocabulary; ignored", name, content)
+                log.warning(
+                    "%s is %s, which is not in the vocabulary; ignored", name, quote(content)
+                )
                 continue
             named[name] = content
             break
@@ -141,26 +201,71 @@ def _end_ids(directory: Path) -> Iterator[int]:
     """Iterate over the ids that end generation: generation_config.json, or else config.json."""
     for name in ("generation_config.json", "config.json"):
         listed = _read_json(directory / name).get("eos_token_id")
-        if listed is not None:
-            yield from (item for item in _items(listed) if isinstance(item, int))
-            return
+        if listed is None:
+            continue
+        for item in _items(listed):
+            if type(item) is not int or not 0 <= item < MAX_ID:
+                raise TokenizerError(
+                    f"{name}: eos_token_id must be a token id or a list of them, from 0 to "
+                    f"{MAX_ID - 1:,}"
+                )
+            yield item
+        return
 
 
 def _chat_templates(directory: Path, config: Json) -> dict[str, str]:
     """Return the templates by name; files of their own override the configuration."""
     templates: dict[str, str] = {}
-    for source in (_read_json(directory / "chat_template.json"), config):
+    for name, source in (
+        ("chat_template.json", _read_json(directory / "chat_template.json")),
+        ("tokenizer_config.json", config),
+    ):
         listed = source.get("chat_template")
         if isinstance(listed, str):
             templates["default"] = listed
-        for entry in _items(listed):
-            if isinstance(entry, dict):
-                templates[str(entry["name"])] = str(entry["template"])
+        elif listed is not None:
+            templates.update(_named_templates(name, listed))
     for path in sorted((directory / "additional_chat_templates").glob("*.jinja")):
-        templates[path.stem] = path.read_text("utf-8")
+        templates[path.stem] = _read_template(path)
     if (path := directory / "chat_template.jinja").is_file():
-        templates["default"] = path.read_text("utf-8")
+        templates["default"] = _read_template(path)
     return templates
+
+
+def _named_templates(file_name: str, listed: object) -> Iterator[tuple[str, str]]:
+    """Iterate over the names and texts of a list of templates."""
+    if not isinstance(listed, list):
+        raise TokenizerError(
+            f"{file_name}: chat_template must be a text, or a list of objects with a name and a "
+            f"template, and is of the type {type(listed).__name__}"
+        )
+    for index, entry in enumerate(listed):
+        pair = (entry.get("name"), entry.get("template")) if isinstance(entry, dict) else ()
+        match pair:
+            case (str(name), str(template)):
+                yield name, template
+            case _:
+                raise TokenizerError(
+                    f"{file_name}: chat_template[{index}] must be an object with a name and a "
+                    "template, both of them texts"
+                )
+
+
+def _read_template(path: Path) -> str:
+    """Return the text of a template's own file."""
+    try:
+        size = path.stat().st_size
+        if size > MAX_TEMPLATE_BYTES:
+            raise TokenizerError(
+                f"{path}: the template has {size:,} bytes, at most {MAX_TEMPLATE_BYTES:,} are read"
+            )
+        return path.read_bytes().decode()
+    except OSError as error:
+        raise TokenizerError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise TokenizerError(
+            f"{path}: is not valid UTF-8: {error.reason} at byte {error.start:,}"
+        ) from None
 
 
 def _content(token: object) -> str | None:
@@ -179,12 +284,4 @@ def _items(value: object) -> list[object]:
 
 def _read_json(path: Path) -> Json:
     """Return the object in a JSON file; an empty one if there is no such file."""
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise TokenizerError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise TokenizerError(f"{path} must hold an object, but holds a {type(content).__name__}")
-    return content
+    return read_object(path) if path.exists() else {}

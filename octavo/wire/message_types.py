@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 
 from octavo.core.request import FinishReason
 from octavo.core.sampling_params import SamplingParams
-from octavo.core.snapshot import EngineSnapshot
+from octavo.core.snapshot import EngineLoad, EngineSnapshot
 from octavo.core.stats import RequestStats
 from octavo.engine_arguments import EngineArguments
 from octavo.wire.facts import EngineFacts
@@ -143,12 +143,14 @@ class EngineFailed(Struct, tag=2, array_like=True, frozen=True, forbid_unknown_f
     """The reason why the engine cannot start, or why it ends."""
 
     text: Text
+    is_of_model: bool = False  # the model's files are at fault
 
 
 class StepOutput(Struct, tag=3, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """The events of a step, and from time to time the statistics."""
+    """The events of a step, the load after it, and from time to time the statistics."""
 
     events: Annotated[tuple[WireEvent, ...], Meta(max_length=MAX_LISTED)]
+    load: EngineLoad = EngineLoad()
     snapshot: EngineSnapshot | None = None
 
 

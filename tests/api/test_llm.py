@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 import threading
@@ -164,6 +165,43 @@ def test_logprobs_are_of_the_chosen_and_the_likeliest(llm: LLM) -> None:
     assert all(entry for entry in output.prompt_logprobs[1:])
     with pytest.raises(RequestError, match="logprobs=21 is more than max_logprobs=20"):
         llm.generate("x", SamplingParams(logprobs=21))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_texts_of_single_tokens_are_together_the_text(llm: LLM, seed: int) -> None:
+    """Characters of several tokens occur in the prompt and in the answer."""
+    asked = SamplingParams(
+        seed=seed, max_tokens=60, logprobs=2, prompt_logprobs=0, ignore_eos=True, temperature=2.0
+    )
+    prompt = "5 € — 𝄞ß"
+    (output,) = llm.generate(prompt, asked)
+    (sample,) = output.outputs
+    assert sample.logprobs is not None
+    shown = [
+        entry[token].decoded_token
+        for entry, token in zip(sample.logprobs, sample.token_ids, strict=True)
+        if token not in llm.get_tokenizer().special_ids
+    ]
+    assert "".join(map(str, shown)) == sample.text
+    assert output.prompt_logprobs is not None
+    pairs = zip(output.prompt_logprobs, output.prompt_token_ids, strict=True)
+    after = [entry[token].decoded_token for entry, token in pairs if entry is not None]
+    assert "".join(map(str, after)) == prompt[1:]
+    hidden = replace(asked, detokenize=False)
+    (quiet,) = llm.generate(prompt, hidden)[0].outputs
+    assert quiet.logprobs is not None
+    assert {each.decoded_token for entry in quiet.logprobs for each in entry.values()} == {None}
+
+
+def test_the_length_that_the_model_recommends_is_the_default(tmp_path: Path) -> None:
+    recommended = {"max_new_tokens": 7, "temperature": 0.5}
+    (make_model(tmp_path) / "generation_config.json").write_text(json.dumps(recommended))
+    with LLM(str(tmp_path), num_gpu_blocks_override=20) as llm:
+        defaults = llm.get_default_sampling_params()
+        assert (defaults.max_tokens, defaults.temperature) == (7, 0.5)
+        assert len(only(llm.generate("x", replace(defaults, ignore_eos=True))).token_ids) == 7
+        assert len(only(llm.generate("x")).token_ids) <= 7
+        assert SamplingParams().max_tokens == 16, "explicit parameters have vLLM's defaults"
 
 
 def test_a_logits_processor_has_the_last_word(directory: Path) -> None:

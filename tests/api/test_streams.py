@@ -21,6 +21,7 @@ from octavo.api.sinks import joined
 from octavo.client.coalesce import coalesce
 from octavo.core.request import Request, TokenEvent
 from octavo.core.stats import RequestStats
+from octavo.text.tokenizer import Tokenizer
 from tests.api.tiny import core_of, make_model
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
@@ -304,7 +305,9 @@ def test_a_stop_string_completed_at_the_end_counts(
     table: RequestTable, includes: bool, min_tokens: int, stops: bool
 ) -> None:
     """Half a character at the end becomes U+FFFD, which may be the stop string."""
-    half = table._model.tokenizer.token_to_id("Ã")  # the byte C3 of byte-level vocabularies
+    tokenizer = table._model.tokenizer
+    assert isinstance(tokenizer, Tokenizer)
+    half = tokenizer.token_to_id("Ã")  # the byte C3 of byte-level vocabularies
     assert half is not None
     sampling = SamplingParams(
         max_tokens=1 + min_tokens,

@@ -134,7 +134,9 @@ def test_the_bad_one_of_a_batch_is_named_before_anything_runs(
         batch: list[Any] = ["x", bad, "y"]
         with pytest.raises(RequestError, match=r"^prompts\[1\]: "):
             llm.generate(batch, GREEDY)
-    with pytest.raises(RequestError, match=r"^prompts\[1\]: bad_words_token_ids names token 300"):
+    with pytest.raises(
+        RequestError, match=r"^prompts\[1\]: bad_words_token_ids has ids that are no tokens: 300"
+    ):
         llm.generate(["x", "y"], [GREEDY, SamplingParams(bad_words_token_ids=((300,),))])
     unknown = SamplingParams(logits_processors=("mine",))
     with pytest.raises(RequestError, match=r"^prompts\[1\]: logits processor 'mine' is unknown to"):

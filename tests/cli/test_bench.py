@@ -100,5 +100,11 @@ def test_what_cannot_be_is_refused(
 
 
 def test_there_is_nothing_else_to_measure(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "everything", "tiny"]) == USAGE
-    assert "invalid choice: 'everything'" in capsys.readouterr().err
+    for words, message in (
+        (["everything", "tiny"], "'everything' is not a measurement, and the only one is profile"),
+        (["tiny"], "only one is profile; write: octavo bench profile tiny"),
+        (["profile"], "the model is not named; write: octavo bench profile MODEL"),
+        ([], "neither the measurement nor the model is named; write: octavo bench profile MODEL"),
+    ):
+        assert main(["bench", *words]) == USAGE
+        assert message in capsys.readouterr().err

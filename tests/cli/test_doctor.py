@@ -58,8 +58,18 @@ def test_a_package_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first.is_fatal
 
 
+def test_a_kernel_without_filters_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    (good,) = doctor.confinement()
+    monkeypatch.setattr("octavo.confine.filter.why_unavailable", lambda: "it has none")
+    (bad,) = doctor.confinement()
+    assert (bad.found, bool(bad.advice), bad.is_fatal) == ("it has none", True, False)
+    assert good.what == bad.what == "confinement"
+
+
 def test_little_memory_and_small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "memory", lambda: machine.Memory(1 << 30, 1 << 20, True))
+    monkeypatch.setattr(
+        machine, "memory", lambda: machine.Memory(1 << 30, 1 << 20, "the container")
+    )
     monkeypatch.setattr(machine, "huge_pages", lambda: "never")
     memory, pages = doctor.memory()
     assert memory.found == "1 MiB free of 1 GiB, limited by the container"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import shlex
 from dataclasses import fields
 from pathlib import Path
@@ -16,7 +17,8 @@ from octavo.cli.execute import make_parser
 from octavo.cli.parsing import UsageError
 from octavo.cli.server_options import server_settings
 from octavo.core.config import ConfigError
-from octavo.engine_arguments import FIXED, INERT, EngineArguments
+from octavo.engine_arguments import EngineArguments, read_arguments
+from octavo.foreign_options import FIXED, INERT, MISSING
 from octavo.server.settings import ServerSettings, ServerSettingsError
 from octavo.speculative_config import SpeculativeConfig
 
@@ -106,6 +108,13 @@ def test_underscores_are_dashes_and_auto_is_what_fits() -> None:
         engine("m", "--mystery", "5")
 
 
+def test_defaults_of_sampling_parameters_have_vllms_flags() -> None:
+    asked = engine("--generation-config", "vllm", "--override-generation-config", '{"top_k": 3}')
+    assert asked.generation_config == "vllm"
+    assert asked.override_generation_config == {"top_k": 3}
+    assert engine("--generation-config", "auto") == EngineArguments()
+
+
 def test_speculation_is_a_json_object_or_short_flags() -> None:
     text = '{"method": "ngram", "num_speculative_tokens": 7, "prompt_lookup_max": 3}'
     expected = SpeculativeConfig("ngram", 7, 3, 2)
@@ -151,6 +160,42 @@ def test_flags_may_say_what_is_the_case_anyhow() -> None:
 def test_all_of_vllms_engine_flags_are_known() -> None:
     flags = make_parser(COMMANDS["serve"]).flags()
     assert all("--" + name.replace("_", "-") in flags for name in (*INERT, *FIXED))
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_options_of_what_there_is_not_get_the_reason_and_no_near_miss(name: str) -> None:
+    flag = "--" + name.replace("_", "-")
+    known = make_parser(COMMANDS["serve"]).flags()
+    if flag in known:  # the server refuses it with a reason of its own
+        assert flag.removeprefix("--") in server_options._REFUSED
+        return
+    for words in ([flag, "x"], [f"{flag}=x"], [flag]):
+        with pytest.raises(UsageError, match=f"^{flag} is not supported: ") as caught:
+            engine("m", *words)
+        assert "did you mean" not in str(caught.value)
+    with pytest.raises(ConfigError, match=f"^{name} is not supported: "):
+        read_arguments("m", {name: 1})
+
+
+def test_no_option_is_in_two_tables() -> None:
+    names = [*INERT, *FIXED, *MISSING, *(field.name for field in fields(EngineArguments))]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("--async-scheduling=yes", "--async-scheduling takes no value; write --async-scheduling, "),
+        ("--async-scheduling=yes", "or --no-async-scheduling for the opposite"),
+        ("--no-async-scheduling=1", "write --async-scheduling, or --no-async-scheduling for the"),
+        ("--async_scheduling=true", "--async-scheduling takes no value"),
+        ("--strict=1", "--strict takes no value; write --strict; see"),
+    ],
+)
+def test_a_flag_with_a_value_too_many_is_explained(word: str, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        engine("m", word)
+    assert not engine("m", "--no-async-scheduling").async_scheduling
 
 
 @pytest.mark.parametrize("name", server_options._REFUSED)
@@ -201,7 +246,16 @@ def test_keys_come_from_three_places(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (["--allowed-origins", "[1]"], UsageError, "is not a JSON list of names"),
         (["--allowed-origins", "[x"], UsageError, "is not a JSON list of names"),
         (["--host", "0.0.0.0"], ServerSettingsError, "there is no API key"),
-        (["--api-key", "short"], ServerSettingsError, "fewer than 8 characters"),
+        (
+            ["--api-key", "short", "--host", "0.0.0.0"],
+            ServerSettingsError,
+            "fewer than 8 characters",
+        ),
+        (["--api-key", ""], ServerSettingsError, "an API key is empty"),
+        (["--root-path", "llm"], ServerSettingsError, "must begin with /"),
+        (["--ssl-keyfile", "x"], ServerSettingsError, "no effect without ssl_certfile"),
+        (["--ssl-cert-reqs", "3"], ServerSettingsError, "must be 0, 1 or 2"),
+        (["--ssl-cert-reqs", "2"], ServerSettingsError, "needs ssl_ca_certs"),
         (
             ["--chat-template", "/no/such"],
             ConfigError,

@@ -137,6 +137,8 @@ def test_ctrl_c_while_it_starts(tiny: str) -> None:
             ["--admin-socket", f"/tmp/{'x' * 120}"],
             "cannot be created: af_unix path too long; choose",
         ),
+        (["--journal", "/proc/no/x"], "the journal /proc/no/x cannot be opened: no such"),
+        (["--journal", "/dev/full"], "the journal /dev/full is not a regular file; name another"),
         (["--host", "no.such.host.invalid"], "no.such.host.invalid"),
         (["--max-num-seqs", "0"], "--max-num-seqs=0 must be at least 1"),
         (["--api-key-file", "/no/such"], "/no/such cannot be read"),

@@ -21,19 +21,22 @@ FACTORY = "tests.client.fake_engine:make"
 LIMIT = 300.0  # seconds for anything that a test waits for; never part of what it checks
 
 
-def start(settings: str = "", timing: Timing | None = None) -> ProcessClient:
+def start(
+    settings: str = "", timing: Timing | None = None, *, spare_engine: bool = False
+) -> ProcessClient:
     """Return a client whose engine is ready."""
-    client = ProcessClient(
-        EngineArguments(model=f"fake?{settings}"), ProcessLauncher(FACTORY), timing
-    )
+    arguments = EngineArguments(model=f"fake?{settings}", spare_engine=spare_engine)
+    client = ProcessClient(arguments, ProcessLauncher(FACTORY), timing)
     client.start()
     return client
 
 
 @contextmanager
-def running(settings: str = "", timing: Timing | None = None) -> Iterator[ProcessClient]:
+def running(
+    settings: str = "", timing: Timing | None = None, *, spare_engine: bool = False
+) -> Iterator[ProcessClient]:
     """Yield a client whose engine is ready, and close it afterwards."""
-    client = start(settings, timing)
+    client = start(settings, timing, spare_engine=spare_engine)
     try:
         yield client
     finally:
@@ -99,6 +102,11 @@ class Caller:
 
     async def all_ended(self) -> None:
         await self.until(self.is_done)
+
+    async def another_event(self) -> None:
+        """Wait until one more event has come."""
+        num_events = len(self.events)
+        await self.until(lambda: len(self.events) > num_events)
 
     async def some_tokens(self, name: str, count: int = 1) -> None:
         await self.until(lambda: len(self.tokens[name]) >= count)

@@ -5,26 +5,39 @@ The model's name sets its behaviour: `fake?step=0.01&poison=7&how=abort`.
 
     step      seconds that a step takes
     poison    a request with POISON_TOKEN in its prompt ends the engine at its third token …
-    how       … by `abort`, `raise`, `exit`, `hang` (with Python's lock), `sleep`, `kill` or `stop`
+    how       … by `abort`, `raise`, `exit`, `hang` (with Python's lock), `sleep`, `spin`, `kill`,
+              `stop` or `bus`; or it fills memory (`fill`), tries to `escape`, or looks for `keys`,
+              and ends only if that is possible
     gate      a file: while it exists, no step that produces a third token ends
+    clock     `jumps`: the system's time jumps by hours at each step, as this process sees it
+    loading   a file: while it exists, no engine becomes ready
     fail      the engine's start fails with this text
     warn      a warning that the start logs, as the start of a real engine does
     crash     the engine's process ends at its start, as with `how`
     slots     sequences that run at once
     blocks    blocks of the KV cache
+    vocabulary  tokens that prompts may contain; the model draws the first few only
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
+import mmap
 import os
 import signal
+import socket
+import subprocess
+import tempfile
 import time
 from array import array
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from urllib.parse import parse_qsl
 
+from octavo import env
 from octavo.core.config import CoreConfig
 from octavo.core.plan import (
     NO_TOKEN,
@@ -41,6 +54,8 @@ from tests.engine.over_runner import engine_over_runner
 from tests.sim.truth import VOCABULARY, extend, hash_of, next_token
 
 POISON_TOKEN = 60  # in a prompt; it has its effect where the engine has `poison`
+_WALL_CLOCK = time.time
+FILL_BYTES = 400 << 20
 HARMLESS = 2  # tokens that a poisoned request produces before it crashes; the gate lets pass
 
 
@@ -63,12 +78,15 @@ class FakeRunner:
         self._how = settings.get("how", "abort")
         self._gate = Path(settings["gate"]) if "gate" in settings else None
         self._slots: dict[int, _Slot] = {}
+        self._clock_jumps = "clock" in settings
 
     def run(self, plan: StepPlan) -> StepResult:
         for number in plan.freed:
             del self._slots[number]
         for new in plan.opened:
             self._slots[new.slot] = _Slot(new)
+        if self._clock_jumps:
+            jump_clock(plan.step)
         if self._seconds:
             time.sleep(self._seconds)
         tokens, payloads = [], []
@@ -111,8 +129,60 @@ def die(how: str) -> None:
             ctypes.PyDLL(None).sleep(1000)  # holds the GIL, like a native call without end
         case "sleep":
             time.sleep(1000)
+        case "spin":
+            while True:
+                pass
+        case "bus":
+            ctypes.string_at(_cut_mapping(), 1)
+        case "fill":  # memory, more than a control group allows; elsewhere it does no harm
+            bytearray(FILL_BYTES)[:: mmap.PAGESIZE] = bytes(FILL_BYTES // mmap.PAGESIZE)
+        case "escape":
+            _try_to_escape()
+        case "keys":
+            assert not env.api_keys()
         case _:
             os.abort()
+
+
+@cache
+def _mapping() -> tuple[mmap.mmap, int]:
+    """Map a file, as weights are mapped; the process must not be confined yet."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115  (kept until the process ends)
+    file.truncate(mmap.PAGESIZE)
+    return mmap.mmap(file.fileno(), mmap.PAGESIZE), os.dup(file.fileno())
+
+
+def _cut_mapping() -> int:
+    """Truncate the mapped file; return the address of its lost page."""
+    mapping, descriptor = _mapping()
+    os.ftruncate(descriptor, 0)
+    return ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+
+
+def _try_to_escape() -> None:
+    """Try what a confined process must not; raise AssertionError if anything succeeds."""
+    attempts: tuple[Callable[[], object], ...] = (
+        lambda: Path(__file__).read_bytes(),
+        lambda: Path(__file__).with_suffix(".new").touch(),
+        lambda: Path(__file__).with_suffix(".gone").mkdir(),
+        socket.socket,
+        lambda: socket.socket(socket.AF_UNIX),
+        lambda: subprocess.run(["true"], check=False),
+        os.fork,
+        lambda: os.kill(os.getppid(), 0),
+        lambda: os.memfd_create("new"),
+    )
+    for attempt in attempts:
+        with contextlib.suppress(PermissionError):
+            attempt()
+            raise AssertionError("the engine is not confined")
+
+
+def jump_clock(turn: int) -> None:
+    """Set this process's wall clock an hour ahead or, every other time, two hours back."""
+    jumped = _WALL_CLOCK() + (3600.0 if turn % 2 else -7200.0)
+    time.time = lambda: jumped
+    time.time_ns = lambda: int(jumped * 1e9)
 
 
 def _payload(slot: _Slot, start: int, end: int, samples: bool) -> object:
@@ -145,6 +215,10 @@ def make(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:
         logging.getLogger("octavo.engine.build").warning("%s", settings["warn"])
     if "fail" in settings:
         raise ValueError(settings["fail"])
+    while "loading" in settings and Path(settings["loading"]).exists():
+        time.sleep(0.001)
+    if settings.get("how") == "bus":
+        _mapping()
     if "crash" in settings:
         die(settings["crash"])
     config = CoreConfig(
@@ -155,4 +229,5 @@ def make(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:
         max_num_seqs=int(settings.get("slots", "64")),
     )
     runner = FakeRunner(settings)
-    return engine_over_runner(arguments.model, arguments, wrap, runner.run, config, VOCABULARY)
+    vocabulary = int(settings.get("vocabulary", VOCABULARY))
+    return engine_over_runner(arguments.model, arguments, wrap, runner.run, config, vocabulary)

@@ -127,6 +127,13 @@ def test_text_and_usage_are_complete_after_a_crash(fake: AsyncLLM, gate: Path) -
         assert last.metrics is not None
         assert last.metrics.num_output_tokens == 60
         assert last.metrics.wait_seconds["restart"] > 0
+        assert last.metrics.num_decode_steps == 58, "both engines made a first token"
+        (restart,) = last.metrics.restarts
+        first, again = last.metrics.chunks
+        assert last.metrics.added_at < first.planned_at < restart.lost_at
+        assert restart.lost_at < restart.resumed_at < again.planned_at
+        assert last.metrics.finished_at is not None
+        assert again.applied_at < last.metrics.finished_at
         assert (
             last.outputs[0].token_ids
             == (await collect(fake, [1, 2, 3], LONG))[-1].outputs[0].token_ids

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import random
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ from octavo.core.stats import RESTART
 from octavo.engine_arguments import EngineArguments
 from tests.client import clients
 from tests.client.clients import Caller, eventually, process_of, request, run, running
-from tests.client.fake_engine import POISON_TOKEN
+from tests.client.fake_engine import POISON_TOKEN, jump_clock
 from tests.sim.truth import whole_output
 
 # One short limit each: an engine that waits for a busy machine must not come near the other.
@@ -93,11 +95,14 @@ def test_ten_kills_under_fifty_streams_lose_no_token_and_repeat_none() -> None:
         run(world)
 
 
-@pytest.mark.parametrize("how", ["abort", "raise", "exit", "hang"])
+HANGS = {"hang": SHORT_SILENCE, "sleep": SHORT_STEPS, "spin": SHORT_STEPS}
+
+
+@pytest.mark.parametrize("how", ["abort", "raise", "exit", "bus", *HANGS])
 def test_a_poisoned_request_fails_alone_and_others_continue(how: str) -> None:
     poison = request("poison", [1, POISON_TOKEN], max_tokens=50)
     others = [request(f"r{index}", [index], max_tokens=60) for index in range(6)]
-    timing = SHORT_SILENCE if how == "hang" else Timing(restart_delay_seconds=0.01)
+    timing = HANGS.get(how, Timing(restart_delay_seconds=0.01))
     with running(f"step=0.002&poison=1&how={how}", timing) as client:
 
         async def world() -> None:
@@ -109,11 +114,12 @@ def test_a_poisoned_request_fails_alone_and_others_continue(how: str) -> None:
             assert end.finish_reason == "error"
             assert end.message is not None
             assert "this request ended the engine" in end.message
+            assert ("a file that it had mapped" in end.message) is (how == "bus")
             assert len(caller.tokens["poison"]) == 2
             # Two more tries, and one engine for the rest. A slow engine may be mistaken for one
             # that hangs, and be replaced as well.
             num_restarts = client.supervisor.restarts.num_restarts
-            assert num_restarts == 3 or (how == "hang" and num_restarts > 3)
+            assert num_restarts == 3 or (how in HANGS and num_restarts > 3)
             late = request("late")
             caller.send(late)
             await caller.all_ended()
@@ -140,6 +146,29 @@ def test_a_stopped_engine_is_silent_and_replaced(gate: Path) -> None:
         run(world)
 
 
+def test_jumps_of_the_system_clock_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The jumps are hours long: at each step in the engine, and at each event in the front end."""
+    requests = [request(f"r{index}", [index], max_tokens=100) for index in range(10)]
+    monkeypatch.setattr(time, "time", time.time)  # restored at the end
+    monkeypatch.setattr(time, "time_ns", time.time_ns)
+    with running("step=0.001&clock=jumps", SHORT_SILENCE) as client:
+
+        async def world() -> None:
+            caller = Caller(client)
+            caller.send(*requests)
+            turn = 0
+            while not caller.is_done():
+                turn += 1
+                jump_clock(turn)
+                await caller.another_event()
+                if turn == 5:
+                    process_of(client).kill()
+            check(caller, *requests)
+            assert client.supervisor.restarts.num_restarts == 1
+
+        run(world)
+
+
 def test_the_watchdog_ends_a_step_without_end_and_logs_its_stacks(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -159,6 +188,24 @@ def test_the_watchdog_ends_a_step_without_end_and_logs_its_stacks(
     log = capfd.readouterr().err
     assert "most recent call first" in log
     assert "in die" in log
+
+
+def test_only_the_engine_ends_and_no_other_child() -> None:
+    """Processes that the operator's own code has started live on."""
+    with subprocess.Popen(["sleep", "1000"]) as other:
+        with running() as client:
+
+            async def world() -> None:
+                caller = Caller(client)
+                process_of(client).kill()
+                late = request("late")
+                caller.send(late)
+                await caller.all_ended()
+                check(caller, late)
+
+            run(world)
+        assert other.poll() is None
+        other.kill()
 
 
 def test_an_engine_that_cannot_start_says_why() -> None:
@@ -229,7 +276,7 @@ PARENT = """
 import sys
 from tests.client import clients
 client = clients.start("step=0.01")
-print(clients.process_of(client).pid, client.supervisor.launcher.path, flush=True)
+print(clients.process_of(client).pid, client.supervisor.launcher.address, flush=True)
 sys.stdin.read()
 """
 
@@ -285,7 +332,7 @@ def test_the_socket_is_private_and_nothing_is_left_after_close() -> None:
     client = clients.start()
     launcher = client.supervisor.launcher
     assert isinstance(launcher, ProcessLauncher)
-    path, process = launcher.path, process_of(client)
+    path, process = Path(launcher.address), process_of(client)
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
@@ -304,6 +351,60 @@ def test_the_socket_is_private_and_nothing_is_left_after_close() -> None:
     assert not path.parent.exists()
     assert threading.active_count() == threads
     assert _open_files() == files
+
+
+@pytest.mark.parametrize("name", ["none", "x" * 90])
+def test_an_engine_needs_no_directory_for_its_socket(
+    name: str, sockets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk may be full or read-only, or a path too long."""
+    if name == "none":
+        monkeypatch.setattr(tempfile, "mkdtemp", _full_disk)
+    else:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(sockets / name))
+        (sockets / name).mkdir()
+    one = request("r")
+    with running("step=0.001") as client:
+        launcher = client.supervisor.launcher
+        assert isinstance(launcher, ProcessLauncher)
+        assert launcher.address.startswith("@octavo-engine-")
+
+        async def world() -> None:
+            caller = Caller(client)
+            caller.send(one)
+            await caller.some_tokens("r")
+            process_of(client).kill()
+            await caller.all_ended()
+            check(caller, one)
+
+        run(world)
+
+
+CONNECT = """
+import os, socket, sys
+os.setuid(int(sys.argv[2]))
+peer = socket.socket(socket.AF_UNIX)
+peer.connect("\\0" + sys.argv[1])
+print(len(peer.recv(100)))
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_socket_without_a_file_refuses_other_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "mkdtemp", _full_disk)
+    launcher = ProcessLauncher()
+    received = {}
+    for user in (0, 65534):
+        command = [sys.executable, "-c", CONNECT, launcher.address[1:], str(user)]
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        received[user] = int(output)
+    launcher.close()
+    assert received[0] > 0, "the greeting"
+    assert received[65534] == 0, "it is disconnected"
+
+
+def _full_disk(*_: object, **__: object) -> str:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_closing_from_another_thread() -> None:
@@ -386,7 +487,9 @@ def test_a_launched_engine_can_be_awaited_or_closed() -> None:
     client.close()
     other = ProcessClient(arguments, ProcessLauncher(clients.FACTORY))
     other.launch()
-    process, path = process_of(other), other.supervisor.launcher.path  # type: ignore[attr-defined]
+    launcher = other.supervisor.launcher
+    assert isinstance(launcher, ProcessLauncher)
+    process, path = process_of(other), Path(launcher.address)
     other.close()
     assert process.poll() is not None
     assert not path.parent.exists()

@@ -68,6 +68,25 @@ def test_a_stalled_front_end_does_not_call_the_engine_stale() -> None:
     assert not liveness.is_fresh(60.0 + 5 * TICK_SECONDS)
 
 
+@pytest.mark.parametrize("jump", [3600.0, -3600.0])
+def test_a_jump_of_the_clock_ends_no_engine(jump: float) -> None:
+    """The monotonic clock does not jump, except where a machine was suspended or moved."""
+    liveness = Liveness(TIMING, 0.0)
+    liveness.note_ready(0.0)
+    liveness.note_frame(0.0, Heartbeat(1, 0.0, 4))
+    for tick in range(1, 4):
+        now = tick * TICK_SECONDS
+        liveness.note_tick(now)
+        liveness.note_frame(now, Heartbeat(1, now, 4))
+        assert liveness.overdue_reason(now, has_work=True) is None
+    for tick in range(1, 4):
+        now = jump + (3 + tick) * TICK_SECONDS
+        liveness.note_tick(now)
+        assert liveness.overdue_reason(now, has_work=True) is None
+        liveness.note_frame(now, Heartbeat(1, 0.0, 4))
+        assert liveness.is_fresh(now)
+
+
 def test_a_step_that_took_too_long_has_longer_in_the_next_engine() -> None:
     """A slow machine does not have its engines killed for the same step forever."""
     restarts = RestartPolicy(TIMING)

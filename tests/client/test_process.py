@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from array import array
 from dataclasses import replace
 from functools import partial
@@ -14,10 +15,11 @@ import pytest
 from octavo.client.process import ProcessClient
 from octavo.core.plan import HiddenPayload, LogprobsPayload
 from octavo.core.request import Abort, Pause, ResetPrefixCache, Resume
-from octavo.core.snapshot import EngineSnapshot
+from octavo.core.snapshot import EngineLoad, EngineSnapshot
 from octavo.observe.log import set_up_log
 from octavo.wire import message_types as messages
 from tests.client.clients import Caller, eventually, process_of, request, run, running
+from tests.client.fake_engine import HARMLESS
 from tests.sim.truth import whole_output
 
 
@@ -233,9 +235,33 @@ def test_statistics_are_sent_and_never_fall() -> None:
                     process_of(client).kill()
             assert all(one.num_steps < two.num_steps for one, two in pairwise(seen))
             assert seen[1].num_tokens == 2 * (3 + 99)
-            assert seen[1].num_running == 0
-            assert seen[1].num_free_blocks == seen[1].num_blocks - 1
-            assert 0 < len(seen[1].recent) <= 64
+            assert seen[1].load == EngineLoad(num_free_blocks=seen[1].num_blocks - 1)
+            assert 0 < len(seen[1].recent) == len(seen[1].recent_seconds) <= 64
+            assert (client.vitals.num_deaths, client.vitals.num_restarts) == (1, 1)
+            assert client.vitals.down_seconds(time.monotonic()) > 0
+
+        run(world)
+
+
+def test_the_load_is_right_while_a_step_runs(tmp_path: Path) -> None:
+    """The engine is held in a step: what it cannot report now is known all the same."""
+    gate = tmp_path / "gate"
+    gate.touch()
+    with running(f"gate={gate}&slots=2") as client:
+
+        async def world() -> None:
+            caller = Caller(client)
+            caller.send(*[request(name, max_tokens=9) for name in "abc"])
+            await caller.some_tokens("b", HARMLESS)
+            assert client.snapshot().load[:2] == (2, 1)
+            caller.send(request("d"))
+            assert client.snapshot().load[:2] == (2, 2)
+            process_of(client).kill()
+            await eventually(lambda: client.vitals.num_deaths == 1)
+            assert client.snapshot().load[:2] == (0, 4)
+            gate.unlink()
+            await caller.all_ended()
+            assert client.snapshot().load[:2] == (0, 0)
 
         run(world)
 

@@ -106,8 +106,13 @@ def test_values_are_stored_in_one_form(fields: dict[str, Any], kept: dict[str, A
         ({"prompt_logprobs": 1.0}, "prompt_logprobs=1.0 must be a whole number"),
         ({"logit_bias": {1: math.nan}}, "logit_bias of token 1=nan must be"),
         ({"logit_bias": {1: math.inf}}, "logit_bias of token 1 is inf; it must be finite"),
-        ({"logit_bias": {"x": 1}}, "logit_bias has the key 'x', which is no token id"),
-        ({"logit_bias": {-1: 1}}, "a token id in logit_bias=-1 must be between"),
+        (
+            {"logit_bias": {"x": 1, "7": 1, "¹": 1, -1: 1, True: 1, 2.5: 1, "9" * 30: 1}},
+            "keys that are no token ids: 'x', '¹', -1, True, 2.5, '9{30}'; token ids are",
+        ),
+        ({"logit_bias": {"k" * 65: 1}}, f"no token ids: '{'k' * 64}'; token ids are"),
+        ({"logit_bias": dict.fromkeys("abc" * 30, 1)}, "no token ids: 'a', 'b', 'c'; token"),
+        ({"logit_bias": {f"k{n}": 1 for n in range(66)}}, "'k62', 'k63' and 2 more; token ids"),
         ({"logit_bias": [4]}, "logit_bias contains 4; it must map token ids to numbers"),
         ({"logit_bias": 4}, "logit_bias=4 must be a list"),
         ({"allowed_token_ids": []}, "allowed_token_ids is empty, so no token could be chosen"),
@@ -142,15 +147,22 @@ def test_a_low_temperature_means_greedy() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"logit_bias": {10: 1}}, {"allowed_token_ids": [10]}, {"bad_words_token_ids": [[1, 10]]}],
+    [
+        {"logit_bias": {10: 1, 12: 1}},
+        {"allowed_token_ids": [12, 3, 10]},
+        {"bad_words_token_ids": [[1, 10], [12]]},
+        {"stop_token_ids": [10, 12]},
+    ],
 )
 def test_token_ids_must_exist(fields: dict[str, Any]) -> None:
     params = changed(**fields)
-    params.check_vocabulary(11)
+    params.check_vocabulary(13)
     (name,) = fields
-    message = f"{name} names token 10, but the vocabulary has 10 tokens; ids go from 0 to 9"
-    with pytest.raises(RequestError, match=message):
+    found = "12, 10" if name == "allowed_token_ids" else "10, 12"
+    message = f"{name} has ids that are no tokens: {found}; the vocabulary has 10 tokens, with"
+    with pytest.raises(RequestError, match=message) as raised:
         params.check_vocabulary(10)
+    assert raised.value.param == name
 
 
 def test_pooling_excludes_logprobs() -> None:

@@ -4,7 +4,13 @@ from typing import Any
 
 from octavo.core.engine import EngineCore
 from octavo.core.request import Pause
-from octavo.core.snapshot import MAX_STEPS_SENT, EngineSnapshot, take_snapshot
+from octavo.core.snapshot import (
+    MAX_STEPS_SENT,
+    EngineLoad,
+    EngineSnapshot,
+    take_load,
+    take_snapshot,
+)
 from tests.core.make import KEY, Wire, Worker, config, request, tokens
 
 
@@ -16,7 +22,7 @@ def engine() -> EngineCore:
 
 def test_a_new_engine_has_empty_totals() -> None:
     assert take_snapshot(engine(), 5.0) == EngineSnapshot(
-        taken_at=5.0, num_free_blocks=63, num_blocks=64
+        taken_at=5.0, load=EngineLoad(num_free_blocks=63), num_blocks=64
     )
 
 
@@ -29,8 +35,8 @@ def test_a_snapshot_shows_load_totals_and_steps() -> None:
     core.step()
     core.on_event(Pause())
     snapshot = take_snapshot(core, 7.0)
-    assert (snapshot.num_running, snapshot.num_waiting, snapshot.is_paused) == (2, 1, True)
-    assert (snapshot.num_blocks, snapshot.num_free_blocks) == (64, 63 - 2 * 2)
+    assert snapshot.load == take_load(core) == EngineLoad(2, 1, 0, 63 - 2 * 2)
+    assert (snapshot.num_blocks, snapshot.is_paused) == (64, True)
     assert (snapshot.num_steps, snapshot.num_tokens, snapshot.num_prefill_tokens) == (2, 14, 12)
     assert snapshot.num_finished == {"refused": 1}
     assert [(step.step, step.num_tokens, step.blocked_by) for step in snapshot.recent] == [
@@ -46,7 +52,7 @@ def test_a_follower_counts_as_waiting() -> None:
     core.step(wait=False)
     assert core.scheduler.queue.held
     snapshot = take_snapshot(core, 0.0)
-    assert (snapshot.num_running, snapshot.num_waiting) == (1, 1)
+    assert snapshot.load[:3] == (1, 1, 1)
 
 
 def test_only_the_most_recent_steps_are_sent() -> None:
@@ -59,6 +65,21 @@ def test_only_the_most_recent_steps_are_sent() -> None:
     most = snapshot.num_steps
     assert most > 100 > MAX_STEPS_SENT
     assert [step.step for step in snapshot.recent] == [*range(most - MAX_STEPS_SENT, most)]
+
+
+def test_a_snapshot_says_how_long_each_step_took() -> None:
+    """A step lasts from its plan, or the end of the one before it, to its result."""
+    now = 0.0
+    settings = config(max_num_seqs=2, pipeline_depth=2)
+    core = EngineCore(settings, Wire(Worker(settings)), lambda: now, KEY)
+    core.on_event(request("r", tokens(6), max_tokens=5))
+    core.step(wait=False)  # plans step 0 at 0
+    now = 1.0
+    core.step(wait=False)  # plans step 1 at 1
+    now = 4.0
+    core.step()  # step 0 ends at 4
+    now = 9.0
+    assert take_snapshot(core, now).recent_seconds == (4.0, 5.0)
 
 
 def test_a_snapshot_does_not_change_with_its_engine() -> None:
@@ -80,17 +101,22 @@ def test_totals_continue_after_a_restart_and_the_load_does_not() -> None:
         "num_chunks_with_drafts": 12,
         "num_accepted_drafts": 7,
     }
-    load: dict[str, Any] = {
-        "num_running": 8,
-        "num_waiting": 9,
-        "num_free_blocks": 10,
-        "num_blocks": 11,
-    }
+    load: dict[str, Any] = {"load": EngineLoad(8, 9, 1, 10), "num_blocks": 11}
     old = EngineSnapshot(
-        1.0, **totals, **load, num_finished={"stop": 1, "abort": 2}, accepted_at=(5, 2)
+        1.0,
+        **totals,
+        **load,
+        num_finished={"stop": 1, "abort": 2},
+        accepted_at=(5, 2),
+        steps_by_size=(3, 0, 7),
     )
     new = EngineSnapshot(
-        2.0, **totals, num_running=1, num_finished={"stop": 3, "error": 4}, accepted_at=(4, 2, 1)
+        2.0,
+        **totals,
+        load=EngineLoad(1),
+        num_finished={"stop": 3, "error": 4},
+        accepted_at=(4, 2, 1),
+        steps_by_size=(1, 1),
     )
     both = new.after(old)
     assert {name: getattr(both, name) for name in totals} == {
@@ -98,5 +124,6 @@ def test_totals_continue_after_a_restart_and_the_load_does_not() -> None:
     }
     assert both.num_finished == {"stop": 4, "abort": 2, "error": 4}
     assert both.accepted_at == old.after(new).accepted_at == (9, 4, 1)
-    assert (both.taken_at, both.num_running, both.num_waiting, both.num_blocks) == (2.0, 1, 0, 0)
+    assert both.steps_by_size == (4, 1, 7)
+    assert (both.taken_at, both.load, both.num_blocks) == (2.0, EngineLoad(1), 0)
     assert old.num_finished == {"stop": 1, "abort": 2}, "the old snapshot is unchanged"

@@ -68,6 +68,20 @@ def test_totals_add_up_and_only_recent_steps_are_kept() -> None:
     assert [each.step for each in totals.recent] == [*range(10, NUM_RECENT_STEPS + 10)]
 
 
+def test_steps_are_counted_by_the_power_of_two_that_bounds_their_tokens() -> None:
+    totals = EngineStats()
+    for num_tokens in (0, 1, 2, 3, 4, 5, 64, 65):
+        totals.add_step(step(0)._replace(num_tokens=num_tokens))
+    assert totals.steps_by_size == [1, 1, 2, 1, 0, 0, 1, 1]
+
+
+def test_a_step_lasts_from_the_end_of_the_one_before_it() -> None:
+    totals = EngineStats()
+    for planned_at, now in ((1.0, 1.5), (1.25, 2.0), (5.0, 4.0)):
+        totals.end_step(planned_at, now)
+    assert list(totals.recent_seconds) == [0.5, 0.5, 0.0]
+
+
 def test_finished_requests_are_counted_by_reason() -> None:
     totals = EngineStats()
     for reason in ("stop", "length", "stop"):

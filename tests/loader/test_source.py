@@ -52,7 +52,7 @@ def test_a_directory_of_parts(model: Path) -> None:
     write_safetensors(second, {"v": np.ones(1, np.int8)})
     assert set(resolve(str(model)).open().tensors) == {"v", "w"}
     second.unlink()
-    with pytest.raises(SourceError, match="some model: only 1 of the 2 parts"):
+    with pytest.raises(CheckpointError, match="some model: only 1 of the 2 parts"):
         resolve(str(model))
 
 
@@ -62,7 +62,7 @@ def test_a_safetensors_file(model: Path) -> None:
     (model / "config.json").unlink()
     for name in (str(model / "model.safetensors"), str(model)):
         with pytest.raises(
-            SourceError, match=r"some model: .* config\.json is not; copy the whole"
+            CheckpointError, match=r"some model: .* config\.json is not; copy the whole"
         ):
             resolve(name)
 

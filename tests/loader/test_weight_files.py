@@ -2,7 +2,7 @@
 
 import pytest
 
-from octavo.loader.errors import SourceError, UnsupportedFormatError
+from octavo.loader.errors import CheckpointError, SourceError, UnsupportedFormatError
 from octavo.loader.hub import wanted_files
 from octavo.loader.weight_files import choose_weights
 
@@ -76,8 +76,10 @@ def test_a_selection_in_a_directory_of_its_own() -> None:
     ],
 )
 def test_refused(names: list[str], select: str | None, match: str) -> None:
-    with pytest.raises(SourceError, match=match):
+    with pytest.raises(CheckpointError, match=match) as caught:
         choose_weights(names, select)
+    # An incomplete model is one that is damaged; in the other cases there is none.
+    assert isinstance(caught.value, SourceError) != ("parts of" in match)
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "m.pth", "m.ckpt"])

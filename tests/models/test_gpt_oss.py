@@ -157,7 +157,10 @@ def test_scales_of_another_shape_are_refused(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"swiglu_limit": 5.0}, "swiglu_limit must be 7"),
-        ({"num_experts_per_tok": 5}, "5 of 4 experts"),
+        (
+            {"num_experts_per_tok": 5},
+            "num_experts_per_tok must be at most 4, the number of experts, is 5",
+        ),
         ({"layer_types": ["full_attention"]}, "1 layer_types for 3 layers"),
     ],
 )

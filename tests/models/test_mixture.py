@@ -66,7 +66,11 @@ def test_experts_saved_as_one_tensor_are_the_same(name: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("mixtral", {"num_experts_per_tok": 5}, "5 of 4 experts"),
+        (
+            "mixtral",
+            {"num_experts_per_tok": 5},
+            "num_experts_per_tok must be at most 4, the number of experts, is 5",
+        ),
         ("olmoe", {"clip_qkv": 8.0}, "clip_qkv"),
         ("qwen2", {"num_experts": 0}, "num_experts must be above 0"),
     ],

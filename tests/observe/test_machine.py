@@ -28,7 +28,7 @@ def make_root(root: Path, files: dict[str, str]) -> Path:
 
 def test_memory_without_a_container(tmp_path: Path) -> None:
     root = make_root(tmp_path, {"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/\n"})
-    assert machine.memory(root) == machine.Memory(16000 * 1024, 8000 * 1024, False)
+    assert machine.memory(root) == machine.Memory(16000 * 1024, 8000 * 1024, "")
 
 
 def test_the_limit_of_an_outer_container_counts(tmp_path: Path) -> None:
@@ -47,8 +47,47 @@ def test_the_limit_of_an_outer_container_counts(tmp_path: Path) -> None:
             f"{group}/cpu.max": "150000 100000\n",
         },
     )
-    assert machine.memory(root) == machine.Memory(5000 * 1024, 3000 * 1024, True)
+    assert machine.memory(root) == machine.Memory(5000 * 1024, 3000 * 1024, "the container")
     assert machine.num_cores(root) == (len(os.sched_getaffinity(0)), 1.5)
+
+
+def test_the_limit_of_a_container_of_the_older_kind_counts(tmp_path: Path) -> None:
+    group = "sys/fs/cgroup/memory/docker/1"
+    root = make_root(
+        tmp_path,
+        {
+            "proc/meminfo": MEMINFO,
+            "proc/self/cgroup": "4:cpu,memory:/docker/1\n1:name=systemd:/\n0::/\n",
+            f"{group}/memory.limit_in_bytes": str(5000 * 1024),
+            f"{group}/memory.usage_in_bytes": str(3000 * 1024),
+            f"{group}/memory.stat": f"inactive_file 1\ntotal_inactive_file {1000 * 1024}\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": str((1 << 63) - 4096),
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": str(9000 * 1024),
+        },
+    )
+    assert machine.memory(root) == machine.Memory(5000 * 1024, 3000 * 1024, "the container")
+
+
+@pytest.mark.parametrize("name", ["Max address space", "Max data size"])
+def test_the_limits_of_ulimit_count(tmp_path: Path, name: str) -> None:
+    limits = "Limit                     Soft Limit           Hard Limit           Units     \n"
+    limits += "Max cpu time              unlimited            unlimited            seconds   \n"
+    limits += f"{name:<26}{4000 * 1024:<21}{9000 * 1024:<21}bytes     \n"
+    root = make_root(
+        tmp_path,
+        {
+            "proc/meminfo": MEMINFO,
+            "proc/self/limits": limits,
+            "proc/self/status": "VmSize:\t3000 kB\nVmData:\t3000 kB\n",
+        },
+    )
+    assert machine.memory(root) == machine.Memory(4000 * 1024, 1000 * 1024, "ulimit")
+
+
+def test_processes_that_were_killed_for_memory_are_counted(tmp_path: Path) -> None:
+    root = make_root(tmp_path, {"proc/vmstat": "nr_free_pages 1\noom_kill 3\n"})
+    assert machine.num_killed_for_memory(root) == 3
+    assert machine.num_killed_for_memory(tmp_path / "none") == 0
 
 
 def test_a_full_container_has_nothing_left(tmp_path: Path) -> None:
@@ -74,7 +113,7 @@ def test_a_limit_above_the_machines_memory_is_none(tmp_path: Path) -> None:
             "sys/fs/cgroup/memory.current": "1",
         },
     )
-    assert not machine.memory(root).is_limited
+    assert not machine.memory(root).limited_by
 
 
 def test_a_system_without_proc(tmp_path: Path) -> None:
@@ -117,3 +156,17 @@ def test_this_process() -> None:
     assert age is not None
     assert age >= 0
     machine.give_back_freed()
+
+
+def test_the_memory_of_children_is_added_up_by_what_they_run(tmp_path: Path) -> None:
+    files = {"proc/self/task/1/children": "10 11 12 ", "proc/self/task/2/children": "13 14"}
+    programs = ("a.engine", "a.worker", "a.worker", "a.other", "")
+    for number, module in enumerate(programs, 10):
+        words = ["python", "-m", module, "--socket", "x"] if module else []
+        files[f"proc/{number}/cmdline"] = "\0".join(words)
+        files[f"proc/{number}/status"] = f"VmSize: 9000 kB\nVmRSS: {number} kB\n"
+    root = make_root(tmp_path, files)
+    modules = {"a.engine": "engine", "a.worker": "worker", "a.none": "none"}
+    sizes = machine.child_bytes(modules, root)
+    assert sizes == {"engine": 10 << 10, "worker": (11 + 12) << 10, "none": 0}
+    assert machine.child_bytes(modules, tmp_path / "none") == dict.fromkeys(sizes, 0)

@@ -69,9 +69,12 @@ def test_every_code_has_its_value(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"quant_method": "fp8", "fmt": "e5m2"}, "'e5m2' are not supported"),
-        ({"quant_method": "fp8", "weight_block_size": [128]}, r"two sizes above 0, is \[128\]"),
-        ({"quant_method": "fp8", "weight_block_size": [0, 1]}, "two sizes above 0"),
-        (compressed("group"), "strategy 'group' are not supported"),
+        (
+            {"quant_method": "fp8", "weight_block_size": [128]},
+            r"weight_block_size .* two sizes from 1 to 4,096, is .\[128\]",
+        ),
+        ({"quant_method": "fp8", "weight_block_size": [0, 1]}, "two sizes from 1 to 4,096"),
+        (compressed("group"), "config_groups: the strategy 'group' is not supported"),
         ({"quant_method": "compressed-tensors"}, "0 different layouts"),
         (
             {

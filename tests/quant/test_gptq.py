@@ -118,7 +118,7 @@ def test_groups_of_unequal_size_are_refused(tmp_path: Path) -> None:
         ({"bits": 3}, "of 3 bits are not supported; supported are: 4, 8"),
         ({"bits": "4"}, "bits must be a whole number"),
         ({"group_size": 0}, "group_size must be -1"),
-        ({"group_size": 100}, "group_size must be .* is 100"),
+        ({"group_size": 100}, "group_size must be .* is '100'"),
         ({"checkpoint_format": "marlin"}, "'marlin' are not supported"),
         ({"is_marlin_format": True}, "are not supported"),
         ({"dynamic": {"+:.*down.*": {"bits": 8}}}, "settings for single modules"),

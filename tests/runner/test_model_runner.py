@@ -185,7 +185,11 @@ def test_drafts_are_accepted_up_to_broken_logits(infinity: float) -> None:
         ([1, VOCABULARY], {}, "token id 61 is not in the vocabulary; ids go from 0 to 60"),
         ([1, -5], {}, "token id -5 is not"),
         ([1], {"lora": "x"}, "adapter 'x' is not loaded"),
-        ([1], {"sampling": SamplingParams(logit_bias=((99, 1.0),))}, "logit_bias names token 99"),
+        (
+            [1],
+            {"sampling": SamplingParams(logit_bias=((99, 1.0),))},
+            "logit_bias has ids that are no tokens: 99",
+        ),
         ([1], {"sampling": SamplingParams(logits_processors=("f",))}, "'f' is unknown .* none"),
     ],
 )

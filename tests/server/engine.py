@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +40,10 @@ class Slot:
 class ChainRunner:
     """A runner whose next token is a hash of the whole prefix, with log-probabilities if wanted."""
 
-    def __init__(self, before_step: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self, before_step: Callable[[], object] = lambda: None, script: Sequence[int] = ()
+    ) -> None:
+        self.script = script  # the tokens of every answer, instead of hashes
         self.slots: dict[int, Slot] = {}
         self.before_step = before_step
         self.poisoned: set[str] = set()  # requests whose next step fails
@@ -63,7 +66,7 @@ class ChainRunner:
                 tokens.append(NO_TOKEN)
                 errors.append((number, "SECRET internals of a worker"))
                 continue
-            token = chosen(slot.state, slot.new.sampling) if samples else NO_TOKEN
+            token = self._next(slot) if samples else NO_TOKEN
             payload = self._payload(slot, start, count, token)
             if payload is not None:
                 payloads.append((number, payload))
@@ -72,6 +75,11 @@ class ChainRunner:
                 slot.state = extended(slot.state, token)
             tokens.append(token)
         return StepResult(plan.step, tuple(tokens), (), (), tuple(payloads), tuple(errors))
+
+    def _next(self, slot: Slot) -> int:
+        if self.script:
+            return self.script[(len(slot.tokens) - slot.new.num_prompt) % len(self.script)]
+        return chosen(slot.state, slot.new.sampling)
 
     def _payload(self, slot: Slot, start: int, count: int, token: int) -> LogprobsPayload | None:
         sampling = slot.new.sampling
@@ -113,7 +121,7 @@ def logprobs_of(before: int, token: int, most: int) -> TokenLogprobs:
     values = [-0.5 - index for index in range(most)]
     rank = (token - best) % VOCABULARY + 1
     ids, logprobs = [token, *likeliest], [0.5 - rank, *values]
-    return TokenLogprobs(array("i", ids), array("d", logprobs), rank)
+    return TokenLogprobs(array("i", ids), array("f", logprobs), rank)
 
 
 class FakeEngine(AsyncLLM):
@@ -131,6 +139,7 @@ class FakeEngine(AsyncLLM):
         longest_tokens: int | None = None,
         runner: ChainRunner | None = None,
         is_ready: bool = True,
+        max_logprobs: int = 20,
     ) -> None:
         self.runner = runner or ChainRunner()
         self.is_ready = is_ready
@@ -158,7 +167,8 @@ class FakeEngine(AsyncLLM):
             dtype="none",
             generation=GenerationDefaults(max_new_tokens=max_new_tokens),
         )
-        self._settle(InlineClient(self.core, facts), EngineArguments(model="tiny"), ())
+        arguments = EngineArguments(model="tiny", max_logprobs=max_logprobs)
+        self._settle(InlineClient(self.core, facts), arguments, ())
 
     def is_well(self) -> bool:
         """Return what the test has set."""

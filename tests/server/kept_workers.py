@@ -17,8 +17,10 @@ from octavo.server.worker_process import Worker
 class KeptWorker(Worker):
     """A real worker; a server that ends leaves it to the next one if it is idle."""
 
-    kept: ClassVar[defaultdict[tuple[str, float, float], list[KeptWorker]]] = defaultdict(list)
-    key: tuple[str, float, float] | None = None
+    kept: ClassVar[defaultdict[tuple[str, float, float, bool], list[KeptWorker]]] = defaultdict(
+        list
+    )
+    key: tuple[str, float, float, bool] | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -26,12 +28,12 @@ class KeptWorker(Worker):
         return bool(self.key and self._is_ready and not self.jobs and not self.ended.done())
 
     @classmethod
-    def launch(cls, config: ServerSettings, path: str) -> KeptWorker:
+    def launch(cls, config: ServerSettings, path: str, *, reads_bodies: bool = False) -> KeptWorker:
         """Return an idle worker of the same tokenizer and limits, or start one."""
-        key = (path, config.template_seconds, config.tokenize_seconds)
+        key = (path, config.template_seconds, config.tokenize_seconds, reads_bodies)
         if cls.kept[key]:
             return cls.kept[key].pop()
-        self = super().launch(config, path)
+        self = super().launch(config, path, reads_bodies=reads_bodies)
         assert isinstance(self, cls)
         self.key = key
         return self

@@ -7,7 +7,7 @@ import contextlib
 import json
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +72,13 @@ def events(text: str) -> list[Any]:
 
 @contextlib.contextmanager
 def listening(
-    directory: Path, engine: FakeEngine | None = None, **options: Any
+    directory: Path,
+    engine: FakeEngine | None = None,
+    *,
+    run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
+    **options: Any,
 ) -> Iterator[ServerLifecycle]:
-    """Serve on a socket, in another thread, until the block is left."""
+    """Serve on a socket, in another thread, until the block is left; `run` makes the event loop."""
     engine = engine or FakeEngine(directory)
     ready = threading.Event()
     life: list[ServerLifecycle] = []
@@ -87,7 +91,7 @@ def listening(
     # Engine and server share an interpreter here, and must switch more often than by default.
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-4)
-    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread = threading.Thread(target=lambda: run(main()))
     thread.start()
     assert ready.wait(LIMIT)
     try:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 import re
 import threading
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from octavo.server.admission import Admission, Ticket
+from octavo.server.admission import CLAIM_SECONDS, Admission, Ticket
 from octavo.server.http.errors import ApiError
 from octavo.server.settings import ServerSettings
 from tests.server.engine import ChainRunner, FakeEngine
@@ -47,6 +50,21 @@ async def enqueue(admission: Admission, owner: str, num_tokens: int, priority: i
     task = asyncio.ensure_future(ticket.wait(num_tokens, 1, priority))
     await asyncio.sleep(0)
     return ticket, task
+
+
+async def refusal(admission: Admission, owner: str) -> str | None:
+    """Return the code with which a request is refused, or None if it waits."""
+    try:
+        ticket, task = await enqueue(admission, owner, 1)
+    except ApiError as error:
+        return error.code
+    ticket.leave()
+    if task.done():
+        refused = task.exception()
+        assert isinstance(refused, ApiError)
+        return refused.code
+    task.cancel()
+    return None
 
 
 def test_no_more_sequences_are_admitted_than_the_capacity() -> None:
@@ -105,6 +123,34 @@ def test_a_pause_saves_nothing_up() -> None:
         newcomer, _ = await enqueue(admission, "new", 10)
         assert admission._queues["new"].served == admission._queues["busy"].served
         for ticket in (busy, waiting, newcomer):
+            ticket.leave()
+
+    asyncio.run(main())
+
+
+def test_what_a_key_used_while_others_had_no_need_is_not_a_debt() -> None:
+    async def main() -> None:
+        admission = make_admission(capacity=2)
+        modest, _ = await enqueue(admission, "modest", 1)
+        for _ in range(20):
+            alone, _ = await enqueue(admission, "busy", 1000)
+            alone.count_output(1000)
+            alone.leave()
+            following, _ = await enqueue(admission, "modest", 1)  # it is never without a request
+            modest.leave()
+            modest = following
+        running = [modest, (await enqueue(admission, "busy", 10))[0]]
+        waiting = [(key, *await enqueue(admission, key, 10)) for key in ["modest", "busy"] * 8]
+        served: Counter[str] = Counter()
+        for _ in range(8):
+            running.pop(0).leave()
+            await asyncio.sleep(0)
+            admitted = next(each for each in waiting if each[2].done())
+            waiting.remove(admitted)
+            running.append(admitted[1])
+            served[admitted[0]] += 1
+        assert served["busy"] >= 3, "it does not pay for what was free"
+        for ticket in [*running, *(ticket for _, ticket, _ in waiting)]:
             ticket.leave()
 
     asyncio.run(main())
@@ -186,6 +232,76 @@ def test_too_many_waiting_tokens_reject_a_request() -> None:
         second.leave()
         assert admission.waiting_tokens == 0
         assert admission.num_open == 0
+
+    asyncio.run(main())
+
+
+def test_a_key_that_fills_the_queue_makes_room_for_a_key_that_was_refused() -> None:
+    async def main() -> None:
+        clock = Clock()
+        admission = make_admission(clock, 1, max_waiting_requests=8)
+        greedy = [(await enqueue(admission, "greedy", 1))[0] for _ in range(9)]
+        assert admission.num_waiting == 8, "alone it may use all places"
+        with pytest.raises(ApiError):
+            admission.register("modest", 1)
+        greedy.pop().leave()
+        with pytest.raises(ApiError):  # 8 waiting are more than three quarters and its share
+            admission.register("greedy", 1)
+        modest = admission.register("modest", 1)
+        modest.leave()
+        clock.now += CLAIM_SECONDS
+        greedy.append(admission.register("greedy", 1))
+        for ticket in greedy:
+            ticket.leave()
+        assert admission.num_waiting == admission.waiting_bytes == admission.num_open == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("limit", "size"), [("max_waiting_bytes", 10), ("max_waiting_tokens", 1)])
+def test_bytes_and_tokens_are_shared_between_keys_too(limit: str, size: int) -> None:
+    async def main() -> None:
+        options: dict[str, Any] = {limit: 8 * size}
+        admission = make_admission(capacity=1, **options)
+        greedy = [(await enqueue(admission, "greedy", 1))[0] for _ in range(7)]
+        modest = [(await enqueue(admission, "modest", 1))[0]]
+        assert await refusal(admission, "greedy") == limit.rpartition("_")[2]
+        modest.append((await enqueue(admission, "modest", 1))[0])
+        for ticket in [*greedy, *modest]:
+            ticket.leave()
+        assert admission.waiting_bytes == admission.waiting_tokens == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("greedy_share", [0.25, 0.7, 0.97])
+def test_keys_have_equal_shares_of_an_overloaded_server(greedy_share: float) -> None:
+    """One key sends most of ten times what is served; each of four gets a quarter."""
+
+    async def main() -> None:
+        chance = random.Random(1)
+        clock = Clock()
+        admission = make_admission(clock, 1, max_waiting_requests=32)
+        owners = ["greedy", "a", "b", "c"]
+        shares = [greedy_share, *([(1 - greedy_share) / 3] * 3)]
+        arrivals = 10 if greedy_share < 0.9 else 150  # each modest key still asks for its share
+        served: Counter[str] = Counter()
+        running: tuple[str, Ticket] | None = None
+        waiting: list[tuple[str, Ticket, asyncio.Task[None]]] = []
+        for _ in range(1000):
+            clock.now += 0.1
+            for owner in chance.choices(owners, shares, k=arrivals):
+                with contextlib.suppress(ApiError):
+                    waiting.append((owner, *await enqueue(admission, owner, 10)))
+            if running is not None:
+                running[1].count_output(10)
+                running[1].leave()
+                await asyncio.sleep(0)
+            admitted = next(each for each in waiting if each[2].done())
+            waiting.remove(admitted)
+            running = admitted[:2]
+            served[running[0]] += 1
+        assert all(230 <= served[owner] <= 270 for owner in owners), served
 
     asyncio.run(main())
 

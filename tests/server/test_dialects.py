@@ -85,9 +85,9 @@ class LineWriter:
         outputs: list[RequestOutput],
         counts: TokenCounts,
         explanation: dict[str, Any] | None,
-    ) -> bytes:
+    ) -> Iterable[bytes]:
         (output,) = outputs
-        return encode({"parts": [part(delta) for delta in output.outputs[0].deltas]})
+        return (encode({"parts": [part(delta) for delta in output.outputs[0].deltas]}),)
 
 
 def line(value: Any) -> bytes:

@@ -109,7 +109,7 @@ async def ready(served: Served) -> int:
     """
     while (number := served.engine()) is None:
         await asyncio.sleep(0.002)
-    while not await metric(served.port, "ready"):
+    while not await metric(served, "ready"):
         await asyncio.sleep(0.005)
     return number
 

@@ -217,7 +217,7 @@ def test_keys_take_turns() -> None:
         lane = prompt_pool._Lane(1, 1, start, lambda worker: None)
         for owner in "aaab":
             answer = asyncio.get_running_loop().create_future()
-            lane.put(SentJob(owner, b"", LIMIT, answer))
+            lane.put(SentJob(owner, (), LIMIT, answer))
         jobs = [lane.next_job() for _ in range(4)]
         assert [job.owner for job in jobs if job] == ["a", "b", "a", "a"]
         assert lane.next_job() is None
@@ -273,12 +273,18 @@ def test_a_job_ends_soon_after_its_client_has_left(directory: Path) -> None:
     asyncio.run(main())
 
 
-def test_text_that_is_not_unicode_costs_no_worker(directory: Path) -> None:
+def test_a_lone_surrogate_of_a_template_is_refused_by_name_and_costs_no_worker(
+    directory: Path,
+) -> None:
     async def main() -> None:
         killed: list[float] = []
         async with pool_of(directory, killed) as pool:
-            prepared = await pool.prepare(conversation('{{ "\\ud800" }}'))
-            assert prepared.text == "\ufffd"
+            for template in ('{{ "a\\ud800" }}', '{{ raise_exception("a\\ud800") }}'):
+                with pytest.raises(ApiError) as refused:
+                    await pool.prepare(conversation(template))
+                assert (refused.value.status, refused.value.param) == (400, "template")
+                if "raise" not in template:
+                    assert "lone surrogate (U+D800 at character 1)" in refused.value.message
         assert not killed
 
     asyncio.run(main())

@@ -35,7 +35,9 @@ def test_a_short_soak_loses_and_leaks_nothing(served: Served) -> None:
 
 @pytest.mark.slow
 def test_an_answer_that_differs_is_a_fault(served: Served) -> None:
-    soak = Soak(served, seconds=0.5, seed=1, load=Load(num_kinds=2, kill_seconds=0.5))
+    soak = Soak(
+        served, seconds=0.5, seed=1, load=Load(num_kinds=2, num_hostile=0, kill_seconds=0.5)
+    )
     asyncio.run(soak.run())
     assert not soak.faults
     soak.truth[0][0][0][-1] += 1

@@ -54,6 +54,15 @@ def test_metrics_count_what_happened(directory: Path, names: str) -> None:
             assert found[f'{names}:request_success_total{{{base},finished_reason="length"}}'] == 3
             assert found[f"{names}:time_to_first_token_seconds_count{{{base}}}"] == 3
             assert found[f'{names}:e2e_request_latency_seconds_bucket{{{base},le="+Inf"}}'] == 3
+            assert found[f"{names}:inter_token_latency_seconds_count{{{base}}}"] == 3 + 2 + 3
+            assert found[f"{names}:request_time_per_output_token_seconds_count{{{base}}}"] == 3
+            assert found[f"{names}:request_max_num_generation_tokens_sum{{{base}}}"] == 11
+            assert found[f"{names}:iteration_tokens_total_count{{{base}}}"] == 11
+            settings = 'block_size="4",cache_dtype="auto",enable_prefix_caching="True"'
+            info = f'{base},{settings},num_gpu_blocks="512",num_gpu_blocks_override="None"'
+            assert found[f"{names}:cache_config_info{{{info}}}"] == 1
+            waiting = f"{names}:num_requests_waiting_by_reason{{{base},reason="
+            assert (found[f'{waiting}"capacity"}}'], found[f'{waiting}"deferred"}}']) == (0, 0)
             assert found[f"{names}:num_requests_running{{{base}}}"] == 0
             assert found[f"{names}:kv_cache_usage_perc{{{base}}}"] == 0
             assert found[f"{names}:spec_decode_num_draft_tokens_total{{{base}}}"] == 0
@@ -61,10 +70,45 @@ def test_metrics_count_what_happened(directory: Path, names: str) -> None:
             assert found[f"octavo:http_responses_total{{{base},{route}}}"] == 1
             assert "# TYPE octavo:http_responses_total counter" in response.text
             assert found["process_resident_memory_bytes{}"] > 10 << 20
-            assert found["process_open_fds{}"] >= 3
+            assert found["process_virtual_memory_bytes{}"] > 10 << 20
+            assert found["process_max_fds{}"] >= found["process_open_fds{}"] >= 3
+            assert found[f"octavo:engine_deaths_total{{{base}}}"] == 0
+            assert found[f"octavo:engine_restarts_total{{{base}}}"] == 0
+            assert found[f"octavo:engine_down_seconds_total{{{base}}}"] == 0
+            assert found[f"octavo:request_held_seconds_count{{{base}}}"] == 0
+            assert found[f"octavo:dropped_log_lines_total{{{base}}}"] == 0
+            assert f'octavo:child_memory_bytes{{{base},process="engine"}}' in found
             assert 0 < found["process_cpu_seconds_total{}"] < 1e6
             assert time.time() - 1e6 < found["process_start_time_seconds{}"] <= time.time()
             assert "# TYPE process_cpu_seconds_total counter" in response.text
+
+    asyncio.run(main())
+
+
+def test_tokens_are_counted_as_they_come_and_each_continuation_alone(directory: Path) -> None:
+    may_step = threading.Semaphore(3)  # the first step gives a token to one continuation
+
+    async def counts(client: Client) -> tuple[float, float]:
+        found = samples((await client.get("/metrics")).text)
+        base = '{model_name="tiny",engine="0"}'
+        tokens = found[f"octavo:generation_tokens_total{base}"]
+        return tokens, found[f"octavo:inter_token_latency_seconds_count{base}"]
+
+    async def main() -> None:
+        engine = FakeEngine(directory, runner=ChainRunner(may_step.acquire))
+        async with serving(directory, engine) as client:
+            asked = asyncio.ensure_future(client.complete(max_tokens=9, n=2, temperature=0.8))
+            while (await counts(client))[0] < 4:
+                await asyncio.sleep(0.002)
+            tokens, intervals = await counts(client)
+            assert intervals == tokens - 2, "of two continuations"
+            assert not asked.done()
+            may_step.release(1000)
+            await asked
+            assert await counts(client) == (18, 16)
+            text = (await client.get("/metrics")).text
+            assert 'request_generation_tokens_count{model_name="tiny",engine="0"} 2.0' in text
+            assert 'num_generation_tokens_sum{model_name="tiny",engine="0"} 9.0' in text
 
     asyncio.run(main())
 
@@ -286,6 +330,31 @@ def test_the_ready_text_can_be_pasted(directory: Path) -> None:
     text = asyncio.run(main())
     assert "curl http://127.0.0.1:8000/v1/chat/completions" in text
     assert "base_url='http://127.0.0.1:8000/v1'" in text
+
+
+@pytest.mark.parametrize("public_metrics", [True, False])
+@pytest.mark.parametrize("keys", [(), ("the-very-secret",)])
+def test_the_document_asks_for_a_key_only_if_the_server_does(
+    directory: Path, keys: tuple[str, ...], public_metrics: bool
+) -> None:
+    async def main() -> None:
+        async with serving(directory, api_keys=keys, public_metrics=public_metrics) as client:
+            headers = {"authorization": f"Bearer {keys[0]}"} if keys else {}
+            whole = (await client.get("/openapi.json", headers=headers)).json()
+            assert ("security" in whole) == bool(keys)
+            assert ("securitySchemes" in whole["components"]) == bool(keys)
+            needs = {
+                path
+                for path, methods in whole["paths"].items()
+                for method, operation in methods.items()
+                if operation.get("security", whole.get("security", []))
+            }
+            for path in whole["paths"]:
+                method = next(iter(whole["paths"][path]))
+                answer = await client.request(method, path.replace("{id}", "x"))
+                assert (answer.status_code == 401) == (path in needs), path
+
+    asyncio.run(main())
 
 
 def test_the_document_lists_every_status_and_the_need_of_a_key() -> None:

@@ -76,6 +76,28 @@ def test_deltas_add_up_to_the_text(
         assert set(so_far[len(emitted) :]) <= {REPLACEMENT}
 
 
+@given(streams(), st.booleans(), st.booleans())
+def test_looking_ahead_shows_what_comes_and_changes_nothing(
+    stream: tuple[Tokenizer, list[int]], skip: bool, spaces: bool
+) -> None:
+    tokenizer, ids = stream
+    plain, looking = (
+        tokenizer.detokenizer(skip_special_tokens=skip, spaces_between_special_tokens=spaces)
+        for _ in range(2)
+    )
+    for token_id in ids:
+        for other in {*ids, 0}:
+            looking.peek(other)
+        seen = looking.peek(token_id)
+        added = plain.push(token_id)
+        assert looking.push(token_id) == added
+        if token_id in tokenizer.special_ids and skip:
+            assert seen.encode() == tokenizer.token_bytes(token_id)
+        else:
+            assert seen == added
+    assert looking.finish() == plain.finish()
+
+
 @given(streams(), st.integers(0, 24), st.booleans(), st.booleans())
 def test_a_stream_continues_its_context(
     stream: tuple[Tokenizer, list[int]], cut: int, skip: bool, spaces: bool

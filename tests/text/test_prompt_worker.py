@@ -5,15 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from octavo.text.chat import template as chat_template
 from octavo.text.prompt_worker import (
     MAX_TEMPLATES,
+    BodyJob,
     Conversation,
+    Job,
     PromptJob,
+    PromptJobs,
     PromptMaker,
     load_tokenizer_at,
+    pieces,
 )
 from tests.api.tiny import make_tokenizer_files
 
@@ -44,3 +49,16 @@ def test_a_template_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         make(f"{{{{ messages[0].content }}}} {index}")
     make(None)
     assert len(compiled) == 2 + MAX_TEMPLATES + 1, "the cache has a bound"
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 300, 70_000, 1 << 20])
+def test_a_job_is_sent_in_pieces_that_are_its_msgpack(num_bytes: int) -> None:
+    """A large body is a piece of its own, so that it is not copied."""
+    context = msgspec.Raw(msgspec.msgpack.encode({"a": 1}))
+    body = bytes(index % 251 for index in range(num_bytes))
+    job = BodyJob(kind="a:b", translate="c:d", context=context, body=body)
+    sent = pieces(job)
+    assert msgspec.msgpack.decode(b"".join(sent), type=Job) == job
+    assert sent[-1] is body
+    other = PromptJobs([PromptJob(text="x")])
+    assert msgspec.msgpack.decode(b"".join(pieces(other)), type=Job) == other

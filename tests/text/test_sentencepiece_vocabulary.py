@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from octavo.text.gguf_vocabulary import tokenizer_from_gguf
-from octavo.text.sentencepiece_merges import merges_from_scores
+from octavo.text.sentencepiece_merges import MAX_PIECE_CHARACTERS, merges_from_scores
+from octavo.text.token_bytes import TokenizerError
 from octavo.text.tokenizer import Tokenizer
 from tests.text.texts import CORPUS, SAMPLES
 from tests.text.vocabularies import USER_DEFINED, sentencepiece_metadata
@@ -148,3 +149,10 @@ def test_merges_are_ranked_by_their_result() -> None:
     tokens, scores = ["a", "b", "ab", "abab", "ba", "c"], [-9.0, -9.0, -2.0, -1.0, -3.0, 0.0]
     merges = merges_from_scores(tokens, scores, range(5))
     assert merges == [("ab", "ab"), ("a", "b"), ("b", "a")]
+
+
+def test_a_piece_of_absurd_length_is_refused() -> None:
+    tokens = ["a", "b" * MAX_PIECE_CHARACTERS, "c" * (MAX_PIECE_CHARACTERS + 1)]
+    assert merges_from_scores(tokens, [0.0] * 3, [0, 1]) == []
+    with pytest.raises(TokenizerError, match=r"tokens\[2\] has 4,097 characters, at most 4,096"):
+        merges_from_scores(tokens, [0.0] * 3, [0, 1, 2])

@@ -143,15 +143,22 @@ def test_missing_and_broken_files_are_reported(
     with pytest.raises(TokenizerError, match="has no tokenizer"):
         tokenizer_from_directory(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}", "utf-8")
-    with pytest.raises(TokenizerError, match="cannot be read"):
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json: cannot be used"):
         tokenizer_from_directory(tmp_path)
     directory = _save(tmp_path)
     for content, message in (
         ("{", "tokenizer_config.json is not valid JSON"),
-        ("[]", "must hold an object, but holds a list"),
-        ('{"added_tokens_decoder": []}', "must be tokens by id"),
-        ('{"added_tokens_decoder": {"x": {}}}', "must be tokens by id"),
-        ('{"added_tokens_decoder": {"5": {}}}', "added token 5 .* has no content"),
+        ("[]", "tokenizer_config.json is not a JSON object"),
+        ('{"added_tokens_decoder": [1]}', "added_tokens_decoder must be an object of tokens"),
+        ('{"added_tokens_decoder": {"x": {}}}', "has the key 'x', which is not a token id"),
+        ('{"added_tokens_decoder": {"٥": {}}}', "has the key '٥', which is not a token id"),
+        ('{"added_tokens_decoder": {"05": {}}}', "has the key '05', which is not a token id"),
+        ('{"added_tokens_decoder": {"5": {}}}', r"added_tokens_decoder\[5\] has no content"),
+        ('{"added_tokens_decoder": {"5": "x"}}', "do not belong together"),
+        ('{"chat_template": 5}', "chat_template must be a text, or a list of objects"),
+        ('{"chat_template": [{"name": "a"}]}', r"chat_template\[0\] must be an object with a name"),
+        ('{"chat_template": ["a"]}', r"chat_template\[0\] must be an object with a name"),
+        ('{"bos_token": "\\ud800"}', "holds half of a character .a surrogate. at .bos_token"),
         ('{"added_tokens_decoder": {"5": {"content": "<new>"}}}', "do not belong together"),
         ('{"add_bos_token": true, "bos_token": "<none>"}', None),
     ):

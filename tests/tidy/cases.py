@@ -87,6 +87,24 @@ SAFETY_CASES = (
         ),
         path=OUTSIDE,
     ),
+    Case(
+        safety_rules.patterns_end_at_the_end,
+        bad=(
+            "re.compile(r'^[a-z]+$')",
+            "re.compile(r'a$|b', re.DOTALL)",
+            "re.match(f'{name}$', text)",
+            "re.search(rb'x$', data)",
+            "re.compile('[$]$')",
+            "Meta(pattern='^a$')",
+        ),
+        good=(
+            r"re.compile(r'[a-z]+\Z')",
+            r"re.compile(r'\$[$]')",
+            "re.fullmatch('[^$]', text)",
+            "'a$'.strip('$')",
+        ),
+        path=OUTSIDE,
+    ),
     Case(safety_rules.no_code_as_data, ("import pickle",), ("import json",), "tests/sim/world.py"),
     Case(
         safety_rules.environment_in_one_place,
@@ -107,6 +125,20 @@ SAFETY_CASES = (
         good=("import os\nHOME = os.environ.get('HOME')",),
         path="octavo/env.py",
     ),
+    Case(
+        safety_rules.no_wall_clock,
+        bad=(
+            "import time\nbegan = time.time()",
+            "import time as clock\nbegan = clock.time_ns()",
+            "from time import time",
+            "from datetime import datetime\nnow = datetime.now()",
+            "import datetime\nnow = datetime.datetime.utcnow()",
+        ),
+        good=("import time\nbegan = time.monotonic()", "from time import perf_counter"),
+        path=OUTSIDE,
+    ),
+    Case(safety_rules.no_wall_clock, (), ("import time\ntime.time()",), "octavo/server/server.py"),
+    Case(safety_rules.no_wall_clock, (), ("import time\ntime.time()",), "tests/api/tiny.py"),
 )
 
 CORE_CASES = (

@@ -1,6 +1,7 @@
-"""Rules about safety: data is never code, and the environment is read in one place."""
+"""Rules about safety: data is never code, one reader of the environment, no wall clock."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 from tests.tidy.source import Offence, Source
@@ -31,6 +32,22 @@ CODE_FUNCTIONS = frozenset(
         ("yaml", "unsafe_load"),
     }
 )
+# (module, function): clocks that jump when the system's time is set.
+WALL_CLOCKS = frozenset(
+    {
+        ("time", "time"),
+        ("time", "time_ns"),
+        ("datetime", "now"),
+        ("datetime", "today"),
+        ("datetime", "utcnow"),
+        ("date", "today"),
+    }
+)
+# They show the time to people, and decide nothing by it.
+WALL_CLOCK_READERS = frozenset({"octavo/server/server.py", "octavo/text/chat/template.py"})
+# In the text of a pattern: an end of line that is not escaped, and what precedes it.
+_CLASS = re.compile(r"(?<!\\)\[\^?\]?(?:\\.|[^\]\\])*\]|\\.", re.DOTALL)
+_DOLLAR = re.compile(r"\$")
 ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"})
 ENVIRONMENT_READER = "octavo/env.py"
 
@@ -81,6 +98,47 @@ def environment_in_one_place(source: Source) -> Iterator[Offence]:
         if found:
             message = f"read the environment in {ENVIRONMENT_READER} and pass the value on"
             yield Offence(source.path, node.lineno, message)
+
+
+def no_wall_clock(source: Source) -> Iterator[Offence]:
+    """Refuse the system's time in the package: a clock that is set must change no decision."""
+    path = str(source.path)
+    if not path.startswith("octavo/") or path in WALL_CLOCK_READERS:
+        return
+    names = dict(_imported_names(source))
+    for node in source.nodes:
+        match node:
+            case ast.Attribute(value=ast.Name(id=base), attr=function):
+                found = (names.get(base, base), function) in WALL_CLOCKS
+            case ast.Attribute(value=ast.Attribute(attr=base), attr=function):
+                found = (base, function) in WALL_CLOCKS
+            case ast.ImportFrom(module="time", names=aliases):
+                found = any(("time", alias.name) in WALL_CLOCKS for alias in aliases)
+            case _:
+                continue
+        if found:
+            message = "this clock jumps when the system's time is set; use time.monotonic"
+            yield Offence(source.path, node.lineno, message)
+
+
+def patterns_end_at_the_end(source: Source) -> Iterator[Offence]:
+    """Refuse `$` in patterns, which matches before a line break at the end too; use `\\Z`."""
+    if not source.path.is_relative_to("octavo"):
+        return
+    for node in source.nodes:
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="re")), args=[pattern, *_]):
+                literals = [pattern]
+            case ast.keyword(arg="pattern", value=pattern):
+                literals = [pattern]
+            case _:
+                continue
+        for each in ast.walk(literals[0]):
+            if isinstance(each, ast.Constant) and isinstance(each.value, str | bytes):
+                text = each.value if isinstance(each.value, str) else each.value.decode("latin-1")
+                if _DOLLAR.search(_CLASS.sub("", text)):
+                    message = "$ matches before a line break at the end too; write \\Z or fullmatch"
+                    yield Offence(source.path, node.lineno, message)
 
 
 def _imported_names(source: Source) -> Iterator[tuple[str, str]]:

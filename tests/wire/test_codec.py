@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from octavo.core.plan import HiddenPayload, LogprobsPayload, TokenLogprobs
 from octavo.core.request import Request, TokenEvent
 from octavo.core.sampling_params import RequestOutputKind, SamplingParams
-from octavo.core.snapshot import EngineSnapshot
+from octavo.core.snapshot import EngineLoad, EngineSnapshot
 from octavo.core.stats import PrefillChunk, RequestStats, StepStats
 from octavo.engine_arguments import EngineArguments
 from octavo.models.generation import GenerationDefaults
@@ -196,7 +196,15 @@ WHOLE_MESSAGES: list[ToEngineFrame | FromEngineFrame] = [
     FromEngineFrame(9, 1, EngineReady(FACTS)),
     FromEngineFrame(9, 2, EngineFailed("it is full")),
     FromEngineFrame(
-        9, 3, StepOutput((), EngineSnapshot(1.5, 3, num_finished={"stop": 2}, recent=(STEP,)))
+        9,
+        3,
+        StepOutput(
+            (),
+            EngineLoad(3, 4, 1, 70),
+            EngineSnapshot(
+                1.5, 3, num_finished={"stop": 2}, recent=(STEP,), recent_seconds=(0.25,)
+            ),
+        ),
     ),
     FromEngineFrame(9, 4, Heartbeat(5, 0.25, 512)),
 ]

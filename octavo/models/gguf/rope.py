@@ -17,6 +17,15 @@ _YARN = {
     "rope.scaling.yarn_beta_slow": "beta_slow",
 }
 
+# The keys that become numbers of rope_parameters: GGUF's, config.json's.
+ROPE_KEYS = {
+    **_YARN,
+    "rope.freq_base": "rope_theta",
+    "rope.scaling.factor": "factor",
+    "rope.scaling.attn_factor": "attention_factor",
+    "rope.scaling.original_context_length": "original_max_position_embeddings",
+}
+
 
 def rope_parameters(keys: GgufKeys) -> dict[str, Any]:
     """Return the value of rope_parameters."""
@@ -45,7 +54,8 @@ def _scaling(keys: GgufKeys) -> dict[str, Any]:
     if kind == "yarn":
         return {"rope_type": "yarn", "factor": factor, **_original_length(keys), **_yarn(keys)}
     raise UnsupportedFormatError(
-        f"RoPE scaling {quote(kind)} is not supported; known are none, linear, yarn and longrope",
+        f"{keys.architecture}.rope.scaling.type {quote(kind)} is not supported; known are none, "
+        "linear, yarn and longrope",
         path=keys.checkpoint.path,
     )
 

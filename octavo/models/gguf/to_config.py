@@ -9,7 +9,7 @@ from octavo.loader import Checkpoint
 from octavo.loader.errors import CorruptFileError, UnsupportedFormatError, quote
 from octavo.models.gguf.architectures import ARCHITECTURES, INTEGERS, NUMBERS
 from octavo.models.gguf.keys import GgufKeys
-from octavo.models.gguf.rope import rope_parameters
+from octavo.models.gguf.rope import ROPE_KEYS, rope_parameters
 
 
 def read_config(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -36,6 +36,14 @@ def read_config(checkpoint: Checkpoint) -> dict[str, Any]:
         values.update(architecture.derive(keys, values))
     _check_pattern(keys, values)
     return values
+
+
+def stored_names(checkpoint: Checkpoint) -> dict[str, str]:
+    """Return the file's key for each value of the config.json that has one."""
+    name = checkpoint.metadata.string("general.architecture")
+    own = ARCHITECTURES[name]
+    pairs = [*INTEGERS.items(), *NUMBERS.items(), *own.integers.items(), *own.numbers.items()]
+    return {key: f"{name}.{stored}" for stored, key in [*pairs, *ROPE_KEYS.items()]}
 
 
 def _check(keys: GgufKeys) -> None:
@@ -66,7 +74,7 @@ def _unknown(keys: GgufKeys) -> UnsupportedFormatError:
     name = keys.architecture
     near = difflib.get_close_matches(name, ARCHITECTURES, n=3, cutoff=0.4) or sorted(ARCHITECTURES)
     return UnsupportedFormatError(
-        f"GGUF architecture {quote(name)} is not supported; the nearest that are:"
+        f"general.architecture {quote(name)} is not supported; the nearest that are:"
         f" {', '.join(near)}",
         path=keys.checkpoint.path,
     )

@@ -17,7 +17,10 @@ log = logging.getLogger(__name__)
 
 _PREFLIGHT = (
     (b"access-control-allow-methods", b"GET, POST"),
-    (b"access-control-allow-headers", b"authorization, content-type, x-api-key, x-request-id"),
+    (
+        b"access-control-allow-headers",
+        b"authorization, content-type, x-api-key, x-request-id, last-event-id",
+    ),
     (b"access-control-max-age", b"600"),
 )
 
@@ -64,7 +67,7 @@ class Application:
             if route is not None and route.dialect is not None:
                 exchange.dialect = route.dialect  # of errors too
             if self._checks_access:
-                self.server.access.check_address(exchange.headers)
+                self.server.access.check_address(exchange.path, exchange.headers)
                 if "origin" in exchange.headers and self._is_preflight(exchange):
                     await exchange.respond(b"", status=204, headers=_PREFLIGHT)
                     return

@@ -1,8 +1,10 @@
 """Access control: API keys, hosts and origins, which are checked before anything else.
 
 Access is denied by default: every path that is not in `PUBLIC` needs a key, whether it exists or
-not. The host and the origin are compared with lists of allowed ones. This prevents web pages that
-the operator has open from reaching a server on the same machine.
+not. Without keys the host is compared with a list, so that no web page reaches a server on the
+operator's machine under a name of its own (DNS rebinding); such a page has no key, so that with
+keys any host is served, unless the operator lists hosts. Pages that call openly state their
+origin, which must be listed: by default pages of this machine are.
 """
 
 from __future__ import annotations
@@ -25,9 +27,12 @@ class AccessControl:
 
     def __init__(self, config: ServerSettings) -> None:
         self._digests = tuple(_digest(key) for key in config.api_keys)
-        self._public = PUBLIC | ({"/metrics"} if config.public_metrics else frozenset())
-        self._any_host = "*" in config.allowed_hosts
-        self._hosts = {name.lower().strip("[]") for name in config.allowed_hosts}
+        # Paths that need no key, whether there are keys or not.
+        self.public = PUBLIC | ({"/metrics"} if config.public_metrics else frozenset())
+        names = config.allowed_hosts
+        # Neither a page without a key nor one that a unix socket cannot serve gains by rebinding.
+        self._any_host = "*" in names or bool(not names and (config.api_keys or config.uds))
+        self._hosts = {name.lower().strip("[]") for name in names}
         self._hosts.update(LOOPBACK_NAMES)
         self._hosts.add(config.host.lower().strip("[]"))
         # DNS rebinding changes what a name refers to, so addresses are safe and names are not.
@@ -36,14 +41,10 @@ class AccessControl:
             self._hosts.add(socket.gethostname().lower())
         self._origins = frozenset(origin.rstrip("/").lower() for origin in config.allowed_origins)
 
-    def check_address(self, headers: Mapping[str, str]) -> None:
+    def check_address(self, path: str, headers: Mapping[str, str]) -> None:
         """Raise ApiError for a host or an origin that is not allowed."""
         host = headers.get("host", "").strip().lower()
-        # Without the port; an address of IPv6 is in brackets.
-        is_ipv6 = host.startswith("[")
-        name = host[1:].partition("]")[0] if is_ipv6 else host.partition(":")[0]
-        is_allowed = self._any_host or name in self._hosts
-        if not is_allowed and not (self._any_address and _is_address(name)):
+        if not (self._any_host or path in PUBLIC or self._is_allowed(_name(host))):
             raise ApiError(
                 403,
                 "the name in the Host header is not allowed; if clients should use it, start the "
@@ -55,13 +56,18 @@ class AccessControl:
 
     def is_listed(self, origin: str) -> bool:
         """Return whether web pages of this origin may call the server."""
-        return bool(origin) and (
-            origin.lower().rstrip("/") in self._origins or "*" in self._origins
-        )
+        origin = origin.lower().rstrip("/")
+        if self._origins:
+            return bool(origin) and (origin in self._origins or "*" in self._origins)
+        scheme, _, host = origin.partition("://")
+        return scheme in ("http", "https") and _name(host) in LOOPBACK_NAMES
+
+    def _is_allowed(self, name: str) -> bool:
+        return name in self._hosts or (self._any_address and _is_address(name))
 
     def check_key(self, path: str, headers: Mapping[str, str]) -> str:
         """Return a name for the key that does not reveal it; raise ApiError for a wrong key."""
-        if not self._digests or path in self._public:
+        if not self._digests or path in self.public:
             return ""
         return self._check_key(headers)
 
@@ -73,7 +79,7 @@ class AccessControl:
         raise ApiError(
             403,
             "web pages of this origin may not call this server; to allow it, start the server "
-            "with --allowed-origin ORIGIN",
+            "with --allowed-origins ORIGIN",
             code="origin_not_allowed",
         )
 
@@ -98,6 +104,11 @@ class AccessControl:
 
 def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def _name(host: str) -> str:
+    """Return the name in a host, without the port; an address of IPv6 is in brackets."""
+    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
 
 
 def _is_address(name: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import hashlib
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -13,7 +13,15 @@ import msgspec
 
 from octavo.server.http.dialect import Dialect
 from octavo.server.http.errors import ApiError, ClientGoneError
-from octavo.server.schema.decode import decode, named_in_header, refuse_unknown
+from octavo.server.schema.decode import (
+    MAX_FAST_BYTES,
+    MAX_FAST_VALUES,
+    decode,
+    is_large,
+    named_in_header,
+    refuse_unknown,
+)
+from octavo.server.schema.nested import Unknown
 
 if TYPE_CHECKING:
     from octavo.server.server import Server
@@ -24,9 +32,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 T = TypeVar("T", bound=msgspec.Struct)
 
-_ID = re.compile(r"^[A-Za-z0-9._:\-]{1,128}$")
-_DISCARD_BYTES = 1 << 20
-_DISCARD_SECONDS = 0.5
+_ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
+_UNSAFE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # in the value of a header
 _JSON_TYPES = ("application/json", "")
 # The scope's extensions of our own protocol, and what replaces them under another one.
 _NOTHING: dict[str, Any] = {"call": lambda: None}
@@ -47,15 +54,17 @@ class Exchange:
         self.scope = scope
         self.headers = _headers(scope)
         self.method: str = scope["method"]
-        self.path: str = scope["path"].rstrip("/") or "/"
+        self.path = server.config.route_path(scope["path"])
         self.route = "other"  # the route's name for metrics, never text of the client's
         self.owner = ""
         given = self.headers.get("x-request-id", "")
-        self.request_id = given if _ID.match(given) else secrets.token_hex(16)
+        self.request_id = given if _ID.fullmatch(given) else secrets.token_hex(16)
         self.extra_headers: Headers = []
         self.parameter = ""  # the part of the path that matches the route's {id}
         self.status: int | None = None
         self.began = server.clock()
+        self.body_digest = b""  # only where requests are durable
+        self.created = server.wall_time()  # of the answer, as clients see it
         self.is_finished = False
         # How an error ends the stream that has begun, in whole frames.
         self.error_frames: Callable[[ApiError], bytes] | None = None
@@ -80,10 +89,10 @@ class Exchange:
         if kind not in _JSON_TYPES:
             raise ApiError(415, "the body must be JSON: send 'Content-Type: application/json'")
         announced = self.headers.get("content-length", "0")
-        if announced.isdigit() and int(announced[:20]) > limit:
+        if announced.isdecimal() and int(announced[:20]) > limit:
             raise _too_large(limit)
         parts: list[bytes] = []
-        size = 0
+        size, digest = 0, hashlib.blake2b(digest_size=16)
         try:
             async with asyncio.timeout(self.server.config.body_seconds):
                 while True:
@@ -95,17 +104,31 @@ class Exchange:
                     if size > limit:
                         raise _too_large(limit)
                     parts.append(part)
+                    if self.server.durability is not None:
+                        digest.update(part)
                     if not message.get("more_body", False):
                         break
         except TimeoutError:
             seconds = self.server.config.body_seconds
             raise ApiError(408, f"the body did not arrive within {seconds:g} s") from None
         self._body_is_read = True
+        self.body_digest = digest.digest()
         return b"".join(parts)
 
     async def read(self, kind: type[T]) -> T:
-        """Decode the body; refuse unknown fields or report them in a header, as configured."""
-        request, unknown = decode(await self.body(), kind)
+        """Return the decoded body of a route without long texts; refuse a large one."""
+        body = await self.body()
+        if is_large(body):  # decoding it would hold the event loop
+            raise ApiError(
+                413,
+                f"the body has {len(body)} bytes; this route reads at most {MAX_FAST_BYTES}, and "
+                f"{MAX_FAST_VALUES} values",
+                code="body_too_large",
+            )
+        return self.accept(kind, *decode(body, kind))
+
+    def accept(self, kind: type[T], request: T, unknown: tuple[Unknown, ...]) -> T:
+        """Return a decoded request; refuse its unknown fields, or name them in a header."""
         if unknown:
             if self.server.config.strict:
                 refuse_unknown(unknown, kind)
@@ -118,6 +141,7 @@ class Exchange:
         assert self.status is None, "a response has one status"
         self.status = status
         named = [(b"x-request-id", self.request_id.encode()), *self.extra_headers, *headers]
+        named = [(name, _UNSAFE.sub(_escaped, value)) for name, value in named]
         await self._send({"type": "http.response.start", "status": status, "headers": named})
 
     async def write(self, body: bytes, *, more: bool = False) -> None:
@@ -147,9 +171,6 @@ class Exchange:
         length = str(len(body)).encode()
         all_headers = [(b"content-type", kind), (b"content-length", length), *headers]
         if not self._body_is_read and (status == 408 or self._has_endless_body()):
-            if status != 408:
-                # Closing a connection with unread bytes would reset it, and lose the answer.
-                await self._discard()
             all_headers.append((b"connection", b"close"))
         await self.start(status, all_headers)
         await self.write(body)
@@ -170,19 +191,8 @@ class Exchange:
     def _has_endless_body(self) -> bool:
         """Return whether the rest of the body may be too long for the protocol to skip."""
         length = self.headers.get("content-length", "0")
-        is_short = length.isdigit() and int(length[:20]) <= self.server.config.max_body_bytes
+        is_short = length.isdecimal() and int(length[:20]) <= self.server.config.max_body_bytes
         return not is_short or "transfer-encoding" in self.headers
-
-    async def _discard(self) -> None:
-        """Read and drop a little more of the body, for a short time."""
-        size = 0
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_DISCARD_SECONDS):
-                while size < _DISCARD_BYTES:
-                    message = await self.receive()
-                    size += len(message.get("body", b""))
-                    if not message.get("more_body", False):
-                        return
 
 
 def _headers(scope: Scope) -> Mapping[str, str]:
@@ -195,6 +205,10 @@ def _headers(scope: Scope) -> Mapping[str, str]:
         else:
             found.setdefault(key, value.decode("latin-1"))
     return found
+
+
+def _escaped(found: re.Match[bytes]) -> bytes:
+    return b"%%%02X" % ord(found[0])
 
 
 def _too_large(limit: int) -> ApiError:

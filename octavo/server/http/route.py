@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 import msgspec
 
 from octavo.server.http.dialect import Dialect
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
+from octavo.server.http.known_routes import missing_feature
 
 Handler = Callable[[Exchange], Awaitable[None]]
 Struct = type[msgspec.Struct]
 PARAMETER = "{id}"
+_MOST_SHOWN = 128  # characters of a path
+_LIKENESS = 0.8  # similarity of a path to the route that it may mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,7 @@ class Route:
     chunk: Struct | None = None  # of a stream
     kind: str = "application/json"
     dialect: Dialect | None = None  # None: the application's
+    query: tuple[tuple[str, str], ...] = ()  # names and meanings of parameters in the query
 
 
 class RouteTable:
@@ -61,10 +66,15 @@ class RouteTable:
             allowed = ", ".join(methods)
             return ApiError(
                 405,
-                f"{exchange.path} does not allow {exchange.method[:16]}; use {allowed}",
+                f"{exchange.path[:_MOST_SHOWN]} does not allow {exchange.method[:16]}; "
+                f"use {allowed}",
                 code="method_not_allowed",
                 headers=((b"allow", allowed.encode()),),
             )
+        missing = missing_feature(exchange.path)
+        if missing is not None:
+            message = f"{exchange.path[:_MOST_SHOWN]} is not supported yet: {missing}"
+            return ApiError(404, message, code="unsupported_route")
         advice = _advice(self._routes, exchange.path)
         return ApiError(404, f"there is no such route; {advice}", code="not_found")
 
@@ -81,10 +91,15 @@ def _parameter(pattern: str, path: str) -> str | None:
 
 def _advice(routes: Sequence[Route], path: str) -> str:
     """Return a hint; the base URL of a client often lacks the version, or has it twice."""
-    bare = path.replace("//", "/")
+    bare = path[:_MOST_SHOWN].replace("//", "/")
     while bare.startswith("/v1/"):
         bare = bare.removeprefix("/v1")
+    known = [route.path for route in routes]
     for meant in ("/v1" + bare, bare):
-        if any(route.path == meant for route in routes):
+        if meant in known:
             return f"did you mean {meant}? A client's base URL ends in /v1 and no slash"
+    for meant in (path[:_MOST_SHOWN], "/v1" + bare):
+        near = get_close_matches(meant.lower(), known, n=1, cutoff=_LIKENESS)
+        if near:
+            return f"did you mean {near[0]}?"
     return "GET /docs lists all routes"

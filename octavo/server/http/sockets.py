@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
+import os
+import resource
 import socket
 from pathlib import Path
 
+from octavo.server.http.connections import NUM_RESERVED
 from octavo.server.settings import ServerSettings, ServerSettingsError, reason
 
+log = logging.getLogger(__name__)
+
 STREAM_BYTES = 256 << 10
+_OWN_MODE, _OPEN_MODE = 0o600, 0o666  # of unix sockets: for this user, and for those with a key
+_OTHER_FILES = NUM_RESERVED + 96  # descriptors besides connections with a place
 
 
 def bind(config: ServerSettings) -> socket.socket:
-    """Return the bound socket; raise ServerSettingsError for an address that cannot be used."""
+    """Return clients' bound socket; raise ServerSettingsError if the address cannot be used."""
+    if config.uds is not None:
+        is_open = bool(config.api_keys) or config.insecure_no_auth
+        mode = _OPEN_MODE if is_open else _OWN_MODE
+        listening = bind_unix(config.uds, mode, "unix socket", "--uds")
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, STREAM_BYTES)
+        return listening
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -40,20 +54,30 @@ def _advice(error: OSError) -> str:
 
 def bind_admin(path: Path) -> socket.socket:
     """Return a unix socket that only this user can connect to."""
+    return bind_unix(path, _OWN_MODE, "admin socket", "--admin-socket")
+
+
+def bind_unix(path: Path, mode: int, what: str, flag: str) -> socket.socket:
+    """Return a bound unix socket with these permissions; the last two name it in errors."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if mode == _OWN_MODE:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.is_socket():
-            _check_abandoned(path)
+            _check_abandoned(path, what, flag)
             path.unlink()  # left by a server that was killed
-        listening.bind(str(path))
-        path.chmod(0o600)
+        before = os.umask(0o177)  # so that no other user connects before chmod
+        try:
+            listening.bind(str(path))
+        finally:
+            os.umask(before)
+        path.chmod(mode)
     except OSError as error:
         listening.close()
         why = "there is another file" if error.errno == errno.EADDRINUSE else reason(error)
         raise ServerSettingsError(
-            f"the admin socket {path} cannot be created: {why}; choose another path for "
-            "--admin-socket, a short one in a directory that you may write to"
+            f"the {what} {path} cannot be created: {why}; choose another path for {flag}, a short "
+            "one in a directory that you may write to"
         ) from error
     except ServerSettingsError:
         listening.close()
@@ -61,15 +85,32 @@ def bind_admin(path: Path) -> socket.socket:
     return listening
 
 
-def _check_abandoned(path: Path) -> None:
+def descriptors_for(config: ServerSettings) -> int:
+    """Raise this process's limit of open files if necessary; return how many connections fit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = config.max_connections + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return config.max_connections
+    fitting = max(soft - _OTHER_FILES, soft // 4, 1)
+    log.warning(
+        "max_connections=%d is lowered to %d: this process may have %d open files (ulimit -n)",
+        *(config.max_connections, fitting, soft),
+    )
+    return fitting
+
+
+def _check_abandoned(path: Path, what: str, flag: str) -> None:
     """Raise if a server answers: replacing its socket would cut off its operators."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
         caller.settimeout(1.0)
         with contextlib.suppress(ConnectionRefusedError):
             caller.connect(str(path))
             raise ServerSettingsError(
-                f"another server answers at the admin socket {path}: choose another path for "
-                "--admin-socket, or stop that server"
+                f"another server answers at the {what} {path}: choose another path for {flag}, or "
+                "stop that server"
             )
 
 
@@ -78,4 +119,6 @@ def check_addresses(config: ServerSettings) -> None:
     bind(config).close()
     if config.admin_socket is not None:
         bind_admin(config.admin_socket).close()
-        config.admin_socket.unlink()
+    for path in (config.uds, config.admin_socket):
+        if path is not None:
+            path.unlink()

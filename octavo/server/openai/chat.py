@@ -12,13 +12,12 @@ from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.common import TEXT, OpenAIWriter, Template, read_deltas, usage_of
 from octavo.server.openai.conversation import conversation_job
 from octavo.server.openai.dialect import frame
-from octavo.server.openai.logprobs import chat_logprobs, prompt_logprobs
+from octavo.server.openai.logprobs import Pieces, chat_logprobs, prompt_logprobs
 from octavo.server.openai.parameters import generation_request
 from octavo.server.openai.schema.chat import (
     AnswerMessage,
     ChatChoice,
     ChatChunk,
-    ChatLogprobs,
     ChatRequest,
     ChatResponse,
     ChunkChoice,
@@ -69,13 +68,13 @@ class ChatWriter(OpenAIWriter):
         """Yield the role, once for each answer."""
         for index in range(self._num_choices):
             delta = Delta(role=self._role, content="")
-            chunk = self._chunk([ChunkChoice(index=index, delta=delta)])
+            chunk = self._chunk([ChunkChoice(index=index, delta=delta)], counts)
             if self._request.return_token_ids and index == 0:
                 chunk.prompt_token_ids = self._prompt.token_ids
             yield frame(encode(chunk))
             if self._echoed:
                 delta = Delta(content=self._echoed)
-                yield frame(encode(self._chunk([ChunkChoice(index=index, delta=delta)])))
+                yield frame(encode(self._chunk([ChunkChoice(index=index, delta=delta)], counts)))
 
     def frames(
         self, prompt_index: int, output: RequestOutput, counts: TokenCounts
@@ -87,7 +86,7 @@ class ChatWriter(OpenAIWriter):
                 template = self._templates.get(one.index)
                 if template is None:
                     choice = ChunkChoice(index=one.index, delta=Delta(content=TEXT))
-                    template = self._templates[one.index] = Template(self._chunk([choice]))
+                    template = self._templates[one.index] = Template(self._chunk([choice], counts))
                 yield encode(deltas[0].text).join(template.sides)
                 continue
             choice = ChunkChoice(index=one.index, delta=Delta())
@@ -97,45 +96,48 @@ class ChatWriter(OpenAIWriter):
             if finish is not None:
                 choice.finish_reason, choice.stop_reason = finish.reason, finish.stop
             if self._most is not None and one.logprobs:
-                choice.logprobs = self._logprobs(one)
+                choice.logprobs = yield from self._logprobs(one)
             if self._request.return_token_ids:
                 choice.token_ids = one.token_ids
             if not (deltas or choice.logprobs or choice.token_ids):
                 continue  # part of a character, or text that may become a stop string
-            chunk = self._chunk([choice])
-            if self._sends_usage_always:
-                chunk.usage = usage_of(counts)
-            yield frame(encode(chunk))
+            yield frame(encode(self._chunk([choice], counts)))
 
     def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
         """Return the usage, in a chunk of its own, and the end."""
-        return self._closing(self._chunk([]), counts, explanation)
+        return self._closing(self._chunk([], counts), counts, explanation)
 
     def whole(
         self,
         outputs: list[RequestOutput],
         counts: TokenCounts,
         explanation: dict[str, Any] | None,
-    ) -> bytes:
-        """Return the response with all answers."""
+    ) -> Iterator[bytes]:
+        """Yield the response with all answers."""
         (output,) = outputs
+        choices: list[ChatChoice] = []
+        for one in output.outputs:
+            choice = yield from self._choice(one)
+            choices.append(choice)
         response = ChatResponse(
             id=self._id,
             created=self._created,
             model=self._model,
-            choices=[self._choice(one) for one in output.outputs],
+            choices=choices,
             usage=usage_of(counts),
             system_fingerprint=self._fingerprint,
         )
         if self._request.return_token_ids:
             response.prompt_token_ids = output.prompt_token_ids
         if output.prompt_logprobs is not None:
-            response.prompt_logprobs = prompt_logprobs(output.prompt_logprobs, self._texts)
+            most = self._request.prompt_logprobs or 0
+            written: Any = yield from prompt_logprobs(output.prompt_logprobs, most)
+            response.prompt_logprobs = written
         if explanation is not None:
             response.explain = explanation
-        return encode(response)
+        yield encode(response)
 
-    def _choice(self, one: CompletionOutput) -> ChatChoice:
+    def _choice(self, one: CompletionOutput) -> Pieces[ChatChoice]:
         text, _ = read_deltas(one.deltas)
         choice = ChatChoice(
             index=one.index,
@@ -144,20 +146,23 @@ class ChatWriter(OpenAIWriter):
             stop_reason=one.stop_reason,
         )
         if self._most is not None:
-            choice.logprobs = self._logprobs(one)
+            choice.logprobs = yield from self._logprobs(one)
         if self._request.return_token_ids:
             choice.token_ids = one.token_ids
         return choice
 
-    def _logprobs(self, one: CompletionOutput) -> ChatLogprobs:
+    def _logprobs(self, one: CompletionOutput) -> Pieces[Any]:
         assert self._most is not None
         return chat_logprobs(one.logprobs or (), self._most, self._texts)
 
-    def _chunk(self, choices: list[ChunkChoice]) -> ChatChunk:
-        return ChatChunk(
+    def _chunk(self, choices: list[ChunkChoice], counts: TokenCounts) -> ChatChunk:
+        chunk = ChatChunk(
             id=self._id,
             created=self._created,
             model=self._model,
             choices=choices,
             system_fingerprint=self._fingerprint,
         )
+        if self._sends_usage_always:
+            chunk.usage = usage_of(counts)
+        return chunk

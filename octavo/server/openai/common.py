@@ -11,13 +11,13 @@ from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.dialect import DONE, error_body, frame
 from octavo.server.openai.logprobs import TokenTexts
 from octavo.server.openai.schema.chat import ChatChunk
-from octavo.server.openai.schema.completion import CompletionResponse
+from octavo.server.openai.schema.completion import CompletionChunk
 from octavo.server.openai.schema.sampling import CommonRequest
 from octavo.server.openai.schema.usage import PromptTokensDetails, Usage
 from octavo.server.operation import TokenCounts
 
 TEXT = "\0"  # the placeholder for a template's text; nothing after a choice contains it
-Chunk = ChatChunk | CompletionResponse
+Chunk = ChatChunk | CompletionChunk
 
 
 class Template:
@@ -35,15 +35,16 @@ class OpenAIWriter:
     def __init__(self, exchange: Exchange, request: CommonRequest, id_prefix: str) -> None:
         server = exchange.server
         self._id = f"{id_prefix}{exchange.request_id}"
-        self._created = server.wall_time()
+        self._created = exchange.created
         self._model = server.model_name
         self._fingerprint = server.fingerprint
         self._texts = TokenTexts(
             server.llm.model.tokenizer, bool(request.return_tokens_as_token_ids)
         )
-        options = request.stream_options
-        self._sends_usage = bool(options and options.include_usage)
-        self._sends_usage_always = bool(options and options.continuous_usage_stats)
+        options, always = request.stream_options, server.config.enable_force_include_usage
+        self._sends_usage = always or bool(options and options.include_usage)
+        asks_always = bool(options and options.continuous_usage_stats)
+        self._sends_usage_always = always or (self._sends_usage and asks_always)
         self._templates: dict[int, Template] = {}  # by choice
 
     def failure(self, error: ApiError) -> bytes:

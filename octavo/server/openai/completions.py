@@ -5,23 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from octavo.api.outputs import CompletionOutput, RequestOutput
+from octavo.api.outputs import CompletionOutput, PromptLogprobs, RequestOutput
 from octavo.formats.deltas import TextDelta
 from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.common import TEXT, OpenAIWriter, Template, read_deltas, usage_of
 from octavo.server.openai.dialect import frame
-from octavo.server.openai.logprobs import Position, completion_logprobs, prompt_logprobs
+from octavo.server.openai.logprobs import (
+    Pieces,
+    TextToken,
+    answer_tokens,
+    completion_logprobs,
+    prompt_logprobs,
+    prompt_tokens,
+)
 from octavo.server.openai.parameters import generation_request
 from octavo.server.openai.schema.completion import (
     MAX_PROMPTS,
     CompletionChoice,
-    CompletionLogprobs,
+    CompletionChunk,
+    CompletionChunkChoice,
     CompletionRequest,
     CompletionResponse,
 )
-from octavo.server.openai.schema.sampling import MAX_N
-from octavo.server.operation import GenerationRequest, PreparedRequest, TokenCounts
+from octavo.server.operation import (
+    PIECE,
+    TURN,
+    GenerationRequest,
+    PreparedRequest,
+    TokenCounts,
+)
 from octavo.server.server import Server
 from octavo.text.prompt_worker import PromptJob
 
@@ -33,9 +46,9 @@ def translate(server: Server, request: CompletionRequest) -> GenerationRequest:
     server.check_model(request.model)
     num_samples = request.n or 1
     asked = _prompts(request.prompt)
-    if len(asked) * num_samples > MAX_N:
+    if len(asked) * num_samples > MAX_PROMPTS:
         raise invalid(
-            f"{len(asked)} prompts with n={num_samples} are more than {MAX_N} texts", "prompt"
+            f"{len(asked)} prompts with n={num_samples} are more than {MAX_PROMPTS} texts", "prompt"
         )
     prompts: list[PromptJob | list[int]] = []
     for each in asked:
@@ -44,15 +57,15 @@ def translate(server: Server, request: CompletionRequest) -> GenerationRequest:
         else:
             prompts.append(each)
     wanted = request.max_tokens
-    if wanted is None:
-        wanted = max(DEFAULT_MAX_TOKENS, request.min_tokens)
-    drops_output = wanted == 0
-    if drops_output and not request.echo:
+    if wanted == 0 and not request.echo:
         raise invalid("max_tokens=0 needs echo=true, or the answer would be empty", "max_tokens")
-    made = generation_request(request, prompts, max(1, wanted), request.logprobs, CompletionWriter)
-    made.drops_output, made.wants_text = drops_output, bool(request.echo)
+    if wanted is not None:
+        wanted = max(1, wanted)
+    made = generation_request(request, prompts, wanted, request.logprobs, CompletionWriter)
+    made.default_max_tokens = max(DEFAULT_MAX_TOKENS, request.min_tokens)
+    made.drops_output, made.wants_text = request.max_tokens == 0, bool(request.echo)
     if request.echo and request.logprobs is not None:
-        made.sampling["prompt_logprobs"] = request.logprobs
+        made.sampling.setdefault("prompt_logprobs", request.logprobs)
     return made
 
 
@@ -83,6 +96,7 @@ class CompletionWriter(OpenAIWriter):
         self._num_samples = prepared.sampling.n
         self._drops_output = prepared.asked.drops_output
         self._offsets: dict[int, int] = {}  # by choice, where its next token's text begins
+        self._prompt_logprobs: dict[int, PromptLogprobs] = {}  # by prompt, if they are echoed
         self._sends_text_only = not (
             self._sends_usage_always
             or request.return_token_ids
@@ -108,90 +122,107 @@ class CompletionWriter(OpenAIWriter):
                 if template is not None:  # the first may hold more
                     yield encode(deltas[0].text).join(template.sides)
                     continue
-                choice = CompletionChoice(index=index, text=TEXT)
-                self._templates[index] = Template(self._response([choice]))
-            choice = self._choice(prompt_index, output, one)
+                choice = CompletionChunkChoice(index=index, text=TEXT)
+                self._templates[index] = Template(self._chunk([choice], counts))
+            choice = CompletionChunkChoice(index=index, text="")
+            yield from self._fill(choice, prompt_index, output, one)
             if choice.text or choice.finish_reason or choice.logprobs or choice.token_ids:
-                chunk = self._response([choice])
-                if self._sends_usage_always:
-                    chunk.usage = usage_of(counts)
-                yield frame(encode(chunk))
+                yield frame(encode(self._chunk([choice], counts)))
 
     def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
         """Return the usage, in a chunk of its own, and the end."""
-        return self._closing(self._response([]), counts, explanation)
+        return self._closing(self._chunk([], counts), counts, explanation)
 
     def whole(
         self,
         outputs: list[RequestOutput],
         counts: TokenCounts,
         explanation: dict[str, Any] | None,
-    ) -> bytes:
-        """Return the response with all continuations of all prompts."""
-        choices = [
-            self._choice(index, output, one)
-            for index, output in enumerate(outputs)
-            for one in output.outputs
-        ]
-        response = self._response(choices)
-        response.usage = usage_of(counts)
+    ) -> Iterator[bytes]:
+        """Yield the response with all continuations of all prompts."""
+        choices = []
+        for prompt_index, output in enumerate(outputs):
+            if prompt_index % PIECE == PIECE - 1:
+                yield TURN
+            for one in output.outputs:
+                index = prompt_index * self._num_samples + one.index
+                choice = CompletionChoice(index=index, text="")
+                yield from self._fill(choice, prompt_index, output, one)
+                most = self._request.prompt_logprobs
+                if most is not None and output.prompt_logprobs:
+                    written: Any = yield from prompt_logprobs(output.prompt_logprobs, most)
+                    choice.prompt_logprobs = written
+                choices.append(choice)
+        response = CompletionResponse(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            choices=choices,
+            usage=usage_of(counts),
+            system_fingerprint=self._fingerprint,
+        )
         if explanation is not None:
             response.explain = explanation
-        return encode(response)
+        yield encode(response)
 
-    def _response(self, choices: list[CompletionChoice]) -> CompletionResponse:
-        return CompletionResponse(
+    def _chunk(self, choices: list[CompletionChunkChoice], counts: TokenCounts) -> CompletionChunk:
+        chunk = CompletionChunk(
             id=self._id,
             created=self._created,
             model=self._model,
             choices=choices,
             system_fingerprint=self._fingerprint,
         )
+        if self._sends_usage_always:
+            chunk.usage = usage_of(counts)
+        return chunk
 
-    def _choice(
-        self, prompt_index: int, output: RequestOutput, one: CompletionOutput
-    ) -> CompletionChoice:
+    def _fill(
+        self,
+        choice: CompletionChoice | CompletionChunkChoice,
+        prompt_index: int,
+        output: RequestOutput,
+        one: CompletionOutput,
+    ) -> Pieces[None]:
+        """Write what is new of a continuation into its choice; yield turns."""
         request = self._request
-        index = prompt_index * self._num_samples + one.index
-        is_first = index not in self._offsets
+        is_first = choice.index not in self._offsets
+        echoes = bool(is_first and request.echo)
         text, finish = read_deltas(one.deltas)
-        choice = CompletionChoice(index=index, text="" if self._drops_output else text)
+        choice.text = "" if self._drops_output else text
         if finish is not None:
             choice.finish_reason, choice.stop_reason = finish.reason, finish.stop
             if self._drops_output:
                 choice.finish_reason, choice.stop_reason = "length", None
         prompt = self._prompts[prompt_index]
-        if is_first and request.echo:
+        if echoes:
             choice.text = prompt.text + choice.text
-        choice.logprobs = self._logprobs(index, output, one, echoes=bool(is_first and request.echo))
-        self._offsets.setdefault(index, 0)
+        if request.logprobs is not None:
+            tokens = self._text_tokens(prompt_index, output, one, echoes=echoes)
+            offset = self._offsets.get(choice.index, 0)
+            written: tuple[Any, int] = yield from completion_logprobs(
+                tokens, request.logprobs, self._texts, offset
+            )
+            choice.logprobs, self._offsets[choice.index] = written
+        self._offsets.setdefault(choice.index, 0)
         if request.return_token_ids:
             choice.token_ids = [] if self._drops_output else one.token_ids
             if is_first:
                 choice.prompt_token_ids = prompt.token_ids
-        asked = request.prompt_logprobs is not None
-        if asked and one.finished() and output.prompt_logprobs is not None:
-            choice.prompt_logprobs = prompt_logprobs(output.prompt_logprobs, self._texts)
-        return choice
 
-    def _logprobs(
-        self, index: int, output: RequestOutput, one: CompletionOutput, *, echoes: bool
-    ) -> CompletionLogprobs | None:
-        most = self._request.logprobs
-        if most is None:
-            return None
-        tokens: list[int] = []
-        positions: list[Position] = []
+    def _text_tokens(
+        self, prompt_index: int, output: RequestOutput, one: CompletionOutput, *, echoes: bool
+    ) -> Iterator[TextToken]:
+        """Yield the tokens of what is new, those of the prompt included if it is echoed."""
+        request, tokenizer = self._request, self._texts.tokenizer
         if echoes:
-            tokens.extend(output.prompt_token_ids)
-            positions.extend(output.prompt_logprobs or [None] * len(tokens))
+            if output.prompt_logprobs is not None:  # comes with the first continuation
+                self._prompt_logprobs[prompt_index] = output.prompt_logprobs
+            ids = output.prompt_token_ids
+            positions = self._prompt_logprobs.get(prompt_index) or [None] * len(ids)
+            text = self._prompts[prompt_index].text
+            yield from prompt_tokens(text, ids, positions, tokenizer)
         if not self._drops_output:
-            tokens.extend(one.token_ids)
-            positions.extend(one.logprobs or ())
-        if not tokens:
-            return None
-        offset = self._offsets.get(index, 0)
-        written, self._offsets[index] = completion_logprobs(
-            tokens, positions, most, self._texts, offset
-        )
-        return written
+            hidden = tokenizer.special_ids if request.skip_special_tokens else frozenset[int]()
+            hides_end = not request.include_stop_str_in_output
+            yield from answer_tokens(one, hidden, hides_end=hides_end)

@@ -17,6 +17,7 @@ _TYPES = {
     404: "not_found_error",
     405: _INVALID,
     408: _INVALID,
+    409: _INVALID,
     413: _INVALID,
     415: _INVALID,
     429: "rate_limit_error",

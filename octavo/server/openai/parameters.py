@@ -11,6 +11,7 @@ from octavo.api.outputs import RequestError
 from octavo.api.requests import TOO_LONG, bad_word_variants
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.openai.conversation import with_own_field
+from octavo.server.openai.schema.chat import ChatRequest
 from octavo.server.openai.schema.sampling import MAX_BAD_WORD_CHARACTERS, CommonRequest
 from octavo.server.operation import GenerationRequest, Writer
 from octavo.text.prompt_worker import PromptJob
@@ -90,7 +91,7 @@ def named(request: CommonRequest, num_prompts: int, error: ApiError, index: int)
     message = error.message
     param = with_own_field(error).param or _first_named(message, request)
     if param == "prompt":
-        if hasattr(request, "messages"):
+        if isinstance(request, ChatRequest):
             param = "messages"
         elif num_prompts > 1:
             param = f"prompt[{index}]"
@@ -98,10 +99,19 @@ def named(request: CommonRequest, num_prompts: int, error: ApiError, index: int)
             message = message if is_subject else f"{param}: {message}"
     elif error.code == TOO_LONG and num_prompts > 1:
         message = f"prompt[{index}]: {message}"
-    elif param == "logprobs" and hasattr(request, "top_logprobs"):
-        param = "top_logprobs"
-        message = message.replace("logprobs", param, 1)
+    elif param is not None and param in (renamed := _chat_names(request)):
+        message, param = message.replace(param, renamed[param], 1), renamed[param]
     return invalid(message, param, error.code)
+
+
+def _chat_names(request: CommonRequest) -> dict[str, str]:
+    """Return the names that fields have in the request of a chat, by the neutral ones."""
+    if not isinstance(request, ChatRequest):
+        return {}
+    names = {"logprobs": "top_logprobs"}
+    if request.max_completion_tokens is not None:
+        names["max_tokens"] = "max_completion_tokens"
+    return names
 
 
 def _first_named(message: str, request: CommonRequest) -> str | None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+
 from octavo.server.generate import admitted
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange
-from octavo.server.in_pieces import decoded, in_pieces
+from octavo.server.large_bodies import read
 from octavo.server.openai.conversation import conversation_job, with_own_field
 from octavo.server.openai.schema.tokens import (
     DetokenizeRequest,
@@ -13,59 +17,84 @@ from octavo.server.openai.schema.tokens import (
     TokenizeRequest,
     TokenizeResponse,
 )
-from octavo.text.prompt_worker import PromptJob
+from octavo.server.prompt_pool import refusal
+from octavo.server.server import Server
+from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused, packed
 
 
 async def tokenize(exchange: Exchange) -> None:
     """Return the token ids of a text or of a conversation."""
     async with admitted(exchange):
-        request = await exchange.read(TokenizeRequest)
-        server = exchange.server
-        server.check_model(request.model)
-        if (request.prompt is None) == (request.messages is None):
-            raise invalid("give either prompt or messages", "prompt")
-        if request.prompt is None:
-            job = conversation_job(request, server.config)
-        else:
-            special = request.add_special_tokens is not False
-            job = PromptJob(text=request.prompt, add_special_tokens=special)
-        try:
-            prepared = await server.prompt_pool.prepare(job, exchange.owner)
-        except ApiError as error:
-            raise with_own_field(error) from None
-        model = server.llm.model
-        strings: list[str] | None = None
-        if request.return_token_strs:
-            strings = []
-            async for piece in in_pieces(prepared.token_ids):
-                strings.extend(model.tokenizer.id_to_token(token) or "" for token in piece)
+        _, job, prepared = await read(exchange, TokenizeRequest, tokenize_job)
+        made = await _made(exchange, job, prepared)
+        # A worker has written the lists, which may be long.
+        tokens: Any = msgspec.Raw(made.listed_tokens)
+        strings: Any = msgspec.Raw(made.listed_strings)
         await exchange.respond_json(
             TokenizeResponse(
-                count=len(prepared.token_ids),
-                max_model_len=model.facts.longest_tokens,
-                tokens=prepared.token_ids,
+                count=made.num_tokens,
+                max_model_len=exchange.server.llm.facts.longest_tokens,
+                tokens=tokens,
                 token_strs=strings,
             )
         )
 
 
+def tokenize_job(server: Server, request: TokenizeRequest) -> PromptJob:
+    """Return the job for a worker; raise ApiError for fields that exclude each other."""
+    server.check_model(request.model)
+    if (request.prompt is None) == (request.messages is None):
+        raise invalid("give either prompt or messages", "prompt")
+    if request.prompt is None:
+        job = conversation_job(request, server.config)
+    else:
+        special = request.add_special_tokens is not False
+        job = PromptJob(text=request.prompt, add_special_tokens=special)
+    return msgspec.structs.replace(
+        job,
+        wants_text=False,
+        lists_tokens=True,
+        lists_strings=bool(request.return_token_strs),
+    )
+
+
 async def detokenize(exchange: Exchange) -> None:
     """Return the text of token ids."""
     async with admitted(exchange):
-        request = await exchange.read(DetokenizeRequest)
-        server = exchange.server
-        server.check_model(request.model)
-        facts = server.llm.facts
-        limit = 4 * facts.max_model_len
-        if len(request.tokens) > limit:
-            raise invalid(
-                f"{len(request.tokens)} tokens are more than the limit of {limit}", "tokens"
-            )
-        highest = max(request.tokens, default=0)
-        if highest >= facts.vocabulary:
-            raise invalid(
-                f"the token id {highest} does not exist; ids are 0 to {facts.vocabulary - 1}",
-                "tokens",
-            )
-        text = await decoded(server.llm.model.tokenizer, request.tokens)
-        await exchange.respond_json(DetokenizeResponse(prompt=text))
+        _, job, prepared = await read(exchange, DetokenizeRequest, detokenize_job)
+        made = await _made(exchange, job, prepared)
+        await exchange.respond_json(DetokenizeResponse(prompt=made.text))
+
+
+def detokenize_job(server: Server, request: DetokenizeRequest) -> PromptJob:
+    """Return the job for a worker; raise ApiError for ids that do not exist."""
+    server.check_model(request.model)
+    facts = server.llm.facts
+    limit = 4 * facts.max_model_len
+    if len(request.tokens) > limit:
+        raise invalid(f"{len(request.tokens)} tokens are more than the limit of {limit}", "tokens")
+    highest = max(request.tokens, default=0)
+    if highest >= facts.vocabulary:
+        raise invalid(
+            f"the token id {highest} does not exist; ids are 0 to {facts.vocabulary - 1}",
+            "tokens",
+        )
+    return PromptJob(packed_ids=packed(request.tokens))
+
+
+async def _made(
+    exchange: Exchange, job: PromptJob, prepared: list[PreparedPrompt | Refused] | None
+) -> PreparedPrompt:
+    """Return what a worker makes of the job; raise ApiError with the dialect's name of its field.
+
+    The worker that has read a large body has done it already.
+    """
+    try:
+        if prepared is None:
+            return await exchange.server.prompt_pool.prepare(job, exchange.owner)
+        (made,) = prepared
+        if isinstance(made, Refused):
+            raise refusal(made)
+    except ApiError as error:
+        raise with_own_field(error) from None
+    return made

@@ -9,18 +9,23 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from octavo.core.sampling_params import MAX_NAMED
 from octavo.server.http.errors import ApiError, invalid
+from octavo.server.schema.given import with_given
 from octavo.server.schema.nested import Unknown, lenient_decoder, refused_name, unknown_names
 from octavo.server.schema.rules import rules_of
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 MAX_NESTING = 100
-MAX_LISTS = 128  # lists of token ids in one field
+MAX_OPEN_VALUES = 1 << 16  # in a field that may hold any JSON
+MAX_UNKNOWN = 256  # unknown fields of one body
+MAX_NAME_CHARACTERS = 200  # of an unknown field, as it is reported
+MAX_LISTS = 2048  # lists of token ids in one field
 _NEITHER_QUOTE_NOR_BRACKET = bytes(each for each in range(256) if each not in b'"[')
 _UNSUPPORTED_BYTES = 4096  # a value that asks for nothing is shorter
 _NUMBER_BYTES = 64
@@ -28,9 +33,13 @@ _TOO_LONG = object()  # compares unequal to every value that asks for nothing
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 # JSON's names for the types that msgspec names as Python does.
 _WORDS = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
+# An escaped pair, another escape, or half of a pair in the group.
+_SURROGATES = re.compile(
+    rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u([dD][89a-fA-F][0-9a-fA-F]{2})|\\.", re.DOTALL
+)
 _WORD = re.compile(rf"\b({'|'.join(_WORDS)})\b")
 _MISSING = re.compile(r"required field (\w+)")
-_WHERE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>.*)`)?$", re.DOTALL)
+_WHERE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>.*)`)?\Z", re.DOTALL)
 
 
 def decode_by_field(body: bytes, kind: type[T]) -> tuple[T, tuple[Unknown, ...]]:
@@ -56,8 +65,12 @@ def decode_by_field(body: bytes, kind: type[T]) -> tuple[T, tuple[Unknown, ...]]
         elif field.is_required:
             raise invalid(f"{name} is missing", name)
     unknown = parts.keys() - fields.keys() - unsupported.keys() - rules.ignored.keys()
+    if len(unknown) > MAX_UNKNOWN:
+        raise invalid(f"the body has {len(unknown)} unknown fields; the limit is {MAX_UNKNOWN}")
+    rules.check_unknown({name: _short_value(parts[name]) for name in sorted(unknown)})
     known = kind.__struct_fields__
-    return kind(**values), (*(Unknown(name, name, known) for name in sorted(unknown)), *nested)
+    names = sorted(name[:MAX_NAME_CHARACTERS] for name in unknown)
+    return kind(**values), (*(Unknown(name, name, known) for name in names), *nested)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +81,7 @@ class _Field:
     type: Callable[[], msgspec.inspect.Type]  # computed at the first call
     choices: tuple[str, ...]  # of a Literal; otherwise empty
     decoder: msgspec.json.Decoder[Any]
+    entry: msgspec.json.Decoder[Any] | None  # of one value, if the field is an object of numbers
     lenient: Callable[[], msgspec.json.Decoder[Any]]  # skips unknown fields
     is_required: bool
     is_integer: bool
@@ -84,11 +98,16 @@ class _Field:
         except UnicodeDecodeError:
             raise invalid(f"{self.name} is not valid JSON: it is not UTF-8", self.name) from None
         except msgspec.DecodeError as error:  # valid to skip, but not to decode
-            raise invalid(f"{self.name} is not valid JSON: {_why(error)}", self.name) from None
+            why = _why(error, bytes(part))
+            raise invalid(f"{self.name} is not valid JSON: {why}", self.name) from None
         except RecursionError:
             raise _too_deep(self.name) from None
-        if self.is_open and not is_shallow(value):
-            raise _too_deep(self.name)
+        if self.is_open:
+            depth, num_values = extent(value)
+            if depth > MAX_NESTING:
+                raise _too_deep(self.name)
+            if num_values > MAX_OPEN_VALUES:
+                raise invalid(f"{self.name} has more than {MAX_OPEN_VALUES} values", self.name)
         return value
 
     def _value(self, part: msgspec.Raw, unknown: list[Unknown]) -> Any:
@@ -110,23 +129,19 @@ class _Field:
 
     def _explained(self, text: str, part: msgspec.Raw) -> ApiError:
         """Return msgspec's message in JSON's terms, with the path of the field in front."""
-        found = _WHERE.match(text)
-        assert found is not None  # the pattern matches anything
-        what, path = found["what"], found["path"] or ""
+        what, path, is_key = _in_words(text)
         if self.choices and what.startswith("Invalid enum value"):
             given = what.removeprefix("Invalid enum value ")
             among = ", ".join(map(repr, self.choices))
             return invalid(f"{self.name}: expected one of {among}, got {given}", self.name)
-        what = _WORD.sub(lambda match: _WORDS[match[1]], _lower(what.replace("`", "")))
-        what = what.replace("object | null", "object").replace(" | ", " or ")
-        if path.startswith("[...]"):  # a value of an object, whose key msgspec does not name
-            what += f" under {_first_bad_key(part)!r}"
-            path = ""
+        if path.startswith("[...]") and self.entry is not None:  # msgspec does not name the key
+            return invalid(f"{self.name}: {_bad_entries(part, self.entry)}", self.name)
+        what = with_given(what, part, path)
         path = self.name + path
         if missing := _MISSING.search(what):
             path = f"{path}.{missing[1]}"
             return invalid(f"{path} is missing", path)
-        if found["key"]:
+        if is_key:
             what += ", as a key"
         return invalid(f"{path}: {what}", path)
 
@@ -141,6 +156,7 @@ def _fields(kind: type[msgspec.Struct]) -> Mapping[str, _Field]:
             cache(partial(msgspec.inspect.type_info, field.type)),
             _choices(bare[field.name]),
             msgspec.json.Decoder(field.type),
+            _entry_decoder(field.type),
             cache(partial(lenient_decoder, field.type)),
             field.required,
             _is_integer(bare[field.name]),
@@ -158,7 +174,7 @@ def _parts(body: bytes) -> dict[str, msgspec.Raw]:
     except msgspec.ValidationError:
         raise invalid("the body must be a JSON object") from None
     except msgspec.DecodeError as error:
-        raise invalid(f"the body is not valid JSON: {_why(error)}") from None
+        raise invalid(f"the body is not valid JSON: {_why(error, body)}") from None
     except UnicodeDecodeError:
         raise invalid("the body is not valid JSON: it is not UTF-8") from None
     except RecursionError:
@@ -205,18 +221,20 @@ def _too_deep(name: str | None) -> ApiError:
     return invalid(f"{what} is nested deeper than {MAX_NESTING} levels", name)
 
 
-def is_shallow(value: Any) -> bool:
-    """Return whether a value has at most MAX_NESTING levels, without recursion."""
-    level = [value] if isinstance(value, dict | list) else []
-    for _ in range(MAX_NESTING):
-        deeper: list[Any] = []
-        for item in level:
-            children = item.values() if isinstance(item, dict) else item
-            deeper.extend(child for child in children if isinstance(child, dict | list))
-        if not deeper:
-            return True
-        level = deeper
-    return False
+def extent(value: Any) -> tuple[int, int]:
+    """Return the depth of a value and the number of values in it, without recursion.
+
+    Neither is followed far beyond its limit.
+    """
+    level, num_values, depth = [value], 0, 0
+    while level and depth <= MAX_NESTING and num_values <= MAX_OPEN_VALUES:
+        num_values += len(level)
+        containers = [item for item in level if isinstance(item, dict | list)]
+        depth += bool(containers)
+        level = []
+        for item in containers:
+            level.extend(item.values() if isinstance(item, dict) else item)
+    return depth, num_values + len(level)
 
 
 def _is_integer(hint: Any) -> bool:
@@ -231,17 +249,45 @@ def _choices(hint: Any) -> tuple[str, ...]:
     return ()
 
 
-def _first_bad_key(part: msgspec.Raw) -> str:
+def _entry_decoder(hint: Any) -> msgspec.json.Decoder[Any] | None:
+    """Return the decoder of the values of an object of numbers; None for another type."""
+    for each in (hint, *get_args(hint)):
+        kind = get_args(each)[0] if get_origin(each) is Annotated else each
+        if get_origin(kind) is dict and get_args(kind)[1] is not Any:
+            return msgspec.json.Decoder(get_args(kind)[1])
+    return None
+
+
+def _bad_entries(part: msgspec.Raw, entry: msgspec.json.Decoder[Any]) -> str:
+    """Return what is wrong with the values of an object, each with its key."""
+    wrong: list[str] = []
     for key, value in _OBJECT.decode(part).items():
         try:
-            msgspec.json.decode(value, type=float)
-        except msgspec.ValidationError:
-            return key[:64]
-    return ""
+            entry.decode(value)
+        except msgspec.ValidationError as error:
+            what, *_ = _in_words(str(error))
+            wrong.append(f"{with_given(what, value, '')} under {key[:64]!r}")
+    more = [f"and {len(wrong) - MAX_NAMED} more"] if len(wrong) > MAX_NAMED else []
+    return "; ".join([*wrong[:MAX_NAMED], *more])
 
 
-def _why(error: msgspec.DecodeError) -> str:
-    """Return msgspec's reason; the caller's sentence already says that the JSON is invalid."""
+def _in_words(text: str) -> tuple[str, str, bool]:
+    """Return msgspec's message in JSON's terms, the value's path, and whether a key is wrong."""
+    found = _WHERE.match(text)
+    assert found is not None  # the pattern matches anything
+    what = found["what"]
+    if not what.startswith("Invalid enum value"):
+        what = _WORD.sub(lambda match: _WORDS[match[1]], _lower(what.replace("`", "")))
+        what = what.replace("object | null", "object").replace(" | ", " or ")
+    return what, found["path"] or "", bool(found["key"])
+
+
+def _why(error: msgspec.DecodeError, text: bytes) -> str:
+    """Return the reason; the caller's sentence already says that the JSON is invalid."""
+    for match in _SURROGATES.finditer(text):
+        if match[1]:
+            code = match[1].decode()
+            return f"\\u{code} at byte {match.start()} is a lone surrogate, half of a character"
     return _lower(str(error).removeprefix("JSON is malformed: "))
 
 

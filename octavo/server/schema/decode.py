@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
 from octavo.server.http.errors import invalid
 from octavo.server.schema.by_field import (
     MAX_LISTS,
+    MAX_NESTING,
+    MAX_OPEN_VALUES,
     decode_by_field,
-    is_shallow,
+    extent,
 )
 from octavo.server.schema.nested import Unknown
 from octavo.server.schema.rules import rules_of
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-_SAFE = re.compile(r"^[A-Za-z0-9._:\-\[\]]{1,192}$")
 _MAX_NAMES_IN_HEADER = 16
+_MAX_NAME_CHARACTERS = 192
 # A larger body is decoded field by field at once. The fast decoder may build millions of objects
 # before it refuses a hostile body, which would then be paid for in addition to the slow decoder.
 MAX_FAST_BYTES = 256 * 1024
+MAX_FAST_VALUES = 1 << 14  # in a body that the event loop decodes: one may take 64 bytes and more
 
 
 def decode(body: bytes, kind: type[T]) -> tuple[T, tuple[Unknown, ...]]:
@@ -47,11 +50,22 @@ def decode(body: bytes, kind: type[T]) -> tuple[T, tuple[Unknown, ...]]:
     return decode_by_field(body, kind)
 
 
+def is_large(body: bytes) -> bool:
+    """Return whether a body is too large to be decoded in the event loop.
+
+    Every value but the first follows one of three characters; those in strings are counted too.
+    """
+    if len(body) > MAX_FAST_BYTES:
+        return True
+    return body.count(b",") + body.count(b"[") + body.count(b"{") > MAX_FAST_VALUES
+
+
 def _is_bounded(request: Any, open_fields: Sequence[str], list_fields: Sequence[str]) -> bool:
     """Return whether the values whose bounds msgspec cannot express are within them."""
     for name in open_fields:
         value = getattr(request, name)
-        if value is not None and not is_shallow(value):
+        depth, num_values = (0, 0) if value is None else extent(value)
+        if depth > MAX_NESTING or num_values > MAX_OPEN_VALUES:
             return False
     for name in list_fields:
         value = getattr(request, name)
@@ -85,6 +99,6 @@ def refuse_unknown(unknown: tuple[Unknown, ...], kind: type[msgspec.Struct]) -> 
 
 
 def named_in_header(unknown: tuple[Unknown, ...]) -> bytes:
-    """Return the first unknown fields for a header, without those that are unsafe in one."""
-    safe = [each.path for each in unknown if _SAFE.match(each.path)]
-    return ",".join(safe[:_MAX_NAMES_IN_HEADER]).encode()
+    """Return the first unknown fields for a header, with what is unsafe there as %XX."""
+    paths = [each.path[:_MAX_NAME_CHARACTERS] for each in unknown[:_MAX_NAMES_IN_HEADER]]
+    return ",".join(quote(path, safe="[]:") for path in paths).encode()

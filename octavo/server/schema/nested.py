@@ -25,7 +25,7 @@ MAX_SEARCHED_BYTES = 64 << 10
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 _REFUSED = re.compile(
-    r"^Object contains unknown field `(?P<name>.*?)`(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL
+    r"^Object contains unknown field `(?P<name>.*?)`(?: - at `\$(?P<path>[^`]*)`)?\Z", re.DOTALL
 )
 
 

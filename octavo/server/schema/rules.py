@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from octavo.server.http.errors import not_yet
+
+S = TypeVar("S", bound=Struct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +36,17 @@ class FieldRules:
     # Fields that may hold lists of token ids, whose number is limited before they are built.
     with_lists: frozenset[str] = frozenset()
     unsupported: Mapping[str, Unsupported] = field(default_factory=dict)
+    # Words in the names of unknown fields that ask for an unsupported feature.
+    unsupported_words: Mapping[str, Unsupported] = field(default_factory=dict)
     # Fields that are accepted with any value, and why: none of them would change an answer.
     ignored: Mapping[str, str] = field(default_factory=dict)
     # Names inside accepted fields that are ignored, of these fields and their values.
     ignored_inside: Callable[[Mapping[str, Any]], Iterable[tuple[str, str, tuple[str, ...]]]] = (
         lambda given: ()
     )
+    # Fields that only the prompts are made from, and what is left of them when those are made:
+    # a function of the request.
+    of_prompts: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     # Names in other APIs or on other routes, where another spelling would be nearer.
     other_names: Mapping[str, str] = field(default_factory=dict)
 
@@ -47,6 +55,19 @@ class FieldRules:
         for name, value in given.items():
             if not self.unsupported[name].is_harmless(value):
                 raise not_yet(name, self.unsupported[name].refusal)
+
+    def without_prompts(self, request: S) -> S:
+        """Return the request without what only its prompts are made from."""
+        names = self.of_prompts.keys() & set(request.__struct_fields__)
+        left = {name: self.of_prompts[name](request) for name in names}
+        return msgspec.structs.replace(request, **left)
+
+    def check_unknown(self, given: Mapping[str, Any]) -> None:
+        """Raise ApiError for the first unknown field whose name asks for an unsupported feature."""
+        for name, value in given.items():
+            for word, rule in self.unsupported_words.items():
+                if word in name.lower() and not rule.is_harmless(value):
+                    raise not_yet(name[:192], rule.refusal)
 
 
 _NONE = FieldRules()

@@ -84,12 +84,43 @@ def test_metrics_may_be_public(directory: Path) -> None:
         ("0.0.0.0", (), "evil.example", 403),
     ],
 )
-def test_hosts(directory: Path, bound: str, allowed: Any, host: str, status: int) -> None:
+def test_hosts_without_a_key(
+    directory: Path, bound: str, allowed: Any, host: str, status: int
+) -> None:
     options = {"host": bound, "allowed_hosts": allowed, "insecure_no_auth": True}
     response = request(directory, "GET", "/v1/models", options, {"host": host})
     assert response.status_code == status
     if status == 403:
         assert response.json()["error"]["code"] == "host_not_allowed"
+
+
+@pytest.mark.parametrize(
+    ("allowed", "host", "status"),
+    [
+        ((), "evil.example", 200),
+        ((), "", 200),
+        (("mine.example",), "mine.example", 200),
+        (("mine.example",), "evil.example", 403),
+        (("mine.example",), "localhost", 200),
+        (("*",), "evil.example", 200),
+    ],
+)
+def test_with_a_key_hosts_are_checked_only_if_some_are_listed(
+    directory: Path, allowed: Any, host: str, status: int
+) -> None:
+    """A page under a rebound name has no key, so that the name gains it nothing."""
+    options = {"api_keys": KEYS, "allowed_hosts": allowed}
+    headers = {"host": host, "authorization": f"Bearer {KEYS[0]}"}
+    assert request(directory, "GET", "/v1/models", options, headers).status_code == status
+    page = request(directory, "GET", "/v1/models", options, {"host": host})
+    assert page.status_code == (401 if status == 200 else 403)
+
+
+@pytest.mark.parametrize("path", sorted(PUBLIC))
+@pytest.mark.parametrize("host", ["", "evil.example", "10.0.0.7:8000"])
+def test_health_needs_no_host(directory: Path, path: str, host: str) -> None:
+    """Probes of an orchestrator use an address or a name that the server does not know."""
+    assert request(directory, "GET", path, {}, {"host": host}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -112,6 +143,33 @@ def test_origins(directory: Path, origin: str, status: int, method: str) -> None
     assert (response.status_code == 403) == (status == 403)
     shared = "access-control-allow-origin" in response.headers
     assert shared == (origin.lower() == "https://app.example")
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://localhost:3000", 200),
+        ("https://LOCALHOST", 200),
+        ("http://127.0.0.1:5173", 200),
+        ("http://[::1]:5173", 200),
+        ("http://localhost.evil.example", 403),
+        ("http://127.0.0.1.evil.example:80", 403),
+        ("file://localhost", 403),
+        ("null", 403),
+        ("", 403),
+        ("https://app.example", 403),
+    ],
+)
+def test_pages_of_this_machine_may_call_if_no_origin_is_listed(
+    directory: Path, origin: str, status: int
+) -> None:
+    response = request(directory, "GET", "/v1/models", {}, {"origin": origin})
+    assert response.status_code == status
+    shared = response.headers.get("access-control-allow-origin")
+    assert shared == (origin if status == 200 else None)
+    asks = {"access-control-request-method": "POST", "origin": origin}
+    answer = request(directory, "OPTIONS", "/v1/completions", {"api_keys": KEYS}, asks)
+    assert answer.status_code == (204 if status == 200 else 403)
 
 
 def test_only_allowed_origins_get_an_answer_to_a_preflight(directory: Path) -> None:
@@ -143,8 +201,25 @@ def test_keys_come_from_a_file_and_the_environment(tmp_path: Path) -> None:
     file.write_text("# nothing\n")
     with pytest.raises(ServerSettingsError, match="contains no key"):
         read_keys(file, "")
-    with pytest.raises(ServerSettingsError, match="fewer than 8"):
-        ServerSettings(api_keys=("short",))
+
+
+@pytest.mark.parametrize("key", ["test", "EMPTY", "x"])
+def test_short_keys_are_for_this_machine_alone(directory: Path, key: str) -> None:
+    headers = {"authorization": f"Bearer {key}"}
+    options = {"api_keys": (key,)}
+    assert request(directory, "GET", "/v1/models", options, headers).status_code == 200
+    assert request(directory, "GET", "/v1/models", options, {}).status_code == 401
+    assert ServerSettings(api_keys=(key,), uds=Path("/run/octavo")).has_short_key
+    for host in ("0.0.0.0", "::", "192.168.1.5"):
+        with pytest.raises(ServerSettingsError, match="fewer than 8"):
+            ServerSettings(host=host, api_keys=(key, *KEYS))
+
+
+@pytest.mark.parametrize("key", ["", " ", "\t"])
+def test_an_empty_key_is_refused_everywhere(key: str) -> None:
+    """An empty key would equal that of a request without one."""
+    with pytest.raises(ServerSettingsError, match="an API key is empty"):
+        ServerSettings(api_keys=(*KEYS, key))
 
 
 def test_the_name_of_a_key_does_not_reveal_it() -> None:

@@ -1,4 +1,6 @@
-"""Every part of uvicorn that `connection.py` and `lifecycle.py` use, beyond its documented API.
+"""Every part of uvicorn that `connection.py`, `half_close.py` and `lifecycle.py` use.
+
+Its documented API is not listed.
 
 The dependency has an upper bound for their sake. Raise it in pyproject.toml when these tests, and
 those of the folder, pass with a newer version.
@@ -9,6 +11,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import textwrap
 from typing import Any
 
 import pytest
@@ -16,7 +19,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from octavo.server.http import connection
+from octavo.server.http import connection, half_close
 
 # Methods that connection.py overrides, with their parameters.
 OVERRIDDEN = {
@@ -24,18 +27,30 @@ OVERRIDDEN = {
     "connection_made": ["transport"],
     "connection_lost": ["exc"],
     "data_received": ["data"],
+    "eof_received": [],
+    "shutdown": [],
     "on_message_begin": [],
     "on_header": ["name", "value"],
     "on_headers_complete": [],
+    "on_body": ["body"],
     "on_message_complete": [],
     "on_response_complete": [],
-    "send_400_response": ["msg"],
+    "_start_asgi_task": ["cycle", "app"],
 }
 # Attributes that it reads or sets, by the object that has them.
-PROTOCOL = {"client", "cycle", "flow", "loop", "scope", "transport", "url"}
-CYCLE = {"chunked_encoding", "disconnected", "response_complete", "scope"}
-FLOW = {"write_paused"}
-LISTENER = {"capture_signals", "force_exit", "serve", "should_exit", "started", "startup"}
+PROTOCOL = {
+    *("client", "cycle", "flow", "headers", "loop", "parser", "pipeline", "scheme", "scope"),
+    *("transport", "url", "_unset_keepalive_if_required"),
+}
+CYCLE = {
+    *("chunked_encoding", "disconnected", "keep_alive", "message_event", "more_body"),
+    *("response_complete", "response_started", "scope", "transport"),
+}
+FLOW = {"read_paused", "resume_reading", "write_paused"}
+LISTENER = {
+    *("capture_signals", "config", "force_exit", "serve", "server_state", "should_exit"),
+    *("shutdown", "started", "startup"),
+}
 CONFIG = {
     *("access_log", "app", "backlog", "http", "lifespan", "log_config", "proxy_headers"),
     *("server_header", "timeout_graceful_shutdown", "timeout_keep_alive", "ws"),
@@ -126,15 +141,15 @@ def test_the_parameters_of_a_configuration() -> None:
 
 
 def test_the_lists_are_complete() -> None:
-    """Every attribute of a protocol, cycle or flow in connection.py is in a list above."""
-    tree = ast.parse(inspect.getsource(connection._Bounded))
-    found: dict[str, set[str]] = {"self": set(), "cycle": set(), "flow": set()}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            holder = node.value
-            name = holder.attr if isinstance(holder, ast.Attribute) else getattr(holder, "id", "")
-            found.setdefault(name, set()).add(node.attr)
-    own = {name for name in found["self"] if name.startswith("_")} | {"shared"}
-    assert found["self"] - own == PROTOCOL
-    assert found["cycle"] == CYCLE
+    """Every attribute of a protocol, cycle or flow in the two modules is in a list above."""
+    found: dict[str, set[str]] = {"self": set(), "cycle": set(), "flow": set(), "_running": set()}
+    for part in (connection._Bounded, connection._disconnect, half_close.Probe._write):
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(part)))):
+            if isinstance(node, ast.Attribute):
+                holder = node.value
+                name = getattr(holder, "attr", getattr(holder, "id", ""))
+                found.setdefault(name, set()).add(node.attr)
+    own = {name for name in found["self"] if name.startswith("_") and name not in PROTOCOL}
+    assert found["self"] - own - {"shared", "place", "make_room", "was_made"} == PROTOCOL
+    assert found["cycle"] | found["_running"] == CYCLE
     assert found["flow"] == FLOW

@@ -153,7 +153,11 @@ def test_unknown_fields_of_messages_are_reported(directory: Path) -> None:
         async with serving(directory) as client:
             response = await client.post("/v1/chat/completions", json=body)
             reported = response.headers["x-octavo-unknown-fields"].split(",")
-            assert reported == ["messages[1].content[0].txt", "messages[1].contnt"]
+            assert reported == [
+                "messages[1].content[0].txt",
+                "messages[1].contnt",
+                "messages[1].role%20",
+            ]
             assert client.server.metrics.unknown_fields.value() == 3
             ids = response.json()["prompt_token_ids"]
             prompt = (await client.post("/detokenize", json={"tokens": ids})).json()["prompt"]

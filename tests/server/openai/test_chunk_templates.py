@@ -8,7 +8,7 @@ from octavo.server.http.exchange import encode
 from octavo.server.openai.common import TEXT, Template
 from octavo.server.openai.dialect import frame
 from octavo.server.openai.schema.chat import ChatChunk, ChunkChoice, Delta
-from octavo.server.openai.schema.completion import CompletionChoice, CompletionResponse
+from octavo.server.openai.schema.completion import CompletionChunk, CompletionChunkChoice
 
 TEXTS = [" plain", "", '"quoted" \\', "\n\t\r\x00\x1f\x7f", "é€𝄞\ufffd\u2028", "%b %s {}", "\0"]
 
@@ -22,9 +22,9 @@ def test_a_chunk_from_a_template_is_the_struct(text: str, model: str) -> None:
             id="chatcmpl-1", created=7, model=model, choices=[choice], system_fingerprint="o-1"
         )
 
-    def completion(text: str) -> CompletionResponse:
-        choice = CompletionChoice(index=3, text=text)
-        return CompletionResponse(
+    def completion(text: str) -> CompletionChunk:
+        choice = CompletionChunkChoice(index=3, text=text)
+        return CompletionChunk(
             id="cmpl-1", created=7, model=model, choices=[choice], system_fingerprint="o-1"
         )
 

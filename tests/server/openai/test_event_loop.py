@@ -10,8 +10,7 @@ import pytest
 
 from octavo.api.requests import CheckedRequest
 from octavo.core.sampling_params import SamplingParams
-from octavo.server.in_pieces import PIECE, decoded
-from octavo.text.prompt_worker import PreparedPrompt, PromptJob
+from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused
 from octavo.text.tokenizer import Tokenizer
 from tests.server.engine import VOCABULARY, FakeEngine
 from tests.server.make import Client, serving
@@ -28,18 +27,18 @@ def observe(
     requests: list[CheckedRequest] = []
     jobs: list[PromptJob] = []
     pool = client.server.prompt_pool
-    submit, prepare = engine.submit, pool.prepare
+    submit, prepare = engine.submit, pool.prepare_all
 
     def submitting(request: CheckedRequest, *others: Any) -> str:
         requests.append(request)
         return submit(request, *others)
 
-    async def preparing(job: PromptJob, owner: str) -> PreparedPrompt:
-        jobs.append(job)
-        return await prepare(job, owner)
+    async def preparing(asked: list[PromptJob], owner: str) -> list[PreparedPrompt | Refused]:
+        jobs.extend(asked)
+        return await prepare(asked, owner)
 
     patch.setattr(engine, "submit", submitting)
-    patch.setattr(pool, "prepare", preparing)
+    patch.setattr(pool, "prepare_all", preparing)
     return requests, jobs
 
 
@@ -103,30 +102,25 @@ def test_too_many_bad_words_are_refused_before_they_are_tokenised(
 
 
 @pytest.mark.parametrize("path", ["/detokenize", COMPLETIONS])
-def test_long_prompts_of_ids_are_decoded_in_pieces(directory: Path, path: str) -> None:
-    engine = FakeEngine(directory, max_model_len=3 * PIECE, num_blocks=PIECE)
+def test_no_prompt_of_ids_is_decoded_in_the_event_loop(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    engine = FakeEngine(directory, max_model_len=30_000, num_blocks=10_000)
     tokenizer = engine.model.tokenizer
-    ids = [(7 * number) % (VOCABULARY - 2) + 2 for number in range(5 * PIECE)]
+    ids = [(7 * number) % (VOCABULARY - 2) + 2 for number in range(50_000)]
     whole = tokenizer.decode(ids, skip_special_tokens=False)
+    tail = tokenizer.decode(ids[-20_000:], skip_special_tokens=False)
+
+    def decode(*arguments: Any, **options: Any) -> str:
+        raise AssertionError("decoded in the event loop")
+
+    monkeypatch.setattr(Tokenizer, "decode", decode)
 
     async def main() -> None:
-        num_turns = 0
-
-        async def count() -> None:
-            nonlocal num_turns
-            while True:
-                num_turns += 1
-                await asyncio.sleep(0)
-
-        counting = asyncio.create_task(count())
-        assert await decoded(tokenizer, ids) == whole
-        assert num_turns >= 5
-        counting.cancel()
         async with serving(directory, engine) as client:
             if path == COMPLETIONS:
-                kept = {"truncate_prompt_tokens": 2 * PIECE, "echo": True, "max_tokens": 0}
+                kept = {"truncate_prompt_tokens": 20_000, "echo": True, "max_tokens": 0}
                 answer = await client.complete(prompt=ids, **kept)
-                tail = tokenizer.decode(ids[-2 * PIECE :], skip_special_tokens=False)
                 assert answer["choices"][0]["text"] == tail
             else:
                 response = await client.post(path, json={"tokens": ids})

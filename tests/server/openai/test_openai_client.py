@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from openai import OpenAI
@@ -114,3 +115,45 @@ def test_the_client_of_before(directory: Path) -> None:
     with listening(directory) as life:
         command = [sys.executable, "-c", program, str(life.port)]
         subprocess.run(command, check=True, cwd=root, timeout=LIMIT)
+
+
+CHAT_FIELDS = {
+    *("id", "object", "created", "model", "choices", "usage", "service_tier"),
+    *("system_fingerprint", "prompt_logprobs", "prompt_token_ids", "kv_transfer_params"),
+}
+COMPLETION_FIELDS = {
+    *("id", "object", "created", "model", "choices", "usage", "service_tier"),
+    *("system_fingerprint", "kv_transfer_params"),
+}
+
+
+def test_what_does_not_apply_is_null_and_not_missing(directory: Path) -> None:
+    """Clients of vLLM read these fields without asking whether they are there."""
+    with listening(directory) as life:
+        url = f"http://127.0.0.1:{life.port}/v1"
+        chat = httpx.post(f"{url}/chat/completions", json={"messages": MESSAGES, "max_tokens": 1})
+        completion = httpx.post(f"{url}/completions", json={"prompt": "x", "max_tokens": 1})
+    whole = chat.json()
+    assert whole.keys() == CHAT_FIELDS
+    (choice,) = whole["choices"]
+    message = choice.pop("message")
+    assert message.pop("content") is not None
+    assert message == {
+        "role": "assistant",
+        "refusal": None,
+        "reasoning": None,
+        "tool_calls": [],
+        "function_call": None,
+        "annotations": None,
+        "audio": None,
+    }
+    absent = {"logprobs": None, "stop_reason": None, "token_ids": None}
+    assert choice == {"index": 0, "finish_reason": "length", **absent}
+    names = ("service_tier", "prompt_logprobs", "prompt_token_ids", "kv_transfer_params")
+    assert {name: whole[name] for name in names} == dict.fromkeys(names)
+    whole = completion.json()
+    assert whole.keys() == COMPLETION_FIELDS
+    (choice,) = whole["choices"]
+    assert choice.pop("text")
+    absent |= {"prompt_logprobs": None, "prompt_token_ids": None}
+    assert choice == {"index": 0, "finish_reason": "length", **absent}

@@ -103,7 +103,7 @@ def _keeps_slots(patch: pytest.MonkeyPatch) -> None:
     leave = Ticket.leave
 
     def forget(self: Ticket) -> None:
-        if self._queue is None or not self._queue.waiting:
+        if not self._is_admitted or not self._queue.waiting:
             leave(self)
 
     patch.setattr(Ticket, "leave", forget)
@@ -112,8 +112,8 @@ def _keeps_slots(patch: pytest.MonkeyPatch) -> None:
 def _keeps_bytes(patch: pytest.MonkeyPatch) -> None:
     admit = Ticket.admit
 
-    def forget(self: Ticket, queue: Any) -> None:
-        admit(self, queue)
+    def forget(self: Ticket) -> None:
+        admit(self)
         self._admission.waiting_bytes += self._num_bytes
 
     patch.setattr(Ticket, "admit", forget)

@@ -97,11 +97,16 @@ class ChatLogprobs(Struct, kw_only=True):
 
 
 class AnswerMessage(Struct, kw_only=True):
-    """The message that the model generated."""
+    """The message that the model generated, with every field that clients read."""
 
     role: str
     content: str | None
     refusal: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[Any] = []
+    function_call: None = None
+    annotations: None = None
+    audio: None = None
 
 
 class ChatChoice(Struct, kw_only=True):
@@ -111,12 +116,12 @@ class ChatChoice(Struct, kw_only=True):
     message: AnswerMessage
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
-    stop_reason: int | str | UnsetType | None = UNSET
-    token_ids: list[int] | UnsetType = UNSET
+    stop_reason: int | str | None = None
+    token_ids: list[int] | None = None
 
 
 class ChatResponse(Struct, kw_only=True):
-    """The response of a request without a stream."""
+    """The response of a request without a stream; what does not apply is null, not missing."""
 
     id: str
     created: int
@@ -124,9 +129,11 @@ class ChatResponse(Struct, kw_only=True):
     choices: list[ChatChoice]
     usage: Usage
     object: str = "chat.completion"
-    system_fingerprint: str | UnsetType = UNSET
-    prompt_logprobs: list[dict[str, Any] | None] | UnsetType = UNSET
-    prompt_token_ids: list[int] | UnsetType = UNSET
+    service_tier: str | None = None
+    system_fingerprint: str | None = None
+    prompt_logprobs: list[dict[str, Any] | None] | None = None
+    prompt_token_ids: list[int] | None = None
+    kv_transfer_params: dict[str, Any] | None = None
     explain: dict[str, Any] | UnsetType = UNSET
 
 

@@ -35,25 +35,52 @@ class CompletionLogprobs(Struct, kw_only=True):
 
 
 class CompletionChoice(Struct, kw_only=True):
-    """One continuation, or the new part of it in a stream."""
+    """One continuation of a prompt."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    prompt_logprobs: list[dict[str, Any] | None] | None = None
+    prompt_token_ids: list[int] | None = None
+    token_ids: list[int] | None = None
+
+
+class CompletionResponse(Struct, kw_only=True):
+    """The response of a request without a stream; what does not apply is null, not missing."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+    object: str = "text_completion"
+    service_tier: str | None = None
+    system_fingerprint: str | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+    explain: dict[str, Any] | UnsetType = UNSET
+
+
+class CompletionChunkChoice(Struct, kw_only=True):
+    """The new part of one of the continuations."""
 
     index: int
     text: str
     logprobs: CompletionLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | UnsetType | None = UNSET
-    prompt_logprobs: list[dict[str, Any] | None] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     token_ids: list[int] | UnsetType = UNSET
 
 
-class CompletionResponse(Struct, kw_only=True):
-    """The response, or the payload of one event of a stream."""
+class CompletionChunk(Struct, kw_only=True):
+    """The payload of one event of a stream."""
 
     id: str
     created: int
     model: str
-    choices: list[CompletionChoice]
+    choices: list[CompletionChunkChoice]
     object: str = "text_completion"
     system_fingerprint: str | UnsetType = UNSET
     usage: Usage | UnsetType = UNSET

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta, Struct
 
 from octavo.core.config import MAX_PRIORITY
+from octavo.core.sampling_params import MAX_BIAS
 from octavo.server.openai.schema.unsupported import RULES
 from octavo.server.schema.rules import FieldRules
 
@@ -22,6 +23,7 @@ INT32 = 2**31 - 1
 
 TokenId = Annotated[int, Meta(ge=0, le=INT32)]
 Count = Annotated[int, Meta(ge=0, le=INT32)]
+Bias = Annotated[float, Meta(ge=-MAX_BIAS, le=MAX_BIAS)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
@@ -56,7 +58,7 @@ class CommonRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=1024)] | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
-    logit_bias: Annotated[dict[str, float], Meta(max_length=MAX_BIASES)] | None = None
+    logit_bias: Annotated[dict[str, Bias], Meta(max_length=MAX_BIASES)] | None = None
     allowed_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_TOKEN_LIST)] | None = None
     bad_words: Annotated[list[StopString], Meta(max_length=MAX_BAD_WORDS)] | None = None
     prompt_logprobs: Annotated[int, Meta(ge=-1, le=INT32)] | None = None

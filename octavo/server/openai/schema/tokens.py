@@ -16,6 +16,13 @@ class TokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """The request of /tokenize: a text in `prompt`, or a conversation in `messages`."""
 
     rules: ClassVar[FieldRules] = RULES
+    # For the OpenAPI document; null is as good as nothing.
+    schema: ClassVar[dict[str, Any]] = {
+        "oneOf": [
+            {"required": ["prompt"], "properties": {"prompt": {"type": "string"}}},
+            {"required": ["messages"], "properties": {"messages": {"type": "array"}}},
+        ]
+    }
     model: Annotated[str, Meta(max_length=512)] | None = None
     prompt: str | None = None
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None

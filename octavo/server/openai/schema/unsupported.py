@@ -18,6 +18,10 @@ def _empty(value: Any) -> bool:
     return value is None or value in ([], {}, "")
 
 
+def _off(value: Any) -> bool:
+    return value is False or _empty(value)
+
+
 def _text_format(value: Any) -> bool:
     return value is None or (isinstance(value, dict) and value.get("type") == "text")
 
@@ -27,21 +31,42 @@ def _no_function(value: Any) -> bool:
 
 
 _TOOLS = "tools are not supported yet; leave it out, or describe the tools in the messages"
-_STRUCTURED = "structured output is not supported yet; leave it out"
 _BEAMS = "beam search is not served over HTTP; use octavo.LLM.beam_search"
 _TEXT = "only text is supported; leave it out"
 
+# The fields that ask for a shape of the answer, in the APIs of OpenAI, vLLM, SGLang, llama.cpp,
+# TGI, Ollama and Anthropic. The answer would not have it, so each is refused.
+_SHAPE = "structured output is not supported yet; leave it out"
+SHAPES: Mapping[str, Unsupported] = {
+    "response_format": Unsupported(_text_format, _SHAPE, '{"type": "text"}'),
+    "structured_outputs": Unsupported(_empty, _SHAPE, "{}"),
+    "structural_tag": Unsupported(_empty, _SHAPE, '""'),
+    "guided_json": Unsupported(_empty, _SHAPE, '""'),
+    "guided_json_object": Unsupported(_off, _SHAPE, "false"),
+    "guided_regex": Unsupported(_empty, _SHAPE, '""'),
+    "guided_choice": Unsupported(_empty, _SHAPE, "[]"),
+    "guided_grammar": Unsupported(_empty, _SHAPE, '""'),
+    "grammar": Unsupported(_empty, _SHAPE, '""'),
+    "grammar_lazy": Unsupported(_off, _SHAPE, "false"),
+    "grammar_triggers": Unsupported(_empty, _SHAPE, "[]"),
+    "json_schema": Unsupported(_empty, _SHAPE, "{}"),
+    "json_object": Unsupported(_off, _SHAPE, "false"),
+    "json_mode": Unsupported(_off, _SHAPE, "false"),
+    "schema": Unsupported(_empty, _SHAPE, "{}"),
+    "regex": Unsupported(_empty, _SHAPE, '""'),
+    "ebnf": Unsupported(_empty, _SHAPE, '""'),
+    "format": Unsupported(_empty, _SHAPE, '""'),
+    "output_format": Unsupported(_empty, _SHAPE, '""'),
+}
+# Fields that other servers have, or will have, and misspelt ones: their names have such words.
+_SHAPE_WORDS = ("schema", "grammar", "regex", "ebnf", "guided", "structured")
+
 UNSUPPORTED: Mapping[str, Unsupported] = {
+    **SHAPES,
     "tools": Unsupported(_empty, _TOOLS, "[]"),
     "functions": Unsupported(_empty, _TOOLS, "[]"),
     "tool_choice": Unsupported(_no_function, _TOOLS, '"none", "auto"'),
     "function_call": Unsupported(_no_function, _TOOLS, '"none", "auto"'),
-    "response_format": Unsupported(_text_format, _STRUCTURED, '{"type": "text"}'),
-    "structured_outputs": Unsupported(_empty, _STRUCTURED, "{}"),
-    "guided_json": Unsupported(_empty, _STRUCTURED, '""'),
-    "guided_regex": Unsupported(_empty, _STRUCTURED, '""'),
-    "guided_choice": Unsupported(_empty, _STRUCTURED, "[]"),
-    "guided_grammar": Unsupported(_empty, _STRUCTURED, '""'),
     "best_of": Unsupported(
         _one_of(1), "the best answer is not selected; use n, which returns all answers", "1"
     ),
@@ -69,6 +94,9 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "kv_transfer_params": Unsupported(_empty, "KV is not transferred", "{}"),
     "ec_transfer_params": Unsupported(_empty, "encoder outputs are not transferred", "{}"),
     "logits_processors": Unsupported(_empty, "functions cannot be sent over HTTP", "[]"),
+    "extra_body": Unsupported(
+        _empty, "an option of OpenAI's Python client; write its fields into the body itself", "{}"
+    ),
 }
 
 IGNORED: Mapping[str, str] = {
@@ -84,6 +112,8 @@ IGNORED: Mapping[str, str] = {
     "parallel_tool_calls": "tools are not supported yet",
     "include_reasoning": "reasoning is part of the text",
     "verbosity": "chat templates do not use it",
+    "guided_decoding_backend": "structured output is not supported yet",
+    "guided_whitespace_pattern": "structured output is not supported yet",
     "detokenize": "text is always returned",
     "flat_logprobs": "there is only one form over HTTP",
     "stream_interval": "tokens are sent as soon as they are generated",
@@ -108,11 +138,47 @@ _OTHER_NAMES = {
     "repeat_penalty": "repetition_penalty",
 }
 
+
+def _nothing(request: Any) -> None:
+    return None
+
+
+def _no_text(name: str) -> Callable[[Any], Any]:
+    """Return the rule that leaves an empty text, or as many as there were prompts."""
+
+    def left(request: Any) -> Any:
+        given = getattr(request, name)
+        is_many = isinstance(given, list) and bool(given) and not isinstance(given[0], int)
+        if given is None:
+            return None
+        return [""] * len(given) if is_many else ""
+
+    return left
+
+
+def _last_message(request: Any) -> Any:
+    """Return the last message alone, with its text if the answer begins with it."""
+    if request.messages is None:
+        return None
+    last = request.messages[-1]
+    is_echoed = getattr(request, "echo", False) and isinstance(last.content, str)
+    return [type(last)(role=last.role, content=last.content if is_echoed else "")]
+
+
+_OF_PROMPTS: Mapping[str, Callable[[Any], Any]] = {
+    "prompt": _no_text("prompt"),
+    "tokens": lambda request: [],
+    "messages": _last_message,
+    **dict.fromkeys(("documents", "chat_template", "chat_template_kwargs"), _nothing),
+}
+
 RULES = FieldRules(
     open=frozenset({"documents", "chat_template_kwargs"}),
     with_lists=frozenset({"prompt"}),
     unsupported=UNSUPPORTED,
+    unsupported_words={word: Unsupported(_off, _SHAPE, "false") for word in _SHAPE_WORDS},
     ignored=IGNORED,
     ignored_inside=_ignored_inside,
+    of_prompts=_OF_PROMPTS,
     other_names=_OTHER_NAMES,
 )

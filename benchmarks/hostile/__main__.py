@@ -1,0 +1,72 @@
+"""Attacks a server with every kind of hostile request while other clients' streams are watched.
+
+    python -m benchmarks.hostile --requests 10000 [--only "trailers"] [--model smollm2]
+
+A real server uses a real engine process; the hostile clients are another process, and the watched
+streams a third. Wrong requests must get nothing but 4xx, no stream may change or pause for 100 ms
+longer than it does undisturbed, the front end stays below 300 MB, and nothing may be left behind.
+The exit code is 1 if any of this fails.
+
+`--only WORDS --list` prints the names of the kinds. `--attack N` carries out one attack of the mix
+that the other arguments choose, and prints it with its responses; the server logs to this terminal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import uvloop
+
+from benchmarks.hostile.run import ALL_KINDS, SETTINGS, Options, measure, show
+from benchmarks.served.client import Served
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--seconds", type=float, default=1800.0, help="the longest duration")
+    parser.add_argument("--clients", type=int, default=24)
+    parser.add_argument("--baseline", type=float, default=10.0, help="seconds without attacks")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", help="kinds whose name contains these words")
+    parser.add_argument("--list", action="store_true", help="print the kinds")
+    parser.add_argument("--attack", type=int, metavar="N", help="show one attack of the mix")
+    parser.add_argument("--log", type=Path, help="where to keep the server's log")
+    parser.add_argument("--model", help="a real model instead of the fake runner")
+    given = parser.parse_args()
+    kinds = [kind for kind in ALL_KINDS if given.only in kind.name]
+    if given.list or not kinds:
+        print("\n".join(kind.name for kind in kinds or ALL_KINDS))
+        return int(not kinds)
+    options = Options(
+        num_requests=given.requests,
+        num_clients=given.clients,
+        baseline_seconds=given.baseline,
+        max_seconds=given.seconds,
+        seed=given.seed,
+        kinds=kinds,
+        model=given.model,
+    )
+    settings = SETTINGS | {"model": given.model}
+    if given.attack is not None:
+        with Served(settings) as served:
+            asyncio.run(show(served, options, given.attack))
+        return 0
+    with tempfile.TemporaryDirectory() as name:
+        log = given.log or Path(name) / "log"
+        with log.open("w") as file, Served(settings, file) as served:
+            report = uvloop.run(measure(served, options, log))
+            code = served.end()
+        if code:
+            report["faults"].append(f"its exit code is {code}")
+    print(json.dumps(report, indent=1))
+    return int(bool(report["faults"] or report["pauses"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""Finds what a server still holds when nothing runs any more."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from benchmarks.served.client import Served, metric
+
+MUST_BE_ZERO = ("active_requests", "tickets", "admitted", "waiting_bytes")
+# A killed prompt worker is reaped when the next one starts.
+SLACK = {"tasks": 0, "threads": 2, "descriptors": 2, "children": 0, "ended_children": 2}
+
+
+def holdings(served: Served) -> dict[str, Any]:
+    """Return what the server holds, by its own count and by the system's."""
+    return {**served.held(), **served.outside()}
+
+
+async def settle(served: Served) -> str | None:
+    """Wait until nothing runs; return what is still running after half a minute."""
+    for _ in range(300):
+        held = served.held()
+        running = await metric(served, "num_requests") + await metric(served, "kv_cache_usage_perc")
+        if not (held["tickets"] or held["active_requests"] or running):
+            return None
+        await asyncio.sleep(0.1)
+    return f"requests do not end: {held}, {running} sequences and blocks"
+
+
+def leaks(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Return what has grown between two times at which nothing ran."""
+    found = [f"{after[name]} {name} are left" for name in MUST_BE_ZERO if after[name]]
+    for name, slack in SLACK.items():
+        if after[name] > before[name] + slack:
+            found.append(f"{name}: {before[name]} before, {after[name]} after")
+    return found

@@ -1,0 +1,86 @@
+"""One answer of a durable request: its tokens so far, and the events that repeat them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from octavo.client.durable.records import decode_event, encode_event, restored
+from octavo.core.plan import LogprobsPayload
+from octavo.core.request import FinishReason, TokenEvent
+from octavo.wire.message_types import WireEvent
+
+MOST_TOKENS = 256  # of an event that is repeated: more would hold the event loop for long
+_EVENT_BYTES = 64  # that a kept event takes besides its own
+
+
+@dataclass(slots=True)
+class Answer:
+    """The tokens of one answer, 4 bytes each, and whole events only where they hold more."""
+
+    number: int
+    tokens: array[int] = field(default_factory=partial(array, "i"))
+    events: list[bytes] = field(default_factory=list)  # encoded: with a payload, or the last
+    finish_reason: FinishReason | None = None
+    # A client may know more than the journal: events are divided where its knowledge ends.
+    divide_at: int = 0
+
+    def add(self, event: WireEvent) -> int:
+        """Add an event; return the bytes that it takes, 0 for one that does not follow the last."""
+        if event.position != len(self.tokens) or self.finish_reason is not None:
+            return 0
+        if event.payload is not None and restored(event) is None:
+            return 0
+        self.tokens.extend(event.tokens)
+        self.finish_reason = event.finish_reason
+        num_bytes = 4 * len(event.tokens)
+        if event.payload is not None or event.finish_reason is not None:
+            self.events.append(encode_event(event))
+            num_bytes += len(self.events[-1]) + _EVENT_BYTES
+        return num_bytes
+
+    def copy(self) -> Answer:
+        """Return a copy that another thread may read."""
+        return Answer(self.number, self.tokens[:], self.events[:], self.finish_reason)
+
+    def recorded(self) -> Iterator[WireEvent]:
+        """Yield the events that restore this answer, in order and without a gap."""
+        at = 0
+        for data in self.events:
+            event = decode_event(data)
+            yield from self._plain(at, event.position)
+            yield event
+            at = event.position + len(event.tokens)
+        yield from self._plain(at, len(self.tokens))
+
+    def replayed(self) -> Iterator[TokenEvent]:
+        """Yield the events for a new continuation, divided at `divide_at`."""
+        for each in self.recorded():
+            event = restored(each)
+            assert event is not None, "it was checked when it was added"
+            yield from self.divided(event)
+
+    def divided(self, event: TokenEvent) -> tuple[TokenEvent, ...]:
+        """Return an event as two, if `divide_at` lies between two of its tokens."""
+        num_before = self.divide_at - event.position
+        if not 0 < num_before < len(event.tokens):
+            return (event,)
+        first = event._replace(
+            tokens=event.tokens[:num_before], finish_reason=None, stop_token=None, stats=None
+        )
+        second = event._replace(position=self.divide_at, tokens=event.tokens[num_before:])
+        payload = event.payload
+        if isinstance(payload, LogprobsPayload):
+            first = first._replace(payload=replace(payload, sampled=payload.sampled[:num_before]))
+            rest = replace(payload, sampled=payload.sampled[num_before:], prompt=())
+            second = second._replace(payload=rest)
+        else:
+            second = second._replace(payload=None)
+        return first, second
+
+    def _plain(self, begin: int, end: int) -> Iterator[WireEvent]:
+        for at in range(begin, end, MOST_TOKENS):
+            tokens = self.tokens[at : min(end, at + MOST_TOKENS)]
+            yield WireEvent(self.number, at, tuple(tokens))

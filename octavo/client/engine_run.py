@@ -1,0 +1,35 @@
+"""One engine from its launch to its end: its process, its frames and its signs of life."""
+
+from __future__ import annotations
+
+from octavo.client.frames import FrameReader, FrameWriter
+from octavo.client.launcher import EngineProcess, Incoming
+from octavo.client.liveness import Liveness
+from octavo.wire.message_types import EngineMessage, Heartbeat
+
+
+class EngineRun:
+    """An engine's process, with what it has been sent and what it has sent."""
+
+    def __init__(self, epoch: int, process: EngineProcess, liveness: Liveness) -> None:
+        self.epoch = epoch
+        self.process = process
+        self.liveness = liveness
+        self.writer = FrameWriter(process, epoch)
+        self.reader = FrameReader(epoch)
+        self.failure: str | None = None  # why it ends, if that is known before its process ends
+        self.is_of_model = False  # it ends because of the model's files
+
+    def read(self, incoming: Incoming, now: float) -> EngineMessage | None:
+        """Return a frame's message, or None for a heartbeat; raise WireError if it is wrong."""
+        message = self.reader.read(incoming)
+        if isinstance(message, Heartbeat):
+            self.liveness.note_frame(now, message)
+            return None
+        self.liveness.note_frame(now, None)
+        return message
+
+    def exit_reason(self) -> str | None:
+        """Return why its process has ended, or None if it runs."""
+        reason = self.process.exit_reason()
+        return None if reason is None else self.failure or reason

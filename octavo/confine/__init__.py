@@ -1,0 +1,1 @@
+"""Takes from a process what it needs no more: privileges, core dumps, files, network, processes."""

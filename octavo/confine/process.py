@@ -1,0 +1,39 @@
+"""Confines this process: what can be taken at its start, and what only when all is loaded."""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+import sys
+from importlib.machinery import BuiltinImporter, FrozenImporter
+
+from octavo.confine.filter import install_filter
+
+_WITHOUT_FILES = (BuiltinImporter, FrozenImporter)
+_PR_SET_DUMPABLE = 4
+_PR_SET_NO_NEW_PRIVS = 38
+
+
+def give_up_privileges() -> None:
+    """Give up new privileges, core dumps, and being read by other processes of the same user.
+
+    Call it before the process has threads: each thread inherits the first of these.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # memory holds prompts
+    if sys.platform.startswith("linux"):
+        control = ctypes.CDLL(None, use_errno=True).prctl
+        control(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        control(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def confine(*, may_read: bool) -> str | None:
+    """Refuse this process files, network and other processes from now on, in all its threads.
+
+    What it has open stays usable; `may_read` permits it to open further files for reading. Without
+    that no further module can be imported: the attempt is an ordinary ImportError, whose text names
+    no path of this machine. Return why the kernel does not support this, or None.
+    """
+    missing = install_filter(may_read=may_read)
+    if missing is None and not may_read:
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder in _WITHOUT_FILES]
+    return missing

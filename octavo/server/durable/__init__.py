@@ -1,0 +1,1 @@
+"""Durable requests over HTTP: numbered streams, and answers that outlive their connection."""

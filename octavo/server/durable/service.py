@@ -1,0 +1,302 @@
+"""The durable requests of one server: who answers each now, and who continues it next.
+
+At most one attempt answers a request. A client that asks for it again ends the attempt of its
+earlier connection and continues with what has been recorded, as after a death of the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from octavo.api.outputs import EngineDeadError, RequestError
+from octavo.client.client import EngineClient
+from octavo.client.durable.file import JournalFile, JournalFileError
+from octavo.client.durable.recording_client import RecordingClient
+from octavo.client.durable.requests import DurableRequest, DurableRequests, Limits
+from octavo.client.durable.writer import JournalWriter
+from octavo.server.durable.generation import DurableGeneration
+from octavo.server.durable.head import read_head, restore
+from octavo.server.durable.positions import FROM, known_to
+from octavo.server.durable.unattended import UnattendedGeneration
+from octavo.server.http.errors import ApiError, invalid
+from octavo.server.preparation import prepare
+from octavo.server.settings import ServerSettingsError
+
+if TYPE_CHECKING:
+    from octavo.server.admission import Ticket
+    from octavo.server.http.deadline import RequestTask
+    from octavo.server.http.exchange import Exchange
+    from octavo.server.operation import GenerationRequest
+    from octavo.server.server import Server
+
+log = logging.getLogger(__name__)
+
+TIDY_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One attempt to answer a request, until it is over."""
+
+    stop: Callable[[Exception], None]
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    is_taken: bool = False  # another attempt waits for its end
+
+
+class Durability:
+    """The durable requests of one server, and the attempts to answer them."""
+
+    def __init__(self, server: Server, requests: DurableRequests, client: RecordingClient) -> None:
+        self._server = server
+        self.requests = requests
+        self.client = client
+        self._attempts: dict[int, _Attempt] = {}  # by the number of the request
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._add_metrics()
+
+    @classmethod
+    def open(cls, server: Server) -> Durability:
+        """Read the journal, and record what passes; before the engine is attached to a loop."""
+        config, facts = server.config, server.llm.facts
+        assert config.journal is not None
+        file = open_journal(config.journal)
+        identity = f"{facts.directory} {facts.architecture} {facts.dtype} {facts.vocabulary}"
+        limits = Limits(config.journal_seconds, config.journal_bytes)
+        requests = DurableRequests(JournalWriter(file), identity, limits)
+        num_damaged = requests.load(file.contents.payloads) + file.contents.num_damaged
+        file.contents.payloads.clear()
+        if num_damaged:
+            log.warning(
+                "the journal %s cannot be read in %d places, as after a kill in mid-write; all "
+                "other records are used",
+                config.journal,
+                num_damaged,
+            )
+        clients: list[RecordingClient] = []
+
+        def wrap(inner: EngineClient) -> EngineClient:
+            clients.append(RecordingClient(inner, requests))
+            return clients[0]
+
+        server.llm.wrap_client(wrap)
+        return cls(server, requests, clients[0])
+
+    def start(self) -> None:
+        """Start to write, and continue what the last server has left."""
+        self.requests.writer.start(self.requests.snapshot())
+        unfinished = [request for request in self.requests if request.rested_at is None]
+        if unfinished:
+            log.warning("%d requests of the last server continue", len(unfinished))
+        self._spawn(self._continue_all(unfinished))
+        self._spawn(self._tidy())
+
+    async def close(self) -> None:
+        """End all tasks, and write what is left."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await asyncio.to_thread(self.requests.writer.close)
+
+    # answers to clients
+
+    async def generate(
+        self,
+        exchange: Exchange,
+        ticket: Ticket,
+        asked: GenerationRequest,
+        struct: Struct,
+        task: RequestTask,
+    ) -> None:
+        """Answer a new request, or one that was sent before under this id with this key."""
+        request = self.requests.find(exchange.owner, exchange.request_id)
+        if request is not None:
+            if read_head(request.head).digest != exchange.body_digest:
+                raise _in_use(exchange.request_id)
+            await self.resume(exchange, ticket, request, task)
+            return
+        prepared = await prepare(self._server, asked, exchange.owner)
+        writer = asked.writer(exchange, prepared)
+        known = [0] * (len(prepared.checked) * prepared.sampling.n)
+        await DurableGeneration(
+            *(exchange, ticket, prepared, writer, task),
+            service=self,
+            known=known,
+            struct=struct,
+        ).run()
+
+    async def resume(
+        self, exchange: Exchange, ticket: Ticket, request: DurableRequest, task: RequestTask
+    ) -> None:
+        """Answer a request that was begun before, from the position that the client names."""
+        head = read_head(request.head)
+        known = known_to(exchange, len(request.answers))
+        prepared = await restore(self._server, head, request.owner)
+        if any(known) and not prepared.asked.is_stream:
+            raise invalid("this request was not streamed; its answer comes as a whole", FROM)
+        await self._take_over(request)
+        _check_end(request, known, prepared.sampling.max_tokens)
+        for answer, position in zip(request.answers, known, strict=True):
+            answer.divide_at = position
+        exchange.request_id, exchange.created = request.request_id, head.created
+        writer = prepared.asked.writer(exchange, prepared)
+        generation = DurableGeneration(
+            *(exchange, ticket, prepared, writer, task),
+            service=self,
+            known=known,
+            request=request,
+        )
+        await generation.run()
+
+    # called by attempts
+
+    def begin(self, exchange: Exchange, head: bytes, num_answers: int) -> DurableRequest | None:
+        """Record a new request; raise ApiError if another of this id has begun meanwhile."""
+        if self.requests.find(exchange.owner, exchange.request_id) is not None:
+            raise _in_use(exchange.request_id)
+        return self.requests.begin(exchange.owner, exchange.request_id, head, num_answers)
+
+    def enter(self, request: DurableRequest, stop: Callable[[Exception], None]) -> None:
+        """Note that an attempt answers a request; `stop` ends it."""
+        assert request.number not in self._attempts, "one attempt at a time"
+        self._attempts[request.number] = _Attempt(stop)
+        self.requests.wake(request)
+
+    def leave(self, request: DurableRequest, has_ended: bool) -> None:
+        """Note the end of an attempt, which may have ended the request.
+
+        Otherwise the request rests if its client has left, and continues after the server's end.
+        """
+        attempt = self._attempts.pop(request.number)
+        attempt.over.set()
+        if attempt.is_taken:
+            return
+        if any(answer.finish_reason in _UNTRIED for answer in request.answers):
+            self.requests.forget(request)
+        elif has_ended or not self._server.is_draining:
+            self.requests.rest(request)
+
+    async def _take_over(self, request: DurableRequest) -> None:
+        """End the attempt that answers a request now."""
+        while (attempt := self._attempts.get(request.number)) is not None:
+            attempt.is_taken = True
+            attempt.stop(_taken())
+            await attempt.over.wait()
+        if not request.is_known:
+            raise _gone()
+
+    # requests without a client
+
+    async def _continue_all(self, requests: list[DurableRequest]) -> None:
+        """Begin to finish these one by one, with breaks for clients between them."""
+        for request in requests:
+            self._spawn(self._continue(request))
+            await asyncio.sleep(0)
+
+    async def _continue(self, request: DurableRequest) -> None:
+        """Finish a request of the last server, for the client that will come back."""
+        if request.number in self._attempts or request.rested_at is not None:
+            return  # its client was faster
+        task = asyncio.current_task()
+        assert task is not None
+        self.enter(request, partial(_cancel, task))
+        has_ended = False
+        try:
+            ticket = self._server.admission.register(request.owner, len(request.head))
+            try:
+                await UnattendedGeneration(self._server, self, request).run(ticket)
+            finally:
+                ticket.leave()
+            has_ended = True
+        except (ApiError, RequestError, EngineDeadError, TimeoutError) as error:
+            log.warning("request %s could not be continued: %s", request.request_id, error)
+        finally:
+            self.leave(request, has_ended)
+
+    async def _tidy(self) -> None:
+        while True:
+            await asyncio.sleep(TIDY_SECONDS)
+            self.requests.tidy()
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _add_metrics(self) -> None:
+        requests, writer = self.requests, self.requests.writer
+        metrics = self._server.metrics
+        add = metrics.add_gauge
+        add("journal_requests", "Requests in the journal.", lambda: len(requests))
+        add("journal_bytes", "Bytes of the journal's file.", lambda: writer.num_bytes)
+        add(
+            "journal_is_whole",
+            "Whether the journal's file can be written.",
+            lambda: float(writer.is_whole),
+        )
+        metrics.add_counter("journal_failures", "Failed writes.", lambda: writer.num_failures)
+        metrics.add_counter(
+            "journal_dropped",
+            "Requests that were too large for the journal.",
+            lambda: requests.num_dropped,
+        )
+
+
+def open_journal(path: Path) -> JournalFile:
+    """Open a journal; raise ServerSettingsError for a file that cannot be one."""
+    try:
+        return JournalFile(path)
+    except JournalFileError as error:
+        raise ServerSettingsError(str(error)) from error
+    except OSError as error:
+        raise ServerSettingsError(
+            f"the journal {path} cannot be read: {error.strerror or error}; name another file"
+        ) from error
+
+
+def _cancel(task: asyncio.Task[None], why: Exception) -> None:
+    task.cancel()
+
+
+# Ends of requests that the engine has not tried; sent again they may be accepted.
+_UNTRIED = ("refused", "overloaded")
+
+
+def _check_end(request: DurableRequest, known: list[int], max_tokens: int) -> None:
+    """Raise ApiError for a position behind the end."""
+    for answer, position in zip(request.answers, known, strict=True):
+        most = max_tokens if answer.finish_reason is None else len(answer.tokens)
+        if position > most + 1:
+            raise invalid(
+                f"{FROM}={position} is behind the end of the stream, which has at most "
+                f"{most} tokens and its end",
+                FROM,
+            )
+
+
+def _in_use(request_id: str) -> ApiError:
+    return ApiError(
+        409,
+        f"X-Request-Id {request_id!r} belongs to another request that was sent with this key; "
+        "send each request with an id of its own, or leave it out",
+        code="request_id_in_use",
+    )
+
+
+def _taken() -> ApiError:
+    return ApiError(
+        409, "this stream continues on a newer connection of its client", code="stream_taken_over"
+    )
+
+
+def _gone() -> ApiError:
+    return ApiError(404, "this stream is no longer kept", code="stream_not_found")

@@ -1,0 +1,114 @@
+"""Routes of other servers that this one does not have, and what they would do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_EMBEDDINGS = "embeddings; `octavo.LLM.embed` computes them offline"
+_POOLING = "scoring and classifying texts"
+_AUDIO = "audio"
+_IMAGES = "images"
+_ADAPTERS = "adapters (LoRA)"
+_FILES = "files and batches; send the requests one by one"
+_STATE = "storing answers and conversations; send the whole conversation"
+_OLLAMA = "the API of Ollama; use /v1/chat/completions or /v1/completions"
+_NATIVE = "the own API of another server; use /v1/completions"
+_OPERATORS = "operators' commands; start the server with --admin-socket, whose routes have them"
+_SLEEP = "giving the memory back while the server runs"
+_WEIGHTS = "replacing weights while the server runs"
+
+# By path; one that ends in "/" stands for all paths below it.
+NOT_YET: Mapping[str, str] = {
+    "/v1/embeddings": _EMBEDDINGS,
+    "/embeddings": _EMBEDDINGS,
+    "/embedding": _EMBEDDINGS,
+    "/embed": _EMBEDDINGS,
+    "/v2/embed": _EMBEDDINGS,
+    "/pooling": _POOLING,
+    "/classify": _POOLING,
+    "/score": _POOLING,
+    "/v1/score": _POOLING,
+    "/rerank": _POOLING,
+    "/v1/rerank": _POOLING,
+    "/v2/rerank": _POOLING,
+    "/v1/moderations": _POOLING,
+    "/v1/audio/": _AUDIO,
+    "/v1/realtime": _AUDIO,
+    "/v1/images/": _IMAGES,
+    "/v1/videos": _IMAGES,
+    "/v1/messages": "the API of Anthropic; use /v1/chat/completions",
+    "/v1/messages/": "the API of Anthropic; use /v1/chat/completions",
+    "/v1/complete": "the API of Anthropic; use /v1/chat/completions",
+    "/v1/responses": "the Responses API; use /v1/chat/completions",
+    "/v1/responses/": "the Responses API; use /v1/chat/completions",
+    "/v1/conversations": _STATE,
+    "/v1/conversations/": _STATE,
+    "/v1/assistants": _STATE,
+    "/v1/threads": _STATE,
+    "/v1/threads/": _STATE,
+    "/v1/files": _FILES,
+    "/v1/files/": _FILES,
+    "/v1/batches": _FILES,
+    "/v1/batches/": _FILES,
+    "/v1/fine_tuning/": "training",
+    "/v1/load_lora_adapter": _ADAPTERS,
+    "/v1/unload_lora_adapter": _ADAPTERS,
+    "/load_lora_adapter": _ADAPTERS,
+    "/unload_lora_adapter": _ADAPTERS,
+    "/lora-adapters": _ADAPTERS,
+    "/v1/chat/completions/render": "rendering a prompt; /tokenize returns its token ids",
+    "/v1/completions/render": "rendering a prompt; /tokenize returns its token ids",
+    "/apply-template": "rendering a prompt; /tokenize returns its token ids",
+    "/tokenizer_info": "describing the tokenizer; /tokenize applies it",
+    "/inference/v1/generate": _NATIVE,
+    "/generate": _NATIVE,
+    "/generate_stream": _NATIVE,
+    "/completion": _NATIVE,
+    "/infill": _NATIVE,
+    "/invocations": _NATIVE,
+    "/vertex_generate": _NATIVE,
+    "/v2/models/": "the API of KServe; use /v1/completions",
+    "/api/": _OLLAMA,
+    "/ping": "this path; /health says whether requests are served",
+    "/health_generate": "this path; /health says whether requests are served",
+    "/v1/health": "this path; /health says whether requests are served",
+    "/load": "this path; /metrics says how many requests run and wait",
+    "/get_load": "this path; /metrics says how many requests run and wait",
+    "/slots": "this path; /metrics says how many requests run and wait",
+    "/props": "this path; /v1/models describes the model",
+    "/info": "this path; /v1/models describes the model",
+    "/server_info": "this path; /v1/models describes the model",
+    "/model_info": "this path; /v1/models describes the model",
+    "/get_model_info": "this path; /v1/models describes the model",
+    "/redoc": "this page; /docs lists the routes, and /openapi.json their fields",
+    "/abort_request": _OPERATORS,
+    "/abort_requests": _OPERATORS,
+    "/pause": _OPERATORS,
+    "/resume": _OPERATORS,
+    "/pause_generation": _OPERATORS,
+    "/continue_generation": _OPERATORS,
+    "/reset_prefix_cache": _OPERATORS,
+    "/flush_cache": _OPERATORS,
+    "/start_profile": "profiling a running server; `octavo bench profile` profiles the engine",
+    "/stop_profile": "profiling a running server; `octavo bench profile` profiles the engine",
+    "/sleep": _SLEEP,
+    "/wake_up": _SLEEP,
+    "/is_sleeping": _SLEEP,
+    "/release_memory_occupation": _SLEEP,
+    "/resume_memory_occupation": _SLEEP,
+    "/update_weights": _WEIGHTS,
+    "/update_weights_from_disk": _WEIGHTS,
+    "/update_weights_from_tensor": _WEIGHTS,
+    "/update_weights_from_distributed": _WEIGHTS,
+    "/init_weights_update_group": _WEIGHTS,
+    "/collective_rpc": _WEIGHTS,
+}
+
+
+def missing_feature(path: str) -> str | None:
+    """Return what a route of another server does; None for a path that is unknown."""
+    found = NOT_YET.get(path)
+    if found is None:
+        above = (name for name in NOT_YET if name.endswith("/") and path.startswith(name))
+        found = next((NOT_YET[name] for name in above), None)
+    return found

@@ -1,0 +1,128 @@
+"""The reading of a request's body: of a small one at once, of a large one in a prompt worker.
+
+A large body would hold the event loop, and may become many times as large as it was. A worker
+decodes and translates it with the same code as a small one, and prepares its prompts in the same
+trip. What comes back is the request without its prompts, and their tokens.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import msgspec
+
+from octavo.server.http.deadline import RequestTask
+from octavo.server.http.errors import ApiError
+from octavo.server.http.exchange import Exchange
+from octavo.server.operation import GenerationRequest
+from octavo.server.preparation import jobs_of
+from octavo.server.schema.decode import decode, is_large
+from octavo.server.schema.nested import Unknown
+from octavo.server.schema.rules import rules_of
+from octavo.server.server import Server
+from octavo.server.settings import ServerSettings
+from octavo.text.prompt_worker import (
+    BodyJob,
+    PreparedPrompt,
+    PromptJob,
+    PromptMaker,
+    ReadBody,
+    Refused,
+    with_texts,
+)
+from octavo.wire.facts import EngineFacts
+
+T = TypeVar("T", bound=msgspec.Struct)
+A = TypeVar("A", bound=GenerationRequest | PromptJob)
+
+_SETTINGS = ("chat_template", "trust_request_chat_template", "max_output_tokens", "log_prompts")
+
+
+class Context(msgspec.Struct, frozen=True):
+    """The part of a server that translations and the preparation of prompts read."""
+
+    settings: dict[str, Any]
+    facts: EngineFacts
+
+
+async def read(
+    exchange: Exchange, kind: type[T], translate: Callable[[Server, T], A]
+) -> tuple[T, A, list[PreparedPrompt | Refused] | None]:
+    """Return the request, its translation and, if a worker has read it, its prompts.
+
+    What a worker has read comes without prompts. Raise ApiError for a body that is not valid.
+    `translate` is a function of a module, which a worker finds by its name.
+    """
+    body, server = await exchange.body(), exchange.server
+    if not is_large(body):
+        request = exchange.accept(kind, *decode(body, kind))
+        return request, translate(server, request), None
+    config = server.config
+    settings = {name: getattr(config, name) for name in _SETTINGS}
+    job = BodyJob(
+        body=body,
+        kind=_name(kind),
+        translate=_name(translate),
+        context=msgspec.Raw(msgspec.msgpack.encode(Context(settings, server.llm.facts))),
+    )
+    answers: list[ReadBody] = []
+
+    async def ask() -> None:
+        answers.append(await server.prompt_pool.read_body(job, exchange.owner))
+
+    # In a task that ends when the client leaves.
+    await RequestTask(exchange).run(ask(), config.max_request_seconds)
+    (answer,) = answers
+    request = msgspec.msgpack.decode(answer.request, type=kind)
+    unknown = tuple(Unknown(*each) for each in answer.unknown)
+    request = exchange.accept(kind, request, unknown)
+    return request, translate(server, request), answer.prompts
+
+
+def read_body(maker: PromptMaker, job: BodyJob) -> ReadBody | Refused:
+    """Decode, translate and prepare a body in a worker; refuse it with the field at fault."""
+    kind, translate = _named(job.kind), _named(job.translate)
+    context = msgspec.msgpack.decode(job.context, type=Context)
+    try:
+        request, unknown = decode(job.body, kind)
+        asked = translate(_view(context), request)
+    except ApiError as error:
+        return Refused(message=error.message, param=error.param, code=error.code)
+    made = jobs_of(asked, context.facts, logs_prompts=context.settings["log_prompts"])
+    jobs = [_as_sent(job) for job in made]
+    return ReadBody(
+        request=msgspec.msgpack.encode(rules_of(kind).without_prompts(request)),
+        unknown=list(unknown),
+        prompts=with_texts(maker.make_all(jobs), jobs),
+    )
+
+
+def _as_sent(job: PromptJob) -> PromptJob:
+    """Return a job as it arrives from the server: its messages are plain data, not structs."""
+    if job.conversation is None:
+        return job
+    messages = msgspec.to_builtins(job.conversation.messages)
+    conversation = msgspec.structs.replace(job.conversation, messages=messages)
+    return msgspec.structs.replace(job, conversation=conversation)
+
+
+def _view(context: Context) -> Any:
+    """Return what a translation reads of a server; the server itself checks the model's name."""
+    return SimpleNamespace(
+        config=ServerSettings(**context.settings),
+        llm=SimpleNamespace(facts=context.facts, model=SimpleNamespace(facts=context.facts)),
+        check_model=lambda name: None,
+    )
+
+
+def _name(what: Any) -> str:
+    return f"{what.__module__}:{what.__qualname__}"
+
+
+def _named(name: str) -> Any:
+    """Return an attribute of a module of the server, which the server has named."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)

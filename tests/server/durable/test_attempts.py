@@ -1,0 +1,289 @@
+"""One attempt answers a request at a time: later connections continue what earlier ones began."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from octavo.client.durable.answer import MOST_TOKENS
+from octavo.core.request import TokenEvent
+from octavo.server.http.errors import unavailable
+from tests.server.durable.make import OTHER_KEY, Gate, durable, in_loop, received, service_of
+from tests.server.make import serving, until
+
+STREAM = {"prompt": "The quick", "max_tokens": 24, "stream": True, "return_token_ids": True}
+WHOLE = {**STREAM, "stream": False}
+
+
+async def undisturbed(directory: Path, journal: Path, body: dict[str, Any] = STREAM) -> Any:
+    async with durable(directory, journal) as client:
+        return await client.post("/v1/completions", json=body)
+
+
+@in_loop
+async def test_a_client_that_left_gets_the_rest(directory: Path, tmp_path: Path) -> None:
+    """A disconnect ends the computation: nothing runs until the client comes back."""
+    whole = received((await undisturbed(directory, tmp_path / "other")).text)
+    gate = Gate(8)
+    async with durable(directory, tmp_path / "journal", gate.runner) as client:
+        service = service_of(client)
+        leaving = asyncio.ensure_future(client.post("/v1/completions", json=STREAM))
+        await until(lambda: any(len(each.answers[0].tokens) >= 5 for each in service.requests))
+        leaving.cancel()
+        (request,) = service.requests
+        await until(lambda: request.rested_at is not None)
+        gate.open()
+        await until(lambda: not client.server.active)
+        num_tokens = len(request.answers[0].tokens)
+        assert 5 <= num_tokens < 24
+        response = await client.get(f"/v1/streams/{request.request_id}?from=3")
+        rest = received(response.text)
+        assert rest.is_ended
+        assert rest.tokens() == whole.tokens()[3:]
+        assert request.rested_at is not None
+
+
+@in_loop
+async def test_a_newer_connection_takes_the_stream_over(directory: Path, tmp_path: Path) -> None:
+    whole = received((await undisturbed(directory, tmp_path / "other")).text)
+    gate = Gate(6)
+    async with durable(directory, tmp_path / "journal", gate.runner) as client:
+        service = service_of(client)
+        first = asyncio.ensure_future(
+            client.post("/v1/completions", json=STREAM, headers={"x-request-id": "one"})
+        )
+        await until(lambda: any(len(each.answers[0].tokens) >= 3 for each in service.requests))
+        others = [asyncio.ensure_future(client.get("/v1/streams/one?from=2")) for _ in range(4)]
+        assert '"code":"stream_taken_over"' in (await first).text
+        gate.open()
+        rests = [await each for each in others]
+        ended = [rest for rest in rests if received(rest.text).tokens() == whole.tokens()[2:]]
+        assert ended, "the last of them gets the rest"
+        for rest in rests:
+            if rest not in ended:
+                assert "stream_taken_over" in rest.text
+
+
+@in_loop
+async def test_the_next_server_continues_without_a_client(directory: Path, tmp_path: Path) -> None:
+    whole = received((await undisturbed(directory, tmp_path / "other")).text)
+    journal, gate = tmp_path / "journal", Gate(7)
+    async with durable(directory, journal, gate.runner) as client:
+        service = service_of(client)
+        lost = asyncio.ensure_future(
+            client.post("/v1/completions", json=STREAM, headers={"x-request-id": "one"})
+        )
+        await until(lambda: any(len(each.answers[0].tokens) >= 4 for each in service.requests))
+        await service.requests.writer.written()
+        killed = journal.read_bytes()
+        gate.open()
+        lost.cancel()
+    journal.write_bytes(killed)
+    async with durable(directory, journal) as client:
+        service = service_of(client)
+        (request,) = service.requests
+        await until(lambda: request.rested_at is not None)
+        assert list(request.answers[0].tokens) == whole.tokens()
+        assert client.server.admission.num_open == 0
+        rest = received((await client.get("/v1/streams/cmpl-one?from=4")).text)
+        assert rest.tokens() == whole.tokens()[4:]
+
+
+@in_loop
+async def test_a_request_of_a_client_that_had_left_waits_for_it(
+    directory: Path, tmp_path: Path
+) -> None:
+    journal, gate = tmp_path / "journal", Gate(7)
+    async with durable(directory, journal, gate.runner) as client:
+        service = service_of(client)
+        leaving = asyncio.ensure_future(client.post("/v1/completions", json=STREAM))
+        await until(lambda: any(len(each.answers[0].tokens) >= 4 for each in service.requests))
+        leaving.cancel()
+        (request,) = service.requests
+        await until(lambda: request.rested_at is not None)
+        gate.open()
+    async with durable(directory, journal) as client:
+        service = service_of(client)
+        (request,) = service.requests
+        assert request.rested_at is not None
+        assert request.answers[0].finish_reason is None
+
+
+@in_loop
+async def test_a_repeated_request_id_gets_the_same_answer(directory: Path, tmp_path: Path) -> None:
+    """A request without a seed has an answer of its own, which is not drawn again."""
+    for body in ({**STREAM, "temperature": 1.0}, {**WHOLE, "temperature": 1.0}):
+        async with durable(directory, tmp_path / "journal") as client:
+            headers = {"x-request-id": "again"}
+            first = await client.post("/v1/completions", json=body, headers=headers)
+            second = await client.post("/v1/completions", json=body, headers=headers)
+            fresh = await client.post("/v1/completions", json=body)
+            assert said(first.text) == said(second.text) != said(fresh.text)
+            others = {"authorization": f"Bearer {OTHER_KEY}", **headers}
+            third = await client.post("/v1/completions", json=body, headers=others)
+            assert said(third.text) != said(first.text), "the id is another key's"
+            response = await client.post(
+                "/v1/completions", json={**body, "max_tokens": 3}, headers=headers
+            )
+            assert response.status_code == 409
+            assert response.json()["error"]["code"] == "request_id_in_use"
+        (tmp_path / "journal").unlink()
+
+
+@in_loop
+async def test_a_large_body_is_another_if_any_of_it_differs(
+    directory: Path, tmp_path: Path
+) -> None:
+    """A worker reads it, and of its prompt only the tokens come back: here those of its end."""
+    headers = {"x-request-id": "large"}
+    for stream in (True, False):
+        body = {**STREAM, "stream": stream, "truncate_prompt_tokens": 20, "temperature": 1.0}
+        texts = ("a" + "word " * 60_000, "b" + "word " * 60_000)
+        bodies = [{**body, "prompt": text} for text in texts]
+        async with durable(directory, tmp_path / f"journal-{stream}") as client:
+            first, second = [
+                await client.post("/v1/completions", json=bodies[0], headers=headers)
+                for _ in range(2)
+            ]
+            assert first.status_code == 200, first.text
+            assert said(first.text) == said(second.text)
+            other = await client.post("/v1/completions", json=bodies[1], headers=headers)
+            assert other.status_code == 409
+            (request,) = service_of(client).requests
+            assert len(request.head) < 2000, "the text is not kept"
+
+
+def said(text: str) -> Any:
+    """Return the text of an answer, streamed or whole."""
+    if text.startswith("{"):
+        return text[text.index('"choices"') : text.index('"usage"')]
+    return received(text).text()
+
+
+@in_loop
+async def test_a_request_without_a_stream_survives_too(directory: Path, tmp_path: Path) -> None:
+    whole = (await undisturbed(directory, tmp_path / "other", WHOLE)).json()["choices"]
+    journal, gate = tmp_path / "journal", Gate(7)
+    headers = {"x-request-id": "one"}
+    async with durable(directory, journal, gate.runner) as client:
+        service = service_of(client)
+        post = client.post("/v1/completions", json=WHOLE, headers=headers)
+        lost = asyncio.ensure_future(post)
+        await until(lambda: any(len(each.answers[0].tokens) >= 4 for each in service.requests))
+        await service.requests.writer.written()
+        killed = journal.read_bytes()
+        gate.open()
+        lost.cancel()
+    journal.write_bytes(killed)
+    async with durable(directory, journal) as client:
+        repeated = await client.post("/v1/completions", json=WHOLE, headers=headers)
+        assert repeated.json()["choices"] == whole
+        assert len(service_of(client).requests) == 1
+
+
+@in_loop
+async def test_a_drained_server_leaves_the_rest_to_the_next(
+    directory: Path, tmp_path: Path
+) -> None:
+    whole = received((await undisturbed(directory, tmp_path / "other")).text)
+    gate = Gate(7)
+    async with durable(directory, tmp_path / "journal", gate.runner) as client:
+        service = service_of(client)
+        headers = {"x-request-id": "one"}
+        post = client.post("/v1/completions", json=STREAM, headers=headers)
+        begun = asyncio.ensure_future(post)
+        await until(lambda: any(len(each.answers[0].tokens) >= 4 for each in service.requests))
+        client.server.is_draining = True
+        for each in list(client.server.active.values()):
+            each.stop(unavailable("the server is shutting down", "server_shutdown"))
+        answer = await begun
+        gate.open()
+        (request,) = service.requests
+        assert request.rested_at is None
+    async with durable(directory, tmp_path / "journal") as client:
+        (request,) = service_of(client).requests
+        await until(lambda: request.rested_at is not None)
+        known = received(answer.text)
+        assert not known.is_ended
+        rest = received((await client.get(f"/v1/streams/one?from={known.last_id}")).text)
+        assert known.tokens() + rest.tokens() == whole.tokens()
+
+
+@in_loop
+async def test_a_long_answer_is_repeated_with_breaks_for_others(
+    directory: Path, tmp_path: Path
+) -> None:
+    """The event loop is never held for more than a bounded part of the answer."""
+    gate = Gate(0)
+    gate.open()
+    engine = {"max_model_len": 4096, "num_blocks": 2048}
+    body = {**STREAM, "max_tokens": 3000}
+    async with durable(directory, tmp_path / "journal", gate.runner, engine) as client:
+        await client.post("/v1/completions", json=body, headers={"x-request-id": "long"})
+        sizes: list[int] = []
+        deliver = client.server.llm._deliver
+
+        def counted(events: Sequence[TokenEvent]) -> None:
+            sizes.append(sum(len(event.tokens) for event in events))
+            deliver(events)
+
+        client.server.llm._deliver = counted  # type: ignore[method-assign]
+        rest = received((await client.get("/v1/streams/long?from=100")).text)
+        assert rest.is_ended
+        assert len(rest.tokens()) == 2900
+        assert sum(sizes) == 3000
+        assert max(sizes) <= MOST_TOKENS
+
+
+@in_loop
+async def test_an_event_source_continues_by_its_header(directory: Path, tmp_path: Path) -> None:
+    async with durable(directory, tmp_path / "journal") as client:
+        first = await client.post("/v1/completions", json=STREAM, headers={"x-request-id": "one"})
+        tokens = received(first.text).tokens()
+        for method, path in (("GET", "/v1/streams/one?from=1"), ("POST", "/v1/completions")):
+            body = STREAM if method == "POST" else None
+            headers = {"last-event-id": "20", "x-request-id": "one"}
+            response = await client.request(method, path, json=body, headers=headers)
+            assert received(response.text).tokens() == tokens[20:]
+
+
+@in_loop
+async def test_positions_that_do_not_exist_are_refused(directory: Path, tmp_path: Path) -> None:
+    async with durable(directory, tmp_path / "journal") as client:
+        for body, name in ((STREAM, "one"), ({**STREAM, "n": 2, "temperature": 1.0}, "two")):
+            await client.post("/v1/completions", json=body, headers={"x-request-id": name})
+        await client.post("/v1/completions", json=WHOLE, headers={"x-request-id": "whole"})
+        for name, position in (
+            ("one", "26"),
+            ("one", "1,1"),
+            ("one", "-1"),
+            ("one", "1e3"),
+            ("one", "٣"),
+            ("one", "9" * 5000),
+            ("one", ","),
+            ("two", "3"),
+            ("two", "1,2,3"),
+            ("whole", "2"),
+        ):
+            response = await client.get(f"/v1/streams/{name}", params={"from": position})
+            assert response.status_code == 400, (name, position)
+            assert response.json()["error"]["param"] == "from"
+        assert (await client.get("/v1/streams/one?from=25")).status_code == 200
+        assert (await client.get("/v1/streams/two?from=0")).status_code == 200
+        whole = (await client.get("/v1/streams/whole")).json()
+        assert whole["id"] == "cmpl-whole"
+        assert whole["usage"]["completion_tokens"] == 24
+
+
+@in_loop
+async def test_streams_without_a_journal_have_no_ids(directory: Path, tmp_path: Path) -> None:
+    response = await undisturbed(directory, tmp_path / "journal")
+    assert "id: 25\n" in response.text
+    async with serving(directory) as client:
+        text = (await client.post("/v1/completions", json=STREAM)).text
+        assert not any(line.startswith("id:") for line in text.split("\n"))
+        missing = await client.get("/v1/streams/one")
+        assert missing.status_code == 404
+        assert missing.json()["error"]["code"] == "journal_disabled"

@@ -1,0 +1,93 @@
+"""Paths without a route: a hint for near misses, and what other servers' routes would need."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.server.http.known_routes import NOT_YET, missing_feature
+from octavo.server.routes import ROUTES
+from tests.server.make import serving
+
+
+def error_of(directory: Path, path: str, method: str = "POST") -> dict[str, Any]:
+    """Return the error of a request, whose status is 404."""
+
+    async def main() -> Any:
+        async with serving(directory) as client:
+            response = await client.request(method, path)
+            assert response.status_code == 404
+            return response.json()["error"]
+
+    error: dict[str, Any] = asyncio.run(main())
+    return error
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/v1/chat/completion", "/v1/chat/completions"),
+        ("/v1/chat/completionss", "/v1/chat/completions"),
+        ("/v1/Chat/Completions", "/v1/chat/completions"),
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/chat/completion", "/v1/chat/completions"),
+        ("/v1/v1/chat/completions", "/v1/chat/completions"),
+        ("/v1//completions", "/v1/completions"),
+        ("/v1/completion", "/v1/completions"),
+        ("/v1/model", "/v1/models"),
+        ("/models", "/v1/models"),
+        ("/v1/tokenize", "/tokenize"),
+        ("/tokenise", "/tokenize"),
+        ("/helth", "/health"),
+        ("/healthz", "/health"),
+        ("/metric", "/metrics"),
+        ("/openapi.jsn", "/openapi.json"),
+    ],
+)
+def test_a_near_miss_gets_a_hint(directory: Path, path: str, meant: str) -> None:
+    error = error_of(directory, path)
+    assert error["code"] == "not_found"
+    assert f"did you mean {meant}?" in error["message"]
+
+
+@pytest.mark.parametrize("path", ["/nonsense", "/", "/v1", "/v1/", "/%00", "/" + "x" * 3000])
+def test_another_path_gets_the_list_of_routes(directory: Path, path: str) -> None:
+    error = error_of(directory, path)
+    assert error["message"] == "there is no such route; GET /docs lists all routes"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/embeddings",
+        "/v1/responses",
+        "/v1/responses/resp_1",
+        "/v1/messages",
+        "/v1/audio/transcriptions",
+        "/v1/images/generations",
+        "/v1/rerank",
+        "/score",
+        "/generate",
+        "/api/chat",
+        "/api/tags",
+        "/v1/files/file-1/content",
+        "/v1/load_lora_adapter",
+        "/ping",
+        "/sleep",
+    ],
+)
+def test_a_route_of_another_server_is_not_supported_yet(directory: Path, path: str) -> None:
+    for method in ("POST", "GET"):
+        error = error_of(directory, path, method)
+        assert error["code"] == "unsupported_route"
+        assert error["message"].startswith(f"{path} is not supported yet: ")
+
+
+def test_no_route_of_ours_is_called_missing() -> None:
+    """A route that is added later must leave the list."""
+    for route in ROUTES:
+        assert missing_feature(route.path.replace("{id}", "x")) is None, route.path
+    assert all(what and not what.endswith(".") for what in NOT_YET.values())
