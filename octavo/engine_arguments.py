@@ -15,6 +15,7 @@ import operator
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from octavo.core.config import ConfigError
@@ -75,8 +76,9 @@ class EngineArguments:
                 object.__setattr__(self, name, _whole(name, value, least))
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
+                shown = (*choices, *_DTYPES) if name == "dtype" else choices
                 raise ConfigError(
-                    f"{name}={getattr(self, name)!r} must be one of {', '.join(choices)}"
+                    f"{name}={getattr(self, name)!r} must be one of {', '.join(shown)}"
                 )
         ageing = self.priority_ageing_seconds
         if isinstance(ageing, bool) or not isinstance(ageing, int | float):
@@ -170,6 +172,8 @@ def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) ->
         kept["override_generation_config"] = _read_override(kept["override_generation_config"])
     if isinstance(kept.get("generation_config"), os.PathLike):
         kept["generation_config"] = os.fspath(kept["generation_config"])
+    if isinstance(kept.get("generation_config"), str):
+        _check_place(kept["generation_config"])
     if "speculative_config" in kept:
         kept["speculative_config"] = read_speculative_config(kept["speculative_config"])
     return EngineArguments(**kept)
@@ -187,6 +191,20 @@ def _read_dtype(name: str) -> str:
             name,
         )
     return _DTYPES[name]
+
+
+def _check_place(given: str) -> None:
+    """Refuse a place without a generation_config.json before the model is loaded."""
+    if given in ("auto", "vllm"):
+        return
+    path = Path(given)
+    if path.is_dir():
+        path /= "generation_config.json"
+    if not path.exists():
+        raise ConfigError(
+            f"generation_config={given!r}: there is no file {path}; give auto, vllm, or the place "
+            "of a generation_config.json"
+        )
 
 
 def _read_override(given: Any) -> dict[str, Any]:
@@ -208,7 +226,7 @@ def _check_override(given: Any) -> None:
     for name in given:
         if name not in _GENERATION:
             near = difflib.get_close_matches(str(name), _GENERATION, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(_GENERATION)}"
+            hint = f"did you mean {near[0]}" if near else f"there are: {', '.join(_GENERATION)}"
             raise _wrong_override(f"there is no field {str(name)[:100]!r}; {hint}")
     sampling = {"max_tokens" if name == "max_new_tokens" else name: given[name] for name in given}
     try:
@@ -220,7 +238,8 @@ def _check_override(given: Any) -> None:
 
 def _wrong_override(problem: str) -> ConfigError:
     return ConfigError(
-        f'override_generation_config: {problem}, as in {{"temperature": 0.6, "top_p": 0.95}}'
+        f"override_generation_config: {problem}; an example is "
+        '{"temperature": 0.6, "top_p": 0.95}'
     )
 
 

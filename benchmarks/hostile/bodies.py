@@ -151,7 +151,10 @@ def deep_nesting(chance: random.Random) -> Attack:
     name = chance.choice(["prompt", "stop", "unknown", "logit_bias", "metadata"])
     if chance.random() < 0.3:
         raw = opening * depth  # without an end
-    return Attack((post(COMPLETIONS, with_field(COMPLETIONS, name, raw)),))
+    # A field that is not known is skipped, whatever it contains.
+    is_skipped = name in ("unknown", "metadata") and raw.endswith(closing)
+    right = Right.SERVED if is_skipped else Right.REFUSED
+    return Attack((post(COMPLETIONS, with_field(COMPLETIONS, name, raw)),), right)
 
 
 @KINDS.add(share=3)

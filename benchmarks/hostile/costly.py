@@ -21,7 +21,6 @@ TEMPLATES = (
     "{{ '{:999999999}'.format(1) }}",
     "{% set n = 10 ** 4000 %}{{ n ** 4000 }}",
     "{% set n = 'x' * 90000 %}" + "{% if 'y' in n %}{% endif %}" * 9000,
-    "{{ 1 in [0] * 15000000 }}",
     "{% set n = 10 ** 4000 %}{% for i in range(9000) %}{% set m = n ** 9 // 7 %}{% endfor %}",
     "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
     "{% set l = [] %}{% for i in range(9999) %}{{ l.append('x' * 9999) or '' }}{% endfor %}",
@@ -37,8 +36,9 @@ TEMPLATES = (
     "{{ raise_exception('" + "e" * 100000 + "') }}",
     "{{ raise_exception('\\ud800') }}",
 )
+SEARCH = "{{ 1 in [0] * 15000000 }}"  # a fast machine may do it in time
 # Outcomes of these are the template's own: a lone surrogate, or an empty prompt.
-ODD_TEMPLATES = ("{{ '\\ud800' }}", "", "{{ messages }}", "{{ '\\x00' }}", "{{ 1 // 0 }}")
+ODD_TEMPLATES = ("{{ '\\ud800' }}", "", "{{ messages }}", "{{ '\\x00' }}", "{{ 1 // 0 }}", SEARCH)
 
 
 def conversation(template: str) -> bytes:

@@ -80,6 +80,7 @@ class Tally:
     faults: dict[str, list[str]] = field(default_factory=dict)
     num_faults: Counter[str] = field(default_factory=Counter)
     worst_worker_mib: float = 0.0
+    spans: list[tuple[float, float, str]] = field(default_factory=list)  # of attacks
 
     def add(self, kind: str, statuses: list[int], fault: str | None, index: int) -> None:
         """Count an attack with the statuses of its responses."""
@@ -93,6 +94,11 @@ class Tally:
             kept = self.faults.setdefault(kind, [])
             if len(kept) < KEPT_FAULTS:
                 kept.append(f"attack {index}: {fault}")
+
+    def around(self, hold: float, at: float) -> dict[str, Any]:
+        """Return the length of a hold, and the attacks that were going on."""
+        names = [name for began, ended, name in self.spans if began <= at <= ended]
+        return {"ms": round(hold, 1), "attacks": names}
 
 
 def attack_number(index: int, seed: int, kinds: Sequence[Kind]) -> tuple[Kind, Attack]:
@@ -116,7 +122,9 @@ async def attack_all(served: Served, options: Options, tally: Tally) -> None:
             if time.monotonic() > until:
                 return
             kind, attack = attack_number(index, options.seed, options.kinds)
+            began = time.monotonic()
             outcome = await carry_out(attack, served.port, source)
+            tally.spans.append((began, time.monotonic(), f"{kind.name} {index}"))
             statuses = [answer.status for answer in outcome.answers]
             tally.add(kind.name, statuses, fault_of(attack, outcome), index)
 
@@ -215,12 +223,14 @@ async def measure(served: Served, options: Options, log: Path) -> dict[str, Any]
         began = time.monotonic()
         await attack_all(served, options, tally)
         seconds = time.monotonic() - began
+        holds = served.held()["longest_holds_ms"]
         flooded = await flood(served.port, MAX_CONNECTIONS)
         weighing.cancel()
         attacked = await asyncio.to_thread(watcher.finish)
     finally:
         watcher.end()
-    holds = served.held()["longest_holds_ms"]
+    # Hundreds of connections that open or close at once are accepted or freed in one pass.
+    flood_holds = served.held()["longest_holds_ms"]
     unsettled = await settle(served)
     after = holdings(served)
     peak_mb = peak_mib(served.process.pid) * 1.048576
@@ -238,7 +248,8 @@ async def measure(served: Served, options: Options, log: Path) -> dict[str, Any]
         "statuses": {kind: dict(counts) for kind, counts in tally.statuses.items()},
         "baseline": baseline,
         "attacked": attacked,
-        "longest_holds_ms": [round(hold, 1) for hold, _ in holds],
+        "longest_hold_of_flood_ms": flood_holds[0][0] if flood_holds else 0.0,
+        "longest_holds": [tally.around(hold, at) for hold, at in holds],
         "front_end_peak_mb": peak_mb,
         "worst_prompt_worker_mib": tally.worst_worker_mib,
         "before": before,

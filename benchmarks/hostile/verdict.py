@@ -57,7 +57,8 @@ def _fault_of_answer(right: Right, answer: Answer, *, has_body: bool) -> str | N
         return f"status {answer.status}: {bytes(answer.body[:200])!r}"
     if answer.status < 400:
         return None
-    return _fault_of_error(bytes(answer.body)) if has_body else None
+    # A client that leaves may have a part only.
+    return _fault_of_error(bytes(answer.body)) if has_body and answer.is_whole else None
 
 
 def _fault_of_error(body: bytes) -> str | None:

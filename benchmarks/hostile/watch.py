@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import contextlib
 import json
+import os
 import sys
 import threading
 import time
@@ -52,10 +54,10 @@ class Gap:
 
 
 class Waits:
-    """The time for which the main threads of some processes waited for a processor."""
+    """The time for which the threads of some processes waited for a processor."""
 
     def __init__(self, processes: list[int]) -> None:
-        self._files = [f"/proc/{number}/task/{number}/schedstat" for number in processes]
+        self._folders = [Path(f"/proc/{number}/task") for number in processes]
         self._times: list[float] = []
         self._sums: list[float] = []
 
@@ -65,13 +67,7 @@ class Waits:
 
     def _sample(self) -> None:
         while True:
-            total = 0.0
-            for name in self._files:
-                try:
-                    total += int(Path(name).read_text().split()[1]) / 1e9
-                except OSError:  # the process has ended
-                    continue
-            self._sums.append(total)
+            self._sums.append(sum(map(seconds_waited, self._folders)))
             self._times.append(time.monotonic())
             time.sleep(SAMPLE_SECONDS)
 
@@ -80,6 +76,15 @@ class Waits:
         first = max(0, bisect.bisect_right(self._times, began) - 1)
         last = min(len(self._times) - 1, bisect.bisect_left(self._times, ended))
         return max(0.0, self._sums[last] - self._sums[first])
+
+
+def seconds_waited(folder: Path) -> float:
+    """Return for how long the living threads of a process have waited for a processor so far."""
+    total = 0
+    with contextlib.suppress(OSError):  # the process or a thread has just ended
+        for thread in folder.iterdir():
+            total += int((thread / "schedstat").read_text().split()[1])
+    return total / 1e9
 
 
 @dataclass
@@ -207,7 +212,7 @@ class Watch:
         self._port = settings["port"]
         self._requests = [watched_request(index) for index in range(settings["num_streams"])]
         self._baseline_seconds = settings["baseline_seconds"]
-        self._waits = Waits(settings["processes"])
+        self._waits = Waits([*settings["processes"], os.getpid()])
         self._truth: dict[int, Said] = {}
         self._phase = Phase()
         self._is_over = False

@@ -121,7 +121,7 @@ nb::object array_of(std::vector<T>&& numbers, size_t rows, std::optional<size_t>
   return nb::cast(nb::ndarray<nb::numpy, T>(kept->data(), width ? 2 : 1, shape, owner));
 }
 
-// The tuple of item(0), item(1), … An item's error leaves a tuple with null items, which may be freed.
+// The tuple of item(0), item(1), … An error of an item leaves null items, which may be freed.
 template <typename Item>
 nb::object tuple_of(size_t size, const Item& item) {
   nb::object made = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(size)));

@@ -6,7 +6,6 @@ objects. The arrays take a tenth of their memory, and a reader may take them in 
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
@@ -110,9 +109,33 @@ class PositionLogprobs(Sequence[Any]):
         """Return the stream of the text, as it is before a position."""
         if self._tokenizer is None:
             return None
-        before = array("i", self._context)
-        before.extend(self._tokens[:start])
+        before = _Before(self._context, self._tokens, start)
         return self._tokenizer.detokenizer(context=before, **self._options)
+
+
+class _Before(Sequence[int]):
+    """The tokens before a position, not copied: a stream reads them only at their two ends."""
+
+    def __init__(self, context: Sequence[int], tokens: Sequence[int], stop: int) -> None:
+        self._context = context
+        self._tokens = tokens
+        self._length = len(context) + stop
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        places = range(self._length)[index]
+        if isinstance(places, range):
+            return [self[place] for place in places]
+        behind = places - len(self._context)
+        return self._tokens[behind] if behind >= 0 else self._context[places]
 
 
 def explain(entry: TokenLogprobs, stream: Detokenizer | None) -> dict[int, Logprob]:

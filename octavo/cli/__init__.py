@@ -31,8 +31,7 @@ def _dispatch(rest: list[str]) -> int:
     if is_debugging:
         del rest[0]
     if not rest or rest[0] in ("-h", "--help"):
-        sys.stdout.write(overview())
-        return OK
+        return _show_overview()
     if rest[0] == "help":
         return _dispatch([rest[1], "--help"] if rest[1:] else [])
     name = _FLAG_COMMANDS.get(rest[0], rest[0])
@@ -42,6 +41,17 @@ def _dispatch(rest: list[str]) -> int:
     if is_debugging:
         rest.append("--debug")
     return _execute(command, rest[1:])
+
+
+def _show_overview() -> int:
+    try:
+        sys.stdout.write(overview())
+        sys.stdout.flush()
+    except OSError as error:
+        from octavo.cli.execute import fail_to_write
+
+        return fail_to_write(error)
+    return OK
 
 
 def _execute(command: Command, words: list[str]) -> int:

@@ -56,15 +56,26 @@ def execute(command: Command, words: list[str]) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("\n")
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has closed the pipe
-        _discard(sys.stdout)
-        return FAILED
+    except BrokenPipeError as error:  # the reader of our output has closed the pipe
+        return fail_to_write(error)
     except Exception as error:
         if is_debugging:
             traceback.print_exc()
         sys.stderr.write(f"octavo {command.name}: {explain(error, spellings)}\n")
+        try:
+            sys.stdout.flush()
+        except OSError:  # it is why the command has failed, or fails too
+            _discard(sys.stdout)
         return MODEL if is_of_model(error) else FAILED
     return code
+
+
+def fail_to_write(error: OSError) -> int:
+    """Say why standard output cannot be written, and return the exit code."""
+    _discard(sys.stdout)
+    if not isinstance(error, BrokenPipeError):
+        sys.stderr.write(f"octavo: standard output cannot be written: {error.strerror}\n")
+    return FAILED
 
 
 def _discard(stream: TextIO) -> None:

@@ -10,6 +10,8 @@ from octavo.core.request import Event, TokenEvent
 from octavo.core.snapshot import EngineSnapshot
 from octavo.wire.facts import EngineFacts
 
+ENGINE_PROGRAM = "octavo.engine.process"  # the module that an engine's process runs
+
 
 class EngineDeadError(RuntimeError):
     """The engine was closed, or it ended by an error, which is chained or quoted."""

@@ -103,7 +103,7 @@ class InlineClient:
                     self._loop.call_soon_threadsafe(self._died, dead)
 
     def _work(self, core: EngineCore) -> None:
-        snapshot_at = 0.0
+        snapshot_at, num_seen = 0.0, 0
         while True:
             with self._wake:
                 while not (self._inbox or self._is_closing or core.has_work):
@@ -119,7 +119,10 @@ class InlineClient:
                 core.on_event(event)
             events = core.step()
             now = time.monotonic()
-            self.vitals.note_step(now)
+            num_computed = core.scheduler.stats.num_tokens
+            if num_computed > num_seen:  # some steps only free what has ended
+                num_seen = num_computed
+                self.vitals.note_step(now)
             self._load = take_load(core)
             if now >= snapshot_at:
                 snapshot_at = now + SNAPSHOT_SECONDS

@@ -24,6 +24,7 @@ from typing import Protocol
 import zmq
 
 from octavo import env
+from octavo.client.client import ENGINE_PROGRAM
 from octavo.client.exit_reason import describe_exit
 from octavo.client.socket_directory import SocketDirectory
 from octavo.observe.machine import num_killed_for_memory
@@ -149,7 +150,7 @@ class ProcessLauncher:
         return ChildProcess(popen, record, self._socket, epoch)
 
     def _command(self, epoch: int, descriptor: int) -> list[str]:
-        command = [sys.executable, "-P", "-m", "octavo.engine.process", "--socket", self.address]
+        command = [sys.executable, "-P", "-m", ENGINE_PROGRAM, "--socket", self.address]
         command += ["--epoch", str(epoch), "--parent", str(os.getpid())]
         command += ["--crash-record", str(descriptor)]
         if threading.current_thread() is threading.main_thread():

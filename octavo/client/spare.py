@@ -58,12 +58,20 @@ class Spare:
             self.run.liveness.restart_clocks(self._clock())
             self.run.process.watch(on_exit)
 
+    @property
+    def is_usable(self) -> bool:
+        """True if there is an engine that has not failed, loaded or still loading."""
+        run = self.run
+        return run is not None and run.failure is None and run.exit_reason() is None
+
     def release(self) -> tuple[EngineRun, EngineFacts | None] | None:
         """Return the engine, loaded or still loading, and have none any more."""
-        run, facts = self.run, self.facts
-        if run is None or run.failure is not None or run.exit_reason() is not None:
+        if not self.is_usable:
             return None
+        run, facts = self.run, self.facts
+        assert run is not None
         self.run = self.facts = None
+        self._restarts.note_progress()
         return run, facts
 
     def close(self) -> None:
@@ -94,7 +102,6 @@ class Spare:
                 self._check(facts)
                 self.facts = facts
                 run.liveness.note_ready(self._clock())
-                self._restarts.note_progress()
                 log.info("engine %d stands by", run.epoch)
             case EngineFailed(text):
                 run.failure = text
@@ -132,7 +139,7 @@ class Spare:
             return None
         log.warning("the spare engine %d ended: %s", run.epoch, reason)
         self.close()
-        self._restarts.note_end(0.0)
+        self._restarts.note_end(run.liveness.seconds_ready(self._clock()))
         delay = self._restarts.next_delay()
         if delay is None:
             log.error("no spare engine is started any more: the last one ended: %s", reason)

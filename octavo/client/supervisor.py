@@ -384,7 +384,7 @@ class Supervisor:
         delay = self.restarts.next_delay()
         if delay is None:
             self.loop.call_soon(self._give_up, reason)
-        elif delay and self.spare.run is None:
+        elif delay and not self.spare.is_usable:
             self.timers["restart"] = self.loop.call_later(delay, self._relaunch)
         else:
             self._relaunch()

@@ -26,11 +26,8 @@ class Canary:
         self._has_returned = True  # the last one
 
     async def completes_steps(self) -> bool:
-        """Return whether a step has ended lately, or one that is sent now ends in time.
-
-        While an operator has paused the engine, no step is expected.
-        """
-        if self._is_seen() or self._llm.snapshot().is_paused:
+        """Return whether a step has ended lately, or one that is sent now ends in time."""
+        if self._needs_no_step():
             return True
         if self._running is None or self._running.done():
             self._running = asyncio.get_running_loop().create_task(self._run())
@@ -39,10 +36,12 @@ class Canary:
     @property
     def is_well(self) -> bool:
         """True unless the last canary did not return and no step was seen since."""
-        return self._has_returned or self._is_seen()
+        return self._has_returned or self._needs_no_step()
 
-    def _is_seen(self) -> bool:
-        return self._clock() - self._llm.vitals.stepped_at <= self._seconds
+    def _needs_no_step(self) -> bool:
+        """Return whether a step has ended lately, or an operator has paused the engine."""
+        is_seen = self._clock() - self._llm.vitals.stepped_at <= self._seconds
+        return is_seen or self._llm.snapshot().is_paused
 
     async def _run(self) -> bool:
         self._num_sent += 1

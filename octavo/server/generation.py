@@ -85,6 +85,7 @@ class Generation:
         self._active = ActiveRequest(record, self._ids, asked.is_stream, task.stop)
         self._stream = ResponseStream(exchange, writer.failure)
         self._writes_at_once = False  # the stream is open, and nothing waits to be written
+        self._num_written = 0  # outputs that have been held
         self._held: dict[int, RequestOutput] = {}  # what the task must write, by prompt
         self._num_running = len(self._ids)
         self._errors: list[Exception] = []  # until the task raises it: at most one
@@ -218,8 +219,9 @@ class Generation:
             await stream.open()
             frames.extend(writer.opening(self._counts))
         held, self._held = self._held, {}
-        for place, (index, output) in enumerate(held.items()):
-            if place % PIECE == PIECE - 1:
+        for index, output in held.items():
+            self._num_written += 1  # of all passes: one may begin in the turn of the one before
+            if self._num_written % PIECE == 0:
                 await asyncio.sleep(0)
             self._num_running -= output.finished
             self._note(index, output)

@@ -290,20 +290,23 @@ def ready_text(config: ServerSettings, port: int, model: str) -> str:
     host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
     scheme = "http" if config.ssl_certfile is None else "https"
     url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-    where, curl, client = url, "curl", ""
+    where, curl, client, imports = url, "curl", "", ""
     if config.uds is not None:
         where, url = f"the unix socket {config.uds}", f"{scheme}://localhost"
         curl = f"curl --unix-socket {shlex.quote(str(config.uds))}"
         transport = f"httpx.HTTPTransport(uds={str(config.uds)!r})"
         client = f", http_client=httpx.Client(transport={transport})"
+        imports = "import httpx\n  "
     key = ' -H "Authorization: Bearer $OCTAVO_API_KEY"' if config.api_keys else ""
     message = '{"messages": [{"role": "user", "content": "Hello"}]}'
-    api_key = "os.environ['OCTAVO_API_KEY']" if config.api_keys else "'none'"
+    api_key = "'none'"
+    if config.api_keys:
+        api_key, imports = "os.environ['OCTAVO_API_KEY']", "import os\n  " + imports
     return f"""Octavo serves {model} at {where}
 
   {curl} {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{message}'
 
-  from openai import OpenAI
+  {imports}from openai import OpenAI
   client = OpenAI(base_url='{url}/v1', api_key={api_key}{client})
   messages = [{{'role': 'user', 'content': 'Hello'}}]
   print(client.chat.completions.create(model='{model}', messages=messages))

@@ -9,12 +9,14 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from octavo.api.async_llm import AsyncLLM
+from octavo.client.client import ENGINE_PROGRAM
 from octavo.observe.explain import Recent, Record
 from octavo.observe.exposition import Labels
 from octavo.observe.loop_lag import LoopLag
 from octavo.observe.machine import child_bytes
 from octavo.observe.metrics import Metrics
 from octavo.observe.output import num_dropped_lines
+from octavo.server import worker_process
 from octavo.server.admission import Admission
 from octavo.server.canary import Canary
 from octavo.server.http.auth import AccessControl
@@ -35,7 +37,7 @@ def _version() -> str:
 
 
 VERSION = _version()
-_CHILDREN = {"octavo.engine.process": "engine", "octavo.text.prompt_worker": "prompt_worker"}
+_CHILDREN = {ENGINE_PROGRAM: "engine", worker_process.MODULE: "prompt_worker"}
 
 
 def _child_memory() -> list[tuple[Labels, float]]:

@@ -56,7 +56,7 @@ class ServerSettings:
     # limits of all requests together
     max_waiting_requests: int = 1000
     max_waiting_tokens: int = 4_000_000
-    max_waiting_bytes: int = 256 << 20
+    max_waiting_bytes: int = 64 << 20  # each takes two or three times that in memory
     max_running_sequences: int | None = None  # in the engine at once; None: its slots and a quarter
     max_connections: int = 4096
     max_connections_per_client: int = 512

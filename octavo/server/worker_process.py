@@ -35,6 +35,7 @@ SPARE_SECONDS = 1.0  # a worker ends itself so long after the server should have
 # ten times as long to start.
 LEFT_SECONDS = 0.05
 END_SECONDS = 0.2  # for a process that has closed its socket to end
+MODULE = "octavo.server.worker_program"  # what a worker's process runs
 _CHUNK_BYTES = 1 << 18
 _MAX_PIECES = 64  # that one call sends
 
@@ -71,7 +72,7 @@ class SentJob:
 
 
 class Worker:
-    """One process that runs `octavo.server.worker_program`, and the jobs that it was sent.
+    """One process that runs `MODULE`, and the jobs that it was sent.
 
     It answers them in order. Several are sent ahead, so that it does not wait for the event loop
     between two of them.
@@ -99,7 +100,7 @@ class Worker:
         limit = max(config.template_seconds, config.tokenize_seconds) + SPARE_SECONDS
         # -P: a model's directory may be the current one, and must not provide modules.
         memory = str(config.prompt_worker_bytes)
-        arguments = ["-P", "-m", "octavo.server.worker_program", str(limit), memory, path]
+        arguments = ["-P", "-m", MODULE, str(limit), memory, path]
         if reads_bodies:
             arguments.append(BODIES)
         with theirs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
@@ -21,7 +22,7 @@ from octavo.text.gguf_metadata import (
     Vocabulary,
 )
 from octavo.text.gguf_pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
-from octavo.text.load_errors import reason, tokenizer_errors_at
+from octavo.text.load_errors import is_from_library, reason, tokenizer_errors_at
 from octavo.text.sentencepiece_merges import merges_from_scores
 from octavo.text.token_bytes import TokenizerError
 from octavo.text.tokenizer import Tokenizer, frame, no_panic
@@ -43,12 +44,10 @@ class Built:
     add_eos: bool = False
 
 
-@no_panic("its own files")
 def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
     """Build the tokenizer from the `tokenizer.*` and `general.name` entries of a GGUF file."""
-    if not isinstance(metadata, Metadata):
-        return _build(metadata)
-    with tokenizer_errors_at(metadata.path):
+    place = tokenizer_errors_at(metadata.path) if isinstance(metadata, Metadata) else nullcontext()
+    with place, no_panic("its own files"):
         return _build(metadata)
 
 
@@ -63,9 +62,9 @@ def _build(metadata: Mapping[str, object]) -> Tokenizer:
         )
     try:
         built = build(vocabulary)
-    except (TypeError, ValueError):
-        raise
-    except Exception as error:  # the library raises nothing more precise
+    except BaseException as error:
+        if not is_from_library(error):
+            raise
         raise TokenizerError(
             f"{PREFIX}tokens contradicts {PREFIX}merges or {PREFIX}scores: {reason(error)}"
         ) from error

@@ -26,8 +26,8 @@ def tokenizer_errors_at(place: Path) -> Iterator[None]:
 
 
 def is_from_library(error: BaseException) -> bool:
-    """Return whether an error may come from the tokenizer's library, panics included."""
-    return isinstance(error, Exception) or type(error).__name__ == _PANIC
+    """Return whether an error is the tokenizer's library's, which raises nothing more precise."""
+    return type(error) is Exception or type(error).__name__ == _PANIC
 
 
 def reason(error: BaseException) -> str:

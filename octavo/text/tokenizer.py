@@ -9,6 +9,7 @@ from functools import cached_property
 from tokenizers import Tokenizer as Backend
 from tokenizers import processors
 
+from octavo.text.load_errors import is_from_library
 from octavo.text.token_bytes import TokenBytes, TokenizerError
 from octavo.text.token_table import PackedTable, TokenTable, pack
 
@@ -80,8 +81,7 @@ def no_panic(what: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        # The library raises nothing more precise than these.
-        if type(error) is not Exception and type(error).__name__ != "PanicException":
+        if not is_from_library(error):
             raise
         reason = str(error)[:MAX_REASON_CHARACTERS]
         raise TokenizerError(f"the model's tokenizer fails on {what}: {reason}") from None

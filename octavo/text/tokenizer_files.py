@@ -46,10 +46,9 @@ FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 Json = Mapping[str, object]
 
 
-@no_panic("its own files")
 def tokenizer_from_directory(directory: Path) -> Tokenizer:
     """Load the tokenizer that `tokenizer.json`, `tokenizer_config.json` and others describe."""
-    with tokenizer_errors_at(directory):
+    with tokenizer_errors_at(directory), no_panic("its own files"):
         return _load(directory)
 
 

@@ -54,7 +54,7 @@ def only(outputs: list[RequestOutput]) -> Any:
         ({"block_size": 0}, "block_size=0 must be at least 1"),
         ({"block_size": 1.5}, "block_size=1.5 must be a whole number"),
         ({"block_size": True}, "block_size=True must be a whole number"),
-        ({"dtype": "int3"}, "dtype='int3' must be one of auto, float32, bfloat16"),
+        ({"dtype": "int3"}, "dtype='int3' must be one of auto, float32, bfloat16, half"),
         ({"cpu_weights": "int4-16"}, "cpu_weights='int4-16' must be one of auto, bf16, int8,"),
         ({"kv_cache_dtype": "int4"}, "kv_cache_dtype='int4' must be one of auto, int8"),
         ({"max_model_len": 0}, "max_model_len=0 must be at least 2"),

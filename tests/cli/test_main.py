@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 from octavo.cli import main
 from octavo.cli.commands import COMMANDS, FAILED, INTERRUPTED, OK, USAGE
 from octavo.cli.execute import execute
+from octavo.env import child_environment
 
 HEAVY = ("numpy", "torch", "msgspec", "jinja2", "tokenizers", "uvicorn", "zmq", "asyncio")
 
@@ -99,3 +101,20 @@ def test_a_reader_that_has_read_enough_gets_no_traceback() -> None:
     done = subprocess.run(["sh", "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("usage: octavo serve")
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("is_buffered", [True, False])
+@pytest.mark.parametrize("command", ["--help", "version", "list"])
+def test_a_full_disk_behind_the_output_gets_one_line(command: str, is_buffered: bool) -> None:
+    environment = child_environment({"PYTHONUNBUFFERED": "" if is_buffered else "1"})
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "octavo", command],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=environment,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == FAILED
+    assert re.fullmatch(r"octavo.*: .*(No space|no space).*\n", done.stderr)

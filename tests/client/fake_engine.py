@@ -107,11 +107,11 @@ class FakeRunner:
         return StepResult(plan.step, tuple(tokens), payloads=tuple(payloads))
 
     def _pass_traps(self, slot: _Slot) -> None:
-        """End the process if the request is poisoned; wait while the gate is closed."""
-        if self._poison and POISON_TOKEN in slot.tokens[: slot.num_prompt]:
-            die(self._how)
+        """Wait while the gate is closed; then end the process if the request is poisoned."""
         while self._gate is not None and self._gate.exists():
             time.sleep(0.001)
+        if self._poison and POISON_TOKEN in slot.tokens[: slot.num_prompt]:
+            die(self._how)
 
 
 def die(how: str) -> None:

@@ -32,7 +32,7 @@ from octavo.core.stats import RESTART
 from octavo.engine_arguments import EngineArguments
 from tests.client import clients
 from tests.client.clients import Caller, eventually, process_of, request, run, running
-from tests.client.fake_engine import POISON_TOKEN, jump_clock
+from tests.client.fake_engine import HARMLESS, POISON_TOKEN, jump_clock
 from tests.sim.truth import whole_output
 
 # One short limit each: an engine that waits for a busy machine must not come near the other.
@@ -99,15 +99,18 @@ HANGS = {"hang": SHORT_SILENCE, "sleep": SHORT_STEPS, "spin": SHORT_STEPS}
 
 
 @pytest.mark.parametrize("how", ["abort", "raise", "exit", "bus", *HANGS])
-def test_a_poisoned_request_fails_alone_and_others_continue(how: str) -> None:
+def test_a_poisoned_request_fails_alone_and_others_continue(how: str, gate: Path) -> None:
     poison = request("poison", [1, POISON_TOKEN], max_tokens=50)
     others = [request(f"r{index}", [index], max_tokens=60) for index in range(6)]
     timing = HANGS.get(how, Timing(restart_delay_seconds=0.01))
-    with running(f"step=0.002&poison=1&how={how}", timing) as client:
+    with running(f"step=0.002&poison=1&how={how}&gate={gate}", timing) as client:
 
         async def world() -> None:
             caller = Caller(client)
             caller.send(*others[:3], poison, *others[3:])
+            # A token that is lost at the first death would count as progress before the second.
+            await caller.some_tokens("poison", HARMLESS)
+            gate.unlink()
             await caller.all_ended()
             check(caller, *others)
             end = caller.ends["poison"]

@@ -13,11 +13,12 @@ import pytest
 from octavo.client.launcher import ChildProcess
 from octavo.client.process import ProcessClient
 from octavo.client.restart_policy import Timing
+from octavo.client.spare import Spare
 from octavo.client.supervisor import State
 from octavo.core.request import Request
 from octavo.engine_arguments import EngineArguments
 from tests.client.clients import Caller, eventually, process_of, request, run, running, start
-from tests.client.fake_engine import POISON_TOKEN
+from tests.client.fake_engine import HARMLESS, POISON_TOKEN
 from tests.sim.truth import whole_output
 
 AT_ONCE = Timing(spare_delay_seconds=0.0, restart_delay_seconds=0.01)
@@ -41,6 +42,10 @@ def spare_process(client: ProcessClient) -> Any:
 
 async def spare_ready(client: ProcessClient) -> None:
     await eventually(lambda: client.supervisor.spare.facts is not None)
+
+
+def has_failed(spare: Spare, number: int) -> bool:
+    return spare._restarts.num_failed_engines == number
 
 
 async def ready(client: ProcessClient) -> None:
@@ -188,15 +193,38 @@ def test_spare_engines_that_cannot_start_harm_nothing(capfd: pytest.CaptureFixtu
         run(world)
 
 
-def test_a_request_that_crashes_engines_is_found_with_a_spare_engine_too() -> None:
+def test_spare_engines_that_end_again_and_again_are_replaced_only_so_often() -> None:
+    timing = Timing(spare_delay_seconds=0.0, restart_delay_seconds=0.01, max_failed_engines=3)
+    one = request("r")
+    with running("", timing, spare_engine=True) as client:
+
+        async def world() -> None:
+            caller = Caller(client)
+            spare = client.supervisor.spare
+            for number in (1, 2, 3):
+                await spare_ready(client)
+                spare_process(client).kill()
+                await eventually(partial(has_failed, spare, number))
+            assert spare.run is None
+            caller.send(one)
+            await caller.all_ended()
+            check(caller, one)
+
+        run(world)
+
+
+def test_a_request_that_crashes_engines_is_found_with_a_spare_engine_too(gate: Path) -> None:
     poison = request("poison", [POISON_TOKEN], max_tokens=50)
     others = [request(f"r{index}", [index], max_tokens=60) for index in range(4)]
-    with running("poison=1&how=exit&step=0.002", AT_ONCE, spare_engine=True) as client:
+    settings = f"poison=1&how=exit&step=0.002&gate={gate}"
+    with running(settings, AT_ONCE, spare_engine=True) as client:
 
         async def world() -> None:
             caller = Caller(client)
             await spare_ready(client)
             caller.send(*others[:2], poison, *others[2:])
+            await caller.some_tokens("poison", HARMLESS)
+            gate.unlink()
             await caller.all_ended()
             check(caller, *others)
             assert caller.ends["poison"].finish_reason == "error"

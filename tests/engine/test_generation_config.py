@@ -74,11 +74,13 @@ def test_another_place_may_have_them(model: Path, tmp_path: Path) -> None:
         ({OVERRIDE: "{"}, "'{' is not JSON; write an object"),
         ({OVERRIDE: "[1]"}, "it is a list; it must be an object"),
         ({OVERRIDE: 3}, "it is a int; it must be an object"),
-        ({OVERRIDE: {"temprature": 1}}, "no field 'temprature'; did you mean temperature"),
+        ({OVERRIDE: {"temprature": 1}}, "no field 'temprature'; did you mean temperature;"),
         ({OVERRIDE: {"stop": "x"}}, "no field 'stop'; .*temperature"),
         ({OVERRIDE: {"top_p": 7}}, "top_p=7"),
         ({OVERRIDE: {"max_new_tokens": 0}}, "max_new_tokens=0 must be at least 1"),
         ({"generation_config": 3}, "generation_config=3 must be auto, vllm, or the place"),
+        ({"generation_config": "/none"}, "generation_config='/none': there is no file /none; give"),
+        ({"generation_config": "/proc"}, "there is no file /proc/generation_config.json; give"),
     ],
 )
 def test_what_no_request_could_use_is_refused(options: dict[str, Any], message: str) -> None:

@@ -42,14 +42,15 @@ def test_an_idle_engine_must_complete_a_step_which_all_that_ask_share(directory:
         engine = FakeEngine(directory)
         async with serving(directory, engine, ready_seconds=LIMIT) as client:
             await client.complete(max_tokens=2)
-            before = engine.snapshot().num_tokens
+            stats = engine.core.scheduler.stats
+            before = stats.num_tokens
             assert await ready(client) == (200, None)
-            assert engine.snapshot().num_tokens == before, "a step was seen lately"
+            assert stats.num_tokens == before, "a step was seen lately"
             engine.vitals.stepped_at = LONG_AGO
             answers = await asyncio.gather(*[ready(client) for _ in range(5)])
             assert answers == [(200, None)] * 5
             assert engine.vitals.stepped_at > LONG_AGO
-            assert engine.snapshot().num_tokens == before + 1
+            assert stats.num_tokens == before + 1
             text = (await client.get("/metrics")).text
             assert 'octavo:generation_tokens_total{model_name="tiny",engine="0"} 2.0' in text
 
@@ -84,6 +85,23 @@ def test_a_paused_engine_is_ready_without_a_step(directory: Path) -> None:
             await until(lambda: engine.snapshot().is_paused)
             engine.vitals.stepped_at = LONG_AGO
             assert await ready(client) == (200, None)
+
+    asyncio.run(main())
+
+
+def test_an_engine_that_is_paused_while_it_is_asked_is_ready(directory: Path) -> None:
+    async def main() -> None:
+        gate = threading.Event()
+        engine = FakeEngine(directory, runner=ChainRunner(lambda: gate.wait(LIMIT)))
+        async with serving(directory, engine, ready_seconds=0.01) as client:
+            engine.vitals.stepped_at = LONG_AGO
+            assert await ready(client) == (503, "engine_not_ready")
+            await engine.pause()
+            engine._client.vitals = StuckVitals()  # type: ignore[misc]
+            gate.set()
+            await until(lambda: engine.snapshot().is_paused)
+            assert await ready(client) == (200, None)
+            assert await gauge(client) == "1.0"
 
     asyncio.run(main())
 

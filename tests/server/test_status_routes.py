@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import gc
 import re
+import textwrap
 import threading
 import time
 import weakref
@@ -20,6 +22,7 @@ from octavo.server.lifecycle import ready_text
 from octavo.server.openai.schema.sampling import CommonRequest
 from octavo.server.openapi import document
 from octavo.server.routes import DEFAULT_DIALECT, ROUTES
+from octavo.server.settings import ServerSettings
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.make import LIMIT, Client, serving, until
 
@@ -77,7 +80,10 @@ def test_metrics_count_what_happened(directory: Path, names: str) -> None:
             assert found[f"octavo:engine_down_seconds_total{{{base}}}"] == 0
             assert found[f"octavo:request_held_seconds_count{{{base}}}"] == 0
             assert found[f"octavo:dropped_log_lines_total{{{base}}}"] == 0
-            assert f'octavo:child_memory_bytes{{{base},process="engine"}}' in found
+            child = f"octavo:child_memory_bytes{{{base},process="
+            assert found[f'{child}"engine"}}'] == 0  # of a test, in this process
+            if next(Path("/proc/self/task").glob("*/children"), None):  # not every kernel has it
+                assert found[f'{child}"prompt_worker"}}'] > 10 << 20
             assert 0 < found["process_cpu_seconds_total{}"] < 1e6
             assert time.time() - 1e6 < found["process_start_time_seconds{}"] <= time.time()
             assert "# TYPE process_cpu_seconds_total counter" in response.text
@@ -265,6 +271,8 @@ def test_the_routes_for_operators(directory: Path, caplog: Any) -> None:
             level = await admin.post("/log-level", json={"level": "loud"})
             assert level.status_code == 400
             assert (await admin.post("/log-level", json={"level": "info"})).status_code == 200
+            other = (await admin.get("/")).json()["error"]["message"]
+            assert all(route.path in other for route in ADMIN_ROUTES)
             diagnosis = (await admin.get("/diagnosis")).json()
             assert diagnosis["verdict"]
             assert diagnosis["admission"]["admitted_sequences"] == 0
@@ -330,6 +338,20 @@ def test_the_ready_text_can_be_pasted(directory: Path) -> None:
     text = asyncio.run(main())
     assert "curl http://127.0.0.1:8000/v1/chat/completions" in text
     assert "base_url='http://127.0.0.1:8000/v1'" in text
+
+
+@pytest.mark.parametrize("keys", [(), ("the-very-secret",)])
+@pytest.mark.parametrize("uds", [None, Path("/run/x")])
+def test_the_pasted_program_imports_what_it_uses(keys: tuple[str, ...], uds: Path | None) -> None:
+    text = ready_text(ServerSettings(api_keys=keys, uds=uds), 8000, "tiny")
+    program = ast.parse(textwrap.dedent("\n".join(text.split("\n")[4:])))
+    names = [node for node in ast.walk(program) if isinstance(node, ast.Name)]
+    known = {each.id for each in names if isinstance(each.ctx, ast.Store)} | {"print"}
+    for node in ast.walk(program):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            known.update(alias.name for alias in node.names)
+    assert {each.id for each in names} <= known
+    assert ("os" in known, "httpx" in known) == (bool(keys), uds is not None)
 
 
 @pytest.mark.parametrize("public_metrics", [True, False])

@@ -17,8 +17,9 @@ Made from the parsers by `python -m tests.tidy.cli_page --write`, and compared w
 
 Exit codes: 0, done; 1, it failed, and standard error says what, why and what to do; 2, the command
 line cannot be understood; 3, the model's files are damaged, incomplete or not supported, and the
-message names the file and the field or tensor; 130, ended by Ctrl-C. Every command takes `--debug`,
-which shows the traceback of an error and logs everything. Options are never abbreviated.
+message names the file and the field or tensor; 130, ended by Ctrl-C (a server that has
+begun to serve ends with 0). Every command takes `--debug`, which shows the traceback of an error
+and logs everything. Options are never abbreviated.
 
 Options of vLLM's that mean nothing here are taken with a line that says why; those that ask for
 what Octavo does not have are refused with one.

@@ -63,9 +63,10 @@ class Answer:
             yield from self.divided(event)
 
     def divided(self, event: TokenEvent) -> tuple[TokenEvent, ...]:
-        """Return an event as two, if `divide_at` lies between two of its tokens."""
+        """Return an event as two, if `divide_at` lies between two tokens or before the end."""
         num_before = self.divide_at - event.position
-        if not 0 < num_before < len(event.tokens):
+        most = len(event.tokens) - (event.finish_reason is None)
+        if not 0 < num_before <= most:
             return (event,)
         first = event._replace(
             tokens=event.tokens[:num_before], finish_reason=None, stop_token=None, stats=None

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 REQUEST_BYTES = 1024  # that a request takes besides its head and its tokens
 MAX_REQUEST_BYTES = 32 << 20  # of one request; its parts must be records of the file
-REWRITE_BYTES = 1 << 20  # that a file may have beside twice what it must have
+REWRITE_BYTES = 8 << 20  # that a file may have beside twice what it must have
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class _Attempt:
 
     stop: Callable[[Exception], None]
     over: asyncio.Event = field(default_factory=asyncio.Event)
-    is_taken: bool = False  # another attempt waits for its end
+    num_waiting: int = 0  # other attempts that wait for its end
 
 
 class Durability:
@@ -143,8 +143,8 @@ class Durability:
         prepared = await restore(self._server, head, request.owner)
         if any(known) and not prepared.asked.is_stream:
             raise invalid("this request was not streamed; its answer comes as a whole", FROM)
-        await self._take_over(request)
         _check_end(request, known, prepared.sampling.max_tokens)
+        await self._take_over(request)
         for answer, position in zip(request.answers, known, strict=True):
             answer.divide_at = position
         exchange.request_id, exchange.created = request.request_id, head.created
@@ -178,8 +178,11 @@ class Durability:
         """
         attempt = self._attempts.pop(request.number)
         attempt.over.set()
-        if attempt.is_taken:
-            return
+        if not attempt.num_waiting:
+            self._settle(request, has_ended)
+
+    def _settle(self, request: DurableRequest, has_ended: bool) -> None:
+        """Decide what becomes of a request that no attempt answers now."""
         if any(answer.finish_reason in _UNTRIED for answer in request.answers):
             self.requests.forget(request)
         elif has_ended or not self._server.is_draining:
@@ -188,9 +191,15 @@ class Durability:
     async def _take_over(self, request: DurableRequest) -> None:
         """End the attempt that answers a request now."""
         while (attempt := self._attempts.get(request.number)) is not None:
-            attempt.is_taken = True
+            attempt.num_waiting += 1
             attempt.stop(_taken())
-            await attempt.over.wait()
+            try:
+                await attempt.over.wait()
+            except asyncio.CancelledError:  # the newer client has left meanwhile
+                attempt.num_waiting -= 1
+                if attempt.over.is_set() and not attempt.num_waiting:
+                    self._settle(request, False)
+                raise
         if not request.is_known:
             raise _gone()
 

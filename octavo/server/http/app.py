@@ -51,7 +51,8 @@ class Application:
         exchange = Exchange(self.server, scope, receive, send, self._dialect)
         try:
             await self._answer(exchange)
-        except ClientGoneError:
+        except ClientGoneError as error:
+            _forget_frames(error)
             self.server.metrics.disconnects.add()
         except asyncio.CancelledError:  # the server is stopping
             exchange.cut()
@@ -79,6 +80,7 @@ class Application:
         except ClientGoneError:
             raise
         except ApiError as error:
+            _forget_frames(error)
             await _respond_error(exchange, error)
         except Exception:
             log.exception("request %s failed", exchange.request_id)
@@ -104,6 +106,15 @@ class Application:
             # repr: a path may contain control characters for a terminal or a log reader.
             values = (exchange.method[:16], exchange.path[:200], status, took, exchange.request_id)
             log.info("%s %r %s %.1f ms %s", *values)
+
+
+def _forget_frames(error: Exception) -> None:
+    """Release the frames of an error, and with them the body of its request.
+
+    A frame on its way has the error in a variable: a cycle that would keep all of it until the next
+    garbage collection, and hostile clients could fill the memory in between.
+    """
+    error.__traceback__ = error.__context__ = error.__cause__ = None
 
 
 async def _respond_error(exchange: Exchange, error: ApiError) -> None:

@@ -79,13 +79,19 @@ class _Bounded(HttpToolsProtocol):
         self._safe.lost()
         super().connection_lost(exc)
         self._stop_timer()
+        self._unset_keepalive_if_required()  # uvicorn does so after an orderly close only
         if self._rest_timer is not None:
             self._rest_timer.cancel()
         if self._probe is not None:
             self._probe.stop()
+            self._probe = None
         if self.place is not None:
             self.shared.leave(self.place)
             self.place = None
+        # These refer back to this object. Their circles would keep a closed connection until a
+        # garbage collection, and with thousands of them it would hold the event loop.
+        self.cycle = self._running = None  # type: ignore[assignment]
+        self.scope = {}  # type: ignore[typeddict-item]
 
     def shutdown(self) -> None:
         self._safe.stop_lingering()
@@ -303,10 +309,11 @@ class _Bounded(HttpToolsProtocol):
         """Write a part of a streamed body as the cycle's `send` does, when it need not wait."""
         cycle = reference()
         assert cycle is not None, "the application that writes is running"
+        if cycle.disconnected or self._inner.is_closing():
+            return  # `send` has dropped the start of the response, too
         assert cycle.chunked_encoding, "the response must have started, without a length"
         assert not cycle.response_complete, "the response must not have ended"
-        if not (cycle.disconnected or self._inner.is_closing()):
-            self._inner.write(b"%x\r\n%b\r\n" % (len(body), body))
+        self._inner.write(b"%x\r\n%b\r\n" % (len(body), body))
 
     def _client_may_send(self) -> bool:
         """Return whether more of a request may arrive that is not read to its end."""

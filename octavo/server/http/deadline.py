@@ -42,6 +42,7 @@ class RequestTask:
         finally:
             timer.cancel()
             watch.cancel()
+            self._task = None  # its frames refer to this object
         if task.cancelled():
             raise self._why or ClientGoneError
         error = task.exception()

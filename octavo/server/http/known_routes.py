@@ -12,7 +12,10 @@ _ADAPTERS = "adapters (LoRA)"
 _FILES = "files and batches; send the requests one by one"
 _STATE = "storing answers and conversations; send the whole conversation"
 _OLLAMA = "the API of Ollama; use /v1/chat/completions or /v1/completions"
-_NATIVE = "the own API of another server; use /v1/completions"
+_NATIVE = "another server's own API; use /v1/completions"
+_HEALTH = "another server's path; /health says whether requests are served"
+_LOAD = "another server's path; /metrics says how many requests run and wait"
+_MODEL = "another server's path; /v1/models describes the model"
 _OPERATORS = "operators' commands; start the server with --admin-socket, whose routes have them"
 _SLEEP = "giving the memory back while the server runs"
 _WEIGHTS = "replacing weights while the server runs"
@@ -69,20 +72,26 @@ NOT_YET: Mapping[str, str] = {
     "/vertex_generate": _NATIVE,
     "/v2/models/": "the API of KServe; use /v1/completions",
     "/api/": _OLLAMA,
-    "/ping": "this path; /health says whether requests are served",
-    "/health_generate": "this path; /health says whether requests are served",
-    "/v1/health": "this path; /health says whether requests are served",
-    "/load": "this path; /metrics says how many requests run and wait",
-    "/get_load": "this path; /metrics says how many requests run and wait",
-    "/slots": "this path; /metrics says how many requests run and wait",
-    "/props": "this path; /v1/models describes the model",
-    "/info": "this path; /v1/models describes the model",
-    "/server_info": "this path; /v1/models describes the model",
-    "/model_info": "this path; /v1/models describes the model",
-    "/get_model_info": "this path; /v1/models describes the model",
+    "/ping": _HEALTH,
+    "/health_generate": _HEALTH,
+    "/v1/health": _HEALTH,
+    "/load": _LOAD,
+    "/get_load": _LOAD,
+    "/slots": _LOAD,
+    "/props": _MODEL,
+    "/info": _MODEL,
+    "/server_info": _MODEL,
+    "/model_info": _MODEL,
+    "/get_model_info": _MODEL,
     "/redoc": "this page; /docs lists the routes, and /openapi.json their fields",
     "/abort_request": _OPERATORS,
     "/abort_requests": _OPERATORS,
+    "/abort": _OPERATORS,
+    "/diagnosis": _OPERATORS,
+    "/drain": _OPERATORS,
+    "/in-flight": _OPERATORS,
+    "/log-level": _OPERATORS,
+    "/reset-prefix-cache": _OPERATORS,
     "/pause": _OPERATORS,
     "/resume": _OPERATORS,
     "/pause_generation": _OPERATORS,

@@ -102,4 +102,6 @@ def _advice(routes: Sequence[Route], path: str) -> str:
         near = get_close_matches(meant.lower(), known, n=1, cutoff=_LIKENESS)
         if near:
             return f"did you mean {near[0]}?"
+    if "/docs" not in known:  # on the administration socket
+        return f"there are: {', '.join(known)}"
     return "GET /docs lists all routes"

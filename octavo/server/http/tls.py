@@ -164,6 +164,11 @@ def _refuse_password(key: Path) -> str:
 def _about(error: ssl.SSLError, certificate: Path, key: Path) -> str:
     if error.reason == "KEY_VALUES_MISMATCH":
         return f"ssl_keyfile={key} is not the key of the certificate in ssl_certfile={certificate}"
+    if key == certificate:
+        return (
+            f"ssl_certfile={certificate}: not a certificate and its key in PEM form; if the key is "
+            "in another file, name it with ssl_keyfile"
+        )
     return (
         f"ssl_certfile={certificate}, ssl_keyfile={key}: not a certificate and its key in PEM form"
     )

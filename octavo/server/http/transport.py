@@ -15,6 +15,10 @@ from typing import Any
 LINGER_SECONDS = 5.0
 
 
+def _never() -> bool:
+    return False
+
+
 class SafeTransport(asyncio.Transport):
     """A transport around the event loop's own one."""
 
@@ -68,6 +72,7 @@ class SafeTransport(asyncio.Transport):
     def lost(self) -> None:
         """Stop the timer; the connection does not exist any more."""
         self._is_ended = True
+        self._may_still_send = _never  # no circle with the protocol, whose method it was
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

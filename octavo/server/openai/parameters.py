@@ -100,7 +100,7 @@ def named(request: CommonRequest, num_prompts: int, error: ApiError, index: int)
     elif error.code == TOO_LONG and num_prompts > 1:
         message = f"prompt[{index}]: {message}"
     elif param is not None and param in (renamed := _chat_names(request)):
-        message, param = message.replace(param, renamed[param], 1), renamed[param]
+        message, param = re.sub(rf"\b{param}\b", renamed[param], message), renamed[param]
     return invalid(message, param, error.code)
 
 

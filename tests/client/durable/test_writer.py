@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from octavo.client.durable import requests as requests_module
 from octavo.client.durable import writer as writer_module
 from octavo.client.durable.file import JournalFile
 from octavo.client.durable.requests import DurableRequests, Limits
@@ -133,7 +134,10 @@ def test_a_disk_that_stands_still_costs_a_bounded_queue(
     run(world)
 
 
-def test_the_file_is_written_anew_before_it_is_far_too_long(tmp_path: Path) -> None:
+def test_the_file_is_written_anew_before_it_is_far_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests_module, "REWRITE_BYTES", 1 << 20)
     path = tmp_path / "journal"
 
     async def world() -> None:

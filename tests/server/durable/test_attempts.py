@@ -67,6 +67,53 @@ async def test_a_newer_connection_takes_the_stream_over(directory: Path, tmp_pat
 
 
 @in_loop
+async def test_a_wrong_position_ends_no_stream(directory: Path, tmp_path: Path) -> None:
+    gate = Gate(6)
+    async with durable(directory, tmp_path / "journal", gate.runner) as client:
+        service = service_of(client)
+        post = client.post("/v1/completions", json=STREAM, headers={"x-request-id": "one"})
+        begun = asyncio.ensure_future(post)
+        await until(lambda: any(len(each.answers[0].tokens) >= 3 for each in service.requests))
+        assert (await client.get("/v1/streams/one?from=26")).status_code == 400
+        gate.open()
+        assert len(received((await begun).text).tokens()) == 24
+        (request,) = service.requests
+        assert request.rested_at is not None
+
+
+@in_loop
+async def test_a_request_rests_if_the_newer_client_leaves_before_the_older_has_ended(
+    directory: Path, tmp_path: Path
+) -> None:
+    """Otherwise it would be kept for ever, and nothing would continue it."""
+    gate = Gate(6)
+    async with durable(directory, tmp_path / "journal", gate.runner) as client:
+        service = service_of(client)
+        post = client.post("/v1/completions", json=STREAM, headers={"x-request-id": "one"})
+        begun = asyncio.ensure_future(post)
+        await until(lambda: any(len(each.answers[0].tokens) >= 3 for each in service.requests))
+        (request,) = service.requests
+        (attempt,) = service._attempts.values()
+        stop, attempt.stop = attempt.stop, lambda why: None  # it takes its time
+        newer = [asyncio.ensure_future(service._take_over(request)) for _ in range(2)]
+        await until(lambda: attempt.num_waiting == 2)
+        newer[0].cancel()
+        await until(lambda: attempt.num_waiting == 1)
+        end = attempt.over.set
+
+        def end_and_leave() -> None:
+            end()
+            newer[1].cancel()  # before it runs again
+
+        attempt.over.set = end_and_leave  # type: ignore[method-assign]
+        stop(unavailable("a test ends it", "test"))
+        await asyncio.gather(*newer, begun, return_exceptions=True)
+        gate.open()
+        assert not service._attempts
+        assert request.rested_at is not None
+
+
+@in_loop
 async def test_the_next_server_continues_without_a_client(directory: Path, tmp_path: Path) -> None:
     whole = received((await undisturbed(directory, tmp_path / "other")).text)
     journal, gate = tmp_path / "journal", Gate(7)
@@ -247,6 +294,17 @@ async def test_an_event_source_continues_by_its_header(directory: Path, tmp_path
             headers = {"last-event-id": "20", "x-request-id": "one"}
             response = await client.request(method, path, json=body, headers=headers)
             assert received(response.text).tokens() == tokens[20:]
+
+
+@in_loop
+async def test_the_end_alone_follows_the_last_token(directory: Path, tmp_path: Path) -> None:
+    """A client that counts tokens itself may know all of them, but not why they end."""
+    async with durable(directory, tmp_path / "journal") as client:
+        await client.post("/v1/completions", json=STREAM, headers={"x-request-id": "one"})
+        rest = received((await client.get("/v1/streams/one?from=24")).text)
+        assert rest.tokens() == []
+        assert [choice["finish_reason"] for (choice,) in rest.choices] == ["length"]
+        assert received((await client.get("/v1/streams/one?from=25")).text).events == []
 
 
 @in_loop

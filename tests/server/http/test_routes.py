@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from octavo.server.admin import ADMIN_ROUTES
 from octavo.server.http.known_routes import NOT_YET, missing_feature
 from octavo.server.routes import ROUTES
 from tests.server.make import serving
@@ -84,6 +85,12 @@ def test_a_route_of_another_server_is_not_supported_yet(directory: Path, path: s
         error = error_of(directory, path, method)
         assert error["code"] == "unsupported_route"
         assert error["message"].startswith(f"{path} is not supported yet: ")
+
+
+def test_an_operators_route_names_the_socket_that_has_it(directory: Path) -> None:
+    for route in ADMIN_ROUTES:
+        if all(route.path != ours.path for ours in ROUTES):
+            assert "--admin-socket" in error_of(directory, route.path)["message"], route.path
 
 
 def test_no_route_of_ours_is_called_missing() -> None:

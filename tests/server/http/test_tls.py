@@ -248,3 +248,10 @@ def test_files_that_cannot_be_used_are_named(
 def test_a_file_may_hold_the_certificate_and_its_key(files: Path) -> None:
     put(files, "both.pem", pem.ONE + pem.ONE_KEY)
     make_context(ServerSettings(ssl_certfile=files / "both.pem"))
+
+
+def test_a_certificate_without_its_key_asks_for_the_key(files: Path) -> None:
+    put(files, "alone.pem", pem.ONE)
+    message = "ssl_certfile=.*alone.pem: not a certificate and its key.* name it with ssl_keyfile"
+    with pytest.raises(ServerSettingsError, match=message):
+        make_context(ServerSettings(ssl_certfile=files / "alone.pem"))

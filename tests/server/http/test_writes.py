@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from octavo.server.http.connection import bounded_protocol
 from octavo.server.http.errors import ClientGoneError
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.stream import ResponseStream
@@ -113,3 +115,20 @@ def test_every_write_has_a_timer_without_our_extensions(
             await exchange.write(b"two")
 
     asyncio.run(main())
+
+
+class Cycle:
+    """A response whose client has left before it began."""
+
+    disconnected = True
+    chunked_encoding = None
+    response_complete = False
+
+
+def test_a_token_for_a_client_that_left_before_the_status_line_is_dropped() -> None:
+    """The protocol's `send` has dropped the status line, so that no response has begun."""
+    kind = bounded_protocol(cast(Any, None))
+    protocol: Any = kind.__new__(kind)
+    protocol._inner = None  # nothing may be written
+    cycle = Cycle()
+    protocol._write(weakref.ref(cycle), b"token")

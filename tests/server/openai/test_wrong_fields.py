@@ -162,6 +162,7 @@ def test_an_answer_that_does_not_fit_is_refused_with_the_numbers(directory: Path
                 error = (await client.chat(**{name: 48}))["error"]
                 assert (error["param"], error["code"]) == (name, "context_length_exceeded")
                 assert f"{name}=48 and a prompt" in error["message"]
+                assert f": lower {name} to " in error["message"]
                 assert "the KV cache holds 48" in error["message"]
             both = {"max_tokens": 5, "max_completion_tokens": 48}
             assert (await client.chat(**both))["error"]["param"] == "max_completion_tokens"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -53,9 +53,35 @@ class Message(Struct, kw_only=True, forbid_unknown_fields=True):
     partial: bool | None = None
 
 
+_CONTENT: dict[str, Any] = {"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1}]}
+# What the types of `messages` do not express, for the OpenAPI document.
+MESSAGES_SCHEMA: dict[str, Any] = {
+    "properties": {
+        "messages": {
+            "items": {
+                "properties": {
+                    "role": {"not": {"enum": ["tool", "function"]}},
+                    "tool_calls": {"maxItems": 0},
+                    "function_call": {"type": "null"},
+                    "audio": {"type": "null"},
+                    "prefix": {"enum": [None, False]},
+                    "partial": {"enum": [None, False]},
+                },
+                "anyOf": [
+                    {"properties": {"role": {"const": "assistant"}}},
+                    {"required": ["content"], "properties": {"content": _CONTENT}},
+                    {"required": ["refusal"], "properties": {"refusal": {"type": "string"}}},
+                ],
+            }
+        }
+    }
+}
+
+
 class ChatRequest(CommonRequest, kw_only=True):
     """The request: a conversation and how to answer it."""
 
+    schema: ClassVar[dict[str, Any]] = {"allOf": [MESSAGES_SCHEMA]}
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: Count | None = None  # instead of max_tokens
     logprobs: bool | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -16,9 +16,29 @@ MAX_PROMPTS = MAX_LISTS
 PromptTokens = Annotated[list[TokenId], Meta(max_length=MAX_PROMPT_ITEMS)]
 
 
+# What the types of `prompt` do not express, for the OpenAPI document.
+PROMPT_SCHEMA: dict[str, Any] = {
+    "properties": {
+        "prompt": {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "minItems": 1, "items": {"type": "integer"}},
+                {
+                    "type": "array",
+                    "minItems": 1,
+                    "maxItems": MAX_PROMPTS,
+                    "items": {"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1}]},
+                },
+            ]
+        }
+    }
+}
+
+
 class CompletionRequest(CommonRequest, kw_only=True):
     """The request: a text, token ids, or several of either, to continue."""
 
+    schema: ClassVar[dict[str, Any]] = {"allOf": [PROMPT_SCHEMA]}
     prompt: str | Annotated[list[str | TokenId | PromptTokens], Meta(max_length=MAX_PROMPT_ITEMS)]
     logprobs: Annotated[int, Meta(ge=-1, le=INT32)] | None = None
     echo: bool | None = None  # begin the text with the prompt

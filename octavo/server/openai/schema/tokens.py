@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta, Struct
 
-from octavo.server.openai.schema.chat import MAX_MESSAGES, Message
+from octavo.server.openai.schema.chat import MAX_MESSAGES, MESSAGES_SCHEMA, Message
 from octavo.server.openai.schema.completion import PromptTokens
 from octavo.server.openai.schema.unsupported import RULES
 from octavo.server.schema.rules import FieldRules
@@ -21,7 +21,8 @@ class TokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
         "oneOf": [
             {"required": ["prompt"], "properties": {"prompt": {"type": "string"}}},
             {"required": ["messages"], "properties": {"messages": {"type": "array"}}},
-        ]
+        ],
+        "allOf": [MESSAGES_SCHEMA],
     }
     model: Annotated[str, Meta(max_length=512)] | None = None
     prompt: str | None = None

@@ -24,7 +24,7 @@ from octavo.text.token_bytes import TokenizerError
 from octavo.text.tokenizer import Tokenizer
 from tests.server.engine import FakeEngine
 from tests.server.make import LIMIT, events, serving
-from tests.server.test_prompt_pool import FOREVER, conversation, pool_of
+from tests.server.prompt_workers.test_prompt_pool import FOREVER, conversation, pool_of
 
 Json = dict[str, Any]
 MEBIBYTE = 1 << 20

@@ -29,7 +29,7 @@ from octavo.text.prompt_worker import (
 )
 from tests.api.tiny import make_tokenizer_files
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ARGUMENTS = ("300", str(1 << 30))  # seconds and bytes of a job
 ENCODER = msgspec.msgpack.Encoder()
 DECODER: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
