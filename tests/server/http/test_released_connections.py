@@ -33,8 +33,8 @@ KINDS = (HttpToolsProtocol, RequestResponseCycle, SafeTransport, Exchange)
 def living() -> list[str]:
     """Return the types of the objects of connections that have not been freed.
 
-    `isinstance` would read `__class__` of every object in the process, and one of torch's warns when
-    it is read.
+    `isinstance` would read `__class__` of every object in the process, and one of torch's objects
+    warns when it is read.
     """
     types = map(type, gc.get_objects())
     return [each.__name__ for each in types if issubclass(each, KINDS)]
