@@ -143,8 +143,8 @@ nb::list list_of(std::vector<RowLogprobs>& all) {
   return entries;
 }
 
-// Python's side of a gate. A job shares the gate itself: it may end where Python's lock is not held,
-// and the last use of an object of Python needs that lock.
+// Python's side of a gate. A job shares the gate itself: it may end where Python's lock is not
+// held, and the last use of an object of Python needs that lock.
 struct OpenGate {
   std::shared_ptr<MaskGate> gate = std::make_shared<MaskGate>();
 };

@@ -161,7 +161,7 @@ class Masks:
         self._waiting: list[Callable[[Words], None]] = []
 
     def set_ready(self) -> Masks:
-        """Announce that the rows are complete; return these masks."""
+        """Mark the rows as complete, and call what waits for them; return these masks."""
         with self._lock:
             self._event.set()
             waiting, self._waiting = self._waiting, []

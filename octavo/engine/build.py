@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 from octavo import env
 from octavo.backends.base import LogitsBackend
@@ -15,11 +14,11 @@ from octavo.core.config import ConfigError
 from octavo.core.engine import EngineCore, Executor
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.engine.cache_size import final_blocks, reserve_step
+from octavo.engine.grammars import prepare_grammars
 from octavo.engine.memory_check import MemoryCheck
 from octavo.engine.shortage import describe_shortage
 from octavo.engine_arguments import EngineArguments
 from octavo.exec.inline import InlineExecutor
-from octavo.grammar.protocol import GrammarEngine
 from octavo.loader import ModelFiles
 from octavo.loader import resolve as resolve_source
 from octavo.models.build import bind
@@ -32,7 +31,6 @@ from octavo.resolve import EngineConfig, resolve
 from octavo.runner.model_runner import ModelRunner
 from octavo.runner.speculate.ngram import NgramProposer
 from octavo.runner.speculate.proposer import Proposer
-from octavo.text.prompt_worker import load_tokenizer_at
 from octavo.wire.facts import EngineFacts
 
 log = logging.getLogger(__name__)
@@ -116,6 +114,8 @@ def _build(
     bind(opened.model, backend, opened.weights)
     parts.begin("record the model's program")
     backend.prepare(opened.model, layout, config.core.block_size)
+    parts.begin("prepare for grammars")
+    make_grammar_engine = prepare_grammars(arguments.tokenizer, source, opened)
     if meanwhile is not None:
         parts.begin("load the tokenizer")
         meanwhile(opened, source)
@@ -134,7 +134,7 @@ def _build(
         config.core,
         processors=processors,
         proposer=_make_proposer(config),
-        make_grammar_engine=partial(_make_grammar_engine, arguments.tokenizer, source, opened),
+        make_grammar_engine=make_grammar_engine,
     )
     executor: Executor = InlineExecutor(runner)
     if wrap is not None:
@@ -210,19 +210,6 @@ def _make_proposer(config: EngineConfig) -> Proposer | None:
     return NgramProposer(
         speculation.prompt_lookup_min, speculation.prompt_lookup_max, config.core.max_model_len
     )
-
-
-def _make_grammar_engine(
-    tokenizer_name: str | None, source: ModelFiles, opened: OpenedModel
-) -> GrammarEngine:
-    """Make the grammar engine for a model's vocabulary; the first request with a shape needs it."""
-    from octavo.grammar.llguidance_engine import LLGuidanceEngine
-    from octavo.text.vocabulary import vocabulary_of
-
-    files = source if tokenizer_name is None else resolve_source(tokenizer_name)
-    tokenizer = load_tokenizer_at(files.weights[0] if files.is_gguf else files.directory)
-    end_ids = {*opened.generation.eos_ids, *tokenizer.end_ids}
-    return LLGuidanceEngine(vocabulary_of(tokenizer, opened.spec.vocabulary, end_ids))
 
 
 def _facts(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from octavo.grammar.protocol import GrammarError, Matcher, Vocabulary, Words
 
@@ -29,7 +30,10 @@ class LLGuidanceEngine:
     """Compiles grammars; implements `octavo.grammar.protocol.GrammarEngine`."""
 
     def __init__(self, vocabulary: Vocabulary, *, forces: bool = True) -> None:
-        """With `forces`, text that must come next may come only in the model's own tokenisation."""
+        """Prepare the vocabulary.
+
+        With `forces`, text that must come next may come in the model's own tokenisation only.
+        """
         self._tokenizer = make_tokenizer(vocabulary)
         self._header = header(forces=forces)
         self._cache: OrderedDict[str, LLMatcher] = OrderedDict()
@@ -95,7 +99,7 @@ class LLGuidanceMatcher:
 
 
 class _Tokens:
-    """A vocabulary in the form that llguidance reads."""
+    """A vocabulary in the form that llguidance reads; see `llguidance.TokenizerWrapper`."""
 
     is_tokenizer_wrapper = True
     bos_token_id = None
@@ -118,7 +122,8 @@ def make_tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
             "name one as eos_token_id in its generation_config.json"
         )
     end_ids = sorted(vocabulary.end_ids)
-    return LLTokenizer(_Tokens(vocabulary), n_vocab=len(vocabulary.tokens), eos_token=end_ids)
+    tokens = cast("TokenizerWrapper", _Tokens(vocabulary))
+    return LLTokenizer(tokens, n_vocab=len(vocabulary.tokens), eos_token=end_ids)
 
 
 def header(*, forces: bool) -> str:

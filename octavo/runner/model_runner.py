@@ -157,7 +157,7 @@ class ModelRunner:
         return result
 
     def _continue_shapes(self, started: StepInFlight, output: StepOutput, shaping: Shaping) -> None:
-        """Tell the grammars what was drawn, and compute the masks of the step behind it."""
+        """Give the grammars what was drawn, and compute the masks of the step behind it."""
         if started.mask_work is not None:
             for slot, drawn in zip(started.step.draws.slots.tolist(), output.tokens, strict=True):
                 if slot in started.lost:
