@@ -26,6 +26,8 @@ from octavo.core.sampling_params import (
     RequestOutputKind,
     SamplingParams,
 )
+from octavo.core.structured_outputs import StructuredOutputsParams
+from octavo.grammar.checked import CheckedShape, check, job_of
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +121,8 @@ def check_request(
         _check_logprobs(model, sampling, options)
     if sampling.bad_words:
         changes["bad_words_token_ids"] = _bad_words(model, sampling)
+    if sampling.structured_outputs is not None and not sampling.grammar:
+        changes["grammar"] = _grammar(sampling.structured_outputs, model.facts.vocabulary)
     if output_kind is not None:
         changes["output_kind"] = output_kind
     if changes:
@@ -185,6 +189,22 @@ def _check_logprobs(model: TextModel, sampling: SamplingParams, options: Options
             "allows; ask for fewer, or start it with a higher max_logprobs",
             param=name,
         )
+
+
+def _grammar(shape: StructuredOutputsParams, vocabulary: int) -> str:
+    """Return the grammar of a shape, in the grammar engine's own language."""
+    checked = check(job_of(shape, vocabulary))
+    for place, what in checked.warnings:
+        log.warning("structured_outputs.%s: %s", place, what)
+    if checked.what:
+        raise shape_error(checked)
+    return checked.grammar
+
+
+def shape_error(checked: CheckedShape) -> RequestError:
+    """Return the error of a shape that is wrong."""
+    param = f"structured_outputs.{checked.field}{checked.path}"
+    return RequestError(f"{param}: {checked.what}", param=param)
 
 
 def _bad_words(model: TextModel, sampling: SamplingParams) -> tuple[tuple[int, ...], ...]:

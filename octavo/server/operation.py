@@ -17,6 +17,7 @@ from octavo.api.outputs import RequestOutput
 from octavo.api.reading import Reading
 from octavo.api.requests import CheckedRequest
 from octavo.core.sampling_params import SamplingParams
+from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
 from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused
@@ -100,6 +101,7 @@ class GenerationRequest:
     keeps_end: bool = True  # of a prompt that is cut
     # How answers to a prompt are read, by the end of the prompt's text; None: they are text alone.
     reading: Callable[[str], Reading] | None = None
+    shape: StructuredOutputsParams | None = None  # of each answer's text
     cache_salt: str | None = None
     priority: int = 0
     deadline_ms: int | None = None
@@ -113,3 +115,4 @@ class PreparedRequest:
     prompts: list[PreparedPrompt]
     sampling: SamplingParams
     checked: list[CheckedRequest]  # one for each prompt, with the same sampling
+    warnings: list[str] = field(default_factory=list)  # of what was asked for and is not done

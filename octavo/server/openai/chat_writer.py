@@ -33,7 +33,7 @@ class ChatWriter(OpenAIWriter):
     def __init__(
         self, use: ToolUse, request: ChatRequest, exchange: Exchange, prepared: PreparedRequest
     ) -> None:
-        super().__init__(exchange, request, "chatcmpl-")
+        super().__init__(exchange, request, prepared, "chatcmpl-")
         self._request = request
         has_reasoning = request.include_reasoning is not False
         self._has_reasoning = has_reasoning
@@ -54,7 +54,8 @@ class ChatWriter(OpenAIWriter):
         )
 
     def opening(self, counts: TokenCounts) -> Iterable[bytes]:
-        """Yield the role, once for each answer."""
+        """Yield the warnings, and the role once for each answer."""
+        yield from self._warned(self._chunk([], counts))
         for index in range(self._num_choices):
             delta = Delta(role=self._role, content="")
             chunk = self._chunk([ChunkChoice(index=index, delta=delta)], counts)
@@ -148,6 +149,8 @@ class ChatWriter(OpenAIWriter):
             response.prompt_logprobs = written
         if explanation is not None:
             response.explain = explanation
+        if self._warnings:
+            response.warnings = self._warnings
         yield encode(response)
 
     def _choice(self, one: CompletionOutput) -> Pieces[ChatChoice]:
