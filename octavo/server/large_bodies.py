@@ -134,7 +134,9 @@ def _view(context: Context) -> Any:
             reads_calls=context.reads_calls,
             known_id=short_id if context.has_short_ids else lambda given: given,
             stop_ids=(),
-            reading_for=lambda tools, is_parallel: None,  # a worker writes no answers
+            # A worker writes no answers.
+            reading_for=lambda use: None,
+            job_for=lambda use, shape, vocabulary: None,
         ),
     )
 

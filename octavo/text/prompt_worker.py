@@ -31,6 +31,7 @@ from msgspec import Struct
 from octavo.confine.process import confine, give_up_privileges
 from octavo.grammar.checked import CheckedShape, ShapeJob
 from octavo.observe.collection import no_collection
+from octavo.text.answer_shape import AnswerJob
 from octavo.text.chat.messages import ChatTemplateError
 from octavo.text.token_bytes import TokenizerError
 from octavo.text.token_table import PackedTable
@@ -112,7 +113,7 @@ class BodyJob(Struct, frozen=True, kw_only=True, tag=True):
     body: bytes  # the last field, which `pieces` relies on
 
 
-Job = PromptJobs | TableJob | BodyJob | ShapeJob
+Job = PromptJobs | TableJob | BodyJob | ShapeJob | AnswerJob
 
 
 class PreparedPrompt(Struct, frozen=True, kw_only=True, tag=True):
@@ -401,7 +402,7 @@ def _answer(maker: PromptMaker, read_body: ReadBodies, job: Job) -> Answer:
                 return maker.tokenizer.pack()
             case BodyJob():
                 return read_body(maker, job)
-            case ShapeJob():
+            case ShapeJob() | AnswerJob():
                 raise AssertionError("another worker checks shapes")
     except TokenizerError as error:
         return Refused(message=str(error))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from octavo.server.answers.tool_use import ToolUse
 from octavo.server.http.errors import ApiError, invalid, not_yet
 from octavo.server.openai.schema.chat import ChatRequest, Message
 from octavo.server.openai.schema.tokens import TokenizeRequest
 from octavo.server.openai.schema.tools import PastFunction
-from octavo.server.openai.tools import ToolUse
 from octavo.server.server import Server
 from octavo.text.prompt_worker import Conversation, PromptJob
 

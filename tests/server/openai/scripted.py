@@ -10,6 +10,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from octavo.core.plan import StepPlan, StepResult
 from octavo.text.token_bytes import byte_alphabet
 from octavo.text.tokenizer_files import tokenizer_from_directory
 from tests.server.engine import END, ChainRunner, FakeEngine, Slot
@@ -74,6 +75,11 @@ class Script(ChainRunner):
             for words, answer in rules
         ]
         self._answers: dict[int, list[int]] = {}  # by the hash of the prompt
+        self.grammars: list[str] = []  # of the sequences so far
+
+    def run(self, plan: StepPlan) -> StepResult:
+        self.grammars += [new.sampling.grammar for new in plan.opened]
+        return super().run(plan)
 
     def _next(self, slot: Slot) -> int:
         num_prompt = slot.new.num_prompt
