@@ -30,6 +30,10 @@ class KeyedBody(Struct, tag_field="kind", tag="keyed", frozen=True, forbid_unkno
     quote: str
     before_name: str = "call:"
 
+    def __post_init__(self) -> None:
+        if not self.quote.strip():
+            raise ValueError("`quote` is blank: it stands on both sides of a string")
+
     @property
     def marks(self) -> Collection[str]:
         return (self.quote,)

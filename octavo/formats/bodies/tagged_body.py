@@ -33,6 +33,16 @@ class TaggedBody(Struct, tag_field="kind", tag="tagged", frozen=True, forbid_unk
     after_name: str = ""
     end: str = ""
 
+    def __post_init__(self) -> None:
+        before_flag = self.after_key.partition(IS_STRING)[0]
+        for name, mark in (
+            ("before_key", self.before_key),
+            ("after_key", before_flag),
+            ("after_value", self.after_value),
+        ):
+            if not mark.strip():
+                raise ValueError(f"`{name}` is blank: arguments have a mark on each side")
+
     @property
     def marks(self) -> Collection[str]:
         texts = (self.before_name, self.after_name, self.before_key, self.after_key)
