@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec import Struct, convert
 
 from octavo.formats.description import Formats
-from octavo.formats.grammar import after_thinking, calls_grammar
+from octavo.formats.grammar import after_thinking, calls_grammar, unenforced
 from octavo.formats.parser import make_parser
 from octavo.formats.protocol import Call, FormatError, Tool
 from octavo.formats.registry import (
@@ -256,6 +256,46 @@ def test_strings_in_marks_follow_their_schema() -> None:
         ):
             text = write_calls(formats.tools, [Call("f", json.dumps(arguments))])
             assert vocabulary.allows(grammar, text) == is_right, text
+
+
+def test_keywords_that_a_grammar_ignores_are_named() -> None:
+    """The paths of such keywords are known; formats that write JSON have none."""
+    when = {"type": "string", "format": "date", "description": "The day."}
+    rows = {"type": "array", "minItems": 1, "items": {"type": "string", "format": "uri"}}
+    schema = {
+        "type": "object",
+        "properties": {"when": {"$ref": "#/$defs/when"}, "rows": rows},
+        "minProperties": 1,
+        "$defs": {"when": when},
+    }
+    ignored = {
+        "hermes": [],
+        "kimi_k2": [],
+        "pythonic": ["minProperties"],
+        "qwen3_coder": ["minProperties", "properties.when.format"],
+        "gemma4": [
+            "minProperties",
+            "properties.when.format",
+            "properties.rows.minItems",
+            "properties.rows.items.format",
+        ],
+    }
+    for name, paths in ignored.items():
+        assert unenforced(tool_format(name), Tool("f", schema)) == paths
+
+
+def test_required_members_without_a_schema_are_written() -> None:
+    """A grammar demands a member that is required, though its schema is not given."""
+    tools = [Tool("f", {"type": "object", "required": ["x"]})]
+    for name in ("qwen3_coder", "pythonic", "functiongemma"):
+        formats = formats_of(name)
+        assert formats.tools is not None
+        grammar = calls_grammar(formats, tools, "required", tokens=PLAIN.ids)
+        right, wrong = (
+            write_calls(formats.tools, [Call("f", one)]) for one in ('{"x": "a"}', "{}")
+        )
+        assert PLAIN.allows(grammar, right)
+        assert not PLAIN.allows(grammar, wrong)
 
 
 def test_calls_without_a_format_are_refused() -> None:
