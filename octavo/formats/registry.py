@@ -86,7 +86,7 @@ def load_plugin(path: Path) -> tuple[dict[str, ToolFormat], dict[str, ReasoningF
     for name in tables.keys() - {"tools", "reasoning"}:
         raise FormatError(
             f"{path}: the table [{name}] is neither [tools.NAME] nor [reasoning.NAME]; "
-            "docs/tool-formats.md describes the file"
+            "docs/formats.md describes the file"
         )
     tools = _converted(path, tables.get("tools", {}), ToolFormat, "tools.")
     return tools, _converted(path, tables.get("reasoning", {}), ReasoningFormat, "reasoning.")

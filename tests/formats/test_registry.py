@@ -184,3 +184,11 @@ def test_a_plugin_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     """The error names the path and the reason."""
     with pytest.raises(FormatError, match=r"missing\.toml.*No such file"):
         load_plugin(tmp_path / "missing.toml")
+
+
+def test_the_page_lists_every_format() -> None:
+    """The tables of docs/formats.md have the names of all formats."""
+    page = (Path(__file__).parents[2] / "docs" / "formats.md").read_text("utf-8")
+    calls, _, reasoning = page.partition("## Formats of reasoning")
+    assert [name for name in tool_names() if f"| `{name}` |" not in calls] == []
+    assert [name for name in reasoning_names() if f"`{name}`" not in reasoning] == []
