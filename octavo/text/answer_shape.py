@@ -11,8 +11,8 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
-from octavo.formats.description import Formats
-from octavo.formats.grammar import after_thinking, calls_grammar
+from octavo.formats.description import Formats, ToolFormat
+from octavo.formats.grammar import after_thinking, calls_grammar, unenforced
 from octavo.formats.protocol import Tool
 from octavo.grammar.checked import CheckedShape, ShapeJob
 
@@ -27,7 +27,7 @@ class CallableTool(Struct, frozen=True):
 
 
 class AnswerJob(Struct, frozen=True, kw_only=True, tag=True):
-    """What an answer consists of."""
+    """A description of what an answer consists of."""
 
     formats: Formats
     tools: list[CallableTool]
@@ -78,8 +78,24 @@ def _enforced(job: AnswerJob, warnings: list[tuple[str, str]]) -> Iterator[Tool]
         warnings += result.warnings
         if result.core is False:
             raise ShapeError("no arguments have this shape", job.field, tool.place)
+        for path in unenforced(_format(job), Tool(tool.name, schema)):
+            _leave(job, tool, path, warnings)
         core = {} if result.core is True else result.core
         yield Tool(tool.name, core, strict=True)
+
+
+def _format(job: AnswerJob) -> ToolFormat:
+    assert job.formats.tools is not None, "tools are refused where there is no format of calls"
+    return job.formats.tools
+
+
+def _leave(job: AnswerJob, tool: CallableTool, path: str, warnings: list[tuple[str, str]]) -> None:
+    """Note a keyword that the format's grammar leaves out; raise ShapeError if it may not."""
+    what = "it cannot be enforced in the format in which this model writes calls"
+    place = f"{tool.place}.{path}"
+    if tool.strict:
+        raise ShapeError(what, job.field, place)
+    warnings.append((f"{job.field}{place}", what))
 
 
 def _grammar(job: AnswerJob, tools: list[Tool], shape: str | None) -> str | None:

@@ -165,3 +165,14 @@ def test_jobs_of_old_clients_name_their_field() -> None:
     found = refused(tools=[wrong], must_call=True, field="functions")
     assert found.field == "functions"
     assert found.path.startswith("[0].parameters")
+
+
+def test_what_a_format_cannot_write_is_refused_or_named() -> None:
+    """A string without quotes, as some formats write it, has no format of its own."""
+    dated = {"type": "object", "properties": {"day": {"type": "string", "format": "date"}}}
+    bare = Formats(tool_format("qwen3_coder"))
+    where = ".properties.day.format"
+    found = refused(formats=bare, tokens={}, tools=[tool("f", dated, strict=True)])
+    assert (found.field, found.path) == ("tools", f"[0].function.parameters{where}")
+    made = check_answer(job(formats=bare, tokens={}, tools=[tool("f", dated)], must_call=True))
+    assert [place for place, _ in made.warnings] == [f"tools[0].function.parameters{where}"]

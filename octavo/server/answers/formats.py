@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -28,9 +28,11 @@ log = logging.getLogger(__name__)
 class AnswerFormats:
     """The formats in which a model writes calls and reasoning."""
 
-    def __init__(self, formats: Formats, tokenizer: TokenTable) -> None:
+    def __init__(
+        self, formats: Formats, added: Mapping[int, str], special: Collection[int]
+    ) -> None:
+        """Look for the marks of the formats among the model's added and special tokens."""
         self.formats = formats
-        added, special = tokenizer.added_tokens, tokenizer.special_ids
         kept = formats.kept(added[each] for each in special if each in added)
         self._kept = frozenset(each for each in special if added.get(each) in kept)
         marks = formats.kept(added.values())
@@ -115,7 +117,7 @@ def choose_formats(config: ServerSettings, tokenizer: TokenTable) -> AnswerForma
         if one is not None:
             how = "which the chat template shows" if name is None else "as asked"
             log.info("%s: the format is %s, %s", what, one.name, how)
-    return AnswerFormats(formats, tokenizer)
+    return AnswerFormats(formats, tokenizer.added_tokens, tokenizer.special_ids)
 
 
 def check_names(config: ServerSettings) -> None:

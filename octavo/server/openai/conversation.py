@@ -48,6 +48,7 @@ def conversation_job(
     conversation = Conversation(
         messages=_messages(request.messages, server.formats.known_id),
         tools=list(tools.described) or None,
+        tool_format=server.formats.formats.tools,
         template=request.chat_template or config.chat_template,
         documents=documents,
         add_generation_prompt=not request.continue_final_message if opens is None else opens,

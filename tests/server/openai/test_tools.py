@@ -257,16 +257,39 @@ def test_a_template_that_shows_no_tools_is_not_used_for_them(tmp_path: Path) -> 
     plain = "{% for message in messages %}<|im_start|>{{ message.content }}{% endfor %}"
 
     async def test(client: Client) -> None:
-        past = {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f"}}]}
-        for fields, param in (
-            ({"messages": MESSAGES, "tools": TOOLS}, "tools"),
-            ({"messages": [*MESSAGES, past]}, "messages[1].tool_calls"),
-        ):
-            response = await client.post(PATH, json=fields)
-            assert response.json()["error"]["param"] == param, response.text
-            assert "--chat-template" in response.json()["error"]["message"]
+        response = await client.post(PATH, json={"messages": MESSAGES, "tools": TOOLS})
+        assert response.json()["error"]["param"] == "tools", response.text
+        assert "--chat-template" in response.json()["error"]["message"]
 
     run(tmp_path, "Hello.", test, template=plain, tool_call_parser="hermes")
+
+
+def test_past_calls_are_written_for_a_template_that_does_not_read_them(tmp_path: Path) -> None:
+    """Calls come as the model writes them, or are refused where this is not known."""
+    plain = "{% for message in messages %}<|im_start|>{{ message.content }}{% endfor %}"
+    function = {"name": "weather", "arguments": '{"city":"Oslo"}'}
+    call = {"id": "a", "function": function}
+
+    async def test(client: Client) -> None:
+        for kwargs in ({}, {"chat_template_kwargs": {"unused": ["x"] * 20_000}}):
+            past = {"role": "assistant", "content": "I look.", "tool_calls": [call]}
+            body = {"messages": [*MESSAGES, past], **kwargs}
+            tokens = (await client.post("/tokenize", json=body)).json()["tokens"]
+            prompt = await client.post("/detokenize", json={"tokens": tokens})
+            assert prompt.json()["prompt"].endswith(f"<|im_start|>I look.\n{OSLO}")
+        wrong = {"role": "assistant", "tool_calls": [{"function": {**function, "arguments": "{"}}]}
+        response = await client.post(PATH, json={"messages": [*MESSAGES, wrong]})
+        where = "messages[1].tool_calls[0].function.arguments"
+        assert response.json()["error"]["param"] == where
+
+    run(tmp_path, "Hello.", test, template=plain, tool_call_parser="hermes")
+
+    async def unknown(client: Client) -> None:
+        past = {"role": "assistant", "tool_calls": [call]}
+        response = await client.post(PATH, json={"messages": [*MESSAGES, past]})
+        assert response.json()["error"]["param"] == "messages[1].tool_calls"
+
+    run(tmp_path / "unknown", "Hello.", unknown, template=plain, tool_call_parser="none")
 
 
 def test_tools_are_for_chats(tmp_path: Path) -> None:
