@@ -235,6 +235,7 @@ class ServerLifecycle:
         for place in list(self._connections.handshakes):
             place.close()
         await asyncio.wait(tasks)
+        await self.server.releases.finish()
         if self.server.durability is not None:
             await self.server.durability.close()
         await self.server.prompt_pool.close()

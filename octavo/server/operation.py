@@ -21,7 +21,6 @@ from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
 from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused
 
-PIECE = 32  # prompts or answers that are worked on without a turn of the event loop
 TURN = b""  # instead of a frame: other requests may run before what follows is made
 
 
