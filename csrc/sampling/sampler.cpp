@@ -86,10 +86,6 @@ void Sampler::check(const Draws& draws, int32_t logits_rows, int32_t hidden_rows
   if (drafts != static_cast<int64_t>(draws.drafts.size()))
     refuse("there are " + std::to_string(draws.drafts.size()) + " drafts, and samples of " +
            std::to_string(drafts));
-  if (!draws.masks.empty() &&
-      (draws.mask_words * 32 < static_cast<size_t>(vocabulary_) ||
-       draws.masks.size() < draws.mask_words * (samples + draws.drafts.size())))
-    refuse("the masks do not have a bit for every token of every row");
   for (const PromptRows& part : draws.prompts) {
     slot(part.slot);
     check_rows(part.first_row, static_cast<int32_t>(part.targets.size()), logits_rows);
@@ -101,6 +97,12 @@ void Sampler::check(const Draws& draws, int32_t logits_rows, int32_t hidden_rows
     slot(part.slot);
     check_rows(part.first_row, part.count, hidden_rows);
   }
+}
+
+void Sampler::check_masks(const Draws& draws) const {
+  if (draws.mask_words * 32 < static_cast<size_t>(vocabulary_) ||
+      draws.masks.size() < draws.mask_words * (draws.slots.size() + draws.drafts.size()))
+    refuse("the masks do not have a bit for every token of every row");
 }
 
 // ---- a step ----

@@ -94,6 +94,8 @@ class Sampler {
   void change_slots(Draws& draws);
   // Throws std::invalid_argument if the draws do not fit these rows or the open slots.
   void check(const Draws& draws, int32_t logits_rows, int32_t hidden_rows) const;
+  // Throws std::invalid_argument if the masks lack a row, or a bit.
+  void check_masks(const Draws& draws) const;
   void draw(const Draws& draws, const Rows& logits, const Rows& hidden, DrawOutput& output);
 
   // For a sample that waits: its next row after the rules that come before processors, -infinity

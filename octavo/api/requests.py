@@ -25,6 +25,7 @@ from octavo.core.sampling_params import (
     RequestOutputKind,
     SamplingParams,
 )
+from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
 from octavo.formats.deltas import Parser, PlainText
 
 log = logging.getLogger(__name__)
@@ -119,6 +120,8 @@ def check_request(
         _check_logprobs(model, sampling, options)
     if sampling.bad_words:
         changes["bad_words_token_ids"] = _bad_words(model, sampling)
+    if sampling.structured_outputs is not None and not sampling.grammar:
+        changes["grammar"] = _grammar(sampling.structured_outputs)
     if output_kind is not None:
         changes["output_kind"] = output_kind
     if changes:
@@ -185,6 +188,17 @@ def _check_logprobs(model: TextModel, sampling: SamplingParams, options: Options
             "allows; ask for fewer, or start it with a higher max_logprobs",
             param=name,
         )
+
+
+def _grammar(shape: StructuredOutputsParams) -> str:
+    """Return the grammar of a shape, in the grammar engine's own language."""
+    from octavo.grammar.shapes import grammar_of  # its library is loaded when it is needed
+
+    try:
+        return grammar_of(shape)
+    except ShapeError as error:
+        param = "structured_outputs"
+        raise RequestError(f"{param}.{error}", param=param) from None
 
 
 def _bad_words(model: TextModel, sampling: SamplingParams) -> tuple[tuple[int, ...], ...]:

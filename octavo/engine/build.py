@@ -14,6 +14,7 @@ from octavo.core.config import ConfigError
 from octavo.core.engine import EngineCore, Executor
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.engine.cache_size import final_blocks, reserve_step
+from octavo.engine.grammars import prepare_grammars
 from octavo.engine.memory_check import MemoryCheck
 from octavo.engine.shortage import describe_shortage
 from octavo.engine_arguments import EngineArguments
@@ -113,6 +114,8 @@ def _build(
     bind(opened.model, backend, opened.weights)
     parts.begin("record the model's program")
     backend.prepare(opened.model, layout, config.core.block_size)
+    parts.begin("prepare for grammars")
+    make_grammar_engine = prepare_grammars(arguments.tokenizer, source, opened)
     if meanwhile is not None:
         parts.begin("load the tokenizer")
         meanwhile(opened, source)
@@ -131,6 +134,7 @@ def _build(
         config.core,
         processors=processors,
         proposer=_make_proposer(config),
+        make_grammar_engine=make_grammar_engine,
     )
     executor: Executor = InlineExecutor(runner)
     if wrap is not None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from octavo.backends.base import Backend
 from octavo.backends.step import Pending, RowLogprobs, StepOutput
@@ -31,8 +31,10 @@ from octavo.core.plan import (
     TokenLogprobs,
 )
 from octavo.core.sampling_params import LogitsProcessor
+from octavo.grammar.protocol import GrammarEngine
 from octavo.runner.batch import Step
 from octavo.runner.batch_reuse import BatchReuse
+from octavo.runner.shaping import MaskWork, Shaping
 from octavo.runner.slots import SlotState
 from octavo.runner.speculate.drafting import Drafting
 from octavo.runner.speculate.proposer import Proposer
@@ -41,10 +43,18 @@ from octavo.runner.speculate.proposer import Proposer
 class StepInFlight:
     """A plan that was submitted, until its result is collected."""
 
-    def __init__(self, runner: ModelRunner, plan: StepPlan, step: Step, pending: Pending) -> None:
+    def __init__(
+        self,
+        runner: ModelRunner,
+        plan: StepPlan,
+        step: Step,
+        pending: Pending,
+        mask_work: MaskWork | None = None,
+    ) -> None:
         self.plan = plan
         self.step = step
         self.pending = pending
+        self.mask_work = mask_work
         self.lost: set[int] = set()  # its slots that have been freed since
         self._runner = runner
 
@@ -68,6 +78,7 @@ class ModelRunner:
         *,
         processors: Mapping[str, LogitsProcessor] | None = None,
         proposer: Proposer | None = None,
+        make_grammar_engine: Callable[[], GrammarEngine] | None = None,
     ) -> None:
         self._backend = backend
         self._drafting: Drafting | None = None
@@ -75,6 +86,9 @@ class ModelRunner:
             self._drafting = Drafting(proposer, vocabulary, config)
         self.state = SlotState(config, vocabulary, processors or {})
         self._batches = BatchReuse(self.state)
+        self._shaping: Shaping | None = None
+        if make_grammar_engine is not None:
+            self._shaping = Shaping(vocabulary, make_grammar_engine)
         self._in_flight: deque[StepInFlight] = deque()
 
     def submit(self, plan: StepPlan) -> StepInFlight:
@@ -89,7 +103,16 @@ class ModelRunner:
         for slot, blocks in plan.new_blocks:
             state.grow(slot, blocks)
         step = self._batches.make(plan, opened)
-        started = StepInFlight(self, plan, step, self._backend.step(step.batch, step.draws))
+        work = None
+        if self._shaping is not None:
+            for new in plan.opened:
+                self._shaping.open(new)
+            work = self._shaping.work_of(step.draws)
+            if work is not None:
+                step = step._replace(draws=step.draws._replace(masks=work.masks))
+                if not self._in_flight:
+                    self._shaping.start(work)
+        started = StepInFlight(self, plan, step, self._backend.step(step.batch, step.draws), work)
         self._in_flight.append(started)
         return started
 
@@ -100,6 +123,8 @@ class ModelRunner:
             self.state.free(slot)
             if self._drafting is not None:
                 self._drafting.free(slot)
+            if self._shaping is not None:
+                self._shaping.free(slot)
 
     def collect(self, started: StepInFlight) -> StepResult:
         """Wait for the oldest step in flight; return its result."""
@@ -109,6 +134,8 @@ class ModelRunner:
         plan, state = started.plan, self.state
         tokens, failures, logprobs, prompts, pooled = output
         failed_before = tuple(state.failures)
+        if self._shaping is not None:
+            self._continue_shapes(started, output, self._shaping)
         if failures:
             for slot, message in failures:
                 if slot not in started.lost:
@@ -128,6 +155,19 @@ class ModelRunner:
             drafts = self._drafting.propose(sampled_slots, state.known)
             result = result._replace(drafts=drafts)
         return result
+
+    def _continue_shapes(self, started: StepInFlight, output: StepOutput, shaping: Shaping) -> None:
+        """Give the grammars what was drawn, and compute the masks of the step behind it."""
+        if started.mask_work is not None:
+            for slot, drawn in zip(started.step.draws.slots.tolist(), output.tokens, strict=True):
+                if slot in started.lost:
+                    continue
+                shaping.advance(slot, drawn)
+                message = shaping.error(slot)
+                if message is not None:
+                    self.state.failures.setdefault(slot, message)
+        if self._in_flight and (work := self._in_flight[0].mask_work) is not None:
+            shaping.start(work)
 
     def _with_errors(
         self, plan: StepPlan, result: StepResult, failed_before: tuple[int, ...]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.backends.base import Floats, Ints
-from octavo.backends.step import Draws, HostBatch
+from octavo.backends.step import Draws, HostBatch, Words
 
 PANEL: int
 BLOCK_TOKENS: int
@@ -133,6 +133,9 @@ LAST_SAMPLE: int
 NOT_FINITE: int
 NO_TOKEN_LEFT: int
 
+class MaskGate:
+    def open(self, masks: Words) -> None: ...
+
 class SubmittedStep:
     def done(self) -> bool: ...
     def wait(self) -> None: ...
@@ -153,7 +156,7 @@ class StepRunner:
         hidden: int,
         weights: object,
     ) -> None: ...
-    def submit(self, batch: HostBatch, draws: Draws) -> SubmittedStep: ...
+    def submit(self, batch: HostBatch, draws: Draws, masks: MaskGate | None) -> SubmittedStep: ...
     def reserve(self, logits_rows: int, hidden_rows: int) -> int: ...
     def results(self) -> tuple[Floats, Floats]: ...
 

@@ -173,7 +173,11 @@ class NativeBackend:
                 prompt = sampling.tokens[: sampling.num_prompt].copy()
                 self._processed[slot] = sampling.processors, prompt
                 self._warn_of_processors()
-        step = self._ready.submit(batch, draws)
+        gate = None
+        if draws.masks is not None:
+            gate = _native.MaskGate()
+            draws.masks.when_ready(gate.open)
+        step = self._ready.submit(batch, draws, gate)
         if self._processed and not self._processed.keys().isdisjoint(draws.slots.tolist()):
             self._unfinished = ProcessedPending(step, draws, dict(self._processed))
             return self._unfinished

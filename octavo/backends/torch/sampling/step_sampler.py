@@ -71,12 +71,13 @@ class StepSampler:
         if draws.num_drafts is not None:
             num_drafts = draws.num_drafts
         first_drafts = np.cumsum(num_drafts) - num_drafts
+        all_masks = None if draws.masks is None else draws.masks.wait()
         chosen = np.arange(len(numbers))  # samples that draw in this round
         for index in range(1 + int(num_drafts.max(initial=0))):
             rows = draws.first_rows[chosen] + index
             masks = None
-            if draws.masks is not None:  # it has a row for each sample and each draft
-                masks = draws.masks[chosen + first_drafts[chosen] + index]
+            if all_masks is not None:  # it has a row for each sample and each draft
+                masks = all_masks[chosen + first_drafts[chosen] + index]
             slots = [self.slots[numbers[sample]] for sample in chosen]
             drawn, failed = self._sampler.draw(logits[rows], slots, masks)
             for sample, slot, token in zip(chosen.tolist(), slots, drawn.tolist(), strict=True):
