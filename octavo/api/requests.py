@@ -25,8 +25,9 @@ from octavo.core.sampling_params import (
     RequestOutputKind,
     SamplingParams,
 )
-from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
+from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.formats.deltas import Parser, PlainText
+from octavo.grammar.checked import CheckedShape, check, job_of
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +122,7 @@ def check_request(
     if sampling.bad_words:
         changes["bad_words_token_ids"] = _bad_words(model, sampling)
     if sampling.structured_outputs is not None and not sampling.grammar:
-        changes["grammar"] = _grammar(sampling.structured_outputs)
+        changes["grammar"] = _grammar(sampling.structured_outputs, model.facts.vocabulary)
     if output_kind is not None:
         changes["output_kind"] = output_kind
     if changes:
@@ -190,15 +191,20 @@ def _check_logprobs(model: TextModel, sampling: SamplingParams, options: Options
         )
 
 
-def _grammar(shape: StructuredOutputsParams) -> str:
+def _grammar(shape: StructuredOutputsParams, vocabulary: int) -> str:
     """Return the grammar of a shape, in the grammar engine's own language."""
-    from octavo.grammar.shapes import grammar_of  # its library is loaded when it is needed
+    checked = check(job_of(shape, vocabulary))
+    for warning in checked.warnings:
+        log.warning("structured_outputs.%s", warning)
+    if checked.what:
+        raise shape_error(checked)
+    return checked.grammar
 
-    try:
-        return grammar_of(shape)
-    except ShapeError as error:
-        param = "structured_outputs"
-        raise RequestError(f"{param}.{error}", param=param) from None
+
+def shape_error(checked: CheckedShape) -> RequestError:
+    """Return the error of a shape that is wrong."""
+    param = f"structured_outputs.{checked.field}{checked.path}"
+    return RequestError(f"{param}: {checked.what}", param=param)
 
 
 def _bad_words(model: TextModel, sampling: SamplingParams) -> tuple[tuple[int, ...], ...]:

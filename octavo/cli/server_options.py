@@ -115,6 +115,7 @@ _TIMES: tuple[_Row, ...] = (
     ),
     ("template_seconds", seconds, "SECONDS", "for a chat template to be rendered"),
     ("tokenize_seconds", seconds, "SECONDS", "for a text to be tokenised"),
+    ("shape_seconds", seconds, "SECONDS", "for the grammar of a response's shape to be compiled"),
     ("prompt_workers", int, "COUNT", "processes that render and tokenise prompts"),
     (
         "prompt_worker_bytes",

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from octavo.api.outputs import RequestOutput
 from octavo.api.requests import CheckedRequest
 from octavo.core.sampling_params import SamplingParams
+from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.formats.deltas import Parser, PlainText
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
@@ -93,6 +94,7 @@ class GenerationRequest:
     keep_tokens: int | None = None  # of each prompt, at most; -1: what the answer leaves free
     keeps_end: bool = True  # of a prompt that is cut
     make_parser: Callable[[], Parser] = PlainText  # of each answer's text
+    shape: StructuredOutputsParams | None = None  # of each answer's text
     cache_salt: str | None = None
     priority: int = 0
     deadline_ms: int | None = None
@@ -106,3 +108,4 @@ class PreparedRequest:
     prompts: list[PreparedPrompt]
     sampling: SamplingParams
     checked: list[CheckedRequest]  # one for each prompt, with the same sampling
+    warnings: list[str] = field(default_factory=list)  # of what was asked for and is not done

@@ -18,8 +18,10 @@ from octavo.api.requests import (
     check_request,
     check_room,
     distinct,
+    shape_error,
 )
 from octavo.core.sampling_params import NO_LIMIT, RequestOutputKind, SamplingParams
+from octavo.grammar.checked import CheckedShape, job_of
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.operation import PIECE, GenerationRequest, PreparedRequest
 from octavo.server.prompt_pool import refusal
@@ -27,6 +29,7 @@ from octavo.server.server import Server
 from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused, packed
 from octavo.wire.facts import EngineFacts
 
+NO_SHAPE = CheckedShape()
 _FROM_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
@@ -38,8 +41,9 @@ async def prepare(server: Server, asked: GenerationRequest, owner: str) -> Prepa
     prompts = await _prepared(server, asked, owner)
     _check_total(server, prompts)
     _check_room(server, asked, prompts)
+    shape = await _checked_shape(server, asked, owner)
     try:
-        sampling = _sampling(server, asked, prompts)
+        sampling = _sampling(server, asked, prompts, shape)
     except RequestError as error:
         raise asked.named(invalid(str(error), error.param, error.code), 0) from None
     # Requests share cached prefixes within a scope: the server's, a key's or a salt's.
@@ -65,7 +69,7 @@ async def prepare(server: Server, asked: GenerationRequest, owner: str) -> Prepa
         except RequestError as error:
             wrong = invalid(str(error), error.param, error.code)
             raise asked.named(wrong, len(checked)) from None
-    return PreparedRequest(asked, prompts, sampling, checked)
+    return PreparedRequest(asked, prompts, sampling, checked, shape.warnings)
 
 
 def jobs_of(
@@ -137,8 +141,30 @@ def _check_total(server: Server, prompts: list[PreparedPrompt]) -> None:
         raise invalid(f"{message}: send fewer at once", "prompt", TOO_LONG)
 
 
+async def _checked_shape(server: Server, asked: GenerationRequest, owner: str) -> CheckedShape:
+    """Return the grammar of the answers' shape; raise ApiError for a shape that is wrong."""
+    shape = asked.shape
+    if shape is None:
+        return NO_SHAPE
+    checked = server.checked_shapes.get(shape)
+    if checked is None:
+        job = job_of(shape, server.llm.facts.vocabulary)
+        try:
+            checked = await server.prompt_pool.check_shape(job, owner)
+        except ApiError as error:
+            raise asked.named(error, 0) from None
+        server.checked_shapes.put(shape, checked)
+    if checked.what:
+        wrong = shape_error(checked)
+        raise asked.named(invalid(str(wrong), wrong.param, wrong.code), 0)
+    return checked
+
+
 def _sampling(
-    server: Server, asked: GenerationRequest, prompts: list[PreparedPrompt]
+    server: Server,
+    asked: GenerationRequest,
+    prompts: list[PreparedPrompt],
+    shape: CheckedShape,
 ) -> SamplingParams:
     """Return what was asked for, with the model's defaults and the limit of the answers."""
     values: dict[str, Any] = {}
@@ -147,6 +173,8 @@ def _sampling(
     values.update(asked.sampling)
     if prompts[0].bad_words_token_ids:
         values["bad_words_token_ids"] = distinct(prompts[0].bad_words_token_ids)
+    if shape.grammar:
+        values.update(structured_outputs=asked.shape, grammar=shape.grammar)
     values["max_tokens"] = _max_tokens(server, asked, prompts)
     values["output_kind"] = RequestOutputKind.FINAL_ONLY
     if asked.is_stream:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from octavo.api.async_llm import AsyncLLM
 from octavo.client.client import ENGINE_PROGRAM
+from octavo.grammar.checked import CheckedShapes
 from octavo.observe.explain import Recent, Record
 from octavo.observe.exposition import Labels
 from octavo.observe.loop_lag import LoopLag
@@ -90,6 +91,7 @@ class Server:
             self.metrics.prompt_workers_killed.add,
             workers,
         )
+        self.checked_shapes = CheckedShapes()
         self.recent = Recent(config.num_explained if config.enable_explain else 0)
         self.active: dict[str, ActiveRequest] = {}
         self.is_draining = False

@@ -74,6 +74,7 @@ class ServerSettings:
     prompt_worker_bytes: int = 2 << 30  # memory of one worker, beside its tokenizer
     template_seconds: float = 2.0  # for a conversation, with its tokens
     tokenize_seconds: float = 5.0  # for a text
+    shape_seconds: float = 2.0  # for the grammar of a shape
     num_explained: int = 512  # recent requests that can be explained
     admin_socket: Path | None = None
     # durable requests

@@ -61,7 +61,7 @@ def walk(matcher: Matcher, texts: set[bytes], random: Random) -> None:
 def test_the_mask_of_a_regex_has_exactly_the_tokens_that_lead_to_a_text(seed: int) -> None:
     random = Random(seed)
     regex, texts = random_regex(random)
-    matcher = ENGINE.compile(grammar_of(StructuredOutputsParams(regex=regex)))
+    matcher = ENGINE.compile(grammar_of(StructuredOutputsParams(regex=regex)).text)
     listed = {text.encode() for text in texts}
     for _ in range(3):
         walk(matcher.copy(), listed, random)
@@ -71,12 +71,12 @@ def test_the_mask_of_a_regex_has_exactly_the_tokens_that_lead_to_a_text(seed: in
 def test_the_mask_of_a_choice_has_exactly_the_tokens_that_lead_to_a_text(seed: int) -> None:
     random = Random(seed)
     texts = {text for text in random_regex(random)[1] if text} or {"a"}
-    matcher = ENGINE.compile(grammar_of(StructuredOutputsParams(choice=tuple(sorted(texts)))))
+    matcher = ENGINE.compile(grammar_of(StructuredOutputsParams(choice=tuple(sorted(texts)))).text)
     walk(matcher, {text.encode() for text in texts}, random)
 
 
 def test_tokens_can_be_taken_back_one_by_one() -> None:
-    matcher = ENGINE.compile(grammar_of(StructuredOutputsParams(regex="(ab|c)(é|0)1{2}")))
+    matcher = ENGINE.compile(grammar_of(StructuredOutputsParams(regex="(ab|c)(é|0)1{2}")).text)
     masks, tokens = [mask_of(matcher)], VOCABULARY.encode("abé11")
     for token in tokens:
         matcher.accept([token])
@@ -87,20 +87,20 @@ def test_tokens_can_be_taken_back_one_by_one() -> None:
 
 
 def test_a_token_that_the_grammar_does_not_allow_is_refused() -> None:
-    matcher = ENGINE.compile(grammar_of(StructuredOutputsParams(regex="ab")))
+    matcher = ENGINE.compile(grammar_of(StructuredOutputsParams(regex="ab")).text)
     with pytest.raises(GrammarError):
         matcher.accept(VOCABULARY.encode("c"))
 
 
 def test_forced_tokens_are_those_of_the_models_own_tokenisation() -> None:
     engine = LLGuidanceEngine(VOCABULARY)
-    matcher = engine.compile(grammar_of(StructuredOutputsParams(regex="abc[01]")))
+    matcher = engine.compile(grammar_of(StructuredOutputsParams(regex="abc[01]")).text)
     assert matcher.forced() == list(VOCABULARY.encode("abc"))
     assert mask_of(matcher) == {VOCABULARY.encode("abc")[0]}
 
 
 def test_a_text_may_end_only_where_its_shape_does() -> None:
-    matcher = ENGINE.compile(grammar_of(StructuredOutputsParams(choice=("a", "ab"))))
+    matcher = ENGINE.compile(grammar_of(StructuredOutputsParams(choice=("a", "ab"))).text)
     assert END not in mask_of(matcher)
     matcher.accept(VOCABULARY.encode("a"))
     assert END in mask_of(matcher)

@@ -50,7 +50,7 @@ class ChatWriter(OpenAIWriter):
     """Chat answers, written as chunks or as a whole."""
 
     def __init__(self, request: ChatRequest, exchange: Exchange, prepared: PreparedRequest) -> None:
-        super().__init__(exchange, request, "chatcmpl-")
+        super().__init__(exchange, request, prepared, "chatcmpl-")
         self._request = request
         (self._prompt,) = prepared.prompts
         self._num_choices = prepared.sampling.n
@@ -65,7 +65,8 @@ class ChatWriter(OpenAIWriter):
         )
 
     def opening(self, counts: TokenCounts) -> Iterable[bytes]:
-        """Yield the role, once for each answer."""
+        """Yield the warnings, and the role once for each answer."""
+        yield from self._warned(self._chunk([], counts))
         for index in range(self._num_choices):
             delta = Delta(role=self._role, content="")
             chunk = self._chunk([ChunkChoice(index=index, delta=delta)], counts)
@@ -135,6 +136,8 @@ class ChatWriter(OpenAIWriter):
             response.prompt_logprobs = written
         if explanation is not None:
             response.explain = explanation
+        if self._warnings:
+            response.warnings = self._warnings
         yield encode(response)
 
     def _choice(self, one: CompletionOutput) -> Pieces[ChatChoice]:

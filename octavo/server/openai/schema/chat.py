@@ -161,6 +161,7 @@ class ChatResponse(Struct, kw_only=True):
     prompt_token_ids: list[int] | None = None
     kv_transfer_params: dict[str, Any] | None = None
     explain: dict[str, Any] | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
 
 
 class Delta(Struct, kw_only=True):
@@ -193,3 +194,4 @@ class ChatChunk(Struct, kw_only=True):
     usage: Usage | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     explain: dict[str, Any] | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
