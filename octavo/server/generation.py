@@ -294,6 +294,7 @@ class Generation:
         if not self._asked.drops_output:
             for one in output.outputs:
                 num_new += len(one.token_ids)
+                self._counts.reasoning += one.num_reasoning_tokens
         now = self._server.clock()
         self._last_at = now
         self._counts.generated += num_new

@@ -27,10 +27,13 @@ from octavo.server.operation import PIECE, GenerationRequest, PreparedRequest
 from octavo.server.prompt_pool import refusal
 from octavo.server.server import Server
 from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused, packed
+from octavo.text.token_table import TokenTable
 from octavo.wire.facts import EngineFacts
 
 NO_SHAPE = CheckedShape()
 _FROM_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+# The end of a prompt that shows whether its answers begin inside the reasoning.
+MAX_END_TOKENS = 64
 
 
 async def prepare(server: Server, asked: GenerationRequest, owner: str) -> PreparedRequest:
@@ -63,13 +66,20 @@ async def prepare(server: Server, asked: GenerationRequest, owner: str) -> Prepa
                 check_room(model, sampling, prepared.num_tokens)
             ids = check_ids(prepared.ids, model.facts.vocabulary)
             given = Input(prepared.text or None, ids)
-            checked.append(
-                check_request(model, given, sampling, options, make_parser=asked.make_parser)
-            )
+            reading = None
+            if asked.reading is not None:
+                reading = asked.reading(_end_of(given, model.tokenizer))
+            checked.append(check_request(model, given, sampling, options, reading=reading))
         except RequestError as error:
             wrong = invalid(str(error), error.param, error.code)
             raise asked.named(wrong, len(checked)) from None
     return PreparedRequest(asked, prompts, sampling, checked, shape.warnings)
+
+
+def _end_of(prompt: Input, tokenizer: TokenTable) -> str:
+    """Return the end of a prompt's text, special tokens included."""
+    last = list(prompt.token_ids[-MAX_END_TOKENS:])
+    return tokenizer.decode(last, skip_special_tokens=False)
 
 
 def jobs_of(

@@ -29,11 +29,11 @@ SECONDS = 300
 
 
 @contextmanager
-def serving(directory: Path, **options: object) -> Iterator[str]:
+def serving(directory: Path, program: str = "server", **options: object) -> Iterator[str]:
     """Run a server for as long as the block lasts; it must end in order."""
     directory.mkdir()
     given = json.dumps({"api_keys": [KEY], **options})
-    command = [sys.executable, "-m", "tests.clients.server", str(directory), given]
+    command = [sys.executable, "-m", f"tests.clients.{program}", str(directory), given]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -84,6 +84,13 @@ def full_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         operator.close()
 
 
+@pytest.fixture(scope="session")
+def agent_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server whose model thinks, calls tools, and answers."""
+    with serving(tmp_path_factory.mktemp("agent") / "model", "agent_server") as address:
+        yield address
+
+
 # Clients contact only the servers of this file.
 OFFLINE = ("HF_HUB_OFFLINE=1", "HF_DATASETS_OFFLINE=1", "LITELLM_LOCAL_MODEL_COST_MAP=True")
 
@@ -118,6 +125,20 @@ def test_node(name: str, address: str, full_address: str) -> None:
     program.write_text((HERE / program.name).read_text("utf-8"), "utf-8")
     said = in_environment("node", "node", str(program), address, full_address, KEY)
     assert "all is well" in said
+
+
+@pytest.mark.parametrize("name", ["langchain-openai", "pydantic-ai"])
+def test_python_agents(name: str, agent_address: str) -> None:
+    program = str(HERE / f"agent_{name.replace('-', '_')}.py")
+    python = str(ENVIRONMENTS / name / "bin" / "python")
+    assert "all is well" in in_environment(name, python, program, agent_address, KEY)
+
+
+@pytest.mark.parametrize("name", ["openai", "ai-sdk"])
+def test_node_agents(name: str, agent_address: str) -> None:
+    program = ENVIRONMENTS / "node" / f"agent_{name.replace('-', '_')}.mjs"
+    program.write_text((HERE / program.name).read_text("utf-8"), "utf-8")
+    assert "all is well" in in_environment("node", "node", str(program), agent_address, KEY)
 
 
 def test_opentelemetry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,7 +234,7 @@ def extent(value: Any) -> tuple[int, int]:
         level = []
         for item in containers:
             if isinstance(item, msgspec.Struct):
-                level.extend(getattr(item, name) for name in item.__struct_fields__)
+                level.extend([getattr(item, name) for name in item.__struct_fields__])
             else:
                 level.extend(item.values() if isinstance(item, dict) else item)
     return depth, num_values + len(level)
