@@ -93,6 +93,12 @@ _BOUNDS: tuple[_Row, ...] = (
         "SECONDS",
         "the longest time of a request, in the queue and in the engine",
     ),
+    (
+        "max_response_bytes",
+        byte_count,
+        "SIZE",
+        "the largest body with several answers, estimated from their lengths; streams have none",
+    ),
     ("max_waiting_requests", int, "COUNT", "the most requests in the queue; others get a 429"),
     ("max_waiting_tokens", token_count, "TOKENS", "the most prompt tokens in the queue"),
     ("max_waiting_bytes", byte_count, "SIZE", "the most bytes in the queue"),

@@ -232,7 +232,7 @@ class ProcessClient:
     def on_ready(self, epoch: int) -> None:
         self.vitals.note_ready(self._clock())
         if epoch > 1:
-            log.warning("engine %d is ready; %d requests continue", epoch, len(self._journal))
+            log.warning("engine %d is ready; requests that continue: %d", epoch, len(self._journal))
         if self._is_paused:
             self._command("pause")
         self._submit_waiting()

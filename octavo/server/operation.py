@@ -50,7 +50,12 @@ class Writer(Protocol):
     def frames(
         self, prompt_index: int, output: RequestOutput, counts: TokenCounts
     ) -> Iterable[bytes]:
-        """Return the frames for what is new, with a `TURN` after each piece of long work."""
+        """Return the frames for what is new, with a `TURN` after each piece of long work.
+
+        The deltas of an answer become frames in their order. For one delta these are frames that
+        open it, if it is the first of its kind, and then one that holds all of it. The end of a
+        text belongs to the text's frame, and the tokens to the last frame.
+        """
 
     def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
         """Return the frames after the last token, with the mark of the end."""

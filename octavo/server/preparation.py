@@ -22,6 +22,8 @@ from octavo.api.requests import (
 )
 from octavo.core.sampling_params import NO_LIMIT, RequestOutputKind, SamplingParams
 from octavo.grammar.checked import CheckedShape, job_of
+from octavo.server.bounds.biases import check_biases
+from octavo.server.bounds.response_size import check_response_size
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.operation import PIECE, GenerationRequest, PreparedRequest
 from octavo.server.prompt_pool import refusal
@@ -49,6 +51,13 @@ async def prepare(server: Server, asked: GenerationRequest, owner: str) -> Prepa
         sampling = _sampling(server, asked, prompts, shape)
     except RequestError as error:
         raise asked.named(invalid(str(error), error.param, error.code), 0) from None
+    if not asked.is_stream:
+        lengths = [prompt.num_tokens for prompt in prompts]
+        vocabulary = server.llm.model.facts.vocabulary
+        try:
+            check_response_size(sampling, lengths, vocabulary, server.config.max_response_bytes)
+        except ApiError as error:
+            raise asked.named(error, 0) from None
     # Requests share cached prefixes within a scope: the server's, a key's or a salt's.
     scope = owner if server.config.cache_scope == "key" else ""
     if asked.cache_salt is not None:
@@ -181,6 +190,8 @@ def _sampling(
     for name in _FROM_MODEL:
         values[name] = getattr(server.llm.model.defaults, name)
     values.update(asked.sampling)
+    if "logit_bias" in values:
+        check_biases(values["logit_bias"], server.llm.model.facts.vocabulary)
     if prompts[0].bad_words_token_ids:
         values["bad_words_token_ids"] = distinct(prompts[0].bad_words_token_ids)
     if shape.grammar:

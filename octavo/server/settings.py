@@ -60,6 +60,8 @@ class ServerSettings:
     max_headers: int = 64
     max_output_tokens: int | None = None  # upper limit of max_tokens; None: the model's length
     max_request_seconds: float = 600.0  # in the queue and in the engine
+    # Of several answers in one body, estimated before any work. One answer is always accepted.
+    max_response_bytes: int = 256 << 20
     # limits of all requests together
     max_waiting_requests: int = 1000
     max_waiting_tokens: int = 4_000_000

@@ -164,6 +164,7 @@ RULES = FieldRules(
     ignored=IGNORED,
     of_prompts=_OF_PROMPTS,
     other_names=_OTHER_NAMES,
+    other_routes={"messages": "/v1/chat/completions", "prompt": "/v1/completions"},
 )
 CHAT_RULES = replace(
     RULES,
