@@ -80,6 +80,13 @@ size_t Program::reserve(int32_t rows, int32_t logits, int32_t hidden, int32_t se
   return bytes + attention_.most_bytes(sequences, positions);
 }
 
+void Program::choose(Format format, int row_class, const KernelTable& kernels, int ahead) {
+  const std::lock_guard<std::mutex> lock(running_);
+  context_.products.choose(format, row_class, kernels, ahead);
+  for (const Instruction& i : instructions_)
+    kernel_scratch_ = std::max(kernel_scratch_, kernel_scratch_of(kernels, i));
+}
+
 void Program::make_room() {
   context_.scratch.reserve(context_.step);
   ropes_.reserve(context_.step.rows(Space::Tokens));

@@ -45,6 +45,11 @@ class Program {
   int64_t logits_stride() const { return logits_stride_; }
   int64_t hidden_stride() const { return hidden_stride_; }
 
+  // Computes the products of a format, for one class of rows, by these kernels from the next step
+  // on, with this prefetch distance or (kDefaultAhead) the default one. The bits stay the same;
+  // throws std::invalid_argument if they would not.
+  void choose(Format format, int row_class, const KernelTable& kernels, int ahead);
+
   // Starts (or stops) measuring, from zero.
   void set_profiling(bool on);
   // Worker 0's seconds in each instruction: at work, and waiting for the other threads before it.

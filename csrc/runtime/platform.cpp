@@ -2,6 +2,7 @@
 #include "runtime/platform.h"
 
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -40,6 +41,11 @@ void pin_thread(std::thread& thread, int processor) {
   pthread_setaffinity_np(thread.native_handle(), sizeof one, &one);  // a failure does no harm
 }
 
+void yield_to_others() {
+  sched_param none{};
+  sched_setscheduler(0, SCHED_IDLE, &none);  // of this thread
+}
+
 std::vector<int> physical_cores() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
@@ -66,6 +72,8 @@ void wake_all(std::atomic<uint32_t>& word) { word.notify_all(); }
 
 void pin_thread(std::thread&, int) {}
 
+void yield_to_others() {}
+
 std::vector<int> physical_cores() {
   std::vector<int> cores(std::max(1u, std::thread::hardware_concurrency()));
   for (size_t core = 0; core < cores.size(); ++core) cores[core] = static_cast<int>(core);
@@ -73,6 +81,12 @@ std::vector<int> physical_cores() {
 }
 
 #endif
+
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
 
 int process_id() { return static_cast<int>(getpid()); }
 
@@ -91,6 +105,18 @@ void prefer_huge_pages([[maybe_unused]] uint8_t* pages, [[maybe_unused]] size_t 
 #ifdef MADV_HUGEPAGE
   madvise(pages, bytes, MADV_HUGEPAGE);
 #endif
+}
+
+void forget_cached([[maybe_unused]] const uint8_t* data, [[maybe_unused]] size_t bytes) {
+  constexpr size_t kLine = 64;  // the shortest line of these processors
+  for (size_t at = 0; at < bytes; at += kLine) {
+#if defined(__x86_64__)
+    __builtin_ia32_clflush(data + at);
+#elif defined(__aarch64__)
+    __asm__ volatile("dc civac, %0" ::"r"(data + at) : "memory");
+#endif
+  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 void drop_file_pages(const uint8_t* data, size_t bytes) {
