@@ -147,7 +147,7 @@ struct RopeShape {
 enum class Products : uint8_t { Float, Bf16, Int8 };
 
 struct KernelTable {
-  const char* name;  // "scalar", "avx2", "avx512vnni", "avx512bf16"
+  const char* name;  // "scalar", "avx2", "neon" …: a folder of isa/
 
   // gemm_*.inl, pack_*.inl. A format's products read prepared rows instead of fp32: `prepare` makes
   // them, one by one, prepared_bytes(format, inputs) each (a multiple of 64).

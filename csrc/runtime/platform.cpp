@@ -18,6 +18,10 @@
 #include <set>
 #include <string>
 #endif
+#if defined(__linux__) && defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 
 namespace octavo {
 
@@ -71,6 +75,19 @@ std::vector<int> physical_cores() {
   for (size_t core = 0; core < cores.size(); ++core) cores[core] = static_cast<int>(core);
   return cores;
 }
+
+#endif
+
+#if defined(__linux__) && defined(__aarch64__)
+
+ArmFeatures arm_features() {
+  const unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
+  return {(first & HWCAP_ASIMDDP) != 0, (second & HWCAP2_I8MM) != 0, (second & HWCAP2_BF16) != 0};
+}
+
+#else
+
+ArmFeatures arm_features() { return {}; }
 
 #endif
 

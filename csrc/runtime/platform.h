@@ -34,6 +34,15 @@ void pin_thread(std::thread& thread, int processor);
 // The cores that this process may run on: the number of one processor of each.
 std::vector<int> physical_cores();
 
+// What an ARM processor has beyond the first ARMv8-A; nothing on other processors, and where the
+// system is not asked (only Linux is).
+struct ArmFeatures {
+  bool dot_products = false;   // of four bytes
+  bool int8_matrices = false;  // and products of bytes with and without sign
+  bool bf16 = false;
+};
+ArmFeatures arm_features();
+
 int process_id();
 
 // ---- memory ----
