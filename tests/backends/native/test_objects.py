@@ -4,6 +4,7 @@ import platform
 import re
 import shutil
 import subprocess
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,3 +97,16 @@ def test_kernels_of_newer_processors_share_no_function(machine: str) -> None:
     for path in found:
         shared = SHARED_SYMBOLS.findall(output_of(machine, "nm", "--defined-only", path))
         assert not shared, f"{path.parent.name} has {shared[:3]}"
+
+
+def test_the_wheel_for_arm_has_one_extension_module() -> None:
+    """Modules built in the checkout for tests or for other processors are not in it."""
+    wheels = list(ROOT.glob("build/arm/dist/*.whl"))
+    if not wheels:
+        pytest.skip("`make test-arm` has not built a wheel here")
+    [wheel] = wheels
+    assert wheel.stem.endswith("-linux_aarch64")
+    with zipfile.ZipFile(wheel) as archive:
+        modules = [Path(name).name for name in archive.namelist() if name.endswith(".so")]
+    assert [name.split(".")[0] for name in modules] == ["_native"]
+    assert modules[0].endswith("-aarch64-linux-gnu.so")
