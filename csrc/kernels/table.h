@@ -147,7 +147,7 @@ struct RopeShape {
 enum class Products : uint8_t { Float, Bf16, Int8 };
 
 struct KernelTable {
-  const char* name;   // "scalar", "avx2", "avx512vnni", "avx512bf16"
+  const char* name;  // "scalar", "avx2", "neon" …: a folder of isa/
   // How products of bf16 numbers are added up. Tiers with one order give equal bits everywhere,
   // and read the same prepared rows. "fma": one input after the other; "pairs": by vdpbf16ps.
   const char* order;

@@ -19,6 +19,10 @@
 #include <set>
 #include <string>
 #endif
+#if defined(__linux__) && defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 
 namespace octavo {
 
@@ -87,6 +91,19 @@ double thread_seconds() {
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
+
+#if defined(__linux__) && defined(__aarch64__)
+
+ArmFeatures arm_features() {
+  const unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
+  return {(first & HWCAP_ASIMDDP) != 0, (second & HWCAP2_I8MM) != 0, (second & HWCAP2_BF16) != 0};
+}
+
+#else
+
+ArmFeatures arm_features() { return {}; }
+
+#endif
 
 int process_id() { return static_cast<int>(getpid()); }
 

@@ -40,6 +40,15 @@ void yield_to_others();
 // The seconds that the calling thread has computed.
 double thread_seconds();
 
+// What an ARM processor has beyond the first ARMv8-A; nothing on other processors, and where the
+// system is not asked (only Linux is).
+struct ArmFeatures {
+  bool dot_products = false;   // of four bytes
+  bool int8_matrices = false;  // and products of bytes with and without sign
+  bool bf16 = false;
+};
+ArmFeatures arm_features();
+
 int process_id();
 
 // ---- memory ----

@@ -174,7 +174,7 @@ class _Lane:
 
 
 class PromptPool:
-    """Four lanes of jobs, each with its workers: quick, heavy, shapes and those of suspected keys."""
+    """Four lanes of jobs with their workers: quick, heavy, shapes, those of suspected keys."""
 
     def __init__(
         self,
