@@ -194,8 +194,8 @@ def _check_logprobs(model: TextModel, sampling: SamplingParams, options: Options
 def _grammar(shape: StructuredOutputsParams, vocabulary: int) -> str:
     """Return the grammar of a shape, in the grammar engine's own language."""
     checked = check(job_of(shape, vocabulary))
-    for warning in checked.warnings:
-        log.warning("structured_outputs.%s", warning)
+    for place, what in checked.warnings:
+        log.warning("structured_outputs.%s: %s", place, what)
     if checked.what:
         raise shape_error(checked)
     return checked.grammar

@@ -338,7 +338,7 @@ def server_settings(arguments: argparse.Namespace) -> ServerSettings:
         **asked,
     )
     if config.tool_call_parser or config.reasoning_parser or config.tool_parser_plugin:
-        from octavo.server.answer_formats import check_names
+        from octavo.server.answers.formats import check_names
 
         check_names(config)  # before the model is loaded
     return config

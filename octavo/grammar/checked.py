@@ -25,7 +25,7 @@ class CheckedShape(Struct, frozen=True, kw_only=True, tag=True):
     """The grammar of a shape with the warnings, or what is wrong with the shape, and where."""
 
     grammar: str = ""
-    warnings: list[str] = []
+    warnings: list[tuple[str, str]] = []  # the place, and what is not done
     what: str = ""  # is wrong; empty for a shape that is right
     field: str = ""
     path: str = ""
@@ -33,7 +33,7 @@ class CheckedShape(Struct, frozen=True, kw_only=True, tag=True):
     @property
     def num_characters(self) -> int:
         """The size of the grammar and of what comes with it."""
-        return len(self.grammar) + sum(map(len, self.warnings)) + len(self.what)
+        return len(self.grammar) + sum(map(len, sum(self.warnings, ()))) + len(self.what)
 
 
 def job_of(shape: StructuredOutputsParams, vocabulary: int) -> ShapeJob:
@@ -42,7 +42,7 @@ def job_of(shape: StructuredOutputsParams, vocabulary: int) -> ShapeJob:
 
 
 def check(job: ShapeJob) -> CheckedShape:
-    """Do a job: translate and compile a shape."""
+    """Translate and compile the shape of a job."""
     from octavo.grammar.shapes import grammar_of  # its library is loaded when it is needed
 
     try:

@@ -131,14 +131,6 @@ def header(*, forces: bool) -> str:
     return f"%llguidance {json.dumps({'no_forcing': not forces})}\n"
 
 
-def problems(text: str) -> tuple[bool, list[str]]:
-    """Return whether a grammar cannot be used, with why; else what of it is not enforced."""
-    is_wrong, messages = LLMatcher.validate_grammar_with_warnings(
-        header(forces=True) + text, limits=LIMITS
-    )
-    return is_wrong, [first_line(message) for message in messages]
-
-
 def first_line(message: str) -> str:
     """Return the part of llguidance's message that does not quote the grammar."""
     return message.strip().partition("\n")[0]

@@ -27,7 +27,7 @@ class Translated(NamedTuple):
     """The grammar of a shape, and what of the shape it does not enforce."""
 
     text: str
-    warnings: list[str]
+    warnings: list[tuple[str, str]]  # the place, and what is not done
 
 
 def grammar_of(shape: StructuredOutputsParams, vocabulary: int = 0) -> Translated:
@@ -35,7 +35,7 @@ def grammar_of(shape: StructuredOutputsParams, vocabulary: int = 0) -> Translate
 
     `vocabulary` is the number of token ids, which a grammar may name.
     """
-    warnings: list[str] = []
+    warnings: list[tuple[str, str]] = []
     name, text = _grammar_text(shape, warnings)
     try:
         text.encode()
@@ -49,7 +49,9 @@ def grammar_of(shape: StructuredOutputsParams, vocabulary: int = 0) -> Translate
     return Translated(text, warnings)
 
 
-def _grammar_text(shape: StructuredOutputsParams, warnings: list[str]) -> tuple[str, str]:
+def _grammar_text(
+    shape: StructuredOutputsParams, warnings: list[tuple[str, str]]
+) -> tuple[str, str]:
     """Return the name of the shape's field, and the grammar in Lark's syntax."""
 
     def schema_text(schema: Any, path: str, field: str = "json") -> str:
@@ -150,6 +152,7 @@ _MESSAGES = {
     "Unsatisfiable schema: schema is false": "no text has this shape",
     "initial_lexer_fuel": "it is too complex; make it smaller",
     "fuel": "it is too complex; make it smaller",
+    "panic": "the grammar engine fails on it; name tokens by their ids, or simplify it",
     "too large": "it is too large; make it smaller",
     "TooComplex": "it is too complex; make it smaller",
 }

@@ -40,7 +40,15 @@ def tags_grammar(tags: Any, schema_text: SchemaText) -> str:
         schema = {"type": "json_schema", "json_schema": each.get("schema", True)}
         converted.append({"begin": each.get("begin"), "content": schema, "end": each.get("end")})
     legacy = {"type": "triggered_tags", "tags": converted, "triggers": tags.get("triggers")}
-    return _Writer(schema_text).whole(legacy, "")
+    try:
+        return _Writer(lambda schema, path: schema_text(schema, _legacy(path))).whole(legacy, "")
+    except ShapeError as error:
+        raise ShapeError(error.what, error.field, _legacy(error.path)) from None
+
+
+def _legacy(path: str) -> str:
+    """Return a path in the form with structures."""
+    return path.replace(".tags[", ".structures[", 1).replace(".content.json_schema", ".schema", 1)
 
 
 class _Writer:

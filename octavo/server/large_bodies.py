@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from octavo.server.call_ids import short_id
+from octavo.server.answers.call_ids import short_id
 from octavo.server.http.deadline import RequestTask
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange

@@ -99,9 +99,9 @@ class GenerationRequest:
     bad_words: list[str] = field(default_factory=list)  # in every spelling
     keep_tokens: int | None = None  # of each prompt, at most; -1: what the answer leaves free
     keeps_end: bool = True  # of a prompt that is cut
-    shape: StructuredOutputsParams | None = None  # of each answer's text
     # How answers to a prompt are read, by the end of the prompt's text; None: they are text alone.
     reading: Callable[[str], Reading] | None = None
+    shape: StructuredOutputsParams | None = None  # of each answer's text
     cache_salt: str | None = None
     priority: int = 0
     deadline_ms: int | None = None

@@ -82,7 +82,7 @@ async def prepare(server: Server, asked: GenerationRequest, owner: str) -> Prepa
         except RequestError as error:
             wrong = invalid(str(error), error.param, error.code)
             raise asked.named(wrong, len(checked)) from None
-    return PreparedRequest(asked, prompts, sampling, checked, shape.warnings)
+    return PreparedRequest(asked, prompts, sampling, checked, _warnings(asked, shape))
 
 
 def _end_of(prompt: Input, tokenizer: TokenTable) -> str:
@@ -158,6 +158,15 @@ def _check_total(server: Server, prompts: list[PreparedPrompt]) -> None:
     if len(prompts) > 1 and total > limit:
         message = f"the prompts have {total} tokens together; the limit is {limit}"
         raise invalid(f"{message}: send fewer at once", "prompt", TOO_LONG)
+
+
+def _warnings(asked: GenerationRequest, shape: CheckedShape) -> list[str]:
+    """Return what of a shape is not enforced, with the dialect's names of the places."""
+    warnings = []
+    for place, what in shape.warnings:
+        param = f"structured_outputs.{place}"
+        warnings.append(asked.named(invalid(f"{param}: {what}", param), 0).message)
+    return warnings
 
 
 async def _checked_shape(server: Server, asked: GenerationRequest, owner: str) -> CheckedShape:

@@ -4,8 +4,8 @@ Templates and texts are hostile input, so none of them is processed in the event
 limits of time and memory. One that exceeds a limit fails only the job that it was doing: it is
 killed, and a new worker does the jobs behind it. Keys take turns, and jobs that may be slow (long
 texts, templates of clients) have a worker of their own, so that others do not wait behind them. So
-have the shapes of structured output, and, for a while, all jobs of a key with a job that has cost a
-worker.
+have, for a while, all jobs of a key with a job that has cost a worker. The shapes of structured
+output have one as well, which starts with the first of them.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class _Lane:
 
 
 class PromptPool:
-    """Four lanes of jobs with their workers: quick, heavy, shapes, those of suspected keys."""
+    """Lanes of jobs, each with its workers: quick, heavy, those of suspected keys, shapes."""
 
     def __init__(
         self,
@@ -192,8 +192,8 @@ class PromptPool:
         ends = self._bury, self._suspect
         self._quick = _Lane(config.prompt_workers, MAX_AHEAD, self._start_quick, *ends)
         self._heavy = _Lane(1, 1, self._start_heavy, *ends)
-        self._shapes = _Lane(1, 1, self._start_shapes, *ends)
         self._suspected = _Lane(1, 1, self._start_heavy, *ends)
+        self._shapes = _Lane(1, 1, self._start_shapes, *ends)
         self._suspects: dict[str, float] = {}  # by key, until when
         self._num_waiting = 0
         self._num_overruns = 0  # of the limits, by the model's own template
@@ -274,10 +274,10 @@ class PromptPool:
         if self._num_waiting >= config.max_waiting_requests:
             message = f"{config.max_waiting_requests} prompts wait for a prompt worker, the most"
             raise unavailable(f"{message} allowed; try again", "preparation_full", 1)
-        if lane is None:
-            lane = self._heavy if sum(map(len, frame)) > HEAVY_BYTES else self._quick
         if lane is not self._shapes and self._suspects.get(owner, 0.0) > self._clock():
             lane = self._suspected
+        if lane is None:
+            lane = self._heavy if sum(map(len, frame)) > HEAVY_BYTES else self._quick
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         sent = SentJob(owner, frame, seconds, answer)
         self._num_waiting += 1
@@ -324,8 +324,8 @@ class PromptPool:
         """Kill the workers; jobs that are not done are cancelled."""
         await self._quick.close()
         await self._heavy.close()
-        await self._shapes.close()
         await self._suspected.close()
+        await self._shapes.close()
         for worker in [*self._workers, *self._launched]:
             self._kill(worker)
         self._launched.clear()

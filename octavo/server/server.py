@@ -19,7 +19,7 @@ from octavo.observe.metrics import Metrics
 from octavo.observe.output import num_dropped_lines
 from octavo.server import worker_process
 from octavo.server.admission import Admission
-from octavo.server.answer_formats import choose_formats
+from octavo.server.answers.formats import choose_formats
 from octavo.server.canary import Canary
 from octavo.server.http.auth import AccessControl
 from octavo.server.http.errors import ApiError, unavailable

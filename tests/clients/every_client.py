@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -29,7 +30,7 @@ SECONDS = 300
 
 
 @contextmanager
-def serving(directory: Path, program: str = "server", **options: object) -> Iterator[str]:
+def serving(directory: Path, program: str = "server", **options: Any) -> Iterator[str]:
     """Run a server for as long as the block lasts; it must end in order."""
     directory.mkdir()
     given = json.dumps({"api_keys": [KEY], **options})
@@ -60,7 +61,11 @@ def full_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A full server: one request runs in a paused engine, another waits."""
     directory = tmp_path_factory.mktemp("full")
     admin = directory / "admin"
-    options = {"max_running_sequences": 1, "max_waiting_requests": 1, "admin_socket": str(admin)}
+    options: dict[str, Any] = {
+        "max_running_sequences": 1,
+        "max_waiting_requests": 1,
+        "admin_socket": str(admin),
+    }
     with serving(directory / "model", **options) as address:
         operator = httpx.Client(
             transport=httpx.HTTPTransport(uds=str(admin)), base_url="http://localhost"

@@ -28,7 +28,7 @@ class Simplified(NamedTuple):
     """A schema in the core's keywords, and what of the original is not enforced."""
 
     core: Any
-    warnings: list[str]
+    warnings: list[tuple[str, str]]  # the place, and what is not done
 
 
 def simplified(
@@ -49,7 +49,7 @@ class Simplifier:
 
     def __init__(self, document: Any, field: str, path: str, *, strict: bool, closes: bool) -> None:
         self.closes = closes
-        self.warnings: list[str] = []
+        self.warnings: list[tuple[str, str]] = []
         self.num_narrowed = 0  # rewritings so far that allow less than the schema does
         self._strict = strict
         self._field = field
@@ -117,7 +117,8 @@ class Simplifier:
         if self._strict:
             raise error
         if len(self.warnings) < MAX_WARNINGS:
-            self.warnings.append(f"{error}; it is not enforced")
+            place_text = f"{error.field}{error.path}"
+            self.warnings.append((place_text, f"{why}; it is not enforced"))
 
     @contextmanager
     def exactly(self) -> Iterator[list[bool]]:

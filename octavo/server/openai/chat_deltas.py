@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from octavo.formats import deltas as found
-from octavo.server.call_ids import made_id
+from octavo.server.answers.call_ids import made_id
 from octavo.server.openai.schema.chat import AnswerMessage, Delta
 from octavo.server.openai.schema.tools import (
     Call,

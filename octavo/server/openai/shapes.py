@@ -15,10 +15,6 @@ from octavo.server.openai.schema.shapes import ResponseFormat, ShapeFields, Stru
 
 NEUTRAL = "structured_outputs"
 _FORMATS = ("text", "json_object", "json_schema", "structural_tag")
-_OPTIONS = (
-    *("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern"),
-    "strict",
-)
 # The fields that hold a shape themselves, with the neutral name of what they hold.
 _PLAIN = {
     "guided_json": "json",
@@ -109,12 +105,12 @@ def _asked(request: ShapeFields) -> Iterator[_Asked]:
 
 def _of_structured_outputs(given: StructuredOutputs) -> Iterator[_Asked]:
     field = "structured_outputs"
-    values = {
-        name: getattr(given, name)
-        for name in StructuredOutputs.__struct_fields__
-        if name != "disable_fallback" and getattr(given, name) is not None
-    }
-    if all(name in _OPTIONS for name in values) and given == StructuredOutputs():
+    values = {}
+    for each in msgspec.structs.fields(StructuredOutputs):
+        value = getattr(given, each.name)
+        if each.name != "disable_fallback" and value != each.default:
+            values[each.name] = value
+    if not values:
         return
     yield _Asked(field, values, {name: f"{field}.{name}" for name in values})
 

@@ -305,7 +305,7 @@ def test_echo_prepends_the_assistants_own_words(directory: Path) -> None:
         ({"messages": [{"role": "developer", "content": []}]}, "messages[0].content"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "json"}}, "response_format.type"),
         ({"modalities": ["audio"]}, "modalities"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"reasoning_effort": "enormous"}, "reasoning_effort"),

@@ -11,7 +11,7 @@ from octavo.formats.description import Formats
 from octavo.formats.parser import make_parser
 from octavo.formats.protocol import FormatError, Tool
 from octavo.formats.registry import choose
-from octavo.server.call_ids import short_id
+from octavo.server.answers.call_ids import short_id
 from octavo.server.settings import ServerSettings, ServerSettingsError
 from octavo.text.token_table import TokenTable
 
