@@ -195,6 +195,9 @@ planted: $(VENV)/.octavo ## apply each planted bug; the simulator must catch eve
 damage: $(VENV)/.octavo ## ten thousand damaged models: each loads, or is refused in one clear line
 	@$(RUN) -m tests.damage
 
+test-shapes: $(VENV)/.octavo ## random texts of a thousand random schemas, each judged by jsonschema: make test-shapes ARGS="--model smollm2"
+	@$(RUN) -m tests.grammar.json_schema $(ARGS)
+
 soak: $(VENV)/.octavo ## mixed load, leavers, kill -9 on a real server: make soak SECONDS=900 MODEL=smollm2
 	@$(RUN) benchmarks/soak.py --seconds $(SECONDS) $(if $(MODEL),--model $(MODEL))
 
