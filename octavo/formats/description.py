@@ -30,7 +30,14 @@ class Form(Struct, frozen=True, forbid_unknown_fields=True):
     call: tuple[str, ...] = ()  # marks before each call
     call_end: tuple[str, ...] = ()
     separator: str = ""  # between calls
-    at_start: bool = False  # without marks of its own: only where an answer or its last call ends
+    at_start: bool = False  # without marks: only where an answer begins or a call has ended
+
+    def __post_init__(self) -> None:
+        if not self.at_start and not (self.opening and self.opening[0].strip()):
+            raise ValueError(
+                "a form begins with a mark (`section` or `call`), unless `at_start` is true: "
+                "without it no parser could tell a call from text"
+            )
 
     @property
     def opening(self) -> tuple[str, ...]:
@@ -65,6 +72,10 @@ class ToolFormat(Struct, frozen=True, forbid_unknown_fields=True):
     call_ids: Literal["any", "nine_letters"] = "any"  # which ids its chat template accepts
     detect: tuple[tuple[str, ...], ...] = ()  # templates that hold all strings of one of these
 
+    def __post_init__(self) -> None:
+        if not self.forms:
+            raise ValueError("a format of calls has at least one form")
+
     @property
     def marks(self) -> Iterator[str]:
         """The strings that may be special tokens, of all forms."""
@@ -85,6 +96,11 @@ class ReasoningFormat(Struct, frozen=True, forbid_unknown_fields=True):
     ends_at_calls: bool = False  # calls may begin before the reasoning is closed
     is_kept: bool = False  # the reasoning stays in the text, with its marks
     detect: tuple[tuple[str, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, marks in (("open", self.open), ("close", self.close)):
+            if not marks or not all(mark.strip() for mark in marks):
+                raise ValueError(f"`{name}` is at least one mark, and none of them is blank")
 
     @property
     def marks(self) -> Iterator[str]:

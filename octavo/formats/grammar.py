@@ -45,6 +45,15 @@ def calls_grammar(
     return lark.finish(f"{thinking}{calls.optional(formats.reasoning)}")
 
 
+def unenforced(tool_format: ToolFormat, tool: Tool) -> list[str]:
+    """Return the paths of keywords in a tool's schema that a grammar of its calls ignores.
+
+    Formats that write arguments as JSON enforce whatever the grammar engine does. Others do not
+    enforce all that can be said about a string that stands without quotes, or about an object.
+    """
+    return tool_format.forms[0].body.unenforced(tool)
+
+
 def after_thinking(
     reasoning: ReasoningFormat, grammar: str, *, prompt_end: str = "", tokens: Mapping[str, int]
 ) -> str:

@@ -31,7 +31,8 @@ class Marks:
     def __init__(self, texts: Iterable[str]) -> None:
         self.texts = tuple(sorted({text for text in texts if text}, key=lambda text: -len(text)))
         self._pattern = re.compile("|".join(map(re.escape, self.texts)) or r"(?!)")
-        self._first = frozenset(text[0] for text in self.texts)
+        first = "".join(sorted({re.escape(text[0]) for text in self.texts}))
+        self._first = re.compile(f"[{first}]" if first else r"(?!)")
         self._longest = max(map(len, self.texts), default=0)
 
     def find(self, text: str, at: int, *, is_ended: bool) -> tuple[int, str]:
@@ -43,11 +44,12 @@ class Marks:
         place, mark = (found.start(), found.group()) if found else (len(text), "")
         if is_ended:
             return place, mark
-        for begin in range(max(at, len(text) - self._longest + 1), min(place + 1, len(text))):
-            if text[begin] in self._first:
-                rest = text[begin:]
-                if any(len(rest) < len(one) and one.startswith(rest) for one in self.texts):
-                    return begin, ""
+        begin = max(at, len(text) - self._longest + 1)
+        while maybe := self._first.search(text, begin, place + 1):
+            rest = text[maybe.start() :]
+            if any(len(rest) < len(one) and one.startswith(rest) for one in self.texts):
+                return maybe.start(), ""
+            begin = maybe.end()
         return place, mark
 
 

@@ -86,7 +86,7 @@ def load_plugin(path: Path) -> tuple[dict[str, ToolFormat], dict[str, ReasoningF
     for name in tables.keys() - {"tools", "reasoning"}:
         raise FormatError(
             f"{path}: the table [{name}] is neither [tools.NAME] nor [reasoning.NAME]; "
-            "docs/tool-formats.md describes the file"
+            "docs/formats.md describes the file"
         )
     tools = _converted(path, tables.get("tools", {}), ToolFormat, "tools.")
     return tools, _converted(path, tables.get("reasoning", {}), ReasoningFormat, "reasoning.")
@@ -131,23 +131,31 @@ def _tables(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
-        if len(content) > MAX_FILE_BYTES:
-            raise FormatError(f"{path} has more than {MAX_FILE_BYTES} bytes, the limit of formats")
-        return tomllib.loads(content.decode())
     except OSError as error:
         raise FormatError(f"cannot read the formats in {path}: {error.strerror}") from None
-    except ValueError as error:
+    if len(content) > MAX_FILE_BYTES:
+        raise FormatError(f"{path} has more than {MAX_FILE_BYTES} bytes, the limit of such a file")
+    try:
+        return tomllib.loads(content.decode())
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"{path} is not TOML, the language of formats: {error}") from None
 
 
 def _converted(path: Path, tables: Any, kind: type[Format], prefix: str) -> dict[str, Format]:
     formats = {}
+    if not isinstance(tables, dict):
+        raise FormatError(f"{path}: {prefix.rstrip('.')} is not a table of formats by name")
     for name, table in tables.items():
         try:
-            if "same_as" in table:  # so is everything that the table does not give
-                table = {**tables[table["same_as"]], **table}
-                del table["same_as"]
-            formats[name] = msgspec.convert({**table, "name": name}, kind)
-        except (msgspec.ValidationError, TypeError, KeyError) as error:
+            if not isinstance(table, dict):
+                raise TypeError("it is not a table")
+            given = {key: value for key, value in table.items() if key != "same_as"}
+            if "same_as" in table:  # everything that the table does not give
+                base = tables.get(str(table["same_as"]))
+                if not isinstance(base, dict):
+                    raise TypeError(f"this file has no format {table['same_as']!r}")
+                given = {**base, **given}
+            formats[name] = msgspec.convert({**given, "name": name}, kind)
+        except (msgspec.ValidationError, TypeError) as error:
             raise FormatError(f"{path}: [{prefix}{name}] is no format: {error}") from None
     return formats

@@ -22,7 +22,7 @@ class Sink:
 
     def __init__(self, max_calls: int | None = None) -> None:
         self._deltas: list[Delta] = []
-        self._space = ""  # white space that is text only if text follows
+        self._space: list[str] = []  # white space that is text only if text follows
         self._drops_space = False  # at the beginning of a part
         self._has_text = False  # in this part
         self._is_after_call = False
@@ -49,18 +49,22 @@ class Sink:
             text = text.lstrip(SPACE)
             self._drops_space = not text
         kept = text.rstrip(SPACE)
-        if kept:
-            self._put(self._space + kept)
-            self._space = text[len(kept) :]
-        else:
-            self._space += text
+        if not kept:
+            self._space.append(text)
+            return
+        if self._space:
+            kept = "".join((*self._space, kept))
+            self._space.clear()
+        self._put(kept)
+        if text[-1] in SPACE:
+            self._space.append(text[len(text.rstrip(SPACE)) :])
 
     def call(self, name: str, call_id: str | None = None) -> None:
         """Begin a call of this function; its arguments follow."""
         self._is_after_call = True
         self._drops_space = bool(self._space) or not self._has_text  # one of both sides is enough
         if not self._has_text:
-            self._space = ""
+            self._space.clear()
         self._num_calls += 1
         if self._is_wanted:
             delta = ToolCallDelta(self._num_calls - 1, name=name, call_id=call_id)
@@ -80,8 +84,8 @@ class Sink:
     def end(self) -> None:
         """Add the white space at the end of the answer, which belongs to its text."""
         if self._space and not self.is_reasoning and not self._is_after_call:
-            self._put(self._space)
-        self._space = ""
+            self._put("".join(self._space))
+        self._space.clear()
 
     @property
     def num_calls(self) -> int:
@@ -96,7 +100,8 @@ class Sink:
     def _turn(self, *, is_reasoning: bool) -> None:
         self.is_reasoning = is_reasoning
         self._has_text = self._is_after_call = False
-        self._space, self._drops_space = "", True
+        self._space.clear()
+        self._drops_space = True
 
     def _put(self, text: str) -> None:
         self._has_text, self._is_after_call = True, False

@@ -14,10 +14,16 @@ from hypothesis import strategies as st
 from msgspec import Struct, convert
 
 from octavo.formats.description import Formats
-from octavo.formats.grammar import calls_grammar
+from octavo.formats.grammar import after_thinking, calls_grammar, unenforced
 from octavo.formats.parser import make_parser
-from octavo.formats.protocol import Call, Tool
-from octavo.formats.registry import choose, tool_format, tool_names
+from octavo.formats.protocol import Call, FormatError, Tool
+from octavo.formats.registry import (
+    choose,
+    reasoning_format,
+    reasoning_names,
+    tool_format,
+    tool_names,
+)
 from octavo.formats.rendering import write_calls
 from tests.formats.transcript import TOOLS, Message, message_of
 from tests.formats.vocabulary import Vocabulary
@@ -149,3 +155,150 @@ def test_every_text_of_a_grammar_is_calls_with_right_arguments(name: str, is_spe
         for call in found.calls:
             json.loads(call.arguments)
             convert(json.loads(call.arguments), ARGUMENTS_OF[call.name])
+
+
+@VOCABULARIES
+@pytest.mark.parametrize("name", reasoning_names())
+def test_a_grammar_lets_the_model_think_first(name: str, vocabulary: Vocabulary) -> None:
+    """Calls may come after thinking that the model or the prompt opens, if it is not closed."""
+    formats = choose(
+        "", (), tools="openai" if name == "openai_gptoss" else "hermes", reasoning=name
+    )
+    assert formats.tools is not None
+    assert formats.reasoning is not None
+    opening, closing = formats.reasoning.open[0].strip(), formats.reasoning.close[0].strip()
+    call = write_calls(formats.tools, [Call("now", "{}")]).removesuffix("<|call|>")
+
+    def allows(prompt_end: str, text: str) -> bool:
+        grammar = calls_grammar(
+            formats, TOOLS, "required", prompt_end=prompt_end, tokens=vocabulary.ids
+        )
+        return vocabulary.allows(grammar, text)
+
+    assert allows("assistant\n", call)
+    assert allows("assistant\n", f"{opening}\nWell.\n{closing}\n\n{call}")
+    assert not allows("assistant\n", f"{opening}\nWell.\n{call}")
+    assert allows(f"{opening}\n", f"Well.\n{closing}\n\n{call}")
+    assert not allows(f"{opening}\n", call)
+    assert allows(f"{opening}\n\n{closing}\n\n", call)
+    assert not allows(f"{opening}\n\n{closing}\n\n", f"{opening}\nWell.\n{closing}\n\n{call}")
+
+
+@VOCABULARIES
+@pytest.mark.parametrize("name", reasoning_names())
+def test_a_shape_begins_after_the_thinking(name: str, vocabulary: Vocabulary) -> None:
+    """A grammar constrains the answer alone, which stands in the marks of its format."""
+    reasoning = reasoning_format(name)
+    opening, closing = reasoning.open[0].strip(), reasoning.close[0].strip()
+
+    def allows(prompt_end: str, thoughts: str, answer: str) -> bool:
+        grammar = after_thinking(
+            reasoning, 'start: "yes" | "no"', prompt_end=prompt_end, tokens=vocabulary.ids
+        )
+        text = f"{thoughts}{reasoning.answer_open}{answer}{reasoning.answer_close}"
+        return vocabulary.allows(grammar, text)
+
+    assert allows("", f"{opening}\nWell.\n{closing}", "yes")
+    assert not allows("", f"{opening}\nWell.\n{closing}", "maybe")
+    assert allows("", "", "no")
+    assert allows(opening, f"Well.\n{closing}", "yes")
+    assert not allows(opening, "", "yes")
+
+
+def test_free_text_is_constrained_only_where_a_strict_tool_is_called() -> None:
+    """Text is free with a free choice, and the arguments of a strict tool are not."""
+    formats = formats_of("hermes")
+    assert calls_grammar(formats, TOOLS, "auto", tokens={}) is None
+    strict = [Tool("now"), Tool("get_time", TOOLS[1].parameters, strict=True)]
+    grammar = calls_grammar(formats, strict, "auto", tokens=RICH.ids)
+    call = '<tool_call>\n{{"name": "{}", "arguments": {}}}\n</tool_call>'
+    assert RICH.allows(grammar, "The time is unknown.")
+    assert RICH.allows(grammar, "I call. " + call.format("now", '{"any": [1, 2]}') + "\nDone.")
+    assert RICH.allows(grammar, "I call. " + call.format("get_time", '{"zone": "UTC"}'))
+    assert not RICH.allows(grammar, "I call. " + call.format("get_time", '{"zone": 1}'))
+
+
+@FORMATS
+def test_only_one_call_is_allowed_without_parallel_calls(name: str) -> None:
+    """A grammar for one call ends behind it."""
+    formats = formats_of(name)
+    assert formats.tools is not None
+    grammar = calls_grammar(formats, TOOLS, "required", parallel=False, tokens=RICH.ids)
+    one, two = (write_calls(formats.tools, [Call("now", "{}")] * count) for count in (1, 2))
+    for stop in formats.tools.stops:
+        one, two = one.removesuffix(stop), two.removesuffix(stop)
+    assert RICH.allows(grammar, one)
+    assert not RICH.allows(grammar, two)
+
+
+def test_strings_in_marks_follow_their_schema() -> None:
+    """Enumerations, patterns and lengths hold for strings that stand without quotes."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "unit": {"enum": ["km", "mi"]},
+            "code": {"type": "string", "pattern": "^[A-Z]{2}/[0-9]+$"},
+            "word": {"type": "string", "minLength": 2, "maxLength": 3},
+        },
+    }
+    tools = [Tool("f", schema)]
+    for name, vocabulary in (("qwen3_coder", PLAIN), ("glm45", RICH)):
+        formats = formats_of(name)
+        assert formats.tools is not None
+        grammar = calls_grammar(formats, tools, "required", tokens=vocabulary.ids)
+        for arguments, is_right in (
+            ({"unit": "km", "code": "AB/12", "word": "ab"}, True),
+            ({"unit": "m"}, False),
+            ({"code": "AB/"}, False),
+            ({"code": "xAB/1"}, False),
+            ({"word": "a"}, False),
+            ({"word": "abcd"}, False),
+        ):
+            text = write_calls(formats.tools, [Call("f", json.dumps(arguments))])
+            assert vocabulary.allows(grammar, text) == is_right, text
+
+
+def test_keywords_that_a_grammar_ignores_are_named() -> None:
+    """The paths of such keywords are known; formats that write JSON have none."""
+    when = {"type": "string", "format": "date", "description": "The day."}
+    rows = {"type": "array", "minItems": 1, "items": {"type": "string", "format": "uri"}}
+    schema = {
+        "type": "object",
+        "properties": {"when": {"$ref": "#/$defs/when"}, "rows": rows},
+        "minProperties": 1,
+        "$defs": {"when": when},
+    }
+    ignored = {
+        "hermes": [],
+        "kimi_k2": [],
+        "pythonic": ["minProperties"],
+        "qwen3_coder": ["minProperties", "properties.when.format"],
+        "gemma4": [
+            "minProperties",
+            "properties.when.format",
+            "properties.rows.minItems",
+            "properties.rows.items.format",
+        ],
+    }
+    for name, paths in ignored.items():
+        assert unenforced(tool_format(name), Tool("f", schema)) == paths
+
+
+def test_required_members_without_a_schema_are_written() -> None:
+    """A grammar demands a member that is required, though its schema is not given."""
+    tools = [Tool("f", {"type": "object", "required": ["x"]})]
+    for name in ("qwen3_coder", "pythonic", "functiongemma"):
+        formats = formats_of(name)
+        assert formats.tools is not None
+        grammar = calls_grammar(formats, tools, "required", tokens=PLAIN.ids)
+        right, wrong = (
+            write_calls(formats.tools, [Call("f", one)]) for one in ('{"x": "a"}', "{}")
+        )
+        assert PLAIN.allows(grammar, right)
+        assert not PLAIN.allows(grammar, wrong)
+
+
+def test_calls_without_a_format_are_refused() -> None:
+    """The error names the flag that gives a format."""
+    with pytest.raises(FormatError, match="--tool-call-parser"):
+        calls_grammar(Formats(), TOOLS, "required", tokens={})

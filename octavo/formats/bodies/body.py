@@ -50,3 +50,6 @@ class Body(Protocol):
 
     def rule(self, tool: Tool, lark: Lark) -> str:
         """Return the right side of a rule that allows the calls of this tool."""
+
+    def unenforced(self, tool: Tool) -> list[str]:
+        """Return the paths of those keywords of the tool's schema that its rule ignores."""

@@ -77,6 +77,9 @@ class JsonBody(Struct, tag_field="kind", tag="json", frozen=True, forbid_unknown
             parts = [lark.text(before), "/[0-9]{1,3}/", lark.text(f'", {head}')]
         return " ".join((*parts, lark.arguments(tool), lark.text("}")))
 
+    def unenforced(self, tool: Tool) -> list[str]:
+        return []
+
     def _is_closed(self, reader: Reader) -> Steps[bool]:
         yield from reader.space()
         return (yield from reader.skip("}"))

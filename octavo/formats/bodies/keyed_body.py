@@ -12,7 +12,16 @@ from msgspec import Struct
 from octavo.formats.bodies.body import Context
 from octavo.formats.bodies.json_text import copy_string
 from octavo.formats.bodies.named_body import NAME_END
-from octavo.formats.bodies.values import escaped, json_of, properties, resolved, types_of
+from octavo.formats.bodies.values import (
+    ANNOTATIONS,
+    escaped,
+    json_of,
+    properties,
+    resolved,
+    types_of,
+    unenforced_in_object,
+    unenforced_in_string,
+)
 from octavo.formats.lark import Lark
 from octavo.formats.protocol import Call, Tool
 from octavo.formats.reader import Marks, MismatchError, Reader, Steps
@@ -29,6 +38,10 @@ class KeyedBody(Struct, tag_field="kind", tag="keyed", frozen=True, forbid_unkno
 
     quote: str
     before_name: str = "call:"
+
+    def __post_init__(self) -> None:
+        if not self.quote.strip():
+            raise ValueError("`quote` is blank: it stands on both sides of a string")
 
     @property
     def marks(self) -> Collection[str]:
@@ -61,6 +74,28 @@ class KeyedBody(Struct, tag_field="kind", tag="keyed", frozen=True, forbid_unkno
         schema.setdefault("type", "object")
         head = lark.text(f"{self.before_name}{tool.name}")
         return f"{head} {self._value(schema, schema, lark, 0)}"
+
+    def unenforced(self, tool: Tool) -> list[str]:
+        schema = tool.parameters or {}
+        return self._unenforced(resolved(schema, schema), schema, 0)
+
+    def _unenforced(
+        self, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int
+    ) -> list[str]:
+        types = types_of(schema)
+        if types == {"string"}:
+            return unenforced_in_string(schema)
+        if types == {"array"} and depth < MAX_DEPTH:
+            inner = self._unenforced(resolved(schema.get("items", {}), root), root, depth + 1)
+            known = ANNOTATIONS | {"items"}
+            return sorted(schema.keys() - known) + [f"items.{name}" for name in inner]
+        if types == {"object"} and depth < MAX_DEPTH:
+            found = unenforced_in_object(schema)
+            for key, member in properties({**root, **schema}).items():
+                inner = self._unenforced(member, root, depth + 1)
+                found += [f"properties.{key}.{name}" for name in inner]
+            return found
+        return []
 
     def _copy(
         self,

@@ -29,6 +29,13 @@ class NamedBody(Struct, tag_field="kind", tag="named", frozen=True, forbid_unkno
     has_number: bool = False  # after the name ":" and the number of the call, all of it its id
     id_mark: str = ""  # after the name this mark and the call's id, which models may leave out
 
+    def unenforced(self, tool: Tool) -> list[str]:
+        return []
+
+    def __post_init__(self) -> None:
+        if self.skips and not (self.between and self.between[-1].strip()):
+            raise ValueError("`skips` needs a mark at the end of `between`")
+
     @property
     def marks(self) -> Collection[str]:
         return [piece.strip() for piece in (*self.between, self.id_mark) if piece.strip()]

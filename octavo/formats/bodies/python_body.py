@@ -11,7 +11,7 @@ from msgspec import Struct
 from octavo.formats.bodies.body import Context
 from octavo.formats.bodies.named_body import NAME_END
 from octavo.formats.bodies.python_text import copy_literal
-from octavo.formats.bodies.values import properties, types_of
+from octavo.formats.bodies.values import properties, resolved, types_of, unenforced_in_object
 from octavo.formats.lark import Lark
 from octavo.formats.protocol import Call, Tool
 from octavo.formats.reader import Marks, MismatchError, Reader, Steps
@@ -63,6 +63,9 @@ class PythonBody(Struct, tag_field="kind", tag="python", frozen=True, forbid_unk
         else:
             inside = lark.sequence(members, schema.get("required") or ())
         return f"{lark.text(tool.name + '(')} {inside} {lark.text(')')}"
+
+    def unenforced(self, tool: Tool) -> list[str]:
+        return unenforced_in_object(resolved(tool.parameters or {}, tool.parameters or {}))
 
     def _read_arguments(self, reader: Reader, sink: Sink, names: list[str]) -> Steps[None]:
         """Read the arguments up to the closing parenthesis."""

@@ -12,7 +12,15 @@ from msgspec import Struct
 from octavo.formats.bodies.body import Context
 from octavo.formats.bodies.json_text import copy_value
 from octavo.formats.bodies.named_body import NAME_END
-from octavo.formats.bodies.values import escaped, json_of, properties, types_of
+from octavo.formats.bodies.values import (
+    escaped,
+    json_of,
+    properties,
+    resolved,
+    types_of,
+    unenforced_in_object,
+    unenforced_in_string,
+)
 from octavo.formats.lark import Lark
 from octavo.formats.protocol import Call, Tool
 from octavo.formats.reader import Marks, MismatchError, Reader, Steps
@@ -32,6 +40,16 @@ class TaggedBody(Struct, tag_field="kind", tag="tagged", frozen=True, forbid_unk
     before_name: str = ""
     after_name: str = ""
     end: str = ""
+
+    def __post_init__(self) -> None:
+        before_flag = self.after_key.partition(IS_STRING)[0]
+        for name, mark in (
+            ("before_key", self.before_key),
+            ("after_key", before_flag),
+            ("after_value", self.after_value),
+        ):
+            if not mark.strip():
+                raise ValueError(f"`{name}` is blank: arguments have a mark on each side")
 
     @property
     def marks(self) -> Collection[str]:
@@ -87,6 +105,14 @@ class TaggedBody(Struct, tag_field="kind", tag="tagged", frozen=True, forbid_unk
             key_text = f"{lark.text(self.before_key)} /[A-Za-z_][A-Za-z0-9_]*/"
             parts.append(f"({self._member(key_text, {}, {}, lark)})*")
         return " ".join((*parts, lark.text(self.end)))
+
+    def unenforced(self, tool: Tool) -> list[str]:
+        schema = tool.parameters or {}
+        found = unenforced_in_object(resolved(schema, schema))
+        for key, member in properties(schema).items():
+            if types_of(member) <= {"string"}:
+                found += [f"properties.{key}.{name}" for name in unenforced_in_string(member)]
+        return found
 
     def _member(
         self, key: str, member: Mapping[str, Any], schema: Mapping[str, Any], lark: Lark

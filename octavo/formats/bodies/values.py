@@ -6,6 +6,25 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+# Keywords that allow and forbid nothing by themselves.
+ANNOTATIONS = frozenset(
+    [
+        "type",
+        "title",
+        "description",
+        "default",
+        "examples",
+        "$defs",
+        "definitions",
+        "$schema",
+        "$id",
+        "$comment",
+        "deprecated",
+        "readOnly",
+        "writeOnly",
+    ]
+)
+OBJECT_KEYWORDS = frozenset(("properties", "required", "additionalProperties", "$ref"))
 MAX_REFERENCES = 8  # that are followed one after the other
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
@@ -13,10 +32,12 @@ _PYTHON = {"True": "true", "False": "false", "None": "null"}
 
 def properties(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schemas of an object's members by name, references resolved."""
-    members = resolved(schema, schema).get("properties")
-    if not isinstance(members, Mapping):
-        return {}
-    return {name: resolved(member, schema) for name, member in members.items()}
+    whole = resolved(schema, schema)
+    members = whole.get("properties")
+    members = members if isinstance(members, Mapping) else {}
+    required = whole.get("required")
+    names = [*members, *(required if isinstance(required, list | tuple) else ())]
+    return {name: resolved(members.get(name, {}), schema) for name in names}
 
 
 def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -48,6 +69,19 @@ def types_of(schema: Mapping[str, Any]) -> frozenset[str]:
             if isinstance(one, Mapping):
                 found |= types_of(one)
     return frozenset(found)
+
+
+def unenforced_in_object(schema: Mapping[str, Any]) -> list[str]:
+    """Return the keywords of an object's schema that a list of its members does not enforce."""
+    return sorted(schema.keys() - ANNOTATIONS - OBJECT_KEYWORDS)
+
+
+def unenforced_in_string(schema: Mapping[str, Any]) -> list[str]:
+    """Return the keywords of a string's schema that do not hold for a string without quotes."""
+    if "const" in schema or "enum" in schema:
+        return []
+    known = {"pattern"} if "pattern" in schema else {"minLength", "maxLength"}
+    return sorted(schema.keys() - ANNOTATIONS - known - {"anyOf", "oneOf"})
 
 
 def type_of(value: Any) -> str:
