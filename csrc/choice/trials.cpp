@@ -70,7 +70,7 @@ struct Trials::State {
     return std::chrono::duration<double>(Clock::now() - began).count() / panels;
   }
 
-  // An attempt takes less than a millisecond, so a step that begins meanwhile loses hardly anything.
+  // An attempt takes less than a millisecond: a step that begins meanwhile loses hardly anything.
   void wait_for_idleness() const {
     while (steps && !steps->is_idle(kQuiet) && !stop.load(std::memory_order_relaxed))
       std::this_thread::sleep_for(kQuiet / 4);
