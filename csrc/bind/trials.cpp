@@ -15,6 +15,7 @@
 
 #include "bind/parts.h"
 #include "choice/product_kernels.h"
+#include "program/program.h"
 #include "kernels/ahead.h"
 #include "runtime/processor.h"
 
@@ -46,7 +47,8 @@ void bind_trials(nb::module_& m) {
         new (self) Trials(made(trials), seconds);
       }, "trials"_a, "seconds"_a)
       .def("run", &Trials::run, nb::call_guard<nb::gil_scoped_release>())
-      .def("begin", &Trials::begin)
+      .def("begin", [](Trials& self, const Program& program) { self.begin(program.activity()); },
+           "program"_a)
       .def("done", &Trials::done)
       .def("best", [](const Trials& self) {
         if (!self.done()) throw std::runtime_error("the trials have not ended");

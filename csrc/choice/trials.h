@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "choice/activity.h"
 #include "kernels/table.h"
 
 namespace octavo {
@@ -28,9 +29,10 @@ class Trials {
   ~Trials();  // a running measurement ends soon
   Trials(const Trials&) = delete;
 
-  // Measures in the calling thread, or in one of its own that yields to all others.
+  // Measures in the calling thread, or in one of its own that stops while there is a step, and for
+  // a moment after it.
   void run();
-  void begin();
+  void begin(std::shared_ptr<const Activity> steps);
 
   bool done() const;
   // The shortest attempt of each trial in seconds, or infinity where there were too few; not before

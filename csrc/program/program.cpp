@@ -63,6 +63,7 @@ void Program::copy_block(int64_t source, int64_t destination) {
 
 void Program::run(const StepInputs& inputs) {
   const std::lock_guard<std::mutex> lock(running_);
+  const Activity::Step step(*activity_);
   context_.step.begin(inputs, context_.cache, attention_.groups(), experts_.top_k());
   attention_.plan();
   make_room();

@@ -45,11 +45,6 @@ void pin_thread(std::thread& thread, int processor) {
   pthread_setaffinity_np(thread.native_handle(), sizeof one, &one);  // a failure does no harm
 }
 
-void yield_to_others() {
-  sched_param none{};
-  sched_setscheduler(0, SCHED_IDLE, &none);  // of this thread
-}
-
 std::vector<int> physical_cores() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
@@ -75,8 +70,6 @@ void sleep_while(std::atomic<uint32_t>& word, uint32_t value) { word.wait(value)
 void wake_all(std::atomic<uint32_t>& word) { word.notify_all(); }
 
 void pin_thread(std::thread&, int) {}
-
-void yield_to_others() {}
 
 std::vector<int> physical_cores() {
   std::vector<int> cores(std::max(1u, std::thread::hardware_concurrency()));

@@ -34,9 +34,6 @@ void pin_thread(std::thread& thread, int processor);
 // The cores that this process may run on: the number of one processor of each.
 std::vector<int> physical_cores();
 
-// Lets the calling thread compute only while no other wants its processor, where the system can.
-void yield_to_others();
-
 // The seconds that the calling thread has computed.
 double thread_seconds();
 

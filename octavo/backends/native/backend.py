@@ -141,6 +141,8 @@ class NativeBackend:
 
     def settle(self) -> None:
         self._packer.finish()
+        if self._calibration is not None and not self._is_settled:
+            self._calibration.begin(self._recorded)
         self._is_settled = True
 
     def prepare(self, model: CausalLM, layout: KVLayout, block_size: int) -> None:
@@ -168,11 +170,11 @@ class NativeBackend:
         self._processed, self._unfinished = {}, None
         if self._file is not None:
             self._calibration = ProductCalibration(_formats(listing), self.tier, self._file)
-            self._calibration.begin()
             self._take_choices()
 
     def calibrate(self) -> None:
         """Finish the measurement of kernels, which otherwise takes effect when it is done."""
+        self.settle()
         while self._calibration is not None:
             self._take_choices()
             time.sleep(_POLL_SECONDS)

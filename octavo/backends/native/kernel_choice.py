@@ -6,20 +6,21 @@ Nothing here measures or reads a clock: `measure.py` does, and tests plant times
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 # Of each class of rows, the number of rows that is measured.
 ROWS = (1, 4, 8, 48)
-# The distances in bytes that are tried beside the default one, which is None.
-DISTANCES: tuple[int | None, ...] = (None, 0, 2048, 4096, 16384)
-_FEW_DISTANCES: tuple[int | None, ...] = (None, 0)
+# The distances in bytes that are tried. The default one, which is None, is among the others too:
+# what differs between the two is noise.
+DISTANCES: tuple[int | None, ...] = (None, 0, 2048, 4096, 8192, 16384)
+_FEW_DISTANCES: tuple[int | None, ...] = (None, 0, 8192)
 _FLOATS = ("F32", "F16", "BF16")
 # For these rows, on warm panels, the order of bf16 sums decides how fast a product is. With fewer
 # rows it waits for memory, whatever the order.
 ORDER_ROWS = (8, 96)
 # A candidate replaces the default only if it is so much faster, which noise seldom is …
-_GAIN = 0.97
+_GAIN = 0.95
 # … and not so much slower on panels that lie in a cache.
 _LOSS = 1.03
 
@@ -86,22 +87,28 @@ def product_trials(
     return trials
 
 
-def choose_products(trials: Iterable[Trial], seconds: Mapping[Trial, float]) -> list[Choice]:
+def choose_products(
+    trials: Iterable[Trial],
+    seconds: Mapping[Trial, float],
+    default_ahead: Callable[[str, int], int],
+) -> list[Choice]:
     """Return a format's choices; none for a class of rows that was not measured."""
     trials = list(trials)
     choices = []
     for row_class, rows in enumerate(ROWS):
         cold = [trial for trial in trials if trial.rows == rows and trial.is_cold]
-        default = cold[0]
+        same = cold[0]._replace(ahead=default_ahead(cold[0].format, rows))
+        default = min((cold[0], same), key=seconds.__getitem__)
         if not math.isfinite(seconds[default]):
             continue
         best = default
-        for trial in cold[1:]:
+        for trial in cold:
             warm, default_warm = (
                 seconds[each._replace(is_cold=False)] for each in (trial, default)
             )
             is_gain = seconds[trial] < _GAIN * seconds[default] and warm <= _LOSS * default_warm
             if is_gain and seconds[trial] < seconds[best]:
                 best = trial
-        choices.append(Choice(row_class, best.tier, best.ahead, seconds[default], seconds[best]))
+        ahead = None if best is default else best.ahead
+        choices.append(Choice(row_class, best.tier, ahead, seconds[default], seconds[best]))
     return choices

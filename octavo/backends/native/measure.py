@@ -1,8 +1,8 @@
 """Measures kernels on this machine and keeps the results: the engine's calibration.
 
 The order of bf16 sums, on which bits depend, is measured before an engine's first step, in a few
-milliseconds. Which kernels of equal bits compute each product is measured in a thread that yields
-to all others, so that it delays nothing, and takes effect when it is known.
+milliseconds. Which kernels of equal bits compute each product is measured while the engine has no
+work, so that it delays nothing, and takes effect when it is known.
 """
 
 from __future__ import annotations
@@ -38,6 +38,10 @@ def native_trials(trials: Sequence[Trial], seconds: float) -> _native.Trials:
         for trial in trials
     ]
     return _native.Trials(described, seconds)
+
+
+def _default_ahead(format_: str, rows: int) -> int:
+    return _native.default_ahead(getattr(_native.Format, format_), rows)
 
 
 def measured_tier(file: MeasuredFile | None, measure: Measure = native_trials) -> str:
@@ -93,15 +97,10 @@ class ProductCalibration:
         self._running = measure(flat, _PRODUCT_SECONDS) if flat else None
         self._flat = flat
 
-    def begin(self) -> None:
-        """Begin to measure what is not known, in a thread of its own."""
+    def begin(self, program: _native.Program) -> None:
+        """Begin to measure what is not known, in a thread that waits while the program runs."""
         if self._running is not None:
-            self._running.begin()
-
-    def run(self) -> None:
-        """Measure what is not known, and return when it is."""
-        if self._running is not None:
-            self._running.run()
+            self._running.begin(program)
 
     def take(self) -> bool:
         """Take the results, if they are there; return whether nothing is left to be measured."""
@@ -112,7 +111,7 @@ class ProductCalibration:
             return False
         seconds = dict(zip(self._flat, running.best(), strict=True))
         for format_, trials in self._trials.items():
-            choices = choose_products(trials, seconds)
+            choices = choose_products(trials, seconds, _default_ahead)
             self.choices[format_] = choices
             if self._file is not None and choices:
                 self._file.note_products(self._base, format_, choices)
