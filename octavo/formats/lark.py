@@ -135,8 +135,9 @@ def _bounded(schema: Mapping[str, Any]) -> str:
     pattern = schema.get("pattern")
     if isinstance(pattern, str):
         head = "" if pattern.startswith("^") else "(?s:.*)"
-        tail = "" if pattern.endswith("$") else "(?s:.*)"
-        body = pattern.removeprefix("^").removesuffix("$").replace("/", r"\/")
+        is_closed = pattern.endswith("$") and not pattern.endswith(r"\$")
+        tail = "" if is_closed else "(?s:.*)"
+        body = pattern[: len(pattern) - is_closed].removeprefix("^").replace("/", r"\/")
         return f"{head}({body}){tail}"
     fewest, most = schema.get("minLength", 0), schema.get("maxLength", "")
     if fewest or most != "":
