@@ -19,6 +19,7 @@ from octavo.engine.memory_check import MemoryCheck
 from octavo.engine.shortage import describe_shortage
 from octavo.engine_arguments import EngineArguments
 from octavo.exec.inline import InlineExecutor
+from octavo.grammar.protocol import GrammarEngine
 from octavo.loader import ModelFiles
 from octavo.loader import resolve as resolve_source
 from octavo.models.build import bind
@@ -43,6 +44,7 @@ class BuiltEngine:
     core: EngineCore
     config: EngineConfig
     facts: EngineFacts
+    make_grammar_engine: Callable[[], GrammarEngine]  # the same one each time
 
 
 class _Parts:
@@ -149,7 +151,7 @@ def _build(
         "KV cache": config.core.num_blocks * config.bill.block_bytes,
     }
     facts = _facts(source, opened, config, core.longest_tokens, memory_bytes, parts.durations)
-    return BuiltEngine(core, config, facts)
+    return BuiltEngine(core, config, facts, make_grammar_engine)
 
 
 def _check_processors(processors: object) -> None:

@@ -39,6 +39,10 @@ class LLGuidanceEngine:
         self._lock = Lock()  # for the cache
         self._cache: OrderedDict[str, LLMatcher] = OrderedDict()
 
+    def has_compiled(self, text: str) -> bool:
+        with self._lock:
+            return text in self._cache
+
     def compile(self, text: str) -> LLGuidanceMatcher:
         with self._lock:
             compiled = self._cache.get(text)

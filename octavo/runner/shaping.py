@@ -11,7 +11,6 @@ A grammar that fails leaves no token in the next mask of its text, so that its r
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -20,9 +19,8 @@ import numpy as np
 from octavo.backends.step import Draws, Masks
 from octavo.core.plan import NewSlot
 from octavo.core.sampling_params import SamplingParams
-from octavo.grammar.protocol import GrammarEngine, GrammarError, Matcher, Words
-
-log = logging.getLogger(__name__)
+from octavo.grammar.failures import why_failed
+from octavo.grammar.protocol import GrammarEngine, Matcher, Words
 
 MAX_FORCED = 1024  # tokens at once; what follows a longer run is found again behind it
 _ALL = np.uint32(0xFFFFFFFF)
@@ -140,7 +138,7 @@ class Shaping:
             matcher = text.catch_up(engine)
             return [] if text.has_ended else matcher.forced(MAX_FORCED)
         except BaseException as error:
-            text.error = _message(error)
+            text.error = why_failed(error)
             return []
 
     def _compute(self, work: MaskWork) -> None:
@@ -150,7 +148,7 @@ class Shaping:
                 if text.error is None:
                     self._fill(text, rows[row : row + 1 + len(drafts)], drafts)
             except BaseException as error:  # a panic of the library is no Exception
-                text.error = _message(error)
+                text.error = why_failed(error)
             if text.error is not None:
                 rows[row] = 0
         work.masks.set_ready()
@@ -202,11 +200,3 @@ def clear(row: Words, tokens: Iterable[int]) -> None:
     for token in tokens:
         if token < 32 * len(row):
             row[token // 32] &= ~np.uint32(1 << token % 32)
-
-
-def _message(error: BaseException) -> str:
-    """Return what a request is answered whose grammar has failed."""
-    if isinstance(error, GrammarError):
-        return f"the grammar cannot go on: {error}"
-    log.error("a grammar failed", exc_info=error)
-    return f"the grammar failed: {type(error).__name__}"
