@@ -32,8 +32,6 @@ from octavo import LLM, SamplingParams, StructuredOutputsParams  # noqa: E402
 
 CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 PROMPT = "Describe a person who lives in a small town, with all details, as JSON."
-# A text in this shape cannot end early.
-ENDLESS = {"type": "array", "minItems": 1000, "items": {"type": "string", "maxLength": 40}}
 NAMES = "first_name last_name street city country email phone employer title hobby"
 NUMBERS = "age height weight children cars"
 FLAGS = "is_married is_employed has_pets is_tall is_happy"
@@ -52,6 +50,8 @@ PERSON = {
     "required": list(TWENTY),
     "additionalProperties": False,
 }
+# A text in this shape cannot end early.
+ENDLESS = {"type": "array", "minItems": 1000, "items": PERSON}
 
 
 def large_schema(number: int) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from octavo.models.generation import chosen_defaults
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import OpenedModel, open_model
 from octavo.observe.collection import no_collection
-from octavo.observe.machine import memory
+from octavo.observe.machine import memory, num_cores
 from octavo.resolve import EngineConfig, resolve
 from octavo.runner.model_runner import ModelRunner
 from octavo.runner.speculate.ngram import NgramProposer
@@ -137,6 +137,7 @@ def _build(
         processors=processors,
         proposer=_make_proposer(config),
         make_grammar_engine=make_grammar_engine,
+        masks_beside=backend.num_threads < num_cores()[0],
     )
     executor: Executor = InlineExecutor(runner)
     if wrap is not None:

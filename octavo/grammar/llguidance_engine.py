@@ -32,6 +32,7 @@ class LLGuidanceEngine:
 
     def __init__(self, vocabulary: Vocabulary, *, forcing: Forcing = "canonical") -> None:
         self.end_ids = vocabulary.end_ids
+        self.forces = forcing != "off"
         self._tokenizer = make_tokenizer(vocabulary)
         self._forcing = forcing
         self._header = header(forcing)

@@ -71,6 +71,10 @@ class GrammarEngine(Protocol):
     def end_ids(self) -> frozenset[int]:
         """The tokens that end a text; a matcher accepts none of them."""
 
+    @property
+    def forces(self) -> bool:
+        """True if a matcher may have forced tokens."""
+
     def has_compiled(self, text: str) -> bool:
         """Return whether `compile` need not compile this grammar again."""
 

@@ -70,6 +70,7 @@ class ToyEngine:
     """Compiles grammars, if its gate is open; notes which."""
 
     end_ids = frozenset({END})
+    forces = True
 
     def __init__(self) -> None:
         self.compiled: list[str] = []

@@ -119,7 +119,9 @@ def test_forced_tokens_are_those_without_a_choice() -> None:
 )
 def test_a_token_that_another_rule_may_forbid_or_report_is_drawn(rule: dict[str, Any]) -> None:
     assert not may_be_forced(SamplingParams(grammar="5", **rule))
-    assert may_be_forced(SamplingParams(grammar="5", presence_penalty=1.0, logit_bias={5: -100}))
+    assert may_be_forced(
+        SamplingParams(grammar="5", presence_penalty=1.0, logit_bias=((5, -100.0),))
+    )
 
 
 def test_a_stop_token_waits_for_min_tokens_unless_nothing_else_may_come() -> None:
