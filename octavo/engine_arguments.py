@@ -60,6 +60,9 @@ class EngineArguments:
     max_logprobs: int = 20  # most log-probabilities a request may ask for; -1: all
     seed: int = 0  # source of seeds for requests without one
     speculative_config: SpeculativeConfig | None = None  # drafts, verified; None: no speculation
+    # Text that a shape forces: only its canonical tokenisation, with no draw; without a draw only
+    # where one token is possible; or drawn like any other.
+    forced_tokens: Literal["canonical", "single", "off"] = "canonical"
     spare_engine: bool = False  # a second engine's process, loaded, takes over when one ends
 
     def __post_init__(self) -> None:
@@ -121,6 +124,7 @@ _CHOICES = {
     "cpu_weights": get_args(CpuWeights),
     "kv_cache_dtype": ("auto", "int8"),
     "scheduling_policy": ("fcfs", "priority"),
+    "forced_tokens": ("canonical", "single", "off"),
 }
 _LEAST: dict[str, int | None] = {
     "max_model_len": 2,

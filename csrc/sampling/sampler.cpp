@@ -62,6 +62,11 @@ void Sampler::change_slots(Draws& draws) {
     if (slot >= static_cast<int32_t>(slots_.size())) slots_.resize(slot + 1);
     slots_[slot].open(std::move(sampling));
   }
+  for (const auto& [slot, tokens] : draws.appended) {
+    this->slot(slot);
+    check_ids(tokens);
+    for (const int32_t token : tokens) slots_[slot].append(token);
+  }
 }
 
 const Slot& Sampler::slot(int32_t slot) const {
@@ -218,7 +223,15 @@ bool Sampler::advance(const Draws& draws, int32_t sample, int32_t token, const R
     token = 0;
   } else if (logprobs_at_[sample] >= 0) {
     RowLogprobs& into = output.logprobs[logprobs_at_[sample]];
-    describe(logits.row(row_of(draws, sample, output)), token, into.rows++, into, scratch);
+    const float* row = logits.row(row_of(draws, sample, output));
+    if (const uint32_t* mask = mask_of(draws, sample, output)) {
+      scratch.copy.assign(row, row + vocabulary_);
+      EditedRow masked(scratch.undo);
+      masked.begin(scratch.copy.data(), false);
+      forbid_masked(mask, vocabulary_, masked);
+      row = scratch.copy.data();
+    }
+    describe(row, token, into.rows++, into, scratch);
   }
   slot.append(token);
   output.tokens[size_t(sample) * output.width + at] = token;

@@ -199,6 +199,9 @@ class Draws(NamedTuple):
     prompts: tuple[PromptRows, ...] = ()
     pools: tuple[PoolRows, ...] = ()
     masks: Masks | None = None  # None: every token may be drawn
+    # (slot, tokens) that follow what was drawn for a slot before; applied before the forward pass,
+    # after `freed` and `opened`.
+    appended: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
 
 class RowLogprobs(NamedTuple):

@@ -224,6 +224,13 @@ def _add_scheduling_options(group: argparse._ArgumentGroup) -> None:
     _add(group, "scheduling_policy", "scheduling order: fcfs or priority", metavar="POLICY")
     _add(
         group,
+        "forced_tokens",
+        "what a shape forces: canonical (one tokenisation, no draws), single (no draw where one "
+        "token is possible) or off",
+        metavar="HOW",
+    )
+    _add(
+        group,
         "priority_ageing_seconds",
         "waiting time that equals one step of priority; 0: never",
         type=float,

@@ -205,6 +205,10 @@ class SamplingParams:
                 f"structured_outputs is a {type(shape).__name__}; it must be "
                 "StructuredOutputsParams, such as StructuredOutputsParams(json=schema)"
             )
+        if self.pooling is not None and (shape is not None or self.grammar):
+            raise RequestError(
+                "structured_outputs is about a text, and pooling asks for none; leave one out"
+            )
         if not isinstance(self.output_kind, RequestOutputKind):
             raise RequestError(f"output_kind={self.output_kind!r} is not a RequestOutputKind")
 

@@ -115,7 +115,7 @@ def _build(
     parts.begin("record the model's program")
     backend.prepare(opened.model, layout, config.core.block_size)
     parts.begin("prepare for grammars")
-    make_grammar_engine = prepare_grammars(arguments.tokenizer, source, opened)
+    make_grammar_engine = prepare_grammars(arguments, source, opened)
     if meanwhile is not None:
         parts.begin("load the tokenizer")
         meanwhile(opened, source)

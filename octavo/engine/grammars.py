@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from octavo.engine_arguments import EngineArguments
 from octavo.grammar.protocol import GrammarEngine
 from octavo.loader import ModelFiles
 from octavo.loader import resolve as resolve_source
@@ -15,7 +16,7 @@ from octavo.models.load import OpenedModel
 
 
 def prepare_grammars(
-    tokenizer_name: str | None, source: ModelFiles, opened: OpenedModel
+    arguments: EngineArguments, source: ModelFiles, opened: OpenedModel
 ) -> Callable[[], GrammarEngine]:
     """Return the maker of the grammar engine for a model, or for the tokenizer of another one."""
     from octavo.grammar.llguidance_engine import LLGuidanceEngine
@@ -25,8 +26,8 @@ def prepare_grammars(
     from octavo.text.vocabulary import vocabulary_of
 
     files, metadata = source, opened.checkpoint.metadata
-    if tokenizer_name is not None:
-        files = resolve_source(tokenizer_name)
+    if arguments.tokenizer is not None:
+        files = resolve_source(arguments.tokenizer)
         if files.is_gguf:
             metadata = files.open().metadata
     texts = None if files.is_gguf else OpenTexts(files.directory)
@@ -37,6 +38,7 @@ def prepare_grammars(
             tokenizer = tokenizer_from_gguf(metadata)
         else:
             tokenizer = tokenizer_without_templates(texts)
-        return LLGuidanceEngine(vocabulary_of(tokenizer, size, {*eos_ids, *tokenizer.end_ids}))
+        vocabulary = vocabulary_of(tokenizer, size, {*eos_ids, *tokenizer.end_ids})
+        return LLGuidanceEngine(vocabulary, forcing=arguments.forced_tokens)
 
     return make

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from threading import Lock
 from typing import cast
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
-from octavo.grammar.protocol import GrammarError, Matcher, Vocabulary, Words
+from octavo.grammar.protocol import Forcing, GrammarError, Vocabulary, Words
 
 # Bounds on one grammar. A grammar of this size takes some tens of milliseconds to compile.
 LIMITS = LLParserLimits(
@@ -29,46 +30,41 @@ QUIET = 0  # llguidance writes nothing to standard error
 class LLGuidanceEngine:
     """Compiles grammars; implements `octavo.grammar.protocol.GrammarEngine`."""
 
-    def __init__(self, vocabulary: Vocabulary, *, forces: bool = True) -> None:
-        """Prepare the vocabulary.
-
-        With `forces`, text that must come next may come in the model's own tokenisation only.
-        """
+    def __init__(self, vocabulary: Vocabulary, *, forcing: Forcing = "canonical") -> None:
+        self.end_ids = vocabulary.end_ids
         self._tokenizer = make_tokenizer(vocabulary)
-        self._header = header(forces=forces)
+        self._forcing = forcing
+        self._header = header(forcing)
+        self._num_words = -(-len(vocabulary.tokens) // 32)
+        self._lock = Lock()  # for the cache
         self._cache: OrderedDict[str, LLMatcher] = OrderedDict()
 
     def compile(self, text: str) -> LLGuidanceMatcher:
-        compiled = self._cache.get(text)
+        with self._lock:
+            compiled = self._cache.get(text)
         if compiled is None:
             compiled = LLMatcher(
                 self._tokenizer, self._header + text, log_level=QUIET, limits=LIMITS
             )
             if compiled.is_error():
                 raise GrammarError(first_line(compiled.get_error()))
+        with self._lock:
             self._cache[text] = compiled
+            self._cache.move_to_end(text)
             if len(self._cache) > MAX_CACHED:
                 self._cache.popitem(last=False)
-        self._cache.move_to_end(text)
-        return LLGuidanceMatcher(compiled.deep_copy())
-
-    def fill_all(self, matchers: Mapping[int, Matcher], rows: Words) -> dict[int, str]:
-        failures = {}
-        for index, matcher in matchers.items():
-            try:
-                matcher.fill(rows[index])
-            except GrammarError as error:
-                failures[index] = str(error)
-        return failures
+            return LLGuidanceMatcher(compiled.deep_copy(), self._forcing, self._num_words)
 
 
 class LLGuidanceMatcher:
     """A text in a grammar; implements `octavo.grammar.protocol.Matcher`."""
 
-    __slots__ = ("_matcher",)
+    __slots__ = ("_forcing", "_matcher", "_num_words")
 
-    def __init__(self, matcher: LLMatcher) -> None:
+    def __init__(self, matcher: LLMatcher, forcing: Forcing, num_words: int) -> None:
         self._matcher = matcher
+        self._forcing = forcing
+        self._num_words = num_words
 
     def accept(self, tokens: Sequence[int]) -> None:
         if not self._matcher.consume_tokens(list(tokens)):
@@ -81,8 +77,22 @@ class LLGuidanceMatcher:
         if count and not self._matcher.rollback(count):
             raise GrammarError(self._error())
 
-    def forced(self) -> list[int]:
-        return self._matcher.compute_ff_tokens()
+    def forced(self, most: int) -> list[int]:
+        if self._forcing == "off":
+            return []
+        if self._forcing == "canonical":
+            return self._matcher.compute_ff_tokens()[:most]
+        tokens: list[int] = []
+        row = np.zeros(self._num_words, np.uint32)
+        while len(tokens) < most and self._matcher.compute_ff_bytes():
+            self.fill(row)
+            token = only_bit(row)
+            if token is None:
+                break
+            self.accept([token])
+            tokens.append(token)
+        self.roll_back(len(tokens))
+        return tokens
 
     def fill(self, row: Words) -> None:
         assert row.dtype == np.uint32
@@ -92,10 +102,19 @@ class LLGuidanceMatcher:
             raise GrammarError(self._error())
 
     def copy(self) -> LLGuidanceMatcher:
-        return LLGuidanceMatcher(self._matcher.deep_copy())
+        return LLGuidanceMatcher(self._matcher.deep_copy(), self._forcing, self._num_words)
 
     def _error(self) -> str:
         return first_line(self._matcher.get_error())
+
+
+def only_bit(row: Words) -> int | None:
+    """Return the only token of a mask; None if it has none or several."""
+    (words,) = np.nonzero(row)
+    if len(words) != 1:
+        return None
+    word = int(row[words[0]])
+    return None if word & (word - 1) else 32 * int(words[0]) + word.bit_length() - 1
 
 
 class _Tokens:
@@ -126,9 +145,9 @@ def make_tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
     return LLTokenizer(tokens, n_vocab=len(vocabulary.tokens), eos_token=end_ids)
 
 
-def header(*, forces: bool) -> str:
+def header(forcing: Forcing) -> str:
     """Return the line of options before every grammar."""
-    return f"%llguidance {json.dumps({'no_forcing': not forces})}\n"
+    return f"%llguidance {json.dumps({'no_forcing': forcing != 'canonical'})}\n"
 
 
 def first_line(message: str) -> str:

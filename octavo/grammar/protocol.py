@@ -6,14 +6,19 @@ built again after a preemption or a restart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 Words = NDArray[np.uint32]
+
+# Text that must come next: only its canonical tokenisation is allowed; or tokens that are the only
+# ones allowed are not drawn; or all are drawn.
+Forcing = Literal["canonical", "single", "off"]
+FORCINGS: tuple[Forcing, ...] = get_args(Forcing)
 
 
 class GrammarError(ValueError):
@@ -42,8 +47,11 @@ class Matcher(Protocol):
     def roll_back(self, count: int) -> None:
         """Take the last `count` accepted tokens back."""
 
-    def forced(self) -> list[int]:
-        """Return the tokens that must come next, in the model's own tokenisation."""
+    def forced(self, most: int) -> list[int]:
+        """Return the tokens that must come next, at most so many and without end tokens.
+
+        Each is the only one that the mask of its place allows. Take none.
+        """
 
     def fill(self, row: Words) -> None:
         """Write the packed bits of the tokens that may come next; raise GrammarError if it fails.
@@ -57,10 +65,11 @@ class Matcher(Protocol):
 
 
 class GrammarEngine(Protocol):
-    """A compiler of grammars for one vocabulary."""
+    """A compiler of grammars for one vocabulary. Threads may compile at once."""
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """The tokens that end a text; a matcher accepts none of them."""
 
     def compile(self, text: str) -> Matcher:
         """Return a matcher at the beginning of a text; raise GrammarError if it is no grammar."""
-
-    def fill_all(self, matchers: Mapping[int, Matcher], rows: Words) -> dict[int, str]:
-        """Fill the rows with these numbers; return the messages of those that fail."""

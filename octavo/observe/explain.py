@@ -105,6 +105,7 @@ class Record:
             "completion_tokens": self.num_output_tokens,
             "drafted_tokens": self.stats.num_drafts if self.stats else None,
             "accepted_draft_tokens": self.stats.num_accepted_drafts if self.stats else None,
+            "forced_tokens": self.stats.num_forced_tokens if self.stats else None,
             "preemptions": self.stats.num_preemptions if self.stats else None,
             "engine_restart_ms": _ms(self.stats.wait_seconds.get(why.RESTART, 0.0))
             if self.stats

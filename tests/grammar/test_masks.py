@@ -15,7 +15,7 @@ from tests.grammar.tiny import END, allowed, make_vocabulary, random_regex
 
 VOCABULARY = make_vocabulary()
 SIZE = len(VOCABULARY.tokens)
-ENGINE = LLGuidanceEngine(VOCABULARY, forces=False)
+ENGINE = LLGuidanceEngine(VOCABULARY, forcing="off")
 
 
 def mask_of(matcher: Matcher) -> set[int]:
@@ -95,7 +95,7 @@ def test_a_token_that_the_grammar_does_not_allow_is_refused() -> None:
 def test_forced_tokens_are_those_of_the_models_own_tokenisation() -> None:
     engine = LLGuidanceEngine(VOCABULARY)
     matcher = engine.compile(grammar_of(StructuredOutputsParams(regex="abc[01]")).text)
-    assert matcher.forced() == list(VOCABULARY.encode("abc"))
+    assert matcher.forced(8) == list(VOCABULARY.encode("abc"))
     assert mask_of(matcher) == {VOCABULARY.encode("abc")[0]}
 
 

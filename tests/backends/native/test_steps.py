@@ -144,6 +144,8 @@ WRONG = {
     "id 50 is not in": wrong_draws(opened=((3, sampling_of(allowed=[50])),)),
     "id -1 is not in": wrong_draws(opened=((3, sampling_of([-1])),)),
     "no slot -1": wrong_draws(freed=(-1,)),
+    "slot 8 is not open": wrong_draws(appended=((8, (1,)),)),
+    "id 51 is not in": wrong_draws(appended=((0, (51,)),)),
 }
 
 

@@ -126,6 +126,11 @@ class Steps:
                 num_rows += len(targets)
             if random.random() < 0.2:
                 pools.append(PoolRows(slot, 0, int(random.integers(1, 3)), random.random() < 0.5))
+        appended = [
+            (slot, tuple(random.integers(0, self.vocabulary, int(random.integers(1, 4))).tolist()))
+            for slot in self.open
+            if random.random() < 0.1
+        ]
         num_rows = max(2, num_rows)
         chosen = random.integers(0, rows, num_rows).tolist()
         return chosen, Draws(
@@ -138,6 +143,7 @@ class Steps:
             tuple(prompts),
             tuple(pools),
             self._masks(int(counts.sum())) if self.has_masks and slots else None,
+            tuple(appended),
         )
 
     def _masks(self, rows: int) -> Masks:

@@ -41,10 +41,12 @@ NATIVE: dict[str, Any] = {
     "pooling": "mean",
 }
 PYTHON: dict[str, Any] = {"logits_processors": (lambda prompt, output, row: row,)}
-# These concern the end of a sequence and its text, or become other parameters before a slot opens.
+# These concern the end of a sequence and its text, or become other parameters before a slot opens;
+# a grammar becomes the masks of each step.
 NOT_SAMPLING = {
     "bad_words",
     "detokenize",
+    "grammar",
     "ignore_eos",
     "include_stop_str_in_output",
     "max_tokens",
@@ -54,6 +56,7 @@ NOT_SAMPLING = {
     "spaces_between_special_tokens",
     "stop",
     "stop_token_ids",
+    "structured_outputs",
 }
 
 
