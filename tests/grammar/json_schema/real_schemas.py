@@ -138,7 +138,7 @@ def strict_tool(random: Random) -> Schema:
 
 
 def pydantic(random: Random) -> Schema:
-    """Return what Pydantic writes: definitions, optional fields, unions with a field that names the kind."""
+    """Return what Pydantic writes: definitions, optional fields, unions by a field."""
     names = random.sample(("Address", "Item", "Cat", "Dog"), 3)
     definitions = {name: record(random, 1) for name in names}
     for name in names[:2]:
