@@ -22,15 +22,20 @@ from octavo.api.requests import (
 )
 from octavo.core.sampling_params import NO_LIMIT, RequestOutputKind, SamplingParams
 from octavo.grammar.checked import CheckedShape, job_of
+from octavo.server.bounds.biases import check_biases
+from octavo.server.bounds.response_size import check_response_size
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.operation import PIECE, GenerationRequest, PreparedRequest
 from octavo.server.prompt_pool import refusal
 from octavo.server.server import Server
 from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused, packed
+from octavo.text.token_table import TokenTable
 from octavo.wire.facts import EngineFacts
 
 NO_SHAPE = CheckedShape()
 _FROM_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+# The end of a prompt that shows whether its answers begin inside the reasoning.
+MAX_END_TOKENS = 64
 
 
 async def prepare(server: Server, asked: GenerationRequest, owner: str) -> PreparedRequest:
@@ -46,6 +51,13 @@ async def prepare(server: Server, asked: GenerationRequest, owner: str) -> Prepa
         sampling = _sampling(server, asked, prompts, shape)
     except RequestError as error:
         raise asked.named(invalid(str(error), error.param, error.code), 0) from None
+    if not asked.is_stream:
+        lengths = [prompt.num_tokens for prompt in prompts]
+        vocabulary = server.llm.model.facts.vocabulary
+        try:
+            check_response_size(sampling, lengths, vocabulary, server.config.max_response_bytes)
+        except ApiError as error:
+            raise asked.named(error, 0) from None
     # Requests share cached prefixes within a scope: the server's, a key's or a salt's.
     scope = owner if server.config.cache_scope == "key" else ""
     if asked.cache_salt is not None:
@@ -63,13 +75,20 @@ async def prepare(server: Server, asked: GenerationRequest, owner: str) -> Prepa
                 check_room(model, sampling, prepared.num_tokens)
             ids = check_ids(prepared.ids, model.facts.vocabulary)
             given = Input(prepared.text or None, ids)
-            checked.append(
-                check_request(model, given, sampling, options, make_parser=asked.make_parser)
-            )
+            reading = None
+            if asked.reading is not None:
+                reading = asked.reading(_end_of(given, model.tokenizer))
+            checked.append(check_request(model, given, sampling, options, reading=reading))
         except RequestError as error:
             wrong = invalid(str(error), error.param, error.code)
             raise asked.named(wrong, len(checked)) from None
     return PreparedRequest(asked, prompts, sampling, checked, _warnings(asked, shape))
+
+
+def _end_of(prompt: Input, tokenizer: TokenTable) -> str:
+    """Return the end of a prompt's text, special tokens included."""
+    last = list(prompt.token_ids[-MAX_END_TOKENS:])
+    return tokenizer.decode(last, skip_special_tokens=False)
 
 
 def jobs_of(
@@ -180,6 +199,8 @@ def _sampling(
     for name in _FROM_MODEL:
         values[name] = getattr(server.llm.model.defaults, name)
     values.update(asked.sampling)
+    if "logit_bias" in values:
+        check_biases(values["logit_bias"], server.llm.model.facts.vocabulary)
     if prompts[0].bad_words_token_ids:
         values["bad_words_token_ids"] = distinct(prompts[0].bad_words_token_ids)
     if shape.grammar:

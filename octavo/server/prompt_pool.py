@@ -3,8 +3,9 @@
 Templates and texts are hostile input, so none of them is processed in the event loop. A worker has
 limits of time and memory. One that exceeds a limit fails only the job that it was doing: it is
 killed, and a new worker does the jobs behind it. Keys take turns, and jobs that may be slow (long
-texts, templates of clients) have a worker of their own, so that others do not wait behind them.
-So have the shapes of structured output; that worker starts with the first of them.
+texts, templates of clients) have a worker of their own, so that others do not wait behind them. So
+have, for a while, all jobs of a key with a job that has cost a worker. The shapes of structured
+output have one as well, which starts with the first of them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -48,6 +50,7 @@ MAX_DEATHS = 2  # a worker can be killed from outside, which is not the job's fa
 HEAVY_BYTES = 1 << 16  # longer jobs may take more than some milliseconds
 HEAVY_JOBS = 64  # so do more prompts
 MAX_OVERRUNS = 3  # of the model's own template, after which the log says so
+SUSPECT_SECONDS = 60.0  # for which a key's jobs are apart after one that has cost a worker
 MAX_AHEAD = 8  # quick jobs that a worker is sent before it has answered the first of them
 
 
@@ -60,11 +63,13 @@ class _Lane:
         max_ahead: int,
         start: Callable[[Callable[[Worker], None]], Awaitable[Worker | None]],
         bury: Callable[[Worker], None],
+        suspect: Callable[[str], None],
     ) -> None:
         self._num_workers = num_workers
         self._max_ahead = max_ahead
         self._start = start
         self._bury = bury
+        self._suspect = suspect
         self._tasks: list[asyncio.Task[None]] = []  # one for each worker
         self._ready: list[Worker] = []
         self._waiting: dict[str, deque[SentJob]] = {}  # by owner; the first owner is next
@@ -155,6 +160,7 @@ class _Lane:
         if jobs:
             job = jobs[0]
             job.num_deaths += 1
+            self._suspect(job.owner)
             if not isinstance(reason, WorkerDiedError) or job.num_deaths == MAX_DEATHS:
                 job.end(reason)
             elif not job.answer.done():
@@ -168,7 +174,7 @@ class _Lane:
 
 
 class PromptPool:
-    """Three lanes of jobs, quick ones, heavy ones and shapes, each with its workers."""
+    """Lanes of jobs, each with its workers: quick, heavy, those of suspected keys, shapes."""
 
     def __init__(
         self,
@@ -176,14 +182,19 @@ class PromptPool:
         path: str,
         count_killed: Callable[[], None],
         workers: Sequence[Worker] = (),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
+        self._clock = clock
         self._path = path  # a model's directory or GGUF file, with the tokenizer
         self._launched = list(workers)  # started before the pool, and not in use yet
         self._count_killed = count_killed
-        self._quick = _Lane(config.prompt_workers, MAX_AHEAD, self._start_quick, self._bury)
-        self._heavy = _Lane(1, 1, self._start_heavy, self._bury)
-        self._shapes = _Lane(1, 1, self._start_shapes, self._bury)
+        ends = self._bury, self._suspect
+        self._quick = _Lane(config.prompt_workers, MAX_AHEAD, self._start_quick, *ends)
+        self._heavy = _Lane(1, 1, self._start_heavy, *ends)
+        self._suspected = _Lane(1, 1, self._start_heavy, *ends)
+        self._shapes = _Lane(1, 1, self._start_shapes, *ends)
+        self._suspects: dict[str, float] = {}  # by key, until when
         self._num_waiting = 0
         self._num_overruns = 0  # of the limits, by the model's own template
         self._workers: set[Worker] = set()
@@ -263,6 +274,8 @@ class PromptPool:
         if self._num_waiting >= config.max_waiting_requests:
             message = f"{config.max_waiting_requests} prompts wait for a prompt worker, the most"
             raise unavailable(f"{message} allowed; try again", "preparation_full", 1)
+        if lane is not self._shapes and self._suspects.get(owner, 0.0) > self._clock():
+            lane = self._suspected
         if lane is None:
             lane = self._heavy if sum(map(len, frame)) > HEAVY_BYTES else self._quick
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
@@ -311,6 +324,7 @@ class PromptPool:
         """Kill the workers; jobs that are not done are cancelled."""
         await self._quick.close()
         await self._heavy.close()
+        await self._suspected.close()
         await self._shapes.close()
         for worker in [*self._workers, *self._launched]:
             self._kill(worker)
@@ -349,6 +363,11 @@ class PromptPool:
             return None
         self._workers.add(worker)
         return worker
+
+    def _suspect(self, owner: str) -> None:
+        """Keep a key's next jobs from those of others; without keys all clients are alike."""
+        if owner:
+            self._suspects[owner] = self._clock() + SUSPECT_SECONDS
 
     def _bury(self, worker: Worker) -> None:
         """Count and kill a worker from which no further answer will come."""

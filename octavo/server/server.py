@@ -19,6 +19,7 @@ from octavo.observe.metrics import Metrics
 from octavo.observe.output import num_dropped_lines
 from octavo.server import worker_process
 from octavo.server.admission import Admission
+from octavo.server.answers.formats import choose_formats
 from octavo.server.canary import Canary
 from octavo.server.http.auth import AccessControl
 from octavo.server.http.errors import ApiError, unavailable
@@ -85,6 +86,7 @@ class Server:
         )
         self._add_metrics()
         self.loop_lag = LoopLag(self.metrics.loop_lag.observe)
+        self.formats = choose_formats(config, llm.model.tokenizer)
         self.prompt_pool = PromptPool(
             config,
             str(llm.model.source.tokenizer_path),

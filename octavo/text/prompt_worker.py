@@ -66,6 +66,7 @@ class Conversation(Struct, frozen=True, kw_only=True):
 
     messages: list[dict[str, Any]]
     template: str | None = None  # None: the model's own
+    tools: list[dict[str, Any]] | None = None
     documents: list[dict[str, Any]] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -288,8 +289,11 @@ class PromptMaker:
         return "".join([*parts, stream.finish()])
 
     def _render(self, conversation: Conversation) -> str:
-        text = self._compiled(conversation.template).render(
+        template = self._compiled(conversation.template, bool(conversation.tools))
+        template.check_tools(conversation.messages, conversation.tools)
+        text = template.render(
             conversation.messages,
+            tools=conversation.tools,
             documents=conversation.documents,
             add_generation_prompt=conversation.add_generation_prompt,
             continue_final_message=conversation.continue_final_message,
@@ -298,11 +302,11 @@ class PromptMaker:
         check_surrogates(text)
         return text
 
-    def _compile(self, source: str | None) -> ChatTemplate:
+    def _compile(self, source: str | None, with_tools: bool) -> ChatTemplate:
         from octavo.text.chat.template import ChatTemplate, choose_template
 
         if source is None:
-            source = choose_template(self.tokenizer.chat_templates, with_tools=False)
+            source = choose_template(self.tokenizer.chat_templates, with_tools=with_tools)
         return ChatTemplate(source, self.tokenizer.special_tokens)
 
 

@@ -13,7 +13,11 @@ from octavo.server.openai.logprobs import TokenTexts
 from octavo.server.openai.schema.chat import ChatChunk
 from octavo.server.openai.schema.completion import CompletionChunk
 from octavo.server.openai.schema.sampling import CommonRequest
-from octavo.server.openai.schema.usage import PromptTokensDetails, Usage
+from octavo.server.openai.schema.usage import (
+    CompletionTokensDetails,
+    PromptTokensDetails,
+    Usage,
+)
 from octavo.server.operation import PreparedRequest, TokenCounts
 
 TEXT = "\0"  # the placeholder for a template's text; nothing after a choice contains it
@@ -23,10 +27,9 @@ Chunk = ChatChunk | CompletionChunk
 class Template:
     """The frame of a chunk in which only the text changes from one to the next."""
 
-    def __init__(self, chunk: Chunk) -> None:
-        before, _, after = frame(encode(chunk)).rpartition(encode(TEXT))
+    def __init__(self, chunk: Chunk, num_texts: int = 1) -> None:
         # An encoded text joins them: `encode(text).join(sides)` is the frame with it.
-        self.sides = (before, after)
+        self.sides = frame(encode(chunk)).rsplit(encode(TEXT), num_texts)
 
 
 class OpenAIWriter:
@@ -97,4 +100,5 @@ def usage_of(counts: TokenCounts) -> Usage:
         completion_tokens=counts.generated,
         total_tokens=counts.prompt + counts.generated,
         prompt_tokens_details=PromptTokensDetails(cached_tokens=counts.cached),
+        completion_tokens_details=CompletionTokensDetails(reasoning_tokens=counts.reasoning),
     )

@@ -65,6 +65,17 @@ MESSAGES = [{"role": "user", "content": "x"}]
         ({"logit_bias": {str(n): 1 for n in range(1025)}}, "logit_bias", "<= 1024, got 1025"),
         ({"logit_bias": {"1": 2, "7": "x"}}, "logit_bias", "number, got string under '7'"),
         ({"logit_bias": {"7": None}}, "logit_bias", "got null under '7'"),
+        ({"logit_bias": {"7": [[1]]}}, "logit_bias", "got array under '7'"),
+        (
+            {"logit_bias": {"x": 101, "900": "y", "7": True}},
+            "logit_bias",
+            (
+                "no token ids: 'x'; token ids are whole numbers, such as '42'; ids that are no "
+                "tokens: 900; the vocabulary has 300 tokens, with ids from 0 to 299; expected "
+                "number <= 100.0, got 101 under 'x'; expected number, got string under '900'; "
+                "expected number, got boolean under '7'"
+            ),
+        ),
         ({"truncation_side": "mid"}, "truncation_side", "one of 'left', 'right', got 'mid'"),
         ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "leaves nothing"),
         ({"allowed_token_ids": []}, "allowed_token_ids", "no token could be chosen"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
@@ -21,10 +21,12 @@ MAX_BAD_WORD_CHARACTERS = 4096  # of all together: each prompt's request holds t
 MAX_TOKEN_LIST = 65_536
 MAX_DEADLINE_MS = 86_400_000
 INT32 = 2**31 - 1
+_NUMBER = {"type": "number", "minimum": -MAX_BIAS, "maximum": MAX_BIAS}
 
 TokenId = Annotated[int, Meta(ge=0, le=INT32)]
 Count = Annotated[int, Meta(ge=0, le=INT32)]
-Bias = Annotated[float, Meta(ge=-MAX_BIAS, le=MAX_BIAS)]
+# Each is checked with its token, so that all that is wrong is named at once.
+Bias = Annotated[Any, Meta(extra_json_schema=_NUMBER)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]

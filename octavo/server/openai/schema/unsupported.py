@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from octavo.server.schema.rules import FieldRules, Unsupported
@@ -26,7 +27,7 @@ def _no_function(value: Any) -> bool:
     return value is None or value in ("none", "auto")
 
 
-_TOOLS = "tools are not supported yet; leave it out, or describe the tools in the messages"
+_TOOLS = "tools are for chats; send messages to /v1/chat/completions"
 _BEAMS = "beam search is not served over HTTP; use octavo.LLM.beam_search"
 _TEXT = "only text is supported; leave it out"
 
@@ -93,8 +94,8 @@ IGNORED: Mapping[str, str] = {
     "prompt_cache_retention": "prefixes are kept until their memory is needed",
     "session_id": "prefixes are found by their content",
     "request_id": "the x-request-id header names a request",
-    "parallel_tool_calls": "tools are not supported yet",
-    "include_reasoning": "reasoning is part of the text",
+    "parallel_tool_calls": "only answers to tools have calls",
+    "include_reasoning": "only chats separate the reasoning",
     "verbosity": "chat templates do not use it",
     "guided_decoding_backend": "there is one grammar engine",
     "detokenize": "text is always returned",
@@ -146,6 +147,9 @@ _OF_PROMPTS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("documents", "chat_template", "chat_template_kwargs"), _nothing),
 }
 
+# What chats have and other routes do not.
+_OF_CHATS = ("tools", "tool_choice", "functions", "function_call")
+
 RULES = FieldRules(
     open=frozenset(
         {
@@ -160,4 +164,10 @@ RULES = FieldRules(
     ignored=IGNORED,
     of_prompts=_OF_PROMPTS,
     other_names=_OTHER_NAMES,
+    other_routes={"messages": "/v1/chat/completions", "prompt": "/v1/completions"},
+)
+CHAT_RULES = replace(
+    RULES,
+    open=RULES.open | {"tools", "functions"},
+    unsupported={name: rule for name, rule in UNSUPPORTED.items() if name not in _OF_CHATS},
 )
