@@ -21,7 +21,7 @@ NATIVE := $(shell find csrc -type f)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test test-newest test-smollm2 test-clients check coverage format sim planted damage soak hostile overload restart serving-cost bench-core peers wheel sanitize test-arm lock clean
+.PHONY: help setup serve test test-newest test-smollm2 test-clients check coverage format sim planted damage test-shapes soak hostile overload restart serving-cost bench-core peers wheel sanitize test-arm lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
