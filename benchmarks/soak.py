@@ -39,7 +39,7 @@ from benchmarks.served.client import (
     catalogue,
     metric,
 )
-from benchmarks.served.leaks import holdings, leaks, settle
+from benchmarks.served.leaks import holdings, holdings_in_the_end, leaks, settle
 
 STALL_SECONDS = 3.0
 SETTINGS: dict[str, Any] = {
@@ -120,7 +120,7 @@ class Soak:
         self._over.set()
         await asyncio.gather(*others)
         await self._settle()
-        after = holdings(served)
+        after = await holdings_in_the_end(served, before)
         self._compare(before, after)
         return self._report(before, after)
 

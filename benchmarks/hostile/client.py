@@ -38,7 +38,8 @@ class _Wire(asyncio.Protocol):
         self.reader = AnswerReader(has_body=attack.has_body)
         self.malformed: str | None = None
         self.ended = asyncio.Event()  # closed, or all responses are there
-        self.is_closed = False
+        self.is_closed = False  # by the server, as far as it sends
+        self.is_lost = False
         self._writable = asyncio.Event()
         self._writable.set()
         self.transport: asyncio.Transport | None = None
@@ -47,7 +48,7 @@ class _Wire(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.is_closed = True
+        self.is_closed = self.is_lost = True
         self._writable.set()
         self.ended.set()
 
@@ -110,7 +111,7 @@ async def carry_out(attack: Attack, port: int, source: str = "127.0.0.1") -> Out
     except TimeoutError:
         return Outcome(wire.reader.answers, wire.malformed, is_late=True)
     finally:
-        if wire.transport is not None:
+        if wire.transport is not None and not wire.is_lost:  # asyncio's may not be aborted then
             wire.transport.abort()
 
 

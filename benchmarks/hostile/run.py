@@ -29,7 +29,7 @@ from benchmarks.hostile.client import carry_out
 from benchmarks.hostile.flood import flood
 from benchmarks.hostile.verdict import fault_of
 from benchmarks.served.client import LostError, Served, peak_mib, resident_mib
-from benchmarks.served.leaks import holdings, leaks, settle
+from benchmarks.served.leaks import holdings, holdings_in_the_end, leaks, settle
 
 ALL_KINDS: tuple[Kind, ...] = tuple(
     kind for module in (bodies, heads, framing, manners, costly) for kind in module.KINDS
@@ -232,7 +232,7 @@ async def measure(served: Served, options: Options, log: Path) -> dict[str, Any]
     # Hundreds of connections that open or close at once are accepted or freed in one pass.
     flood_holds = served.held()["longest_holds_ms"]
     unsettled = await settle(served)
-    after = holdings(served)
+    after = await holdings_in_the_end(served, before)
     peak_mb = peak_mib(served.process.pid) * 1.048576
     faults = [f"{kind}: {fault}" for kind, found in tally.faults.items() for fault in found]
     faults += [f"watched: {wrong}" for wrong in attacked["wrong"][:10]]

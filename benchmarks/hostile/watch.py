@@ -36,6 +36,7 @@ NUM_TOKENS = 150
 SAMPLE_SECONDS = 0.02
 NOTED_SECONDS = 0.05  # shorter gaps are counted, and not listed
 LIMIT_SECONDS = 300.0
+TOKEN = b'"token_ids":['  # begins the tokens of a frame; those of the prompt have another name
 Said = tuple[str, tuple[int, ...], str]
 
 
@@ -124,7 +125,7 @@ class Stream(asyncio.Protocol):
         self._phase = phase  # the current one
         self._reader = AnswerReader()
         self._news = asyncio.Event()
-        self._last = 0.0
+        self._last = 0.0  # when the last data came; zero before the first token
         self._error: str | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -141,9 +142,10 @@ class Stream(asyncio.Protocol):
             phase.num_reads += 1
             if now - self._last > NOTED_SECONDS:
                 phase.long.append((self._last, now))
-        else:
+            self._last = now
+        elif TOKEN in data:  # the head may come earlier, when a request waits for its turn
             phase.first_token_seconds.append(now - self._began)
-        self._last = now
+            self._last = now
         try:
             self._reader.feed(data)
         except MalformedError as error:

@@ -11,7 +11,15 @@ import shlex
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, get_args
 
-from octavo.cli.parsing import Parser, byte_count, sequence_length, token_count
+from octavo.cli.parsing import (
+    Parser,
+    UsageError,
+    byte_count,
+    seconds,
+    sequence_length,
+    token_count,
+)
+from octavo.client.restart_policy import Timing
 from octavo.engine_arguments import CpuWeights, EngineArguments
 from octavo.foreign_options import FIXED, INERT
 from octavo.loader import DEFAULT_MODEL
@@ -43,6 +51,17 @@ _SHORT = {  # vLLM's short flags
     "optimization_level": "-O",
 }
 _DEFAULTS = {field.name: field.default for field in fields(EngineArguments)}
+_TIMING_HELP = {
+    "watchdog_seconds": "the longest time of a step, after which the engine is killed and replaced",
+    "watchdog_token_seconds": "what is added to that for each token of the step",
+    "silence_seconds": "time without a sign of life after which an engine is killed and replaced",
+    "start_seconds": "time for an engine to load the model",
+    "stable_seconds": "an engine that ran for longer does not count as failed",
+    "max_failed_engines": "engines in a row without a token, after which no more are started",
+    "restart_delay_seconds": "wait before the third of those; doubled for each further one",
+    "max_restart_delay_seconds": "the longest such wait",
+    "spare_delay_seconds": "wait before the next spare engine is started",
+}
 
 
 def add_model(parser: Parser, *, has_default: bool = True) -> None:
@@ -60,13 +79,9 @@ def model_of(arguments: argparse.Namespace) -> str:
     """Return the model that the user named."""
     word, flag = arguments.model_word, getattr(arguments, "model", None)
     if word is not None and flag not in (None, word):
-        from octavo.cli.parsing import UsageError
-
         raise UsageError(f"two models are named, {word!r} and --model {flag!r}; name one")
     served: list[str] = getattr(arguments, "served_model_name", None) or []
     if word is None and flag is None and len(served) > 1:
-        from octavo.cli.parsing import UsageError
-
         command = shlex.join(["octavo", "serve", served[-1], "--served-model-name", *served[:-1]])
         raise UsageError(
             f"is {served[-1]!r} the model, or a name to serve it by? Put the model first: {command}"
@@ -79,6 +94,7 @@ def add_engine_options(parser: Parser) -> None:
     """Add a flag for each field; omitted flags leave the field's default in place."""
     group = parser.add_argument_group("engine")
     _add_model_options(group)
+    _add_backend_options(group)
     _add_memory_options(group)
     _add_scheduling_options(group)
     _add_speculation_options(group)
@@ -148,6 +164,9 @@ def _add_model_options(group: argparse._ArgumentGroup) -> None:
         type=int,
         metavar="COUNT",
     )
+
+
+def _add_backend_options(group: argparse._ArgumentGroup) -> None:
     _add(
         group,
         "backend",
@@ -160,6 +179,20 @@ def _add_model_options(group: argparse._ArgumentGroup) -> None:
         "the native engine's format of floating-point weights; the number after int8 and int4 is "
         "the number of inputs that share a scale (default: 32)",
         choices=get_args(CpuWeights),
+    )
+    _add(
+        group,
+        "cpu_isa",
+        "the instruction set of all kernels of the native engine, such as avx2, instead of those "
+        "that were measured to be fastest (octavo doctor lists them)",
+        metavar="NAME",
+    )
+    _add(
+        group,
+        "accumulation_order",
+        "how bf16 products are added up, on which the last bits of results depend: fma is the "
+        "same on every processor (default: the faster order of this one)",
+        metavar="NAME",
     )
     _add(
         group,
@@ -224,6 +257,13 @@ def _add_scheduling_options(group: argparse._ArgumentGroup) -> None:
     _add(group, "scheduling_policy", "scheduling order: fcfs or priority", metavar="POLICY")
     _add(
         group,
+        "forced_tokens",
+        "what a shape forces: canonical (one tokenisation, no draws), single (no draw where one "
+        "token is possible) or off",
+        metavar="HOW",
+    )
+    _add(
+        group,
         "priority_ageing_seconds",
         "waiting time that equals one step of priority; 0: never",
         type=float,
@@ -276,8 +316,6 @@ def _with_short_forms(given: dict[str, Any], arguments: argparse.Namespace) -> d
     if not keys:
         return given
     if "speculative_config" in given:
-        from octavo.cli.parsing import UsageError
-
         flag = next(flag for flag, key, _ in _SPECULATION if key in keys)
         raise UsageError(
             f"{flag} and --speculative-config are both given; write all keys into the second"
@@ -290,6 +328,34 @@ def engine_arguments(arguments: argparse.Namespace) -> Arguments:
     from octavo.engine_arguments import read_arguments
 
     return read_arguments(model_of(arguments), engine_options(arguments))
+
+
+def add_timing_options(parser: Parser) -> None:
+    """Add the flags, in a group."""
+    group = parser.add_argument_group("engine's process")
+    for field in fields(Timing):
+        is_count = field.type == "int"
+        group.add_argument(
+            "--" + field.name.replace("_", "-"),
+            dest=field.name,
+            type=int if is_count else seconds,
+            metavar="COUNT" if is_count else "SECONDS",
+            default=None,
+            help=f"{_TIMING_HELP[field.name]} ({field.default:g})",
+        )
+
+
+def timing_of(arguments: argparse.Namespace) -> Timing:
+    """Return the limits; refuse flags that concern no process."""
+    given: dict[str, Any] = {
+        field.name: value
+        for field in fields(Timing)
+        if (value := getattr(arguments, field.name)) is not None
+    }
+    if given and arguments.engine == "inline":
+        flag = "--" + next(iter(given)).replace("_", "-")
+        raise UsageError(f"{flag} limits the engine's process, and --engine inline has none")
+    return Timing(**given)
 
 
 def _add(

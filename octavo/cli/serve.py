@@ -14,7 +14,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from octavo.cli.engine_options import add_engine_options, add_model, engine_options, model_of
+from octavo.cli.engine_options import (
+    add_engine_options,
+    add_model,
+    add_timing_options,
+    engine_options,
+    model_of,
+    timing_of,
+)
 from octavo.cli.output import size, table
 from octavo.cli.parsing import Parser
 from octavo.cli.server_options import add_server_options, server_settings
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from octavo.api.async_llm import AsyncLLM
+    from octavo.client.restart_policy import Timing
     from octavo.engine_arguments import EngineArguments
     from octavo.loader import ModelFiles
     from octavo.server.lifecycle import ServerLifecycle
@@ -54,6 +62,7 @@ def add_arguments(parser: Parser) -> None:
     )
     add_server_options(parser)
     add_engine_options(parser)
+    add_timing_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -69,6 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     from octavo.server.http.tls import make_context
 
     config = server_settings(arguments)
+    timing = timing_of(arguments)
     asked = read_arguments(model_of(arguments), engine_options(arguments))
     check_addresses(config)
     if config.ssl_certfile is not None:
@@ -88,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.engine == "inline":
             llm = _load_inline(asked, engine_options(arguments))
         else:
-            llm, workers = _load(asked, source, config, stack)
+            llm, workers = _load(asked, source, config, timing, stack)
         stack.callback(llm.close)
         start.add_engine(llm.facts)
         return _serve(config, llm, start, workers)
@@ -118,7 +128,11 @@ def _load_inline(asked: EngineArguments, options: dict[str, Any]) -> AsyncLLM:
 
 
 def _load(
-    asked: EngineArguments, tokenizer: ModelFiles, config: ServerSettings, stack: ExitStack
+    asked: EngineArguments,
+    tokenizer: ModelFiles,
+    config: ServerSettings,
+    timing: Timing,
+    stack: ExitStack,
 ) -> tuple[AsyncLLM, list[Worker]]:
     """Start the engine; meanwhile import the server, and start the prompt workers.
 
@@ -126,7 +140,7 @@ def _load(
     """
     from octavo.client.process import launch_engine
 
-    client = launch_engine(asked)
+    client = launch_engine(asked, timing)
     stack.callback(client.close)
     importlib.import_module("octavo.server.lifecycle")
     from octavo.api.async_llm import AsyncLLM

@@ -81,9 +81,11 @@ def as_flags(message: str, spellings: Mapping[str, str] | None = None) -> str:
 def _settings() -> list[str]:
     from dataclasses import fields
 
+    from octavo.client.restart_policy import Timing
     from octavo.engine_arguments import EngineArguments
     from octavo.foreign_options import FIXED, INERT
     from octavo.server.settings import ServerSettings
 
-    own = [field.name for kind in (EngineArguments, ServerSettings) for field in fields(kind)]
+    kinds = (EngineArguments, ServerSettings, Timing)
+    own = [field.name for kind in kinds for field in fields(kind)]
     return [name for name in (*own, *INERT, *FIXED) if name != "model"]

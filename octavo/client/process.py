@@ -220,6 +220,9 @@ class ProcessClient:
                 max_model_len=like.max_model_len,
                 num_gpu_blocks_override=like.num_blocks,
             )
+        facts = self.supervisor.facts
+        if facts is not None and facts.accumulation_order:  # open streams continue with equal bits
+            arguments = replace(arguments, accumulation_order=facts.accumulation_order)
         level = logging.getLogger("octavo").getEffectiveLevel()
         return StartEngine(arguments, level, flags_in_use())
 
@@ -232,7 +235,7 @@ class ProcessClient:
     def on_ready(self, epoch: int) -> None:
         self.vitals.note_ready(self._clock())
         if epoch > 1:
-            log.warning("engine %d is ready; %d requests continue", epoch, len(self._journal))
+            log.warning("engine %d is ready; requests that continue: %d", epoch, len(self._journal))
         if self._is_paused:
             self._command("pause")
         self._submit_waiting()

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
+
+from octavo.core.config import ConfigError
 
 MAX_TIMEOUT_FACTOR = 8.0
 NUM_WITHOUT_DELAY = 2  # engines in a row that are replaced at once when they fail
+_MAY_BE_ZERO = (
+    *("watchdog_token_seconds", "stable_seconds", "start_seconds", "spare_delay_seconds"),
+    *("restart_delay_seconds", "max_restart_delay_seconds"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +29,13 @@ class Timing:
     max_restart_delay_seconds: float = 5.0
     # From when an engine is ready until a spare one is started: requests that continue go first.
     spare_delay_seconds: float = 3.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            least = 0 if field.name in _MAY_BE_ZERO else 1e-3
+            if not least <= value < math.inf:
+                raise ConfigError(f"{field.name}={value} must be a number of at least {least}")
 
     def step_seconds(self, num_tokens: int) -> float:
         """Return how long a step of so many tokens may take."""

@@ -362,7 +362,7 @@ class Scheduler:
         most_held = len(queue.held) + MAX_FOLLOWING
         num_tokens = 0
         while index < len(queue) and len(queue.held) < most_held:
-            if before is not None and queue.peek(index).order > before.order:
+            if before is not None and queue.peek(index).order >= before.order:
                 break
             if not free_slots:
                 return blocker or SLOTS

@@ -72,11 +72,17 @@ async def drain(exchange: Exchange) -> None:
     await exchange.respond_json({"draining": True, "open": exchange.server.admission.num_open})
 
 
+async def pause(exchange: Exchange) -> None:
+    """Plan no more steps until /resume."""
+    await exchange.server.llm.pause()
+    await exchange.respond_json({"paused": True})
+
+
 async def resume(exchange: Exchange) -> None:
     """Continue after /pause or /drain."""
     exchange.server.is_draining = False
     await exchange.server.llm.resume()
-    await exchange.respond_json({"draining": False})
+    await exchange.respond_json({"paused": False, "draining": False})
 
 
 async def log_level(exchange: Exchange) -> None:
@@ -107,7 +113,7 @@ def _commanding(command: Callable[[AsyncLLM], Awaitable[object]]) -> Handler:
 ADMIN_ROUTES = (
     Route("GET", "/in-flight", in_flight, "Every request that is being answered."),
     Route("POST", "/abort", abort, "End a request.", AbortRequest),
-    Route("POST", "/pause", _commanding(AsyncLLM.pause), "Plan no more steps."),
+    Route("POST", "/pause", pause, "Plan no more steps."),
     Route("POST", "/resume", resume, "Continue after /pause or /drain."),
     Route("POST", "/drain", drain, "Reject new requests; running ones may finish."),
     Route(

@@ -80,7 +80,7 @@ class Admission:
         most = config.max_waiting_requests
         if self._is_full(queue, self.num_waiting + 1, queue.num_waiting, most):
             raise self.rejected(
-                "queue_full", f"{self.num_waiting} requests wait, of {most} allowed"
+                "queue_full", f"waiting requests: {self.num_waiting}, of {most} allowed"
             )
         most = config.max_waiting_bytes
         after = self.waiting_bytes + num_bytes

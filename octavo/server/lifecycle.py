@@ -201,7 +201,7 @@ class ServerLifecycle:
     async def _drain(self) -> None:
         """Wait until all requests ended, `drain_seconds` passed or a second signal came."""
         log.info(
-            "draining: %d requests are open; they end in %g s, or at a second signal",
+            "draining; open requests: %d, which end within %g s, or at a second signal",
             self.server.admission.num_open,
             self.config.drain_seconds,
         )

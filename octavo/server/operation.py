@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from octavo.api.outputs import RequestOutput
+from octavo.api.reading import Reading
 from octavo.api.requests import CheckedRequest
 from octavo.core.sampling_params import SamplingParams
-from octavo.formats.deltas import Parser, PlainText
+from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
 from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused
@@ -31,6 +32,7 @@ class TokenCounts:
 
     prompt: int
     generated: int = 0
+    reasoning: int = 0  # of those
     cached_by_prompt: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -48,7 +50,12 @@ class Writer(Protocol):
     def frames(
         self, prompt_index: int, output: RequestOutput, counts: TokenCounts
     ) -> Iterable[bytes]:
-        """Return the frames for what is new, with a `TURN` after each piece of long work."""
+        """Return the frames for what is new, with a `TURN` after each piece of long work.
+
+        The deltas of an answer become frames in their order. For one delta these are frames that
+        open it, if it is the first of its kind, and then one that holds all of it. The end of a
+        text belongs to the text's frame, and the tokens to the last frame.
+        """
 
     def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
         """Return the frames after the last token, with the mark of the end."""
@@ -92,7 +99,9 @@ class GenerationRequest:
     bad_words: list[str] = field(default_factory=list)  # in every spelling
     keep_tokens: int | None = None  # of each prompt, at most; -1: what the answer leaves free
     keeps_end: bool = True  # of a prompt that is cut
-    make_parser: Callable[[], Parser] = PlainText  # of each answer's text
+    # How answers to a prompt are read, by the end of the prompt's text; None: they are text alone.
+    reading: Callable[[str], Reading] | None = None
+    shape: StructuredOutputsParams | None = None  # of each answer's text
     cache_salt: str | None = None
     priority: int = 0
     deadline_ms: int | None = None
@@ -106,3 +115,4 @@ class PreparedRequest:
     prompts: list[PreparedPrompt]
     sampling: SamplingParams
     checked: list[CheckedRequest]  # one for each prompt, with the same sampling
+    warnings: list[str] = field(default_factory=list)  # of what was asked for and is not done

@@ -15,7 +15,8 @@ from octavo.api.sinks import Sink
 from octavo.client.durable.requests import DurableRequest
 from octavo.server.admission import Ticket
 from octavo.server.durable.head import describe
-from octavo.server.durable.positions import NumberedWriter
+from octavo.server.durable.numbered import NumberedWriter
+from octavo.server.durable.positions import Position
 from octavo.server.durable.resubmission import resubmit
 from octavo.server.generation import Generation
 from octavo.server.http.deadline import RequestTask
@@ -44,7 +45,7 @@ class DurableGeneration(Generation):
         task: RequestTask,
         *,
         service: Durability,
-        known: list[int],
+        known: list[Position],
         struct: Struct | None = None,
         request: DurableRequest | None = None,
     ) -> None:
@@ -78,6 +79,7 @@ class DurableGeneration(Generation):
             for one in output.outputs:
                 if self._numbered.is_known(index, one):
                     self._counts.generated += len(one.token_ids)
+                    self._counts.reasoning += one.num_reasoning_tokens
                     self._numbered.skip(index, _with(output, [one]), self._counts)
                     output = _with(output, [each for each in output.outputs if each is not one])
             if not (output.outputs or output.finished):
@@ -110,13 +112,17 @@ class DurableGeneration(Generation):
     def _begin(self) -> None:
         """Record the request; without room for it, it is answered like any other."""
         prepared, exchange = self._prepared, self._exchange
+        owner, request_id = exchange.owner, exchange.request_id
         assert self._struct is not None
         if len(self._known) > MAX_ANSWERS:
+            self._service.end_beginning(owner, request_id)
             return
         seeded = self._server.llm.seeded
         prepared.checked = [seeded(each, place) for place, each in enumerate(prepared.checked)]
         head = describe(self._struct, prepared, exchange)
-        self._request = self._service.begin(exchange, head, len(self._known))
+        begin = self._service.requests.begin
+        self._request = begin(owner, request_id, head, len(self._known))
+        self._service.end_beginning(owner, request_id)
         if self._request is not None:
             self._numbered.gives_ids = True
             self._service.enter(self._request, self._active.stop)

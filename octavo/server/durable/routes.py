@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from octavo.server.durable.positions import check_query
 from octavo.server.generate import admitted
 from octavo.server.http.deadline import RequestTask
 from octavo.server.http.errors import ApiError
@@ -16,6 +17,7 @@ async def resume(id_prefixes: Sequence[str], exchange: Exchange) -> None:
     The parameter is the request's id, or its answer's, which has one of these prefixes.
     """
     server = exchange.server
+    check_query(exchange)
     durability = server.durability
     if durability is None:
         raise ApiError(

@@ -24,7 +24,7 @@ from octavo.client.durable.requests import DurableRequest, DurableRequests, Limi
 from octavo.client.durable.writer import JournalWriter
 from octavo.server.durable.generation import DurableGeneration
 from octavo.server.durable.head import read_head, restore
-from octavo.server.durable.positions import FROM, known_to
+from octavo.server.durable.positions import FROM, START, Position, known_to
 from octavo.server.durable.unattended import UnattendedGeneration
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.preparation import prepare
@@ -51,6 +51,14 @@ class _Attempt:
     num_waiting: int = 0  # other attempts that wait for its end
 
 
+@dataclass(slots=True)
+class _Beginning:
+    """A new request until it is recorded, or ends without that."""
+
+    digest: bytes  # of its body
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class Durability:
     """The durable requests of one server, and the attempts to answer them."""
 
@@ -59,6 +67,7 @@ class Durability:
         self.requests = requests
         self.client = client
         self._attempts: dict[int, _Attempt] = {}  # by the number of the request
+        self._beginnings: dict[tuple[str, str], _Beginning] = {}  # by owner and id
         self._tasks: set[asyncio.Task[None]] = set()
         self._add_metrics()
 
@@ -94,7 +103,7 @@ class Durability:
         self.requests.writer.start(self.requests.snapshot())
         unfinished = [request for request in self.requests if request.rested_at is None]
         if unfinished:
-            log.warning("%d requests of the last server continue", len(unfinished))
+            log.warning("requests of the last server that continue: %d", len(unfinished))
         self._spawn(self._continue_all(unfinished))
         self._spawn(self._tidy())
 
@@ -118,21 +127,29 @@ class Durability:
         task: RequestTask,
     ) -> None:
         """Answer a new request, or one that was sent before under this id with this key."""
-        request = self.requests.find(exchange.owner, exchange.request_id)
+        name = exchange.owner, exchange.request_id
+        while (other := self._beginnings.get(name)) is not None:
+            _check_same(exchange, other.digest)
+            await other.over.wait()
+        request = self.requests.find(*name)
         if request is not None:
-            if read_head(request.head).digest != exchange.body_digest:
-                raise _in_use(exchange.request_id)
+            _check_same(exchange, read_head(request.head).digest)
             await self.resume(exchange, ticket, request, task)
             return
-        prepared = await prepare(self._server, asked, exchange.owner)
-        writer = asked.writer(exchange, prepared)
-        known = [0] * (len(prepared.checked) * prepared.sampling.n)
-        await DurableGeneration(
-            *(exchange, ticket, prepared, writer, task),
-            service=self,
-            known=known,
-            struct=struct,
-        ).run()
+        self._beginnings[name] = _Beginning(exchange.body_digest)
+        try:
+            prepared = await prepare(self._server, asked, exchange.owner)
+            writer = asked.writer(exchange, prepared)
+            known = [START] * (len(prepared.checked) * prepared.sampling.n)
+            generation = DurableGeneration(
+                *(exchange, ticket, prepared, writer, task),
+                service=self,
+                known=known,
+                struct=struct,
+            )
+            await generation.run()
+        finally:
+            self.end_beginning(*name)
 
     async def resume(
         self, exchange: Exchange, ticket: Ticket, request: DurableRequest, task: RequestTask
@@ -141,12 +158,12 @@ class Durability:
         head = read_head(request.head)
         known = known_to(exchange, len(request.answers))
         prepared = await restore(self._server, head, request.owner)
-        if any(known) and not prepared.asked.is_stream:
+        if any(each > START for each in known) and not prepared.asked.is_stream:
             raise invalid("this request was not streamed; its answer comes as a whole", FROM)
         _check_end(request, known, prepared.sampling.max_tokens)
         await self._take_over(request)
         for answer, position in zip(request.answers, known, strict=True):
-            answer.divide_at = position
+            answer.divide_at = position.tokens
         exchange.request_id, exchange.created = request.request_id, head.created
         writer = prepared.asked.writer(exchange, prepared)
         generation = DurableGeneration(
@@ -159,11 +176,11 @@ class Durability:
 
     # called by attempts
 
-    def begin(self, exchange: Exchange, head: bytes, num_answers: int) -> DurableRequest | None:
-        """Record a new request; raise ApiError if another of this id has begun meanwhile."""
-        if self.requests.find(exchange.owner, exchange.request_id) is not None:
-            raise _in_use(exchange.request_id)
-        return self.requests.begin(exchange.owner, exchange.request_id, head, num_answers)
+    def end_beginning(self, owner: str, request_id: str) -> None:
+        """Let others of this id continue: the request is recorded now, or will never be."""
+        beginning = self._beginnings.pop((owner, request_id), None)
+        if beginning is not None:
+            beginning.over.set()
 
     def enter(self, request: DurableRequest, stop: Callable[[Exception], None]) -> None:
         """Note that an attempt answers a request; `stop` ends it."""
@@ -280,11 +297,11 @@ def _cancel(task: asyncio.Task[None], why: Exception) -> None:
 _UNTRIED = ("refused", "overloaded")
 
 
-def _check_end(request: DurableRequest, known: list[int], max_tokens: int) -> None:
+def _check_end(request: DurableRequest, known: list[Position], max_tokens: int) -> None:
     """Raise ApiError for a position behind the end."""
     for answer, position in zip(request.answers, known, strict=True):
         most = max_tokens if answer.finish_reason is None else len(answer.tokens)
-        if position > most + 1:
+        if position.tokens > most + 1:
             raise invalid(
                 f"{FROM}={position} is behind the end of the stream, which has at most "
                 f"{most} tokens and its end",
@@ -292,13 +309,15 @@ def _check_end(request: DurableRequest, known: list[int], max_tokens: int) -> No
             )
 
 
-def _in_use(request_id: str) -> ApiError:
-    return ApiError(
-        409,
-        f"X-Request-Id {request_id!r} belongs to another request that was sent with this key; "
-        "send each request with an id of its own, or leave it out",
-        code="request_id_in_use",
-    )
+def _check_same(exchange: Exchange, digest: bytes) -> None:
+    """Raise ApiError for another body than that of the request which has this id."""
+    if digest != exchange.body_digest:
+        raise ApiError(
+            409,
+            f"X-Request-Id {exchange.request_id!r} belongs to another request that was sent with "
+            "this key; send each request with an id of its own, or leave it out",
+            code="request_id_in_use",
+        )
 
 
 def _taken() -> ApiError:

@@ -93,7 +93,10 @@ class Application:
             return False
         exchange.extra_headers += [
             (b"access-control-allow-origin", origin.encode("latin-1")),
-            (b"access-control-expose-headers", b"x-request-id, retry-after"),
+            (
+                b"access-control-expose-headers",
+                b"x-request-id, retry-after, x-octavo-unknown-fields",
+            ),
             (b"vary", b"Origin"),
         ]
         return exchange.method == "OPTIONS" and "access-control-request-method" in exchange.headers

@@ -32,6 +32,8 @@ class AccessControl:
         names = config.allowed_hosts
         # Neither a page without a key nor one that a unix socket cannot serve gains by rebinding.
         self._any_host = "*" in names or bool(not names and (config.api_keys or config.uds))
+        # But by what needs no key, unless that is health alone.
+        self._any_host_for_public = "*" in names or bool(not names and config.uds)
         self._hosts = {name.lower().strip("[]") for name in names}
         self._hosts.update(LOOPBACK_NAMES)
         self._hosts.add(config.host.lower().strip("[]"))
@@ -44,7 +46,8 @@ class AccessControl:
     def check_address(self, path: str, headers: Mapping[str, str]) -> None:
         """Raise ApiError for a host or an origin that is not allowed."""
         host = headers.get("host", "").strip().lower()
-        if not (self._any_host or path in PUBLIC or self._is_allowed(_name(host))):
+        is_open = self._any_host_for_public if path in self.public else self._any_host
+        if not (is_open or path in PUBLIC or self._is_allowed(_name(host))):
             raise ApiError(
                 403,
                 "the name in the Host header is not allowed; if clients should use it, start the "

@@ -61,8 +61,6 @@ def bind_unix(path: Path, mode: int, what: str, flag: str) -> socket.socket:
     """Return a bound unix socket with these permissions; the last two name it in errors."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        if mode == _OWN_MODE:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.is_socket():
             _check_abandoned(path, what, flag)
             path.unlink()  # left by a server that was killed
@@ -75,9 +73,12 @@ def bind_unix(path: Path, mode: int, what: str, flag: str) -> socket.socket:
     except OSError as error:
         listening.close()
         why = "there is another file" if error.errno == errno.EADDRINUSE else reason(error)
+        advice = f"choose another path for {flag}, a short one in a directory that you may write to"
+        if not path.parent.is_dir():
+            why = f"there is no directory {path.parent}"
+            advice = "create it first, with the permissions that the clients need"
         raise ServerSettingsError(
-            f"the {what} {path} cannot be created: {why}; choose another path for {flag}, a short "
-            "one in a directory that you may write to"
+            f"the {what} {path} cannot be created: {why}; {advice}"
         ) from error
     except ServerSettingsError:
         listening.close()

@@ -9,11 +9,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from octavo.core.sampling_params import MAX_NAMED
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.schema.given import with_given
 from octavo.server.schema.nested import Unknown, lenient_decoder, refused_name, unknown_names
@@ -63,7 +62,8 @@ def decode_by_field(body: bytes, kind: type[T]) -> tuple[T, tuple[Unknown, ...]]
         if name in parts:
             values[name] = field.read(parts[name], nested)
         elif field.is_required:
-            raise invalid(f"{name} is missing", name)
+            hint = rules.hint_for(parts.keys() - fields.keys())
+            raise invalid(f"{name} is missing{hint}", name)
     unknown = parts.keys() - fields.keys() - unsupported.keys() - rules.ignored.keys()
     if len(unknown) > MAX_UNKNOWN:
         raise invalid(f"the body has {len(unknown)} unknown fields; the limit is {MAX_UNKNOWN}")
@@ -81,7 +81,6 @@ class _Field:
     type: Callable[[], msgspec.inspect.Type]  # computed at the first call
     choices: tuple[str, ...]  # of a Literal; otherwise empty
     decoder: msgspec.json.Decoder[Any]
-    entry: msgspec.json.Decoder[Any] | None  # of one value, if the field is an object of numbers
     lenient: Callable[[], msgspec.json.Decoder[Any]]  # skips unknown fields
     is_required: bool
     is_integer: bool
@@ -134,8 +133,6 @@ class _Field:
             given = what.removeprefix("Invalid enum value ")
             among = ", ".join(map(repr, self.choices))
             return invalid(f"{self.name}: expected one of {among}, got {given}", self.name)
-        if path.startswith("[...]") and self.entry is not None:  # msgspec does not name the key
-            return invalid(f"{self.name}: {_bad_entries(part, self.entry)}", self.name)
         what = with_given(what, part, path)
         path = self.name + path
         if missing := _MISSING.search(what):
@@ -156,7 +153,6 @@ def _fields(kind: type[msgspec.Struct]) -> Mapping[str, _Field]:
             cache(partial(msgspec.inspect.type_info, field.type)),
             _choices(bare[field.name]),
             msgspec.json.Decoder(field.type),
-            _entry_decoder(field.type),
             cache(partial(lenient_decoder, field.type)),
             field.required,
             _is_integer(bare[field.name]),
@@ -169,6 +165,8 @@ def _fields(kind: type[msgspec.Struct]) -> Mapping[str, _Field]:
 
 def _parts(body: bytes) -> dict[str, msgspec.Raw]:
     """Split the body into its fields, each left as JSON."""
+    if not body.strip():
+        raise invalid("the body is empty; it must be a JSON object")
     try:
         return _OBJECT.decode(body)
     except msgspec.ValidationError:
@@ -229,11 +227,14 @@ def extent(value: Any) -> tuple[int, int]:
     level, num_values, depth = [value], 0, 0
     while level and depth <= MAX_NESTING and num_values <= MAX_OPEN_VALUES:
         num_values += len(level)
-        containers = [item for item in level if isinstance(item, dict | list)]
+        containers = [item for item in level if isinstance(item, dict | list | msgspec.Struct)]
         depth += bool(containers)
         level = []
         for item in containers:
-            level.extend(item.values() if isinstance(item, dict) else item)
+            if isinstance(item, msgspec.Struct):
+                level.extend([getattr(item, name) for name in item.__struct_fields__])
+            else:
+                level.extend(item.values() if isinstance(item, dict) else item)
     return depth, num_values + len(level)
 
 
@@ -247,28 +248,6 @@ def _choices(hint: Any) -> tuple[str, ...]:
         if get_origin(each) is Literal:
             return get_args(each)
     return ()
-
-
-def _entry_decoder(hint: Any) -> msgspec.json.Decoder[Any] | None:
-    """Return the decoder of the values of an object of numbers; None for another type."""
-    for each in (hint, *get_args(hint)):
-        kind = get_args(each)[0] if get_origin(each) is Annotated else each
-        if get_origin(kind) is dict and get_args(kind)[1] is not Any:
-            return msgspec.json.Decoder(get_args(kind)[1])
-    return None
-
-
-def _bad_entries(part: msgspec.Raw, entry: msgspec.json.Decoder[Any]) -> str:
-    """Return what is wrong with the values of an object, each with its key."""
-    wrong: list[str] = []
-    for key, value in _OBJECT.decode(part).items():
-        try:
-            entry.decode(value)
-        except msgspec.ValidationError as error:
-            what, *_ = _in_words(str(error))
-            wrong.append(f"{with_given(what, value, '')} under {key[:64]!r}")
-    more = [f"and {len(wrong) - MAX_NAMED} more"] if len(wrong) > MAX_NAMED else []
-    return "; ".join([*wrong[:MAX_NAMED], *more])
 
 
 def _in_words(text: str) -> tuple[str, str, bool]:

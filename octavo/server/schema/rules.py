@@ -50,6 +50,16 @@ class FieldRules:
     # Names in other APIs or on other routes, where another spelling would be nearer.
     other_names: Mapping[str, str] = field(default_factory=dict)
 
+    # Fields of other routes, and where they belong.
+    other_routes: Mapping[str, str] = field(default_factory=dict)
+
+    def hint_for(self, unknown: Iterable[str]) -> str:
+        """Return a hint for an error if a request is meant for another route."""
+        for name in sorted(unknown):
+            if name in self.other_routes:
+                return f"; {name} belongs to {self.other_routes[name]}"
+        return ""
+
     def check_unsupported(self, given: Mapping[str, Any]) -> None:
         """Raise ApiError for the first field that asks for an unsupported feature."""
         for name, value in given.items():

@@ -75,6 +75,9 @@ async def test_a_wrong_position_ends_no_stream(directory: Path, tmp_path: Path) 
         begun = asyncio.ensure_future(post)
         await until(lambda: any(len(each.answers[0].tokens) >= 3 for each in service.requests))
         assert (await client.get("/v1/streams/one?from=26")).status_code == 400
+        response = await client.get("/v1/streams/one?form=3")
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "form"
         gate.open()
         assert len(received((await begun).text).tokens()) == 24
         (request,) = service.requests
@@ -177,6 +180,58 @@ async def test_a_repeated_request_id_gets_the_same_answer(directory: Path, tmp_p
             assert response.status_code == 409
             assert response.json()["error"]["code"] == "request_id_in_use"
         (tmp_path / "journal").unlink()
+
+
+@in_loop
+async def test_a_repeat_before_the_request_is_recorded_takes_it_over(
+    directory: Path, tmp_path: Path
+) -> None:
+    """A repeat waits until the first is recorded; another body is refused at once."""
+    body = {**STREAM, "seed": 7}
+    whole = received((await undisturbed(directory, tmp_path / "other", body)).text)
+    gate, headers = Gate(0), {"x-request-id": "one"}
+    options: dict[str, Any] = {"max_running_sequences": 1}
+    async with durable(directory, tmp_path / "journal", gate.runner, **options) as client:
+        admission, service = client.server.admission, service_of(client)
+        busy = asyncio.ensure_future(client.post("/v1/completions", json=WHOLE))
+        await until(lambda: admission.num_admitted == 1)
+        posts = []
+        for number in range(3):
+            post = client.post("/v1/completions", json=body, headers=headers)
+            posts.append(asyncio.ensure_future(post))
+            await until(lambda: admission.num_open == number + 2)  # noqa: B023
+        response = await client.post("/v1/completions", json=WHOLE, headers=headers)
+        assert response.status_code == 409
+        assert response.json()["error"]["code"] == "request_id_in_use"
+        gate.open()
+        answers = [(await post).text for post in posts]
+        ended = [text for text in answers if "stream_taken_over" not in text]
+        assert len(ended) == 1
+        assert received(ended[0]).tokens() == whole.tokens()
+        assert (await busy).status_code == 200
+        assert len(list(service.requests)) == 2
+        assert not service._beginnings
+
+
+@in_loop
+async def test_a_repeat_begins_anew_if_the_first_is_never_recorded(
+    directory: Path, tmp_path: Path
+) -> None:
+    gate, headers = Gate(0), {"x-request-id": "one"}
+    options: dict[str, Any] = {"max_running_sequences": 1}
+    async with durable(directory, tmp_path / "journal", gate.runner, **options) as client:
+        admission = client.server.admission
+        busy = asyncio.ensure_future(client.post("/v1/completions", json=WHOLE))
+        await until(lambda: admission.num_admitted == 1)
+        first, second = (
+            asyncio.ensure_future(client.post("/v1/completions", json=WHOLE, headers=headers))
+            for _ in range(2)
+        )
+        await until(lambda: admission.num_open == 3)
+        first.cancel()
+        gate.open()
+        assert (await second).status_code == 200
+        assert (await busy).status_code == 200
 
 
 @in_loop

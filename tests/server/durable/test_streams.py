@@ -28,6 +28,15 @@ MANY = {**COMPLETION, "prompt": ["The quick", "brown"], "n": 2, "temperature": 0
 STOPPED = {**COMPLETION, "max_tokens": 60, "stop": ["e", "x", "B"], "temperature": 1.2, "seed": 3}
 ECHOED = {**COMPLETION, "echo": True, "logprobs": 1, "temperature": 0.5}
 USAGE = {**CHAT, "stream_options": {"include_usage": True}, "logprobs": True, "top_logprobs": 1}
+ECHOED_CHAT = {
+    **CHAT,
+    "messages": [*CHAT["messages"], {"role": "assistant", "content": "Well"}],  # type: ignore[misc]
+    "echo": True,
+    "continue_final_message": True,
+    "add_generation_prompt": False,
+    "n": 2,
+    "temperature": 0.8,
+}
 ALL = {
     "completion": ("/v1/completions", COMPLETION),
     "chat": ("/v1/chat/completions", CHAT),
@@ -35,6 +44,7 @@ ALL = {
     "many": ("/v1/completions", MANY),
     "stopped": ("/v1/completions", STOPPED),
     "echoed": ("/v1/completions", ECHOED),
+    "echoed chat": ("/v1/chat/completions", ECHOED_CHAT),
     "usage": ("/v1/chat/completions", USAGE),
 }
 

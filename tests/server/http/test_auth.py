@@ -68,6 +68,24 @@ def test_metrics_may_be_public(directory: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("allowed", "host", "status"),
+    [
+        ((), "evil.example", 403),
+        ((), "", 403),
+        ((), "localhost:8000", 200),
+        (("mine.example",), "mine.example", 200),
+        (("*",), "evil.example", 200),
+    ],
+)
+def test_public_metrics_are_served_under_known_hosts_alone(
+    directory: Path, allowed: Any, host: str, status: int
+) -> None:
+    """A page that rebinds its name to this server has no key, and these need none."""
+    options = {"api_keys": KEYS, "public_metrics": True, "allowed_hosts": allowed}
+    assert request(directory, "GET", "/metrics", options, {"host": host}).status_code == status
+
+
+@pytest.mark.parametrize(
     ("bound", "allowed", "host", "status"),
     [
         ("127.0.0.1", (), "localhost:8000", 200),
@@ -178,6 +196,7 @@ def test_only_allowed_origins_get_an_answer_to_a_preflight(directory: Path) -> N
     response = request(directory, "OPTIONS", "/v1/completions", options, asks)
     assert response.status_code == 204
     assert "authorization" in response.headers["access-control-allow-headers"]
+    assert "x-octavo-unknown-fields" in response.headers["access-control-expose-headers"]
     evil = {**asks, "origin": "https://evil.example"}
     assert request(directory, "OPTIONS", "/v1/completions", options, evil).status_code == 403
 

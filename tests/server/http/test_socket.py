@@ -22,7 +22,8 @@ import httpx
 import pytest
 
 from octavo.server.http.connection import _Bounded
-from octavo.server.settings import ServerSettings
+from octavo.server.http.sockets import bind, bind_admin
+from octavo.server.settings import ServerSettings, ServerSettingsError
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.make import LIMIT, events, listening
 
@@ -69,6 +70,16 @@ def talk(port: int, sent: bytes, *, wait: bool = True) -> bytes:
 
 def url(port: int, path: str) -> str:
     return f"http://127.0.0.1:{port}{path}"
+
+
+def test_no_directory_is_made_for_a_unix_socket(tmp_path: Path) -> None:
+    """A directory's permissions decide who may connect, and are the operator's to choose."""
+    path = tmp_path / "missing" / "socket"
+    with pytest.raises(ServerSettingsError, match=f"there is no directory {path.parent}; create"):
+        bind_admin(path)
+    with pytest.raises(ServerSettingsError, match="no directory"):
+        bind(ServerSettings(uds=path))
+    assert not path.parent.exists()
 
 
 def test_the_size_of_a_head_is_limited(directory: Path) -> None:

@@ -17,7 +17,13 @@ import pytest
 
 from octavo.server import prompt_pool, worker_process
 from octavo.server.http.errors import ApiError
-from octavo.server.prompt_pool import MAX_AHEAD, MAX_DEATHS, PromptPool
+from octavo.server.prompt_pool import (
+    HEAVY_BYTES,
+    MAX_AHEAD,
+    MAX_DEATHS,
+    SUSPECT_SECONDS,
+    PromptPool,
+)
 from octavo.server.settings import ServerSettings
 from octavo.server.worker_process import SentJob, Worker
 from octavo.text.prompt_worker import Conversation, PromptJob, load_tokenizer_at
@@ -214,7 +220,7 @@ def test_keys_take_turns() -> None:
         async def start(on_answer: object) -> None:
             await started
 
-        lane = prompt_pool._Lane(1, 1, start, lambda worker: None)
+        lane = prompt_pool._Lane(1, 1, start, lambda worker: None, lambda owner: None)
         for owner in "aaab":
             answer = asyncio.get_running_loop().create_future()
             lane.put(SentJob(owner, (), LIMIT, answer))
@@ -222,6 +228,46 @@ def test_keys_take_turns() -> None:
         assert [job.owner for job in jobs if job] == ["a", "b", "a", "a"]
         assert lane.next_job() is None
         await lane.close()
+
+    asyncio.run(main())
+
+
+def test_a_key_that_costs_a_worker_delays_no_other_key_for_a_while(directory: Path) -> None:
+    now = [0.0]
+
+    async def main() -> None:
+        async with pool_of(directory, template_seconds=0.2) as pool:
+            pool._clock = lambda: now[0]
+            long = PromptJob(text="x " * HEAVY_BYTES)
+            with pytest.raises(ApiError):
+                await pool.prepare(conversation(FOREVER), "first")
+            heavy = pool._heavy._tasks[0]
+            for prompt in (HELLO, long):
+                assert (await pool.prepare(prompt, "first")).token_ids
+            assert pool._suspected._ready
+            assert not pool._heavy._waiting
+            for _ in range(2):
+                with pytest.raises(ApiError):
+                    await pool.prepare(conversation(FOREVER), "first")
+            (worker,) = pool._heavy._ready
+            assert (await pool.prepare(long, "second")).token_ids
+            assert pool._heavy._ready == [worker], "these endings have not been its own"
+            assert not heavy.done()
+            now[0] += SUSPECT_SECONDS
+            pool._suspected.put = None  # type: ignore[assignment,method-assign]
+            assert (await pool.prepare(long, "first")).token_ids
+
+    asyncio.run(main())
+
+
+def test_clients_without_keys_are_not_suspected_for_each_other(directory: Path) -> None:
+    async def main() -> None:
+        async with pool_of(directory, template_seconds=0.2) as pool:
+            with pytest.raises(ApiError):
+                await pool.prepare(conversation(FOREVER))
+            assert (await pool.prepare(HELLO)).token_ids
+            assert not pool._suspects
+            assert not pool._suspected._tasks
 
     asyncio.run(main())
 

@@ -30,6 +30,26 @@ CHAT: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("body", [b"", b" \n"])
+def test_an_empty_body_is_called_empty(body: bytes) -> None:
+    with pytest.raises(ApiError, match="the body is empty"):
+        decode(body, CompletionRequest)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "path"),
+    [
+        (CompletionRequest, "messages", "/v1/chat/completions"),
+        (ChatRequest, "prompt", "/v1/completions"),
+    ],
+)
+def test_a_field_of_another_route_is_named_with_it(kind: type[Any], name: str, path: str) -> None:
+    with pytest.raises(ApiError, match=f"is missing; {name} belongs to {path}"):
+        decode(json.dumps({name: []}).encode(), kind)
+    with pytest.raises(ApiError, match=r"is missing$"):
+        decode(b'{"seed": 1}', kind)
+
+
 def test_a_valid_request_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(body: bytes, kind: type[Any]) -> Any:
         raise AssertionError("the slow decoder is for requests that the fast one refuses")

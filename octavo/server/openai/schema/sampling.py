@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
 from octavo.core.config import MAX_PRIORITY
 from octavo.core.sampling_params import MAX_BIAS
+from octavo.server.openai.schema.shapes import ShapeFields
 from octavo.server.openai.schema.unsupported import RULES
 from octavo.server.schema.rules import FieldRules
 
@@ -20,10 +21,12 @@ MAX_BAD_WORD_CHARACTERS = 4096  # of all together: each prompt's request holds t
 MAX_TOKEN_LIST = 65_536
 MAX_DEADLINE_MS = 86_400_000
 INT32 = 2**31 - 1
+_NUMBER = {"type": "number", "minimum": -MAX_BIAS, "maximum": MAX_BIAS}
 
 TokenId = Annotated[int, Meta(ge=0, le=INT32)]
 Count = Annotated[int, Meta(ge=0, le=INT32)]
-Bias = Annotated[float, Meta(ge=-MAX_BIAS, le=MAX_BIAS)]
+# Each is checked with its token, so that all that is wrong is named at once.
+Bias = Annotated[Any, Meta(extra_json_schema=_NUMBER)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
@@ -38,7 +41,7 @@ class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None  # ignored: chunks are not padded
 
 
-class CommonRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+class CommonRequest(ShapeFields, kw_only=True, forbid_unknown_fields=True):
     """The common fields: sampling, stopping, contents of the response, scheduling."""
 
     rules: ClassVar[FieldRules] = RULES

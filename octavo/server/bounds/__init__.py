@@ -1,0 +1,1 @@
+"""Bounds of a request that concern more than one of its fields, or the model."""

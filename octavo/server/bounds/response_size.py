@@ -1,0 +1,55 @@
+"""The bound of a whole response with several answers: it is estimated before any work.
+
+A stream is written as it is made; a whole response is kept until its last token, and then encoded.
+The context bounds one answer. Several, with log-probabilities, could fill the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from octavo.core.sampling_params import SamplingParams
+from octavo.server.http.errors import invalid
+
+TOKEN_BYTES = 16  # of its text or its id
+LOGPROB_BYTES = 64  # of a token's text, bytes and number
+TOO_LARGE = "response_too_large"
+
+
+def response_bytes(
+    sampling: SamplingParams, prompt_lengths: Sequence[int], vocabulary: int
+) -> tuple[int, int]:
+    """Return about how many bytes all of a response may have, and how many an answer token adds."""
+    each = TOKEN_BYTES + LOGPROB_BYTES * _per_position(sampling.logprobs, vocabulary)
+    per_prompt_token = LOGPROB_BYTES * _per_position(sampling.prompt_logprobs, vocabulary)
+    num_answers = len(prompt_lengths) * sampling.n
+    answers = num_answers * (sampling.max_tokens or 1) * each
+    return answers + per_prompt_token * sum(prompt_lengths), num_answers * each
+
+
+def check_response_size(
+    sampling: SamplingParams, prompt_lengths: Sequence[int], vocabulary: int, limit: int
+) -> None:
+    """Raise ApiError for several answers that may make too large a response."""
+    if len(prompt_lengths) * sampling.n == 1:
+        return
+    most, per_token = response_bytes(sampling, prompt_lengths, vocabulary)
+    if most <= limit:
+        return
+    fitting = (sampling.max_tokens or 1) - -(-(most - limit) // per_token)
+    advice = "ask for fewer answers or log-probabilities, or stream"
+    if fitting > 0:
+        advice = f"lower max_tokens to {fitting} or less, {advice}"
+    raise invalid(
+        f"the response may have about {most >> 20} MiB, with max_tokens and log-probabilities for "
+        f"each answer; this server's limit is {limit >> 20} MiB (--max-response-bytes): {advice}",
+        "max_tokens",
+        TOO_LARGE,
+    )
+
+
+def _per_position(most: int | None, vocabulary: int) -> int:
+    """Return the log-probabilities at one position: the likeliest, and the token's own."""
+    if most is None:
+        return 0
+    return vocabulary if most == -1 else most + 1

@@ -1,0 +1,233 @@
+"""A durable stream has a position on each event, behind which any later connection continues.
+
+The writer here makes several events of an output, as dialects with blocks do: one ends the last
+block, one begins the next, one has its content. Tokens go with the last event.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from octavo.api.outputs import CompletionOutput, RequestOutput
+from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta, ToolCallDelta
+from octavo.server.durable.numbered import NumberedWriter
+from octavo.server.durable.positions import START, Position
+from octavo.server.operation import TURN, TokenCounts
+
+Event = tuple[Any, ...]
+
+
+class BlockWriter:
+    """A writer with an event for the beginning and the end of each block."""
+
+    def __init__(self, num_answers: int) -> None:
+        self.num_answers = num_answers
+        self.open: dict[int, str] = {}
+        self.num_made = 0
+
+    def opening(self, counts: TokenCounts) -> Iterator[bytes]:
+        for answer in range(self.num_answers):
+            yield frame("role", answer)
+            yield frame("echo", answer)
+
+    def frames(
+        self, prompt_index: int, output: RequestOutput, counts: TokenCounts
+    ) -> Iterator[bytes]:
+        for one in output.outputs:
+            answer = prompt_index * 2 + one.index
+            events = list(self._events(answer, one.deltas))
+            if one.token_ids and not events:
+                events.append(("tokens", answer))
+            for number, event in enumerate(events):
+                yield TURN
+                self.num_made += 1
+                is_last = number == len(events) - 1
+                yield frame(*event, ids=one.token_ids if is_last else [])
+            yield TURN
+
+    def _events(self, answer: int, deltas: Sequence[Delta]) -> Iterator[Event]:
+        for number, delta in enumerate(deltas):
+            if isinstance(delta, FinishDelta):
+                if self.open.get(answer) != "TextDelta":
+                    yield "stop", answer
+                    yield "finish", answer, delta.reason
+                elif not number:
+                    yield "more", answer, "", delta.reason
+                continue
+            block = type(delta).__name__
+            if isinstance(delta, ToolCallDelta):
+                block = f"call {delta.index}"
+            if block != self.open.get(answer):
+                if answer in self.open:
+                    yield "stop", answer
+                self.open[answer] = block
+                yield "start", answer, block
+            if not isinstance(delta, ToolCallDelta):
+                end = deltas[number + 1 :]
+                finish = end[0].reason if end and isinstance(end[0], FinishDelta) else None
+                is_text = isinstance(delta, TextDelta)
+                yield "more", answer, delta.text, finish if is_text else None
+                continue
+            if delta.name is not None:
+                yield "name", answer, delta.name
+            if delta.arguments:
+                yield "more", answer, delta.arguments, None
+
+
+def numbered(inner: Any, known: Sequence[Position]) -> NumberedWriter:
+    """Return a writer of ids around another."""
+    writer = NumberedWriter(inner, 2, known)
+    writer.gives_ids = True
+    return writer
+
+
+def frame(*event: Any, ids: Sequence[int] = ()) -> bytes:
+    return json.dumps([event, list(ids)]).encode()
+
+
+@dataclass
+class Heard:
+    """The whole events of a stream that a client has, and the last id."""
+
+    last_id: str = "0"
+    events: list[tuple[Event, list[int]]] = field(default_factory=list)
+
+    def hear(self, frame: bytes) -> None:
+        number, _, data = frame.partition(b"\n")
+        assert number.startswith(b"id: ")
+        self.last_id = number.removeprefix(b"id: ").decode()
+        event, ids = json.loads(data)
+        self.events.append((tuple(event), ids))
+
+    @property
+    def known(self) -> list[Position]:
+        """The positions in the last id."""
+        return [Position(*map(int, each.split("."))) for each in self.last_id.split(",")]
+
+    def said(self, answer: int) -> tuple[list[Event], list[int]]:
+        """Return what the events say of one answer, however its text is divided."""
+        said: list[Event] = []
+        tokens: list[int] = []
+        for event, ids in self.events:
+            if event[1] != answer:
+                continue
+            tokens += ids
+            if event[0] == "more" and said and said[-1][0] == "more":
+                said[-1] = ("more", answer, said[-1][2] + event[2], said[-1][3] or event[3])
+            elif event[0] != "tokens":
+                said.append(event)
+        return said, tokens
+
+
+Script = list[list[Delta]]  # what each token adds
+
+
+def script_of(chance: random.Random) -> Script:
+    """Return an answer in which tokens add nothing, one delta or several."""
+    num_calls = 0
+    script: Script = []
+    for _ in range(chance.randint(1, 9)):
+        added: list[Delta] = []
+        for _ in range(chance.choice((0, 1, 1, 2, 3))):
+            kind = chance.randrange(5)
+            if kind < 2:
+                added.append((TextDelta, ReasoningDelta)[kind](chance.choice("abcdef")))
+            elif kind == 2 or not num_calls:
+                arguments = chance.choice(("", "{"))
+                added.append(ToolCallDelta(num_calls, arguments, "f", f"c{num_calls}"))
+                num_calls += 1
+            else:
+                added.append(ToolCallDelta(num_calls - 1, chance.choice("123")))
+        script.append(added)
+    return script
+
+
+def outputs_of(
+    script: Script, index: int, divide_at: int, chance: random.Random
+) -> Iterator[CompletionOutput]:
+    """Yield an answer in random pieces, divided where its client's knowledge ends."""
+    at, end = 0, len(script)
+    while at < end:
+        until = chance.randint(at + 1, end)
+        if at < divide_at < until:
+            until = divide_at
+        deltas = [delta for added in script[at:until] for delta in added]
+        one = CompletionOutput(index, token_ids=list(range(at, until)), deltas=deltas)
+        if until == end and (divide_at == end or chance.random() < 0.5):
+            yield one
+            one = CompletionOutput(index)
+        if until == end:
+            one.deltas = [*one.deltas, FinishDelta("stop")]
+            one.finish_reason = "stop"
+        yield one
+        at = until
+
+
+def stream(scripts: list[Script], heard: Heard, chance: random.Random) -> Iterator[bytes]:
+    """Yield the frames of one connection, the outputs of the answers in any order."""
+    known = heard.known if heard.events else [START] * len(scripts)
+    writer = numbered(BlockWriter(len(scripts)), known)
+    counts = TokenCounts(1)
+    yield from filter(None, writer.opening(counts))
+    answers = [
+        outputs_of(script, index, position.tokens, chance)
+        for index, (script, position) in enumerate(zip(scripts, known, strict=True))
+    ]
+    while answers:
+        answer = chance.choice(answers)
+        one = next(answer, None)
+        if one is None:
+            answers.remove(answer)
+            continue
+        output = RequestOutput("r", None, [1], [one])
+        if writer.is_behind and writer.is_known(0, one):
+            writer.skip(0, output, counts)
+        else:
+            yield from filter(None, writer.frames(0, output, counts))
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_any_number_of_connections_cut_anywhere_hear_the_same(seed: int) -> None:
+    chance = random.Random(seed)
+    scripts = [script_of(chance) for _ in range(chance.randint(1, 2))]
+    whole = Heard()
+    for each in stream(scripts, whole, chance):
+        whole.hear(each)
+    for cut in range(len(whole.events) + 1):
+        heard, num_left = Heard(), cut
+        for connection in range(4):
+            frames = stream(scripts, heard, chance)
+            for number, each in enumerate(frames):
+                if connection < 3 and number >= num_left:
+                    break
+                heard.hear(each)
+            num_left = chance.randint(0, 3)
+        for answer in range(len(scripts)):
+            assert heard.said(answer) == whole.said(answer), cut
+
+
+def test_turns_are_taken_while_the_frames_are_made() -> None:
+    inner = BlockWriter(1)
+    writer = numbered(inner, [START])
+    deltas: list[Delta] = [TextDelta("a"), ReasoningDelta("b")]
+    output = RequestOutput("r", None, [1], [CompletionOutput(0, token_ids=[5, 6], deltas=deltas)])
+    frames = writer.frames(0, output, TokenCounts(1))
+    assert next(iter(frames)) == TURN
+    assert inner.num_made == 0
+    ids = [each.partition(b"\n")[0] for each in frames if each]
+    assert ids == [b"id: 0.0.1", b"id: 0.1", b"id: 0.1.1", b"id: 0.1.2", b"id: 2"]
+
+
+def test_each_id_has_the_positions_of_all_answers() -> None:
+    """An answer that is still repeated keeps what its client knows already."""
+    writer = numbered(BlockWriter(2), [START, Position(7)])
+    one = CompletionOutput(0, token_ids=[5], deltas=[TextDelta("a")])
+    frames = writer.frames(0, RequestOutput("r", None, [1], [one]), TokenCounts(1))
+    ids = [each.partition(b"\n")[0] for each in frames if each]
+    assert ids == [b"id: 0.0.1,7", b"id: 1,7"]
