@@ -307,8 +307,8 @@ def default_kv_bytes(bill: MemoryBill, free_bytes: int, dtype: str, most_kv_byte
             f"there is not enough memory: {readable(needed)} are needed (the weights "
             f"{readable(bill.weights_bytes)}, a step {readable(bill.step_bytes)}, the smallest KV "
             f"cache {readable(least)}, and {readable(HEADROOM_BYTES)} that are kept free for "
-            f"others), and {free_text(free_bytes)}; free some, take {smaller}, or, if you know "
-            "better, set kv_cache_memory_bytes"
+            f"others), and {free_text(free_bytes)}; {memory().remedy}, take {smaller}, or, if "
+            "you know better, set kv_cache_memory_bytes"
         )
     return min(room, most_kv_bytes)
 

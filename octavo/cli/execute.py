@@ -11,7 +11,7 @@ from typing import TextIO
 
 from octavo.cli.commands import FAILED, INTERRUPTED, MODEL, OK, USAGE, Command
 from octavo.cli.parsing import Parser, UsageError
-from octavo.cli.trouble import explain, is_of_model
+from octavo.cli.trouble import explain, is_of_model, is_of_settings
 from octavo.observe.log import set_up_log
 
 
@@ -66,7 +66,9 @@ def execute(command: Command, words: list[str]) -> int:
             sys.stdout.flush()
         except OSError:  # it is why the command has failed, or fails too
             _discard(sys.stdout)
-        return MODEL if is_of_model(error) else FAILED
+        if is_of_model(error):
+            return MODEL
+        return USAGE if is_of_settings(error) else FAILED
     return code
 
 

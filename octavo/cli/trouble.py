@@ -13,7 +13,7 @@ _MISSING = {
     "uvicorn": "the server needs uvicorn, which is not installed; pip install octavo",
 }
 
-_THEIRS = ("ServerSettingsError", "EngineStartError", "TokenizerError")
+_THEIRS = ("ServerSettingsError", "ServerStartError", "EngineStartError", "TokenizerError")
 
 
 def explain(error: Exception, spellings: Mapping[str, str] | None = None) -> str:
@@ -67,6 +67,18 @@ def is_theirs(error: Exception) -> bool:
 def is_of_model(error: Exception) -> bool:
     """Return whether the model's own files are at fault: damaged, incomplete or not supported."""
     return bool(getattr(error, "is_of_model", False))
+
+
+def is_of_settings(error: Exception) -> bool:
+    """Return whether the command line asks for what cannot be done, however often it is tried."""
+    from octavo.core.config import ConfigError
+    from octavo.core.sampling_params import RequestError
+
+    if isinstance(error, ConfigError | RequestError):
+        return True
+    own = type(error).__module__.startswith("octavo.")
+    is_of_server = own and type(error).__name__ == "ServerSettingsError"
+    return is_of_server or bool(getattr(error, "is_of_settings", False))
 
 
 def as_flags(message: str, spellings: Mapping[str, str] | None = None) -> str:

@@ -19,6 +19,7 @@ class EngineRun:
         self.reader = FrameReader(epoch)
         self.failure: str | None = None  # why it ends, if that is known before its process ends
         self.is_of_model = False  # it ends because of the model's files
+        self.is_of_settings = False  # or because of its arguments
 
     def read(self, incoming: Incoming, now: float) -> EngineMessage | None:
         """Return a frame's message, or None for a heartbeat; raise WireError if it is wrong."""

@@ -147,6 +147,7 @@ class Supervisor:
                 raise EngineStartError(
                     run.failure or f"the engine did not start: {exit_reason}",
                     is_of_model=run.is_of_model,
+                    is_of_settings=run.is_of_settings,
                 )
             reason = run.liveness.overdue_reason(self._clock(), has_work=False)
             if reason is not None:
@@ -289,8 +290,9 @@ class Supervisor:
                 if self.state is not State.STARTING:
                     raise WireError("it reported a second time that it is ready")
                 self._on_ready(run, facts)
-            case EngineFailed(text, is_of_model):
-                run.failure, run.is_of_model = text, is_of_model
+            case EngineFailed():
+                run.failure = message.text
+                run.is_of_model, run.is_of_settings = message.is_of_model, message.is_of_settings
             case StepOutput():
                 self._owner.on_output(message)
             case _:

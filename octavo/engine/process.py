@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from octavo.confine.process import confine, give_up_privileges
+from octavo.core.config import ConfigError
 from octavo.core.engine import EngineCore, Executor
 from octavo.core.request import Abort, Event, Pause, ResetPrefixCache, Resume, TokenEvent
 from octavo.core.snapshot import EngineLoad, take_load, take_snapshot
@@ -347,7 +348,8 @@ def _build(name: str | None, arguments: EngineArguments, wrap: Wrap) -> CoreAndF
             return EngineFailed(describe_shortage("load the engine", error)[:MAX_TEXT])
         if not isinstance(error, _SELF_EXPLANATORY):
             traceback.print_exc()
-        return EngineFailed(_describe(error), getattr(error, "is_of_model", False))
+        is_of_model = getattr(error, "is_of_model", False)
+        return EngineFailed(_describe(error), is_of_model, isinstance(error, ConfigError))
 
 
 def _describe(error: Exception) -> str:

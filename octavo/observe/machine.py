@@ -46,6 +46,12 @@ _MEMORY_FILES_2 = ("memory.max", "memory.current", "")
 _MEMORY_FILES_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
 _PROCESS_LIMITS = {"Max address space": "VmSize", "Max data size": "VmData"}
 
+_REMEDIES = {
+    "": "free some",
+    "ulimit": "raise that limit (ulimit -v or -d, LimitAS of systemd)",
+    "the container": "raise the container's limit",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:
@@ -54,6 +60,11 @@ class Memory:
     total: int
     available: int  # without swapping
     limited_by: str  # "the container" (a control group) or "ulimit"; empty: by the machine alone
+
+    @property
+    def remedy(self) -> str:
+        """The advice of an error if that is too little: freeing memory raises no limit."""
+        return _REMEDIES[self.limited_by]
 
 
 def memory(root: Path = ROOT) -> Memory:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,11 +16,12 @@ from octavo.api.sinks import Sink, joined
 from octavo.observe.explain import Record
 from octavo.observe.request_meter import RequestMeter
 from octavo.server.admission import Ticket
+from octavo.server.bounds.turns import Turns
 from octavo.server.http.deadline import RequestTask
 from octavo.server.http.errors import ApiError, ClientGoneError, internal, invalid, unavailable
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.stream import ResponseStream
-from octavo.server.operation import PIECE, PreparedRequest, TokenCounts, Writer
+from octavo.server.operation import PreparedRequest, TokenCounts, Writer
 from octavo.server.server import ActiveRequest
 from octavo.server.submission import Submission
 
@@ -33,14 +34,16 @@ LOGGED_CHARACTERS = 16_384  # of one prompt
 class _PromptSink:
     """The sink of one prompt's outputs."""
 
-    generation: Generation
+    generation: Generation | None  # None: it is over, and the engine may not know that yet
     index: int
 
     def put(self, output: RequestOutput) -> None:
-        self.generation.take(self.index, output)
+        if self.generation is not None:
+            self.generation.take(self.index, output)
 
     def fail(self, error: Exception) -> None:
-        self.generation.fail(self.index, error)
+        if self.generation is not None:
+            self.generation.fail(self.index, error)
 
 
 class Generation:
@@ -86,7 +89,7 @@ class Generation:
         self._active = ActiveRequest(record, self._ids, asked.is_stream, task.stop)
         self._stream = ResponseStream(exchange, writer.failure)
         self._writes_at_once = False  # the stream is open, and nothing waits to be written
-        self._num_written = 0  # outputs that have been held
+        self._turns = Turns()
         self._held: dict[int, RequestOutput] = {}  # what the task must write, by prompt
         self._num_running = len(self._ids)
         self._errors: list[Exception] = []  # until the task raises it: at most one
@@ -136,8 +139,9 @@ class Generation:
             if self._submission is not None:
                 self._submission.close()
                 self._submission = None
-            for name, sink in zip(self._ids, sinks, strict=False):  # not all may have begun
-                server.llm.discard(name, sink)
+            for sink in sinks:
+                sink.generation = None
+            server.releases.add(self._released(sinks))
             record.end(server.clock(), self._counts.generated)
             del server.active[self._ids[0]]
             self._observe_end()
@@ -146,6 +150,20 @@ class Generation:
         """Give the next prompt a sink, and submit it."""
         sinks.append(_PromptSink(self, index))
         self._submit(index, sinks[index])
+
+    def _released(self, sinks: list[_PromptSink]) -> Iterator[None]:
+        """Release what each prompt holds, one after the other; not all may have begun."""
+        discard, prepared = self._server.llm.discard, self._prepared
+        for name, sink in zip(self._ids, sinks, strict=False):
+            discard(name, sink)
+            yield
+        for held in (prepared.checked, prepared.prompts):
+            while held:
+                held.pop()
+                yield
+        while self._held:
+            self._held.popitem()
+            yield
 
     def _submit(self, index: int, sink: Sink) -> None:
         """Submit one prompt to the engine."""
@@ -165,9 +183,9 @@ class Generation:
         while self._num_running > len(self._held):  # every output is the only one of its prompt
             await self._next()
         outputs = [self._held[index] for index in sorted(self._held)]
+        turns = Turns()
         for index, output in enumerate(outputs):
-            if index % PIECE == PIECE - 1:
-                await asyncio.sleep(0)
+            await turns.take()
             self._note(index, output)
         body = await _with_turns(self._writer.whole(outputs, self._counts, self._explanation()))
         self.record.first_byte_at = self._server.clock()
@@ -221,9 +239,7 @@ class Generation:
             frames.extend(writer.opening(self._counts))
         held, self._held = self._held, {}
         for index, output in held.items():
-            self._num_written += 1  # of all passes: one may begin in the turn of the one before
-            if self._num_written % PIECE == 0:
-                await asyncio.sleep(0)
+            await self._turns.take()  # of all passes: one may begin in the turn of the one before
             self._num_running -= output.finished
             self._note(index, output)
             frames.extend(await _with_turns(writer.frames(index, output, self._counts)))

@@ -34,7 +34,7 @@ from octavo.server.http.sockets import bind, bind_admin, descriptors_for
 from octavo.server.http.tls import Certificates, accept_securely
 from octavo.server.routes import DEFAULT_DIALECT
 from octavo.server.server import Server
-from octavo.server.settings import MIN_KEY_CHARACTERS, ServerSettings, ServerSettingsError
+from octavo.server.settings import MIN_KEY_CHARACTERS, ServerSettings, ServerStartError
 from octavo.server.worker_process import Worker
 
 log = logging.getLogger(__name__)
@@ -64,9 +64,7 @@ class _Listener(uvicorn.Server):
         try:
             await super().startup(sockets if self._accept is None else [])
         except SystemExit:  # uvicorn's way to report a failed lifespan.startup
-            raise ServerSettingsError(
-                "a middleware could not start; the log has its reason"
-            ) from None
+            raise ServerStartError("a middleware could not start; the log has its reason") from None
         if self._accept is not None and sockets:
             protocol: Any = self.config.http_protocol_class
             make = partial(
@@ -235,6 +233,7 @@ class ServerLifecycle:
         for place in list(self._connections.handshakes):
             place.close()
         await asyncio.wait(tasks)
+        await self.server.releases.finish()
         if self.server.durability is not None:
             await self.server.durability.close()
         await self.server.prompt_pool.close()

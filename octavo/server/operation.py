@@ -23,7 +23,6 @@ from octavo.server.http.exchange import Exchange
 from octavo.text.answer_shape import AnswerJob
 from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused
 
-PIECE = 32  # prompts or answers that are worked on without a turn of the event loop
 TURN = b""  # instead of a frame: other requests may run before what follows is made
 
 

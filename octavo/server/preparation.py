@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from array import array
 from collections.abc import Sequence
 from typing import Any
@@ -25,8 +24,9 @@ from octavo.core.sampling_params import NO_LIMIT, RequestOutputKind, SamplingPar
 from octavo.grammar.checked import CheckedShape, Key, ShapeJob, job_of
 from octavo.server.bounds.biases import check_biases
 from octavo.server.bounds.response_size import check_response_size
+from octavo.server.bounds.turns import Turns
 from octavo.server.http.errors import ApiError, invalid
-from octavo.server.operation import PIECE, GenerationRequest, PreparedRequest
+from octavo.server.operation import GenerationRequest, PreparedRequest
 from octavo.server.prompt_pool import refusal
 from octavo.server.server import Server
 from octavo.text.answer_shape import AnswerJob
@@ -70,9 +70,9 @@ async def prepare(server: Server, asked: GenerationRequest, owner: str) -> Prepa
         options = Options(priority=asked.priority, cache_scope=scope)
     model = server.llm.model
     checked: list[CheckedRequest] = []
-    for index, prepared in enumerate(prompts):
-        if index % PIECE == PIECE - 1:
-            await asyncio.sleep(0)
+    turns = Turns()
+    for prepared in prompts:
+        await turns.take()
         try:
             if not prepared.packed_ids and prepared.num_tokens:  # too long to be sent here
                 check_room(model, sampling, prepared.num_tokens)

@@ -20,6 +20,7 @@ from octavo.observe.output import num_dropped_lines
 from octavo.server import worker_process
 from octavo.server.admission import Admission
 from octavo.server.answers.formats import choose_formats
+from octavo.server.bounds.turns import Releases
 from octavo.server.canary import Canary
 from octavo.server.http.auth import AccessControl
 from octavo.server.http.errors import ApiError, unavailable
@@ -96,6 +97,7 @@ class Server:
         self.checked_shapes = CheckedShapes()
         self.recent = Recent(config.num_explained if config.enable_explain else 0)
         self.active: dict[str, ActiveRequest] = {}
+        self.releases = Releases()  # of requests that have ended
         self.is_draining = False
         self.durability: Durability | None = None  # set while the server runs with a journal
         self.num_requests = 0  # since the start: distinguishes requests with the same id

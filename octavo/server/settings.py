@@ -17,6 +17,10 @@ class ServerSettingsError(ValueError):
     """An error for settings that cannot work or are dangerous; its message says what to change."""
 
 
+class ServerStartError(ServerSettingsError):
+    """An error for a file or an address that cannot be used now; the settings are not wrong."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """The settings of the HTTP server."""
@@ -189,7 +193,7 @@ def read_keys(file: Path | None, from_environment: str) -> tuple[str, ...]:
         try:
             lines = file.read_text("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise ServerSettingsError(
+            raise ServerStartError(
                 f"the key file {file} cannot be read: {reason(error)}; it must be text with one "
                 "key per line"
             ) from error

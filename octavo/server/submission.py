@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from octavo.server.admission import Ticket
-from octavo.server.operation import PIECE
+from octavo.server.bounds.turns import Turns
 
 
 class Submission:
@@ -61,9 +61,9 @@ class Submission:
         self._num_behind = 0
 
     async def _follow(self) -> None:
+        turns = Turns()
         for index in range(1, len(self._num_tokens)):
-            if index % PIECE == 0:
-                await asyncio.sleep(0)
+            await turns.take()
             num_tokens = self._num_tokens[index]
             self._num_behind -= num_tokens
             try:

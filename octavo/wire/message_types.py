@@ -144,6 +144,7 @@ class EngineFailed(Struct, tag=2, array_like=True, frozen=True, forbid_unknown_f
 
     text: Text
     is_of_model: bool = False  # the model's files are at fault
+    is_of_settings: bool = False  # the engine's arguments are
 
 
 class StepOutput(Struct, tag=3, array_like=True, frozen=True, forbid_unknown_fields=True):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from octavo.cli import main
-from octavo.cli.commands import FAILED, MODEL
+from octavo.cli.commands import MODEL, USAGE
 from tests.damage.models import write_directory, write_gguf_model
 from tests.damage.weights import without_tensor
 
@@ -140,7 +140,7 @@ def test_the_engines_process_reports_whose_fault_it_is(
     assert "'model.layers.1.mlp.up_proj.weight'; the checkpoint is" in capsys.readouterr().err
     changed("config.json", max_position_embeddings=64)(write_directory(tmp_path / "sound"))
     words = ["serve", str(tmp_path / "sound"), "--port", "0", "--max-model-len", "100"]
-    assert main(words) == FAILED  # the command line asks for too much
+    assert main(words) == USAGE  # the command line asks for too much
     assert "--max-model-len=100 is more than the 64 positions" in capsys.readouterr().err
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from octavo import LLM, SamplingParams
 from octavo.cli import main
-from octavo.cli.commands import FAILED, INTERRUPTED, OK, USAGE
+from octavo.cli.commands import INTERRUPTED, OK, USAGE
 from octavo.env import child_environment
 
 Pipe = Callable[[bytes], None]
@@ -80,15 +80,15 @@ def test_a_system_message_and_a_template(
         ([], b"", USAGE, "there is no prompt"),
         (["--raw", "--system", "x", "y"], b"", USAGE, "--raw uses no chat template"),
         ([], b"\xff\xfe", USAGE, "not UTF-8 text (at byte 0)"),
-        (["x", "--top-p", "7"], b"", FAILED, "--top-p=7.0"),
-        (["x", "--max-num-seqs", "0"], b"", FAILED, "--max-num-seqs=0 must be at least 1"),
+        (["x", "--top-p", "7"], b"", USAGE, "--top-p=7.0"),
+        (["x", "--max-num-seqs", "0"], b"", USAGE, "--max-num-seqs=0 must be at least 1"),
         (
             ["x", "--chat-template", "/no/such"],
             b"",
-            FAILED,
+            USAGE,
             "--chat-template='/no/such' cannot be read",
         ),
-        (["x " * 300], b"", FAILED, "leaves no room for an answer"),
+        (["x " * 300], b"", USAGE, "leaves no room for an answer"),
     ],
 )
 def test_mistakes(
@@ -116,7 +116,7 @@ def test_a_model_without_a_template(
     for file in Path(tiny).iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "tokenizer_config.json").write_text("{}")
-    assert run(str(tmp_path), "hello") == FAILED
+    assert run(str(tmp_path), "hello") == USAGE
     assert "this model has no chat template" in capsys.readouterr().err
 
 

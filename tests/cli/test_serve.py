@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from octavo.cli import main
-from octavo.cli.commands import FAILED, INTERRUPTED, OK
+from octavo.cli.commands import FAILED, INTERRUPTED, OK, USAGE
 from octavo.env import child_environment
 from octavo.server.http.sockets import bind_admin
 
@@ -121,38 +121,49 @@ def test_ctrl_c_while_it_starts(tiny: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "code", "message"),
     [
-        (["nosuch"], "there is no model 'nosuch'"),
-        (["--host", "0.0.0.0"], "--insecure-no-auth"),
-        (["--port", "70000"], "--port=70000 must be between"),
-        (["--host", "192.0.2.1", "--insecure-no-auth"], "choose another --host"),
-        (["--tokenizer", "/no/such"], "--tokenizer='/no/such': there is no model"),
+        (["nosuch"], FAILED, "there is no model 'nosuch'"),
+        (["--host", "0.0.0.0"], USAGE, "--insecure-no-auth"),
+        (["--port", "70000"], USAGE, "--port=70000 must be between"),
+        (["--host", "192.0.2.1", "--insecure-no-auth"], FAILED, "choose another --host"),
+        (["--tokenizer", "/no/such"], FAILED, "--tokenizer='/no/such': there is no model"),
         (
             ["--admin-socket", "/proc/no/x"],
-            "the admin socket /proc/no/x cannot be created: no such",
+            FAILED,
+            "the admin socket /proc/no/x cannot be created: there is no directory /proc/no; create",
         ),
-        (["--admin-socket", "/tmp"], "the admin socket /tmp cannot be created: there is"),
+        (["--admin-socket", "/tmp"], FAILED, "the admin socket /tmp cannot be created: there is"),
         (
             ["--admin-socket", f"/tmp/{'x' * 120}"],
+            FAILED,
             "cannot be created: af_unix path too long; choose",
         ),
-        (["--journal", "/proc/no/x"], "the journal /proc/no/x cannot be opened: no such"),
-        (["--journal", "/dev/full"], "the journal /dev/full is not a regular file; name another"),
-        (["--host", "no.such.host.invalid"], "no.such.host.invalid"),
-        (["--max-num-seqs", "0"], "--max-num-seqs=0 must be at least 1"),
-        (["--api-key-file", "/no/such"], "/no/such cannot be read"),
-        (["--middleware", "no.such:thing"], "--middleware='no.such:thing' cannot be used: the"),
+        (["--journal", "/proc/no/x"], FAILED, "the journal /proc/no/x cannot be opened: no such"),
+        (
+            ["--journal", "/dev/full"],
+            FAILED,
+            "/dev/full is not a regular file; name another",
+        ),
+        (["--host", "no.such.host.invalid"], USAGE, "no.such.host.invalid"),
+        (["--max-num-seqs", "0"], USAGE, "--max-num-seqs=0 must be at least 1"),
+        (["--api-key-file", "/no/such"], FAILED, "/no/such cannot be read"),
+        (
+            ["--middleware", "no.such:thing"],
+            USAGE,
+            "--middleware='no.such:thing' cannot be used",
+        ),
     ],
 )
 def test_mistakes(
     words: list[str],
+    code: int,
     message: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("OCTAVO_API_KEY", raising=False)
-    assert main(["serve", *([] if "--port" in words else ["--port", "0"]), *words]) == FAILED
+    assert main(["serve", *([] if "--port" in words else ["--port", "0"]), *words]) == code
     told = capsys.readouterr().err
     assert told.startswith("octavo serve: ")
     assert message in told
@@ -190,6 +201,6 @@ def test_an_engine_that_cannot_start_says_why(
     tiny: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--port", "0", "--max-model-len", "4k"]
-    assert main(["serve", tiny, *words]) == FAILED
+    assert main(["serve", tiny, *words]) == USAGE
     told = capsys.readouterr().err
     assert "--max-model-len=4000 is more than the 128 positions this model was made for" in told

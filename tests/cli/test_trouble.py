@@ -8,7 +8,7 @@ import pytest
 
 from octavo import RequestError
 from octavo.cli import main
-from octavo.cli.commands import FAILED
+from octavo.cli.commands import FAILED, USAGE
 from octavo.cli.trouble import as_flags, explain
 from octavo.client.client import EngineStartError
 from octavo.core.config import ConfigError
@@ -83,7 +83,7 @@ def test_options_are_named_as_they_are_typed(text: str, told: str) -> None:
 def test_a_flag_is_named_as_it_was_typed(
     tiny: str, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([words[0], "--model", tiny, *words[1:]]) == FAILED
+    assert main([words[0], "--model", tiny, *words[1:]]) == USAGE
     assert told in capsys.readouterr().err
 
 

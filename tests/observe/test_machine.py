@@ -179,3 +179,11 @@ def test_the_memory_of_children_is_added_up_by_what_they_run(tmp_path: Path) -> 
     sizes = machine.child_bytes(modules, root)
     assert sizes == {"engine": 10 << 10, "worker": (11 + 12) << 10, "none": 0}
     assert machine.child_bytes(modules, tmp_path / "none") == dict.fromkeys(sizes, 0)
+
+
+@pytest.mark.parametrize(
+    ("limited_by", "advice"),
+    [("", "free some"), ("ulimit", "ulimit -v"), ("the container", "the container's limit")],
+)
+def test_the_advice_concerns_what_limits_the_memory(limited_by: str, advice: str) -> None:
+    assert advice in machine.Memory(2, 1, limited_by).remedy

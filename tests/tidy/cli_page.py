@@ -15,8 +15,9 @@ _OPENING = """\
 Made from the parsers by `python -m tests.tidy.cli_page --write`, and compared with them on every
 `make check`. `python -m octavo` is the same as `octavo`.
 
-Exit codes: 0, done; 1, it failed, and standard error says what, why and what to do; 2, the command
-line cannot be understood; 3, the model's files are damaged, incomplete or not supported, and the
+Exit codes: 0, done; 1, it failed, as when a file or a port cannot be used; 2, the command line is
+refused: an option is unknown, or its value cannot work, alone, beside others or for this model,
+however often it is tried; 3, the model's files are damaged, incomplete or not supported, and the
 message names the file and the field or tensor; 130, ended by Ctrl-C (a server that has
 begun to serve ends with 0). Every command takes `--debug`, which shows the traceback of an error
 and logs everything. Options are never abbreviated.

@@ -1,1 +1,1 @@
-"""Bounds of a request that concern more than one of its fields, or the model."""
+"""Bounds of a request's answer, of its biases, and of the work that is done for it at once."""

@@ -28,7 +28,7 @@ from octavo.server.durable.positions import FROM, START, Position, known_to
 from octavo.server.durable.unattended import UnattendedGeneration
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.preparation import prepare
-from octavo.server.settings import ServerSettingsError
+from octavo.server.settings import ServerStartError
 
 if TYPE_CHECKING:
     from octavo.server.admission import Ticket
@@ -278,13 +278,13 @@ class Durability:
 
 
 def open_journal(path: Path) -> JournalFile:
-    """Open a journal; raise ServerSettingsError for a file that cannot be one."""
+    """Open a journal; raise ServerStartError for a file that cannot be one."""
     try:
         return JournalFile(path)
     except JournalFileError as error:
-        raise ServerSettingsError(str(error)) from error
+        raise ServerStartError(str(error)) from error
     except OSError as error:
-        raise ServerSettingsError(
+        raise ServerStartError(
             f"the journal {path} cannot be read: {error.strerror or error}; name another file"
         ) from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -25,15 +25,16 @@ if TYPE_CHECKING:
 class _PromptSink:
     """The sink of one prompt's outputs, of which only the end matters."""
 
-    generation: UnattendedGeneration
+    generation: UnattendedGeneration | None  # None: it is over
     index: int
 
     def put(self, output: RequestOutput) -> None:
-        if output.finished:
+        if output.finished and self.generation is not None:
             self.generation.end(self.index)
 
     def fail(self, error: Exception) -> None:
-        self.generation.fail(self.index, error)
+        if self.generation is not None:
+            self.generation.fail(self.index, error)
 
 
 class UnattendedGeneration:
@@ -76,11 +77,18 @@ class UnattendedGeneration:
             self._submission.close()
             for task in self._tasks:
                 task.cancel()
-            for name, sink in self._sinks.items():
-                self._service.client.leave(name)
-                server.llm.discard(name, sink)
+            for sink in self._sinks.values():
+                sink.generation = None
+            server.releases.add(self._released())
         if self._errors:
             raise self._errors.pop()
+
+    def _released(self) -> Iterator[None]:
+        """Release what each prompt holds, one after the other."""
+        for name, sink in self._sinks.items():
+            self._service.client.leave(name)
+            self._server.llm.discard(name, sink)
+            yield
 
     def end(self, index: int) -> None:
         """Note that a prompt's answers have ended."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import weakref
 from functools import partial
-from http import HTTPStatus
 from typing import Any, NoReturn
 
 import httptools
@@ -379,21 +378,14 @@ class _Bounded(HttpToolsProtocol):
         self.shared.metrics.protocol_refusals.add(1, str(error.status))
         self._stop_timer()
         if not self._is_in_body:
-            self._end_after_responses(self._response(error))
+            self._end_after_responses(self.shared.response(error))
             return
         assert self._running is not None, "its body arrives"
         self._last_words = b""
         if not self._running.response_started:
-            self.transport.write(self._response(error))
+            self.transport.write(self.shared.response(error))
         _disconnect(self._running)
         self.transport.close()
-
-    def _response(self, error: ApiError) -> bytes:
-        body = self.shared.error_body(error)
-        head = [b"HTTP/1.1 %d %b" % (error.status, HTTPStatus(error.status).phrase.encode())]
-        head += [b"%b: %b" % header for header in error.headers]
-        head += [b"content-type: application/json", b"content-length: %d" % len(body)]
-        return b"\r\n".join([*head, b"connection: close", b"", body])
 
     def _end_after_responses(self, last_words: bytes) -> None:
         """Read no more requests, write this after the responses that are due, and close."""

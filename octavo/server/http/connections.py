@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from octavo.server.http.auth import PUBLIC
@@ -81,6 +82,14 @@ class Connections:
         self.by_client[client] -= 1
         if not self.by_client[client]:
             del self.by_client[client]
+
+    def response(self, error: ApiError) -> bytes:
+        """Return the whole response of a refused connection, which is closed behind it."""
+        body = self.error_body(error)
+        head = [b"HTTP/1.1 %d %b" % (error.status, HTTPStatus(error.status).phrase.encode())]
+        head += [b"%b: %b" % header for header in error.headers]
+        head += [b"content-type: application/json", b"content-length: %d" % len(body)]
+        return b"\r\n".join([*head, b"connection: close", b"", body])
 
     def is_for_health(self, target: bytes) -> bool:
         """Return whether a request's target is a route that a full server answers too."""

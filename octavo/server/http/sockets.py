@@ -11,7 +11,7 @@ import socket
 from pathlib import Path
 
 from octavo.server.http.connections import NUM_RESERVED
-from octavo.server.settings import ServerSettings, ServerSettingsError, reason
+from octavo.server.settings import ServerSettings, ServerStartError, reason
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ _OTHER_FILES = NUM_RESERVED + 96  # descriptors besides connections with a place
 
 
 def bind(config: ServerSettings) -> socket.socket:
-    """Return clients' bound socket; raise ServerSettingsError if the address cannot be used."""
+    """Return clients' bound socket; raise ServerStartError if the address cannot be used."""
     if config.uds is not None:
         is_open = bool(config.api_keys) or config.insecure_no_auth
         mode = _OPEN_MODE if is_open else _OWN_MODE
@@ -37,7 +37,7 @@ def bind(config: ServerSettings) -> socket.socket:
         listening.bind((config.host.strip("[]"), config.port))
     except OSError as error:
         listening.close()
-        raise ServerSettingsError(
+        raise ServerStartError(
             f"{config.host}:{config.port} cannot be bound ({reason(error)}): {_advice(error)}"
         ) from error
     return listening
@@ -77,10 +77,8 @@ def bind_unix(path: Path, mode: int, what: str, flag: str) -> socket.socket:
         if not path.parent.is_dir():
             why = f"there is no directory {path.parent}"
             advice = "create it first, with the permissions that the clients need"
-        raise ServerSettingsError(
-            f"the {what} {path} cannot be created: {why}; {advice}"
-        ) from error
-    except ServerSettingsError:
+        raise ServerStartError(f"the {what} {path} cannot be created: {why}; {advice}") from error
+    except ServerStartError:
         listening.close()
         raise
     return listening
@@ -109,7 +107,7 @@ def _check_abandoned(path: Path, what: str, flag: str) -> None:
         caller.settimeout(1.0)
         with contextlib.suppress(ConnectionRefusedError):
             caller.connect(str(path))
-            raise ServerSettingsError(
+            raise ServerStartError(
                 f"another server answers at the {what} {path}: choose another path for {flag}, or "
                 "stop that server"
             )

@@ -7,6 +7,7 @@ the head of a request.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
@@ -16,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from octavo.server.http.connections import RESERVED_SECONDS, Connections, Place
-from octavo.server.settings import ServerSettings, ServerSettingsError, reason
+from octavo.server.http.errors import ApiError
+from octavo.server.settings import ServerSettings, ServerSettingsError, ServerStartError, reason
 
 if TYPE_CHECKING:
     from octavo.server.http.connection import _Bounded
@@ -26,6 +28,7 @@ log = logging.getLogger(__name__)
 _LOOK_SECONDS = 10.0  # between two looks at the files
 _RETRY_SECONDS = 0.1  # after a failure to accept
 _SHUTDOWN_SECONDS = 1.0  # for a client to acknowledge the end
+_PLAIN_BYTES = 1 << 20  # of a request without TLS, which is not parsed
 _MODES = (ssl.CERT_NONE, ssl.CERT_OPTIONAL, ssl.CERT_REQUIRED)
 
 
@@ -66,7 +69,7 @@ def make_context(config: ServerSettings) -> ssl.SSLContext:
             if path is not None:
                 path.read_bytes()
         except OSError as error:
-            raise ServerSettingsError(f"{name}={path} cannot be read: {reason(error)}") from error
+            raise ServerStartError(f"{name}={path} cannot be read: {reason(error)}") from error
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_alpn_protocols(["http/1.1"])
     key = config.ssl_keyfile or config.ssl_certfile
@@ -126,7 +129,15 @@ async def _shake_hands(
     if place.refusal is not None:
         seconds = min(seconds, RESERVED_SECONDS)
     protocol.place = place
+    began = asyncio.get_running_loop().time()
     try:
+        async with asyncio.timeout(seconds):
+            first = await _first_byte(accepted)
+        if first.isalpha():
+            async with asyncio.timeout(_SHUTDOWN_SECONDS):
+                await _answer_plain_http(accepted, connections)
+            raise ConnectionAbortedError
+        seconds = max(0.001, seconds - (asyncio.get_running_loop().time() - began))
         await asyncio.get_running_loop().connect_accepted_socket(
             lambda: protocol,
             accepted,
@@ -134,12 +145,47 @@ async def _shake_hands(
             ssl_handshake_timeout=seconds,
             ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
         )
-    except OSError:  # of TLS, of the connection, or too late
+    except OSError:  # of TLS, of the connection, or too late, which is a TimeoutError
         connections.metrics.refused_connections.add(1, "tls")
     finally:
         del connections.handshakes[place]
         if not protocol.was_made:
             connections.leave(place)
+            accepted.close()
+
+
+async def _first_byte(accepted: socket.socket) -> bytes:
+    """Wait for a client's first byte, and leave it to be read; return nothing at the end."""
+    loop = asyncio.get_running_loop()
+    while True:
+        is_readable = loop.create_future()
+        loop.add_reader(accepted, _wake, is_readable)
+        try:
+            await is_readable
+        finally:
+            loop.remove_reader(accepted)
+        with contextlib.suppress(BlockingIOError):
+            return accepted.recv(1, socket.MSG_PEEK)
+
+
+def _wake(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
+
+
+async def _answer_plain_http(accepted: socket.socket, connections: Connections) -> None:
+    """Answer a request without TLS, which begins with a letter; a handshake does not.
+
+    What the client still sends is read: closing earlier would reset the connection, and with it
+    the answer.
+    """
+    loop = asyncio.get_running_loop()
+    error = ApiError(400, "this port speaks TLS; use https:// in the address")
+    await loop.sock_sendall(accepted, connections.response(error))
+    accepted.shutdown(socket.SHUT_WR)
+    num_left = _PLAIN_BYTES
+    while num_left > 0 and (part := await loop.sock_recv(accepted, 1 << 16)):
+        num_left -= len(part)
 
 
 def _stamps(config: ServerSettings) -> tuple[object, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from octavo.api.outputs import CompletionOutput, PromptLogprobs, RequestOutput
 from octavo.formats.deltas import TextDelta
+from octavo.server.bounds.turns import Turns
 from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.common import TEXT, OpenAIWriter, Template, read_deltas, usage_of
@@ -29,7 +30,6 @@ from octavo.server.openai.schema.completion import (
     CompletionResponse,
 )
 from octavo.server.operation import (
-    PIECE,
     TURN,
     GenerationRequest,
     PreparedRequest,
@@ -141,8 +141,9 @@ class CompletionWriter(OpenAIWriter):
     ) -> Iterator[bytes]:
         """Yield the response with all continuations of all prompts."""
         choices = []
+        turns = Turns()
         for prompt_index, output in enumerate(outputs):
-            if prompt_index % PIECE == PIECE - 1:
+            if turns.is_due():
                 yield TURN
             for one in output.outputs:
                 index = prompt_index * self._num_samples + one.index

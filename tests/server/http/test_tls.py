@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import socket
@@ -194,6 +195,26 @@ def test_what_is_not_tls_is_closed_and_counted(
         wait_until(lambda: life.server.metrics.refused_connections.value("tls") == 1)
         assert life.num_connections == 0
         assert not caplog.records
+        assert ask(life.port).status_code == 200
+
+
+@pytest.mark.parametrize("loop", [uvloop.run, asyncio.run])
+def test_a_request_without_tls_is_answered(directory: Path, files: Path, loop: Any) -> None:
+    """The answer arrives though the client has sent more than the server reads."""
+    request = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+    request += b"Content-Length: 300000\r\n\r\n" + b"x" * 300_000
+    with make.listening(directory, run=loop, **settings(files)) as life:
+        for sent in (b"GET / HTTP/1.1\r\n\r\n", request):
+            with socket.create_connection(("127.0.0.1", life.port), timeout=LIMIT) as client:
+                client.sendall(sent)
+                answer = b""
+                while part := client.recv(65536):
+                    answer += part
+            head, _, body = answer.partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+            assert "https://" in json.loads(body)["error"]["message"]
+        wait_until(lambda: life.server.metrics.refused_connections.value("tls") == 2)
+        assert life.num_connections == 0
         assert ask(life.port).status_code == 200
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from octavo.api import logprobs as api
+from octavo.server.bounds.turns import PIECE
 from octavo.server.generation import Generation
 from octavo.server.openai import logprobs as module
-from octavo.server.operation import PIECE
 from tests.server.engine import FakeEngine
 from tests.server.make import Client, serving
 from tests.server.openai.calls import streamed
