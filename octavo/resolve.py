@@ -213,6 +213,12 @@ def _footprint(arguments: EngineArguments, backend: Name) -> Footprint:
                 "backend computes here, which takes its number from OMP_NUM_THREADS; set that, or "
                 "leave this out"
             )
+        for name in ("cpu_isa", "accumulation_order"):
+            if value := getattr(arguments, name):
+                raise ConfigError(
+                    f"{name}={value!r} is about the native engine's kernels, and the torch backend "
+                    "computes here, which chooses its own; leave it out"
+                )
         return TorchFootprint(dtype)
     from octavo.backends.native.footprint import NativeFootprint
 
@@ -229,7 +235,9 @@ def _check_native(arguments: EngineArguments) -> None:
 
     try:
         check_threads(arguments.num_threads or env.cpu_threads())
-        choose_tier(env.cpu_instruction_set())
+        asked = arguments.cpu_isa or env.cpu_instruction_set()
+        choose_tier(asked, arguments.accumulation_order)
+        env.measures_kernels()  # refuses another value than on or off
     except ValueError as error:
         raise ConfigError(str(error)) from None
 
@@ -305,8 +313,8 @@ def default_kv_bytes(bill: MemoryBill, free_bytes: int, dtype: str, most_kv_byte
             f"there is not enough memory: {readable(needed)} are needed (the weights "
             f"{readable(bill.weights_bytes)}, a step {readable(bill.step_bytes)}, the smallest KV "
             f"cache {readable(least)}, and {readable(HEADROOM_BYTES)} that are kept free for "
-            f"others), and {free_text(free_bytes)}; free some, take {smaller}, or, if you know "
-            "better, set kv_cache_memory_bytes"
+            f"others), and {free_text(free_bytes)}; {memory().remedy}, take {smaller}, or, if "
+            "you know better, set kv_cache_memory_bytes"
         )
     return min(room, most_kv_bytes)
 

@@ -95,7 +95,7 @@ def targets(results: Results) -> Iterator[str]:
         peer = best_peer(results, row)
         theirs = results.values(row.case, peer, row.metric) if peer else {}
         ratios = [ours[index] / theirs[index] for index in ours if theirs.get(index)]
-        unit = UNITS[row.metric]
+        unit, times = UNITS[row.metric], "" if row.is_bound else "×"
         cells = [
             CASES[row.case].name,
             row.ours.removeprefix("octavo "),
@@ -103,8 +103,8 @@ def targets(results: Results) -> Iterator[str]:
             peer or ("not measured: " + ", ".join(row.peers[:2]) if row.peers else "–"),
             _spread(list(theirs.values())) + bandwidth(results, row, peer) if theirs else "–",
             _spread(ratios, "{:.2f}") if ratios else "–",
-            f"≤ {row.must:g}" if row.is_bound else f"≥ {row.must:g}×",
-            f"{row.aim:g}" if row.is_bound else f"{row.aim:g}×",
+            f"{'≤' if row.is_bound or row.is_most else '≥'} {row.must:g}{times}",
+            f"{row.aim:g}{times}",
             verdict(row, list(ours.values()), ratios),
         ]
         yield f"| {' | '.join(cells)} |"
@@ -122,7 +122,8 @@ def verdict(row: Row, ours: list[float], ratios: list[float]) -> str:
         return "met" if statistics.median(ours) <= row.must else "**missed**"
     if not ratios:
         return "–"
-    return "met" if statistics.median(ratios) >= row.must else "**missed**"
+    ratio = statistics.median(ratios)
+    return "met" if (ratio <= row.must if row.is_most else ratio >= row.must) else "**missed**"
 
 
 def best_peer(results: Results, row: Row) -> str | None:
@@ -132,7 +133,7 @@ def best_peer(results: Results, row: Row) -> str | None:
         for peer in row.peers
         if (values := results.values(row.case, peer, row.metric))
     }
-    choose: Callable[..., str] = min if row.is_bound else max
+    choose: Callable[..., str] = min if row.is_bound or row.is_most else max
     return choose(found, key=found.__getitem__) if found else None
 
 
@@ -180,15 +181,25 @@ def _spread(values: list[float], form: str = "{:.4g}") -> str:
 
 
 def write_docs(results: Results, page: Path, directory: Path) -> Path:
-    """Write the tables into the page between their marks, and the figures to a file."""
-    machine = results.about["machine"]
-    name = re.sub(r"[^a-z0-9]+", "-", machine["processor"].lower()).strip("-")
-    kept = directory / f"{name}-{machine['cores']}-cores.json"
+    """Keep the figures in the file of their processor, and write all processors' tables."""
     text = page.read_text()
     head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
         raise SystemExit(f"{page} lacks the marks {BEGIN} and {END}")
+    machine = results.about["machine"]
+    name = re.sub(r"[^a-z0-9]+", "-", machine["processor"].lower()).strip("-")
+    kept = directory / f"{name}-{machine['cores']}-cores.json"
+    directory.mkdir(exist_ok=True)
+    results.write(kept)
+    parts = [section(Results.read(path), path.name) for path in sorted(directory.glob("*.json"))]
+    page.write_text(f"{head}{begin}\n{''.join(parts)}{end}{tail}")
+    return kept
+
+
+def section(results: Results, file: str) -> str:
+    """Return one processor's section of the page."""
+    machine = results.about["machine"]
     versions = dict.fromkeys(results.about["versions"].values())
     lengths = [len(about) for about in results.rounds.values()]
     rounds = dict.fromkeys(map(str, (min(lengths), max(lengths))))
@@ -199,9 +210,7 @@ def write_docs(results: Results, page: Path, directory: Path) -> Path:
         f"({', '.join(machine['instruction_sets'])}), {machine['cores']} cores, "
         f"{machine['memory_gib']} GiB, Linux {machine['kernel']}, Python {machine['python']}, "
         f"{machine['threads']} threads each; beside {'; '.join(filter(None, versions))}. "
-        f"All figures: benchmarks/results/{kept.name}."
+        f"All figures: benchmarks/results/{file}."
     )
-    page.write_text(f"{head}{begin}\n{about}\n\n{tables(results)}\n{end}{tail}")
-    directory.mkdir(exist_ok=True)
-    results.write(kept)
-    return kept
+    title = f"### {machine['processor']}, {machine['cores']} cores"
+    return f"{title}\n\n{about}\n\n{tables(results)}\n\n"

@@ -7,9 +7,10 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from octavo import env
-from octavo.backends.base import LogitsBackend
+from octavo.backends.base import Arithmetic, LogitsBackend
 from octavo.core.config import ConfigError
 from octavo.core.engine import EngineCore, Executor
 from octavo.core.sampling_params import LogitsProcessor
@@ -19,6 +20,7 @@ from octavo.engine.memory_check import MemoryCheck
 from octavo.engine.shortage import describe_shortage
 from octavo.engine_arguments import EngineArguments
 from octavo.exec.inline import InlineExecutor
+from octavo.grammar.protocol import GrammarEngine
 from octavo.loader import ModelFiles
 from octavo.loader import resolve as resolve_source
 from octavo.models.build import bind
@@ -26,7 +28,7 @@ from octavo.models.generation import chosen_defaults
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import OpenedModel, open_model
 from octavo.observe.collection import no_collection
-from octavo.observe.machine import memory
+from octavo.observe.machine import memory, num_cores
 from octavo.resolve import EngineConfig, resolve
 from octavo.runner.model_runner import ModelRunner
 from octavo.runner.speculate.ngram import NgramProposer
@@ -43,6 +45,7 @@ class BuiltEngine:
     core: EngineCore
     config: EngineConfig
     facts: EngineFacts
+    make_grammar_engine: Callable[[], GrammarEngine]  # the same one each time
 
 
 class _Parts:
@@ -135,6 +138,7 @@ def _build(
         processors=processors,
         proposer=_make_proposer(config),
         make_grammar_engine=make_grammar_engine,
+        masks_beside=backend.num_threads < num_cores()[0],
     )
     executor: Executor = InlineExecutor(runner)
     if wrap is not None:
@@ -148,8 +152,9 @@ def _build(
         "step": step_bytes,
         "KV cache": config.core.num_blocks * config.bill.block_bytes,
     }
-    facts = _facts(source, opened, config, core.longest_tokens, memory_bytes, parts.durations)
-    return BuiltEngine(core, config, facts)
+    sizes = core.longest_tokens, memory_bytes
+    facts = _facts(source, opened, config, *sizes, parts.durations, backend.arithmetic)
+    return BuiltEngine(core, config, facts, make_grammar_engine)
 
 
 def _check_processors(processors: object) -> None:
@@ -198,9 +203,16 @@ def make_backend(config: EngineConfig) -> LogitsBackend:
             kv_dtype=footprint.kv_dtype,
             weights=footprint.weights,
             num_threads=config.arguments.num_threads or env.cpu_threads(),
-            instruction_set=env.cpu_instruction_set(),
+            instruction_set=config.arguments.cpu_isa or env.cpu_instruction_set(),
+            accumulation_order=config.arguments.accumulation_order,
+            measured_file=_measured_file(),
         )
     )
+
+
+def _measured_file() -> Path | None:
+    """Return where this machine's measurements of kernels are kept, or None to make none."""
+    return env.measured_kernels_file() if env.measures_kernels() else None
 
 
 def _make_proposer(config: EngineConfig) -> Proposer | None:
@@ -219,6 +231,7 @@ def _facts(
     longest_tokens: int,
     memory_bytes: dict[str, int],
     laps: list[tuple[str, float]],
+    arithmetic: Arithmetic,
 ) -> EngineFacts:
     return EngineFacts(
         name=source.name,
@@ -240,4 +253,6 @@ def _facts(
         ),
         memory_bytes=memory_bytes,
         start_seconds=tuple(laps),
+        instruction_set=arithmetic.instruction_set,
+        accumulation_order=arithmetic.accumulation_order,
     )

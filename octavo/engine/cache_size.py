@@ -10,6 +10,7 @@ import logging
 
 from octavo.backends.base import Backend, KVLayout
 from octavo.core.config import ConfigError
+from octavo.observe.machine import memory
 from octavo.observe.memory_bill import HEADROOM_BYTES
 from octavo.resolve import EngineConfig, free_text
 from octavo.runner.kv_cache import num_blocks_in, readable
@@ -56,8 +57,8 @@ def final_blocks(config: EngineConfig, layout: KVLayout, free_bytes: int, step_b
             f"there is not enough memory: with the weights loaded, {free_text(free_bytes)}, "
             f"and {readable(step_bytes + least + HEADROOM_BYTES)} are needed (a step "
             f"{readable(step_bytes)}, the smallest KV cache {readable(least)}, and "
-            f"{readable(HEADROOM_BYTES)} that are kept free for others); free some, take a "
-            "smaller model, or, if you know better, set kv_cache_memory_bytes"
+            f"{readable(HEADROOM_BYTES)} that are kept free for others); {memory().remedy}, "
+            "take a smaller model, or, if you know better, set kv_cache_memory_bytes"
         )
     num_blocks = num_blocks_in(
         min(room, config.footprint.most_kv_bytes),

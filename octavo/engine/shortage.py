@@ -20,8 +20,8 @@ def is_shortage(error: BaseException) -> bool:
 def describe_shortage(purpose: str, error: BaseException) -> str:
     """Return the message: what the memory was for, how much is left, and what limits it."""
     reason = f" ({error})" if str(error) else ""
-    free = free_text(memory().available)
+    found = memory()
     return (
-        f"there is not enough memory to {purpose}{reason}: {free}; free some or raise the limit, "
-        "or take a smaller model"
+        f"there is not enough memory to {purpose}{reason}: {free_text(found.available)}; "
+        f"{found.remedy}, or take a smaller model"
     )

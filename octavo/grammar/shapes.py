@@ -152,6 +152,7 @@ _MESSAGES = {
     "Unsatisfiable schema: schema is false": "no text has this shape",
     "initial_lexer_fuel": "it is too complex; make it smaller",
     "fuel": "it is too complex; make it smaller",
+    "min/maxProperties only": "minProperties and maxProperties must stand beside the properties",
     "panic": "the grammar engine fails on it; name tokens by their ids, or simplify it",
     "too large": "it is too large; make it smaller",
     "TooComplex": "it is too complex; make it smaller",

@@ -46,6 +46,8 @@ def test_the_message_names_the_purpose_and_the_limit(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(f"{module}.memory", lambda: found)
     text = describe_shortage("load the weights", MemoryError("no more"))
     assert "to load the weights (no more): 20 MiB are free of the 300 MiB that ulimit" in text
+    assert "raise that limit (ulimit -v" in text
+    assert "free some" not in text
 
 
 def test_a_refused_part_of_the_start_is_named(
@@ -74,3 +76,4 @@ def test_an_engine_under_a_low_limit_of_address_space_says_what_did_not_fit(
         )
         assert "there is not enough memory" in ran.stdout
         assert f"{megabytes} MiB that ulimit allows" in ran.stdout
+        assert "raise that limit (ulimit -v" in ran.stdout

@@ -17,6 +17,13 @@ model name\t: Other
 flags\t: amx_tile
 """
 
+ARM_INFO = """processor	: 0
+Features	: fp asimd asimddp i8mm bf16
+CPU implementer	: 0x41
+CPU part	: 0xd40
+"""
+ARM_SETS = ["NEON", "NEON dot product", "I8MM", "BF16"]
+
 
 def make_root(root: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
@@ -132,10 +139,18 @@ def test_a_system_without_proc(tmp_path: Path) -> None:
             ("A CPU", ["AVX2", "AVX-512", "AVX-512 VNNI"]),
         ),
         ("Features\t: fp asimd asimddp\n", ("", ["NEON", "NEON dot product"])),
+        (ARM_INFO, ("Neoverse V1", ARM_SETS)),
+        (ARM_INFO.replace("0xd40", "0xfff"), ("ARM 0x41 0xfff", ARM_SETS)),
     ],
 )
 def test_instruction_sets(tmp_path: Path, text: str, expected: tuple[str, list[str]]) -> None:
     assert machine.processor(make_root(tmp_path, {"proc/cpuinfo": text})) == expected
+
+
+def test_microcode(tmp_path: Path) -> None:
+    text = "processor: 0\nmicrocode\t: 0xa101148\nprocessor: 1\nmicrocode\t: 0x2\n"
+    assert machine.microcode(make_root(tmp_path, {"proc/cpuinfo": text})) == "0xa101148"
+    assert machine.microcode(tmp_path / "nowhere") == ""
 
 
 def test_huge_pages(tmp_path: Path) -> None:
@@ -170,3 +185,11 @@ def test_the_memory_of_children_is_added_up_by_what_they_run(tmp_path: Path) -> 
     sizes = machine.child_bytes(modules, root)
     assert sizes == {"engine": 10 << 10, "worker": (11 + 12) << 10, "none": 0}
     assert machine.child_bytes(modules, tmp_path / "none") == dict.fromkeys(sizes, 0)
+
+
+@pytest.mark.parametrize(
+    ("limited_by", "advice"),
+    [("", "free some"), ("ulimit", "ulimit -v"), ("the container", "the container's limit")],
+)
+def test_the_advice_concerns_what_limits_the_memory(limited_by: str, advice: str) -> None:
+    assert advice in machine.Memory(2, 1, limited_by).remedy

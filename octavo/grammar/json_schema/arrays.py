@@ -6,6 +6,7 @@ from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 from octavo.grammar.json_schema.keywords import TYPES
+from octavo.grammar.json_schema.narrowed import narrowed
 from octavo.grammar.json_schema.references import Place
 from octavo.grammar.json_schema.values import type_of
 
@@ -104,9 +105,7 @@ def _add_contains(
         {"prefixItems": [*[True] * index, contained], "minItems": index + 1}
         for index in range(MAX_CONTAINING if most is None else min(most, MAX_CONTAINING))
     ]
-    if most is None or most > MAX_CONTAINING:
-        work.num_narrowed += 1
     if alternatives:
-        more.append({"anyOf": alternatives})
+        more.append(narrowed({"anyOf": alternatives}))
     else:
         more.append({"type": ["null", "boolean", "number", "string", "object"]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from octavo.grammar.json_schema.narrowed import is_narrowed
 from octavo.grammar.json_schema.values import type_of
 
 MAX_DEPTH = 8
@@ -18,6 +19,10 @@ def exclude(left: Any, right: Any, resolve: Resolve, depth: int = 0) -> bool:
         return True
     if not isinstance(left, dict) or not isinstance(right, dict) or depth > MAX_DEPTH:
         return False
+    if not _types(left) & _types(right):
+        return True
+    if is_narrowed(left) or is_narrowed(right):
+        return False
     for one, other in ((left, right), (right, left)):
         if "anyOf" in one and all(
             exclude(each, other, resolve, depth + 1) for each in one["anyOf"]
@@ -25,8 +30,6 @@ def exclude(left: Any, right: Any, resolve: Resolve, depth: int = 0) -> bool:
             return True
         if any(exclude(each, other, resolve, depth + 1) for each in one.get("allOf", ())):
             return True
-    if not _types(left) & _types(right):
-        return True
     if _values_exclude(left, right) or _values_exclude(right, left):
         return True
     common = _types(left) & _types(right)

@@ -114,6 +114,13 @@ KEYWORDS: Mapping[str, Keyword] = {
     **_notes("contentEncoding", "contentMediaType", "contentSchema"),
     # OpenAPI's and those of tools that write schemas; `nullable` only allows more
     **_notes("example", "nullable", "discriminator", "xml", "externalDocs", "propertyOrdering"),
-    **_notes("enumNames", "enumDescriptions", "markdownDescription", "errorMessage", "strict"),
+    **_notes(
+        "components",
+        "enumNames",
+        "enumDescriptions",
+        "markdownDescription",
+        "errorMessage",
+        "strict",
+    ),
 }
 EXTENSIONS = ("x-", "$comment")  # how the names of notes of other tools begin

@@ -6,6 +6,7 @@ from itertools import combinations
 from math import comb
 from typing import TYPE_CHECKING, Any
 
+from octavo.grammar.json_schema.narrowed import narrowed
 from octavo.grammar.json_schema.opposites import not_among
 from octavo.grammar.json_schema.references import Place, step
 
@@ -51,14 +52,22 @@ def bound_properties(
         _add_open(work, place, core, least + len(required), most, least)
     elif most is None and least <= len(optional) and comb(len(optional), least) <= MAX_ALTERNATIVES:
         # Of the listed properties, so many: an object of others alone is not allowed.
-        work.num_narrowed += 1
         chosen = combinations(optional, least)
-        more.append({"anyOf": [{"required": list(each)} for each in chosen]})
-    elif 2 ** len(optional) <= MAX_ALTERNATIVES and "patternProperties" not in core:
+        more.append(narrowed({"anyOf": [{"required": list(each)} for each in chosen]}))
+    elif (
+        "patternProperties" not in core
+        and sum(comb(len(optional), count) for count in range(_limit(optional, most) + 1))
+        <= MAX_ALTERNATIVES
+    ):
         _split(work, place, core, optional, least, most, more)
     else:
         keyword = "minProperties" if most is None else "maxProperties"
         work.leave(place, keyword, f"beside {len(optional)} optional properties it is too much")
+
+
+def _limit(optional: list[str], most: int | None) -> int:
+    """Return how many of the optional properties there can be at once."""
+    return len(optional) if most is None else min(most, len(optional))
 
 
 def _add_closed(
@@ -128,7 +137,7 @@ def _split(
     rest = core.pop("additionalProperties", True)
     others = not_among([*properties, *(name for name in required if name not in properties)])
     alternatives: list[Any] = []
-    for count in range(len(optional) + 1 if most is None else min(most, len(optional)) + 1):
+    for count in range(_limit(optional, most) + 1):
         for chosen in combinations(optional, count):
             missing = max(0, least - count)
             if missing > 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from octavo.grammar.json_schema.narrowed import narrowed
 from octavo.grammar.json_schema.numbers_of_properties import bound_properties
 from octavo.grammar.json_schema.references import Place
 from octavo.grammar.regexes import RegexError, translated
@@ -48,7 +49,6 @@ def _add_patterns(
             patterns[translated(regex, is_whole=False)] = work.schema(inner)
         except RegexError as error:
             work.leave(place, "patternProperties", f"{regex[:64]!r}: {error}")
-        work.num_narrowed += 1
     if patterns:
         core["patternProperties"] = patterns
 
@@ -56,9 +56,9 @@ def _add_patterns(
 def _add_names(work: Simplifier, place: Place, core: dict[str, Any]) -> None:
     """Add what all names must be, as a pattern of names beside which there are no others."""
     names = work.resolved(work.schema(place.step("propertyNames")))
-    work.num_narrowed += 1
     if names is True or names == {}:
         return
+    core |= narrowed({})
     listed = core.setdefault("properties", {})
     rest = core.get("additionalProperties", True)
     required = [name for name in core.get("required", ()) if name not in listed]
@@ -176,11 +176,10 @@ def close_unevaluated(
         why = "it must stand beside properties, allOf and $ref only"
         work.leave(place, "unevaluatedProperties", why)
         return
-    work.num_narrowed += 1
     closing = {"properties": known, "additionalProperties": rest}
     if patterns:
         closing["patternProperties"] = patterns
-    more.append(closing)
+    more.append(narrowed(closing))
 
 
 def _known(work: Simplifier, core: Any, depth: int) -> dict[str, Any] | bool | None:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from octavo.grammar.json_schema.keywords import TYPES
+from octavo.grammar.json_schema.narrowed import is_narrowed
 from octavo.grammar.json_schema.values import type_of
 from octavo.grammar.regexes import literal
 
@@ -22,71 +23,99 @@ _FLIPPED = {
 }
 
 
-def opposite(core: Any, resolve: Resolve, depth: int = 0) -> Any:
+def opposite(core: Any, resolve: Resolve, *, is_partial: bool = False) -> Any:
     """Return a core of values that the given one does not allow; None if none can be expressed.
 
-    It may leave out such values, but holds no others. `resolve` returns what a reference stands
-    for.
+    It may leave out such values, but holds no others. Unless `is_partial`, it leaves out none
+    that its reader would miss. `resolve` returns what a reference stands for.
     """
-    core = resolve(core)
-    if core is None or depth > MAX_DEPTH:
-        return None
-    if isinstance(core, bool):
-        return not core
-    options = []
-    is_complete = True
-    for name, value in core.items():
-        if name in _LEFT_OUT:
-            is_complete = is_complete and value is True
-            continue
-        negated = _one(name, value, core, resolve, depth)
-        if negated is None:
+    return _Opposite(resolve, is_partial).of(core)
+
+
+class _Opposite:
+    """The way to an opposite."""
+
+    def __init__(self, resolve: Resolve, is_partial: bool) -> None:
+        self._resolve = resolve
+        self._is_partial = is_partial
+        self._depth = 0
+
+    def of(self, core: Any) -> Any:
+        core = self._resolve(core)
+        if core is None or self._depth == MAX_DEPTH:
             return None
-        options.append(negated)
-    if not options:
-        return False if is_complete else None
-    return {"anyOf": options}
+        if isinstance(core, bool):
+            return not core
+        if is_narrowed(core):
+            return None
+        self._depth += 1
+        options = []
+        is_complete = True
+        for name, value in core.items():
+            negated = None if name in _LEFT_OUT else self._one(name, value, core)
+            if negated is not None:
+                options.append(negated)
+            elif self._is_partial or (name in _LEFT_OUT and value is not True):
+                is_complete = False
+            elif name not in _LEFT_OUT:
+                self._depth -= 1
+                return None
+        self._depth -= 1
+        if not options:
+            return False if is_complete else None
+        return {"anyOf": options}
+
+    def _one(self, name: str, value: Any, core: dict[str, Any]) -> Any:
+        """Return the opposite of one keyword."""
+        match name:
+            case "type":
+                return _other_types([value] if isinstance(value, str) else value)
+            case "const":
+                return _other_values([value])
+            case "enum":
+                return _other_values(value)
+            case "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum":
+                return {"type": "number", _FLIPPED[name]: value}
+            case "minLength" | "minItems" | "minProperties":
+                return _fewer(name, value)
+            case "maxLength" | "maxItems" | "maxProperties":
+                kind = _KINDS[name[3:]]
+                if name == "maxProperties" and value:
+                    return None
+                return {"type": kind, f"min{name[3:]}": value + 1}
+            case "required":
+                return _any_of({"type": "object", "properties": {each: False}} for each in value)
+            case "properties":
+                return self._properties(value)
+            case "anyOf":
+                parts = [self.of(each) for each in value]
+                return None if None in parts else {"allOf": parts}
+            case "allOf":
+                parts = [self.of(each) for each in value]
+                known = [each for each in parts if each is not None]
+                if len(known) < len(parts) and not (self._is_partial and known):
+                    return None
+                return _any_of(known)
+        return None
+
+    def _properties(self, properties: dict[str, Any]) -> Any:
+        """Return the objects in which a property has a value that it may not have."""
+        options = []
+        for name, schema in properties.items():
+            negated = self.of(schema)
+            if negated is None and not self._is_partial:
+                return None
+            if negated is not None and negated is not False:
+                options.append(
+                    {"type": "object", "required": [name], "properties": {name: negated}}
+                )
+        if not options and self._is_partial:
+            return None
+        return _any_of(options)
 
 
 # Keywords whose opposite cannot be expressed, beside others whose opposite is enough.
 _LEFT_OUT = frozenset({"items", "additionalProperties"})
-
-
-def _one(name: str, value: Any, core: dict[str, Any], resolve: Resolve, depth: int) -> Any:
-    """Return the opposite of one keyword."""
-    match name:
-        case "type":
-            return _other_types([value] if isinstance(value, str) else value)
-        case "const":
-            return _other_values([value])
-        case "enum":
-            return _other_values(value)
-        case "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum":
-            return {"type": "number", _FLIPPED[name]: value}
-        case "minLength" | "minItems" | "minProperties":
-            return _fewer(name, value)
-        case "maxLength" | "maxItems" | "maxProperties":
-            kind = _KINDS[name[3:]]
-            if name == "maxProperties" and value:
-                return None
-            return {"type": kind, f"min{name[3:]}": value + 1}
-        case "required":
-            return _any_of({"type": "object", "properties": {each: False}} for each in value)
-        case "properties":
-            return _all_or_none(
-                (each, opposite(schema, resolve, depth + 1)) for each, schema in value.items()
-            )
-        case "anyOf":
-            parts = [opposite(each, resolve, depth + 1) for each in value]
-            return None if None in parts else {"allOf": parts}
-        case "allOf":
-            parts = [opposite(each, resolve, depth + 1) for each in value]
-            return None if None in parts else {"anyOf": parts}
-        case "$ref":
-            return opposite({"$ref": value}, resolve, depth + 1) if len(core) > 1 else None
-    return None
-
-
 _KINDS = {"Length": "string", "Items": "array", "Properties": "object"}
 
 
@@ -101,17 +130,6 @@ def _fewer(name: str, value: int) -> Any:
 def _any_of(options: Iterable[Any]) -> Any:
     listed = list(options)
     return {"anyOf": listed} if listed else False
-
-
-def _all_or_none(parts: Iterable[tuple[str, Any]]) -> Any:
-    """Return the objects in which a property has a value that it may not have."""
-    options = []
-    for name, negated in parts:
-        if negated is None:
-            return None
-        if negated is not False:
-            options.append({"type": "object", "required": [name], "properties": {name: negated}})
-    return _any_of(options)
 
 
 def _other_types(types: list[str]) -> Any:

@@ -6,6 +6,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import TYPE_CHECKING, Any
 
 from octavo.grammar.json_schema.formats import KNOWN, NOTES, NUMBERS, PATTERNS
+from octavo.grammar.json_schema.narrowed import narrowed
 from octavo.grammar.json_schema.references import Place, step
 from octavo.grammar.json_schema.values import MAX_NUMBER
 from octavo.grammar.regexes import RegexError, translated
@@ -34,7 +35,7 @@ def simplify(
     for name in ("const", "enum"):
         if name in given:
             core[name] = _constant(work, place.path + step(name), given[name])
-    _add_numbers(work, place, given, core)
+    _add_numbers(work, place, given, core, more)
     for name in ("minLength", "maxLength"):
         if name in given:
             core[name] = int(given[name])
@@ -43,7 +44,6 @@ def simplify(
             core["pattern"] = translated(given["pattern"], is_whole=False)
         except RegexError as error:
             work.leave(place, "pattern", str(error))
-        work.num_narrowed += 1  # dialects differ
     if "format" in given:
         _add_format(work, place, given["format"], types, core, more)
 
@@ -67,7 +67,7 @@ def _constant(work: Simplifier, path: str, value: Any) -> Any:
 
 
 def _add_numbers(
-    work: Simplifier, place: Place, given: dict[str, Any], core: dict[str, Any]
+    work: Simplifier, place: Place, given: dict[str, Any], core: dict[str, Any], more: list[Any]
 ) -> None:
     bounds = dict(given)
     for name, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
@@ -78,8 +78,10 @@ def _add_numbers(
     for name in _BOUNDS:
         if name in bounds:
             bound = _bound(work, place, name, bounds[name])
-            core[name] = bound
-            work.num_narrowed += bound != bounds[name]
+            if bound == bounds[name]:
+                core[name] = bound
+            else:
+                more.append(narrowed({name: bound}))
     if "multipleOf" in given:
         multiple = Decimal(repr(given["multipleOf"])).normalize()
         if multiple <= 0:
@@ -115,7 +117,7 @@ def _add_format(
     more: list[Any],
 ) -> None:
     if "integer" in types and "number" not in types and (bounds := NUMBERS.get(name)):
-        more.append({"minimum": bounds[0], "maximum": bounds[1]})
+        more.append(narrowed({"minimum": bounds[0], "maximum": bounds[1]}))
     if "string" not in types or name in NOTES:
         return
     name = KNOWN.get(name, name)
@@ -129,4 +131,3 @@ def _add_format(
             more.append({"pattern": translated(text, is_whole=False)})
     else:
         work.leave(place, "format", f"the format {name[:64]!r} cannot be enforced")
-    work.num_narrowed += 1

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from octavo.core.structured_outputs import ShapeError
 from octavo.grammar.json_schema import arrays, combinations, objects, scalars
 from octavo.grammar.json_schema.keywords import ALL, EXTENSIONS, KEYWORDS
+from octavo.grammar.json_schema.narrowed import without_marks
 from octavo.grammar.json_schema.references import DanglingError, Place, References, step
 from octavo.grammar.json_schema.values import CHECKS, type_of
 
@@ -40,8 +39,10 @@ def simplified(
     enforced is left out.
     """
     work = Simplifier(document, field, path, strict=strict, closes=closes)
-    core = work.whole()
-    return Simplified(core, work.warnings)
+    try:
+        return Simplified(work.whole(), work.warnings)
+    except RecursionError:
+        raise work.error("", "its references lead too deep") from None
 
 
 class Simplifier:
@@ -50,7 +51,6 @@ class Simplifier:
     def __init__(self, document: Any, field: str, path: str, *, strict: bool, closes: bool) -> None:
         self.closes = closes
         self.warnings: list[tuple[str, str]] = []
-        self.num_narrowed = 0  # rewritings so far that allow less than the schema does
         self._strict = strict
         self._field = field
         self._path = path
@@ -67,11 +67,9 @@ class Simplifier:
         while waiting := self._places.keys() - self._definitions.keys():
             for name in sorted(waiting, key=int):
                 self.definition(name)
-        if not self._definitions:
-            return core
-        if isinstance(core, bool):
-            return core
-        return {**core, "$defs": self._definitions}
+        if self._definitions and isinstance(core, dict):
+            core = {**core, "$defs": self._definitions}
+        return without_marks(core)
 
     def schema(self, place: Place) -> Any:
         """Return the core of the schema at a place."""
@@ -119,14 +117,6 @@ class Simplifier:
         if len(self.warnings) < MAX_WARNINGS:
             place_text = f"{error.field}{error.path}"
             self.warnings.append((place_text, f"{why}; it is not enforced"))
-
-    @contextmanager
-    def exactly(self) -> Iterator[list[bool]]:
-        """Note whether what is simplified meanwhile allows exactly what the schema does."""
-        before, warnings = self.num_narrowed, len(self.warnings)
-        result: list[bool] = []
-        yield result
-        result.append(self.num_narrowed == before and len(self.warnings) == warnings)
 
     def _object(self, place: Place) -> Any:
         given = self._checked(place)

@@ -7,14 +7,42 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from octavo.client.durable.answer import MOST_TOKENS
 from octavo.core.request import TokenEvent
 from octavo.server.http.errors import unavailable
-from tests.server.durable.make import OTHER_KEY, Gate, durable, in_loop, received, service_of
-from tests.server.make import serving, until
+from tests.server.durable.make import (
+    OTHER_KEY,
+    Gate,
+    Received,
+    durable,
+    in_loop,
+    received,
+    service_of,
+)
+from tests.server.make import Client, serving, until
 
 STREAM = {"prompt": "The quick", "max_tokens": 24, "stream": True, "return_token_ids": True}
 WHOLE = {**STREAM, "stream": False}
+NAMED = {"x-request-id": "one"}
+
+
+@pytest.fixture(scope="module")
+def whole(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Received:
+    """Return the stream of a server that nothing disturbs."""
+    journal = tmp_path_factory.mktemp("undisturbed") / "journal"
+    return received(asyncio.run(undisturbed(directory, journal)).text)
+
+
+async def begin(client: Client, num_tokens: int, **headers: str) -> asyncio.Task[Any]:
+    """Begin a stream, and wait until so many tokens of it are recorded."""
+    service = service_of(client)
+    post = asyncio.ensure_future(
+        client.post("/v1/completions", json=STREAM, headers=headers or None)
+    )
+    await until(lambda: any(len(each.answers[0].tokens) >= num_tokens for each in service.requests))
+    return post
 
 
 async def undisturbed(directory: Path, journal: Path, body: dict[str, Any] = STREAM) -> Any:
@@ -23,14 +51,14 @@ async def undisturbed(directory: Path, journal: Path, body: dict[str, Any] = STR
 
 
 @in_loop
-async def test_a_client_that_left_gets_the_rest(directory: Path, tmp_path: Path) -> None:
+async def test_a_client_that_left_gets_the_rest(
+    directory: Path, tmp_path: Path, whole: Received
+) -> None:
     """A disconnect ends the computation: nothing runs until the client comes back."""
-    whole = received((await undisturbed(directory, tmp_path / "other")).text)
     gate = Gate(8)
     async with durable(directory, tmp_path / "journal", gate.runner) as client:
         service = service_of(client)
-        leaving = asyncio.ensure_future(client.post("/v1/completions", json=STREAM))
-        await until(lambda: any(len(each.answers[0].tokens) >= 5 for each in service.requests))
+        leaving = await begin(client, 5)
         leaving.cancel()
         (request,) = service.requests
         await until(lambda: request.rested_at is not None)
@@ -46,15 +74,12 @@ async def test_a_client_that_left_gets_the_rest(directory: Path, tmp_path: Path)
 
 
 @in_loop
-async def test_a_newer_connection_takes_the_stream_over(directory: Path, tmp_path: Path) -> None:
-    whole = received((await undisturbed(directory, tmp_path / "other")).text)
+async def test_a_newer_connection_takes_the_stream_over(
+    directory: Path, tmp_path: Path, whole: Received
+) -> None:
     gate = Gate(6)
     async with durable(directory, tmp_path / "journal", gate.runner) as client:
-        service = service_of(client)
-        first = asyncio.ensure_future(
-            client.post("/v1/completions", json=STREAM, headers={"x-request-id": "one"})
-        )
-        await until(lambda: any(len(each.answers[0].tokens) >= 3 for each in service.requests))
+        first = await begin(client, 3, **NAMED)
         others = [asyncio.ensure_future(client.get("/v1/streams/one?from=2")) for _ in range(4)]
         assert '"code":"stream_taken_over"' in (await first).text
         gate.open()
@@ -71,9 +96,7 @@ async def test_a_wrong_position_ends_no_stream(directory: Path, tmp_path: Path) 
     gate = Gate(6)
     async with durable(directory, tmp_path / "journal", gate.runner) as client:
         service = service_of(client)
-        post = client.post("/v1/completions", json=STREAM, headers={"x-request-id": "one"})
-        begun = asyncio.ensure_future(post)
-        await until(lambda: any(len(each.answers[0].tokens) >= 3 for each in service.requests))
+        begun = await begin(client, 3, **NAMED)
         assert (await client.get("/v1/streams/one?from=26")).status_code == 400
         response = await client.get("/v1/streams/one?form=3")
         assert response.status_code == 400
@@ -92,9 +115,7 @@ async def test_a_request_rests_if_the_newer_client_leaves_before_the_older_has_e
     gate = Gate(6)
     async with durable(directory, tmp_path / "journal", gate.runner) as client:
         service = service_of(client)
-        post = client.post("/v1/completions", json=STREAM, headers={"x-request-id": "one"})
-        begun = asyncio.ensure_future(post)
-        await until(lambda: any(len(each.answers[0].tokens) >= 3 for each in service.requests))
+        begun = await begin(client, 3, **NAMED)
         (request,) = service.requests
         (attempt,) = service._attempts.values()
         stop, attempt.stop = attempt.stop, lambda why: None  # it takes its time
@@ -117,15 +138,13 @@ async def test_a_request_rests_if_the_newer_client_leaves_before_the_older_has_e
 
 
 @in_loop
-async def test_the_next_server_continues_without_a_client(directory: Path, tmp_path: Path) -> None:
-    whole = received((await undisturbed(directory, tmp_path / "other")).text)
+async def test_the_next_server_continues_without_a_client(
+    directory: Path, tmp_path: Path, whole: Received
+) -> None:
     journal, gate = tmp_path / "journal", Gate(7)
     async with durable(directory, journal, gate.runner) as client:
         service = service_of(client)
-        lost = asyncio.ensure_future(
-            client.post("/v1/completions", json=STREAM, headers={"x-request-id": "one"})
-        )
-        await until(lambda: any(len(each.answers[0].tokens) >= 4 for each in service.requests))
+        lost = await begin(client, 4, **NAMED)
         await service.requests.writer.written()
         killed = journal.read_bytes()
         gate.open()
@@ -148,8 +167,7 @@ async def test_a_request_of_a_client_that_had_left_waits_for_it(
     journal, gate = tmp_path / "journal", Gate(7)
     async with durable(directory, journal, gate.runner) as client:
         service = service_of(client)
-        leaving = asyncio.ensure_future(client.post("/v1/completions", json=STREAM))
-        await until(lambda: any(len(each.answers[0].tokens) >= 4 for each in service.requests))
+        leaving = await begin(client, 4)
         leaving.cancel()
         (request,) = service.requests
         await until(lambda: request.rested_at is not None)
@@ -287,9 +305,8 @@ async def test_a_request_without_a_stream_survives_too(directory: Path, tmp_path
 
 @in_loop
 async def test_a_drained_server_leaves_the_rest_to_the_next(
-    directory: Path, tmp_path: Path
+    directory: Path, tmp_path: Path, whole: Received
 ) -> None:
-    whole = received((await undisturbed(directory, tmp_path / "other")).text)
     gate = Gate(7)
     async with durable(directory, tmp_path / "journal", gate.runner) as client:
         service = service_of(client)
