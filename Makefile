@@ -21,7 +21,7 @@ NATIVE := $(shell find csrc -type f)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test test-newest test-smollm2 test-clients check coverage format sim planted damage soak hostile overload restart serving-cost bench-core peers wheel sanitize lock clean
+.PHONY: help setup serve test test-newest test-smollm2 test-clients check coverage format sim planted damage soak hostile overload restart serving-cost bench-core peers wheel sanitize test-arm lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,8 +92,10 @@ lock: ## pin anew what requirements/*.in asks for (then read the diff)
 PEERS := build/peers
 LLAMA := $(PEERS)/llama.cpp
 
+IK := $(PEERS)/ik_llama.cpp
+
 PYTHON_PEERS := vllm zentorch openvino transformers
-peers: setup $(LLAMA)/llama-bench $(PYTHON_PEERS:%=$(PEERS)/%/.done) ## install the engines that benchmarks/compare.py compares with
+peers: setup $(LLAMA)/llama-bench $(IK)/llama-bench $(PYTHON_PEERS:%=$(PEERS)/%/.done) ## install the engines that benchmarks/compare.py compares with
 
 $(LLAMA)/llama-bench: requirements/peers/llama.txt
 	@echo "building llama.cpp from the source that its Python package carries (ten minutes)"
@@ -103,6 +105,16 @@ $(LLAMA)/llama-bench: requirements/peers/llama.txt
 	@$(VENV)/bin/cmake -S $(LLAMA)/vendor/llama.cpp -B $(LLAMA)/build -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
 	    -DLLAMA_CURL=OFF -DCMAKE_RUNTIME_OUTPUT_DIRECTORY=$(abspath $(LLAMA)) > $(PEERS)/llama.log
 	@$(VENV)/bin/cmake --build $(LLAMA)/build --parallel $$(nproc) --target llama-bench llama-batched-bench llama-server llama-quantize >> $(PEERS)/llama.log
+
+$(IK)/llama-bench: requirements/peers/ik.txt
+	@echo "building ik_llama.cpp from the source that its Python package carries (ten minutes)"
+	@rm -rf $(IK) && mkdir -p $(IK)
+	@$(PIP) download --quiet --no-deps --no-build-isolation --no-binary :all: -d $(IK) -r $<
+	@tar xzf $(IK)/*.tar.gz -C $(IK) --strip-components=1
+	@# Flash attention for f16 and q8_0 caches alone: all pairs of types take half an hour.
+	@$(VENV)/bin/cmake -S $(IK)/vendor/ik_llama.cpp -B $(IK)/build -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
+	    -DGGML_IQK_FA_ALL_QUANTS=OFF -DLLAMA_CURL=OFF -DGGML_CURL=OFF -DCMAKE_RUNTIME_OUTPUT_DIRECTORY=$(abspath $(IK)) > $(PEERS)/ik.log
+	@$(VENV)/bin/cmake --build $(IK)/build --parallel $$(nproc) --target llama-bench llama-batched-bench llama-server >> $(PEERS)/ik.log
 
 $(PEERS)/%/.done: requirements/peers/%.txt
 	@echo "installing $*"
@@ -134,7 +146,7 @@ test-newest: ## quick tests without PyTorch under the newest Python here, if it 
 test-smollm2: setup ## SmolLM2's text of fifty prompts against the reference (minutes)
 	@$(RUN) -m pytest --quiet tests/models/every_prompt.py
 
-CLIENTS := langchain-openai litellm lm-eval opentelemetry schemathesis
+CLIENTS := langchain-openai litellm lm-eval opentelemetry pydantic-ai schemathesis
 CLIENT_STAMPS := $(CLIENTS:%=build/clients/%/.installed) build/clients/node/.installed
 
 build/clients/%/.installed: requirements/clients/%.txt $(VENV)/.venv
@@ -183,6 +195,9 @@ planted: $(VENV)/.octavo ## apply each planted bug; the simulator must catch eve
 damage: $(VENV)/.octavo ## ten thousand damaged models: each loads, or is refused in one clear line
 	@$(RUN) -m tests.damage
 
+test-shapes: $(VENV)/.octavo ## random texts of a thousand random schemas, each judged by jsonschema: make test-shapes ARGS="--model smollm2"
+	@$(RUN) -m tests.grammar.json_schema $(ARGS)
+
 soak: $(VENV)/.octavo ## mixed load, leavers, kill -9 on a real server: make soak SECONDS=900 MODEL=smollm2
 	@$(RUN) benchmarks/soak.py --seconds $(SECONDS) $(if $(MODEL),--model $(MODEL))
 
@@ -216,6 +231,43 @@ sanitize: $(VENV)/.octavo ## the native engine's tests under ASan and UBSan, the
 	        $(RUN) -m pytest -q -p no:cacheprovider $(SANITIZED_TESTS) --native-from $$out/octavo \
 	    || exit 1; \
 	done
+
+# 64-bit ARM, emulated: Debian's Python and the pinned packages for ARM, run by qemu. The wheel is
+# built by a cross compiler, with the modules that tests import beside it in the checkout.
+ARM := build/arm
+ARM_VERSION = $(patsubst python%,%,$(notdir $(wildcard $(ARM)/sysroot/usr/include/python3.*)))
+ARM_INCLUDE = $(abspath $(wildcard $(ARM)/sysroot/usr/include/python3.*))
+ARM_TESTS ?= tests/backends/native tests/confine tests/observe/test_machine.py
+
+$(ARM)/python: .ci/arm-sysroot
+	@echo "fetching Debian's Python for ARM"
+	@.ci/arm-sysroot $(ARM)
+	@touch $@
+
+$(ARM)/.site: requirements/dev.txt $(ARM)/python $(VENV)/.venv
+	@echo "installing the development tools' builds for ARM"
+	@rm -rf $(ARM)/site
+	@$(PIP) install --target $(ARM)/site --no-deps --only-binary :all: --implementation cp \
+	    --python-version $(ARM_VERSION) --platform manylinux2014_aarch64 \
+	    $(patsubst %,--platform manylinux_2_%_aarch64,17 24 26 27 28 31 34 35 36) -r $<
+	@touch $@
+
+$(ARM)/.wheel: pyproject.toml CMakeLists.txt $(NATIVE) $(ARM)/.site
+	@echo "building the native engine and the wheel for ARM"
+	@rm -rf $(ARM)/dist $(ARM)/installed
+	@PATH="$(abspath $(VENV)/bin):$$PATH" _PYTHON_HOST_PLATFORM=linux-aarch64 \
+	    SETUPTOOLS_EXT_SUFFIX="$$($(ARM)/python -c 'import sysconfig as s; print(s.get_config_var("EXT_SUFFIX"))')" \
+	    $(PIP) wheel --no-deps --no-build-isolation --wheel-dir $(ARM)/dist . \
+	    -C build-dir=$(ARM)/native -C cmake.define.OCTAVO_IN_TREE=ON \
+	    -C cmake.define.CMAKE_TOOLCHAIN_FILE=$(CURDIR)/csrc/aarch64.cmake \
+	    -C cmake.define.CMAKE_CXX_FLAGS="-idirafter $(CURDIR)/$(ARM)/sysroot/usr/include" \
+	    -C cmake.define.Python_EXECUTABLE=$(CURDIR)/$(ARM)/python -C cmake.define.Python_INCLUDE_DIR=$(ARM_INCLUDE)
+	@$(RUN) -m zipfile --extract $(ARM)/dist/*.whl $(ARM)/installed
+	@touch $@
+
+test-arm: $(ARM)/.wheel ## the native engine's tests for 64-bit ARM under qemu (slow; needs g++-aarch64-linux-gnu and qemu-user)
+	@cd $(ARM)/installed && PYTHONPATH=. ../python -c 'from octavo.backends.native import _native as n; print("the wheel runs", *n.tiers())'
+	@PYTHONPATH=. $(ARM)/python -m pytest -q -p no:cacheprovider --no-torch $(ARM_TESTS)
 
 wheel: $(VENV)/.dev ## a wheel for this Python and kind of machine, in dist/
 	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     )
     from octavo.core.config import ConfigError
     from octavo.core.sampling_params import RequestError, RequestOutputKind, SamplingParams
+    from octavo.core.structured_outputs import StructuredOutputsParams
 
 # Public names and their modules, which are imported at first use.
 _PLACES = {
@@ -33,6 +34,7 @@ _PLACES = {
     "RequestOutput": "octavo.api.outputs",
     "RequestOutputKind": "octavo.core.sampling_params",
     "SamplingParams": "octavo.core.sampling_params",
+    "StructuredOutputsParams": "octavo.core.structured_outputs",
 }
 
 __all__ = [
@@ -48,6 +50,7 @@ __all__ = [
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
+    "StructuredOutputsParams",
 ]
 
 

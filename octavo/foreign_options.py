@@ -10,7 +10,6 @@ _ONE_PROCESS = "there is one process"
 _TEXT_ALONE = "models read text alone"
 _STRUCTURED = "structured output is not supported yet"
 _TRANSFER = "KV stays in the engine that computed it"
-_TOOLS = "tool calls are not supported yet"
 
 # Options that change nothing here, whatever their value.
 INERT = {
@@ -128,10 +127,8 @@ MISSING = {
         ),
         _TRANSFER,
     ),
-    **dict.fromkeys(
-        ("tool_parser_plugin", "tool_server", "exclude_tools_when_tool_choice_none"), _TOOLS
-    ),
-    "reasoning_parser_plugin": "reasoning is not separated yet",
+    "tool_server": "the server calls no tools itself",
+    "reasoning_parser_plugin": "--tool-parser-plugin describes formats of both kinds",
     "enable_prompt_embeds": "prompts are texts or token ids",
     "enable_sleep_mode": "an idle engine keeps its memory; end it instead",
     "convert": "LLM.embed makes embeddings of any model",

@@ -108,10 +108,9 @@ void read_draws(const nb::tuple& from, Draws& draws) {
   for (const nb::handle part : from[7])
     draws.pools.push_back({nb::cast<int32_t>(part[0]), nb::cast<int32_t>(part[1]),
                            nb::cast<int32_t>(part[2]), nb::cast<bool>(part[3])});
-  if (from[8].is_none()) return;
-  const auto masks = nb::cast<Masks>(from[8]);
-  draws.masks = copied(masks);
-  draws.mask_words = masks.shape(1);
+  for (const nb::handle pair : from[9])
+    draws.appended.emplace_back(nb::cast<int32_t>(pair[0]),
+                                nb::cast<std::vector<int32_t>>(pair[1]));
 }
 
 // ---- out ----
@@ -146,6 +145,12 @@ nb::list list_of(std::vector<RowLogprobs>& all) {
   }
   return entries;
 }
+
+// Python's side of a gate. A job shares the gate itself: it may end where Python's lock is not
+// held, and the last use of an object of Python needs that lock.
+struct OpenGate {
+  std::shared_ptr<MaskGate> gate = std::make_shared<MaskGate>();
+};
 
 // A step that was submitted.
 class SubmittedStep {
@@ -238,8 +243,9 @@ class SubmittedStep {
 };
 
 SubmittedStep* submit(std::shared_ptr<StepRunner> runner, const nb::tuple& batch,
-                      const nb::tuple& draws) {
+                      const nb::tuple& draws, const OpenGate* masks) {
   auto job = std::make_shared<StepJob>(*runner);
+  if (masks) job->masks = masks->gate;
   read_batch(batch, *job);
   read_draws(draws, job->draws);
   runner->queue().submit(job);
@@ -261,6 +267,11 @@ void bind_step(nb::module_& m) {
   m.attr("LAST_SAMPLE") = StepRunner::kLastSample;
   m.attr("NOT_FINITE") = static_cast<int32_t>(Failure::NotFinite);
   m.attr("NO_TOKEN_LEFT") = static_cast<int32_t>(Failure::NoTokenLeft);
+  nb::class_<OpenGate>(m, "MaskGate")
+      .def(nb::init<>())
+      .def("open", [](OpenGate& opened, const Masks& rows) {
+        opened.gate->open(copied(rows), rows.shape(1));
+      }, "masks"_a);
   nb::class_<SubmittedStep>(m, "SubmittedStep")
       .def("done", &SubmittedStep::done)
       .def("wait", &SubmittedStep::wait)
@@ -278,7 +289,7 @@ void bind_step(nb::module_& m) {
                               hidden);
       }, "tier"_a, "program"_a, "team"_a, "vocabulary"_a, "hidden"_a,
          "weights"_a, nb::keep_alive<1, 7>())  // a step may still run when nothing else is left
-      .def("submit", &submit, "batch"_a, "draws"_a)
+      .def("submit", &submit, "batch"_a, "draws"_a, "masks"_a.none())
       .def("reserve", &StepRunner::reserve, "logits_rows"_a, "hidden_rows"_a)
       .def("results", [](const StepRunner& self) {
         return nb::make_tuple(view_of(self.logits(), self.logits_memory()),

@@ -29,11 +29,11 @@ size_t gemm_scratch(const Matrix& matrix) {
 }
 
 void gemm(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel, int end_panel,
-          uint8_t* scratch, const Epilogue& epilogue) {
+          uint8_t* scratch, const Epilogue& epilogue, int ahead) {
   if (is_float(matrix.format)) {
-    return float_gemm(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue);
+    return float_gemm(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue, ahead);
   }
-  gemm_quantized(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue);
+  gemm_quantized(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue, ahead);
 }
 
 void unpack_row(const Matrix& matrix, int output, float* out) {

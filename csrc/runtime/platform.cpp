@@ -2,6 +2,7 @@
 #include "runtime/platform.h"
 
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +18,10 @@
 #include <fstream>
 #include <set>
 #include <string>
+#endif
+#if defined(__linux__) && defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 namespace octavo {
@@ -74,6 +79,25 @@ std::vector<int> physical_cores() {
 
 #endif
 
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+#if defined(__linux__) && defined(__aarch64__)
+
+ArmFeatures arm_features() {
+  const unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
+  return {(first & HWCAP_ASIMDDP) != 0, (second & HWCAP2_I8MM) != 0, (second & HWCAP2_BF16) != 0};
+}
+
+#else
+
+ArmFeatures arm_features() { return {}; }
+
+#endif
+
 int process_id() { return static_cast<int>(getpid()); }
 
 uint8_t* map_pages(size_t bytes) {
@@ -91,6 +115,18 @@ void prefer_huge_pages([[maybe_unused]] uint8_t* pages, [[maybe_unused]] size_t 
 #ifdef MADV_HUGEPAGE
   madvise(pages, bytes, MADV_HUGEPAGE);
 #endif
+}
+
+void forget_cached([[maybe_unused]] const uint8_t* data, [[maybe_unused]] size_t bytes) {
+  constexpr size_t kLine = 64;  // the shortest line of these processors
+  for (size_t at = 0; at < bytes; at += kLine) {
+#if defined(__x86_64__)
+    __builtin_ia32_clflush(data + at);
+#elif defined(__aarch64__)
+    __asm__ volatile("dc civac, %0" ::"r"(data + at) : "memory");
+#endif
+  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 void drop_file_pages(const uint8_t* data, size_t bytes) {

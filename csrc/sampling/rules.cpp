@@ -48,15 +48,6 @@ void forbid_others(const std::vector<int32_t>& allowed, int vocabulary, EditedRo
   }
 }
 
-void forbid_masked(const uint32_t* mask, int vocabulary, EditedRow& row) {
-  for (int index = 0; index < num_words(vocabulary); ++index) {
-    const int begin = index * kWordBits, left = vocabulary - begin;
-    const uint32_t all = left >= kWordBits ? ~0u : (1u << left) - 1;
-    for (uint32_t bits = ~mask[index] & all; bits; bits &= bits - 1)
-      row.forbid(begin + std::countr_zero(bits));
-  }
-}
-
 void apply_penalties(const SlotSampling& sampling, const TokenCounts& seen, EditedRow& row) {
   for (size_t place = 0; place < seen.size(); ++place) {
     const int32_t id = seen.id(place);
@@ -72,6 +63,15 @@ void apply_penalties(const SlotSampling& sampling, const TokenCounts& seen, Edit
 }
 
 }  // namespace
+
+void forbid_masked(const uint32_t* mask, int vocabulary, EditedRow& row) {
+  for (int index = 0; index < num_words(vocabulary); ++index) {
+    const int begin = index * kWordBits, left = vocabulary - begin;
+    const uint32_t all = left >= kWordBits ? ~0u : (1u << left) - 1;
+    for (uint32_t bits = ~mask[index] & all; bits; bits &= bits - 1)
+      row.forbid(begin + std::countr_zero(bits));
+  }
+}
 
 void EditedRow::begin(float* logits, bool kept) {
   undo_.clear();

@@ -44,6 +44,9 @@ class EditedRow {
 // `mask` has a bit for each token, or is null. Returns whether they are few.
 bool find_candidates(const SlotSampling& sampling, const uint32_t* mask, int vocabulary,
                      std::vector<int32_t>& candidates);
+// Forbids the tokens that a mask does not allow.
+void forbid_masked(const uint32_t* mask, int vocabulary, EditedRow& row);
+
 // Whether a mask allows every token.
 bool allows_all(const uint32_t* mask, int vocabulary);
 

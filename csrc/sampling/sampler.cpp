@@ -62,6 +62,11 @@ void Sampler::change_slots(Draws& draws) {
     if (slot >= static_cast<int32_t>(slots_.size())) slots_.resize(slot + 1);
     slots_[slot].open(std::move(sampling));
   }
+  for (const auto& [slot, tokens] : draws.appended) {
+    this->slot(slot);
+    check_ids(tokens);
+    for (const int32_t token : tokens) slots_[slot].append(token);
+  }
 }
 
 const Slot& Sampler::slot(int32_t slot) const {
@@ -86,10 +91,6 @@ void Sampler::check(const Draws& draws, int32_t logits_rows, int32_t hidden_rows
   if (drafts != static_cast<int64_t>(draws.drafts.size()))
     refuse("there are " + std::to_string(draws.drafts.size()) + " drafts, and samples of " +
            std::to_string(drafts));
-  if (!draws.masks.empty() &&
-      (draws.mask_words * 32 < static_cast<size_t>(vocabulary_) ||
-       draws.masks.size() < draws.mask_words * (samples + draws.drafts.size())))
-    refuse("the masks do not have a bit for every token of every row");
   for (const PromptRows& part : draws.prompts) {
     slot(part.slot);
     check_rows(part.first_row, static_cast<int32_t>(part.targets.size()), logits_rows);
@@ -101,6 +102,12 @@ void Sampler::check(const Draws& draws, int32_t logits_rows, int32_t hidden_rows
     slot(part.slot);
     check_rows(part.first_row, part.count, hidden_rows);
   }
+}
+
+void Sampler::check_masks(const Draws& draws) const {
+  if (draws.mask_words * 32 < static_cast<size_t>(vocabulary_) ||
+      draws.masks.size() < draws.mask_words * (draws.slots.size() + draws.drafts.size()))
+    refuse("the masks do not have a bit for every token of every row");
 }
 
 // ---- a step ----
@@ -216,7 +223,15 @@ bool Sampler::advance(const Draws& draws, int32_t sample, int32_t token, const R
     token = 0;
   } else if (logprobs_at_[sample] >= 0) {
     RowLogprobs& into = output.logprobs[logprobs_at_[sample]];
-    describe(logits.row(row_of(draws, sample, output)), token, into.rows++, into, scratch);
+    const float* row = logits.row(row_of(draws, sample, output));
+    if (const uint32_t* mask = mask_of(draws, sample, output)) {
+      scratch.copy.assign(row, row + vocabulary_);
+      EditedRow masked(scratch.undo);
+      masked.begin(scratch.copy.data(), false);
+      forbid_masked(mask, vocabulary_, masked);
+      row = scratch.copy.data();
+    }
+    describe(row, token, into.rows++, into, scratch);
   }
   slot.append(token);
   output.tokens[size_t(sample) * output.width + at] = token;

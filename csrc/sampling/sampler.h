@@ -53,6 +53,7 @@ struct Draws {
   std::vector<int32_t> drafts;
   std::vector<PromptRows> prompts;
   std::vector<PoolRows> pools;
+  std::vector<std::pair<int32_t, std::vector<int32_t>>> appended;
   std::vector<uint32_t> masks;  // empty: none; else [samples + drafts, mask_words]
   size_t mask_words = 0;
 };
@@ -90,10 +91,13 @@ class Sampler {
   Sampler(const KernelTable& kernels, Team& team, int vocabulary)
       : kernels_(kernels), team_(team), vocabulary_(vocabulary), scratch_(team.size()) {}
 
-  // Frees and opens slots. Throws std::invalid_argument if a slot or an id does not exist.
+  // Frees and opens slots, and appends tokens to some. Throws std::invalid_argument if a slot or an
+  // id does not exist.
   void change_slots(Draws& draws);
   // Throws std::invalid_argument if the draws do not fit these rows or the open slots.
   void check(const Draws& draws, int32_t logits_rows, int32_t hidden_rows) const;
+  // Throws std::invalid_argument if the masks lack a row, or a bit.
+  void check_masks(const Draws& draws) const;
   void draw(const Draws& draws, const Rows& logits, const Rows& hidden, DrawOutput& output);
 
   // For a sample that waits: its next row after the rules that come before processors, -infinity

@@ -31,6 +31,10 @@ void StepRunner::run(StepJob& job) {
                  static_cast<int32_t>(job.hidden_rows.size()));
   resolve(job);
   forward(job);
+  if (job.masks) {
+    job.masks->take(job.draws);
+    sampler_.check_masks(job.draws);
+  }
   sampler_.draw(job.draws, logits_, hidden_, job.output);
 }
 

@@ -10,6 +10,7 @@
 #include "runtime/arena.h"
 #include "runtime/job_queue.h"
 #include "runtime/team.h"
+#include "sampling/mask_gate.h"
 #include "sampling/sampler.h"
 
 namespace octavo {
@@ -31,6 +32,7 @@ class StepJob : public Job {
   std::vector<int32_t> hidden_rows;
   std::vector<std::pair<int32_t, int32_t>> copies;
   Draws draws;
+  std::shared_ptr<MaskGate> masks;  // of the draws, if there are any
   DrawOutput output;
 
  private:

@@ -10,10 +10,11 @@ from typing import Protocol
 
 from octavo.api.logprobs import PositionLogprobs
 from octavo.api.outputs import CompletionOutput
+from octavo.api.reading import AnswerReader, Reading
 from octavo.core.plan import HiddenPayload, LogprobsPayload, TokenLogprobs
 from octavo.core.request import TokenEvent
 from octavo.core.sampling_params import RequestOutputKind, SamplingParams
-from octavo.formats.deltas import FinishDelta, Parser
+from octavo.formats.deltas import Delta, FinishDelta, TextDelta
 from octavo.text.detokenizer import Detokenizer
 from octavo.text.stop_strings import StopStrings
 from octavo.text.token_table import TokenTable
@@ -38,11 +39,11 @@ class Continuation:
         prompt: Sequence[int],
         sampling: SamplingParams,
         tokenizer: TokenTable,
-        parser: Parser,
+        reading: Reading | None = None,  # None: the answer is text alone
         meter: Meter | None = None,
     ) -> None:
         self._sampling = sampling
-        self._parser = parser
+        self._reader = None if reading is None else AnswerReader(reading.make_parser())
         self._tokenizer = tokenizer
         self._detokenizer = None
         if sampling.detokenize:
@@ -50,6 +51,7 @@ class Continuation:
                 tokenizer.bytes_by_token,
                 skip_special_tokens=sampling.skip_special_tokens,
                 spaces_between_special_tokens=sampling.spaces_between_special_tokens,
+                kept=frozenset() if reading is None else reading.kept,
                 context=prompt,
             )
         self._stops = None
@@ -63,6 +65,7 @@ class Continuation:
         self._num_measured = 0  # tokens that the meter has counted
         self._first_at = self._last_at = 0.0  # of those
         self._fresh: list[str] = []  # text that is neither sent nor in `whole` yet
+        self._num_reasoning = 0  # tokens of reasoning that were taken
         self.whole = CompletionOutput(index)
         source = tokenizer if sampling.detokenize else None
         self._logprobs: PositionLogprobs | None = None
@@ -101,7 +104,7 @@ class Continuation:
                 continue
             text = self._detokenizer.push(token)
             if self._stops is None:
-                self._fresh.append(text)
+                self._add(text)
             elif self._let_through(text, self._stops):
                 return event.finish_reason is None
         if event.finish_reason is not None:
@@ -139,7 +142,10 @@ class Continuation:
         whole, text = self.whole, "".join(self._fresh)
         num_tokens, self._num_taken = self._num_taken, len(whole.token_ids)
         self._fresh = []
-        deltas = self._parser.feed(text, whole.finish_reason is not None)
+        deltas: Sequence[Delta] = (TextDelta(text),) if text else ()
+        num_reasoning = 0
+        if self._reader is not None:
+            deltas, num_reasoning = self._read_new(self._reader)
         if whole.finish_reason is not None:
             deltas = (*deltas, FinishDelta(whole.finish_reason, whole.stop_reason))
         return CompletionOutput(  # once a token: dataclasses.replace takes several times as long
@@ -152,6 +158,7 @@ class Continuation:
             whole.stop_reason,
             whole.error,
             deltas,
+            num_reasoning,
         )
 
     def snapshot(self) -> CompletionOutput:
@@ -166,9 +173,30 @@ class Continuation:
         whole.text += "".join(self._fresh)
         self._fresh = []
         if whole.finish_reason is not None and not whole.deltas:
-            finish = FinishDelta(whole.finish_reason, whole.stop_reason)
-            whole.deltas = (*self._parser.feed(whole.text, True), finish)
+            deltas: Sequence[Delta] = (TextDelta(whole.text),) if whole.text else ()
+            if self._reader is not None:
+                deltas, whole.num_reasoning_tokens = self._read_new(self._reader)
+            whole.deltas = (*deltas, FinishDelta(whole.finish_reason, whole.stop_reason))
         return whole
+
+    def _read_new(self, reader: AnswerReader) -> tuple[Sequence[Delta], int]:
+        """Return what is new to the parser, and how many of its tokens are reasoning."""
+        if self.whole.finish_reason is not None:
+            reader.finish("")
+        num_before, self._num_reasoning = self._num_reasoning, reader.num_reasoning
+        return reader.take(), reader.num_reasoning - num_before
+
+    def _add(self, text: str) -> None:
+        """Add the text of one token."""
+        self._fresh.append(text)
+        if self._reader is not None:
+            self._reader.push(text)
+
+    def _add_rest(self, text: str) -> None:
+        """Add the end of the text, which no token adds."""
+        self._fresh.append(text)
+        if self._reader is not None:
+            self._reader.finish(text)
 
     @property
     def _hides_stop(self) -> bool:
@@ -186,27 +214,35 @@ class Continuation:
         text = self._detokenizer.finish()
         if self._logprobs is not None and not is_hidden:
             self._logprobs.end(text)
-        if self._stops is None:
-            self._fresh.append(text)
-        else:
-            self._let_through(text, self._stops)  # it may complete a stop string
-            self._fresh.append(self._stops.finish())
+        if self._stops is not None:
+            text = self._passed(text, self._stops)  # it may complete a stop string
+            text += self._stops.finish()
+        self._add_rest(text)
 
     def _read(self, token_ids: Sequence[int]) -> None:
         """Decode all tokens at once."""
-        if self._detokenizer is not None:
-            self._reads_late = False  # nor tried again if it fails
+        if self._detokenizer is None:
+            return
+        self._reads_late = False  # nor tried again if it fails
+        if self._reader is None:
             self._fresh.append(self._detokenizer.push_all(token_ids))
+            return
+        for token_id in token_ids:
+            self._add(self._detokenizer.push(token_id))
 
     def _let_through(self, text: str, stops: StopStrings) -> bool:
-        """Add decoded text; return whether a stop string in it ends the continuation."""
+        """Add a token's text; return whether a stop string in it ends the continuation."""
+        self._add(self._passed(text, stops))
+        return stops.matched is not None
+
+    def _passed(self, text: str, stops: StopStrings) -> str:
+        """Return the text before a stop string, which ends the continuation."""
         whole = self.whole
         may_stop = len(whole.token_ids) >= self._sampling.min_tokens
-        self._fresh.append(stops.push(text, may_stop=may_stop))
-        if stops.matched is None:
-            return False
-        whole.finish_reason, whole.stop_reason = "stop", stops.matched
-        return True
+        text = stops.push(text, may_stop=may_stop)
+        if stops.matched is not None:
+            whole.finish_reason, whole.stop_reason = "stop", stops.matched
+        return text
 
     def _store(self, payload: object) -> Sequence[TokenLogprobs]:
         """Store an event's payload; return the sampled tokens' log-probabilities, if wanted."""

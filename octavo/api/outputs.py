@@ -53,6 +53,7 @@ class CompletionOutput:
     error: str | None = None  # the message if finish_reason is "error"
     # The text read by the request's parser: in a stream what is new, else all when it has ended.
     deltas: Sequence[Delta] = ()
+    num_reasoning_tokens: int = 0  # among `token_ids`, if a parser finds reasoning
 
     def finished(self) -> bool:
         """Return whether the continuation has ended."""

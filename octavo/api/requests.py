@@ -8,13 +8,14 @@ so the offline and the streaming interface share it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from octavo.api.continuation import Continuation, Meter
 from octavo.api.outputs import RequestError, RequestOutput
 from octavo.api.prompts import Input, Prompt, read_prompt
+from octavo.api.reading import Reading
 from octavo.api.text_model import TextModel
 from octavo.core.config import MAX_PRIORITY
 from octavo.core.request import FAILURES, Abort, Request, TokenEvent
@@ -25,7 +26,8 @@ from octavo.core.sampling_params import (
     RequestOutputKind,
     SamplingParams,
 )
-from octavo.formats.deltas import Parser, PlainText
+from octavo.core.structured_outputs import StructuredOutputsParams
+from octavo.grammar.checked import CheckedShape, check, job_of
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +69,7 @@ class CheckedRequest:
     prompt: Input
     sampling: SamplingParams
     options: Options = PLAIN
-    make_parser: Callable[[], Parser] = PlainText  # of each continuation's text
+    reading: Reading | None = None  # of each continuation; None: it is text alone
     meter: Meter | None = None  # counts the tokens of all continuations as they come
 
 
@@ -91,7 +93,7 @@ def check_request(
     sampling: SamplingParams,
     options: Options = PLAIN,
     output_kind: RequestOutputKind | None = None,  # instead of the sampling's own
-    make_parser: Callable[[], Parser] = PlainText,
+    reading: Reading | None = None,
 ) -> CheckedRequest:
     """Check a request against all bounds; raise RequestError if it could not be served."""
     if not isinstance(sampling, SamplingParams):
@@ -119,11 +121,13 @@ def check_request(
         _check_logprobs(model, sampling, options)
     if sampling.bad_words:
         changes["bad_words_token_ids"] = _bad_words(model, sampling)
+    if sampling.structured_outputs is not None and not sampling.grammar:
+        changes["grammar"] = _grammar(sampling.structured_outputs, model.facts.vocabulary)
     if output_kind is not None:
         changes["output_kind"] = output_kind
     if changes:
         sampling = _changed(sampling, **changes)
-    return CheckedRequest(prompt, sampling, options, make_parser)
+    return CheckedRequest(prompt, sampling, options, reading)
 
 
 def check_room(model: TextModel, sampling: SamplingParams, num_prompt: int) -> int:
@@ -185,6 +189,22 @@ def _check_logprobs(model: TextModel, sampling: SamplingParams, options: Options
             "allows; ask for fewer, or start it with a higher max_logprobs",
             param=name,
         )
+
+
+def _grammar(shape: StructuredOutputsParams, vocabulary: int) -> str:
+    """Return the grammar of a shape, in the grammar engine's own language."""
+    checked = check(job_of(shape, vocabulary))
+    for place, what in checked.warnings:
+        log.warning("structured_outputs.%s: %s", place, what)
+    if checked.what:
+        raise shape_error(checked)
+    return checked.grammar
+
+
+def shape_error(checked: CheckedShape) -> RequestError:
+    """Return the error of a shape that is wrong."""
+    param = f"structured_outputs.{checked.field}{checked.path}"
+    return RequestError(f"{param}: {checked.what}", param=param)
 
 
 def _bad_words(model: TextModel, sampling: SamplingParams) -> tuple[tuple[int, ...], ...]:
@@ -275,7 +295,7 @@ class RequestTable:
                 prompt.token_ids,
                 sampling,
                 self._model.tokenizer,
-                request.make_parser(),
+                request.reading,
                 request.meter,
             )
             entry.streams[name] = stream

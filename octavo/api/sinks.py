@@ -73,4 +73,5 @@ def _continued(first: CompletionOutput, second: CompletionOutput) -> CompletionO
         token_ids=first.token_ids + second.token_ids,
         logprobs=logprobs,
         deltas=(*first.deltas, *second.deltas),
+        num_reasoning_tokens=first.num_reasoning_tokens + second.num_reasoning_tokens,
     )

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from threading import Event, Lock
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -146,6 +147,42 @@ class PoolRows(NamedTuple):
     is_last: bool  # whether the vector is complete with them, and returned
 
 
+class Masks:
+    """The tokens that may be drawn, in packed bits that may still be computed meanwhile.
+
+    Bit t % 32 of word t // 32 is token t. There is a row for each row of the samples, in their
+    order: [samples + drafts, words].
+    """
+
+    def __init__(self, rows: Words) -> None:
+        self.rows = rows
+        self._event = Event()
+        self._lock = Lock()
+        self._waiting: list[Callable[[Words], None]] = []
+
+    def set_ready(self) -> Masks:
+        """Mark the rows as complete, and call what waits for them; return these masks."""
+        with self._lock:
+            self._event.set()
+            waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            call(self.rows)
+        return self
+
+    def when_ready(self, call: Callable[[Words], None]) -> None:
+        """Call with the rows as soon as they are complete, in whichever thread that is."""
+        with self._lock:
+            if not self._event.is_set():
+                self._waiting.append(call)
+                return
+        call(self.rows)
+
+    def wait(self) -> Words:
+        """Wait until the rows are complete, and return them."""
+        self._event.wait()
+        return self.rows
+
+
 class Draws(NamedTuple):
     """The part of a step besides the forward pass and its copies.
 
@@ -161,9 +198,10 @@ class Draws(NamedTuple):
     drafts: Ints = NO_ROWS  # of all samples, one sample after the other
     prompts: tuple[PromptRows, ...] = ()
     pools: tuple[PoolRows, ...] = ()
-    # Packed bits of the tokens that may be drawn: bit t % 32 of word t // 32, for each row of the
-    # samples in their order, [samples + drafts, words]. None: all may.
-    masks: Words | None = None
+    masks: Masks | None = None  # None: every token may be drawn
+    # (slot, tokens) that follow what was drawn for a slot before; applied before the forward pass,
+    # after `freed` and `opened`.
+    appended: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
 
 class RowLogprobs(NamedTuple):

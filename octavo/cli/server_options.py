@@ -66,6 +66,24 @@ _DIALECT: tuple[_Row, ...] = (
         "send the usage in every chunk of every stream, and in a last one of its own",
     ),
     ("metrics_names", str, "NAMES", "octavo, or vllm for dashboards that expect its names"),
+    (
+        "tool_call_parser",
+        str,
+        "NAME",
+        "the format of the model's tool calls, instead of the one that its chat template shows",
+    ),
+    (
+        "reasoning_parser",
+        str,
+        "NAME",
+        "the format of its reasoning, likewise; none: it is not separated",
+    ),
+    (
+        "tool_parser_plugin",
+        Path,
+        "FILE",
+        "a description of further formats, for the two options above",
+    ),
 )
 _BOUNDS: tuple[_Row, ...] = (
     ("max_output_tokens", token_count, "TOKENS", "the most tokens of an answer"),
@@ -121,6 +139,7 @@ _TIMES: tuple[_Row, ...] = (
     ),
     ("template_seconds", seconds, "SECONDS", "for a chat template to be rendered"),
     ("tokenize_seconds", seconds, "SECONDS", "for a text to be tokenised"),
+    ("shape_seconds", seconds, "SECONDS", "for the grammar of a response's shape to be compiled"),
     ("prompt_workers", int, "COUNT", "processes that render and tokenise prompts"),
     (
         "prompt_worker_bytes",
@@ -170,6 +189,8 @@ _INERT = {
     "enable-server-load-tracking!": "/metrics always contains the load",
     "max-log-len": "prompts are not logged unless --log-prompts",
     "device": "the backend determines it",
+    "enable-auto-tool-choice!": "a model whose format of calls is known may always call tools",
+    "exclude-tools-when-tool-choice-none!": "they are always left out then",
     "chat-template-content-format": "it is detected from the template",
     "guided-decoding-backend": "structured output is not supported yet",
     "structured-outputs-config": "structured output is not supported yet",
@@ -180,11 +201,7 @@ _REFUSED = {
     "otlp-traces-endpoint": "install OpenTelemetry's ASGI middleware with --middleware",
     "hf-token": "other users could see it in the list of processes; set HF_TOKEN instead",
     "config": "options must be on the command line",
-    "default-chat-template-kwargs": "send chat_template_kwargs with the request",
     "lora-modules": "adapters are not supported yet",
-    "tool-call-parser": "tool calls are not supported yet",
-    "enable-auto-tool-choice!": "tool calls are not supported yet",
-    "reasoning-parser": "reasoning is not separated yet",
     "response-role": "the role of answers is always assistant",
 }
 
@@ -269,6 +286,12 @@ def _add_special(title: str, group: argparse._ArgumentGroup) -> None:
                 metavar="FILE",
                 help="a Jinja template instead of the model's: a file, or the template itself",
             )
+            group.add_argument(
+                "--default-chat-template-kwargs",
+                metavar="JSON",
+                help="variables of chat templates, where a request does not set them: a JSON "
+                "object such as '{\"enable_thinking\": false}'",
+            )
 
 
 def _add_foreign(parser: Parser, name: str) -> None:
@@ -301,9 +324,12 @@ def server_settings(arguments: argparse.Namespace) -> ServerSettings:
         from octavo.cli.template import read_template
 
         asked["chat_template"] = read_template(arguments.chat_template)
+    if arguments.default_chat_template_kwargs is not None:
+        given = arguments.default_chat_template_kwargs
+        asked["default_chat_template_kwargs"] = _object("--default-chat-template-kwargs", given)
     if arguments.served_model_name is not None:
         asked["served_model_name"] = tuple(arguments.served_model_name)
-    return ServerSettings(
+    config = ServerSettings(
         api_keys=tuple(dict.fromkeys((*typed, *keys))),
         allowed_hosts=_words(arguments.allowed_hosts),
         allowed_origins=_words(arguments.allowed_origins),
@@ -311,6 +337,24 @@ def server_settings(arguments: argparse.Namespace) -> ServerSettings:
         middleware=tuple(arguments.middleware or ()),
         **asked,
     )
+    if config.tool_call_parser or config.reasoning_parser or config.tool_parser_plugin:
+        from octavo.server.answers.formats import check_names
+
+        check_names(config)  # before the model is loaded
+    return config
+
+
+def _object(flag: str, text: str) -> dict[str, Any]:
+    """Return the JSON object that a flag holds."""
+    import json
+
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{flag} {text[:200]!r} is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UsageError(f"{flag} {text[:200]!r} must be a JSON object")
+    return value
 
 
 def _check_foreign(arguments: argparse.Namespace) -> None:

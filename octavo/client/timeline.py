@@ -89,6 +89,7 @@ def _joined(first: RequestStats, second: RequestStats) -> RequestStats:
         num_decode_steps=first.num_decode_steps + second.num_decode_steps,
         num_drafts=first.num_drafts + second.num_drafts,
         num_accepted_drafts=first.num_accepted_drafts + second.num_accepted_drafts,
+        num_forced_tokens=first.num_forced_tokens + second.num_forced_tokens,
         chunks=list(first.chunks),
         wait_seconds=waits,
     )

@@ -46,6 +46,7 @@ class ResultRules:
                 or sequence.verifying
                 or token in sequence.stop_ids
                 or known + 1 >= sequence.max_total
+                or token < 0  # a chunk of forced tokens that was cut
             ):
                 event = self._apply_chunk(sequence, index, step, results, now)
                 if event is not None:
@@ -57,7 +58,6 @@ class ResultRules:
                 continue
             # The common case, one more token of a sequence that decodes, is inlined: this loop
             # is most of what the core does in a busy engine.
-            assert token >= 0, f"slot {sequence.slot} should have sampled a token"
             tokens.append(token)
             sequence.num_computed = known
             if known >= sequence.commit_at:
@@ -85,7 +85,8 @@ class ResultRules:
         if error is not None:
             outcome = append_before_failure(sequence, num_accepted)
         elif plan.samples[index]:
-            outcome = append_tokens(sequence, results.tokens[index], num_accepted)
+            forced = results.forced.get(slot, ())
+            outcome = append_tokens(sequence, results.tokens[index], num_accepted, forced)
         else:
             outcome = Outcome()
             sequence.num_computed = end
@@ -108,7 +109,9 @@ class ResultRules:
             stats.first_token_at = now
         if outcome.reason is not None:
             return self.lifecycle.finish(sequence, outcome, now, position=position, payload=payload)
-        self._keep_drafts(sequence, results.drafts.get(slot, ()))
+        drafts = results.drafts.get(slot, ())
+        assert not (drafts and slot in results.forced), "drafts behind forced tokens"
+        self._keep_drafts(sequence, drafts)
         if not outcome.tokens and payload is None:
             return None
         return TokenEvent(

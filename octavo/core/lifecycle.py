@@ -273,7 +273,8 @@ class Lifecycle:
         stats.finished_at = now
         stats.num_output_tokens = num_output
         num_sampled = num_output - len(sequence.request.emitted)
-        stats.num_decode_steps = num_sampled - stats.num_accepted_drafts - stats.num_prefills
+        num_stepless = stats.num_accepted_drafts + stats.num_forced_tokens
+        stats.num_decode_steps = num_sampled - num_stepless - stats.num_prefills
         if 0 < len(outcome.tokens) == outcome.num_accepted:
             stats.num_decode_steps += 1  # all tokens that its last step added were drafts
         self.stats.add_finish(outcome.reason)

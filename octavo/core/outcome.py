@@ -12,6 +12,9 @@ sequence, those after it are cut off.
 If the draw after the last accepted draft failed, there is no f. The drafts come first all the same:
 without speculation, they would have been drawn one by one before the failure. If one of them ends
 the sequence, the failed row was beyond its end, and there is no error.
+
+Forced tokens follow the sampled one. They are known, but have not been computed: the next chunks of
+the sequence do that, as those of a prompt.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ class Outcome(NamedTuple):
 class SlotResults:
     """A step's result with its sparse parts indexed by slot."""
 
-    __slots__ = ("accepted", "drafts", "errors", "extras", "payloads", "tokens")
+    __slots__ = ("accepted", "drafts", "errors", "extras", "forced", "payloads", "tokens")
 
     def __init__(self, result: StepResult) -> None:
         self.tokens = result.tokens
@@ -43,14 +46,21 @@ class SlotResults:
         self.drafts = dict(result.drafts)
         self.payloads = dict(result.payloads)
         self.errors = dict(result.errors)
+        self.forced = dict(result.forced)
         # Slots whose result is more than a token.
         self.extras = {**self.accepted, **self.drafts, **self.payloads, **self.errors}
+        if self.forced:
+            self.extras |= self.forced
 
 
-def append_tokens(sequence: Sequence, token: int, num_accepted: int) -> Outcome:
-    """Append the accepted drafts and the sampled token, and move the counters along."""
+def append_tokens(
+    sequence: Sequence, token: int, num_accepted: int, forced: tuple[int, ...] = ()
+) -> Outcome:
+    """Append the accepted drafts, the sampled token and those forced by it; move the counters."""
     assert token >= 0, f"slot {sequence.slot} should have sampled a token"
-    outcome = _append(sequence, num_accepted, (token,))
+    is_last = sequence.num_expected == len(sequence.tokens) + 1
+    assert is_last or not forced, "forced tokens before a token in flight"
+    outcome = _append(sequence, num_accepted, (token, *forced))
     sequence.stats.num_prefills += sequence.catching_up
     sequence.catching_up = False
     return outcome
@@ -73,12 +83,14 @@ def _append(sequence: Sequence, num_accepted: int, sampled: tuple[int, ...]) -> 
     if num_accepted:
         outcome = outcome._replace(num_accepted=min(num_accepted, len(outcome.tokens)))
     sequence.tokens.extend(outcome.tokens)
-    sequence.num_computed = known + len(outcome.tokens) - 1
-    sequence.num_expected += num_accepted
+    num_forced = max(0, len(outcome.tokens) - num_accepted - 1)
+    sequence.num_computed = known + len(outcome.tokens) - num_forced - 1
+    sequence.num_expected += num_accepted + num_forced
     sequence.num_planned -= len(drafts) - num_accepted
     sequence.verifying = ()
     sequence.stats.num_drafts += len(drafts)
     sequence.stats.num_accepted_drafts += outcome.num_accepted
+    sequence.stats.num_forced_tokens += num_forced
     return outcome
 
 

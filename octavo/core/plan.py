@@ -85,6 +85,8 @@ class StepPlan(NamedTuple):
 class TokenLogprobs(NamedTuple):
     """The model's log-probabilities at one position, before any sampling parameter is applied.
 
+    Where the text must have a shape, they are those among the tokens that the shape allows.
+
     The first entry is the token at that position. The most likely tokens follow, best first, as
     many as the request asks for (the first may be among them); their ranks are 1, 2, ….
     """
@@ -125,3 +127,6 @@ class StepResult(NamedTuple):
     errors: tuple[tuple[int, str], ...] = ()  # (slot, why this sequence failed)
     # (number, whether it has succeeded) of loads that have ended, of this step or an earlier one
     loaded: tuple[tuple[int, bool], ...] = ()
+    # (slot, tokens behind the sampled one that no draw could change), only for a slot that no other
+    # step in flight computes; it gets no drafts, since these may be cut off from its next chunk
+    forced: tuple[tuple[int, tuple[int, ...]], ...] = ()

@@ -5,9 +5,10 @@ list are accepted and stored as tuples, so that parameters can be compared, hash
 they are; `dataclasses.replace` makes a changed copy and checks it again.
 
 The core reads only the fields that end a sequence. The front end reads the fields about text, and
-sets two fields before a request reaches the core: `seed` (an unseeded request gets one, so that
-its draws can be repeated after a restart; workers take None as 0) and `bad_words_token_ids`
-(only the front end has the tokenizer). The sampler reads the rest.
+sets three fields before a request reaches the core: `seed` (an unseeded request gets one, so that
+its draws can be repeated after a restart; workers take None as 0), `bad_words_token_ids`
+(only the front end has the tokenizer), and `grammar` (what `structured_outputs` means for the
+grammar engine). The sampler reads the rest.
 
 `logits_processors` are names that the workers' runner was started with, or, where the engine
 runs in the same process, callables `(prompt_ids, output_ids, logits) -> logits` over numpy
@@ -23,6 +24,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, cast, get_args
+
+from octavo.core.structured_outputs import StructuredOutputsParams
 
 GREEDY_BELOW = 1e-5  # a lower temperature means the most likely token
 LEAST_TEMPERATURE = 0.01  # temperatures between the two are raised to this
@@ -98,6 +101,8 @@ class SamplingParams:
     spaces_between_special_tokens: bool = True
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     pooling: Pooling | None = None  # return an embedding of the prompt
+    structured_outputs: StructuredOutputsParams | None = None  # the shape of the text
+    grammar: str = ""  # set by the front end
 
     def __post_init__(self) -> None:
         if self.max_tokens is None:
@@ -193,6 +198,16 @@ class SamplingParams:
         elif (self.logprobs, self.prompt_logprobs) != (None, None):
             raise RequestError(
                 "pooling cannot be combined with logprobs or prompt_logprobs; send two requests"
+            )
+        shape = self.structured_outputs
+        if shape is not None and not isinstance(shape, StructuredOutputsParams):
+            raise RequestError(
+                f"structured_outputs is a {type(shape).__name__}; it must be "
+                "StructuredOutputsParams, such as StructuredOutputsParams(json=schema)"
+            )
+        if self.pooling is not None and (shape is not None or self.grammar):
+            raise RequestError(
+                "structured_outputs is about a text, and pooling asks for none; leave one out"
             )
         if not isinstance(self.output_kind, RequestOutputKind):
             raise RequestError(f"output_kind={self.output_kind!r} is not a RequestOutputKind")

@@ -71,6 +71,7 @@ class RequestStats:
     num_decode_steps: int = 0  # other steps that sampled
     num_drafts: int = 0  # verified for it
     num_accepted_drafts: int = 0  # output tokens that took no step of their own
+    num_forced_tokens: int = 0  # … because nothing else could come
     chunks: list[PrefillChunk] = field(default_factory=list)
     wait_seconds: dict[str, float] = field(default_factory=dict)  # by reason
     restarts: list[Restart] = field(default_factory=list)  # added by the front end

@@ -50,12 +50,18 @@ class Parser(Protocol):
     text that is not in the format is text.
     """
 
+    @property
+    def is_reasoning(self) -> bool:
+        """The state behind what was fed last: True inside the reasoning."""
+
     def feed(self, text: str, is_last: bool) -> Sequence[Delta]:
         """Return the deltas that this text completes; the end itself is not among them."""
 
 
 class PlainText:
     """The parser of models whose answers are text alone."""
+
+    is_reasoning = False
 
     def feed(self, text: str, is_last: bool) -> Sequence[Delta]:
         return (TextDelta(text),) if text else ()

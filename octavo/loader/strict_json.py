@@ -19,18 +19,27 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 def read_object(path: Path) -> dict[str, Any]:
     """Read the JSON object in one of the files beside the weights."""
     try:
-        size = path.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise CorruptFileError(
-                f"the file has {size:,} bytes, at most {MAX_FILE_BYTES:,} are read", path=path
-            )
+        check_size(path.stat().st_size, path)
         return parse_object(path.read_bytes(), path, path.name)
     except OSError as error:
-        raise CheckpointError(
-            f"cannot be read: {error.strerror or error}",
-            path=path,
-            advice="copy the whole model directory",
-        ) from error
+        raise unreadable(error, path) from error
+
+
+def check_size(size: int, path: Path) -> None:
+    """Raise an error if a file is too large to be read."""
+    if size > MAX_FILE_BYTES:
+        raise CorruptFileError(
+            f"the file has {size:,} bytes, at most {MAX_FILE_BYTES:,} are read", path=path
+        )
+
+
+def unreadable(error: OSError, path: Path) -> CheckpointError:
+    """Return the error for one of the files beside the weights that cannot be read."""
+    return CheckpointError(
+        f"cannot be read: {error.strerror or error}",
+        path=path,
+        advice="copy the whole model directory",
+    )
 
 
 def parse_object(text: bytes, path: Path, what: str) -> dict[str, object]:

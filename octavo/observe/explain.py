@@ -84,6 +84,7 @@ class Record:
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
     outcome: str = "running"
+    accumulation_order: str = ""  # of the engine's sums, on which bits depend
 
     def end(self, now: float, num_output_tokens: int) -> None:
         """Complete the record, and keep no more than it shows."""
@@ -105,11 +106,13 @@ class Record:
             "completion_tokens": self.num_output_tokens,
             "drafted_tokens": self.stats.num_drafts if self.stats else None,
             "accepted_draft_tokens": self.stats.num_accepted_drafts if self.stats else None,
+            "forced_tokens": self.stats.num_forced_tokens if self.stats else None,
             "preemptions": self.stats.num_preemptions if self.stats else None,
             "engine_restart_ms": _ms(self.stats.wait_seconds.get(why.RESTART, 0.0))
             if self.stats
             else None,
             "waited_for_client_ms": _ms(self.client_seconds),
+            "accumulation_order": self.accumulation_order,
             "parameters": self.parameters or _parameters(self),
             "cause": _sentence(shares, end - self.began),
         }

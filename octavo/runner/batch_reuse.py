@@ -46,6 +46,10 @@ class BatchReuse:
         self._remember(plan, step)
         return step
 
+    def forget(self) -> None:
+        """Build the next step anew."""
+        self._ahead = []
+
     def _remember(self, plan: StepPlan, step: Step) -> None:
         """Prepare for plans that continue this one, if its chunks only draw a token each."""
         self._ahead = []

@@ -9,6 +9,9 @@ that sequence alone. Drafts that were accepted in that step, before the failure,
 result: they are text, and may end it. The sequence stays failed until its slot is freed, since
 later plans may already be in flight; what these give is dropped.
 
+Tokens that a grammar forces follow a drawn one at once, where no other step is in flight. They are
+known tokens from then on: the backend appends them to what it has drawn, before the next step.
+
 The arrays of an output are valid until the next one. Nothing of them is kept: pooled vectors,
 log-probabilities are copies, tokens are integers.
 """
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from octavo.backends.base import Backend
 from octavo.backends.step import Pending, RowLogprobs, StepOutput
@@ -31,20 +34,32 @@ from octavo.core.plan import (
     TokenLogprobs,
 )
 from octavo.core.sampling_params import LogitsProcessor
+from octavo.grammar.protocol import GrammarEngine
 from octavo.runner.batch import Step
 from octavo.runner.batch_reuse import BatchReuse
+from octavo.runner.shaping import MaskWork, Shaping
 from octavo.runner.slots import SlotState
 from octavo.runner.speculate.drafting import Drafting
 from octavo.runner.speculate.proposer import Proposer
+
+NO_GRAMMARS = "the text must have a shape, and this engine has no grammars"
 
 
 class StepInFlight:
     """A plan that was submitted, until its result is collected."""
 
-    def __init__(self, runner: ModelRunner, plan: StepPlan, step: Step, pending: Pending) -> None:
+    def __init__(
+        self,
+        runner: ModelRunner,
+        plan: StepPlan,
+        step: Step,
+        pending: Pending,
+        mask_work: MaskWork | None = None,
+    ) -> None:
         self.plan = plan
         self.step = step
         self.pending = pending
+        self.mask_work = mask_work
         self.lost: set[int] = set()  # its slots that have been freed since
         self._runner = runner
 
@@ -68,6 +83,7 @@ class ModelRunner:
         *,
         processors: Mapping[str, LogitsProcessor] | None = None,
         proposer: Proposer | None = None,
+        make_grammar_engine: Callable[[], GrammarEngine] | None = None,
     ) -> None:
         self._backend = backend
         self._drafting: Drafting | None = None
@@ -75,7 +91,11 @@ class ModelRunner:
             self._drafting = Drafting(proposer, vocabulary, config)
         self.state = SlotState(config, vocabulary, processors or {})
         self._batches = BatchReuse(self.state)
+        self._shaping: Shaping | None = None
+        if make_grammar_engine is not None:
+            self._shaping = Shaping(vocabulary, make_grammar_engine)
         self._in_flight: deque[StepInFlight] = deque()
+        self._appended: dict[int, tuple[int, ...]] = {}  # slot → forced tokens of the last step
 
     def submit(self, plan: StepPlan) -> StepInFlight:
         """Start a step, in the order that plan.py promises."""
@@ -86,12 +106,37 @@ class ModelRunner:
         if self._drafting is not None:
             for slot, _ in opened:
                 self._drafting.open(slot)
+        if self._shaping is None:
+            for new in plan.opened:
+                if new.sampling.grammar:
+                    state.failures.setdefault(new.slot, NO_GRAMMARS)
         for slot, blocks in plan.new_blocks:
             state.grow(slot, blocks)
+        if self._appended:
+            self._batches.forget()
         step = self._batches.make(plan, opened)
-        started = StepInFlight(self, plan, step, self._backend.step(step.batch, step.draws))
+        work = None
+        if self._shaping is not None:
+            step, work = self._with_shapes(plan, step, self._shaping)
+        started = StepInFlight(self, plan, step, self._backend.step(step.batch, step.draws), work)
         self._in_flight.append(started)
         return started
+
+    def _with_shapes(
+        self, plan: StepPlan, step: Step, shaping: Shaping
+    ) -> tuple[Step, MaskWork | None]:
+        """Add the masks of a step, which may still be computed, and what was forced before it."""
+        for new in plan.opened:
+            shaping.open(new)
+        work = shaping.work_of(step.draws)
+        if work is not None or self._appended:
+            appended, self._appended = tuple(self._appended.items()), {}
+            masks = None if work is None else work.masks
+            draws = step.draws._replace(masks=masks, appended=appended)
+            step = step._replace(draws=draws)
+        if work is not None and not self._in_flight:
+            shaping.start(work)
+        return step, work
 
     def _free(self, slots: Sequence[int]) -> None:
         for started in self._in_flight:
@@ -100,6 +145,9 @@ class ModelRunner:
             self.state.free(slot)
             if self._drafting is not None:
                 self._drafting.free(slot)
+            if self._shaping is not None:
+                self._shaping.free(slot)
+                self._appended.pop(slot, None)
 
     def collect(self, started: StepInFlight) -> StepResult:
         """Wait for the oldest step in flight; return its result."""
@@ -109,6 +157,9 @@ class ModelRunner:
         plan, state = started.plan, self.state
         tokens, failures, logprobs, prompts, pooled = output
         failed_before = tuple(state.failures)
+        forced: tuple[tuple[int, tuple[int, ...]], ...] = ()
+        if started.mask_work is not None or self._in_flight:
+            forced = self._continue_shapes(started, output)
         if failures:
             for slot, message in failures:
                 if slot not in started.lost:
@@ -118,16 +169,49 @@ class ModelRunner:
             accepted: tuple[tuple[int, int], ...] = ()
         else:
             sampled, accepted = _sampled(started, tokens)
-        result = StepResult(plan.step, sampled, accepted)
+        result = StepResult(plan.step, sampled, accepted, forced=forced)
         if logprobs or prompts or pooled:
             result = result._replace(payloads=_payloads(started, output))
         if state.failures:
             result = self._with_errors(plan, result, failed_before)
         if self._drafting is not None:
-            sampled_slots = self._append_drawn(started, output)
+            sampled_slots = self._append_drawn(started, output, dict(forced))
             drafts = self._drafting.propose(sampled_slots, state.known)
             result = result._replace(drafts=drafts)
         return result
+
+    def _continue_shapes(
+        self, started: StepInFlight, output: StepOutput
+    ) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Give the grammars what was drawn; return what they force then, by slot.
+
+        Another step in flight draws its tokens itself. Its masks can be computed now.
+        """
+        shaping, state, forced = self._shaping, self.state, []
+        if shaping is None:
+            return ()
+        if started.mask_work is not None:
+            failed = {slot for slot, _ in output.failures}.union(state.failures)
+            ends = _next_positions(started, output)
+            for slot, drawn, end in zip(
+                started.step.draws.slots.tolist(), output.tokens, ends, strict=True
+            ):
+                if slot in started.lost:
+                    continue
+                shaping.advance(slot, drawn)
+                message = shaping.error(slot)
+                if message is not None:
+                    state.failures.setdefault(slot, message)
+                elif not self._in_flight and slot not in failed:
+                    tokens = tuple(shaping.forced(slot)[: state.room_behind(end)])
+                    if tokens:
+                        forced.append((slot, tokens))
+                        shaping.advance(slot, tokens)
+                        state.set_known(slot, end - 1, (drawn[-1], *tokens))
+        if self._in_flight and (work := self._in_flight[0].mask_work) is not None:
+            shaping.start(work)
+        self._appended = dict(forced)
+        return tuple(forced)
 
     def _with_errors(
         self, plan: StepPlan, result: StepResult, failed_before: tuple[int, ...]
@@ -152,17 +236,38 @@ class ModelRunner:
             errors=tuple([(slot, failures[slot]) for slot, _ in chunks if slot in failures]),
         )
 
-    def _append_drawn(self, started: StepInFlight, output: StepOutput) -> list[int]:
-        """Append what was drawn to the known tokens; return the slots, without the failed ones."""
+    def _append_drawn(
+        self, started: StepInFlight, output: StepOutput, forced: Mapping[int, tuple[int, ...]]
+    ) -> list[int]:
+        """Append what was drawn and forced to the known tokens.
+
+        Return the slots that may get drafts: not those that failed, or whose next tokens are known.
+        """
         state = self.state
         slots = []
         for slot, drawn in zip(started.step.draws.slots.tolist(), output.tokens, strict=True):
             if slot in started.lost:
                 continue
+            if slot in forced:
+                state.append(slot, drawn[:-1])  # the last is known, as those that it forces
+                state.num_known[slot] += 1 + len(forced[slot])
+                continue
             state.append(slot, drawn)
             if slot not in state.failures:
                 slots.append(slot)
         return slots
+
+
+def _next_positions(started: StepInFlight, output: StepOutput) -> list[int]:
+    """Return the position behind the last token of each sample."""
+    plan, step = started.plan, started.step
+    chunks = range(len(plan.slots)) if step.chunks is None else step.chunks.tolist()
+    drafts = step.draws.num_drafts
+    num_drafts = [0] * len(output.tokens) if drafts is None else drafts.tolist()
+    return [
+        plan.starts[chunk] + plan.counts[chunk] - count + len(drawn)
+        for chunk, count, drawn in zip(chunks, num_drafts, output.tokens, strict=True)
+    ]
 
 
 def _sampled(

@@ -26,6 +26,7 @@ def slot_sampling(
     if new.lora is not None:
         raise ValueError(f"adapter {new.lora!r} is not loaded: this runner takes none")
     allowed, bias = sampling.allowed_token_ids, sampling.logit_bias
+    min_tokens = 0 if sampling.grammar else sampling.min_tokens  # masks hold back its stop tokens
     return SlotSampling(
         tokens=tokens,
         num_prompt=new.num_prompt,
@@ -36,8 +37,8 @@ def slot_sampling(
         seed=sampling.seed or 0,
         allowed=None if allowed is None else np.array(allowed, np.int32),
         bad_words=sampling.bad_words_token_ids,
-        min_tokens=sampling.min_tokens,
-        stop_ids=_stop_ids(new, vocabulary) if sampling.min_tokens else NO_ROWS,
+        min_tokens=min_tokens,
+        stop_ids=_stop_ids(new, vocabulary) if min_tokens else NO_ROWS,
         bias_ids=np.array([token for token, _ in bias], np.int32),
         bias=np.array([value for _, value in bias], np.float32),
         repetition=sampling.repetition_penalty,

@@ -33,7 +33,8 @@ class SlotState:
         # Zeroed memory costs nothing until it is written to. One position more than the longest
         # sequence, since an embedding of a prompt of that length also gives a token.
         self.tokens = np.zeros((count, length + 1), np.int32)
-        self.num_opened = np.zeros(count, np.int64)  # tokens that were known at the opening
+        # Tokens that were known at the opening, or up to the last one that was forced.
+        self.num_opened = np.zeros(count, np.int64)
         # Known tokens: those, and the output that has been collected since where a proposer needs
         # it. Without one nothing does, and `num_known` stays `num_opened`.
         self.num_known = np.zeros(count, np.int64)
@@ -100,6 +101,19 @@ class SlotState:
         end = begin + len(tokens)
         self.tokens[slot, begin:end] = tokens
         self.num_known[slot] = end
+
+    def room_behind(self, position: int) -> int:
+        """Return for how many tokens a sequence has room from this position on."""
+        return int(self.tokens.shape[1]) - position
+
+    def set_known(self, slot: int, position: int, tokens: Sequence[int]) -> None:
+        """Write the tokens from a position on, so that the next chunks compute these.
+
+        What was drawn before may be unknown here, and has been computed.
+        """
+        end = position + len(tokens)
+        self.tokens[slot, position:end] = tokens
+        self.num_opened[slot] = end
 
     def known(self, slot: int) -> Ints:
         return self.tokens[slot, : self.num_known[slot]]

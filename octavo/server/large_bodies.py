@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from octavo.server.answers.call_ids import short_id
 from octavo.server.http.deadline import RequestTask
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
@@ -38,7 +39,10 @@ from octavo.wire.facts import EngineFacts
 T = TypeVar("T", bound=msgspec.Struct)
 A = TypeVar("A", bound=GenerationRequest | PromptJob)
 
-_SETTINGS = ("chat_template", "trust_request_chat_template", "max_output_tokens", "log_prompts")
+_SETTINGS = (
+    *("chat_template", "trust_request_chat_template", "default_chat_template_kwargs"),
+    *("max_output_tokens", "log_prompts"),
+)
 
 
 class Context(msgspec.Struct, frozen=True):
@@ -46,6 +50,8 @@ class Context(msgspec.Struct, frozen=True):
 
     settings: dict[str, Any]
     facts: EngineFacts
+    reads_calls: bool  # in answers
+    has_short_ids: bool  # of calls
 
 
 async def read(
@@ -66,7 +72,16 @@ async def read(
         body=body,
         kind=_name(kind),
         translate=_name(translate),
-        context=msgspec.Raw(msgspec.msgpack.encode(Context(settings, server.llm.facts))),
+        context=msgspec.Raw(
+            msgspec.msgpack.encode(
+                Context(
+                    settings,
+                    server.llm.facts,
+                    server.formats.reads_calls,
+                    server.formats.has_short_ids,
+                )
+            )
+        ),
     )
     answers: list[ReadBody] = []
 
@@ -115,6 +130,12 @@ def _view(context: Context) -> Any:
         config=ServerSettings(**context.settings),
         llm=SimpleNamespace(facts=context.facts, model=SimpleNamespace(facts=context.facts)),
         check_model=lambda name: None,
+        formats=SimpleNamespace(
+            reads_calls=context.reads_calls,
+            known_id=short_id if context.has_short_ids else lambda given: given,
+            stop_ids=(),
+            reading_for=lambda tools, is_parallel: None,  # a worker writes no answers
+        ),
     )
 
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from octavo.api.outputs import RequestOutput
+from octavo.api.reading import Reading
 from octavo.api.requests import CheckedRequest
 from octavo.core.sampling_params import SamplingParams
-from octavo.formats.deltas import Parser, PlainText
+from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
 from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused
@@ -30,6 +31,7 @@ class TokenCounts:
 
     prompt: int
     generated: int = 0
+    reasoning: int = 0  # of those
     cached_by_prompt: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -96,7 +98,9 @@ class GenerationRequest:
     bad_words: list[str] = field(default_factory=list)  # in every spelling
     keep_tokens: int | None = None  # of each prompt, at most; -1: what the answer leaves free
     keeps_end: bool = True  # of a prompt that is cut
-    make_parser: Callable[[], Parser] = PlainText  # of each answer's text
+    # How answers to a prompt are read, by the end of the prompt's text; None: they are text alone.
+    reading: Callable[[str], Reading] | None = None
+    shape: StructuredOutputsParams | None = None  # of each answer's text
     cache_salt: str | None = None
     priority: int = 0
     deadline_ms: int | None = None
@@ -110,3 +114,4 @@ class PreparedRequest:
     prompts: list[PreparedPrompt]
     sampling: SamplingParams
     checked: list[CheckedRequest]  # one for each prompt, with the same sampling
+    warnings: list[str] = field(default_factory=list)  # of what was asked for and is not done

@@ -17,8 +17,10 @@ from octavo.api.requests import (
     check_request,
     check_room,
     distinct,
+    shape_error,
 )
 from octavo.core.sampling_params import NO_LIMIT, RequestOutputKind, SamplingParams
+from octavo.grammar.checked import CheckedShape, job_of
 from octavo.server.bounds.biases import check_biases
 from octavo.server.bounds.response_size import check_response_size
 from octavo.server.bounds.turns import Turns
@@ -27,9 +29,13 @@ from octavo.server.operation import GenerationRequest, PreparedRequest
 from octavo.server.prompt_pool import refusal
 from octavo.server.server import Server
 from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused, packed
+from octavo.text.token_table import TokenTable
 from octavo.wire.facts import EngineFacts
 
+NO_SHAPE = CheckedShape()
 _FROM_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+# The end of a prompt that shows whether its answers begin inside the reasoning.
+MAX_END_TOKENS = 64
 
 
 async def prepare(server: Server, asked: GenerationRequest, owner: str) -> PreparedRequest:
@@ -40,8 +46,9 @@ async def prepare(server: Server, asked: GenerationRequest, owner: str) -> Prepa
     prompts = await _prepared(server, asked, owner)
     _check_total(server, prompts)
     _check_room(server, asked, prompts)
+    shape = await _checked_shape(server, asked, owner)
     try:
-        sampling = _sampling(server, asked, prompts)
+        sampling = _sampling(server, asked, prompts, shape)
     except RequestError as error:
         raise asked.named(invalid(str(error), error.param, error.code), 0) from None
     if not asked.is_stream:
@@ -68,13 +75,20 @@ async def prepare(server: Server, asked: GenerationRequest, owner: str) -> Prepa
                 check_room(model, sampling, prepared.num_tokens)
             ids = check_ids(prepared.ids, model.facts.vocabulary)
             given = Input(prepared.text or None, ids)
-            checked.append(
-                check_request(model, given, sampling, options, make_parser=asked.make_parser)
-            )
+            reading = None
+            if asked.reading is not None:
+                reading = asked.reading(_end_of(given, model.tokenizer))
+            checked.append(check_request(model, given, sampling, options, reading=reading))
         except RequestError as error:
             wrong = invalid(str(error), error.param, error.code)
             raise asked.named(wrong, len(checked)) from None
-    return PreparedRequest(asked, prompts, sampling, checked)
+    return PreparedRequest(asked, prompts, sampling, checked, _warnings(asked, shape))
+
+
+def _end_of(prompt: Input, tokenizer: TokenTable) -> str:
+    """Return the end of a prompt's text, special tokens included."""
+    last = list(prompt.token_ids[-MAX_END_TOKENS:])
+    return tokenizer.decode(last, skip_special_tokens=False)
 
 
 def jobs_of(
@@ -146,8 +160,39 @@ def _check_total(server: Server, prompts: list[PreparedPrompt]) -> None:
         raise invalid(f"{message}: send fewer at once", "prompt", TOO_LONG)
 
 
+def _warnings(asked: GenerationRequest, shape: CheckedShape) -> list[str]:
+    """Return what of a shape is not enforced, with the dialect's names of the places."""
+    warnings = []
+    for place, what in shape.warnings:
+        param = f"structured_outputs.{place}"
+        warnings.append(asked.named(invalid(f"{param}: {what}", param), 0).message)
+    return warnings
+
+
+async def _checked_shape(server: Server, asked: GenerationRequest, owner: str) -> CheckedShape:
+    """Return the grammar of the answers' shape; raise ApiError for a shape that is wrong."""
+    shape = asked.shape
+    if shape is None:
+        return NO_SHAPE
+    checked = server.checked_shapes.get(shape)
+    if checked is None:
+        job = job_of(shape, server.llm.facts.vocabulary)
+        try:
+            checked = await server.prompt_pool.check_shape(job, owner)
+        except ApiError as error:
+            raise asked.named(error, 0) from None
+        server.checked_shapes.put(shape, checked)
+    if checked.what:
+        wrong = shape_error(checked)
+        raise asked.named(invalid(str(wrong), wrong.param, wrong.code), 0)
+    return checked
+
+
 def _sampling(
-    server: Server, asked: GenerationRequest, prompts: list[PreparedPrompt]
+    server: Server,
+    asked: GenerationRequest,
+    prompts: list[PreparedPrompt],
+    shape: CheckedShape,
 ) -> SamplingParams:
     """Return what was asked for, with the model's defaults and the limit of the answers."""
     values: dict[str, Any] = {}
@@ -158,6 +203,8 @@ def _sampling(
         check_biases(values["logit_bias"], server.llm.model.facts.vocabulary)
     if prompts[0].bad_words_token_ids:
         values["bad_words_token_ids"] = distinct(prompts[0].bad_words_token_ids)
+    if shape.grammar:
+        values.update(structured_outputs=asked.shape, grammar=shape.grammar)
     values["max_tokens"] = _max_tokens(server, asked, prompts)
     values["output_kind"] = RequestOutputKind.FINAL_ONLY
     if asked.is_stream:

@@ -4,7 +4,8 @@ Templates and texts are hostile input, so none of them is processed in the event
 limits of time and memory. One that exceeds a limit fails only the job that it was doing: it is
 killed, and a new worker does the jobs behind it. Keys take turns, and jobs that may be slow (long
 texts, templates of clients) have a worker of their own, so that others do not wait behind them. So
-have, for a while, all jobs of a key with a job that has cost a worker.
+have, for a while, all jobs of a key with a job that has cost a worker. The shapes of structured
+output have one as well, which starts with the first of them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
+from octavo.grammar.checked import CheckedShape, ShapeJob
 from octavo.server.http.errors import ApiError, invalid, unavailable
 from octavo.server.settings import ServerSettings
 from octavo.server.worker_process import (
@@ -25,6 +27,7 @@ from octavo.server.worker_process import (
     WorkerDiedError,
     WorkerLateError,
 )
+from octavo.server.worker_program import Duty
 from octavo.text.prompt_worker import (
     Answer,
     BodyJob,
@@ -171,7 +174,7 @@ class _Lane:
 
 
 class PromptPool:
-    """Three lanes of jobs, each with its workers: quick, heavy and those of suspected keys."""
+    """Lanes of jobs, each with its workers: quick, heavy, those of suspected keys, shapes."""
 
     def __init__(
         self,
@@ -190,6 +193,8 @@ class PromptPool:
         self._quick = _Lane(config.prompt_workers, MAX_AHEAD, self._start_quick, *ends)
         self._heavy = _Lane(1, 1, self._start_heavy, *ends)
         self._suspected = _Lane(1, 1, self._start_heavy, *ends)
+        self._shapes = _Lane(1, 1, self._start_shapes, *ends)
+        self._suspected_shapes = _Lane(1, 1, self._start_shapes, *ends)
         self._suspects: dict[str, float] = {}  # by key, until when
         self._num_waiting = 0
         self._num_overruns = 0  # of the limits, by the model's own template
@@ -230,7 +235,8 @@ class PromptPool:
                 is_heavy = True  # the template is a client's own, or has much to do
         param = default_param(jobs[0]) if jobs else "prompt"
         what = "rendering the chat template" if conversations else "tokenising the prompt"
-        answer = await self._answer(PromptJobs(jobs), owner, seconds, is_heavy, param, what)
+        lane = self._heavy if is_heavy else None
+        answer = await self._answer(PromptJobs(jobs), owner, seconds, lane, param, what)
         assert isinstance(answer, PreparedPrompts), "a worker answers what it is asked"
         return with_texts(answer.prompts, jobs)
 
@@ -238,12 +244,26 @@ class PromptPool:
         """Return a request with its prompts; raise ApiError for what is wrong with it."""
         seconds = max(self._config.tokenize_seconds, self._config.template_seconds)
         what = "reading the body and preparing its prompts"
-        answer = await self._answer(job, owner, seconds, True, None, what)
+        answer = await self._answer(job, owner, seconds, self._heavy, None, what)
         assert isinstance(answer, ReadBody), "a worker answers what it is asked"
         return answer
 
+    async def check_shape(self, job: ShapeJob, owner: str = "") -> CheckedShape:
+        """Return a shape's grammar, or what is wrong; raise ApiError if it takes too much."""
+        param, what = "structured_outputs", "compiling the shape"
+        seconds = self._config.shape_seconds
+        answer = await self._answer(job, owner, seconds, self._shapes, param, what)
+        assert isinstance(answer, CheckedShape), "a worker answers what it is asked"
+        return answer
+
     async def _answer(
-        self, job: Job, owner: str, seconds: float, is_heavy: bool, param: str | None, what: str
+        self,
+        job: Job,
+        owner: str,
+        seconds: float,
+        lane: _Lane | None,  # None: by the size of the job
+        param: str | None,
+        what: str,
     ) -> Answer:
         """Return a worker's answer; raise ApiError, about `param`, where there is none."""
         config = self._config
@@ -255,9 +275,10 @@ class PromptPool:
         if self._num_waiting >= config.max_waiting_requests:
             message = f"{config.max_waiting_requests} prompts wait for a prompt worker, the most"
             raise unavailable(f"{message} allowed; try again", "preparation_full", 1)
-        lane = self._heavy if is_heavy or sum(map(len, frame)) > HEAVY_BYTES else self._quick
         if self._suspects.get(owner, 0.0) > self._clock():
-            lane = self._suspected
+            lane = self._suspected_shapes if lane is self._shapes else self._suspected
+        if lane is None:
+            lane = self._heavy if sum(map(len, frame)) > HEAVY_BYTES else self._quick
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         sent = SentJob(owner, frame, seconds, answer)
         self._num_waiting += 1
@@ -275,7 +296,7 @@ class PromptPool:
         if isinstance(result, WorkerLateError):
             raise invalid(f"{what} took more than {seconds:g} s, which is the limit", param)
         if isinstance(result, WorkerDiedError):
-            message = f"the prompt worker died {MAX_DEATHS} times while it prepared the prompt"
+            message = f"the prompt worker died {MAX_DEATHS} times while {what}"
             raise invalid(f"{message}; make it smaller", param)
         if isinstance(result, Exception):
             raise result
@@ -305,6 +326,8 @@ class PromptPool:
         await self._quick.close()
         await self._heavy.close()
         await self._suspected.close()
+        await self._shapes.close()
+        await self._suspected_shapes.close()
         for worker in [*self._workers, *self._launched]:
             self._kill(worker)
         self._launched.clear()
@@ -313,21 +336,22 @@ class PromptPool:
         self._ended.clear()
 
     async def _start_quick(self, on_answer: Callable[[Worker], None]) -> Worker | None:
-        return await self._start_worker(on_answer, reads_bodies=False)
+        return await self._start_worker(on_answer, "prompts")
 
     async def _start_heavy(self, on_answer: Callable[[Worker], None]) -> Worker | None:
-        return await self._start_worker(on_answer, reads_bodies=True)
+        return await self._start_worker(on_answer, "bodies")
 
-    async def _start_worker(
-        self, on_answer: Callable[[Worker], None], *, reads_bodies: bool
-    ) -> Worker | None:
+    async def _start_shapes(self, on_answer: Callable[[Worker], None]) -> Worker | None:
+        return await self._start_worker(on_answer, "shapes")
+
+    async def _start_worker(self, on_answer: Callable[[Worker], None], duty: Duty) -> Worker | None:
         """Return a new worker that is ready; log an error and return None if it fails."""
         self._ended = [worker for worker in self._ended if not worker.has_ended()]
         try:
-            if self._launched and not reads_bodies:
+            if self._launched and duty == "prompts":
                 worker = self._launched.pop()
             else:
-                worker = Worker.launch(self._config, self._path, reads_bodies=reads_bodies)
+                worker = Worker.launch(self._config, self._path, duty)
         except OSError as error:
             log.error("a prompt worker cannot be started: %s", error)
             return None

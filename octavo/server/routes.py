@@ -7,6 +7,15 @@ from functools import partial
 from html import escape
 
 from octavo.server import status_routes
+from octavo.server.anthropic import messages
+from octavo.server.anthropic.dialect import ANTHROPIC
+from octavo.server.anthropic.schema import (
+    Answer,
+    CountRequest,
+    CountResponse,
+    MessagesRequest,
+    StreamEvent,
+)
 from octavo.server.durable.routes import resume
 from octavo.server.generate import generating
 from octavo.server.http.dialect import Dialect
@@ -37,7 +46,7 @@ _PAGE_HEADERS = (
 )
 
 
-DIALECTS: Sequence[Dialect] = (OPENAI,)
+DIALECTS: Sequence[Dialect] = (OPENAI, ANTHROPIC)
 DEFAULT_DIALECT = DIALECTS[0]  # of errors outside a dialect's own routes
 _ID_PREFIXES = [prefix for dialect in DIALECTS for prefix in dialect.id_prefixes]
 
@@ -78,6 +87,19 @@ ROUTES: Sequence[Route] = (
         generating(ChatRequest, chat.translate),
         "Answer a conversation.",
         *(ChatRequest, ChatResponse, ChatChunk),
+    ),
+    Route(
+        *("POST", "/v1/messages"),
+        generating(MessagesRequest, messages.translate),
+        "Answer a conversation, in Anthropic's dialect.",
+        *(MessagesRequest, Answer, StreamEvent),
+        dialect=ANTHROPIC,
+    ),
+    Route(
+        *("POST", "/v1/messages/count_tokens", messages.count_tokens),
+        "The number of tokens of a conversation, in Anthropic's dialect.",
+        *(CountRequest, CountResponse),
+        dialect=ANTHROPIC,
     ),
     Route("GET", "/v1/models", models, "The served models."),
     Route(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from octavo.api.async_llm import AsyncLLM
 from octavo.client.client import ENGINE_PROGRAM
+from octavo.grammar.checked import CheckedShapes
 from octavo.observe.explain import Recent, Record
 from octavo.observe.exposition import Labels
 from octavo.observe.loop_lag import LoopLag
@@ -18,6 +19,7 @@ from octavo.observe.metrics import Metrics
 from octavo.observe.output import num_dropped_lines
 from octavo.server import worker_process
 from octavo.server.admission import Admission
+from octavo.server.answers.formats import choose_formats
 from octavo.server.bounds.turns import Releases
 from octavo.server.canary import Canary
 from octavo.server.http.auth import AccessControl
@@ -85,12 +87,14 @@ class Server:
         )
         self._add_metrics()
         self.loop_lag = LoopLag(self.metrics.loop_lag.observe)
+        self.formats = choose_formats(config, llm.model.tokenizer)
         self.prompt_pool = PromptPool(
             config,
             str(llm.model.source.tokenizer_path),
             self.metrics.prompt_workers_killed.add,
             workers,
         )
+        self.checked_shapes = CheckedShapes()
         self.recent = Recent(config.num_explained if config.enable_explain else 0)
         self.active: dict[str, ActiveRequest] = {}
         self.releases = Releases()  # of requests that have ended

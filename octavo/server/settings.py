@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 MAX_NAME_CHARACTERS = 512  # of a model
 MIN_KEY_CHARACTERS = 8  # where other machines can connect
@@ -48,6 +49,12 @@ class ServerSettings:
     cache_scope: Literal["key", "global"] = "key"  # which requests share cached prefixes
     trust_request_chat_template: bool = False
     chat_template: str | None = None  # instead of the model's own
+    # Of templates, where a request does not set them itself.
+    default_chat_template_kwargs: Mapping[str, Any] | None = None
+    # Formats of answers, by vLLM's names. None: detected from the chat template; "none": none.
+    tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
+    tool_parser_plugin: Path | None = None  # a file that describes further formats
     log_prompts: bool = False  # at info, escaped
     enable_explain: bool = True
     middleware: tuple[str, ...] = ()  # "module:factory" of ASGI middlewares
@@ -80,6 +87,7 @@ class ServerSettings:
     prompt_worker_bytes: int = 2 << 30  # memory of one worker, beside its tokenizer
     template_seconds: float = 2.0  # for a conversation, with its tokens
     tokenize_seconds: float = 5.0  # for a text
+    shape_seconds: float = 2.0  # for the grammar of a shape
     num_explained: int = 512  # recent requests that can be explained
     admin_socket: Path | None = None
     # durable requests

@@ -17,7 +17,7 @@ import msgspec
 
 from octavo import env
 from octavo.server.settings import ServerSettings
-from octavo.server.worker_program import BODIES
+from octavo.server.worker_program import Duty
 from octavo.text.prompt_worker import (
     LENGTH,
     MAX_FRAME_BYTES,
@@ -93,16 +93,15 @@ class Worker:
         self.ended: asyncio.Future[Exception]  # the reason why no further answer will come
 
     @classmethod
-    def launch(cls, config: ServerSettings, path: str, *, reads_bodies: bool = False) -> Worker:
+    def launch(cls, config: ServerSettings, path: str, duty: Duty = "prompts") -> Worker:
         """Start a process that reads the tokenizer at `path`, without waiting for it."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        limit = max(config.template_seconds, config.tokenize_seconds) + SPARE_SECONDS
+        limit = max(config.template_seconds, config.tokenize_seconds)
+        limit = (config.shape_seconds if duty == "shapes" else limit) + SPARE_SECONDS
         # -P: a model's directory may be the current one, and must not provide modules.
         memory = str(config.prompt_worker_bytes)
-        arguments = ["-P", "-m", MODULE, str(limit), memory, path]
-        if reads_bodies:
-            arguments.append(BODIES)
+        arguments = ["-P", "-m", MODULE, str(limit), memory, path, duty]
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, *arguments],

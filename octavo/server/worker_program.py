@@ -1,33 +1,57 @@
-"""The program of a prompt worker: `octavo.server.worker_program SECONDS BYTES PATH [bodies]`.
+"""The program of a prompt worker: `octavo.server.worker_program SECONDS BYTES PATH DUTY`.
 
-It answers the jobs of `octavo.text.prompt_worker`, within these limits of one job. With the
-argument `bodies` it also reads large bodies of requests, for which it imports the dialects.
+It answers the jobs of `octavo.text.prompt_worker`, within these limits of one job. With the duty
+`bodies` it also reads large bodies of requests, for which it imports the dialects. With `shapes`
+it checks the shapes of structured output instead, for which it needs no tokenizer.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
+from octavo.core.structured_outputs import StructuredOutputsParams
+from octavo.grammar.checked import ShapeJob, check, job_of
 from octavo.text.prompt_worker import (
+    Answer,
+    Answers,
     BodyJob,
+    Job,
     PromptMaker,
     ReadBodies,
     ReadBody,
     Refused,
+    prompt_answers,
     serve_jobs,
 )
 
-BODIES = "bodies"
+Duty = Literal["prompts", "bodies", "shapes"]
 
 
 def main() -> None:
     """Answer jobs until the server closes the socket."""
     seconds, num_bytes, path = float(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-    read_body: ReadBodies = _refuse_body
-    if BODIES in sys.argv[4:]:
-        read_body = _body_reader()
-    serve_jobs(seconds, num_bytes, path, read_body)
+    loads: dict[str, Callable[[], Answers]] = {
+        "prompts": partial(prompt_answers, path, _refuse_body),
+        "bodies": lambda: prompt_answers(path, _body_reader()),
+        "shapes": _shape_answers,
+    }
+    serve_jobs(seconds, num_bytes, loads[sys.argv[4]])
+
+
+def _shape_answers() -> Answers:
+    """Return what answers the jobs about shapes; check one, which loads all that is needed."""
+    checked = check(job_of(StructuredOutputsParams(json_object=True), 0))
+    assert not checked.what, checked.what
+    return _checked_shape
+
+
+def _checked_shape(job: Job) -> Answer:
+    assert isinstance(job, ShapeJob), "other workers do other jobs"
+    return check(job)
 
 
 def _body_reader() -> ReadBodies:

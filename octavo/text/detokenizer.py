@@ -21,9 +21,10 @@ class Detokenizer:
     emitted. Its text is not returned, but the stream continues it: a leading space is kept, and a
     character begun in the context is completed and emitted by the stream.
 
-    `skip_special_tokens` leaves special tokens out. `spaces_between_special_tokens=False` puts no
-    separator between two neighbouring added tokens; it matters only to the rare vocabularies whose
-    tokens are words joined by spaces.
+    `skip_special_tokens` leaves special tokens out, except those in `kept`: a parser may need some
+    as marks of its format. `spaces_between_special_tokens=False` puts no separator between two
+    neighbouring added tokens; it matters only to the rare vocabularies whose tokens are words
+    joined by spaces.
     """
 
     def __init__(
@@ -32,10 +33,13 @@ class Detokenizer:
         *,
         skip_special_tokens: bool = True,
         spaces_between_special_tokens: bool = True,
+        kept: frozenset[int] = frozenset(),
         context: Sequence[int] = (),
     ) -> None:
         self._token_bytes = token_bytes
         self._skipped = token_bytes.special if skip_special_tokens else frozenset[int]()
+        if kept:
+            self._skipped -= kept
         self._separates_added = spaces_between_special_tokens
         self._separator = token_bytes.separator
         self._errors = token_bytes.errors

@@ -21,7 +21,7 @@ import struct
 import time
 from array import array
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -29,6 +29,7 @@ import msgspec
 from msgspec import Struct
 
 from octavo.confine.process import confine, give_up_privileges
+from octavo.grammar.checked import CheckedShape, ShapeJob
 from octavo.observe.collection import no_collection
 from octavo.text.chat.messages import ChatTemplateError
 from octavo.text.token_bytes import TokenizerError
@@ -65,6 +66,7 @@ class Conversation(Struct, frozen=True, kw_only=True):
 
     messages: list[dict[str, Any]]
     template: str | None = None  # None: the model's own
+    tools: list[dict[str, Any]] | None = None
     documents: list[dict[str, Any]] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -110,7 +112,7 @@ class BodyJob(Struct, frozen=True, kw_only=True, tag=True):
     body: bytes  # the last field, which `pieces` relies on
 
 
-Job = PromptJobs | TableJob | BodyJob
+Job = PromptJobs | TableJob | BodyJob | ShapeJob
 
 
 class PreparedPrompt(Struct, frozen=True, kw_only=True, tag=True):
@@ -163,7 +165,7 @@ class Ready(Struct, frozen=True, tag=True):
     """The first frame of a worker that has read its tokenizer."""
 
 
-Answer = Ready | PreparedPrompts | PackedTable | ReadBody | Refused
+Answer = Ready | PreparedPrompts | PackedTable | ReadBody | CheckedShape | Refused
 
 
 def with_texts(
@@ -287,8 +289,11 @@ class PromptMaker:
         return "".join([*parts, stream.finish()])
 
     def _render(self, conversation: Conversation) -> str:
-        text = self._compiled(conversation.template).render(
+        template = self._compiled(conversation.template, bool(conversation.tools))
+        template.check_tools(conversation.messages, conversation.tools)
+        text = template.render(
             conversation.messages,
+            tools=conversation.tools,
             documents=conversation.documents,
             add_generation_prompt=conversation.add_generation_prompt,
             continue_final_message=conversation.continue_final_message,
@@ -297,11 +302,11 @@ class PromptMaker:
         check_surrogates(text)
         return text
 
-    def _compile(self, source: str | None) -> ChatTemplate:
+    def _compile(self, source: str | None, with_tools: bool) -> ChatTemplate:
         from octavo.text.chat.template import ChatTemplate, choose_template
 
         if source is None:
-            source = choose_template(self.tokenizer.chat_templates, with_tools=False)
+            source = choose_template(self.tokenizer.chat_templates, with_tools=with_tools)
         return ChatTemplate(source, self.tokenizer.special_tokens)
 
 
@@ -340,8 +345,21 @@ def load_tokenizer_at(path: Path) -> Tokenizer:
     return tokenizer_from_directory(path)
 
 
-def serve_jobs(seconds: float, num_bytes: int, path: Path, read_body: ReadBodies) -> None:
-    """Read the tokenizer, then answer jobs until the server closes the socket.
+# What answers the jobs of one worker.
+Answers = Callable[[Job], Answer]
+
+
+def prompt_answers(path: Path, read_body: ReadBodies) -> Answers:
+    """Read the tokenizer of a model; return what answers the jobs that need it."""
+    import octavo.text.chat.template  # noqa: F401 (the first chat need not wait)
+
+    for name in _IMPORTED_LATE:
+        importlib.import_module(name)
+    return partial(_answer, PromptMaker(load_tokenizer_at(path)), read_body)
+
+
+def serve_jobs(seconds: float, num_bytes: int, load: Callable[[], Answers]) -> None:
+    """Load what answers the jobs, then answer them until the server closes the socket.
 
     After `seconds` in one job the process ends itself, should the server be gone. A job may take
     `num_bytes` of memory.
@@ -352,12 +370,7 @@ def serve_jobs(seconds: float, num_bytes: int, path: Path, read_body: ReadBodies
         _limit_memory(LOAD_BYTES, is_final=False)
         try:
             with no_collection():
-                import octavo.text.chat.template  # noqa: F401 (the first chat need not wait)
-
-                for name in _IMPORTED_LATE:
-                    importlib.import_module(name)
-
-                maker = PromptMaker(load_tokenizer_at(path))
+                answer_to = load()
         except (ValueError, OSError, MemoryError) as error:
             write_frame(sink, _encode(Refused(message=_why_unusable(error))))
             return
@@ -368,7 +381,7 @@ def serve_jobs(seconds: float, num_bytes: int, path: Path, read_body: ReadBodies
         while (frame := read_frame(source)) is not None:
             signal.setitimer(signal.ITIMER_REAL, seconds)
             try:
-                answer = _answer(maker, decode.decode(frame), read_body)
+                answer = answer_to(decode.decode(frame))
             except MemoryError:
                 mebibytes = num_bytes >> 20
                 answer = Refused(message=f"the prompt takes more than {mebibytes} MiB to prepare")
@@ -379,7 +392,7 @@ def serve_jobs(seconds: float, num_bytes: int, path: Path, read_body: ReadBodies
                 _return_memory()
 
 
-def _answer(maker: PromptMaker, job: Job, read_body: ReadBodies) -> Answer:
+def _answer(maker: PromptMaker, read_body: ReadBodies, job: Job) -> Answer:
     try:
         match job:
             case PromptJobs():
@@ -388,6 +401,8 @@ def _answer(maker: PromptMaker, job: Job, read_body: ReadBodies) -> Answer:
                 return maker.tokenizer.pack()
             case BodyJob():
                 return read_body(maker, job)
+            case ShapeJob():
+                raise AssertionError("another worker checks shapes")
     except TokenizerError as error:
         return Refused(message=str(error))
 

@@ -18,6 +18,7 @@ from octavo.text.token_bytes import Spelling, TokenBytes, TokenizerError, TokenN
 
 MAX_TOKEN_BYTES = 1 << 16  # of the longest token
 MAX_TABLE_BYTES = 1 << 26  # of all tokens together
+MAX_TEMPLATE_CHARACTERS = 1 << 18  # of a chat template
 
 
 class TokenTable:
@@ -109,6 +110,7 @@ class PackedTable(Struct, frozen=True, tag=True):
     spelling: Spelling
     special_tokens: dict[str, str]
     end_ids: list[int]
+    chat_templates: dict[str, str]  # to recognise the formats of answers
 
 
 class _PackedNames:
@@ -150,6 +152,11 @@ def pack(table: TokenTable, token_ids: Iterable[int]) -> PackedTable:
         spelling=spelling,
         special_tokens=table.special_tokens,
         end_ids=sorted(table.end_ids),
+        chat_templates={
+            name: source
+            for name, source in table.chat_templates.items()
+            if len(source) <= MAX_TEMPLATE_CHARACTERS
+        },
     )
 
 
@@ -171,4 +178,5 @@ def unpack(packed: PackedTable) -> TokenTable:
         bytes_by_token,
         special_tokens=packed.special_tokens,
         end_ids=packed.end_ids,
+        chat_templates=packed.chat_templates,
     )

@@ -12,9 +12,10 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from octavo.loader.errors import quote
-from octavo.loader.strict_json import read_object
+from octavo.loader.strict_json import parse_object
 from octavo.text.json_place import field_at
 from octavo.text.load_errors import is_from_library, reason, tokenizer_errors_at
+from octavo.text.texts_beside import Directory, TextsBeside
 from octavo.text.token_bytes import TokenizerError
 from octavo.text.tokenizer import Tokenizer, frame, no_panic
 
@@ -48,15 +49,22 @@ Json = Mapping[str, object]
 
 def tokenizer_from_directory(directory: Path) -> Tokenizer:
     """Load the tokenizer that `tokenizer.json`, `tokenizer_config.json` and others describe."""
+    texts = Directory(directory)
     with tokenizer_errors_at(directory), no_panic("its own files"):
-        return _load(directory)
+        return _load(texts, _chat_templates(directory, _read_json(texts, "tokenizer_config.json")))
 
 
-def _load(directory: Path) -> Tokenizer:
-    config = _read_json(directory / "tokenizer_config.json")
-    backend = _backend(directory)
+def tokenizer_without_templates(texts: TextsBeside) -> Tokenizer:
+    """Load the tokenizer that these files describe, without its chat templates."""
+    with tokenizer_errors_at(texts.directory), no_panic("its own files"):
+        return _load(texts, {})
+
+
+def _load(texts: TextsBeside, chat_templates: Mapping[str, str]) -> Tokenizer:
+    config = _read_json(texts, "tokenizer_config.json")
+    backend = _backend(texts)
     _add_listed_tokens(backend, config)
-    named = _named_tokens(backend, config, _read_json(directory / "special_tokens_map.json"))
+    named = _named_tokens(backend, config, _read_json(texts, "special_tokens_map.json"))
     _mark_special(backend, config, named)
     if not _frames(backend):
         # tokenizer.json takes precedence. Where it adds nothing, the makers of the model relied on
@@ -72,41 +80,48 @@ def _load(directory: Path) -> Tokenizer:
     return Tokenizer(
         backend,
         special_tokens=named,
-        end_ids=_end_ids(directory),
-        chat_templates=_chat_templates(directory, config),
+        end_ids=_end_ids(texts),
+        chat_templates=chat_templates,
     )
 
 
-def _backend(directory: Path) -> Backend:
+def _backend(texts: TextsBeside) -> Backend:
     """Read `tokenizer.json` of a model directory."""
-    path = directory / "tokenizer.json"
-    if not path.is_file():
+    directory, content = texts.directory, texts.read("tokenizer.json")
+    if content is None:
         raise TokenizerError(
             f"{directory} has no tokenizer.json; if it has a tokenizer.model, save the tokenizer"
             " once with save_pretrained of a fast tokenizer and put the tokenizer.json here, or"
             " name a model that has the same tokenizer: tokenizer=MODEL"
         )
+    path = directory / "tokenizer.json"
     try:
-        return Backend.from_file(str(path))
+        return Backend.from_str(content.decode())
+    except UnicodeDecodeError as error:
+        raise TokenizerError(
+            f"{path}: is not valid UTF-8: {error.reason} at byte {error.start:,}"
+        ) from None
     except BaseException as error:  # the library raises nothing more precise than Exception
         if not is_from_library(error):
             raise
-        raise TokenizerError(f"{path}: cannot be used: {_with_field(error, path)}") from error
+        raise TokenizerError(
+            f"{path}: cannot be used: {_with_field(error, content, path)}"
+        ) from error
 
 
-def _with_field(error: BaseException, path: Path) -> str:
+def _with_field(error: BaseException, content: bytes, path: Path) -> str:
     """Return the library's message with the field at fault."""
     text = reason(error)
     place = _PLACE.search(text)
     if place is None:
-        return f"{text} ({_part_at_fault(path)})"
-    field = field_at(path.read_bytes(), int(place[1]), int(place[2]))
+        return f"{text} ({_part_at_fault(content, path)})"
+    field = field_at(content, int(place[1]), int(place[2]))
     return f"{text} ({field})" if field else text
 
 
-def _part_at_fault(path: Path) -> str:
+def _part_at_fault(content: bytes, path: Path) -> str:
     """Return the part of a tokenizer.json without which it can be used, where one is enough."""
-    whole = read_object(path)
+    whole = parse_object(content, path, path.name)
     for part, harmless in _HARMLESS.items():
         try:
             Backend.from_str(json.dumps({**whole, part: harmless}))
@@ -196,10 +211,10 @@ def _mark_special(backend: Backend, config: Json, named: Mapping[str, str]) -> N
             backend.add_special_tokens([AddedToken(content, **flags, special=True)])
 
 
-def _end_ids(directory: Path) -> Iterator[int]:
+def _end_ids(texts: TextsBeside) -> Iterator[int]:
     """Iterate over the ids that end generation: generation_config.json, or else config.json."""
     for name in ("generation_config.json", "config.json"):
-        listed = _read_json(directory / name).get("eos_token_id")
+        listed = _read_json(texts, name).get("eos_token_id")
         if listed is None:
             continue
         for item in _items(listed):
@@ -216,7 +231,7 @@ def _chat_templates(directory: Path, config: Json) -> dict[str, str]:
     """Return the templates by name; files of their own override the configuration."""
     templates: dict[str, str] = {}
     for name, source in (
-        ("chat_template.json", _read_json(directory / "chat_template.json")),
+        ("chat_template.json", _read_json(Directory(directory), "chat_template.json")),
         ("tokenizer_config.json", config),
     ):
         listed = source.get("chat_template")
@@ -281,6 +296,7 @@ def _items(value: object) -> list[object]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _read_json(path: Path) -> Json:
+def _read_json(texts: TextsBeside, name: str) -> Json:
     """Return the object in a JSON file; an empty one if there is no such file."""
-    return read_object(path) if path.exists() else {}
+    content = texts.read(name)
+    return {} if content is None else parse_object(content, texts.directory / name, name)

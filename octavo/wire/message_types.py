@@ -34,7 +34,7 @@ Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Tokens = Annotated[bytes, Meta(max_length=MAX_FRAME_BYTES)]  # 32 bits each, little-endian
 CommandName = Literal["pause", "resume", "reset_prefix_cache"]
-TEXT_FIELDS = ("stop", "bad_words")  # these stay in the front end
+TEXT_FIELDS = ("stop", "bad_words", "structured_outputs")  # these stay in the front end
 
 
 def _sampling_struct() -> type[Struct]:

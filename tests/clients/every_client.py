@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -29,11 +30,11 @@ SECONDS = 300
 
 
 @contextmanager
-def serving(directory: Path, **options: object) -> Iterator[str]:
+def serving(directory: Path, program: str = "server", **options: Any) -> Iterator[str]:
     """Run a server for as long as the block lasts; it must end in order."""
     directory.mkdir()
     given = json.dumps({"api_keys": [KEY], **options})
-    command = [sys.executable, "-m", "tests.clients.server", str(directory), given]
+    command = [sys.executable, "-m", f"tests.clients.{program}", str(directory), given]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -60,7 +61,11 @@ def full_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A full server: one request runs in a paused engine, another waits."""
     directory = tmp_path_factory.mktemp("full")
     admin = directory / "admin"
-    options = {"max_running_sequences": 1, "max_waiting_requests": 1, "admin_socket": str(admin)}
+    options: dict[str, Any] = {
+        "max_running_sequences": 1,
+        "max_waiting_requests": 1,
+        "admin_socket": str(admin),
+    }
     with serving(directory / "model", **options) as address:
         operator = httpx.Client(
             transport=httpx.HTTPTransport(uds=str(admin)), base_url="http://localhost"
@@ -82,6 +87,13 @@ def full_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         for thread in threads:
             thread.join()
         operator.close()
+
+
+@pytest.fixture(scope="session")
+def agent_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server whose model thinks, calls tools, and answers."""
+    with serving(tmp_path_factory.mktemp("agent") / "model", "agent_server") as address:
+        yield address
 
 
 # Clients contact only the servers of this file.
@@ -118,6 +130,20 @@ def test_node(name: str, address: str, full_address: str) -> None:
     program.write_text((HERE / program.name).read_text("utf-8"), "utf-8")
     said = in_environment("node", "node", str(program), address, full_address, KEY)
     assert "all is well" in said
+
+
+@pytest.mark.parametrize("name", ["langchain-openai", "pydantic-ai"])
+def test_python_agents(name: str, agent_address: str) -> None:
+    program = str(HERE / f"agent_{name.replace('-', '_')}.py")
+    python = str(ENVIRONMENTS / name / "bin" / "python")
+    assert "all is well" in in_environment(name, python, program, agent_address, KEY)
+
+
+@pytest.mark.parametrize("name", ["openai", "ai-sdk"])
+def test_node_agents(name: str, agent_address: str) -> None:
+    program = ENVIRONMENTS / "node" / f"agent_{name.replace('-', '_')}.mjs"
+    program.write_text((HERE / program.name).read_text("utf-8"), "utf-8")
+    assert "all is well" in in_environment("node", "node", str(program), agent_address, KEY)
 
 
 def test_opentelemetry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

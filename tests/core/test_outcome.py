@@ -43,6 +43,22 @@ def test_accepted_drafts_are_appended_and_rejected_ones_leave_the_plan(accepted:
     assert one.stats.num_accepted_drafts == accepted
 
 
+@pytest.mark.parametrize("accepted", [0, 2])
+def test_forced_tokens_are_known_and_still_to_be_computed(accepted: int) -> None:
+    one = sampling(5, drafts=(1, 2, 3))
+    assert append_tokens(one, 7, accepted, (8, 9)).tokens == (*(1, 2)[:accepted], 7, 8, 9)
+    assert counters(one) == (5 + accepted, 5 + accepted, 8 + accepted)
+    assert (one.stats.num_accepted_drafts, one.stats.num_forced_tokens) == (accepted, 2)
+
+
+def test_forced_tokens_end_a_sequence_as_drawn_ones_do() -> None:
+    one = sampling(max_tokens=3)
+    assert append_tokens(one, 7, 0, (8, 9, 10)) == Outcome((7, 8, 9), "length")
+    one = sampling()
+    assert append_tokens(one, 7, 0, (8, 90, 9)) == Outcome((7, 8, 90), "stop")
+    assert one.stats.num_forced_tokens == 2
+
+
 def test_a_sequence_ends_at_its_last_token() -> None:
     assert append_tokens(sampling(max_tokens=1), 7, 0) == Outcome((7,), "length")
     one = sampling(drafts=(1, 2), max_tokens=2)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from octavo import AsyncLLM, SamplingParams
+from octavo import AsyncLLM, SamplingParams, StructuredOutputsParams
 from octavo.api.outputs import RequestOutput
 from tests.api.tiny import make_model
 
@@ -22,6 +22,7 @@ EVERYTHING: tuple[dict[str, Any], ...] = (
     {"repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.5},
     {"logit_bias": {5: 3.0}, "bad_words": ["a"], "min_tokens": 2, "stop": ["zz"]},
     {"allowed_token_ids": [5, 6, 7], "stop_token_ids": [7]},
+    {"structured_outputs": StructuredOutputsParams(regex="(ab|cd)+")},
 )
 
 

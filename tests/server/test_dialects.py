@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from octavo.api.outputs import RequestOutput
+from octavo.api.reading import Reading
 from octavo.api.requests import TOO_LONG
 from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta
 from octavo.server.generate import generating
@@ -46,13 +47,13 @@ class FirstWords:
     """A parser to which the text before the first space is reasoning."""
 
     def __init__(self) -> None:
-        self._reasons = True
+        self.is_reasoning = True
 
     def feed(self, text: str, is_last: bool) -> Sequence[Delta]:
         deltas: list[Delta] = []
-        if self._reasons:
+        if self.is_reasoning:
             before, space, text = text.partition(" ")
-            self._reasons = not space
+            self.is_reasoning = not space
             if before:
                 deltas.append(ReasoningDelta(before))
         if text:
@@ -128,7 +129,7 @@ def translate(server: Server, request: Say) -> GenerationRequest:
         is_stream=request.bit_by_bit,
     )
     if request.thinks:
-        asked.make_parser = FirstWords
+        asked.reading = lambda prompt_end: Reading(FirstWords)
     return asked
 
 

@@ -171,6 +171,15 @@ class Worker:
         slot.append(token)
         return token
 
+    def force(self, number: int) -> tuple[int, ...]:
+        """Append the tokens that a toy grammar forces: often none, as many as the text decides."""
+        slot = self.slots[number]
+        run = []
+        for _ in range(max(0, slot.states[-1] // 7 % 24 - 12)):
+            run.append(next_token(slot.states[-1]))
+            slot.append(run[-1])
+        return tuple(run)
+
     def _draft(self, slot: Slot, length: int) -> tuple[int, ...]:
         """Return drafts: sometimes all right, sometimes with a wrong one, sometimes none."""
         state = slot.states[-1]
@@ -196,13 +205,16 @@ class SimExecutor:
         faults: Faults,
         check_plan: Callable[[StepPlan], None],
         store: Store | None = None,
+        forces: bool = False,
     ) -> None:
         self.store = store or Store(0, "none")
         self.workers = (
             Worker(config, request_of, self.store),
             Worker(config, request_of, self.store),
         )
-        self.results: deque[StepResult] = deque()
+        self.results: deque[tuple[StepPlan, StepResult]] = deque()
+        self.num_forced = 0
+        self._forces = forces
         self._draft_length = config.max_drafts
         self._is_slow = is_slow
         self._faults = faults
@@ -217,7 +229,7 @@ class SimExecutor:
         require(result == other, f"step {plan.step}: the workers disagree")
         memories = [worker.memory for worker in self.workers]
         loaded = self.store.load(plan.loads, memories)
-        self.results.append(self._report(plan, result)._replace(loaded=loaded))
+        self.results.append((plan, self._report(plan, result)._replace(loaded=loaded)))
 
     def collect(self, wait: bool) -> StepResult | None:
         """Return the oldest result; None if the world makes this call slow."""
@@ -225,7 +237,23 @@ class SimExecutor:
             raise WorkerDiedError
         if not wait and self._is_slow():
             return None
-        return self.results.popleft()
+        plan, result = self.results.popleft()
+        return self._with_forced(plan, result) if self._forces and not self.results else result
+
+    def _with_forced(self, plan: StepPlan, result: StepResult) -> StepResult:
+        """Let tokens follow those that were drawn; no other step is in flight."""
+        drawn = dict(result.errors) | dict(result.payloads)  # what a payload is about is drawn
+        forced, drafts = [], dict(result.drafts)
+        for slot, token in zip(plan.slots, result.tokens, strict=True):
+            if token == NO_TOKEN or slot in drawn:
+                continue
+            run, other = (worker.force(slot) for worker in self.workers)
+            require(run == other, f"step {plan.step}: the workers force other tokens")
+            if run:
+                forced.append((slot, run))
+                self.num_forced += len(run)
+                drafts.pop(slot, None)
+        return result._replace(forced=tuple(forced), drafts=tuple(drafts.items()))
 
     def reset(self) -> None:
         """Change the weights: no sequence may start with KV of the old ones from now on."""

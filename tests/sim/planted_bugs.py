@@ -303,6 +303,31 @@ CORE_BUGS = (
         "        if known + count > sequence.max_total:\n",
     ),
     Bug(
+        "forced tokens count as computed",
+        "outcome.py",
+        "known + len(outcome.tokens) - num_forced - 1\n",
+        "known + len(outcome.tokens) - 1\n",
+    ),
+    Bug(
+        "forced tokens are not expected to be computed",
+        "outcome.py",
+        "    sequence.num_expected += num_accepted + num_forced\n",
+        "    sequence.num_expected += num_accepted\n",
+    ),
+    Bug(
+        "forced tokens behind a stop are kept",
+        "outcome.py",
+        "outcome = _append(sequence, num_accepted, (token, *forced))\n",
+        "outcome = _append(sequence, num_accepted, (token,))\n"
+        "    sequence.tokens.extend(forced)\n    sequence.num_expected += len(forced)\n",
+    ),
+    Bug(
+        "a cut chunk of forced tokens gives a token",
+        "apply.py",
+        "                or token < 0  # a chunk of forced tokens that was cut\n",
+        "",
+    ),
+    Bug(
         "drafts exceed the end",
         "apply.py",
         "drafts[: sequence.max_total - len(sequence.tokens) - 1]",

@@ -50,6 +50,8 @@ def shrink(world: World, fails: Callable[[World], bool] | None = None) -> World:
             continue
         if still_fails(replace(world, config=config)):
             world = replace(world, config=config)
+    if still_fails(replace(world, forces=False)):
+        world = replace(world, forces=False)
     if still_fails(replace(world, slowness=0.0)):
         world = replace(world, slowness=0.0)
     return _fewer_events(world, still_fails)

@@ -114,7 +114,13 @@ class Simulation:
 
     def _make_executor(self) -> SimExecutor:
         return SimExecutor(
-            self.config, self._request_of, self._is_slow, self.faults, self._check_plan, self.store
+            self.config,
+            self._request_of,
+            self._is_slow,
+            self.faults,
+            self._check_plan,
+            self.store,
+            self.world.forces,
         )
 
     def _expect(self, request: Request) -> tuple[list[int], FinishReason]:

@@ -50,7 +50,7 @@ def test_a_seed_determines_the_whole_run(seed: int) -> None:
 def test_the_worlds_reach_every_kind_of_event() -> None:
     """Preemptions, cache hits, restarts, failures and all finish reasons occur often enough."""
     names = ("preempted", "cached", "restarted", "failed allocations", "drafts", "loaded", "held")
-    seen, failed_loads = dict.fromkeys(names, 0), 0
+    seen, failed_loads = dict.fromkeys((*names, "forced"), 0), 0
     ends: dict[str | None, int] = {}
     for seed in range(400):
         simulation = Simulation(draw_world(seed)).run()
@@ -60,6 +60,7 @@ def test_the_worlds_reach_every_kind_of_event() -> None:
         seen["drafts"] += stats.num_accepted_drafts
         seen["restarted"] += sum(j.restarted for j in simulation.journals.values())
         seen["loaded"] += simulation.store.num_loaded
+        seen["forced"] += simulation.executor.num_forced
         failed_loads += simulation.store.num_failed
         seen["held"] += sum(bool(j.waits) for j in simulation.journals.values())
         seen["failed allocations"] += simulation.refusals.num_refused

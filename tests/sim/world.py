@@ -40,11 +40,14 @@ class World:
     slowness: float  # the chance that a result has not arrived yet when it is collected
     refuse_at: int | None = None  # the number of one allocation that fails, counted from 1
     store: str = "none"  # another place for KV: a "good" one, or a slow one that lies
+    forces: bool = False  # a grammar often knows what follows a drawn token
 
 
 # The first worlds have nothing but full and windowed groups of equal sizes, and no salts or holds:
 # their golden traces are the oldest.
 NUM_PLAIN = 50
+# Nor do the first have grammars, so that traces and totals of the others stay as they were.
+FIRST_FORCED = 200
 
 
 def draw_world(seed: int, is_plain: bool = False) -> World:
@@ -71,7 +74,8 @@ def draw_world(seed: int, is_plain: bool = False) -> World:
         ticks = (num_ticks // 3, num_ticks // 2, extra.randrange(num_ticks))
         events.extend((tick, Fault("die", "between")) for tick in ticks)
         events.sort(key=lambda event: event[0])
-    return World(seed, config, tuple(events), slowness, store=store)
+    forces = seed >= FIRST_FORCED and random.Random(f"{seed} forced").random() < 0.4
+    return World(seed, config, tuple(events), slowness, store=store, forces=forces)
 
 
 def _log_uniform(rng: random.Random, low: int, high: int) -> int:

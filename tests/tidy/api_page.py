@@ -14,7 +14,10 @@ from tests.tidy.source import ROOT
 
 PAGE = ROOT / "docs" / "api.md"
 BEGIN, END = "<!-- begin generated -->", "<!-- end generated -->"
-_INNER = ("Message", "ContentPart", "StreamOptions")
+_INNER = (
+    *("Message", "PastCall", "PastFunction", "ContentPart", "StreamOptions"),
+    *("Tool", "FunctionTool", "ToolChoice", "AllowedTools", "NamedTool", "NamedFunction"),
+)
 _BOUNDS = {
     "minimum": "≥",
     "exclusiveMinimum": ">",

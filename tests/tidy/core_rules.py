@@ -29,6 +29,7 @@ ALLOWED_MODULES = frozenset(
         "heapq",
         "hmac",
         "itertools",
+        "json",
         "math",
         "operator",
         "string",

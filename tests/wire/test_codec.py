@@ -218,7 +218,8 @@ def test_every_other_message_arrives_as_it_was(frame: ToEngineFrame | FromEngine
 
 def test_every_sampling_parameter_is_sent_but_those_that_concern_only_text() -> None:
     sent = {item.name for item in msgspec.structs.fields(messages.WireSampling)}
-    assert {item.name for item in fields(SamplingParams)} - sent == {"stop", "bad_words"}
+    unsent = {item.name for item in fields(SamplingParams)} - sent
+    assert unsent == {"stop", "bad_words", "structured_outputs"}
     words = SamplingParams(stop=("\ud800",), bad_words=("\udfff",))  # never sent, so never wrong
     request = Request("1", array("i", [1]), words, 0.0)
     frame = decode_to_engine(

@@ -79,6 +79,7 @@ class DurableGeneration(Generation):
             for one in output.outputs:
                 if self._numbered.is_known(index, one):
                     self._counts.generated += len(one.token_ids)
+                    self._counts.reasoning += one.num_reasoning_tokens
                     self._numbered.skip(index, _with(output, [one]), self._counts)
                     output = _with(output, [each for each in output.outputs if each is not one])
             if not (output.outputs or output.finished):

@@ -13,8 +13,12 @@ from octavo.server.openai.logprobs import TokenTexts
 from octavo.server.openai.schema.chat import ChatChunk
 from octavo.server.openai.schema.completion import CompletionChunk
 from octavo.server.openai.schema.sampling import CommonRequest
-from octavo.server.openai.schema.usage import PromptTokensDetails, Usage
-from octavo.server.operation import TokenCounts
+from octavo.server.openai.schema.usage import (
+    CompletionTokensDetails,
+    PromptTokensDetails,
+    Usage,
+)
+from octavo.server.operation import PreparedRequest, TokenCounts
 
 TEXT = "\0"  # the placeholder for a template's text; nothing after a choice contains it
 Chunk = ChatChunk | CompletionChunk
@@ -23,16 +27,21 @@ Chunk = ChatChunk | CompletionChunk
 class Template:
     """The frame of a chunk in which only the text changes from one to the next."""
 
-    def __init__(self, chunk: Chunk) -> None:
-        before, _, after = frame(encode(chunk)).rpartition(encode(TEXT))
+    def __init__(self, chunk: Chunk, num_texts: int = 1) -> None:
         # An encoded text joins them: `encode(text).join(sides)` is the frame with it.
-        self.sides = (before, after)
+        self.sides = frame(encode(chunk)).rsplit(encode(TEXT), num_texts)
 
 
 class OpenAIWriter:
     """The part of a writer that both routes share."""
 
-    def __init__(self, exchange: Exchange, request: CommonRequest, id_prefix: str) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        request: CommonRequest,
+        prepared: PreparedRequest,
+        id_prefix: str,
+    ) -> None:
         server = exchange.server
         self._id = f"{id_prefix}{exchange.request_id}"
         self._created = exchange.created
@@ -46,6 +55,13 @@ class OpenAIWriter:
         asks_always = bool(options and options.continuous_usage_stats)
         self._sends_usage_always = always or (self._sends_usage and asks_always)
         self._templates: dict[int, Template] = {}  # by choice
+        self._warnings = prepared.warnings
+
+    def _warned(self, chunk: Chunk) -> Iterator[bytes]:
+        """Yield a chunk with the warnings, if there are any."""
+        if self._warnings:
+            chunk.warnings = self._warnings
+            yield frame(encode(chunk))
 
     def failure(self, error: ApiError) -> bytes:
         """Return the frames of an error that ends the stream."""
@@ -84,4 +100,5 @@ def usage_of(counts: TokenCounts) -> Usage:
         completion_tokens=counts.generated,
         total_tokens=counts.prompt + counts.generated,
         prompt_tokens_details=PromptTokensDetails(cached_tokens=counts.cached),
+        completion_tokens_details=CompletionTokensDetails(reasoning_tokens=counts.reasoning),
     )

@@ -90,7 +90,7 @@ class CompletionWriter(OpenAIWriter):
     def __init__(
         self, request: CompletionRequest, exchange: Exchange, prepared: PreparedRequest
     ) -> None:
-        super().__init__(exchange, request, "cmpl-")
+        super().__init__(exchange, request, prepared, "cmpl-")
         self._request = request
         self._prompts = prepared.prompts
         self._num_samples = prepared.sampling.n
@@ -105,8 +105,8 @@ class CompletionWriter(OpenAIWriter):
         )
 
     def opening(self, counts: TokenCounts) -> Iterable[bytes]:
-        """Return nothing: completions begin with text."""
-        return ()
+        """Return the warnings; otherwise completions begin with text."""
+        return self._warned(self._chunk([], counts))
 
     def frames(
         self, prompt_index: int, output: RequestOutput, counts: TokenCounts
@@ -164,6 +164,8 @@ class CompletionWriter(OpenAIWriter):
         )
         if explanation is not None:
             response.explain = explanation
+        if self._warnings:
+            response.warnings = self._warnings
         yield encode(response)
 
     def _chunk(self, choices: list[CompletionChunkChoice], counts: TokenCounts) -> CompletionChunk:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from octavo.server.http.errors import ApiError, invalid, not_yet
 from octavo.server.openai.schema.chat import ChatRequest, Message
 from octavo.server.openai.schema.tokens import TokenizeRequest
-from octavo.server.settings import ServerSettings
+from octavo.server.openai.schema.tools import PastFunction
+from octavo.server.openai.tools import ToolUse
+from octavo.server.server import Server
 from octavo.text.prompt_worker import Conversation, PromptJob
 
-# What templates may read; the other fields are accepted and ignored, or rejected below.
-_FIELDS = ("role", "content", "refusal", "name", "reasoning_content", "reasoning", "thinking")
-_TOOLS = "tools are not supported yet; write calls and results into the messages' content"
+# What templates may read as it is; the other fields are translated, ignored, or rejected below.
+_FIELDS = ("content", "refusal", "name", "reasoning_content", "reasoning", "thinking")
+_SWITCHES = ("enable_thinking", "thinking")  # the names by which templates know it
+_OLD_ROLE = "function"  # of the results of functions, which are tools now
 
 
-def conversation_job(request: ChatRequest | TokenizeRequest, config: ServerSettings) -> PromptJob:
+def conversation_job(
+    request: ChatRequest | TokenizeRequest, server: Server, tools: ToolUse
+) -> PromptJob:
     """Return the job for a worker; raise ApiError for what this server does not support."""
+    config = server.config
     if request.chat_template is not None and not config.trust_request_chat_template:
         raise invalid(
             "chat_template: this server does not trust templates of requests; start it with "
@@ -24,19 +31,23 @@ def conversation_job(request: ChatRequest | TokenizeRequest, config: ServerSetti
             "chat_template",
         )
     opens = request.add_generation_prompt
-    variables = dict(request.chat_template_kwargs or {})
     documents = None
+    variables: dict[str, Any] = {}
     if isinstance(request, ChatRequest):
         documents = request.documents
         if request.reasoning_effort is not None:
-            variables.setdefault("reasoning_effort", request.reasoning_effort)
-            variables.setdefault("enable_thinking", request.reasoning_effort != "none")
+            thinks = request.reasoning_effort != "none"
+            variables["reasoning_effort"] = request.reasoning_effort
+            variables.update(dict.fromkeys(_SWITCHES, thinks))
+    variables = {
+        **(config.default_chat_template_kwargs or {}),
+        **variables,
+        **(request.chat_template_kwargs or {}),
+    }
     assert request.messages is not None
-    messages = []
-    for index, message in enumerate(request.messages):
-        messages.append(_fields(index, message))
     conversation = Conversation(
-        messages=messages,
+        messages=_messages(request.messages, server.formats.known_id),
+        tools=list(tools.described) or None,
         template=request.chat_template or config.chat_template,
         documents=documents,
         add_generation_prompt=not request.continue_final_message if opens is None else opens,
@@ -56,23 +67,48 @@ def with_own_field(error: ApiError) -> ApiError:
     return error
 
 
-def _fields(index: int, message: Message) -> dict[str, Any]:
-    """Return the fields that templates read; raise for those that ask for what is missing."""
-    where = f"messages[{index}]"
-    for field in ("tool_calls", "function_call"):
-        if getattr(message, field):
-            raise not_yet(f"{where}.{field}", _TOOLS)
-    if message.role in ("tool", "function"):
-        raise not_yet(f"{where}.role", _TOOLS)
+def _messages(
+    given: Sequence[Message], known_id: Callable[[str | None], str | None]
+) -> list[dict[str, Any]]:
+    """Return messages with the fields that templates read, and calls in one form."""
+    messages = []
+    call_id: str | None = None  # of the last call in the older form, which has none
+    for index, message in enumerate(given):
+        _check_supported(f"messages[{index}]", message)
+        fields: dict[str, Any] = {"role": message.role}
+        for name in _FIELDS:
+            value = getattr(message, name)
+            if value is not None:
+                fields[name] = value
+        if message.tool_calls:
+            fields["tool_calls"] = [
+                _call(each.function, known_id(each.id)) for each in message.tool_calls
+            ]
+        elif message.function_call is not None:
+            call_id = f"call{index:05d}"
+            fields["tool_calls"] = [_call(message.function_call, call_id)]
+        if message.tool_call_id is not None:
+            fields["tool_call_id"] = known_id(message.tool_call_id)
+        elif message.role == _OLD_ROLE:
+            fields["role"] = "tool"
+            if call_id is not None:
+                fields["tool_call_id"] = call_id
+        messages.append(fields)
+    return messages
+
+
+def _call(function: PastFunction, call_id: str | None) -> dict[str, Any]:
+    """Return a call in the form that templates read."""
+    called = {"name": function.name, "arguments": function.arguments or "{}"}
+    call: dict[str, Any] = {"type": "function", "function": called}
+    return call if call_id is None else {"id": call_id, **call}
+
+
+def _check_supported(where: str, message: Message) -> None:
+    """Raise ApiError for fields that ask for what is missing."""
     if message.audio:
         raise not_yet(f"{where}.audio", "this model reads text; send the transcript as content")
     for field in ("prefix", "partial"):
         if getattr(message, field):
             what = "send continue_final_message=true beside messages to continue the last one"
             raise not_yet(f"{where}.{field}", what)
-    fields = {}
-    for name in _FIELDS:
-        value = getattr(message, name)
-        if value is not None:
-            fields[name] = value
-    return fields

@@ -13,6 +13,7 @@ from octavo.server.http.errors import ApiError, invalid
 from octavo.server.openai.conversation import with_own_field
 from octavo.server.openai.schema.chat import ChatRequest
 from octavo.server.openai.schema.sampling import MAX_BAD_WORD_CHARACTERS, CommonRequest
+from octavo.server.openai.shapes import NEUTRAL, shape_of, with_own_place
 from octavo.server.operation import GenerationRequest, Writer
 from octavo.text.prompt_worker import PromptJob
 
@@ -65,6 +66,7 @@ def generation_request(
         cache_salt=request.cache_salt,
         priority=request.priority,
         deadline_ms=request.deadline_ms,
+        shape=shape_of(request),
     )
 
 
@@ -88,6 +90,8 @@ def named(request: CommonRequest, num_prompts: int, error: ApiError, index: int)
     """Return an error of the checks with the name of its field in this dialect."""
     if error.status != 400:
         return error
+    if error.param is not None and error.param.startswith(NEUTRAL):
+        return with_own_place(request, error)
     message = error.message
     param = with_own_field(error).param or _first_named(message, request)
     if param == "prompt":

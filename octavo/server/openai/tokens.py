@@ -17,6 +17,7 @@ from octavo.server.openai.schema.tokens import (
     TokenizeRequest,
     TokenizeResponse,
 )
+from octavo.server.openai.tools import tool_use
 from octavo.server.prompt_pool import refusal
 from octavo.server.server import Server
 from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused, packed
@@ -46,7 +47,7 @@ def tokenize_job(server: Server, request: TokenizeRequest) -> PromptJob:
     if (request.prompt is None) == (request.messages is None):
         raise invalid("give either prompt or messages", "prompt")
     if request.prompt is None:
-        job = conversation_job(request, server.config)
+        job = conversation_job(request, server, tool_use(request))
     else:
         special = request.add_special_tokens is not False
         job = PromptJob(text=request.prompt, add_special_tokens=special)

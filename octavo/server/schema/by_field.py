@@ -227,11 +227,14 @@ def extent(value: Any) -> tuple[int, int]:
     level, num_values, depth = [value], 0, 0
     while level and depth <= MAX_NESTING and num_values <= MAX_OPEN_VALUES:
         num_values += len(level)
-        containers = [item for item in level if isinstance(item, dict | list)]
+        containers = [item for item in level if isinstance(item, dict | list | msgspec.Struct)]
         depth += bool(containers)
         level = []
         for item in containers:
-            level.extend(item.values() if isinstance(item, dict) else item)
+            if isinstance(item, msgspec.Struct):
+                level.extend([getattr(item, name) for name in item.__struct_fields__])
+            else:
+                level.extend(item.values() if isinstance(item, dict) else item)
     return depth, num_values + len(level)
 
 

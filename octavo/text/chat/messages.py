@@ -29,6 +29,23 @@ MAX_DEPTH = 100
 UNSUPPORTED = "unsupported_parameter"  # the code of errors about what this engine cannot read
 
 
+class Arguments(dict[str, Any]):
+    """The arguments of a past call: an object that templates may also write or join as its text."""
+
+    def __init__(self, values: Mapping[str, Any], text: str) -> None:
+        super().__init__(values)
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __add__(self, other: str) -> str:
+        return self._text + other
+
+    def __radd__(self, other: str) -> str:
+        return other + self._text
+
+
 class ChatTemplateError(RequestError):
     """A chat template that is not valid, or that cannot render this conversation."""
 
@@ -167,7 +184,7 @@ def _part(part: Any, where: str) -> dict[str, Any]:
 
 
 def _read_arguments(calls: Any, where: str) -> None:
-    """Replace arguments that are JSON in a string by their object, which templates write out."""
+    """Make arguments, which are JSON in a string or its object, usable as either."""
     if not isinstance(calls, list):
         raise _wrong(where, f"must be a list, not {type(calls).__name__}")
     for index, call in enumerate(calls):
@@ -180,18 +197,21 @@ def _read_arguments(calls: Any, where: str) -> None:
         if isinstance(arguments, str):
             place = f"{where}[{index}].{'function.' if 'function' in call else ''}arguments"
             function["arguments"] = _arguments(arguments, place)
+        elif isinstance(arguments, dict):
+            text = json.dumps(arguments, ensure_ascii=False)
+            function["arguments"] = Arguments(arguments, text)
 
 
-def _arguments(text: str, where: str) -> dict[str, Any]:
+def _arguments(text: str, where: str) -> Arguments:
     if not text.strip():  # of a function without parameters
-        return {}
+        return Arguments({}, "{}")
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise _wrong(where, f"is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise _wrong(where, f"must hold a JSON object, not {type(value).__name__}")
-    return dict(plain(value))
+    return Arguments(plain(value), text)
 
 
 def _refuse_constant(name: str) -> None:

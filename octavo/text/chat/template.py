@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -18,11 +19,13 @@ from octavo.text.chat.messages import (
     read_messages,
 )
 from octavo.text.chat.sandbox import TemplateSandbox
+from octavo.text.token_table import MAX_TEMPLATE_CHARACTERS
 
-MAX_TEMPLATE_CHARACTERS = 1 << 18
 MAX_OUTPUT_CHARACTERS = 1 << 23
 # The variables that every template gets; a caller's own variables cannot replace them.
 OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+# The condition by which some templates recognise a message that has only calls.
+_NO_CONTENT = re.compile(r"""content(?:["']\])?\s+is\s+(?:not\s+)?none""", re.IGNORECASE)
 # Ends a message that is to be continued; the prompt is cut there. The space after it shows whether
 # the template keeps a message's trailing spaces.
 MARK = "<<the message goes on here>>"
@@ -61,6 +64,7 @@ class ChatTemplate:
             )
         self.source = source
         self._special_tokens = dict(special_tokens or {})
+        self._knows_none = _NO_CONTENT.search(source) is not None
         try:
             self._template = TemplateSandbox(now).from_string(source)
             self.takes_parts = reads_parts(source)  # otherwise content must be a string
@@ -102,6 +106,10 @@ class ChatTemplate:
         chat = read_messages(
             messages, takes_parts=self.takes_parts, knows_developer="developer" in self.source
         )
+        if self._knows_none:
+            for message in chat:
+                if "tool_calls" in message:
+                    message.setdefault("content", None)
         known: dict[str, Any] = {
             **self._special_tokens,
             **plain(variables or {}),
@@ -115,6 +123,27 @@ class ChatTemplate:
         field = "content" if continue_final_message is True else continue_final_message
         text = _mark_end(chat[-1], field, self.source)
         return _cut_at_mark(self._run(known), text)
+
+    def check_tools(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None
+    ) -> None:
+        """Raise for tools, or calls in messages, that the template would leave out silently."""
+        if tools and "tools" not in self.source:
+            raise ChatTemplateError(
+                "the chat template does not show tools to the model; use a template that does "
+                "(--chat-template), or leave the tools out",
+                param="tools",
+            )
+        if "tool_calls" in self.source:
+            return
+        for index, message in enumerate(messages):
+            if message.get("tool_calls"):
+                where = f"messages[{index}].tool_calls"
+                raise ChatTemplateError(
+                    f"{where}: the chat template does not show calls to the model; use a template "
+                    "that does (--chat-template), or write the calls into the content",
+                    param=where,
+                )
 
     def _run(self, variables: Mapping[str, Any]) -> str:
         """Render, and turn every failure into a ChatTemplateError."""

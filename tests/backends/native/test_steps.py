@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 
 from octavo.backends.native.backend import NativeBackend
-from octavo.backends.step import LAST_SAMPLE, NO_ROWS, Draws, HostBatch, Pending, StepOutput
+from octavo.backends.step import (
+    LAST_SAMPLE,
+    NO_ROWS,
+    Draws,
+    HostBatch,
+    Masks,
+    Pending,
+    StepOutput,
+)
 from tests.backends.native.sampling.given_logits import make_backend, make_batch, sampling_of
 from tests.backends.native.test_team import run_alone
 
@@ -129,13 +137,15 @@ WRONG = {
     "every sample needs a slot": wrong_draws(first_rows=np.zeros(1, np.int32)),
     "row 2 of 2": wrong_draws(num_drafts=np.array([0, 1], np.int32), drafts=np.zeros(1, np.int32)),
     "0 drafts, and samples of 1": wrong_draws(num_drafts=np.array([1, 0], np.int32)),
-    "a bit for every token": wrong_draws(masks=np.zeros((2, 1), np.uint32)),
+    "a bit for every token": wrong_draws(masks=Masks(np.zeros((2, 1), np.uint32)).set_ready()),
     "row 0 of 0 rows": wrong_draws(pools=((0, 0, 1, True),)),
     "slot 9 is not open": wrong_draws(pools=((9, 0, 1, True),)),
     "no token 50": wrong_draws(prompts=((0, 0, np.array([50], np.int32), 1),)),
     "id 50 is not in": wrong_draws(opened=((3, sampling_of(allowed=[50])),)),
     "id -1 is not in": wrong_draws(opened=((3, sampling_of([-1])),)),
     "no slot -1": wrong_draws(freed=(-1,)),
+    "slot 8 is not open": wrong_draws(appended=((8, (1,)),)),
+    "id 51 is not in": wrong_draws(appended=((0, (51,)),)),
 }
 
 

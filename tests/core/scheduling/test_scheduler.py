@@ -487,7 +487,8 @@ def test_after_an_urgent_admission_the_last_running_sequence_is_preempted() -> N
 
 def test_a_sequence_preempted_in_a_step_is_admitted_at_its_own_place_at_the_earliest() -> None:
     """Without its tokens in flight it needs less than it gives up, and would fit at once."""
-    settings = {"num_blocks": 13, "block_size": 1, "pipeline_depth": 4, "prefix_caching": False}
+    settings: dict[str, Any] = {"num_blocks": 13, "block_size": 1}
+    settings |= {"pipeline_depth": 4, "prefix_caching": False}
     rig = Rig(policy="priority", **settings)
     for name, length, priority in (("a", 1, 0), ("b", 1, 0), ("last", 3, 5)):
         rig.add(name, tokens(length, family=ord(name[0])), priority=priority, max_tokens=5)

@@ -257,7 +257,7 @@ def test_unknown_nested_fields_are_reported_by_path(directory: Path) -> None:
             "max_tokens": 1,
             "stream": True,
             "stream_options": {"include_usage": True, "includ_obfuscation": 1, "a b": []},
-            "response_format": {"type": "text", "json_schema": None, "strictly": True},
+            "response_format": {"type": "text", "schema": None, "strictly": True},
         }
         async with serving(directory) as client:
             response = await client.post("/v1/completions", json=body)

@@ -142,6 +142,7 @@ def test_what_does_not_apply_is_null_and_not_missing(directory: Path) -> None:
         "role": "assistant",
         "refusal": None,
         "reasoning": None,
+        "reasoning_content": None,
         "tool_calls": [],
         "function_call": None,
         "annotations": None,

@@ -12,15 +12,16 @@ import pytest
 from octavo.server import prompt_pool
 from octavo.server.settings import ServerSettings
 from octavo.server.worker_process import Worker
+from octavo.server.worker_program import Duty
+
+Key = tuple[str, float, float, float, Duty]
 
 
 class KeptWorker(Worker):
     """A real worker; a server that ends leaves it to the next one if it is idle."""
 
-    kept: ClassVar[defaultdict[tuple[str, float, float, bool], list[KeptWorker]]] = defaultdict(
-        list
-    )
-    key: tuple[str, float, float, bool] | None = None
+    kept: ClassVar[defaultdict[Key, list[KeptWorker]]] = defaultdict(list)
+    key: Key | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -28,12 +29,12 @@ class KeptWorker(Worker):
         return bool(self.key and self._is_ready and not self.jobs and not self.ended.done())
 
     @classmethod
-    def launch(cls, config: ServerSettings, path: str, *, reads_bodies: bool = False) -> KeptWorker:
+    def launch(cls, config: ServerSettings, path: str, duty: Duty = "prompts") -> KeptWorker:
         """Return an idle worker of the same tokenizer and limits, or start one."""
-        key = (path, config.template_seconds, config.tokenize_seconds, reads_bodies)
+        key = (path, config.template_seconds, config.tokenize_seconds, config.shape_seconds, duty)
         if cls.kept[key]:
             return cls.kept[key].pop()
-        self = super().launch(config, path, reads_bodies=reads_bodies)
+        self = super().launch(config, path, duty)
         assert isinstance(self, cls)
         self.key = key
         return self

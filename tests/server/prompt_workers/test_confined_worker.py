@@ -67,7 +67,7 @@ def running(directory: Path) -> Iterator[Worker]:
     with ours, ours.makefile("rb") as source, ours.makefile("wb") as sink:
         with theirs:
             process = subprocess.Popen(
-                [*command, str(directory)],
+                [*command, str(directory), "prompts"],
                 stdin=theirs.fileno(),
                 cwd=ROOT,
                 env={"PYTHONPATH": str(ROOT)},

@@ -1,6 +1,7 @@
 """Log-probabilities for requests: of the actual token, and of the most likely ones.
 
-They are computed from the model's logits before masks, penalties and temperature. Each row is
+They are computed from the model's logits before penalties and temperature, and after the mask of a
+shape. Each row is
 computed by itself, so that it does not depend on the batch.
 """
 

@@ -18,10 +18,24 @@ from octavo.backends.step import (
     HostBatch,
     RowLogprobs,
     StepOutput,
+    Words,
 )
-from octavo.backends.torch.sampling.logprobs import row_logprobs
+from octavo.backends.torch.sampling.logprobs import LEAST, row_logprobs
 from octavo.backends.torch.sampling.sampler import Sampler
 from octavo.backends.torch.sampling.slot import Slot
+
+
+def masked(logits: Floats, draws: Draws, masks: Words) -> Floats:
+    """Return the logits with the least number for tokens that a row's mask does not allow."""
+    num_rows = np.ones(len(draws.slots), np.int32)
+    if draws.num_drafts is not None:
+        num_rows += draws.num_drafts
+    rows = np.repeat(draws.first_rows - (np.cumsum(num_rows) - num_rows), num_rows)
+    rows += np.arange(len(rows), dtype=rows.dtype)
+    bits = np.unpackbits(masks.view(np.uint8), axis=1, bitorder="little")[:, : logits.shape[1]]
+    result = logits.copy()
+    result[rows] = np.where(bits[: len(rows)].astype(np.bool_), logits[rows], LEAST)
+    return result
 
 
 class StepSampler:
@@ -32,12 +46,15 @@ class StepSampler:
         self._sampler = Sampler()
 
     def change(self, draws: Draws) -> None:
-        """Free and open slots, before the step's batch is computed."""
+        """Free and open slots and append to them, before the step's batch is computed."""
         for number in draws.freed:
             del self.slots[number]
         for number, sampling in draws.opened:
             assert number not in self.slots, f"slot {number} is opened while in use"
             self.slots[number] = Slot(sampling)
+        for number, tokens in draws.appended:
+            for token in tokens:
+                self.slots[number].append(token)
 
     def with_tokens(self, batch: HostBatch) -> HostBatch:
         """Return the batch with the token itself in place of each LAST_SAMPLE."""
@@ -56,6 +73,10 @@ class StepSampler:
         prompts = self._prompts(draws, logits, failures)
         pooled = self._pool(draws, hidden, failures)
         tokens = self._draw(draws, logits, failures)
+        if draws.masks is not None and any(
+            self.slots[number].sampling.logprobs != NO_LOGPROBS for number in draws.slots.tolist()
+        ):
+            logits = masked(logits, draws, draws.masks.wait())
         logprobs = self._logprobs(draws, logits, tokens, failures)
         return StepOutput(tokens, tuple(failures.items()), logprobs, prompts, pooled)
 
@@ -71,12 +92,13 @@ class StepSampler:
         if draws.num_drafts is not None:
             num_drafts = draws.num_drafts
         first_drafts = np.cumsum(num_drafts) - num_drafts
+        all_masks = None if draws.masks is None else draws.masks.wait()
         chosen = np.arange(len(numbers))  # samples that draw in this round
         for index in range(1 + int(num_drafts.max(initial=0))):
             rows = draws.first_rows[chosen] + index
             masks = None
-            if draws.masks is not None:  # it has a row for each sample and each draft
-                masks = draws.masks[chosen + first_drafts[chosen] + index]
+            if all_masks is not None:  # it has a row for each sample and each draft
+                masks = all_masks[chosen + first_drafts[chosen] + index]
             slots = [self.slots[numbers[sample]] for sample in chosen]
             drawn, failed = self._sampler.draw(logits[rows], slots, masks)
             for sample, slot, token in zip(chosen.tolist(), slots, drawn.tolist(), strict=True):

@@ -7,7 +7,21 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from octavo.server.openai.schema.sampling import CommonRequest, Count, Name
+from octavo.server.openai.schema.tools import (
+    Call,
+    CallDelta,
+    CalledFunction,
+    CalledFunctionDelta,
+    Choice,
+    FunctionChoice,
+    Functions,
+    PastCall,
+    PastFunction,
+    Tools,
+)
+from octavo.server.openai.schema.unsupported import CHAT_RULES
 from octavo.server.openai.schema.usage import Usage
+from octavo.server.schema.rules import FieldRules
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 4096
@@ -41,14 +55,14 @@ class Message(Struct, kw_only=True, forbid_unknown_fields=True):
     reasoning_content: str | None = None
     reasoning: str | None = None
     thinking: str | None = None
-    tool_calls: Annotated[list[Any], Meta(max_length=MAX_PARTS)] | None = None
-    tool_call_id: Name | None = None
+    tool_calls: Annotated[list[PastCall], Meta(max_length=MAX_PARTS)] | None = None
+    tool_call_id: Name | None = None  # in a tool's message: the call that it answers
+    function_call: PastFunction | None = None  # the older form of one call
     refusal: str | None = None  # used as the content if that is null
     annotations: Any = None  # ignored: sources of the text of an earlier answer
     cache_control: Any = None  # ignored: prefixes are found by their content
     # Refused unless they ask for nothing.
     audio: Any = None
-    function_call: Any = None
     prefix: bool | None = None
     partial: bool | None = None
 
@@ -60,9 +74,6 @@ MESSAGES_SCHEMA: dict[str, Any] = {
         "messages": {
             "items": {
                 "properties": {
-                    "role": {"not": {"enum": ["tool", "function"]}},
-                    "tool_calls": {"maxItems": 0},
-                    "function_call": {"type": "null"},
                     "audio": {"type": "null"},
                     "prefix": {"enum": [None, False]},
                     "partial": {"enum": [None, False]},
@@ -81,6 +92,7 @@ MESSAGES_SCHEMA: dict[str, Any] = {
 class ChatRequest(CommonRequest, kw_only=True):
     """The request: a conversation and how to answer it."""
 
+    rules: ClassVar[FieldRules] = CHAT_RULES
     schema: ClassVar[dict[str, Any]] = {"allOf": [MESSAGES_SCHEMA]}
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: Count | None = None  # instead of max_tokens
@@ -93,9 +105,15 @@ class ChatRequest(CommonRequest, kw_only=True):
     documents: Annotated[list[dict[str, Any]], Meta(max_length=1024)] | None = None
     chat_template: str | None = None  # `ChatTemplate` limits its length
     chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
+    tools: Tools | None = None
+    tool_choice: Choice | None = None  # default: auto
+    parallel_tool_calls: bool | None = None  # false: an answer has one call at most
+    functions: Functions | None = None  # the older form of tools
+    function_call: FunctionChoice | None = None  # the older form of tool_choice
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
         None
     )
+    include_reasoning: bool | None = None  # false: the answer has no reasoning, which still counts
 
 
 class TopLogprob(Struct, kw_only=True):
@@ -129,8 +147,9 @@ class AnswerMessage(Struct, kw_only=True):
     content: str | None
     refusal: str | None = None
     reasoning: str | None = None
-    tool_calls: list[Any] = []
-    function_call: None = None
+    reasoning_content: str | None = None  # the same
+    tool_calls: list[Call] = []
+    function_call: CalledFunction | None = None
     annotations: None = None
     audio: None = None
 
@@ -161,6 +180,7 @@ class ChatResponse(Struct, kw_only=True):
     prompt_token_ids: list[int] | None = None
     kv_transfer_params: dict[str, Any] | None = None
     explain: dict[str, Any] | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
 
 
 class Delta(Struct, kw_only=True):
@@ -168,6 +188,10 @@ class Delta(Struct, kw_only=True):
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET  # the same
+    tool_calls: list[CallDelta] | UnsetType = UNSET
+    function_call: CalledFunctionDelta | UnsetType = UNSET
 
 
 class ChunkChoice(Struct, kw_only=True):
@@ -193,3 +217,4 @@ class ChatChunk(Struct, kw_only=True):
     usage: Usage | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     explain: dict[str, Any] | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET

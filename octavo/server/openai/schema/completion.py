@@ -80,6 +80,7 @@ class CompletionResponse(Struct, kw_only=True):
     system_fingerprint: str | None = None
     kv_transfer_params: dict[str, Any] | None = None
     explain: dict[str, Any] | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
 
 
 class CompletionChunkChoice(Struct, kw_only=True):
@@ -105,3 +106,4 @@ class CompletionChunk(Struct, kw_only=True):
     system_fingerprint: str | UnsetType = UNSET
     usage: Usage | UnsetType = UNSET
     explain: dict[str, Any] | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET

@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 
 from octavo.core.config import MAX_PRIORITY
 from octavo.core.sampling_params import MAX_BIAS
+from octavo.server.openai.schema.shapes import ShapeFields
 from octavo.server.openai.schema.unsupported import RULES
 from octavo.server.schema.rules import FieldRules
 
@@ -40,7 +41,7 @@ class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None  # ignored: chunks are not padded
 
 
-class CommonRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+class CommonRequest(ShapeFields, kw_only=True, forbid_unknown_fields=True):
     """The common fields: sampling, stopping, contents of the response, scheduling."""
 
     rules: ClassVar[FieldRules] = RULES

@@ -8,14 +8,15 @@ from msgspec import Meta, Struct
 
 from octavo.server.openai.schema.chat import MAX_MESSAGES, MESSAGES_SCHEMA, Message
 from octavo.server.openai.schema.completion import PromptTokens
-from octavo.server.openai.schema.unsupported import RULES
+from octavo.server.openai.schema.tools import Tools
+from octavo.server.openai.schema.unsupported import CHAT_RULES, RULES
 from octavo.server.schema.rules import FieldRules
 
 
 class TokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """The request of /tokenize: a text in `prompt`, or a conversation in `messages`."""
 
-    rules: ClassVar[FieldRules] = RULES
+    rules: ClassVar[FieldRules] = CHAT_RULES
     # For the OpenAPI document; null is as good as nothing.
     schema: ClassVar[dict[str, Any]] = {
         "oneOf": [
@@ -33,6 +34,7 @@ class TokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     return_token_strs: bool | None = None
     chat_template: str | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
+    tools: Tools | None = None
 
 
 class TokenizeResponse(Struct, kw_only=True):

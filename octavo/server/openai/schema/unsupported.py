@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from octavo.server.schema.rules import FieldRules, Unsupported
@@ -22,39 +23,23 @@ def _off(value: Any) -> bool:
     return value is False or _empty(value)
 
 
-def _text_format(value: Any) -> bool:
-    return value is None or (isinstance(value, dict) and value.get("type") == "text")
-
-
 def _no_function(value: Any) -> bool:
     return value is None or value in ("none", "auto")
 
 
-_TOOLS = "tools are not supported yet; leave it out, or describe the tools in the messages"
+_TOOLS = "tools are for chats; send messages to /v1/chat/completions"
 _BEAMS = "beam search is not served over HTTP; use octavo.LLM.beam_search"
 _TEXT = "only text is supported; leave it out"
 
-# The fields that ask for a shape of the answer, in the APIs of OpenAI, vLLM, SGLang, llama.cpp,
-# TGI, Ollama and Anthropic. The answer would not have it, so each is refused.
-_SHAPE = "structured output is not supported yet; leave it out"
+# Other fields that ask for a shape of the answer, in the APIs of llama.cpp, TGI, Ollama and
+# Anthropic. The answer would not have it, so each is refused.
+_SHAPE = "this way to describe a shape is not supported; use response_format or structured_outputs"
 SHAPES: Mapping[str, Unsupported] = {
-    "response_format": Unsupported(_text_format, _SHAPE, '{"type": "text"}'),
-    "structured_outputs": Unsupported(_empty, _SHAPE, "{}"),
-    "structural_tag": Unsupported(_empty, _SHAPE, '""'),
-    "guided_json": Unsupported(_empty, _SHAPE, '""'),
-    "guided_json_object": Unsupported(_off, _SHAPE, "false"),
-    "guided_regex": Unsupported(_empty, _SHAPE, '""'),
-    "guided_choice": Unsupported(_empty, _SHAPE, "[]"),
-    "guided_grammar": Unsupported(_empty, _SHAPE, '""'),
-    "grammar": Unsupported(_empty, _SHAPE, '""'),
     "grammar_lazy": Unsupported(_off, _SHAPE, "false"),
     "grammar_triggers": Unsupported(_empty, _SHAPE, "[]"),
-    "json_schema": Unsupported(_empty, _SHAPE, "{}"),
     "json_object": Unsupported(_off, _SHAPE, "false"),
     "json_mode": Unsupported(_off, _SHAPE, "false"),
     "schema": Unsupported(_empty, _SHAPE, "{}"),
-    "regex": Unsupported(_empty, _SHAPE, '""'),
-    "ebnf": Unsupported(_empty, _SHAPE, '""'),
     "format": Unsupported(_empty, _SHAPE, '""'),
     "output_format": Unsupported(_empty, _SHAPE, '""'),
 }
@@ -109,24 +94,14 @@ IGNORED: Mapping[str, str] = {
     "prompt_cache_retention": "prefixes are kept until their memory is needed",
     "session_id": "prefixes are found by their content",
     "request_id": "the x-request-id header names a request",
-    "parallel_tool_calls": "tools are not supported yet",
-    "include_reasoning": "reasoning is part of the text",
+    "parallel_tool_calls": "only answers to tools have calls",
+    "include_reasoning": "only chats separate the reasoning",
     "verbosity": "chat templates do not use it",
-    "guided_decoding_backend": "structured output is not supported yet",
-    "guided_whitespace_pattern": "structured output is not supported yet",
+    "guided_decoding_backend": "there is one grammar engine",
     "detokenize": "text is always returned",
     "flat_logprobs": "there is only one form over HTTP",
     "stream_interval": "tokens are sent as soon as they are generated",
 }
-
-
-def _ignored_inside(given: Mapping[str, Any]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Yield the fields inside accepted values that are ignored: outer field, name, known names."""
-    text_format = given.get("response_format")
-    if isinstance(text_format, dict):
-        for name, value in text_format.items():
-            if name != "type" and value is not None:
-                yield "response_format", name, ("type",)
 
 
 _OTHER_NAMES = {
@@ -172,14 +147,27 @@ _OF_PROMPTS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("documents", "chat_template", "chat_template_kwargs"), _nothing),
 }
 
+# What chats have and other routes do not.
+_OF_CHATS = ("tools", "tool_choice", "functions", "function_call")
+
 RULES = FieldRules(
-    open=frozenset({"documents", "chat_template_kwargs"}),
+    open=frozenset(
+        {
+            *("documents", "chat_template_kwargs"),
+            *("response_format", "structured_outputs", "guided_json", "json_schema"),
+            "structural_tag",
+        }
+    ),
     with_lists=frozenset({"prompt"}),
     unsupported=UNSUPPORTED,
     unsupported_words={word: Unsupported(_off, _SHAPE, "false") for word in _SHAPE_WORDS},
     ignored=IGNORED,
-    ignored_inside=_ignored_inside,
     of_prompts=_OF_PROMPTS,
     other_names=_OTHER_NAMES,
     other_routes={"messages": "/v1/chat/completions", "prompt": "/v1/completions"},
+)
+CHAT_RULES = replace(
+    RULES,
+    open=RULES.open | {"tools", "functions"},
+    unsupported={name: rule for name, rule in UNSUPPORTED.items() if name not in _OF_CHATS},
 )

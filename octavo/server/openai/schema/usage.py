@@ -12,7 +12,7 @@ class PromptTokensDetails(Struct, kw_only=True):
 
 
 class CompletionTokensDetails(Struct, kw_only=True, frozen=True):
-    """The generated tokens, by kind; without a parser no token counts as reasoning."""
+    """The generated tokens, by kind; where reasoning is not separated, none counts as such."""
 
     reasoning_tokens: int = 0
     accepted_prediction_tokens: int = 0

@@ -12,10 +12,10 @@ from octavo.backends.base import Floats, Ints
 from octavo.backends.step import (
     ALL_LOGPROBS,
     Draws,
+    Masks,
     PoolRows,
     PromptRows,
     SlotSampling,
-    Words,
 )
 from tests.backends.native.sampling.given_logits import sampling_of
 
@@ -126,6 +126,11 @@ class Steps:
                 num_rows += len(targets)
             if random.random() < 0.2:
                 pools.append(PoolRows(slot, 0, int(random.integers(1, 3)), random.random() < 0.5))
+        appended = [
+            (slot, tuple(random.integers(0, self.vocabulary, int(random.integers(1, 4))).tolist()))
+            for slot in self.open
+            if random.random() < 0.1
+        ]
         num_rows = max(2, num_rows)
         chosen = random.integers(0, rows, num_rows).tolist()
         return chosen, Draws(
@@ -138,13 +143,14 @@ class Steps:
             tuple(prompts),
             tuple(pools),
             self._masks(int(counts.sum())) if self.has_masks and slots else None,
+            tuple(appended),
         )
 
-    def _masks(self, rows: int) -> Words:
+    def _masks(self, rows: int) -> Masks:
         chances = self.random.choice(
             [0.0, 0.02, 0.5, 0.98, 1.0], rows, p=[0.04, 0.3, 0.2, 0.26, 0.2]
         )
         allowed = self.random.random((rows, self.vocabulary)) < chances[:, None]
         bits = np.zeros((rows, -(-self.vocabulary // 32) * 32), np.uint8)
         bits[:, : self.vocabulary] = allowed
-        return np.packbits(bits, axis=1, bitorder="little").view(np.uint32)
+        return Masks(np.packbits(bits, axis=1, bitorder="little").view(np.uint32)).set_ready()

@@ -15,7 +15,7 @@ import pytest
 
 from octavo.backends.native import pending as pending_module
 from octavo.backends.native.pending import NativePending, ProcessedPending
-from octavo.backends.step import NO_ROWS, Draws, Pending, PoolRows, PromptRows
+from octavo.backends.step import NO_ROWS, Draws, Masks, Pending, PoolRows, PromptRows
 from octavo.core.plan import NewSlot
 from octavo.core.sampling_params import SamplingParams
 from octavo.runner.slot_sampling import slot_sampling
@@ -41,10 +41,12 @@ NATIVE: dict[str, Any] = {
     "pooling": "mean",
 }
 PYTHON: dict[str, Any] = {"logits_processors": (lambda prompt, output, row: row,)}
-# These concern the end of a sequence and its text, or become other parameters before a slot opens.
+# These concern the end of a sequence and its text, or become other parameters before a slot opens;
+# a grammar becomes the masks of each step.
 NOT_SAMPLING = {
     "bad_words",
     "detokenize",
+    "grammar",
     "ignore_eos",
     "include_stop_str_in_output",
     "max_tokens",
@@ -54,6 +56,7 @@ NOT_SAMPLING = {
     "spaces_between_special_tokens",
     "stop",
     "stop_token_ids",
+    "structured_outputs",
 }
 
 
@@ -83,7 +86,7 @@ def step_with(monkeypatch: pytest.MonkeyPatch, **parameters: Any) -> tuple[Pendi
         draws = draws._replace(prompts=(PromptRows(0, 2, one, sampling.prompt_logprobs),))
     if sampling.pooling is not None:
         draws = draws._replace(pools=(PoolRows(0, 0, 1, True),))
-    masks = np.full((2, 2), 0xFFFF, np.uint32)
+    masks = Masks(np.full((2, 2), 0xFFFF, np.uint32)).set_ready()
     pending = backend.step(make_batch([0, 1, 2], [0]), draws._replace(masks=masks))
     output = pending.collect()
     assert not output.failures

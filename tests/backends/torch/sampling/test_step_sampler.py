@@ -13,6 +13,7 @@ from octavo.backends.step import (
     NOT_FINITE,
     Draws,
     HostBatch,
+    Masks,
     PoolRows,
     PromptRows,
     SlotSampling,
@@ -90,7 +91,11 @@ def test_masks_have_a_row_for_each_sample_and_each_draft() -> None:
     for row, token in enumerate((10, 40, 41, 20)):
         allowed[row, token] = True
     draws = make_draws(
-        (0, 1), (0, 3), num_drafts=ints(2, 0), drafts=ints(10, 40), masks=packed(allowed)
+        (0, 1),
+        (0, 3),
+        num_drafts=ints(2, 0),
+        drafts=ints(10, 40),
+        masks=Masks(packed(allowed)).set_ready(),
     )
     output = sampler.finish(draws, peaks(10, 11, 12, 20), NOTHING)
     assert output.tokens == ((10, 40, 41), (20,))  # the mask decides over the draft

@@ -1,0 +1,215 @@
+"""Calls in the notation of Gemma: call:f{city:<escape>Paris<escape>,days:2}."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from octavo.formats.bodies.body import Context
+from octavo.formats.bodies.json_text import copy_string
+from octavo.formats.bodies.named_body import NAME_END
+from octavo.formats.bodies.values import (
+    ANNOTATIONS,
+    escaped,
+    json_of,
+    properties,
+    resolved,
+    types_of,
+    unenforced_in_object,
+    unenforced_in_string,
+)
+from octavo.formats.lark import Lark
+from octavo.formats.protocol import Call, Tool
+from octavo.formats.reader import Marks, MismatchError, Reader, Steps
+from octavo.formats.sink import Sink
+
+MAX_DEPTH = 64
+PAIR = '/[A-Za-z_][A-Za-z0-9_]*/ ":" anything'  # of a grammar
+_BARE_END = re.compile(r"[,}\]<]")
+_KEY_END = re.compile(r"[:,{}\[\]<]")
+
+
+class KeyedBody(Struct, tag_field="kind", tag="keyed", frozen=True, forbid_unknown_fields=True):
+    """A call whose keys are bare and whose strings stand between two equal marks."""
+
+    quote: str
+    before_name: str = "call:"
+
+    def __post_init__(self) -> None:
+        if not self.quote.strip():
+            raise ValueError("`quote` is blank: it stands on both sides of a string")
+
+    @property
+    def marks(self) -> Collection[str]:
+        return (self.quote,)
+
+    @property
+    def first(self) -> str:
+        return ""
+
+    def read(self, reader: Reader, sink: Sink, context: Context) -> Steps[None]:
+        yield from reader.pieces((self.before_name,))
+        name = yield from reader.word(NAME_END)
+        context.check(name)
+        if not (yield from reader.is_at("{")):
+            raise MismatchError
+        reader.release()
+        sink.call(name)
+        schema = context.schema(name)
+        try:
+            yield from self._copy(reader, sink.arguments, schema, schema, 0)
+        except MismatchError:  # what is not in this notation goes out as it is written
+            if context.stop:
+                yield from reader.until(Marks((context.stop,)), sink.arguments)
+
+    def write(self, call: Call, index: int) -> str:
+        return f"{self.before_name}{call.name}{self._written(json.loads(call.arguments))}"
+
+    def rule(self, tool: Tool, lark: Lark) -> str:
+        schema = dict(tool.parameters or {})
+        schema.setdefault("type", "object")
+        head = lark.text(f"{self.before_name}{tool.name}")
+        return f"{head} {self._value(schema, schema, lark, 0)}"
+
+    def unenforced(self, tool: Tool) -> list[str]:
+        schema = tool.parameters or {}
+        return self._unenforced(resolved(schema, schema), schema, 0)
+
+    def _unenforced(
+        self, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int
+    ) -> list[str]:
+        types = types_of(schema)
+        if types == {"string"}:
+            return unenforced_in_string(schema)
+        if types == {"array"} and depth < MAX_DEPTH:
+            inner = self._unenforced(resolved(schema.get("items", {}), root), root, depth + 1)
+            known = ANNOTATIONS | {"items"}
+            return sorted(schema.keys() - known) + [f"items.{name}" for name in inner]
+        if types == {"object"} and depth < MAX_DEPTH:
+            found = unenforced_in_object(schema)
+            for key, member in properties({**root, **schema}).items():
+                inner = self._unenforced(member, root, depth + 1)
+                found += [f"properties.{key}.{name}" for name in inner]
+            return found
+        return []
+
+    def _copy(
+        self,
+        reader: Reader,
+        emit: Callable[[str], object],
+        schema: Mapping[str, Any],
+        root: Mapping[str, Any],
+        depth: int,
+    ) -> Steps[None]:
+        """Read a value and write its JSON; raise MismatchError where there is none."""
+        if depth > MAX_DEPTH:
+            raise MismatchError
+        yield from reader.space()
+        first = yield from reader.peek()
+        if first in ("{", "["):
+            yield from self._copy_collection(reader, emit, resolved(schema, root), root, depth)
+        elif first == '"':
+            yield from copy_string(reader, emit)
+        elif (yield from reader.skip(self.quote)):
+            emit('"')
+            end = Marks((self.quote,))
+            if (yield from reader.until(end, lambda text: emit(escaped(text)))):
+                emit('"')
+        else:
+            word = yield from reader.word(_BARE_END)
+            if not word.strip():
+                raise MismatchError
+            emit(json_of(word.strip(), types_of(resolved(schema, root))))
+
+    def _copy_collection(
+        self,
+        reader: Reader,
+        emit: Callable[[str], object],
+        schema: Mapping[str, Any],
+        root: Mapping[str, Any],
+        depth: int,
+    ) -> Steps[None]:
+        """Read an object or a list."""
+        opening = reader.take(1)
+        close = "}" if opening == "{" else "]"
+        members = properties({**root, **schema}) if opening == "{" else {}
+        member: Any = schema.get("items", {}) if opening == "[" else {}
+        emit(opening)
+        separator = ""
+        while True:
+            yield from reader.space()
+            if (yield from reader.skip(close)):
+                emit(close)
+                return
+            emit(separator)
+            if opening == "{":
+                key = yield from self._read_key(reader)
+                member = members.get(key, {})
+                emit(f"{json.dumps(key, ensure_ascii=False)}: ")
+            yield from self._copy(reader, emit, member, root, depth + 1)
+            yield from reader.space()
+            if not (yield from reader.skip(",")) and not (yield from reader.is_at(close)):
+                raise MismatchError
+            separator = ", "
+
+    def _read_key(self, reader: Reader) -> Steps[str]:
+        parts: list[str] = []
+        if (yield from reader.skip(self.quote)):
+            yield from reader.until(Marks((self.quote,)), parts.append)
+        else:
+            parts.append((yield from reader.word(_KEY_END)).strip().strip('"'))
+        yield from reader.pieces((":",))
+        return "".join(parts)
+
+    def _written(self, value: Any) -> str:
+        if isinstance(value, dict):
+            members = (f"{key}:{self._written(one)}" for key, one in value.items())
+            return f"{{{','.join(members)}}}"
+        if isinstance(value, list):
+            return f"[{','.join(map(self._written, value))}]"
+        return f"{self.quote}{value}{self.quote}" if isinstance(value, str) else json.dumps(value)
+
+    def _value(
+        self, schema: Mapping[str, Any], root: Mapping[str, Any], lark: Lark, depth: int
+    ) -> str:
+        """Return the expression of a value with this schema."""
+        if depth > MAX_DEPTH:
+            raise MismatchError
+        types = types_of(schema)
+        if len(types) > 1 and "enum" not in schema:
+            names = [name for name in ("anyOf", "oneOf") if name in schema]
+            one_each: list[Any] = [{**schema, "type": kind} for kind in sorted(types)]
+            cases = schema[names[0]] if names else one_each
+            values = (self._value(resolved(one, root), root, lark, depth + 1) for one in cases)
+            return f"({' | '.join(values)})"
+        if types == {"string"}:
+            return f"{lark.text(self.quote)} {lark.string_until(schema, self.quote)}"
+        if types == {"array"}:
+            items = resolved(schema.get("items", {}), root)
+            one = self._value(items, root, lark, depth + 1)
+            return f'"[" ({one} ("," {one})*)? "]"'
+        members = properties({**root, **schema}) if types == {"object"} else {}
+        if members:
+            rules = {
+                key: f"{lark.text(key + ':')} {self._value(member, root, lark, depth + 1)}"
+                for key, member in members.items()
+            }
+            required = schema.get("required") or ()
+            return f'"{{" {lark.sequence(rules, required, separator=",")} "}}"'
+        if types and not types & {"string", "object", "array"}:
+            return lark.json(schema)
+        if types == {"object"}:
+            self._anything(lark)
+            return f'"{{" ({PAIR} ("," {PAIR})*)? "}}"'
+        return self._anything(lark)
+
+    def _anything(self, lark: Lark) -> str:
+        """Return the rule of a value of any type."""
+        string = f"{lark.text(self.quote)} {lark.until(self.quote)}"
+        scalar = lark.json({"type": ["number", "boolean", "null"]})
+        collections = f'"{{" ({PAIR} ("," {PAIR})*)? "}}" | "[" (anything ("," anything)*)? "]"'
+        return lark.rule("anything", f"{string} | {scalar} | {collections}")

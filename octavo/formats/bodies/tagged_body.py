@@ -1,0 +1,168 @@
+"""Calls whose arguments stand in marks one by one; strings are written without quotes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from octavo.formats.bodies.body import Context
+from octavo.formats.bodies.json_text import copy_value
+from octavo.formats.bodies.named_body import NAME_END
+from octavo.formats.bodies.values import (
+    escaped,
+    json_of,
+    properties,
+    resolved,
+    types_of,
+    unenforced_in_object,
+    unenforced_in_string,
+)
+from octavo.formats.lark import Lark
+from octavo.formats.protocol import Call, Tool
+from octavo.formats.reader import Marks, MismatchError, Reader, Steps
+from octavo.formats.sink import Sink
+
+# In the marks after a key: whether the value is a string, "true" or "false".
+IS_STRING = "{is_string}"
+_FLAG_END = re.compile(r"[^a-z]")
+
+
+class TaggedBody(Struct, tag_field="kind", tag="tagged", frozen=True, forbid_unknown_fields=True):
+    """A call such as <function=f><parameter=x>1</parameter></function>."""
+
+    before_key: str
+    after_key: str
+    after_value: str
+    before_name: str = ""
+    after_name: str = ""
+    end: str = ""
+
+    def __post_init__(self) -> None:
+        before_flag = self.after_key.partition(IS_STRING)[0]
+        for name, mark in (
+            ("before_key", self.before_key),
+            ("after_key", before_flag),
+            ("after_value", self.after_value),
+        ):
+            if not mark.strip():
+                raise ValueError(f"`{name}` is blank: arguments have a mark on each side")
+
+    @property
+    def marks(self) -> Collection[str]:
+        texts = (self.before_name, self.after_name, self.before_key, self.after_key)
+        return [part for text in (*texts, self.after_value, self.end) for part in text.split()]
+
+    @property
+    def first(self) -> str:
+        return ""
+
+    def read(self, reader: Reader, sink: Sink, context: Context) -> Steps[None]:
+        yield from reader.pieces(self.before_name.split())
+        yield from reader.space()
+        name = yield from reader.word(NAME_END)
+        context.check(name)
+        yield from reader.pieces(self.after_name.split())
+        yield from reader.space()
+        key_mark, end = self.before_key.split(), self.end.strip() or context.stop
+        if not ((yield from reader.is_at(key_mark[0])) or (yield from reader.is_at(end))):
+            raise MismatchError
+        reader.release()
+        sink.call(name)
+        schemas = properties(context.schema(name))
+        separator = "{"
+        while (yield from reader.is_at(key_mark[0])):
+            key = yield from self._read_key(reader)
+            sink.arguments(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
+            separator = ", "
+            yield from self._read_value(reader, sink, types_of(schemas.get(key, {})))
+            yield from reader.space()
+        if (yield from reader.peek()):
+            sink.arguments("}" if separator == ", " else "{}")
+        yield from reader.skip(self.end.strip())
+
+    def write(self, call: Call, index: int) -> str:
+        parts = [self.before_name, call.name, self.after_name]
+        for key, value in json.loads(call.arguments).items():
+            is_string = isinstance(value, str)
+            after_key = self.after_key.replace(IS_STRING, json.dumps(is_string))
+            text = value if is_string else json.dumps(value, ensure_ascii=False)
+            parts += [self.before_key, key, after_key, text, self.after_value]
+        return "".join((*parts, self.end))
+
+    def rule(self, tool: Tool, lark: Lark) -> str:
+        schema = tool.parameters or {}
+        members = properties(schema)
+        required = schema.get("required") or ()
+        parts = [lark.text(f"{self.before_name}{tool.name}{self.after_name}")]
+        for key, member in members.items():
+            rule = self._member(lark.text(self.before_key + key), member, schema, lark)
+            parts.append(rule if key in required else f"({rule})?")
+        if not members and schema.get("additionalProperties") is not False:
+            key_text = f"{lark.text(self.before_key)} /[A-Za-z_][A-Za-z0-9_]*/"
+            parts.append(f"({self._member(key_text, {}, {}, lark)})*")
+        return " ".join((*parts, lark.text(self.end)))
+
+    def unenforced(self, tool: Tool) -> list[str]:
+        schema = tool.parameters or {}
+        found = unenforced_in_object(resolved(schema, schema))
+        for key, member in properties(schema).items():
+            if types_of(member) <= {"string"}:
+                found += [f"properties.{key}.{name}" for name in unenforced_in_string(member)]
+        return found
+
+    def _member(
+        self, key: str, member: Mapping[str, Any], schema: Mapping[str, Any], lark: Lark
+    ) -> str:
+        """Return the expression of one argument with its marks."""
+        types = types_of(member)
+        as_string = self._after_key(lark, is_string=True)
+        as_other = self._after_key(lark, is_string=False)
+        string = f"{as_string} {lark.string_until(member, self.after_value)}"
+        after = lark.text(self.after_value)
+        definitions = {k: v for k, v in schema.items() if k in ("$defs", "definitions")}
+        if types == {"string"} or not types:
+            return f"{key} {string}"
+        other = f"{as_other} {lark.json({**definitions, **member})} {after}"
+        if "string" not in types:
+            return f"{key} {other}"
+        rest = sorted(types - {"string"})
+        without = lark.json({**definitions, "anyOf": [{"type": kind} for kind in rest]})
+        return f"{key} ({string} | {as_other} {without} {after})"
+
+    def _after_key(self, lark: Lark, *, is_string: bool) -> str:
+        return lark.text(self.after_key.replace(IS_STRING, json.dumps(is_string)))
+
+    def _read_key(self, reader: Reader) -> Steps[str]:
+        """Read the marks around a key and the key."""
+        yield from reader.pieces(self.before_key.split())
+        parts: list[str] = []
+        before = self.after_key.partition(IS_STRING)[0].split()
+        yield from reader.until(Marks(before[:1]), parts.append)
+        yield from reader.pieces(before[1:])
+        return "".join(parts).strip()
+
+    def _read_value(self, reader: Reader, sink: Sink, types: frozenset[str]) -> Steps[None]:
+        """Read a value and the marks around it; strings go out as they grow."""
+        rest = self.after_key.partition(IS_STRING)[2]
+        if rest:
+            flag = yield from reader.word(_FLAG_END)
+            types = frozenset(("string",)) if flag == "true" else types - {"string"}
+            yield from reader.pieces(rest.split())
+        if self.after_key.endswith("\n"):
+            yield from reader.skip("\n")
+        close = Marks((self.after_value.rstrip(), self.after_value.strip()))
+        if types == {"string"}:
+            sink.arguments('"')
+            if (yield from reader.until(close, lambda text: sink.arguments(escaped(text)))):
+                sink.arguments('"')
+            return
+        parts: list[str] = []
+        if types and "string" not in types and (yield from reader.peek()) in ("{", "["):
+            # The strings in it may contain the mark that ends the value.
+            yield from copy_value(reader, parts.append, self.after_value.strip())
+        if (yield from reader.until(close, parts.append)):
+            sink.arguments(json_of("".join(parts), types))

@@ -1,0 +1,149 @@
+"""Parts of grammars in llguidance's Lark syntax, for one vocabulary."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from octavo.formats.protocol import Tool
+
+# White space that a grammar allows in arguments: as models write them, so that text is forced.
+_SEPARATORS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+class Lark:
+    """A grammar in the making: its rules, and how a mark is written in it."""
+
+    def __init__(self, tokens: Mapping[str, int]) -> None:
+        """Write texts that are added tokens of the model, by their ids, as those tokens."""
+        self._tokens = tokens
+        self._rules: dict[str, str] = {}
+        self._terminals: dict[str, str] = {}  # names by expression
+        longest_first = sorted(tokens, key=lambda text: -len(text))
+        self._added = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+    def text(self, text: str) -> str:
+        """Return the expression for a literal text; "" for an empty one."""
+        parts, at = [], 0
+        for found in self._added.finditer(text):
+            parts += [quoted(text[at : found.start()]), f"<[{self._tokens[found.group()]}]>"]
+            at = found.end()
+        parts.append(quoted(text[at:]))
+        return " ".join(part for part in parts if part)
+
+    def any(self) -> str:
+        """Return the expression for any text."""
+        return self.terminal(ANY)
+
+    def until(self, end: str) -> str:
+        """Return the expression for any text up to `end`, which is read with it."""
+        return self._up_to("(?s:.*)", end)
+
+    def without(self, mark: str) -> str:
+        """Return the expression for any text that does not contain the mark."""
+        if self._added.search(mark):
+            return self.any()
+        return self.terminal(f"{ANY} & ~/(?s:.*){_literal(mark)}(?s:.*)/")
+
+    def string_until(self, schema: Mapping[str, Any], end: str) -> str:
+        """Return the expression for a string that is written without quotes, and its end.
+
+        An enumeration, a pattern and lengths of the schema are enforced.
+        """
+        values = [schema["const"]] if "const" in schema else schema.get("enum")
+        if isinstance(values, list):
+            alternatives = " | ".join(self.text(str(value)) or '""' for value in values)
+            return f"({alternatives}) {self.text(end)}"
+        return self._up_to(_bounded(schema), end)
+
+    def _up_to(self, expression: str, end: str) -> str:
+        """Return the expression for what a regular expression matches, without `end`, and `end`.
+
+        White space before the mark in `end` is required, but a parser ends at the mark alone.
+        """
+        found = self._added.search(end)
+        if found:  # a token ends the text: nothing else can
+            before = _literal(end[: found.start()])
+            body = self.terminal(f"/{expression}{before}/")
+            return f"{body} {self.text(end[found.start() :])}"
+        mark = _literal(end.strip())
+        before = _literal(end[: end.index(end.strip())])
+        body = self.terminal(f"/{expression}{before}{mark}/ & ~/(?s:.*){mark}(?s:.+)/")
+        return f"{body} {quoted(end[len(end.rstrip()) :])}"
+
+    def sequence(
+        self, members: dict[str, str], required: Collection[str], separator: str = ", "
+    ) -> str:
+        """Return the expression for members in this order, of which some may be left out."""
+        between = self.text(separator)
+        rest, after = '""', '""'  # behind nothing, and behind another member
+        for key in reversed(list(members)):
+            member = members[key]
+            with_key = f"{member} {after}"
+            if key in required:
+                rest, after = with_key, f"{between} {with_key}"
+            else:
+                rest, after = f"({with_key} | {rest})", f"({between} {with_key} | {after})"
+            rest, after = self._add("members", rest), self._add("members", after)
+        return rest
+
+    def arguments(self, tool: Tool) -> str:
+        """Return the expression for a tool's arguments as JSON."""
+        schema = dict(tool.parameters or {})
+        schema.setdefault("type", "object")
+        return self.json(schema)
+
+    def json(self, schema: Mapping[str, Any]) -> str:
+        """Return the expression for a JSON value with this schema."""
+        return f"%json {json.dumps({**schema, 'x-guidance': _SEPARATORS})}"
+
+    def rule(self, name: str, expression: str) -> str:
+        """Add a rule, unless it is there; return its name."""
+        self._rules.setdefault(name, expression)
+        return name
+
+    def terminal(self, expression: str) -> str:
+        """Add a terminal, unless it is there; return its name."""
+        if expression not in self._terminals:
+            self._terminals[expression] = self._add("T", expression)
+        return self._terminals[expression]
+
+    def _add(self, prefix: str, expression: str) -> str:
+        """Add a rule under a new name; return the name."""
+        name = f"{prefix}_{len(self._rules)}"
+        self._rules[name] = expression
+        return name
+
+    def finish(self, start: str) -> str:
+        """Return the whole grammar."""
+        rules = {"start": start, **self._rules}
+        return "".join(f"{name}: {expression}\n" for name, expression in rules.items())
+
+
+ANY = r"/(?s:.*)/"
+
+
+def quoted(text: str) -> str:
+    """Return a literal of the grammar; "" for an empty text."""
+    return json.dumps(text, ensure_ascii=False) if text else ""
+
+
+def _bounded(schema: Mapping[str, Any]) -> str:
+    """Return the regular expression of a string's pattern or lengths."""
+    pattern = schema.get("pattern")
+    if isinstance(pattern, str):
+        head = "" if pattern.startswith("^") else "(?s:.*)"
+        tail = "" if pattern.endswith("$") else "(?s:.*)"
+        body = pattern.removeprefix("^").removesuffix("$").replace("/", r"\/")
+        return f"{head}({body}){tail}"
+    fewest, most = schema.get("minLength", 0), schema.get("maxLength", "")
+    if fewest or most != "":
+        return f"(?s:.{{{fewest},{most}}})"
+    return "(?s:.*)"
+
+
+def _literal(text: str) -> str:
+    """Return a regular expression for a literal text."""
+    return re.escape(text).replace("/", r"\/").replace("\n", "n")

@@ -1,0 +1,1 @@
+"""Grammars: which tokens a text in a given shape may continue with."""

@@ -1,0 +1,1 @@
+"""JSON schemas, simplified to what the grammar engine enforces as the standard says."""

@@ -1,0 +1,111 @@
+"""The keywords for arrays."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import TYPE_CHECKING, Any
+
+from octavo.grammar.json_schema.keywords import TYPES
+from octavo.grammar.json_schema.narrowed import narrowed
+from octavo.grammar.json_schema.references import Place
+from octavo.grammar.json_schema.values import type_of
+
+if TYPE_CHECKING:
+    from octavo.grammar.json_schema.simplify import Simplifier
+
+MAX_PERMUTED = 4  # possible items of an array without repetitions
+MAX_CONTAINING = 8  # first items of which one must be what the array contains
+
+
+def simplify(
+    work: Simplifier, place: Place, given: dict[str, Any], core: dict[str, Any], more: list[Any]
+) -> None:
+    """Add what these keywords mean to a core."""
+    for name in ("minItems", "maxItems"):
+        if name in given:
+            core[name] = int(given[name])
+    if "prefixItems" in given:
+        core["prefixItems"] = [
+            work.schema(place.step("prefixItems", index))
+            for index in range(len(given["prefixItems"]))
+        ]
+    if isinstance(given.get("items"), list):  # as before draft 2020-12
+        core["prefixItems"] = [
+            work.schema(place.step("items", index)) for index in range(len(given["items"]))
+        ]
+        if "additionalItems" in given:
+            core["items"] = work.schema(place.step("additionalItems"))
+    elif "items" in given:
+        core["items"] = work.schema(place.step("items"))
+    if not core.get("prefixItems", True):
+        del core["prefixItems"]
+    if given.get("uniqueItems"):
+        _add_unique(work, place, core, more)
+    if "contains" in given:
+        _add_contains(work, place, given, core, more)
+
+
+def _add_unique(work: Simplifier, place: Place, core: dict[str, Any], more: list[Any]) -> None:
+    """Add the arrays without repetitions, one by one, if they are few."""
+    most = core.get("maxItems")
+    if most is not None and most <= 1:
+        return
+    values = _values(work.resolved(core.get("items", True)))
+    if values is None or len(values) > MAX_PERMUTED or "prefixItems" in core:
+        why = f"only arrays of at most {MAX_PERMUTED} possible items can be kept from repeating one"
+        work.leave(place, "uniqueItems", why)
+        return
+    most = len(values) if most is None else min(most, len(values))
+    alternatives: list[Any] = []
+    for length in range(core.get("minItems", 0), most + 1):
+        alternatives += [
+            {
+                "type": "array",
+                "prefixItems": [{"const": value} for value in chosen] or [True],
+                "minItems": length,
+                "maxItems": length,
+            }
+            for chosen in permutations(values, length)
+        ]
+    for name in ("items", "minItems", "maxItems"):
+        core.pop(name, None)
+    others = ["null", "boolean", "number", "string", "object"]
+    more.append({"anyOf": [*alternatives, {"type": others}]})
+
+
+def _values(core: Any) -> list[Any] | None:
+    """Return all values that a core allows, if they are listed."""
+    if not isinstance(core, dict):
+        return None
+    if core.keys() == {"const"}:
+        return [core["const"]]
+    if core.keys() <= {"enum", "type"} and "enum" in core:
+        allowed = core.get("type", list(TYPES))
+        types = {allowed} if isinstance(allowed, str) else set(allowed)
+        types |= {"integer"} if "number" in types else set()
+        return list({repr(each): each for each in core["enum"] if type_of(each) in types}.values())
+    if core == {"type": "boolean"}:
+        return [True, False]
+    return None
+
+
+def _add_contains(
+    work: Simplifier, place: Place, given: dict[str, Any], core: dict[str, Any], more: list[Any]
+) -> None:
+    """Add that one of the first items is what the array contains."""
+    least = int(given.get("minContains", 1))
+    if least == 0:
+        return
+    if least > 1:
+        work.leave(place, "minContains", "only one item can be demanded")
+        return
+    contained = work.schema(place.step("contains"))
+    most = core.get("maxItems")
+    alternatives = [
+        {"prefixItems": [*[True] * index, contained], "minItems": index + 1}
+        for index in range(MAX_CONTAINING if most is None else min(most, MAX_CONTAINING))
+    ]
+    if alternatives:
+        more.append(narrowed({"anyOf": alternatives}))
+    else:
+        more.append({"type": ["null", "boolean", "number", "string", "object"]})

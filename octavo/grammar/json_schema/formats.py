@@ -1,0 +1,58 @@
+"""The formats of strings: how each is enforced, or why it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_YEAR = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
+_LEAP_YEAR = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
+_DAY = (
+    "(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])"
+    "|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
+)
+_DATE = f"(?:{_YEAR}-{_DAY}|{_LEAP_YEAR}-02-29)"
+# Without leap seconds, which most parsers refuse.
+_CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?"
+_OFFSET = "(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+_PATH = r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})"
+_BASE64 = "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
+
+# The formats as regexes of the whole string.
+PATTERNS: Mapping[str, str] = {
+    "date": f"^{_DATE}$",
+    "time": f"^{_CLOCK}{_OFFSET}$",
+    "date-time": f"^{_DATE}T{_CLOCK}{_OFFSET}$",
+    "byte": f"^{_BASE64}$",  # OpenAPI's
+    "base64": f"^{_BASE64}$",
+    "json-pointer": "^(?:/(?:[^~/]|~[01])*)*$",
+    "relative-json-pointer": "^(?:0|[1-9][0-9]*)(?:#|(?:/(?:[^~/]|~[01])*)*)$",
+    "uri-reference": rf"^{_PATH}*(?:\?{_PATH}*)?(?:#{_PATH}*)?$",
+    "uri-template": rf"^(?:{_PATH}|\{{[A-Za-z0-9_,.]+\}})*$",
+}
+# The formats that the engine knows, by these names. Each text in the engine's format has the other.
+KNOWN: Mapping[str, str] = {
+    **{name: name for name in ("duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid")},
+    "idn-email": "email",
+    "idn-hostname": "hostname",
+    "iri": "uri",
+    "iri-reference": "uri-reference",
+    "guid": "uuid",
+    "uuid4": "uuid",
+    "url": "uri",
+}
+# The formats that allow any string; they say how a program shows or stores it.
+NOTES = frozenset({"password", "binary", "string", "text", "textarea", "html", "markdown", "file"})
+# The formats of numbers, with the least and the greatest; those that only tell a size have none.
+NUMBERS: Mapping[str, tuple[int, int] | None] = {
+    "int8": (-(2**7), 2**7 - 1),
+    "uint8": (0, 2**8 - 1),
+    "int16": (-(2**15), 2**15 - 1),
+    "uint16": (0, 2**16 - 1),
+    "int32": (-(2**31), 2**31 - 1),
+    "uint32": (0, 2**32 - 1),
+    "int64": (-(2**53) + 1, 2**53 - 1),  # what JSON's numbers carry without a loss
+    "uint64": (0, 2**53 - 1),
+    "float": None,
+    "double": None,
+    "decimal": None,
+}

@@ -1,0 +1,38 @@
+"""The mark of a core that allows less than the part of the schema that it stands for.
+
+Nothing may be concluded from what such a core does not allow: its opposite would allow too much,
+and what it excludes the schema may not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_MARK = "x-narrowed"
+
+
+def narrowed(core: Any) -> Any:
+    """Return a core with the mark."""
+    return {**core, _MARK: True} if isinstance(core, dict) else core
+
+
+def is_narrowed(core: Any) -> bool:
+    """Return whether a core has the mark."""
+    return isinstance(core, dict) and _MARK in core
+
+
+def without_marks(core: Any) -> Any:
+    """Return a core without the marks in it; constants, which may look like them, are kept."""
+    if not isinstance(core, dict):
+        return core
+    return {name: _without(name, value) for name, value in core.items() if name != _MARK}
+
+
+def _without(name: str, value: Any) -> Any:
+    if name in ("const", "enum"):
+        return value
+    if isinstance(value, list):
+        return [without_marks(each) for each in value]
+    if name in ("properties", "patternProperties", "$defs") and isinstance(value, dict):
+        return {key: without_marks(each) for key, each in value.items()}
+    return without_marks(value)

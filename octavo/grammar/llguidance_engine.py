@@ -1,0 +1,155 @@
+"""The grammar engine that llguidance provides: an Earley parser over derivatives of regexes."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from threading import Lock
+from typing import cast
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+from octavo.grammar.protocol import Forcing, GrammarError, Vocabulary, Words
+
+# Bounds on one grammar. A grammar of this size takes some tens of milliseconds to compile.
+LIMITS = LLParserLimits(
+    max_items_in_row=2_000,  # alternatives at one position
+    initial_lexer_fuel=1_000_000,  # about 20 ms
+    step_lexer_fuel=200_000,  # about 15 ms for one mask
+    step_max_items=50_000,  # about 3 ms for one mask
+    max_lexer_states=50_000,  # about 100 MB
+    max_grammar_size=500_000,  # symbols
+    verbose_errors=False,  # messages must not quote the whole grammar
+)
+MAX_CACHED = 256  # compiled grammars
+QUIET = 0  # llguidance writes nothing to standard error
+
+
+class LLGuidanceEngine:
+    """Compiles grammars; implements `octavo.grammar.protocol.GrammarEngine`."""
+
+    def __init__(self, vocabulary: Vocabulary, *, forcing: Forcing = "canonical") -> None:
+        self.end_ids = vocabulary.end_ids
+        self._tokenizer = make_tokenizer(vocabulary)
+        self._forcing = forcing
+        self._header = header(forcing)
+        self._num_words = -(-len(vocabulary.tokens) // 32)
+        self._lock = Lock()  # for the cache
+        self._cache: OrderedDict[str, LLMatcher] = OrderedDict()
+
+    def compile(self, text: str) -> LLGuidanceMatcher:
+        with self._lock:
+            compiled = self._cache.get(text)
+        if compiled is None:
+            compiled = LLMatcher(
+                self._tokenizer, self._header + text, log_level=QUIET, limits=LIMITS
+            )
+            if compiled.is_error():
+                raise GrammarError(first_line(compiled.get_error()))
+        with self._lock:
+            self._cache[text] = compiled
+            self._cache.move_to_end(text)
+            if len(self._cache) > MAX_CACHED:
+                self._cache.popitem(last=False)
+            return LLGuidanceMatcher(compiled.deep_copy(), self._forcing, self._num_words)
+
+
+class LLGuidanceMatcher:
+    """A text in a grammar; implements `octavo.grammar.protocol.Matcher`."""
+
+    __slots__ = ("_forcing", "_matcher", "_num_words")
+
+    def __init__(self, matcher: LLMatcher, forcing: Forcing, num_words: int) -> None:
+        self._matcher = matcher
+        self._forcing = forcing
+        self._num_words = num_words
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        if not self._matcher.consume_tokens(list(tokens)):
+            raise GrammarError(self._error() or "a token came that the grammar does not allow")
+
+    def num_accepted(self, tokens: Sequence[int]) -> int:
+        return self._matcher.validate_tokens(list(tokens))
+
+    def roll_back(self, count: int) -> None:
+        if count and not self._matcher.rollback(count):
+            raise GrammarError(self._error())
+
+    def forced(self, most: int) -> list[int]:
+        if self._forcing == "off":
+            return []
+        if self._forcing == "canonical":
+            return self._matcher.compute_ff_tokens()[:most]
+        tokens: list[int] = []
+        row = np.zeros(self._num_words, np.uint32)
+        while len(tokens) < most and self._matcher.compute_ff_bytes():
+            self.fill(row)
+            token = only_bit(row)
+            if token is None:
+                break
+            self.accept([token])
+            tokens.append(token)
+        self.roll_back(len(tokens))
+        return tokens
+
+    def fill(self, row: Words) -> None:
+        assert row.dtype == np.uint32
+        assert row.flags.c_contiguous
+        self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        if self._matcher.is_error():
+            raise GrammarError(self._error())
+
+    def copy(self) -> LLGuidanceMatcher:
+        return LLGuidanceMatcher(self._matcher.deep_copy(), self._forcing, self._num_words)
+
+    def _error(self) -> str:
+        return first_line(self._matcher.get_error())
+
+
+def only_bit(row: Words) -> int | None:
+    """Return the only token of a mask; None if it has none or several."""
+    (words,) = np.nonzero(row)
+    if len(words) != 1:
+        return None
+    word = int(row[words[0]])
+    return None if word & (word - 1) else 32 * int(words[0]) + word.bit_length() - 1
+
+
+class _Tokens:
+    """A vocabulary in the form that llguidance reads; see `llguidance.TokenizerWrapper`."""
+
+    is_tokenizer_wrapper = True
+    bos_token_id = None
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.tokens = list(vocabulary.tokens)
+        self.special_token_ids = sorted(vocabulary.special)
+        self.eos_token_id = min(vocabulary.end_ids)
+        self._encode = vocabulary.encode
+
+    def __call__(self, text: str) -> list[int]:
+        return list(self._encode(text))
+
+
+def make_tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
+    """Return llguidance's view of a vocabulary; raise GrammarError if it has no end token."""
+    if not vocabulary.end_ids:
+        raise GrammarError(
+            "the model has no token that ends a text, so that no text in a shape could end; "
+            "name one as eos_token_id in its generation_config.json"
+        )
+    end_ids = sorted(vocabulary.end_ids)
+    tokens = cast("TokenizerWrapper", _Tokens(vocabulary))
+    return LLTokenizer(tokens, n_vocab=len(vocabulary.tokens), eos_token=end_ids)
+
+
+def header(forcing: Forcing) -> str:
+    """Return the line of options before every grammar."""
+    return f"%llguidance {json.dumps({'no_forcing': forcing != 'canonical'})}\n"
+
+
+def first_line(message: str) -> str:
+    """Return the part of llguidance's message that does not quote the grammar."""
+    return message.strip().partition("\n")[0]

@@ -1,0 +1,272 @@
+"""The translation of clients' regexes into those of the grammar engine.
+
+Clients write the dialects of ECMAScript and Python; the engine reads Rust's. Where the dialects
+differ about a class of characters, the translation takes what all of them match, so that a text is
+valid for each. Texts in Rust's syntax are written so that they can stand between slashes in Lark.
+"""
+
+from __future__ import annotations
+
+import re
+
+MAX_LENGTH = 1 << 14  # characters of one regex
+
+# In a class that is not negated, what all dialects match; in a negated one, what any of them does.
+_INSIDE = {
+    "d": "0-9",
+    "w": "0-9A-Za-z_",
+    "s": r" \t\n\r\f\x0B",
+    "D": r"\P{Nd}",
+    "W": r"\W",
+    "S": r"\S",
+}
+_INSIDE_NEGATED = {
+    "d": r"\p{Nd}",
+    "w": r"\w",
+    "s": r"\s\u{FEFF}",
+    "D": r"\x00-\x2F:-\u{10FFFF}",
+    "W": r"\x00-\x2F:-@\[-\^`\{-\u{10FFFF}",
+    "S": r"!-\u{10FFFF}\x00-\x08\x0E-\x1F",
+}
+_OUTSIDE = {
+    **{letter: f"[{inside}]" for letter, inside in _INSIDE.items() if letter in "dwsDW"},
+    "S": r"[^\s\u{FEFF}]",
+}
+_ANY = r"[^\n\r\u{2028}\u{2029}]"  # the meaning of "."
+_CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13, "0": 0}
+_LOOKS = {"(?=": "lookahead", "(?!": "lookahead", "(?<=": "lookbehind", "(?<!": "lookbehind"}
+_GROUP = re.compile(r"\(\?(?:P?<[A-Za-z_]\w*>|:)|\(\?[ims]+(?:-[ims]+)?[:)]|\((?!\?)")
+_COUNT = re.compile(r"\{(\d+)(,(\d*))?\}")
+_HEX = re.compile(r"x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|u\{([0-9A-Fa-f]{1,6})\}")
+_PROPERTY = re.compile(r"[pP]\{[A-Za-z_=]+\}")
+_SPECIAL = frozenset(r"\.+*?()|[]{}^$/#&-~ ")
+
+
+class RegexError(ValueError):
+    """A regex that cannot be enforced, with the reason."""
+
+
+def translated(regex: str, *, is_whole: bool) -> str:
+    """Return a regex in the engine's dialect; raise RegexError if it has none.
+
+    One that `is_whole` describes the whole text, so that anchors at its ends mean nothing. Others
+    are searched for, and keep their anchors.
+    """
+    if len(regex) > MAX_LENGTH:
+        raise RegexError(f"the regex has {len(regex)} characters; at most {MAX_LENGTH} are allowed")
+    return _Reader(regex, is_whole).read()
+
+
+def literal(text: str) -> str:
+    """Return the regex that matches exactly this text."""
+    return "".join(map(_character, text))
+
+
+def _character(each: str) -> str:
+    """Return one character as it stands in a regex, inside a class or outside."""
+    if each in _SPECIAL:
+        return "\\" + each if each != " " else r"\x20"
+    if ord(each) < 0x20 or ord(each) == 0x7F:
+        return f"\\x{ord(each):02X}"
+    return each
+
+
+class _Reader:
+    """A regex while it is read from left to right."""
+
+    def __init__(self, regex: str, is_whole: bool) -> None:
+        self._regex = regex
+        self._is_whole = is_whole
+        self._at = 0
+        self._depth = 0
+        self._parts: list[str] = []
+        self._can_repeat = False  # whether a quantifier may follow
+
+    def read(self) -> str:
+        while self._at < len(self._regex):
+            self._read_one()
+        if self._depth:
+            raise RegexError("a group is not closed: a ) is missing")
+        return "".join(self._parts)
+
+    def _read_one(self) -> None:
+        regex, at = self._regex, self._at
+        each = regex[at]
+        if each == "\\":
+            self._add(self._escape())
+        elif each == "[":
+            self._add(self._class())
+        elif each == "(":
+            self._open()
+        elif each in "*+?":
+            self._repeat(each, 1)
+        elif each == "{" and (count := _COUNT.match(regex, at)):
+            self._count(count)
+        elif each in "^$":
+            self._anchor(each)
+        elif each == ")":
+            self._close()
+        else:
+            self._at += 1
+            if each == "|":
+                self._parts.append("|")
+                self._can_repeat = False
+            else:
+                self._add(_ANY if each == "." else _character(each))
+
+    def _add(self, part: str) -> None:
+        self._parts.append(part)
+        self._can_repeat = True
+
+    def _open(self) -> None:
+        found = _GROUP.match(self._regex, self._at)
+        if found is None:
+            for opening, name in _LOOKS.items():
+                if self._regex.startswith(opening, self._at):
+                    raise RegexError(f"{opening} is a {name}, which cannot be enforced")
+            raise RegexError(f"{self._regex[self._at : self._at + 4]} is no known kind of group")
+        self._at = found.end()
+        if found[0][-1] in "<(>" or found[0] == "(?:":
+            self._parts.append("(?:")
+        else:  # flags
+            self._parts.append(found[0])
+        if found[0][-1] != ")":
+            self._depth += 1
+        self._can_repeat = False
+
+    def _close(self) -> None:
+        if not self._depth:
+            raise RegexError("there is a ) without a (")
+        self._depth -= 1
+        self._at += 1
+        self._add(")")
+
+    def _repeat(self, quantifier: str, length: int) -> None:
+        if not self._can_repeat:
+            raise RegexError(f"{quantifier} follows nothing that it could repeat")
+        self._at += length
+        self._parts.append(quantifier)
+        self._can_repeat = False
+        if self._regex.startswith("?", self._at):  # which match comes first makes no difference
+            self._at += 1
+        elif self._regex.startswith("+", self._at):
+            raise RegexError(f"{quantifier}+ is possessive, which cannot be enforced")
+
+    def _count(self, count: re.Match[str]) -> None:
+        least, most = int(count[1][:9]), count[3]
+        if most and int(most[:9]) < least:
+            raise RegexError(f"{count[0]} counts backwards")
+        self._repeat(count[0], len(count[0]))
+
+    def _anchor(self, each: str) -> None:
+        """Keep an anchor; drop it where the whole text is described and it stands at an end."""
+        regex, at = self._regex, self._at
+        self._at += 1
+        if not self._is_whole:
+            self._parts.append(each)
+            self._can_repeat = False
+            return
+        if each == "^":
+            before = regex[:at]
+            is_at_end = not before.strip("(^?:") or (not self._depth and before[-1] == "|")
+        else:
+            after = regex[at + 1 :]
+            is_at_end = not after.strip(")$") or (not self._depth and after[0] == "|")
+        if not is_at_end:
+            raise RegexError(f"{each} is not at an end of the regex, where it means nothing")
+
+    def _escape(self) -> str:
+        """Read an escape outside a class."""
+        letter = self._regex[self._at + 1 : self._at + 2]
+        if letter in _OUTSIDE and letter:
+            self._at += 2
+            return _OUTSIDE[letter]
+        if letter in ("b", "B"):
+            raise RegexError(f"\\{letter} is a word boundary, which cannot be enforced")
+        if letter in ("k", "1", "2", "3", "4", "5", "6", "7", "8", "9"):
+            raise RegexError(f"\\{letter} refers back to a group, which cannot be enforced")
+        if letter in ("A", "Z", "z") and letter:
+            raise RegexError(f"\\{letter} is an anchor of Python; write ^ or $")
+        return self._plain_escape()
+
+    def _plain_escape(self) -> str:
+        """Read an escape that stands for one character, or for a class of Unicode."""
+        regex, at = self._regex, self._at + 1
+        letter = regex[at : at + 1]
+        if not letter:
+            raise RegexError("the regex ends with a backslash")
+        if found := _PROPERTY.match(regex, at):
+            self._at = found.end()
+            return "\\" + found[0]
+        if found := _HEX.match(regex, at):
+            self._at = found.end()
+            return self._code(int(found[1] or found[2] or found[3], 16))
+        if letter == "c" and regex[at + 1 : at + 2].isalpha() and regex[at + 1].isascii():
+            self._at += 3
+            return _character(chr(ord(regex[at + 1]) % 32))
+        self._at += 2
+        if letter in _CONTROLS:
+            return _character(chr(_CONTROLS[letter]))
+        if letter.isalnum() and letter.isascii():
+            raise RegexError(f"\\{letter} is no known escape")
+        return _character(letter)
+
+    def _code(self, code: int) -> str:
+        """Return the character of a code point, which may come as a UTF-16 pair."""
+        if 0xD800 <= code < 0xDC00:
+            second = _HEX.match(self._regex, self._at + 1)
+            if self._regex.startswith("\\u", self._at) and second and second[2]:
+                low = int(second[2], 16)
+                if 0xDC00 <= low < 0xE000:
+                    self._at = second.end()
+                    return _character(chr(0x10000 + ((code - 0xD800) << 10) + low - 0xDC00))
+        if 0xD800 <= code < 0xE000 or code > 0x10FFFF:
+            raise RegexError(f"\\u{code:04X} is no character")
+        return _character(chr(code))
+
+    def _class(self) -> str:
+        """Read a class of characters in brackets."""
+        regex = self._regex
+        is_negated = regex.startswith("[^", self._at)
+        self._at += 2 if is_negated else 1
+        inside = _INSIDE_NEGATED if is_negated else _INSIDE
+        parts: list[str] = []
+        while True:
+            each = regex[self._at : self._at + 1]
+            if not each:
+                raise RegexError("a class is not closed: a ] is missing")
+            if each == "]":
+                self._at += 1
+                break
+            letter = regex[self._at + 1 : self._at + 2]
+            if each == "\\" and letter in inside and letter:
+                self._at += 2
+                parts.append(inside[letter])
+            elif each == "\\" and letter == "b":
+                self._at += 2
+                parts.append(r"\x08")
+            else:
+                parts.append(self._range())
+        if not parts and not is_negated:
+            raise RegexError("[] matches nothing; write \\] for a bracket in a class")
+        if not parts:
+            return r"(?s:.)"
+        return f"[{'^' if is_negated else ''}{''.join(parts)}]"
+
+    def _range(self) -> str:
+        """Read a character of a class, or two with a hyphen between them."""
+        first = self._member()
+        rest = self._regex[self._at : self._at + 2]
+        if len(rest) < 2 or rest[0] != "-" or rest[1] == "]" or first.startswith(r"\p"):
+            return first
+        if rest[1] == "\\" and self._regex[self._at + 2 : self._at + 3] in _INSIDE:
+            return first
+        self._at += 1
+        return f"{first}-{self._member()}"
+
+    def _member(self) -> str:
+        each = self._regex[self._at]
+        if each == "\\":
+            return self._plain_escape()
+        self._at += 1
+        return _character(each)

@@ -1,0 +1,159 @@
+"""The translation of a shape into the grammar text that the grammar engine compiles.
+
+Grammars are in Lark's syntax as llguidance understands it, without its line of options. A client's
+text never becomes an option of the compiler: options that a schema carries are replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NamedTuple
+
+from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
+from octavo.grammar import gbnf, lark
+from octavo.grammar.json_schema.simplify import simplified
+from octavo.grammar.protocol import GrammarError
+from octavo.grammar.regexes import RegexError, literal, translated
+from octavo.grammar.structural_tags import tags_grammar
+from octavo.grammar.trial import try_grammar
+
+# Between the parts of JSON. A bound keeps a model from writing nothing but whitespace.
+WHITESPACE = r"[\x20\x0A\x0D\x09]{1,64}"
+_TOKEN_ID = re.compile(r"<\[")
+
+
+class Translated(NamedTuple):
+    """The grammar of a shape, and what of the shape it does not enforce."""
+
+    text: str
+    warnings: list[tuple[str, str]]  # the place, and what is not done
+
+
+def grammar_of(shape: StructuredOutputsParams, vocabulary: int = 0) -> Translated:
+    """Return the grammar of a shape, which compiles; raise ShapeError with what is wrong.
+
+    `vocabulary` is the number of token ids, which a grammar may name.
+    """
+    warnings: list[tuple[str, str]] = []
+    name, text = _grammar_text(shape, warnings)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        code = ord(text[error.start])
+        raise ShapeError(f"it contains half of a character (U+{code:04X})", name) from None
+    try:
+        try_grammar(text, vocabulary if _TOKEN_ID.search(text) else 0)
+    except GrammarError as error:
+        raise ShapeError(_plain(str(error)), name) from None
+    return Translated(text, warnings)
+
+
+def _grammar_text(
+    shape: StructuredOutputsParams, warnings: list[tuple[str, str]]
+) -> tuple[str, str]:
+    """Return the name of the shape's field, and the grammar in Lark's syntax."""
+
+    def schema_text(schema: Any, path: str, field: str = "json") -> str:
+        closes = shape.disable_additional_properties
+        result = simplified(schema, field, path=path, strict=shape.strict, closes=closes)
+        warnings.extend(result.warnings)
+        return _with_options(result.core, shape)
+
+    if shape.json is not None:
+        assert isinstance(shape.json, str), "shapes are stored as text"
+        return "json", f"start: %json {schema_text(parsed(shape.json, 'json'), '')}"
+    if shape.json_object:
+        return "json_object", f"start: %json {schema_text({'type': 'object'}, '')}"
+    if shape.regex is not None:
+        return "regex", f"start: /{_regex(shape.regex, 'regex')}/"
+    if shape.choice is not None:
+        return "choice", f"start: /{'|'.join(map(literal, shape.choice))}/"
+    if shape.grammar is not None:
+        if "::=" in shape.grammar:
+            return "grammar", _of_gbnf(shape.grammar)
+        inner = lark.checked(
+            shape.grammar, "grammar", lambda schema, path: schema_text(schema, path, "grammar")
+        )
+        return "grammar", inner
+    assert isinstance(shape.structural_tag, str), "shapes are stored as text"
+    tags = parsed(shape.structural_tag, "structural_tag")
+    return "structural_tag", tags_grammar(
+        tags, lambda schema, path: schema_text(schema, path, "structural_tag")
+    )
+
+
+def parsed(text: str, field: str) -> Any:
+    """Return the value of JSON text in which no name repeats."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ShapeError(f"the name {twice[:64]!r} is given twice in one object", field)
+        return made
+
+    def refuse(name: str) -> None:
+        raise ShapeError(f"{name} is no JSON", field)
+
+    try:
+        value = json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+    except ShapeError:
+        raise
+    except RecursionError:
+        raise ShapeError("it is nested too deep", field) from None
+    except ValueError as error:
+        raise ShapeError(f"it is not JSON: {error}", field) from None
+    if not isinstance(value, dict | bool):
+        raise ShapeError(f"a {type(value).__name__} was given; it must be an object", field)
+    return value
+
+
+def _with_options(core: Any, shape: StructuredOutputsParams) -> str:
+    """Return a core as JSON text, with the options of the engine's compiler."""
+    whitespace = WHITESPACE
+    if shape.whitespace_pattern is not None:
+        whitespace = _regex(shape.whitespace_pattern, "whitespace_pattern")
+    options: dict[str, Any] = {"whitespace_flexible": False}
+    if not shape.disable_any_whitespace:
+        options = {"whitespace_pattern": whitespace}
+    if core is True:
+        core = {}
+    if core is False:
+        raise ShapeError("no text has this shape", "json")
+    return json.dumps({**core, "x-guidance": options})
+
+
+def _regex(regex: str, field: str) -> str:
+    try:
+        return translated(regex, is_whole=True)
+    except RegexError as error:
+        raise ShapeError(str(error), field) from None
+
+
+def _of_gbnf(text: str) -> str:
+    try:
+        return gbnf.to_lark(text)
+    except gbnf.GbnfError as error:
+        raise ShapeError(f"it is no GBNF: {error}", "grammar") from None
+
+
+def _plain(message: str) -> str:
+    """Return a message of the engine in words that say what to do."""
+    for sign, words in _MESSAGES.items():
+        if sign in message:
+            return words
+    return re.sub(r"^at \d+\(\d+\): ", "", message)[:400]
+
+
+_MESSAGES = {
+    "NoExtension": "no text has this shape",
+    "Unsatisfiable schema: schema is false": "no text has this shape",
+    "initial_lexer_fuel": "it is too complex; make it smaller",
+    "fuel": "it is too complex; make it smaller",
+    "min/maxProperties only": "minProperties and maxProperties must stand beside the properties",
+    "panic": "the grammar engine fails on it; name tokens by their ids, or simplify it",
+    "too large": "it is too large; make it smaller",
+    "TooComplex": "it is too complex; make it smaller",
+}

@@ -1,0 +1,1 @@
+"""Tests of the formats in which models write tool calls and reasoning."""

@@ -1,0 +1,1 @@
+"""Tests of grammars: their masks, and what is made of the shapes that clients describe."""

@@ -1,0 +1,1 @@
+"""Tests of the simplification of JSON schemas."""

@@ -1,0 +1,218 @@
+"""Each keyword of the table against the reference: what the grammar allows, the schema allows."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from itertools import permutations
+from typing import Any
+
+import pytest
+from jsonschema import Draft4Validator, Draft7Validator, Draft202012Validator
+
+from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
+from octavo.grammar.json_schema.keywords import KEYWORDS
+from octavo.grammar.shapes import grammar_of
+from tests.grammar.json_schema.walks import accepts, matcher_of
+
+OBJECTS = ("{}", '{"a":1}', '{"b":1}', '{"a":1,"b":2}', '{"a":"x"}', '{"a":1,"b":2,"c":3}')
+ARRAYS = ("[]", "[1]", '["a"]', "[1,2]", "[1,1]", '[1,"a"]', "[1,2,3]", "[[]]")
+TEXTS = ('""', '"a"', '"b"', '"ab"', '"abc"', '"\\n"', '"é"', '"😀😀"', '"1"', '"a\\"b"')
+NUMBERS = ("0", "1", "-1", "2", "3", "4.5", "5", "6", "0.1", "0.3", "100", "-3")
+OTHERS = ("null", "true", "false")
+ALL = (*OBJECTS, *ARRAYS, *TEXTS, *NUMBERS, *OTHERS)
+# Schemas by keyword. Of the values above the grammar must allow exactly those that are valid.
+EXACT: dict[str, list[Any]] = {
+    "type": [{"type": each} for each in ("null", "boolean", "integer", "string", "array")]
+    + [{"type": "object"}, {"type": "number"}, {"type": ["integer", "null"]}],
+    "enum": [{"enum": [1, "a", None]}, {"enum": [[1], {"a": 1}]}, {"enum": ["é", True, 0.1]}],
+    "const": [{"const": 1}, {"const": 'a"b'}, {"const": None}, {"const": {"a": 1}}],
+    "anyOf": [{"anyOf": [{"type": "null"}, {"minimum": 3}]}],
+    "allOf": [{"allOf": [{"type": "integer"}, {"minimum": 2}]}, {"allOf": [{}, True]}],
+    "oneOf": [
+        {"oneOf": [{"type": "null"}, {"type": "integer"}]},
+        {"type": "integer", "oneOf": [{"maximum": 3}, {"minimum": 2}]},
+        {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        {"oneOf": [{"enum": ["a", "b"]}, {"enum": ["b", "ab"]}]},
+        {"oneOf": [True, {"type": "string"}]},
+        {"type": "number", "oneOf": [{"maximum": 2}, {"minimum": 2}]},
+    ],
+    "not": [
+        {"not": {"type": "string"}},
+        {"not": {"const": "a"}, "type": "string"},
+        {"not": {"enum": ["a", "abc"]}, "type": "string"},
+        {"not": {"required": ["a"]}, "type": "object"},
+        {"type": "integer", "not": {"minimum": 3}},
+        {"type": "integer", "not": {"enum": [1, 3]}},
+        {"type": "string", "not": {"maxLength": 1}},
+        {"type": "array", "not": {"maxItems": 1}},
+        {"type": "object", "not": {"properties": {"a": {"const": 1}}, "required": ["a"]}},
+        {"not": False},
+        {"not": {"anyOf": [{"type": "string"}, {"type": "object"}]}, "type": ["string", "null"]},
+    ],
+    "if": [
+        {
+            "type": "object",
+            "if": {"properties": {"a": {"const": 1}}, "required": ["a"]},
+            "then": {"required": ["b"]},
+            "else": {"required": ["c"]},
+        },
+        {"type": "integer", "if": {"minimum": 3}, "then": {"maximum": 5}},
+    ],
+    "then": [{"then": {"type": "null"}}],
+    "else": [{"else": {"type": "null"}}],
+    "$ref": [
+        {"$ref": "#/$defs/x", "$defs": {"x": {"type": "integer"}}},
+        {"$ref": "#/$defs/x~1y%20z", "$defs": {"x/y z": {"type": "integer"}}},
+        {"$ref": "#here", "$defs": {"x": {"$anchor": "here", "type": "integer"}}},
+        {"$id": "http://a/b", "$ref": "c", "$defs": {"x": {"$id": "c", "type": "integer"}}},
+        {"properties": {"a": {"$ref": "#/properties/b"}, "b": {"type": "integer"}}},
+        {"$ref": "#/$defs/x", "minimum": 3, "$defs": {"x": {"type": "integer"}}},
+        {"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"type": "integer"}]}},
+    ],
+    "$dynamicRef": [
+        {"$dynamicRef": "#x", "$defs": {"x": {"$dynamicAnchor": "x", "type": "integer"}}}
+    ],
+    "minimum": [{"minimum": 2}, {"type": "integer", "minimum": 1.5}, {"minimum": -1}],
+    "maximum": [{"maximum": 2}, {"type": "integer", "maximum": 4.9}],
+    "exclusiveMinimum": [{"exclusiveMinimum": 2}, {"exclusiveMinimum": 0.1}],
+    "exclusiveMaximum": [{"exclusiveMaximum": 2}],
+    "multipleOf": [{"multipleOf": 3}, {"multipleOf": 0.1}, {"type": "integer", "multipleOf": 2}],
+    "minLength": [{"minLength": 2}],
+    "maxLength": [{"maxLength": 1}],
+    "pattern": [{"pattern": "^a"}, {"pattern": "b$"}, {"pattern": "^[ab]+$"}, {"pattern": "a|^b$"}],
+    "items": [{"items": {"type": "integer"}}, {"items": False}],
+    "prefixItems": [{"prefixItems": [{"type": "integer"}, {"type": "string"}]}],
+    "minItems": [{"minItems": 2}, {"minItems": 2.0}],
+    "maxItems": [{"maxItems": 1}, {"maxItems": 0}],
+    "uniqueItems": [
+        {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True},
+        {"type": "array", "maxItems": 1, "uniqueItems": True},
+        {"uniqueItems": False},
+        {"type": "string", "uniqueItems": True},
+    ],
+    "contains": [
+        {"contains": {"type": "string"}},
+        {"type": "array", "contains": {"const": 2}},
+        {"contains": {"type": "null"}, "minContains": 0},
+    ],
+    "properties": [{"properties": {"a": {"type": "integer"}}}, {"properties": {"a": False}}],
+    "required": [{"required": ["b"]}, {"type": "object", "required": ["a", "b"]}],
+    "additionalProperties": [
+        {"properties": {"a": True}, "additionalProperties": False},
+        {"type": "object", "additionalProperties": {"type": "integer"}},
+    ],
+    "patternProperties": [
+        {"patternProperties": {"^a": {"type": "integer"}}},
+        {"patternProperties": {"^a": True}, "additionalProperties": False},
+        {"patternProperties": {"^a": {"type": "integer"}}, "properties": {"b": {"minimum": 2}}},
+    ],
+    "propertyNames": [
+        {"propertyNames": {"pattern": "^[ab]$"}},
+        {"propertyNames": {"enum": ["a", "b"]}},
+        {"propertyNames": {"maxLength": 0}},
+        {"propertyNames": {"const": "a"}, "properties": {"a": {"type": "integer"}}},
+        {"propertyNames": False},
+        {"propertyNames": {"pattern": "^a$"}, "additionalProperties": {"type": "string"}},
+    ],
+    "minProperties": [
+        {"minProperties": 1},
+        {"properties": {"a": {}, "b": {}}, "minProperties": 2, "additionalProperties": False},
+        {"properties": {"a": {}}, "required": ["a"], "minProperties": 1},
+    ],
+    "maxProperties": [
+        {"maxProperties": 1},
+        {"properties": {"a": {}, "b": {}}, "maxProperties": 1, "additionalProperties": False},
+        {"properties": {"a": {}, "b": {}}, "maxProperties": 1},
+        {"properties": {"a": {}}, "maxProperties": 2},
+        {"properties": {"a": {}, "b": {}}, "maxProperties": 2, "minProperties": 1},
+    ],
+    "dependentRequired": [{"dependentRequired": {"a": ["b"], "b": ["a"]}}],
+    "dependentSchemas": [{"dependentSchemas": {"a": {"required": ["b"]}, "c": False}}],
+    "unevaluatedProperties": [
+        {"properties": {"a": True}, "unevaluatedProperties": False},
+        {"allOf": [{"properties": {"a": True}}], "unevaluatedProperties": False},
+        {"properties": {"a": True}, "unevaluatedProperties": {"type": "integer"}},
+    ],
+}
+OLDER: dict[str, list[tuple[Any, Any]]] = {
+    "items": [({"items": [{"type": "integer"}, {"type": "string"}]}, Draft7Validator)],
+    "additionalItems": [
+        ({"items": [{"type": "integer"}], "additionalItems": {"type": "string"}}, Draft7Validator),
+        ({"items": {"type": "integer"}, "additionalItems": False}, Draft7Validator),
+    ],
+    "dependencies": [
+        ({"dependencies": {"a": ["b"]}}, Draft7Validator),
+        ({"dependencies": {"a": {"required": ["b"]}}}, Draft7Validator),
+    ],
+    "exclusiveMinimum": [({"minimum": 2, "exclusiveMinimum": True}, Draft4Validator)],
+    "exclusiveMaximum": [({"maximum": 2, "exclusiveMaximum": False}, Draft4Validator)],
+}
+REFUSED: dict[str, Any] = {
+    "maxContains": {"contains": {}, "maxContains": 1},
+    "minContains": {"contains": {}, "minContains": 2},
+    "unevaluatedItems": {"unevaluatedItems": False},
+    "$recursiveRef": {"$recursiveRef": "#/nowhere"},
+}
+
+
+def valid(schema: Any, validator: Any) -> set[str]:
+    """Return those of all texts that the reference finds valid."""
+    exact = json.loads(json.dumps(schema), parse_float=Decimal)
+    judge = validator(exact)
+    return {text for text in ALL if judge.is_valid(json.loads(text, parse_float=Decimal))}
+
+
+def orders(text: str) -> list[str]:
+    """Return a text, and for an object that with its properties in every other order.
+
+    Properties are written in the order of the schema, which is none of its rules.
+    """
+    value = json.loads(text, parse_float=Decimal)
+    if not isinstance(value, dict):
+        return [text]
+    return [json.dumps(dict(each)) for each in permutations(value.items())]
+
+
+CASES = [
+    *((name, each, Draft202012Validator) for name, listed in EXACT.items() for each in listed),
+    *((name, schema, draft) for name, listed in OLDER.items() for schema, draft in listed),
+]
+
+
+@pytest.mark.parametrize(("name", "schema", "validator"), CASES)
+def test_the_grammar_allows_what_the_schema_allows(name: str, schema: Any, validator: Any) -> None:
+    matcher = matcher_of(StructuredOutputsParams(json=schema))
+    allowed = {text for text in ALL if any(accepts(matcher, each) for each in orders(text))}
+    assert allowed == valid(schema, validator), name
+
+
+def test_every_keyword_that_restricts_texts_is_tested() -> None:
+    restricting = {name for name, each in KEYWORDS.items() if each.fate != "note"}
+    assert restricting <= EXACT.keys() | OLDER.keys() | REFUSED.keys() | {"format"}
+
+
+@pytest.mark.parametrize("name", [name for name, each in KEYWORDS.items() if each.fate == "note"])
+def test_a_note_restricts_nothing(name: str) -> None:
+    if name in ("$id", "id", "$schema", "$anchor", "$dynamicAnchor"):
+        value: Any = "http://a/b" if "nchor" not in name else "b"
+    else:
+        value = {}
+    noted = grammar_of(StructuredOutputsParams(json={"type": "integer", name: value}))
+    assert noted == grammar_of(StructuredOutputsParams(json={"type": "integer"}))
+
+
+@pytest.mark.parametrize(("name", "schema"), REFUSED.items())
+def test_a_keyword_that_cannot_be_enforced_is_refused_by_name(name: str, schema: Any) -> None:
+    inner = {"properties": {"a b": {"anyOf": [schema]}}}
+    with pytest.raises(ShapeError) as caught:
+        grammar_of(StructuredOutputsParams(json=inner))
+    assert caught.value.path == f".properties['a b'].anyOf[0].{name}"
+
+
+@pytest.mark.parametrize("name", [name for name in REFUSED if name != "$recursiveRef"])
+def test_what_cannot_be_enforced_is_left_out_with_a_warning(name: str) -> None:
+    shape = StructuredOutputsParams(json={"items": REFUSED[name]}, strict=False)
+    ((place, what),) = grammar_of(shape).warnings
+    assert place == f"json.items.{name}"
+    assert what.endswith("it is not enforced")

@@ -1,0 +1,108 @@
+"""Masks against brute force: every token is tried against all texts of a shape."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from octavo.core.structured_outputs import StructuredOutputsParams
+from octavo.grammar.llguidance_engine import LLGuidanceEngine
+from octavo.grammar.protocol import GrammarError, Matcher
+from octavo.grammar.shapes import grammar_of
+from tests.grammar.tiny import END, allowed, make_vocabulary, random_regex
+
+VOCABULARY = make_vocabulary()
+SIZE = len(VOCABULARY.tokens)
+ENGINE = LLGuidanceEngine(VOCABULARY, forcing="off")
+
+
+def mask_of(matcher: Matcher) -> set[int]:
+    """Return the tokens that may come next."""
+    row = np.zeros(-(-SIZE // 32), np.uint32)
+    matcher.fill(row)
+    return allowed(row, SIZE)
+
+
+def expected(texts: set[bytes], prefix: bytes) -> set[int]:
+    """Return the tokens that lead to one of the texts, found by trying each of them."""
+    found = {
+        token
+        for token, piece in enumerate(VOCABULARY.tokens)
+        if piece
+        and token not in VOCABULARY.special
+        and any(text.startswith(prefix + piece) for text in texts)
+    }
+    return found | ({END} if prefix in texts else set())
+
+
+def walk(matcher: Matcher, texts: set[bytes], random: Random) -> None:
+    """Continue a text at random to its end, comparing each mask."""
+    prefix, taken = b"", 0
+    while True:
+        mask = mask_of(matcher)
+        assert mask == expected(texts, prefix), (prefix, mask)
+        token = random.choice(sorted(mask))
+        if token == END:
+            break
+        assert matcher.num_accepted([token, END]) >= 1
+        matcher.accept([token])
+        prefix += VOCABULARY.tokens[token]
+        taken += 1
+    half = taken // 2
+    before = mask_of(matcher)
+    copied = matcher.copy()
+    copied.roll_back(half)
+    assert mask_of(matcher) == before, "a copy has a state of its own"
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_mask_of_a_regex_has_exactly_the_tokens_that_lead_to_a_text(seed: int) -> None:
+    random = Random(seed)
+    regex, texts = random_regex(random)
+    matcher = ENGINE.compile(grammar_of(StructuredOutputsParams(regex=regex)).text)
+    listed = {text.encode() for text in texts}
+    for _ in range(3):
+        walk(matcher.copy(), listed, random)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_mask_of_a_choice_has_exactly_the_tokens_that_lead_to_a_text(seed: int) -> None:
+    random = Random(seed)
+    texts = {text for text in random_regex(random)[1] if text} or {"a"}
+    matcher = ENGINE.compile(grammar_of(StructuredOutputsParams(choice=tuple(sorted(texts)))).text)
+    walk(matcher, {text.encode() for text in texts}, random)
+
+
+def test_tokens_can_be_taken_back_one_by_one() -> None:
+    matcher = ENGINE.compile(grammar_of(StructuredOutputsParams(regex="(ab|c)(é|0)1{2}")).text)
+    masks, tokens = [mask_of(matcher)], VOCABULARY.encode("abé11")
+    for token in tokens:
+        matcher.accept([token])
+        masks.append(mask_of(matcher))
+    for before in reversed(masks[:-1]):
+        matcher.roll_back(1)
+        assert mask_of(matcher) == before
+
+
+def test_a_token_that_the_grammar_does_not_allow_is_refused() -> None:
+    matcher = ENGINE.compile(grammar_of(StructuredOutputsParams(regex="ab")).text)
+    with pytest.raises(GrammarError):
+        matcher.accept(VOCABULARY.encode("c"))
+
+
+def test_forced_tokens_are_those_of_the_models_own_tokenisation() -> None:
+    engine = LLGuidanceEngine(VOCABULARY)
+    matcher = engine.compile(grammar_of(StructuredOutputsParams(regex="abc[01]")).text)
+    assert matcher.forced(8) == list(VOCABULARY.encode("abc"))
+    assert mask_of(matcher) == {VOCABULARY.encode("abc")[0]}
+
+
+def test_a_text_may_end_only_where_its_shape_does() -> None:
+    matcher = ENGINE.compile(grammar_of(StructuredOutputsParams(choice=("a", "ab"))).text)
+    assert END not in mask_of(matcher)
+    matcher.accept(VOCABULARY.encode("a"))
+    assert END in mask_of(matcher)
+    matcher.accept(VOCABULARY.encode("b"))
+    assert mask_of(matcher) == {END}

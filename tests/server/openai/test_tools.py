@@ -1,0 +1,289 @@
+"""Tools in chats: what requests may say about them, and calls in answers and streams."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.make import Client, events
+from tests.server.openai.scripted import (
+    CLOCK,
+    MESSAGES,
+    OSLO,
+    PATH,
+    TEMPLATES,
+    TOOLS,
+    WEATHER,
+    called,
+    message_of,
+    writing,
+)
+
+Test = Callable[[Client], Awaitable[None]]
+
+
+def run(tmp_path: Path, text: str, test: Test, **options: Any) -> None:
+    """Run a test with a client of a server whose model writes this text."""
+
+    async def main() -> None:
+        async with writing(tmp_path, text, **options) as client:
+            await test(client)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_special", [True, False])
+def test_a_call_is_no_text(tmp_path: Path, is_special: bool) -> None:
+    """Marks may be special tokens, which text leaves out, or ordinary ones."""
+
+    async def test(client: Client) -> None:
+        message, finish = await message_of(client, tools=TOOLS)
+        assert message["content"] is None
+        (call,) = message["tool_calls"]
+        assert call["type"] == "function"
+        assert call["function"]["name"] == "weather"
+        assert json.loads(call["function"]["arguments"]) == {"city": "Oslo"}
+        assert finish == "tool_calls"
+
+    run(tmp_path, OSLO, test, is_special=is_special)
+
+
+def test_text_stands_beside_several_calls(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        message, finish = await message_of(client, tools=TOOLS)
+        assert message["content"] == "I look."
+        names = [call["function"]["name"] for call in message["tool_calls"]]
+        assert (names, finish) == (["weather", "clock"], "tool_calls")
+        message, _ = await message_of(client, tools=TOOLS, parallel_tool_calls=False)
+        names = [call["function"]["name"] for call in message["tool_calls"]]
+        assert names == ["weather"]
+
+    run(tmp_path, f"I look.{OSLO}\n{called('clock', {})}", test)
+
+
+def test_without_tools_nothing_is_a_call(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        ways: list[dict[str, Any]] = [{}, {"tools": []}, {"tools": TOOLS, "tool_choice": "none"}]
+        for fields in ways:
+            message, finish = await message_of(client, **fields)
+            assert (message["tool_calls"], finish) == ([], "stop")
+            assert message["content"] == OSLO
+
+    run(tmp_path, OSLO, test, is_special=False)
+
+
+def test_old_clients_get_functions(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        functions = [each["function"] for each in TOOLS]
+        message, finish = await message_of(client, functions=functions)
+        assert message["function_call"]["name"] == "weather"
+        assert json.loads(message["function_call"]["arguments"]) == {"city": "Oslo"}
+        assert (message["tool_calls"], finish) == ([], "function_call")
+
+    run(tmp_path, OSLO, test)
+
+
+def test_a_call_that_is_cut_ends_by_its_length(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        message, finish = await message_of(client, tools=TOOLS, max_tokens=len(OSLO) - 40)
+        (call,) = message["tool_calls"]
+        assert call["function"]["name"] == "weather"
+        assert finish == "length"
+
+    run(tmp_path, OSLO, test)
+
+
+def test_ids_of_calls_are_the_same_each_time_they_are_written(tmp_path: Path) -> None:
+    """A client that continues a stream elsewhere has the same message."""
+
+    async def test(client: Client) -> None:
+        body = {"messages": MESSAGES, "tools": TOOLS, "n": 2}
+        ids = []
+        for name in ("first", "first", "second"):
+            response = await client.post(PATH, json=body, headers={"x-request-id": name})
+            choices = response.json()["choices"]
+            calls = [call for each in choices for call in each["message"]["tool_calls"]]
+            ids.append([call["id"] for call in calls])
+            assert len(set(ids[-1])) == 4
+            assert all(len(each) == 9 and each.isalnum() for each in ids[-1])
+        assert ids[0] == ids[1] != ids[2]
+
+    run(tmp_path, OSLO + called("clock", {}), test)
+
+
+def test_what_is_sent_beside_calls_stays_right(tmp_path: Path) -> None:
+    """Log-probabilities and token ids belong to all tokens, those of marks included."""
+
+    async def test(client: Client) -> None:
+        wanted = {"messages": MESSAGES, "tools": TOOLS, "logprobs": True, "return_token_ids": True}
+        (choice,) = (await client.post(PATH, json=wanted)).json()["choices"]
+        stream = await client.post(PATH, json={**wanted, "stream": True})
+        token_ids: list[int] = []
+        logprobs: list[Any] = []
+        for chunk in events(stream.text):
+            for each in chunk["choices"]:
+                token_ids += each.get("token_ids") or []
+                logprobs += (each.get("logprobs") or {"content": []})["content"]
+        assert token_ids == choice["token_ids"]
+        assert logprobs == choice["logprobs"]["content"]
+        assert len(logprobs) == len(token_ids)
+        assert "".join(each["token"] for each in logprobs) == f"Look:{OSLO}</s>"
+
+    run(tmp_path, f"Look:{OSLO}", test)
+
+
+def test_a_stop_string_ends_a_call(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        message, finish = await message_of(client, tools=TOOLS, stop=["Oslo"])
+        assert finish in ("stop", "tool_calls")
+        assert "Oslo" not in json.dumps(message)
+
+    run(tmp_path, OSLO, test)
+
+
+def test_the_prompt_has_tools_calls_and_results(tmp_path: Path) -> None:
+    """A conversation is sent back as it came, with results of its calls."""
+
+    async def test(client: Client) -> None:
+        message, _ = await message_of(client, tools=TOOLS)
+        (call,) = message["tool_calls"]
+        result = {"role": "tool", "tool_call_id": "a", "content": "3 degrees"}
+        for past in (
+            [{**message, "tool_calls": [{"id": "a", **call}]}, result],
+            [
+                {"role": "assistant", "content": None, "function_call": call["function"]},
+                {"role": "function", "name": "weather", "content": "3 degrees"},
+            ],
+        ):
+            body = {"messages": [*MESSAGES, *past], "tools": TOOLS}
+            said = (await client.post("/tokenize", json=body)).json()
+            prompt = await client.post("/detokenize", json={"tokens": said["tokens"]})
+            text = prompt.json()["prompt"]
+            assert "<tools>" in text
+            assert '"description": "The weather of a city."' in text
+            assert f"assistant\n{OSLO}<|im_end|>" in text
+            assert "<tool_response>\n3 degrees\n</tool_response>" in text
+            answer = await client.post(PATH, json=body)
+            assert answer.json()["usage"]["prompt_tokens"] == said["count"]
+
+    run(tmp_path, OSLO, test)
+
+
+def test_ids_of_other_servers_are_shortened_for_templates_that_need_it(tmp_path: Path) -> None:
+    """Mistral's templates accept nine letters and digits and nothing else."""
+    mistral = (TEMPLATES / "mistral.jinja").read_text("utf-8")
+
+    async def test(client: Client) -> None:
+        calls = [
+            {"id": each, "function": {"name": "clock", "arguments": "{}"}}
+            for each in ("call_0123456789abcdef", "abcDEF123")
+        ]
+        results = [{"role": "tool", "tool_call_id": each["id"], "content": "9"} for each in calls]
+        past = {"role": "assistant", "tool_calls": calls}
+        for kwargs in ({}, {"chat_template_kwargs": {"unused": ["x"] * 20_000}}):
+            body = {"messages": [*MESSAGES, past, *results], "tools": TOOLS, **kwargs}
+            tokens = (await client.post("/tokenize", json=body)).json()["tokens"]
+            prompt = await client.post("/detokenize", json={"tokens": tokens})
+            text = prompt.json()["prompt"]
+            first, second = re.findall(r'"id": "([a-zA-Z0-9]{9})"', text)
+            assert "call_0" not in text
+            assert first != second == "abcDEF123"
+
+    run(tmp_path, "Hello.", test, template=mistral)
+
+
+NAMED = {"type": "function", "function": {"name": "weather"}}
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"tools": [{"type": "function"}]}, "tools[0].function"),
+    ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+    ({"tools": [{"type": "function", "function": {"name": "a\n"}}]}, "tools[0].function.name"),
+    ({"tools": [{"type": "custom", "custom": {"name": "a"}}]}, "tools"),
+    ({"tools": [WEATHER, CLOCK, WEATHER]}, "tools[2].function.name"),
+    (
+        {"tools": [{"function": {"name": "f", "parameters": {"type": "string"}}}]},
+        "tools[0].function.parameters.type",
+    ),
+    ({"tools": [{"function": {"name": "f", "parameters": []}}]}, "tools"),
+    ({"tools": [{"function": {"name": "f", "description": "x" * 300_000}}]}, "tools"),
+    ({"tools": [CLOCK] * 513}, "tools"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"tool_choice": NAMED}, "tool_choice"),
+    ({"tools": [CLOCK], "tool_choice": NAMED}, "tool_choice"),
+    ({"tools": TOOLS, "tool_choice": {"type": "function"}}, "tool_choice.function"),
+    ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools"),
+    ({"tools": TOOLS, "tool_choice": "sometimes"}, "tool_choice"),
+    ({"tools": TOOLS, "functions": [{"name": "f"}]}, "functions"),
+    ({"tools": TOOLS, "function_call": {"name": "weather"}}, "function_call"),
+    ({"functions": [{"name": "f"}], "tool_choice": "required"}, "tool_choice"),
+    ({"functions": [{"name": "f"}, {"name": "f"}]}, "functions[1].name"),
+    ({"function_call": {"name": "f"}}, "function_call"),
+]
+
+
+def test_a_wrong_field_is_named(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        for fields, param in WRONG:
+            response = await client.post(PATH, json={"messages": MESSAGES, **fields})
+            assert response.status_code == 400, (fields, response.text)
+            found = response.json()["error"]["param"]
+            assert (found or "").startswith(param), (fields, response.text)
+
+    run(tmp_path, "Hello.", test)
+
+
+def test_a_model_without_a_known_format_refuses_tools(tmp_path: Path) -> None:
+    """An answer's calls would be text."""
+
+    async def test(client: Client) -> None:
+        response = await client.post(PATH, json={"messages": MESSAGES, "tools": TOOLS})
+        error = response.json()["error"]
+        assert (response.status_code, error["param"]) == (400, "tools")
+        assert error["code"] == "unsupported_parameter"
+        assert "--tool-call-parser" in error["message"]
+
+    run(tmp_path, "Hello.", test, tool_call_parser="none")
+
+
+def test_a_template_that_shows_no_tools_is_not_used_for_them(tmp_path: Path) -> None:
+    """The model would not know of the tools, or of its own calls."""
+    plain = "{% for message in messages %}<|im_start|>{{ message.content }}{% endfor %}"
+
+    async def test(client: Client) -> None:
+        past = {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f"}}]}
+        for fields, param in (
+            ({"messages": MESSAGES, "tools": TOOLS}, "tools"),
+            ({"messages": [*MESSAGES, past]}, "messages[1].tool_calls"),
+        ):
+            response = await client.post(PATH, json=fields)
+            assert response.json()["error"]["param"] == param, response.text
+            assert "--chat-template" in response.json()["error"]["message"]
+
+    run(tmp_path, "Hello.", test, template=plain, tool_call_parser="hermes")
+
+
+def test_tools_are_for_chats(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        error = (await client.complete(tools=TOOLS))["error"]
+        assert error["param"] == "tools"
+        assert "/v1/chat/completions" in error["message"]
+
+    run(tmp_path, "Hello.", test)
+
+
+def test_a_large_request_with_tools_is_answered_the_same(tmp_path: Path) -> None:
+    """A prompt worker reads it; the tools come back from there for the answer."""
+
+    async def test(client: Client) -> None:
+        many = ["x"] * 20_000
+        for kwargs in ({}, {"chat_template_kwargs": {"unused": many}}):
+            message, finish = await message_of(client, tools=TOOLS, **kwargs)
+            assert message["tool_calls"][0]["function"]["name"] == "weather"
+            assert finish == "tool_calls"
+
+    run(tmp_path, OSLO, test)
