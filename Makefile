@@ -21,7 +21,7 @@ NATIVE := $(shell find csrc -type f)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test test-newest test-smollm2 test-clients check coverage format sim planted damage soak hostile overload restart serving-cost bench-core peers wheel sanitize lock clean
+.PHONY: help setup serve test test-newest test-smollm2 test-clients check coverage format sim planted damage soak hostile overload restart serving-cost bench-core peers wheel sanitize test-amx lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -216,6 +216,14 @@ sanitize: $(VENV)/.octavo ## the native engine's tests under ASan and UBSan, the
 	        $(RUN) -m pytest -q -p no:cacheprovider $(SANITIZED_TESTS) --native-from $$out/octavo \
 	    || exit 1; \
 	done
+
+# The engine with the amx tier as its best one, whose tiles are emulated: no processor with AMX is needed.
+test-amx: $(VENV)/.octavo ## the native engine's tests over the emulated AMX tier
+	@$(VENV)/bin/cmake -S . -B build/amx -G Ninja -DOCTAVO_TEST_TIERS=ON -DPython_EXECUTABLE=$(CURDIR)/$(RUN) \
+	    -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja \
+	    -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/build/amx/octavo >/dev/null
+	@$(VENV)/bin/cmake --build build/amx
+	@$(RUN) -m pytest -q -p no:cacheprovider tests/backends/native --native-from build/amx/octavo $(ARGS)
 
 wheel: $(VENV)/.dev ## a wheel for this Python and kind of machine, in dist/
 	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .

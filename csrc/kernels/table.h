@@ -146,8 +146,13 @@ struct RopeShape {
 // The numbers that are multiplied when peak rates are measured.
 enum class Products : uint8_t { Float, Bf16, Int8 };
 
+// Registers that hold matrices, with which a tier multiplies many rows: the processor's own, which
+// the operating system must permit, or arrays in their place, for tests.
+enum class Tiles : uint8_t { None, Processor, Emulated };
+
 struct KernelTable {
-  const char* name;  // "scalar", "avx2", "avx512vnni", "avx512bf16"
+  const char* name;  // "scalar", "avx2", "avx512vnni", "avx512bf16", "amx"
+  Tiles tiles;
 
   // gemm_*.inl, pack_*.inl. A format's products read prepared rows instead of fp32: `prepare` makes
   // them, one by one, prepared_bytes(format, inputs) each (a multiple of 64).

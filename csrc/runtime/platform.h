@@ -36,6 +36,10 @@ std::vector<int> physical_cores();
 
 int process_id();
 
+// Asks the system to keep the tile registers of AMX for all threads of this process, also for those
+// that start later; false if it does not.
+bool permit_tile_registers();
+
 // ---- memory ----
 
 // Zeroed pages that take no memory until they are touched; nullptr if the system refuses.

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
 from octavo.backends.native import _native
 from octavo.observe.machine import num_cores
+
+log = logging.getLogger(__name__)
 
 # A few more threads than processors are useful for experiments; many more are a mistake.
 _MOST_THREADS_A_CORE = 4
@@ -12,6 +16,9 @@ _MOST_THREADS_A_CORE = 4
 def choose_tier(asked: str) -> str:
     """Return the requested instruction set, for "" the best; raise ValueError if it cannot run."""
     tiers: list[str] = _native.tiers()
+    for name, reason in _native.dropped_tiers().items():
+        text = "the instruction set %s is not used, although the processor has it: %s"
+        log.warning(text, name, reason)
     if asked and asked not in tiers:
         raise ValueError(
             f"the instruction set {asked!r} is not one of those that this processor runs: choose "

@@ -208,7 +208,7 @@ def test_the_kernels_are_those_that_were_asked_for(tier: str) -> None:
 
 
 def test_by_default_they_are_the_best() -> None:
-    order = ("scalar", "avx2", "avx512vnni", "avx512bf16")
+    order = ("scalar", "avx2", "avx512vnni", "avx512bf16", "amx", "amx_emulated")
     assert tuple(_native.tiers()) == order[: len(_native.tiers())]
     assert NativeBackend().tier == _native.tiers()[-1]
 

@@ -56,6 +56,29 @@ def test_wide_registers_are_found_where_they_are() -> None:
     assert WIDE_REGISTER.search(output_of("objdump", "-d", "--no-show-raw-insn", path))
 
 
+TILE_INSTRUCTION = re.compile(r"\b(ldtilecfg|tile[a-z0-9]+|tdp[a-z0-9]+)\b")
+TILE_PRODUCT = re.compile(r"\b(tdp\w+)\s+%tmm(\d),%tmm(\d),%tmm(\d)")
+
+
+def test_tiles_are_used_by_their_tier_alone() -> None:
+    used = {
+        path.parent.name: set(TILE_INSTRUCTION.findall(output_of("objdump", "-d", path)))
+        for path in objects("isa/*/kernels.cpp.o")
+    }
+    expected = {"ldtilecfg", "tilerelease", "tilezero", "tileloadd", "tilestored"}
+    assert used.pop("amx") == expected | {"tdpbf16ps", "tdpbssd"}
+    assert "amx_emulated" in used
+    assert not any(used.values())
+
+
+def test_products_of_tiles_add_rows_by_weights_to_their_quarter() -> None:
+    """Disassembled: the weights' tile comes first, then the rows', then that of the sums."""
+    [path] = objects("isa/amx/kernels.cpp.o")
+    found = set(TILE_PRODUCT.findall(output_of("objdump", "-d", path)))
+    quarters = {("6", "4", "0"), ("7", "4", "1"), ("6", "5", "2"), ("7", "5", "3")}
+    assert found == {(name, *tiles) for name in ("tdpbf16ps", "tdpbssd") for tiles in quarters}
+
+
 def test_kernels_of_newer_processors_share_no_function() -> None:
     """A weak function compiled with their flags could be the copy that the linker keeps."""
     found = [path for path in objects("isa/*/kernels.cpp.o") if path.parent.name != "scalar"]
