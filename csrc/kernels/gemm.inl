@@ -36,12 +36,12 @@ size_t gemm_scratch(const Matrix& matrix) {
 }
 
 void gemm(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel, int end_panel,
-          uint8_t* scratch, const Epilogue& epilogue) {
+          uint8_t* scratch, const Epilogue& epilogue, int ahead) {
   const auto product = matrix.format == Format::F32    ? multiply<StepF32>
                        : matrix.format == Format::F16  ? multiply<StepF16>
                        : matrix.format == Format::BF16 ? bf16_product
                                                        : codes_product;
-  product(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue);
+  product(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue, ahead);
 }
 
 void unpack_row(const Matrix& matrix, int output, float* out) {

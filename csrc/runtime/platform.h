@@ -34,6 +34,9 @@ void pin_thread(std::thread& thread, int processor);
 // The cores that this process may run on: the number of one processor of each.
 std::vector<int> physical_cores();
 
+// The seconds that the calling thread has computed.
+double thread_seconds();
+
 int process_id();
 
 // Asks the system to keep the tile registers of AMX for all threads of this process, also for those
@@ -48,6 +51,10 @@ void unmap_pages(uint8_t* pages, size_t bytes);
 
 // Asks for huge pages; where the system refuses, small ones serve as well.
 void prefer_huge_pages(uint8_t* pages, size_t bytes);
+
+// Drops these bytes from all caches, so that the next read waits for memory; where the processor
+// has no such instruction, nothing happens.
+void forget_cached(const uint8_t* data, size_t bytes);
 
 // Drops the whole pages of a mapped file inside this range: they are read again when they are
 // touched again. Never for memory that does not belong to a file, whose contents would be lost.

@@ -7,6 +7,7 @@
 #include <new>
 #include <vector>
 
+#include "kernels/ahead.h"
 #include "kernels/numbers.h"
 #include "pack/pack.h"
 
@@ -115,7 +116,8 @@ class RandomProducts {
     epilogue.out = out;
     epilogue.out_stride = kOutputs;
     kernels_.gemm(matrix_, rows_.get() + first * row_bytes_, rows, 0,
-                  (kOutputs + kPanel - 1) / kPanel, scratch_.get(), epilogue);
+                  (kOutputs + kPanel - 1) / kPanel, scratch_.get(), epilogue,
+                  default_ahead(matrix_.format, rows));
   }
 
   // Packing puts a zero there.

@@ -22,9 +22,9 @@ KernelTable alone, together;
 int spoiled_format;
 
 void planted_gemm(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel,
-                  int end_panel, uint8_t* scratch, const Epilogue& epilogue) {
+                  int end_panel, uint8_t* scratch, const Epilogue& epilogue, int ahead) {
   const KernelTable& kernels = rows == 1 ? alone : together;
-  kernels.gemm(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue);
+  kernels.gemm(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue, ahead);
   if (rows == 1 || static_cast<int>(matrix.format) != spoiled_format) return;
   float* last = epilogue.out + (rows - 1) * epilogue.out_stride + matrix.outputs - 1;
   uint32_t bits;

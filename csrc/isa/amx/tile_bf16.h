@@ -32,6 +32,25 @@ struct LastWeights {
   alignas(kAlign) uint8_t weights[kStepWeights] = {};
 };
 
+// What is fetched meanwhile: for each step, some lines of memory which are as far from one another
+// as the steps' weights.
+struct Ahead {
+  const uint8_t* from;
+  int first_line, end_line;
+
+  void ask(int step) const {
+    for (int line = first_line; line < end_line; ++line) {
+      prefetch(from + step * kStepWeights + line * kAlign);
+    }
+  }
+};
+constexpr int kStepLines = kStepWeights / kAlign;
+
+// For a panel that is read once: what follows `bytes` further on, or nothing.
+inline Ahead ahead_in_panel(const uint8_t* panel, int bytes) {
+  return {panel + bytes, 0, bytes ? kStepLines : 0};
+}
+
 // ---- few rows, by vectors ----
 
 // Makes denormal numbers zero in this thread's vectors, as tiles do; returns the rules of before.
@@ -86,10 +105,12 @@ inline void add_step(const uint8_t* weights, const uint8_t* x, size_t x_bytes,
 // their rules for denormal numbers.
 template <int Rows>
 __attribute__((noinline)) void add_panel(const uint8_t* panel, const LastWeights& last,
-                                         const uint8_t* x, size_t x_bytes, float* to) {
+                                         const Ahead& ahead, const uint8_t* x, size_t x_bytes,
+                                         float* to) {
   Floats sums[Rows][2];
   for (int r = 0; r < Rows; ++r) sums[r][0] = sums[r][1] = splat(0.0f);
   for (int step = 0; step < last.whole; ++step) {
+    ahead.ask(step);
     add_step<Rows>(panel + step * kStepWeights, x + step * kTileRowBytes, x_bytes, sums);
   }
   if (last.rest) add_step<Rows>(last.weights, x + last.whole * kTileRowBytes, x_bytes, sums);
@@ -100,11 +121,11 @@ __attribute__((noinline)) void add_panel(const uint8_t* panel, const LastWeights
 
 template <int Rows>
 void multiply_few_bf16(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel,
-                       int end_panel, uint8_t* scratch, const Epilogue& epilogue) {
+                       int end_panel, uint8_t* scratch, const Epilogue& epilogue, int ahead) {
   if constexpr (Rows > 1) {
     if (rows < Rows) {
       return multiply_few_bf16<Rows - 1>(matrix, prepared, rows, first_panel, end_panel, scratch,
-                                         epilogue);
+                                         epilogue, ahead);
     }
   }
   float* sums = reinterpret_cast<float*>(scratch);
@@ -114,24 +135,13 @@ void multiply_few_bf16(const Matrix& matrix, const uint8_t* prepared, int rows, 
     const uint8_t* weights = matrix.data + panel * matrix.panel_bytes;
     last.copy(weights);
     const uint32_t before = flush_denormals();
-    add_panel<Rows>(weights, last, prepared, x_bytes, sums);
+    add_panel<Rows>(weights, last, ahead_in_panel(weights, ahead), prepared, x_bytes, sums);
     _mm_setcsr(before);
     finish_tile(matrix, epilogue, 0, rows, panel, sums);
   }
 }
 
 // ---- many rows, by tiles ----
-
-// What is fetched from memory meanwhile: a share of each step of the next panel.
-struct NextPanel {
-  const uint8_t* panel;
-  int first_line, end_line;  // of a step
-
-  void ask(int step) const {
-    const uint8_t* weights = panel + step * kStepWeights;
-    for (int line = first_line; line < end_line; ++line) prefetch(weights + line * kAlign);
-  }
-};
 
 template <bool kTwo>
 inline void add_tiles(const uint8_t* weights, const uint8_t* first, const uint8_t* second,
@@ -151,7 +161,7 @@ inline void add_tiles(const uint8_t* weights, const uint8_t* first, const uint8_
 // A panel's products with the rows of one tile, or of two; they begin at `first` and `second`.
 template <bool kTwo>
 void multiply_tiles(const uint8_t* panel, const LastWeights& last, const uint8_t* x, size_t x_bytes,
-                    int first, int second, float* sums, const NextPanel& next) {
+                    int first, int second, float* sums, const Ahead& ahead) {
   clear_tile<kSums00>();
   clear_tile<kSums01>();
   if constexpr (kTwo) {
@@ -161,7 +171,7 @@ void multiply_tiles(const uint8_t* panel, const LastWeights& last, const uint8_t
   const uint8_t* rows = x + first * x_bytes;
   const uint8_t* more = x + second * x_bytes;
   for (int step = 0; step < last.whole; ++step) {
-    next.ask(step);
+    ahead.ask(step);
     add_tiles<kTwo>(panel + step * kStepWeights, rows, more, x_bytes);
     rows += kTileRowBytes;
     more += kTileRowBytes;
@@ -177,28 +187,30 @@ void multiply_tiles(const uint8_t* panel, const LastWeights& last, const uint8_t
 }
 
 // One panel for up to kRowBlock rows. All tiles have the same number of rows: the last one begins
-// so early that it is full, and writes some rows a second time.
+// so early that it is full, and writes some rows a second time. If several passes read the panel,
+// each fetches a share of the next one.
 void multiply_panel_by_tiles(const Matrix& matrix, int panel, const LastWeights& last,
-                             const uint8_t* x, size_t x_bytes, int rows, float* sums) {
+                             const uint8_t* x, size_t x_bytes, int rows, int ahead,
+                             float* sums) {
   const uint8_t* weights = matrix.data + panel * matrix.panel_bytes;
   const int tile_rows = rows < kTileRows ? rows : kTileRows;
   const auto row_of = [&](int tile) {
     const int row = tile * tile_rows;
     return row + tile_rows > rows ? rows - tile_rows : row;
   };
-  constexpr int kLines = kStepWeights / kAlign;
   const int tiles = (rows + tile_rows - 1) / tile_rows, passes = (tiles + 1) / 2;
   for (int pass = 0; pass < passes; ++pass) {
-    const NextPanel next{weights + matrix.panel_bytes, part_begin(kLines, passes, pass),
-                         part_begin(kLines, passes, pass + 1)};
+    const Ahead next{weights + matrix.panel_bytes, part_begin(kStepLines, passes, pass),
+                     part_begin(kStepLines, passes, pass + 1)};
     const bool two = 2 * pass + 1 < tiles;
     const auto run = two ? multiply_tiles<true> : multiply_tiles<false>;
-    run(weights, last, x, x_bytes, row_of(2 * pass), row_of(2 * pass + 1), sums, next);
+    run(weights, last, x, x_bytes, row_of(2 * pass), row_of(2 * pass + 1), sums,
+        passes > 1 ? next : ahead_in_panel(weights, ahead));
   }
 }
 
 void multiply_bf16(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel,
-                   int end_panel, uint8_t* scratch, const Epilogue& epilogue) {
+                   int end_panel, uint8_t* scratch, const Epilogue& epilogue, int ahead) {
   float* sums = reinterpret_cast<float*>(scratch);
   const size_t x_bytes = float_prepared_bytes(matrix.format, matrix.inputs);
   LastWeights last((matrix.inputs + 1) / 2);
@@ -211,7 +223,7 @@ void multiply_bf16(const Matrix& matrix, const uint8_t* prepared, int rows, int 
       last.copy(matrix.data + panel * matrix.panel_bytes);
       ask_for_tile(matrix, epilogue, begin, count, panel);
       multiply_panel_by_tiles(matrix, panel, last, prepared + begin * x_bytes, x_bytes, count,
-                              sums);
+                              ahead, sums);
       finish_tile(matrix, epilogue, begin, count, panel, sums);
     }
   }

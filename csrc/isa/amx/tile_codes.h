@@ -132,7 +132,8 @@ void add_part_of_rows(GroupTiles& group, Place at, const uint8_t* x, size_t x_st
 
 // One panel for up to kBlockRows rows.
 template <Format format>
-void add_groups_by_tiles(const Matrix& matrix, int panel, const uint8_t* x, int rows, float* sums) {
+void add_groups_by_tiles(const Matrix& matrix, int panel, const uint8_t* x, int rows, int ahead,
+                         float* sums) {
   constexpr GroupLayout kLayout = layout_of(format);
   const int span = layout_of(matrix.format).span, groups = matrix.inputs / kGroup;
   const size_t x_stride = prepared_int8_bytes(matrix.inputs);
@@ -146,8 +147,8 @@ void add_groups_by_tiles(const Matrix& matrix, int panel, const uint8_t* x, int 
       at = {codes, 0};
       codes += kLayout.header_bytes;
     }
-    for (int line = 0; line < group_bytes(format); line += kAlign) {
-      prefetch(codes + kAheadCodes + line);
+    for (int line = 0; ahead && line < group_bytes(format); line += kAlign) {
+      prefetch(codes + ahead + line);
     }
     expand<format>(codes, group.codes);
     add_part_of_rows<format, 0>(group, at, x, x_stride, rows, tile_rows, sums);
@@ -160,7 +161,7 @@ void add_groups_by_tiles(const Matrix& matrix, int panel, const uint8_t* x, int 
 
 template <Format format>
 void multiply_codes_in(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel,
-                       int end_panel, uint8_t* scratch, const Epilogue& epilogue) {
+                       int end_panel, uint8_t* scratch, const Epilogue& epilogue, int ahead) {
   float* sums = reinterpret_cast<float*>(scratch);
   const int blocks = (rows + kBlockRows - 1) / kBlockRows;
   configure(shapes_of(rows < kTileRows ? rows : kTileRows, kGroup / layout_of(format).parts));
@@ -169,7 +170,7 @@ void multiply_codes_in(const Matrix& matrix, const uint8_t* prepared, int rows, 
     const int count = part_begin(rows, blocks, block + 1) - first;
     const uint8_t* x = prepared + first * prepared_int8_bytes(matrix.inputs);
     for (int panel = first_panel; panel < end_panel; panel++) {
-      add_groups_by_tiles<format>(matrix, panel, x, count, sums);
+      add_groups_by_tiles<format>(matrix, panel, x, count, ahead, sums);
       finish_tile(matrix, epilogue, first, count, panel, sums);
     }
   }
@@ -177,8 +178,9 @@ void multiply_codes_in(const Matrix& matrix, const uint8_t* prepared, int rows, 
 }
 
 inline void multiply_codes(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel,
-                           int end_panel, uint8_t* scratch, const Epilogue& epilogue) {
-  using Product = void (*)(const Matrix&, const uint8_t*, int, int, int, uint8_t*, const Epilogue&);
+                           int end_panel, uint8_t* scratch, const Epilogue& epilogue, int ahead) {
+  using Product = void (*)(const Matrix&, const uint8_t*, int, int, int, uint8_t*, const Epilogue&,
+                           int);
   constexpr Product kProducts[] = {
       multiply_codes_in<Format::U8>,     multiply_codes_in<Format::U8>,
       multiply_codes_in<Format::U8>,     multiply_codes_in<Format::U4>,
@@ -188,7 +190,7 @@ inline void multiply_codes(const Matrix& matrix, const uint8_t* prepared, int ro
       multiply_codes_in<Format::U5K>,    multiply_codes_in<Format::U6>,
       multiply_codes_in<Format::Table4>, multiply_codes_in<Format::Mx4>};
   const int index = static_cast<int>(matrix.format) - static_cast<int>(Format::U8);
-  kProducts[index](matrix, prepared, rows, first_panel, end_panel, scratch, epilogue);
+  kProducts[index](matrix, prepared, rows, first_panel, end_panel, scratch, epilogue, ahead);
 }
 
 }  // namespace

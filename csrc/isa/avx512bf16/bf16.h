@@ -10,6 +10,8 @@ namespace octavo {
 namespace OCTAVO_TIER {
 namespace {
 
+constexpr const char* kBf16Order = "pairs";
+
 struct StepBF16 {
   static constexpr int kMostRows = kMaxRows;
   static constexpr int kInputs = 2;
