@@ -21,7 +21,7 @@ NATIVE := $(shell find csrc -type f)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test test-newest test-smollm2 test-clients check coverage format sim planted damage soak hostile overload restart serving-cost bench-core peers wheel sanitize test-amx lock clean
+.PHONY: help setup serve test test-newest test-smollm2 test-clients check coverage format sim planted damage soak hostile overload restart serving-cost bench-core peers wheel sanitize test-amx test-arm lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -236,6 +236,43 @@ test-amx: $(VENV)/.octavo ## the native engine's tests over the emulated AMX tie
 	    -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/build/amx/octavo >/dev/null
 	@$(VENV)/bin/cmake --build build/amx
 	@$(RUN) -m pytest -q -p no:cacheprovider tests/backends/native --native-from build/amx/octavo $(ARGS)
+
+# 64-bit ARM, emulated: Debian's Python and the pinned packages for ARM, run by qemu. The wheel is
+# built by a cross compiler, with the modules that tests import beside it in the checkout.
+ARM := build/arm
+ARM_VERSION = $(patsubst python%,%,$(notdir $(wildcard $(ARM)/sysroot/usr/include/python3.*)))
+ARM_INCLUDE = $(abspath $(wildcard $(ARM)/sysroot/usr/include/python3.*))
+ARM_TESTS ?= tests/backends/native tests/confine tests/observe/test_machine.py
+
+$(ARM)/python: .ci/arm-sysroot
+	@echo "fetching Debian's Python for ARM"
+	@.ci/arm-sysroot $(ARM)
+	@touch $@
+
+$(ARM)/.site: requirements/dev.txt $(ARM)/python $(VENV)/.venv
+	@echo "installing the development tools' builds for ARM"
+	@rm -rf $(ARM)/site
+	@$(PIP) install --target $(ARM)/site --no-deps --only-binary :all: --implementation cp \
+	    --python-version $(ARM_VERSION) --platform manylinux2014_aarch64 \
+	    $(patsubst %,--platform manylinux_2_%_aarch64,17 24 26 27 28 31 34 35 36) -r $<
+	@touch $@
+
+$(ARM)/.wheel: pyproject.toml CMakeLists.txt $(NATIVE) $(ARM)/.site
+	@echo "building the native engine and the wheel for ARM"
+	@rm -rf $(ARM)/dist $(ARM)/installed
+	@PATH="$(abspath $(VENV)/bin):$$PATH" _PYTHON_HOST_PLATFORM=linux-aarch64 \
+	    SETUPTOOLS_EXT_SUFFIX="$$($(ARM)/python -c 'import sysconfig as s; print(s.get_config_var("EXT_SUFFIX"))')" \
+	    $(PIP) wheel --no-deps --no-build-isolation --wheel-dir $(ARM)/dist . \
+	    -C build-dir=$(ARM)/native -C cmake.define.OCTAVO_IN_TREE=ON \
+	    -C cmake.define.CMAKE_TOOLCHAIN_FILE=$(CURDIR)/csrc/aarch64.cmake \
+	    -C cmake.define.CMAKE_CXX_FLAGS="-idirafter $(CURDIR)/$(ARM)/sysroot/usr/include" \
+	    -C cmake.define.Python_EXECUTABLE=$(CURDIR)/$(ARM)/python -C cmake.define.Python_INCLUDE_DIR=$(ARM_INCLUDE)
+	@$(RUN) -m zipfile --extract $(ARM)/dist/*.whl $(ARM)/installed
+	@touch $@
+
+test-arm: $(ARM)/.wheel ## the native engine's tests for 64-bit ARM under qemu (slow; needs g++-aarch64-linux-gnu and qemu-user)
+	@cd $(ARM)/installed && PYTHONPATH=. ../python -c 'from octavo.backends.native import _native as n; print("the wheel runs", *n.tiers())'
+	@PYTHONPATH=. $(ARM)/python -m pytest -q -p no:cacheprovider --no-torch $(ARM_TESTS)
 
 wheel: $(VENV)/.dev ## a wheel for this Python and kind of machine, in dist/
 	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .

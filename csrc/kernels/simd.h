@@ -1,4 +1,4 @@
-// Floats: as many fp32 numbers as the tier's registers hold (16, 8 or 1), and the operations that
+// Floats: as many fp32 numbers as the registers of the tier hold (1 to 16), and the operations that
 // kernels use on them. Each tier defines them in its own floats.h. Every function returns the same
 // bits in every tier: IEEE operations only, and a multiplication and an addition are fused where
 // the source says `fma` and nowhere else. What a tier must define:

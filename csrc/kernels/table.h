@@ -151,10 +151,10 @@ enum class Products : uint8_t { Float, Bf16, Int8 };
 enum class Tiles : uint8_t { None, Processor, Emulated };
 
 struct KernelTable {
-  const char* name;   // "scalar", "avx2", "avx512vnni", "avx512bf16", "amx"
+  const char* name;  // "scalar", "avx2", "neon" …: a folder of isa/
   // How products of bf16 numbers are added up. Tiers with one order give equal bits everywhere,
   // and read the same prepared rows. "fma": one input after the other; "pairs": by vdpbf16ps;
-  // "tiles": by tdpbf16ps.
+  // "tiles": by tdpbf16ps; "dot": by BFDOT.
   const char* order;
   Tiles tiles;
 

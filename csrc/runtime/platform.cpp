@@ -19,6 +19,10 @@
 #include <set>
 #include <string>
 #endif
+#if defined(__linux__) && defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 
 namespace octavo {
 
@@ -83,6 +87,19 @@ std::vector<int> physical_cores() {
 }
 
 bool permit_tile_registers() { return false; }
+
+#endif
+
+#if defined(__linux__) && defined(__aarch64__)
+
+ArmFeatures arm_features() {
+  const unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
+  return {(first & HWCAP_ASIMDDP) != 0, (second & HWCAP2_I8MM) != 0, (second & HWCAP2_BF16) != 0};
+}
+
+#else
+
+ArmFeatures arm_features() { return {}; }
 
 #endif
 

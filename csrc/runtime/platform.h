@@ -37,6 +37,15 @@ std::vector<int> physical_cores();
 // The seconds that the calling thread has computed.
 double thread_seconds();
 
+// What an ARM processor has beyond the first ARMv8-A; nothing on other processors, and where the
+// system is not asked (only Linux is).
+struct ArmFeatures {
+  bool dot_products = false;   // of four bytes
+  bool int8_matrices = false;  // and products of bytes with and without sign
+  bool bf16 = false;
+};
+ArmFeatures arm_features();
+
 int process_id();
 
 // Asks the system to keep the tile registers of AMX for all threads of this process, also for those

@@ -29,6 +29,17 @@ INSTRUCTION_SETS = {
     "bf16": "BF16",
     "sve": "SVE",
 }
+# Processors that Linux names by two numbers alone: who made them, and which part it is.
+ARM_PARTS = {
+    ("0x41", "0xd08"): "Cortex-A72",
+    ("0x41", "0xd0b"): "Cortex-A76",
+    ("0x41", "0xd0c"): "Neoverse N1",
+    ("0x41", "0xd40"): "Neoverse V1",
+    ("0x41", "0xd49"): "Neoverse N2",
+    ("0x41", "0xd4f"): "Neoverse V2",
+    ("0xc0", "0xac3"): "Ampere-1",
+    ("0xc0", "0xac4"): "Ampere-1a",
+}
 _MOST_LEVELS = 32  # of nested control groups
 # A control group's files, version 2 and 1: its limit, its use, and the prefix of its statistics.
 _MEMORY_FILES_2 = ("memory.max", "memory.current", "")
@@ -104,16 +115,15 @@ def num_cores(root: Path = ROOT) -> tuple[int, float | None]:
 
 def processor(root: Path = ROOT) -> tuple[str, list[str]]:
     """Return the CPU's name and those of its instruction sets that kernels use."""
-    name = ""
-    flags: list[str] = []
+    first: dict[str, str] = {}
     for line in _text(root / "proc/cpuinfo").splitlines():
         key, _, value = line.partition(":")
-        key = key.strip().lower()
-        if key == "model name" and not name:
-            name = value.strip()
-        elif key in ("flags", "features") and not flags:
-            flags = value.split()
-    present = frozenset(flags)
+        first.setdefault(key.strip().lower(), value.strip())
+    name = first.get("model name", "")
+    if not name and "cpu part" in first:
+        numbers = first.get("cpu implementer", ""), first["cpu part"]
+        name = ARM_PARTS.get(numbers, " ".join(("ARM", *numbers)))
+    present = frozenset(first.get("flags", first.get("features", "")).split())
     return name, [known for flag, known in INSTRUCTION_SETS.items() if flag in present]
 
 

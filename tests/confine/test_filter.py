@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +30,17 @@ USUAL: dict[str, tuple[int, ...]] = {
     "x86_64": (0, 1, 9, 28, 202, 281, 230),
     "aarch64": (63, 64, 222, 233, 98, 22, 115),
 }
+
+# The kernel's headers with the numbers: those of Debian's packages for this and for the other kind
+# of processor.
+HEADERS = {
+    "x86_64": ("/usr/include/x86_64-linux-gnu/asm/unistd_64.h",),
+    "aarch64": (
+        "/usr/aarch64-linux-gnu/include/asm-generic/unistd.h",
+        "/usr/include/asm-generic/unistd.h",
+    ),
+}
+NUMBER = re.compile(r"^#define __NR(?:3264)?_(\w+)[ \t]+(\d+)$", re.MULTILINE)
 
 
 def run_filter(
@@ -82,6 +95,24 @@ def test_every_listed_call_is_refused_and_usual_ones_are_allowed(name: str) -> N
     assert len(seen) > 70
     for number in USUAL[name]:
         assert run_filter(name, number) == ALLOWED
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_numbers_are_those_of_the_kernels_headers(name: str) -> None:
+    """Calls that are younger than the headers are left out."""
+    found = [path for path in map(Path, HEADERS[name]) if path.is_file()]
+    if not found:
+        pytest.skip(f"the kernel's headers for {name} are not installed")
+    headers = {call: int(number) for call, number in NUMBER.findall(found[0].read_text("utf-8"))}
+    listed = {call: numbers for calls in REFUSED.values() for call, numbers in calls.items()}
+    listed |= {call: numbers for call, (numbers, _) in OPENS_WITH_FLAGS.items()}
+    listed |= {call: numbers for call, (numbers, *_) in ON_ITSELF.items()}
+    listed |= {"clone": CLONE, "clone3": CLONE3, "ioctl": IOCTL}
+    newest = max(headers.values())
+    for call, numbers in listed.items():
+        number = number_of(name, numbers)
+        if number is None or number <= newest:
+            assert headers.get(call) == number, call
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

@@ -17,6 +17,13 @@ model name\t: Other
 flags\t: amx_tile
 """
 
+ARM_INFO = """processor	: 0
+Features	: fp asimd asimddp i8mm bf16
+CPU implementer	: 0x41
+CPU part	: 0xd40
+"""
+ARM_SETS = ["NEON", "NEON dot product", "I8MM", "BF16"]
+
 
 def make_root(root: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
@@ -132,6 +139,8 @@ def test_a_system_without_proc(tmp_path: Path) -> None:
             ("A CPU", ["AVX2", "AVX-512", "AVX-512 VNNI"]),
         ),
         ("Features\t: fp asimd asimddp\n", ("", ["NEON", "NEON dot product"])),
+        (ARM_INFO, ("Neoverse V1", ARM_SETS)),
+        (ARM_INFO.replace("0xd40", "0xfff"), ("ARM 0x41 0xfff", ARM_SETS)),
     ],
 )
 def test_instruction_sets(tmp_path: Path, text: str, expected: tuple[str, list[str]]) -> None:

@@ -1,35 +1,67 @@
 """Object files contain no code for newer processors where older ones run: disassembled."""
 
+import platform
 import re
 import shutil
 import subprocess
+import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[3]
-WIDE_REGISTER = re.compile(r"%[yz]mm\d")
 # Symbols that the linker may take from one object for all the others: weak ones of every kind.
 SHARED_SYMBOLS = re.compile(r"^\S+ [WVu] (\S+)$", re.MULTILINE)
 
 
-def objects(pattern: str) -> list[Path]:
+@dataclass(frozen=True)
+class Machine:
+    """A kind of processor: what only newer ones run, as `objdump` writes it, and their tier."""
+
+    newer: re.Pattern[str]
+    best_tier: str
+    tools: str = ""  # what the names of the programs that read its objects begin with
+    builds: str = "*"
+
+
+MACHINES = {
+    "x86_64": Machine(re.compile(r"%[yz]mm\d"), "avx512bf16"),
+    "aarch64": Machine(re.compile(r"\t(?:us|s|u|bf)(?:dot|mmla)\t|\tbfcvt|\tz\d"), "neonbf16"),
+}
+if platform.machine() == "x86_64":  # and what `make test-arm` built here
+    MACHINES["aarch64"] = Machine(
+        MACHINES["aarch64"].newer, "neonbf16", "aarch64-linux-gnu-", "arm/native"
+    )
+
+each_machine = pytest.mark.parametrize(
+    "machine", [name for name in MACHINES if name in ("aarch64", platform.machine())]
+)
+
+
+def objects(machine: str, pattern: str) -> list[Path]:
     """Return the newest build's objects of these sources; skip if nothing was built here."""
-    found = ROOT.glob("build/*/CMakeFiles/octavo_core.dir/csrc")
+    found = ROOT.glob(f"build/{MACHINES[machine].builds}/CMakeFiles/octavo_core.dir/csrc")
     # Builds with sanitizers have other flags, and are not shipped.
     builds = [path.parent for path in found if "/build/sanitize-" not in str(path)]
     if not builds:
-        pytest.skip("the native engine was not built in this directory")
+        pytest.skip(f"the native engine was not built for {machine} in this directory")
     newest = max(builds, key=lambda path: (path / "csrc").stat().st_mtime).parent
     return sorted(newest.glob(f"*.dir/csrc/{pattern}"))
 
 
-def output_of(*command: str | Path) -> str:
-    if shutil.which(str(command[0])) is None:
-        pytest.skip(f"{command[0]} is not installed")
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+def output_of(machine: str, program: str, *arguments: str | Path) -> str:
+    command = MACHINES[machine].tools + program
+    if shutil.which(command) is None:
+        pytest.skip(f"{command} is not installed")
+    return subprocess.run([command, *arguments], check=True, capture_output=True, text=True).stdout
 
 
+def code_of(machine: str, path: Path) -> str:
+    return output_of(machine, "objdump", "-d", "--no-show-raw-insn", path)
+
+
+@each_machine
 @pytest.mark.parametrize(
     "pattern",
     [
@@ -43,27 +75,29 @@ def output_of(*command: str | Path) -> str:
         "isa/*/runs*.o",
     ],
 )
-def test_what_every_processor_runs_uses_no_wide_registers(pattern: str) -> None:
-    found = objects(pattern)
+def test_what_every_processor_runs_has_no_newer_instructions(machine: str, pattern: str) -> None:
+    found = objects(machine, pattern)
     assert found
     for path in found:
-        code = output_of("objdump", "-d", "--no-show-raw-insn", path)
-        assert WIDE_REGISTER.findall(code)[:3] == [], path.name
+        assert MACHINES[machine].newer.findall(code_of(machine, path))[:3] == [], path.name
 
 
-def test_wide_registers_are_found_where_they_are() -> None:
-    [path] = objects("isa/avx512bf16/kernels.cpp.o")
-    assert WIDE_REGISTER.search(output_of("objdump", "-d", "--no-show-raw-insn", path))
+@each_machine
+def test_newer_instructions_are_found_where_they_are(machine: str) -> None:
+    [path] = objects(machine, f"isa/{MACHINES[machine].best_tier}/kernels.cpp.o")
+    assert MACHINES[machine].newer.search(code_of(machine, path))
 
 
+only_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="AMX is x86's")
 TILE_INSTRUCTION = re.compile(r"\b(ldtilecfg|tile[a-z0-9]+|tdp[a-z0-9]+)\b")
 TILE_PRODUCT = re.compile(r"\b(tdp\w+)\s+%tmm(\d),%tmm(\d),%tmm(\d)")
 
 
+@only_x86
 def test_tiles_are_used_by_their_tier_alone() -> None:
     used = {
-        path.parent.name: set(TILE_INSTRUCTION.findall(output_of("objdump", "-d", path)))
-        for path in objects("isa/*/kernels.cpp.o")
+        path.parent.name: set(TILE_INSTRUCTION.findall(code_of("x86_64", path)))
+        for path in objects("x86_64", "isa/*/kernels.cpp.o")
     }
     expected = {"ldtilecfg", "tilerelease", "tilezero", "tileloadd", "tilestored"}
     assert used.pop("amx") == expected | {"tdpbf16ps", "tdpbssd"}
@@ -71,18 +105,34 @@ def test_tiles_are_used_by_their_tier_alone() -> None:
     assert not any(used.values())
 
 
+@only_x86
 def test_products_of_tiles_add_rows_by_weights_to_their_quarter() -> None:
     """Disassembled: the weights' tile comes first, then the rows', then that of the sums."""
-    [path] = objects("isa/amx/kernels.cpp.o")
-    found = set(TILE_PRODUCT.findall(output_of("objdump", "-d", path)))
+    [path] = objects("x86_64", "isa/amx/kernels.cpp.o")
+    found = set(TILE_PRODUCT.findall(code_of("x86_64", path)))
     quarters = {("6", "4", "0"), ("7", "4", "1"), ("6", "5", "2"), ("7", "5", "3")}
     assert found == {(name, *tiles) for name in ("tdpbf16ps", "tdpbssd") for tiles in quarters}
 
 
-def test_kernels_of_newer_processors_share_no_function() -> None:
+@each_machine
+def test_kernels_of_newer_processors_share_no_function(machine: str) -> None:
     """A weak function compiled with their flags could be the copy that the linker keeps."""
-    found = [path for path in objects("isa/*/kernels.cpp.o") if path.parent.name != "scalar"]
+    every = objects(machine, "isa/*/kernels.cpp.o")
+    found = [path for path in every if path.parent.name != "scalar"]
     assert found
     for path in found:
-        shared = SHARED_SYMBOLS.findall(output_of("nm", "--defined-only", path))
+        shared = SHARED_SYMBOLS.findall(output_of(machine, "nm", "--defined-only", path))
         assert not shared, f"{path.parent.name} has {shared[:3]}"
+
+
+def test_the_wheel_for_arm_has_one_extension_module() -> None:
+    """Modules built in the checkout for tests or for other processors are not in it."""
+    wheels = list(ROOT.glob("build/arm/dist/*.whl"))
+    if not wheels:
+        pytest.skip("`make test-arm` has not built a wheel here")
+    [wheel] = wheels
+    assert wheel.stem.endswith("-linux_aarch64")
+    with zipfile.ZipFile(wheel) as archive:
+        modules = [Path(name).name for name in archive.namelist() if name.endswith(".so")]
+    assert [name.split(".")[0] for name in modules] == ["_native"]
+    assert modules[0].endswith("-aarch64-linux-gnu.so")

@@ -1,0 +1,3 @@
+// The kernels of the neonbf16 tier as a table.
+#define OCTAVO_TIER neonbf16
+#include "kernels/tier.inl"
