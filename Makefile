@@ -21,7 +21,7 @@ NATIVE := $(shell find csrc -type f)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test test-newest test-smollm2 test-clients check coverage format sim planted damage test-shapes soak hostile overload restart serving-cost bench-core peers wheel sanitize test-arm lock clean
+.PHONY: help setup serve test test-newest test-smollm2 test-clients check coverage format sim planted damage test-shapes soak hostile overload restart serving-cost bench-core peers wheel sanitize test-amx test-arm lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -231,6 +231,14 @@ sanitize: $(VENV)/.octavo ## the native engine's tests under ASan and UBSan, the
 	        $(RUN) -m pytest -q -p no:cacheprovider $(SANITIZED_TESTS) --native-from $$out/octavo \
 	    || exit 1; \
 	done
+
+# The engine with the amx tier as its best one, whose tiles are emulated: no processor with AMX is needed.
+test-amx: $(VENV)/.octavo ## the native engine's tests over the emulated AMX tier
+	@$(VENV)/bin/cmake -S . -B build/amx -G Ninja -DOCTAVO_TEST_TIERS=ON -DPython_EXECUTABLE=$(CURDIR)/$(RUN) \
+	    -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja \
+	    -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/build/amx/octavo >/dev/null
+	@$(VENV)/bin/cmake --build build/amx
+	@$(RUN) -m pytest -q -p no:cacheprovider tests/backends/native --native-from build/amx/octavo $(ARGS)
 
 # 64-bit ARM, emulated: Debian's Python and the pinned packages for ARM, run by qemu. The wheel is
 # built by a cross compiler, with the modules that tests import beside it in the checkout.

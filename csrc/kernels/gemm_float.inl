@@ -151,14 +151,6 @@ void multiply(const Matrix& matrix, const uint8_t* prepared, int rows, int first
 
 size_t float_gemm_scratch() { return sizeof(float) * kRowBlock * kPanel; }
 
-void float_gemm(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel,
-                int end_panel, uint8_t* scratch, const Epilogue& epilogue, int ahead) {
-  const auto run = matrix.format == Format::F32   ? multiply<StepF32>
-                   : matrix.format == Format::F16 ? multiply<StepF16>
-                                                  : multiply<StepBF16>;
-  run(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue, ahead);
-}
-
 void float_prepare(Format format, const float* x, size_t x_stride, int rows, int inputs,
                    uint8_t* prepared) {
   const size_t row_bytes = float_prepared_bytes(format, inputs);

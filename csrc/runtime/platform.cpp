@@ -63,6 +63,15 @@ std::vector<int> physical_cores() {
   return cores.empty() ? std::vector<int>{0} : cores;
 }
 
+bool permit_tile_registers() {
+#ifdef SYS_arch_prctl  // only x86 has it
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
 #else
 
 void sleep_while(std::atomic<uint32_t>& word, uint32_t value) { word.wait(value); }
@@ -76,6 +85,8 @@ std::vector<int> physical_cores() {
   for (size_t core = 0; core < cores.size(); ++core) cores[core] = static_cast<int>(core);
   return cores;
 }
+
+bool permit_tile_registers() { return false; }
 
 #endif
 
@@ -97,6 +108,12 @@ ArmFeatures arm_features() {
 ArmFeatures arm_features() { return {}; }
 
 #endif
+
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
 
 int process_id() { return static_cast<int>(getpid()); }
 

@@ -9,7 +9,7 @@ namespace octavo {
 namespace OCTAVO_TIER {
 namespace {
 
-constexpr const char* kBf16Order = "bfdot";
+constexpr const char* kBf16Order = "dot";
 constexpr int kBf16Bytes = 2;  // of an input in a prepared row for BF16
 constexpr int kBf16Operations = 4;  // of `add_bf16`, a lane: two products and two sums
 
