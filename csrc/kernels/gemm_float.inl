@@ -81,7 +81,11 @@ void multiply_some_rows(int rows, const Piece& piece) {
   if constexpr (Rows > 1) {
     if (rows < Rows) return multiply_some_rows<Step, Rows - 1>(rows, piece);
   }
-  multiply_rows<Step, Rows>(piece);
+  if constexpr (requires { Step::template multiply<Rows>(piece); }) {
+    Step::template multiply<Rows>(piece);  // a tier's own, with equal bits
+  } else {
+    multiply_rows<Step, Rows>(piece);
+  }
 }
 
 // The first row of part `i`, if `rows` are divided into even parts.
