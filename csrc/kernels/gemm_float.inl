@@ -74,10 +74,14 @@ void multiply_some_rows(int rows, const Piece& piece) {
   if constexpr (Rows > 1) {
     if (rows < Rows) return multiply_some_rows<Step, Rows - 1>(rows, piece);
   }
-  // With so many rows, as the smallest of several even parts has, the instructions cost nothing.
-  constexpr bool kMany = Rows * 2 >= Step::kMostRows;
-  if (kMany || piece.ahead_bytes != 0) return multiply_rows<Step, Rows, true>(piece);
-  multiply_rows<Step, Rows, false>(piece);
+  if constexpr (requires { Step::template multiply<Rows>(piece); }) {
+    Step::template multiply<Rows>(piece);  // a tier's own, with equal bits
+  } else {
+    // With so many rows, as the smallest of several even parts has, the instructions cost nothing.
+    constexpr bool kMany = Rows * 2 >= Step::kMostRows;
+    if (kMany || piece.ahead_bytes != 0) return multiply_rows<Step, Rows, true>(piece);
+    multiply_rows<Step, Rows, false>(piece);
+  }
 }
 
 // The first row of part `i`, if `rows` are divided into even parts.
