@@ -90,12 +90,6 @@ bool permit_tile_registers() { return false; }
 
 #endif
 
-double thread_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
 #if defined(__linux__) && defined(__aarch64__)
 
 ArmFeatures arm_features() {
