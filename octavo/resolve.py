@@ -213,6 +213,12 @@ def _footprint(arguments: EngineArguments, backend: Name) -> Footprint:
                 "backend computes here, which takes its number from OMP_NUM_THREADS; set that, or "
                 "leave this out"
             )
+        for name in ("cpu_isa", "accumulation_order"):
+            if value := getattr(arguments, name):
+                raise ConfigError(
+                    f"{name}={value!r} is about the native engine's kernels, and the torch backend "
+                    "computes here, which chooses its own; leave it out"
+                )
         return TorchFootprint(dtype)
     from octavo.backends.native.footprint import NativeFootprint
 

@@ -51,3 +51,12 @@ def test_child_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HOME", "/face")
     child = env.child_environment({"TMPDIR": "/scratch"})
     assert (child["HF_HOME"], child["TMPDIR"]) == ("/face", "/scratch")
+
+
+@pytest.mark.parametrize(("value", "expected"), [("", True), ("on", True), (" off ", False)])
+def test_measures_kernels(monkeypatch: pytest.MonkeyPatch, value: str, *, expected: bool) -> None:
+    monkeypatch.setenv("OCTAVO_CPU_CALIBRATION", value)
+    assert env.measures_kernels() is expected
+    monkeypatch.setenv("OCTAVO_CPU_CALIBRATION", "sometimes")
+    with pytest.raises(ValueError, match="must be on or off"):
+        env.measures_kernels()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hostile import bodies, costly, framing, heads, manners
+from benchmarks.hostile import bodies, costly, framing, heads, manners, shapes
 from benchmarks.hostile.attack import (
     ATTACK_KEY,
     CHAT,
@@ -32,7 +32,7 @@ from benchmarks.served.client import LostError, Served, peak_mib, resident_mib
 from benchmarks.served.leaks import holdings, holdings_in_the_end, leaks, settle
 
 ALL_KINDS: tuple[Kind, ...] = tuple(
-    kind for module in (bodies, heads, framing, manners, costly) for kind in module.KINDS
+    kind for module in (bodies, heads, framing, manners, costly, shapes) for kind in module.KINDS
 )
 MAX_CONNECTIONS = 800
 # The limits of time are shorter than by default, so that slow clients do not prolong the run.

@@ -181,15 +181,25 @@ def _spread(values: list[float], form: str = "{:.4g}") -> str:
 
 
 def write_docs(results: Results, page: Path, directory: Path) -> Path:
-    """Write the tables into the page between their marks, and the figures to a file."""
-    machine = results.about["machine"]
-    name = re.sub(r"[^a-z0-9]+", "-", machine["processor"].lower()).strip("-")
-    kept = directory / f"{name}-{machine['cores']}-cores.json"
+    """Keep the figures in the file of their processor, and write all processors' tables."""
     text = page.read_text()
     head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
         raise SystemExit(f"{page} lacks the marks {BEGIN} and {END}")
+    machine = results.about["machine"]
+    name = re.sub(r"[^a-z0-9]+", "-", machine["processor"].lower()).strip("-")
+    kept = directory / f"{name}-{machine['cores']}-cores.json"
+    directory.mkdir(exist_ok=True)
+    results.write(kept)
+    parts = [section(Results.read(path), path.name) for path in sorted(directory.glob("*.json"))]
+    page.write_text(f"{head}{begin}\n{''.join(parts)}{end}{tail}")
+    return kept
+
+
+def section(results: Results, file: str) -> str:
+    """Return one processor's section of the page."""
+    machine = results.about["machine"]
     versions = dict.fromkeys(results.about["versions"].values())
     lengths = [len(about) for about in results.rounds.values()]
     rounds = dict.fromkeys(map(str, (min(lengths), max(lengths))))
@@ -200,9 +210,7 @@ def write_docs(results: Results, page: Path, directory: Path) -> Path:
         f"({', '.join(machine['instruction_sets'])}), {machine['cores']} cores, "
         f"{machine['memory_gib']} GiB, Linux {machine['kernel']}, Python {machine['python']}, "
         f"{machine['threads']} threads each; beside {'; '.join(filter(None, versions))}. "
-        f"All figures: benchmarks/results/{kept.name}."
+        f"All figures: benchmarks/results/{file}."
     )
-    page.write_text(f"{head}{begin}\n{about}\n\n{tables(results)}\n{end}{tail}")
-    directory.mkdir(exist_ok=True)
-    results.write(kept)
-    return kept
+    title = f"### {machine['processor']}, {machine['cores']} cores"
+    return f"{title}\n\n{about}\n\n{tables(results)}\n\n"

@@ -205,6 +205,10 @@ class Backend(Protocol):
 class LogitsBackend(Backend, Protocol):
     """A backend whose logits can be read, which perplexity and tests of exactness need."""
 
+    @property
+    def num_threads(self) -> int:
+        """The number of threads that compute a pass."""
+
     def forward(self, batch: HostBatch) -> ForwardResult:
         """Copy blocks and write the batch's KV; return logits and states of the wanted rows.
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from threading import Event, Lock
+from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -156,15 +156,19 @@ class Masks:
 
     def __init__(self, rows: Words) -> None:
         self.rows = rows
-        self._event = Event()
+        self._is_ready = False
+        self._gate = Lock()  # held until the rows are complete
+        self._gate.acquire()
         self._lock = Lock()
         self._waiting: list[Callable[[Words], None]] = []
 
     def set_ready(self) -> Masks:
         """Mark the rows as complete, and call what waits for them; return these masks."""
         with self._lock:
-            self._event.set()
+            assert not self._is_ready, "the rows are complete already"
+            self._is_ready = True
             waiting, self._waiting = self._waiting, []
+        self._gate.release()
         for call in waiting:
             call(self.rows)
         return self
@@ -172,15 +176,15 @@ class Masks:
     def when_ready(self, call: Callable[[Words], None]) -> None:
         """Call with the rows as soon as they are complete, in whichever thread that is."""
         with self._lock:
-            if not self._event.is_set():
+            if not self._is_ready:
                 self._waiting.append(call)
                 return
         call(self.rows)
 
     def wait(self) -> Words:
         """Wait until the rows are complete, and return them."""
-        self._event.wait()
-        return self.rows
+        with self._gate:
+            return self.rows
 
 
 class Draws(NamedTuple):

@@ -20,6 +20,7 @@ from octavo.engine.memory_check import MemoryCheck
 from octavo.engine.shortage import describe_shortage
 from octavo.engine_arguments import EngineArguments
 from octavo.exec.inline import InlineExecutor
+from octavo.grammar.protocol import GrammarEngine
 from octavo.loader import ModelFiles
 from octavo.loader import resolve as resolve_source
 from octavo.models.build import bind
@@ -27,7 +28,7 @@ from octavo.models.generation import chosen_defaults
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import OpenedModel, open_model
 from octavo.observe.collection import no_collection
-from octavo.observe.machine import memory
+from octavo.observe.machine import memory, num_cores
 from octavo.resolve import EngineConfig, resolve
 from octavo.runner.model_runner import ModelRunner
 from octavo.runner.speculate.ngram import NgramProposer
@@ -44,6 +45,7 @@ class BuiltEngine:
     core: EngineCore
     config: EngineConfig
     facts: EngineFacts
+    make_grammar_engine: Callable[[], GrammarEngine]  # the same one each time
 
 
 class _Parts:
@@ -136,6 +138,7 @@ def _build(
         processors=processors,
         proposer=_make_proposer(config),
         make_grammar_engine=make_grammar_engine,
+        masks_beside=backend.num_threads < num_cores()[0],
     )
     executor: Executor = InlineExecutor(runner)
     if wrap is not None:
@@ -151,7 +154,7 @@ def _build(
     }
     sizes = core.longest_tokens, memory_bytes
     facts = _facts(source, opened, config, *sizes, parts.durations, backend.arithmetic)
-    return BuiltEngine(core, config, facts)
+    return BuiltEngine(core, config, facts, make_grammar_engine)
 
 
 def _check_processors(processors: object) -> None:

@@ -7,6 +7,7 @@ happen before, while the weights load; the tokenizer is read at the first reques
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Lock
 
 from octavo.engine_arguments import EngineArguments
 from octavo.grammar.protocol import GrammarEngine
@@ -18,7 +19,10 @@ from octavo.models.load import OpenedModel
 def prepare_grammars(
     arguments: EngineArguments, source: ModelFiles, opened: OpenedModel
 ) -> Callable[[], GrammarEngine]:
-    """Return the maker of the grammar engine for a model, or for the tokenizer of another one."""
+    """Return the maker of the grammar engine for a model, or for the tokenizer of another one.
+
+    Threads may call it at once; it makes one engine.
+    """
     from octavo.grammar.llguidance_engine import LLGuidanceEngine
     from octavo.text.gguf_vocabulary import tokenizer_from_gguf
     from octavo.text.texts_beside import OpenTexts
@@ -33,7 +37,15 @@ def prepare_grammars(
     texts = None if files.is_gguf else OpenTexts(files.directory)
     size, eos_ids = opened.spec.vocabulary, opened.generation.eos_ids  # and nothing else of it
 
+    lock, made = Lock(), list[GrammarEngine]()
+
     def make() -> GrammarEngine:
+        with lock:
+            if not made:
+                made.append(_make())
+            return made[0]
+
+    def _make() -> GrammarEngine:
         if texts is None:
             tokenizer = tokenizer_from_gguf(metadata)
         else:

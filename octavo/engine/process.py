@@ -31,6 +31,7 @@ from octavo.core.config import ConfigError
 from octavo.core.engine import EngineCore, Executor
 from octavo.core.request import Abort, Event, Pause, ResetPrefixCache, Resume, TokenEvent
 from octavo.core.snapshot import EngineLoad, take_load, take_snapshot
+from octavo.engine.grammar_loader import GrammarLoader
 from octavo.engine.shortage import describe_shortage, is_shortage
 from octavo.engine_arguments import EngineArguments
 from octavo.loader import CheckpointError
@@ -60,6 +61,7 @@ from octavo.wire.message_types import (
 log = logging.getLogger(__name__)
 
 SNAPSHOT_SECONDS = 0.5
+GRAMMAR_POLL_SECONDS = 0.001  # an idle engine looks so often whether a grammar is compiled
 _BUILD_MODULE = "octavo.engine.build"
 _PR_SET_PDEATHSIG = 1
 _OOM_SCORE_ADJ = 500  # the front end has 0, and prompt workers have 1000
@@ -81,6 +83,7 @@ class CoreAndFacts(NamedTuple):
 
     core: EngineCore
     facts: EngineFacts
+    grammars: GrammarLoader | None = None  # None: shapes are compiled in the step
 
 
 Wrap = Callable[[Executor], Executor]
@@ -120,7 +123,7 @@ def main(argv: list[str]) -> int:
         channel.send(EngineReady(engine.facts))
         _tune_garbage_collection()  # while the front end sends the requests that were waiting
         try:
-            EngineLoop(engine.core, channel, record, progress).serve()
+            EngineLoop(engine.core, channel, record, progress, grammars=engine.grammars).serve()
         except Exception as error:
             log.exception("the engine ends because a step failed")
             channel.send(EngineFailed(_describe(error)))
@@ -149,8 +152,10 @@ class EngineLoop:
         record: SuspectRecord,
         progress: StepProgress,
         clock: Callable[[], float] = time.monotonic,
+        grammars: GrammarLoader | None = None,
     ) -> None:
         self._core = core
+        self._grammars = grammars
         self._channel = channel
         self._record = record
         self._progress = progress
@@ -164,8 +169,24 @@ class EngineLoop:
         while True:
             if self.is_idle:
                 self.report_idle()
-                self._receive(self._core.seconds_to_deadline())
+                self._rest()
             self.run_step()
+
+    def _rest(self) -> None:
+        """Wait for a message, for the end of a hold, or for a grammar."""
+        seconds = self._core.seconds_to_deadline()
+        grammars = self._grammars
+        while grammars is not None and grammars.num_held and self.is_idle and seconds > 0.0:
+            self._receive(GRAMMAR_POLL_SECONDS)
+            self._take_grammars(grammars)
+            seconds -= GRAMMAR_POLL_SECONDS
+        if self.is_idle and seconds > 0.0:
+            self._receive(seconds)
+
+    def _take_grammars(self, grammars: GrammarLoader) -> None:
+        for ready in grammars.take():
+            self._record.end(int(ready.request_id))
+            self._core.on_event(ready)
 
     @property
     def is_idle(self) -> bool:
@@ -181,6 +202,8 @@ class EngineLoop:
     def run_step(self) -> None:
         """Handle the messages that have come, run a step, and send its events."""
         self._receive(0.0)
+        if self._grammars is not None and self._grammars.num_held:
+            self._take_grammars(self._grammars)
         self._progress.busy_since = self._clock()
         events = self._core.step()
         self._progress.step += 1
@@ -214,6 +237,10 @@ class EngineLoop:
             )
             return
         self._record.add(wire.number)
+        if self._grammars is not None and request.sampling.grammar:
+            request = self._grammars.hold(request)
+            if request.holds:
+                self._record.begin(wire.number)
         self._core.on_event(request)
 
     def _send_events(self, events: list[TokenEvent], is_idle: bool = False) -> None:
@@ -262,7 +289,7 @@ def build_model_engine(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:
     from octavo.engine.build import build_engine
 
     engine = build_engine(arguments, wrap=wrap)
-    return CoreAndFacts(engine.core, engine.facts)
+    return CoreAndFacts(engine.core, engine.facts, GrammarLoader(engine.make_grammar_engine))
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:

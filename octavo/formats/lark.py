@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from octavo.formats.protocol import Tool
@@ -21,6 +21,7 @@ class Lark:
         self._tokens = tokens
         self._rules: dict[str, str] = {}
         self._terminals: dict[str, str] = {}  # names by expression
+        self._subjects: dict[int, tuple[object, str]] = {}  # with their rules, by identity
         longest_first = sorted(tokens, key=lambda text: -len(text))
         self._added = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
@@ -39,7 +40,7 @@ class Lark:
 
     def until(self, end: str) -> str:
         """Return the expression for any text up to `end`, which is read with it."""
-        return self._up_to("(?s:.*)", end)
+        return self._up_to(["(?s:.*)"], end)
 
     def without(self, mark: str) -> str:
         """Return the expression for any text that does not contain the mark."""
@@ -50,27 +51,28 @@ class Lark:
     def string_until(self, schema: Mapping[str, Any], end: str) -> str:
         """Return the expression for a string that is written without quotes, and its end.
 
-        An enumeration, a pattern and lengths of the schema are enforced.
+        An enumeration, patterns and lengths of the schema are enforced.
         """
         values = [schema["const"]] if "const" in schema else schema.get("enum")
         if isinstance(values, list):
             alternatives = " | ".join(self.text(str(value)) or '""' for value in values)
             return f"({alternatives}) {self.text(end)}"
-        return self._up_to(_bounded(schema), end)
+        return self._up_to(_conditions(schema) or ["(?s:.*)"], end)
 
-    def _up_to(self, expression: str, end: str) -> str:
-        """Return the expression for what a regular expression matches, without `end`, and `end`.
+    def _up_to(self, conditions: list[str], end: str) -> str:
+        """Return the expression for what all regular expressions match, without `end`, and `end`.
 
         White space before the mark in `end` is required, but a parser ends at the mark alone.
         """
         found = self._added.search(end)
         if found:  # a token ends the text: nothing else can
             before = _literal(end[: found.start()])
-            body = self.terminal(f"/{expression}{before}/")
+            body = self.terminal(" & ".join(f"/{each}{before}/" for each in conditions))
             return f"{body} {self.text(end[found.start() :])}"
         mark = _literal(end.strip())
         before = _literal(end[: end.index(end.strip())])
-        body = self.terminal(f"/{expression}{before}{mark}/ & ~/(?s:.*){mark}(?s:.+)/")
+        whole = " & ".join(f"/{each}{before}{mark}/" for each in conditions)
+        body = self.terminal(f"{whole} & ~/(?s:.*){mark}(?s:.+)/")
         return f"{body} {quoted(end[len(end.rstrip()) :])}"
 
     def sequence(
@@ -104,6 +106,17 @@ class Lark:
         self._rules.setdefault(name, expression)
         return name
 
+    def once(self, subject: object, make: Callable[[], str]) -> str:
+        """Return the name of the rule for a subject, which is made if it is not there yet.
+
+        The rule may refer to itself.
+        """
+        if id(subject) not in self._subjects:
+            name = self._add("part", "")
+            self._subjects[id(subject)] = (subject, name)
+            self._rules[name] = make()
+        return self._subjects[id(subject)][1]
+
     def terminal(self, expression: str) -> str:
         """Add a terminal, unless it is there; return its name."""
         if expression not in self._terminals:
@@ -130,18 +143,22 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False) if text else ""
 
 
-def _bounded(schema: Mapping[str, Any]) -> str:
-    """Return the regular expression of a string's pattern or lengths."""
+def _conditions(schema: Mapping[str, Any]) -> list[str]:
+    """Return regular expressions for a string's patterns and lengths."""
+    found = []
     pattern = schema.get("pattern")
     if isinstance(pattern, str):
+        is_closed = pattern.endswith("$") and not pattern.endswith(r"\$")
         head = "" if pattern.startswith("^") else "(?s:.*)"
-        tail = "" if pattern.endswith("$") else "(?s:.*)"
-        body = pattern.removeprefix("^").removesuffix("$").replace("/", r"\/")
-        return f"{head}({body}){tail}"
+        tail = "" if is_closed else "(?s:.*)"
+        body = pattern[: len(pattern) - is_closed].removeprefix("^").replace("/", r"\/")
+        found.append(f"{head}({body}){tail}")
     fewest, most = schema.get("minLength", 0), schema.get("maxLength", "")
     if fewest or most != "":
-        return f"(?s:.{{{fewest},{most}}})"
-    return "(?s:.*)"
+        found.append(f"(?s:.{{{fewest},{most}}})")
+    for part in schema.get("allOf") or ():
+        found += _conditions(part)
+    return found
 
 
 def _literal(text: str) -> str:

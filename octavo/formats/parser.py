@@ -200,7 +200,7 @@ class _Answer:
     def _pieces_before_next(self, form: Form) -> Steps[tuple[str, ...] | None]:
         """Return the marks before another call of the same form; None if none can begin here."""
         reader = self._reader
-        yield from reader.space()
+        yield from self._space()
         character = yield from reader.peek()
         pieces = tuple(piece for piece in (form.separator, *form.call) if piece.strip())
         if not character or (form.trigger and not form.section and character != form.body.first):
@@ -215,12 +215,15 @@ class _Answer:
         marks = [piece.strip() for piece in pieces if piece.strip()]
         if not marks:
             return False
-        yield from self._reader.space()
         for index, mark in enumerate(marks):
+            yield from self._space()
             if not (yield from self._reader.skip(mark)):
                 return index > 0
-            yield from self._reader.space()
         return True
+
+    def _space(self) -> Steps[None]:
+        """Read white space, which is text if text follows."""
+        self._sink.text((yield from self._reader.space()))
 
     def _skip_one(self, marks: Sequence[str]) -> Steps[bool]:
         """Read one of these marks; return whether there was one."""

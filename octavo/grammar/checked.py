@@ -14,6 +14,9 @@ MAX_KEPT = 1024  # checked shapes
 MAX_KEPT_CHARACTERS = 16 << 20  # of all of them, with their grammars
 
 
+Key = StructuredOutputsParams | bytes  # a shape, or a job that contains one
+
+
 class ShapeJob(Struct, frozen=True, tag=True):
     """A shape to translate and to compile, as the fields of StructuredOutputsParams."""
 
@@ -56,16 +59,16 @@ class CheckedShapes:
     """The shapes that were checked last, so that a repeated one is not checked again."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[StructuredOutputsParams, CheckedShape] = OrderedDict()
+        self._kept: OrderedDict[Key, CheckedShape] = OrderedDict()
         self._num_characters = 0
 
-    def get(self, shape: StructuredOutputsParams) -> CheckedShape | None:
+    def get(self, shape: Key) -> CheckedShape | None:
         found = self._kept.get(shape)
         if found is not None:
             self._kept.move_to_end(shape)
         return found
 
-    def put(self, shape: StructuredOutputsParams, result: CheckedShape) -> None:
+    def put(self, shape: Key, result: CheckedShape) -> None:
         """Keep a result; forget the results that were used longest ago if there are too many."""
         if shape in self._kept:
             return
@@ -76,7 +79,9 @@ class CheckedShapes:
             self._num_characters -= _size(old) + forgotten.num_characters
 
 
-def _size(shape: StructuredOutputsParams) -> int:
+def _size(shape: Key) -> int:
+    if isinstance(shape, bytes):
+        return len(shape)
     texts = (shape.json, shape.regex, shape.grammar, shape.structural_tag, shape.whitespace_pattern)
     listed = [*(shape.choice or ()), *(text for text in texts if isinstance(text, str))]
     return sum(map(len, listed))

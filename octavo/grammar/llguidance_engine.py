@@ -32,12 +32,17 @@ class LLGuidanceEngine:
 
     def __init__(self, vocabulary: Vocabulary, *, forcing: Forcing = "canonical") -> None:
         self.end_ids = vocabulary.end_ids
+        self.forces = forcing != "off"
         self._tokenizer = make_tokenizer(vocabulary)
         self._forcing = forcing
         self._header = header(forcing)
         self._num_words = -(-len(vocabulary.tokens) // 32)
         self._lock = Lock()  # for the cache
         self._cache: OrderedDict[str, LLMatcher] = OrderedDict()
+
+    def has_compiled(self, text: str) -> bool:
+        with self._lock:
+            return text in self._cache
 
     def compile(self, text: str) -> LLGuidanceMatcher:
         with self._lock:

@@ -71,5 +71,12 @@ class GrammarEngine(Protocol):
     def end_ids(self) -> frozenset[int]:
         """The tokens that end a text; a matcher accepts none of them."""
 
+    @property
+    def forces(self) -> bool:
+        """True if a matcher may have forced tokens."""
+
+    def has_compiled(self, text: str) -> bool:
+        """Return whether `compile` need not compile this grammar again."""
+
     def compile(self, text: str) -> Matcher:
         """Return a matcher at the beginning of a text; raise GrammarError if it is no grammar."""

@@ -35,7 +35,7 @@ _OUTSIDE = {
 _ANY = r"[^\n\r\u{2028}\u{2029}]"  # the meaning of "."
 _CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13, "0": 0}
 _LOOKS = {"(?=": "lookahead", "(?!": "lookahead", "(?<=": "lookbehind", "(?<!": "lookbehind"}
-_GROUP = re.compile(r"\(\?(?:P?<[A-Za-z_]\w*>|:)|\(\?[ims]+(?:-[ims]+)?[:)]|\((?!\?)")
+_GROUP = re.compile(r"\(\?(?:P?<[A-Za-z_]\w*>|:)|\(\?([ims]+(?:-[ims]+)?|-[ims]+)[:)]|\((?!\?)")
 _COUNT = re.compile(r"\{(\d+)(,(\d*))?\}")
 _HEX = re.compile(r"x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|u\{([0-9A-Fa-f]{1,6})\}")
 _PROPERTY = re.compile(r"[pP]\{[A-Za-z_=]+\}")
@@ -78,7 +78,7 @@ class _Reader:
         self._regex = regex
         self._is_whole = is_whole
         self._at = 0
-        self._depth = 0
+        self._matches_lines = [False]  # whether "." matches line breaks, by depth
         self._parts: list[str] = []
         self._can_repeat = False  # whether a quantifier may follow
 
@@ -112,7 +112,15 @@ class _Reader:
                 self._parts.append("|")
                 self._can_repeat = False
             else:
-                self._add(_ANY if each == "." else _character(each))
+                self._add(self._any() if each == "." else _character(each))
+
+    @property
+    def _depth(self) -> int:
+        """The number of groups that are open."""
+        return len(self._matches_lines) - 1
+
+    def _any(self) -> str:
+        return "(?s:.)" if self._matches_lines[-1] else _ANY
 
     def _add(self, part: str) -> None:
         self._parts.append(part)
@@ -126,18 +134,22 @@ class _Reader:
                     raise RegexError(f"{opening} is a {name}, which cannot be enforced")
             raise RegexError(f"{self._regex[self._at : self._at + 4]} is no known kind of group")
         self._at = found.end()
-        if found[0][-1] in "<(>" or found[0] == "(?:":
-            self._parts.append("(?:")
-        else:  # flags
-            self._parts.append(found[0])
-        if found[0][-1] != ")":
-            self._depth += 1
+        has_flags = found[1] is not None
+        self._parts.append(found[0] if has_flags else "(?:")
+        matches_lines = self._matches_lines[-1]
+        if has_flags:
+            on, _, off = found[1].partition("-")
+            matches_lines = (matches_lines or "s" in on) and "s" not in off
+        if found[0][-1] == ")":  # the flags hold until the group's end
+            self._matches_lines[-1] = matches_lines
+        else:
+            self._matches_lines.append(matches_lines)
         self._can_repeat = False
 
     def _close(self) -> None:
         if not self._depth:
             raise RegexError("there is a ) without a (")
-        self._depth -= 1
+        self._matches_lines.pop()
         self._at += 1
         self._add(")")
 

@@ -84,6 +84,7 @@ class ModelRunner:
         processors: Mapping[str, LogitsProcessor] | None = None,
         proposer: Proposer | None = None,
         make_grammar_engine: Callable[[], GrammarEngine] | None = None,
+        masks_beside: bool = True,
     ) -> None:
         self._backend = backend
         self._drafting: Drafting | None = None
@@ -93,7 +94,7 @@ class ModelRunner:
         self._batches = BatchReuse(self.state)
         self._shaping: Shaping | None = None
         if make_grammar_engine is not None:
-            self._shaping = Shaping(vocabulary, make_grammar_engine)
+            self._shaping = Shaping(vocabulary, make_grammar_engine, beside=masks_beside)
         self._in_flight: deque[StepInFlight] = deque()
         self._appended: dict[int, tuple[int, ...]] = {}  # slot → forced tokens of the last step
 
@@ -187,29 +188,29 @@ class ModelRunner:
 
         Another step in flight draws its tokens itself. Its masks can be computed now.
         """
-        shaping, state, forced = self._shaping, self.state, []
+        shaping, state, work = self._shaping, self.state, started.mask_work
+        forced = []
         if shaping is None:
             return ()
-        if started.mask_work is not None:
+        if work is not None:
             failed = {slot for slot, _ in output.failures}.union(state.failures)
-            ends = _next_positions(started, output)
-            for slot, drawn, end in zip(
-                started.step.draws.slots.tolist(), output.tokens, ends, strict=True
-            ):
-                if slot in started.lost:
+            for sample, slot in enumerate(started.step.draws.slots.tolist()):
+                if slot not in shaping or slot in started.lost:
                     continue
+                drawn = output.tokens[sample]
                 shaping.advance(slot, drawn)
                 message = shaping.error(slot)
                 if message is not None:
                     state.failures.setdefault(slot, message)
-                elif not self._in_flight and slot not in failed:
-                    tokens = tuple(shaping.forced(slot)[: state.room_behind(end)])
-                    if tokens:
-                        forced.append((slot, tokens))
-                        shaping.advance(slot, tokens)
-                        state.set_known(slot, end - 1, (drawn[-1], *tokens))
+                elif not self._in_flight and slot not in failed and (run := shaping.forced(slot)):
+                    end = _next_position(started, sample, len(drawn))
+                    tokens = tuple(run[: state.room_behind(end)])
+                    forced.append((slot, tokens))
+                    shaping.advance(slot, tokens)
+                    state.set_known(slot, end - 1, (drawn[-1], *tokens))
+            shaping.end(work)
         if self._in_flight and (work := self._in_flight[0].mask_work) is not None:
-            shaping.start(work)
+            shaping.start(work, is_running=True)
         self._appended = dict(forced)
         return tuple(forced)
 
@@ -258,16 +259,13 @@ class ModelRunner:
         return slots
 
 
-def _next_positions(started: StepInFlight, output: StepOutput) -> list[int]:
-    """Return the position behind the last token of each sample."""
+def _next_position(started: StepInFlight, sample: int, num_drawn: int) -> int:
+    """Return the position behind the last token of a sample."""
     plan, step = started.plan, started.step
-    chunks = range(len(plan.slots)) if step.chunks is None else step.chunks.tolist()
+    chunk = sample if step.chunks is None else int(step.chunks[sample])
     drafts = step.draws.num_drafts
-    num_drafts = [0] * len(output.tokens) if drafts is None else drafts.tolist()
-    return [
-        plan.starts[chunk] + plan.counts[chunk] - count + len(drawn)
-        for chunk, count, drawn in zip(chunks, num_drafts, output.tokens, strict=True)
-    ]
+    num_drafts = 0 if drafts is None else int(drafts[sample])
+    return plan.starts[chunk] + plan.counts[chunk] - num_drafts + num_drawn
 
 
 def _sampled(

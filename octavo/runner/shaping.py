@@ -1,28 +1,32 @@
 """The slots whose texts have a shape: their grammars, the masks of each step, forced tokens.
 
-A step's masks depend on the tokens before it. They are computed in a thread of their own, as soon
-as those are known and while the forward pass runs; the backend waits for them before it draws. So
-at most one thread uses a matcher at a time: this one until the masks are ready, and nothing until
-the tokens of the step have been collected. Then, if no other step is in flight, the runner asks for
-the tokens that must follow.
+A step's masks depend on the tokens before it. They are computed as soon as those are known, in a
+thread of their own while the forward pass runs; the backend waits for them before it draws. Where
+the pass needs every processor, they are computed before it: a thread that interrupts one of the
+pass's own would delay all of them for longer.
+
+So at most one thread uses a matcher at a time: this one until the masks are ready, and nothing
+until the tokens of the step have been collected. Then, if no other step is in flight, the runner
+asks for the tokens that must follow.
 
 A grammar that fails leaves no token in the next mask of its text, so that its request alone fails.
 """
 
 from __future__ import annotations
 
-import logging
+import weakref
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from queue import SimpleQueue
+from threading import Thread, current_thread
 
 import numpy as np
 
 from octavo.backends.step import Draws, Masks
 from octavo.core.plan import NewSlot
 from octavo.core.sampling_params import SamplingParams
-from octavo.grammar.protocol import GrammarEngine, GrammarError, Matcher, Words
-
-log = logging.getLogger(__name__)
+from octavo.grammar.failures import why_failed
+from octavo.grammar.protocol import GrammarEngine, Matcher, Words
 
 MAX_FORCED = 1024  # tokens at once; what follows a longer run is found again behind it
 _ALL = np.uint32(0xFFFFFFFF)
@@ -76,13 +80,18 @@ class MaskWork:
 class Shaping:
     """The shaped texts of a worker."""
 
-    def __init__(self, vocabulary: int, make_engine: Callable[[], GrammarEngine]) -> None:
+    def __init__(
+        self, vocabulary: int, make_engine: Callable[[], GrammarEngine], *, beside: bool = True
+    ) -> None:
+        self._beside = beside  # whether masks are computed while the forward pass runs
         self._num_words = -(-vocabulary // 32)
         self._make_engine = make_engine
         self._engine: GrammarEngine | None = None
         self._ends: Words = np.zeros(0, np.uint32)  # the mask that allows only end tokens
         self._texts: dict[int, ShapedText] = {}
-        self._thread = ThreadPoolExecutor(1, "octavo grammar")
+        self._buffers: list[Words] = []  # of masks that no step needs any more
+        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: Thread | None = None
 
     def open(self, new: NewSlot) -> None:
         """Begin with the sequence of a slot, if its text must have a shape."""
@@ -103,44 +112,69 @@ class Shaping:
             return None
         counts = [0] * len(slots) if draws.num_drafts is None else draws.num_drafts.tolist()
         drafts = draws.drafts.tolist()
-        rows = np.full((len(slots) + len(drafts), self._num_words), _ALL, np.uint32)
+        rows = self._make_rows(len(slots) + len(drafts))
         work, row, first_draft = MaskWork(rows), 0, 0
         for slot, count in zip(slots, counts, strict=True):
             if slot in texts:
                 text_drafts = drafts[first_draft : first_draft + count]
                 work.texts.append((texts[slot], row, text_drafts))
+            else:
+                rows[row : row + 1 + count] = _ALL
             row, first_draft = row + 1 + count, first_draft + count
         return work
 
-    def start(self, work: MaskWork) -> None:
-        """Compute the masks in the thread; all tokens before the step are known."""
-        self._thread.submit(self._compute, work)
+    def _make_rows(self, count: int) -> Words:
+        """Return memory for so many masks, whatever it holds."""
+        if self._buffers:
+            buffer = self._buffers.pop()
+            if len(buffer) >= count:
+                return buffer[:count]
+        return np.empty((count, self._num_words), np.uint32)
+
+    def end(self, work: MaskWork) -> None:
+        """Take back the memory of a step's masks, when it has been collected."""
+        rows = work.masks.rows
+        self._buffers.append(rows if rows.base is None else rows.base)
+
+    def start(self, work: MaskWork, *, is_running: bool = False) -> None:
+        """Compute the masks; all tokens before the step are known, which may run already."""
+        if not (self._beside or is_running):
+            self._compute(work)
+            return
+        if self._thread is None:
+            self._thread = Thread(
+                target=_serve, args=(self._queue,), name="octavo grammar", daemon=True
+            )
+            self._thread.start()
+            weakref.finalize(self, _stop, self._queue, self._thread)
+        self._queue.put(partial(self._compute, work))
+
+    def __contains__(self, slot: int) -> bool:
+        return slot in self._texts
 
     def advance(self, slot: int, tokens: Sequence[int]) -> None:
-        """Append drawn or forced tokens to the text of a slot, if it must have a shape."""
-        text = self._texts.get(slot)
-        if text is not None:
-            text.fresh.extend(tokens)
-            text.num_output += len(tokens)
+        """Append drawn or forced tokens to the text of a slot."""
+        text = self._texts[slot]
+        text.fresh.extend(tokens)
+        text.num_output += len(tokens)
 
     def error(self, slot: int) -> str | None:
         """Return why the grammar of a slot cannot go on, if so."""
-        text = self._texts.get(slot)
-        return None if text is None else text.error
+        return self._texts[slot].error
 
     def forced(self, slot: int) -> list[int]:
         """Return the tokens that must follow in a slot, whatever would be drawn; no step may run.
 
         They depend on the grammar and the tokens before them alone.
         """
-        text, engine = self._texts.get(slot), self._engine
-        if text is None or engine is None or not text.may_be_forced or text.error is not None:
+        text, engine = self._texts[slot], self._engine
+        if engine is None or not engine.forces or not text.may_be_forced or text.error is not None:
             return []
         try:
             matcher = text.catch_up(engine)
             return [] if text.has_ended else matcher.forced(MAX_FORCED)
         except BaseException as error:
-            text.error = _message(error)
+            text.error = why_failed(error)
             return []
 
     def _compute(self, work: MaskWork) -> None:
@@ -150,7 +184,7 @@ class Shaping:
                 if text.error is None:
                     self._fill(text, rows[row : row + 1 + len(drafts)], drafts)
             except BaseException as error:  # a panic of the library is no Exception
-                text.error = _message(error)
+                text.error = why_failed(error)
             if text.error is not None:
                 rows[row] = 0
         work.masks.set_ready()
@@ -179,6 +213,20 @@ class Shaping:
             rows[num_right + 1 :] = self._ends
 
 
+def _serve(queue: SimpleQueue[Callable[[], None] | None]) -> None:
+    """Run the calls of a queue until None comes; keep none of them alive meanwhile."""
+    while (work := queue.get()) is not None:
+        work()
+        del work
+
+
+def _stop(queue: SimpleQueue[Callable[[], None] | None], thread: Thread) -> None:
+    """End the thread of a queue, at the latest when this process ends."""
+    queue.put(None)
+    if thread is not current_thread():
+        thread.join()
+
+
 def may_be_forced(sampling: SamplingParams) -> bool:
     """Return whether a token that the grammar forces needs no draw.
 
@@ -202,11 +250,3 @@ def clear(row: Words, tokens: Iterable[int]) -> None:
     for token in tokens:
         if token < 32 * len(row):
             row[token // 32] &= ~np.uint32(1 << token % 32)
-
-
-def _message(error: BaseException) -> str:
-    """Return what a request is answered whose grammar has failed."""
-    if isinstance(error, GrammarError):
-        return f"the grammar cannot go on: {error}"
-    log.error("a grammar failed", exc_info=error)
-    return f"the grammar failed: {type(error).__name__}"

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from octavo.server.answers.call_ids import short_id
+from octavo.formats.description import Formats, ToolFormat
+from octavo.server.answers.formats import AnswerFormats
 from octavo.server.http.deadline import RequestTask
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
@@ -50,8 +51,7 @@ class Context(msgspec.Struct, frozen=True):
 
     settings: dict[str, Any]
     facts: EngineFacts
-    reads_calls: bool  # in answers
-    has_short_ids: bool  # of calls
+    tool_format: ToolFormat | None
 
 
 async def read(
@@ -74,12 +74,7 @@ async def read(
         translate=_name(translate),
         context=msgspec.Raw(
             msgspec.msgpack.encode(
-                Context(
-                    settings,
-                    server.llm.facts,
-                    server.formats.reads_calls,
-                    server.formats.has_short_ids,
-                )
+                Context(settings, server.llm.facts, server.formats.formats.tools)
             )
         ),
     )
@@ -130,12 +125,7 @@ def _view(context: Context) -> Any:
         config=ServerSettings(**context.settings),
         llm=SimpleNamespace(facts=context.facts, model=SimpleNamespace(facts=context.facts)),
         check_model=lambda name: None,
-        formats=SimpleNamespace(
-            reads_calls=context.reads_calls,
-            known_id=short_id if context.has_short_ids else lambda given: given,
-            stop_ids=(),
-            reading_for=lambda tools, is_parallel: None,  # a worker writes no answers
-        ),
+        formats=AnswerFormats(Formats(context.tool_format), {}, ()),
     )
 
 

@@ -20,6 +20,7 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
+from octavo.text.answer_shape import AnswerJob
 from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused
 
 TURN = b""  # instead of a frame: other requests may run before what follows is made
@@ -101,6 +102,8 @@ class GenerationRequest:
     # How answers to a prompt are read, by the end of the prompt's text; None: they are text alone.
     reading: Callable[[str], Reading] | None = None
     shape: StructuredOutputsParams | None = None  # of each answer's text
+    # What answers consist of, by the end of their prompt, if not only of text in that shape.
+    answer_job: Callable[[str], AnswerJob] | None = None
     cache_salt: str | None = None
     priority: int = 0
     deadline_ms: int | None = None

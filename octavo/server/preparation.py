@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from octavo.api.requests import (
     shape_error,
 )
 from octavo.core.sampling_params import NO_LIMIT, RequestOutputKind, SamplingParams
-from octavo.grammar.checked import CheckedShape, job_of
+from octavo.grammar.checked import CheckedShape, Key, ShapeJob, job_of
 from octavo.server.bounds.biases import check_biases
 from octavo.server.bounds.response_size import check_response_size
 from octavo.server.bounds.turns import Turns
@@ -28,11 +29,13 @@ from octavo.server.http.errors import ApiError, invalid
 from octavo.server.operation import GenerationRequest, PreparedRequest
 from octavo.server.prompt_pool import refusal
 from octavo.server.server import Server
+from octavo.text.answer_shape import AnswerJob
 from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused, packed
 from octavo.text.token_table import TokenTable
 from octavo.wire.facts import EngineFacts
 
 NO_SHAPE = CheckedShape()
+TOOL_FIELDS = ("tools", "functions")  # the fields of errors that are not about a shape
 _FROM_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 # The end of a prompt that shows whether its answers begin inside the reasoning.
 MAX_END_TOKENS = 64
@@ -46,7 +49,7 @@ async def prepare(server: Server, asked: GenerationRequest, owner: str) -> Prepa
     prompts = await _prepared(server, asked, owner)
     _check_total(server, prompts)
     _check_room(server, asked, prompts)
-    shape = await _checked_shape(server, asked, owner)
+    shape = await _checked_shape(server, asked, prompts, owner)
     try:
         sampling = _sampling(server, asked, prompts, shape)
     except RequestError as error:
@@ -77,7 +80,7 @@ async def prepare(server: Server, asked: GenerationRequest, owner: str) -> Prepa
             given = Input(prepared.text or None, ids)
             reading = None
             if asked.reading is not None:
-                reading = asked.reading(_end_of(given, model.tokenizer))
+                reading = asked.reading(_end_of(ids, model.tokenizer))
             checked.append(check_request(model, given, sampling, options, reading=reading))
         except RequestError as error:
             wrong = invalid(str(error), error.param, error.code)
@@ -85,9 +88,9 @@ async def prepare(server: Server, asked: GenerationRequest, owner: str) -> Prepa
     return PreparedRequest(asked, prompts, sampling, checked, _warnings(asked, shape))
 
 
-def _end_of(prompt: Input, tokenizer: TokenTable) -> str:
+def _end_of(prompt: Sequence[int], tokenizer: TokenTable) -> str:
     """Return the end of a prompt's text, special tokens included."""
-    last = list(prompt.token_ids[-MAX_END_TOKENS:])
+    last = list(prompt[-MAX_END_TOKENS:])
     return tokenizer.decode(last, skip_special_tokens=False)
 
 
@@ -164,24 +167,39 @@ def _warnings(asked: GenerationRequest, shape: CheckedShape) -> list[str]:
     """Return what of a shape is not enforced, with the dialect's names of the places."""
     warnings = []
     for place, what in shape.warnings:
+        if place.startswith(TOOL_FIELDS):
+            warnings.append(f"{place}: {what}")
+            continue
         param = f"structured_outputs.{place}"
         warnings.append(asked.named(invalid(f"{param}: {what}", param), 0).message)
     return warnings
 
 
-async def _checked_shape(server: Server, asked: GenerationRequest, owner: str) -> CheckedShape:
+async def _checked_shape(
+    server: Server, asked: GenerationRequest, prompts: list[PreparedPrompt], owner: str
+) -> CheckedShape:
     """Return the grammar of the answers' shape; raise ApiError for a shape that is wrong."""
     shape = asked.shape
-    if shape is None:
+    if shape is None and asked.answer_job is None:
         return NO_SHAPE
-    checked = server.checked_shapes.get(shape)
+    job: ShapeJob | AnswerJob
+    key: Key
+    if asked.answer_job is not None:
+        job = asked.answer_job(_end_of(prompts[0].ids, server.llm.model.tokenizer))
+        key = msgspec.msgpack.encode(job)
+    else:
+        assert shape is not None
+        job, key = job_of(shape, server.llm.facts.vocabulary), shape
+    checked = server.checked_shapes.get(key)
     if checked is None:
-        job = job_of(shape, server.llm.facts.vocabulary)
         try:
             checked = await server.prompt_pool.check_shape(job, owner)
         except ApiError as error:
             raise asked.named(error, 0) from None
-        server.checked_shapes.put(shape, checked)
+        server.checked_shapes.put(key, checked)
+    if checked.what and checked.field in TOOL_FIELDS:
+        param = f"{checked.field}{checked.path}"
+        raise invalid(f"{param}: {checked.what}", param)
     if checked.what:
         wrong = shape_error(checked)
         raise asked.named(invalid(str(wrong), wrong.param, wrong.code), 0)

@@ -28,6 +28,7 @@ from octavo.server.worker_process import (
     WorkerLateError,
 )
 from octavo.server.worker_program import Duty
+from octavo.text.answer_shape import AnswerJob
 from octavo.text.prompt_worker import (
     Answer,
     BodyJob,
@@ -248,7 +249,7 @@ class PromptPool:
         assert isinstance(answer, ReadBody), "a worker answers what it is asked"
         return answer
 
-    async def check_shape(self, job: ShapeJob, owner: str = "") -> CheckedShape:
+    async def check_shape(self, job: ShapeJob | AnswerJob, owner: str = "") -> CheckedShape:
         """Return a shape's grammar, or what is wrong; raise ApiError if it takes too much."""
         param, what = "structured_outputs", "compiling the shape"
         seconds = self._config.shape_seconds

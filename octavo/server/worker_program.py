@@ -15,6 +15,7 @@ from typing import Literal
 
 from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.grammar.checked import ShapeJob, check, job_of
+from octavo.text.answer_shape import AnswerJob, check_answer
 from octavo.text.prompt_worker import (
     Answer,
     Answers,
@@ -50,6 +51,8 @@ def _shape_answers() -> Answers:
 
 
 def _checked_shape(job: Job) -> Answer:
+    if isinstance(job, AnswerJob):
+        return check_answer(job)
     assert isinstance(job, ShapeJob), "other workers do other jobs"
     return check(job)
 

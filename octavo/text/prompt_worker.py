@@ -20,7 +20,7 @@ import signal
 import struct
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -29,9 +29,12 @@ import msgspec
 from msgspec import Struct
 
 from octavo.confine.process import confine, give_up_privileges
+from octavo.formats.description import ToolFormat
 from octavo.grammar.checked import CheckedShape, ShapeJob
 from octavo.observe.collection import no_collection
+from octavo.text.answer_shape import AnswerJob
 from octavo.text.chat.messages import ChatTemplateError
+from octavo.text.chat.past_calls import with_written_calls
 from octavo.text.token_bytes import TokenizerError
 from octavo.text.token_table import PackedTable
 from octavo.text.tokenizer import Tokenizer, valid_text
@@ -67,6 +70,7 @@ class Conversation(Struct, frozen=True, kw_only=True):
     messages: list[dict[str, Any]]
     template: str | None = None  # None: the model's own
     tools: list[dict[str, Any]] | None = None
+    tool_format: ToolFormat | None = None  # of past calls, where the template does not read them
     documents: list[dict[str, Any]] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -112,7 +116,7 @@ class BodyJob(Struct, frozen=True, kw_only=True, tag=True):
     body: bytes  # the last field, which `pieces` relies on
 
 
-Job = PromptJobs | TableJob | BodyJob | ShapeJob
+Job = PromptJobs | TableJob | BodyJob | ShapeJob | AnswerJob
 
 
 class PreparedPrompt(Struct, frozen=True, kw_only=True, tag=True):
@@ -290,9 +294,12 @@ class PromptMaker:
 
     def _render(self, conversation: Conversation) -> str:
         template = self._compiled(conversation.template, bool(conversation.tools))
-        template.check_tools(conversation.messages, conversation.tools)
+        messages: Sequence[Mapping[str, Any]] = conversation.messages
+        if conversation.tool_format is not None and not template.reads_calls:
+            messages = with_written_calls(messages, conversation.tool_format)
+        template.check_tools(messages, conversation.tools)
         text = template.render(
-            conversation.messages,
+            messages,
             tools=conversation.tools,
             documents=conversation.documents,
             add_generation_prompt=conversation.add_generation_prompt,
@@ -401,7 +408,7 @@ def _answer(maker: PromptMaker, read_body: ReadBodies, job: Job) -> Answer:
                 return maker.tokenizer.pack()
             case BodyJob():
                 return read_body(maker, job)
-            case ShapeJob():
+            case ShapeJob() | AnswerJob():
                 raise AssertionError("another worker checks shapes")
     except TokenizerError as error:
         return Refused(message=str(error))

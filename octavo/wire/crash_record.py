@@ -74,13 +74,14 @@ class CrashRecordWriter(Protocol):
 class SuspectRecord:
     """Keeps a crash record at the requests that may be at fault if the engine dies now.
 
-    These are the requests of all steps in flight and, until the next step is submitted or
-    collected, the request that was added last.
+    These are the requests of all steps in flight, those that are worked on beside the steps and,
+    until the next step is submitted or collected, the request that was added last.
     """
 
     def __init__(self, record: CrashRecordWriter) -> None:
         self._record = record
         self._in_flight: deque[tuple[int, ...]] = deque()
+        self._beside: dict[int, None] = {}
         self._has_added = False
 
     def submit(self, numbers: tuple[int, ...]) -> None:
@@ -91,6 +92,16 @@ class SuspectRecord:
     def add(self, number: int) -> None:
         """Record a request that is about to be added, which may crash the core."""
         self._write(number)
+
+    def begin(self, number: int) -> None:
+        """Record a request that is worked on beside the steps, until `end`."""
+        self._beside[number] = None
+        self._write()
+
+    def end(self, number: int) -> None:
+        """Record that the work on a request beside the steps has ended."""
+        self._beside.pop(number, None)
+        self._write()
 
     def settle(self) -> None:
         """Record the steps in flight alone: what was added did not crash the core."""
@@ -104,12 +115,12 @@ class SuspectRecord:
     def rest(self) -> None:
         """Record that no request is being computed."""
         self._has_added = False
-        self._record.write(())
+        self._record.write(tuple(self._beside))
 
     def _write(self, *added: int) -> None:
         # What was added comes first: the record may have no room for the last numbers.
         self._has_added = bool(added)
-        self._record.write((*added, *chain.from_iterable(self._in_flight)))
+        self._record.write((*added, *self._beside, *chain.from_iterable(self._in_flight)))
 
 
 class RecordingExecutor:

@@ -215,6 +215,23 @@ def test_docs_and_figures_are_written_with_the_machine(tmp_path: Path) -> None:
     assert tables(Results.read(kept)) == tables(told)
 
 
+def test_each_processor_has_a_table_and_a_new_run_replaces_its_own(tmp_path: Path) -> None:
+    page, kept = tmp_path / "page.md", tmp_path / "results"
+    page.write_text(f"{BEGIN}\n{END}")
+    for processor, rate_now in (("A 1", 11.0), ("B 2", 22.0), ("A 1", 33.0)):
+        told = results(decode1__GGUF=[{"tok/s": rate_now}])
+        told.about["machine"]["processor"] = processor
+        write_docs(told, page, kept)
+    text = page.read_text()
+    assert [line for line in text.splitlines() if line.startswith("### ")] == [
+        "### A 1, 2 cores",
+        "### B 2, 2 cores",
+    ]
+    assert "| 33 tok/s |" in text
+    assert "| 22 tok/s |" in text
+    assert "| 11 tok/s |" not in text
+
+
 def test_runs_of_different_cases_are_written_as_one() -> None:
     told, more = results(decode1__GGUF=[{"tok/s": 70}]), results(decode2__GGUF=[{"tok/s": 90}])
     more.about["runs"] = 1

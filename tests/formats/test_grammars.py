@@ -239,6 +239,7 @@ def test_strings_in_marks_follow_their_schema() -> None:
             "unit": {"enum": ["km", "mi"]},
             "code": {"type": "string", "pattern": "^[A-Z]{2}/[0-9]+$"},
             "word": {"type": "string", "minLength": 2, "maxLength": 3},
+            "both": {"type": "string", "allOf": [{"pattern": "^[ab]+$"}, {"pattern": "b$"}]},
         },
     }
     tools = [Tool("f", schema)]
@@ -253,6 +254,9 @@ def test_strings_in_marks_follow_their_schema() -> None:
             ({"code": "xAB/1"}, False),
             ({"word": "a"}, False),
             ({"word": "abcd"}, False),
+            ({"both": "aab"}, True),
+            ({"both": "aba"}, False),
+            ({"both": "acb"}, False),
         ):
             text = write_calls(formats.tools, [Call("f", json.dumps(arguments))])
             assert vocabulary.allows(grammar, text) == is_right, text
@@ -276,12 +280,81 @@ def test_keywords_that_a_grammar_ignores_are_named() -> None:
         "gemma4": [
             "minProperties",
             "properties.when.format",
-            "properties.rows.minItems",
             "properties.rows.items.format",
         ],
     }
     for name, paths in ignored.items():
         assert unenforced(tool_format(name), Tool("f", schema)) == paths
+
+
+def test_lists_in_the_notation_of_gemma_have_bounds() -> None:
+    """The number of items holds, and their schema does."""
+    rows = {"type": "array", "minItems": 1, "maxItems": 2, "items": {"type": "integer"}}
+    formats = formats_of("gemma4")
+    assert formats.tools is not None
+    tools = [Tool("f", {"type": "object", "properties": {"rows": rows}})]
+    grammar = calls_grammar(formats, tools, "required", tokens=PLAIN.ids)
+    for items, is_right in (([], False), ([1], True), ([1, 2], True), ([1, 2, 3], False)):
+        text = write_calls(formats.tools, [Call("f", json.dumps({"rows": items}))])
+        assert PLAIN.allows(grammar, text) == is_right, text
+
+
+CHOICES = {
+    "type": "object",
+    "properties": {
+        "node": {"$ref": "#/$defs/node"},
+        "maybe": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]},
+        "mixed": {"enum": ["a", 1]},
+        "either": {"anyOf": [{"type": "string", "pattern": "^[a-z]+$"}, {"type": "integer"}]},
+    },
+    "$defs": {
+        "node": {
+            "type": "object",
+            "properties": {"x": {"type": "integer"}, "next": {"$ref": "#/$defs/node"}},
+            "required": ["x"],
+            "additionalProperties": False,
+        },
+        "loop": {"anyOf": [{"$ref": "#/$defs/loop"}] * 9},
+    },
+}
+
+
+@FORMATS
+def test_choices_and_references_hold_in_every_format(name: str) -> None:
+    """Members with several types, and schemas that refer to themselves, are enforced and read."""
+    formats = formats_of(name)
+    assert formats.tools is not None
+    tools = [Tool("f", CHOICES)]
+    grammar = calls_grammar(formats, tools, "required", tokens=PLAIN.ids)
+    for arguments, is_right in (
+        ({"node": {"x": 1, "next": {"x": 2}}}, True),
+        ({"node": {"x": 1, "next": {"y": 2}}}, False),
+        ({"maybe": {"x": 1}, "either": "abc"}, True),
+        ({"maybe": None, "mixed": "a"}, True),
+        ({"maybe": 1}, False),
+        ({"mixed": 1, "either": 2}, True),
+        ({"mixed": 2}, False),
+        ({"either": "A"}, False),
+    ):
+        text = write_calls(formats.tools, [Call("f", json.dumps(arguments))])
+        for stop in formats.tools.stops:
+            text = text.removesuffix(stop)
+        assert PLAIN.allows(grammar, text) == is_right, text
+        if is_right:
+            parser = make_parser(formats, tools)
+            assert arguments_of(message_of(parser.feed(text, True))) == [("f", arguments)]
+
+
+@pytest.mark.parametrize("name", ["qwen3_coder", "pythonic", "gemma4"])
+def test_schemas_that_lead_back_to_themselves_end(name: str) -> None:
+    """A choice that consists of itself gives a grammar, or none, in little time."""
+    loop = {"$ref": "#/$defs/loop"}
+    schema = {"type": "object", "properties": {"a": loop}, "$defs": CHOICES["$defs"]}
+    tool = Tool("f", schema)
+    assert calls_grammar(formats_of(name), [tool], "required", tokens={})
+    assert unenforced(tool_format(name), tool) == []
+    feed = make_parser(formats_of(name), [tool]).feed
+    assert message_of(feed("[f(a=1)]", True)).calls or name != "pythonic"
 
 
 def test_required_members_without_a_schema_are_written() -> None:

@@ -190,5 +190,5 @@ def test_the_page_lists_every_format() -> None:
     """The tables of docs/formats.md have the names of all formats."""
     page = (Path(__file__).parents[2] / "docs" / "formats.md").read_text("utf-8")
     calls, _, reasoning = page.partition("## Formats of reasoning")
-    assert [name for name in tool_names() if f"| `{name}` |" not in calls] == []
+    assert [name for name in tool_names() if f"`{name}`" not in calls] == []
     assert [name for name in reasoning_names() if f"`{name}`" not in reasoning] == []

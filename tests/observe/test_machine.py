@@ -147,6 +147,12 @@ def test_instruction_sets(tmp_path: Path, text: str, expected: tuple[str, list[s
     assert machine.processor(make_root(tmp_path, {"proc/cpuinfo": text})) == expected
 
 
+def test_microcode(tmp_path: Path) -> None:
+    text = "processor: 0\nmicrocode\t: 0xa101148\nprocessor: 1\nmicrocode\t: 0x2\n"
+    assert machine.microcode(make_root(tmp_path, {"proc/cpuinfo": text})) == "0xa101148"
+    assert machine.microcode(tmp_path / "nowhere") == ""
+
+
 def test_huge_pages(tmp_path: Path) -> None:
     name = "sys/kernel/mm/transparent_hugepage/enabled"
     assert machine.huge_pages(make_root(tmp_path, {name: "always [madvise] never\n"})) == "madvise"

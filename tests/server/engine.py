@@ -165,6 +165,8 @@ class FakeEngine(AsyncLLM):
             max_num_seqs=max_num_seqs,
             max_num_waiting=10_000,
             dtype="none",
+            instruction_set="abacus",
+            accumulation_order="fma",
             generation=GenerationDefaults(max_new_tokens=max_new_tokens),
         )
         arguments = EngineArguments(model="tiny", max_logprobs=max_logprobs)

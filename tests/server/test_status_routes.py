@@ -40,6 +40,22 @@ def samples(text: str) -> dict[str, float]:
     return found
 
 
+def test_the_order_of_sums_is_reported(directory: Path) -> None:
+    """Two servers whose reports agree give equal bits."""
+
+    async def main() -> None:
+        async with serving(directory) as client:
+            version = (await client.get("/version")).json()
+            assert version["instruction_set"] == "abacus"
+            assert version["accumulation_order"] == "fma"
+            answer = await client.complete(max_tokens=2, explain=True)
+            assert answer["explain"]["accumulation_order"] == "fma"
+            later = (await client.get(f"/v1/requests/{answer['id']}/explain")).json()
+            assert later["accumulation_order"] == "fma"
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("names", ["octavo", "vllm"])
 def test_metrics_count_what_happened(directory: Path, names: str) -> None:
     async def main() -> None:

@@ -127,6 +127,10 @@ class NativeBackend:
         return self._team.size
 
     @property
+    def num_threads(self) -> int:
+        return self._team.size
+
+    @property
     def weight_bytes(self) -> int:
         return self._packer.num_bytes
 

@@ -124,6 +124,10 @@ class TorchBackend:
         )
 
     @property
+    def num_threads(self) -> int:
+        return torch.get_num_threads()
+
+    @property
     def _ready(self) -> tuple[Interpreter, Buffers]:
         assert self._interpreter is not None, "prepare must be called first"
         assert self._buffers is not None, "make_cache must be called first"

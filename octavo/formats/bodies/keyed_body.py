@@ -14,10 +14,13 @@ from octavo.formats.bodies.json_text import copy_string
 from octavo.formats.bodies.named_body import NAME_END
 from octavo.formats.bodies.values import (
     ANNOTATIONS,
+    cases,
+    definitions,
     escaped,
     json_of,
     properties,
     resolved,
+    type_of_case,
     types_of,
     unenforced_in_object,
     unenforced_in_string,
@@ -76,26 +79,8 @@ class KeyedBody(Struct, tag_field="kind", tag="keyed", frozen=True, forbid_unkno
         return f"{head} {self._value(schema, schema, lark, 0)}"
 
     def unenforced(self, tool: Tool) -> list[str]:
-        schema = tool.parameters or {}
-        return self._unenforced(resolved(schema, schema), schema, 0)
-
-    def _unenforced(
-        self, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int
-    ) -> list[str]:
-        types = types_of(schema)
-        if types == {"string"}:
-            return unenforced_in_string(schema)
-        if types == {"array"} and depth < MAX_DEPTH:
-            inner = self._unenforced(resolved(schema.get("items", {}), root), root, depth + 1)
-            known = ANNOTATIONS | {"items"}
-            return sorted(schema.keys() - known) + [f"items.{name}" for name in inner]
-        if types == {"object"} and depth < MAX_DEPTH:
-            found = unenforced_in_object(schema)
-            for key, member in properties({**root, **schema}).items():
-                inner = self._unenforced(member, root, depth + 1)
-                found += [f"properties.{key}.{name}" for name in inner]
-            return found
-        return []
+        schema = {"type": "object", **(tool.parameters or {})}
+        return _unenforced(schema, schema, "", set())
 
     def _copy(
         self,
@@ -123,7 +108,7 @@ class KeyedBody(Struct, tag_field="kind", tag="keyed", frozen=True, forbid_unkno
             word = yield from reader.word(_BARE_END)
             if not word.strip():
                 raise MismatchError
-            emit(json_of(word.strip(), types_of(resolved(schema, root))))
+            emit(json_of(word.strip(), types_of(schema, root)))
 
     def _copy_collection(
         self,
@@ -176,22 +161,26 @@ class KeyedBody(Struct, tag_field="kind", tag="keyed", frozen=True, forbid_unkno
     def _value(
         self, schema: Mapping[str, Any], root: Mapping[str, Any], lark: Lark, depth: int
     ) -> str:
-        """Return the expression of a value with this schema."""
+        """Return the expression of a value with this schema, which may refer to itself."""
         if depth > MAX_DEPTH:
-            raise MismatchError
-        types = types_of(schema)
-        if len(types) > 1 and "enum" not in schema:
-            names = [name for name in ("anyOf", "oneOf") if name in schema]
-            one_each: list[Any] = [{**schema, "type": kind} for kind in sorted(types)]
-            cases = schema[names[0]] if names else one_each
-            values = (self._value(resolved(one, root), root, lark, depth + 1) for one in cases)
-            return f"({' | '.join(values)})"
+            return self._anything(lark)
+
+        def make() -> str:
+            choices = cases(schema, root)
+            return " | ".join(self._case(one, root, lark, depth) for one in choices) or '""'
+
+        return lark.once(schema, make)
+
+    def _case(
+        self, schema: Mapping[str, Any], root: Mapping[str, Any], lark: Lark, depth: int
+    ) -> str:
+        """Return the expression of a value of one type."""
+        types = type_of_case(schema)
         if types == {"string"}:
             return f"{lark.text(self.quote)} {lark.string_until(schema, self.quote)}"
         if types == {"array"}:
             items = resolved(schema.get("items", {}), root)
-            one = self._value(items, root, lark, depth + 1)
-            return f'"[" ({one} ("," {one})*)? "]"'
+            return f'"[" {_items(self._value(items, root, lark, depth + 1), schema)} "]"'
         members = properties({**root, **schema}) if types == {"object"} else {}
         if members:
             rules = {
@@ -200,12 +189,10 @@ class KeyedBody(Struct, tag_field="kind", tag="keyed", frozen=True, forbid_unkno
             }
             required = schema.get("required") or ()
             return f'"{{" {lark.sequence(rules, required, separator=",")} "}}"'
-        if types and not types & {"string", "object", "array"}:
-            return lark.json(schema)
         if types == {"object"}:
             self._anything(lark)
             return f'"{{" ({PAIR} ("," {PAIR})*)? "}}"'
-        return self._anything(lark)
+        return lark.json({**definitions(root), **schema}) if types else self._anything(lark)
 
     def _anything(self, lark: Lark) -> str:
         """Return the rule of a value of any type."""
@@ -213,3 +200,34 @@ class KeyedBody(Struct, tag_field="kind", tag="keyed", frozen=True, forbid_unkno
         scalar = lark.json({"type": ["number", "boolean", "null"]})
         collections = f'"{{" ({PAIR} ("," {PAIR})*)? "}}" | "[" (anything ("," anything)*)? "]"'
         return lark.rule("anything", f"{string} | {scalar} | {collections}")
+
+
+def _items(one: str, schema: Mapping[str, Any]) -> str:
+    """Return the expression for the items of a list, as many as the schema allows."""
+    fewest, most = schema.get("minItems", 0), schema.get("maxItems")
+    if most == 0:
+        return '""'
+    rest = f'("," {one}){{{max(fewest - 1, 0)},{"" if most is None else most - 1}}}'
+    return f"{one} {rest}" if fewest else f"({one} {rest})?"
+
+
+def _unenforced(schema: Any, root: Mapping[str, Any], path: str, seen: set[int]) -> list[str]:
+    """Return the paths of keywords that `_value` ignores, from this part of a schema on."""
+    schema = resolved(schema, root)
+    if id(schema) in seen or path.count(".") > 2 * MAX_DEPTH:
+        return []
+    seen.add(id(schema))
+    found: list[str] = []
+    for case in cases(schema, root):
+        types = type_of_case(case)
+        if types == {"string"}:
+            found += [f"{path}{name}" for name in unenforced_in_string(case)]
+        elif types == {"array"}:
+            names = sorted(case.keys() - ANNOTATIONS - {"items", "minItems", "maxItems"})
+            found += [f"{path}{name}" for name in names]
+            found += _unenforced(case.get("items", {}), root, f"{path}items.", seen)
+        elif types == {"object"}:
+            found += [f"{path}{name}" for name in unenforced_in_object(case)]
+            for key, member in properties({**root, **case}).items():
+                found += _unenforced(member, root, f"{path}properties.{key}.", seen)
+    return found

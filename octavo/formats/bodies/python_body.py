@@ -11,7 +11,13 @@ from msgspec import Struct
 from octavo.formats.bodies.body import Context
 from octavo.formats.bodies.named_body import NAME_END
 from octavo.formats.bodies.python_text import copy_literal
-from octavo.formats.bodies.values import properties, resolved, types_of, unenforced_in_object
+from octavo.formats.bodies.values import (
+    cases,
+    definitions,
+    properties,
+    resolved,
+    unenforced_in_object,
+)
 from octavo.formats.lark import Lark
 from octavo.formats.protocol import Call, Tool
 from octavo.formats.reader import Marks, MismatchError, Reader, Steps
@@ -106,21 +112,11 @@ def literal(value: Any) -> str:
 
 def _value(member: Mapping[str, Any], schema: Mapping[str, Any], lark: Lark) -> str:
     """Return the expression of a literal; inside collections, constants are written as in JSON."""
-    definitions = {k: v for k, v in schema.items() if k in ("$defs", "definitions")}
-    types = types_of(member)
-    constants = [
-        lark.text(word) for kind, words in _WORDS.items() if kind in types for word in words
-    ]
-    if not constants or "const" in member or "enum" in member:
-        return lark.json({**definitions, **member})
-    rest = dict(member)
-    if isinstance(member.get("type"), list):
-        rest["type"] = [kind for kind in member["type"] if kind not in _WORDS]
-    elif "type" in member:
-        rest = {}
-    else:
-        name = "anyOf" if "anyOf" in member else "oneOf"
-        rest[name] = [one for one in member[name] if not types_of(one) <= _WORDS.keys()]
-    if rest.get("type") or rest.get("anyOf") or rest.get("oneOf"):
-        constants.append(lark.json({**definitions, **rest}))
-    return f"({' | '.join(constants)})"
+    values: list[str] = []
+    for case in cases(member, schema):
+        words = () if "const" in case or "enum" in case else _WORDS.get(str(case.get("type")), ())
+        if words:
+            values += map(lark.text, words)
+        else:
+            values.append(lark.json({**definitions(schema), **case}))
+    return f"({' | '.join(values)})"

@@ -13,10 +13,13 @@ from octavo.formats.bodies.body import Context
 from octavo.formats.bodies.json_text import copy_value
 from octavo.formats.bodies.named_body import NAME_END
 from octavo.formats.bodies.values import (
+    cases,
+    definitions,
     escaped,
     json_of,
     properties,
     resolved,
+    type_of_case,
     types_of,
     unenforced_in_object,
     unenforced_in_string,
@@ -72,13 +75,14 @@ class TaggedBody(Struct, tag_field="kind", tag="tagged", frozen=True, forbid_unk
             raise MismatchError
         reader.release()
         sink.call(name)
-        schemas = properties(context.schema(name))
+        schema = context.schema(name)
+        schemas = properties(schema)
         separator = "{"
         while (yield from reader.is_at(key_mark[0])):
             key = yield from self._read_key(reader)
             sink.arguments(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
             separator = ", "
-            yield from self._read_value(reader, sink, types_of(schemas.get(key, {})))
+            yield from self._read_value(reader, sink, types_of(schemas.get(key, {}), schema))
             yield from reader.space()
         if (yield from reader.peek()):
             sink.arguments("}" if separator == ", " else "{}")
@@ -110,28 +114,25 @@ class TaggedBody(Struct, tag_field="kind", tag="tagged", frozen=True, forbid_unk
         schema = tool.parameters or {}
         found = unenforced_in_object(resolved(schema, schema))
         for key, member in properties(schema).items():
-            if types_of(member) <= {"string"}:
-                found += [f"properties.{key}.{name}" for name in unenforced_in_string(member)]
+            for case in cases(member, schema):
+                if type_of_case(case) <= {"string"}:
+                    found += [f"properties.{key}.{name}" for name in unenforced_in_string(case)]
         return found
 
     def _member(
         self, key: str, member: Mapping[str, Any], schema: Mapping[str, Any], lark: Lark
     ) -> str:
         """Return the expression of one argument with its marks."""
-        types = types_of(member)
-        as_string = self._after_key(lark, is_string=True)
-        as_other = self._after_key(lark, is_string=False)
-        string = f"{as_string} {lark.string_until(member, self.after_value)}"
-        after = lark.text(self.after_value)
-        definitions = {k: v for k, v in schema.items() if k in ("$defs", "definitions")}
-        if types == {"string"} or not types:
-            return f"{key} {string}"
-        other = f"{as_other} {lark.json({**definitions, **member})} {after}"
-        if "string" not in types:
-            return f"{key} {other}"
-        rest = sorted(types - {"string"})
-        without = lark.json({**definitions, "anyOf": [{"type": kind} for kind in rest]})
-        return f"{key} ({string} | {as_other} {without} {after})"
+        values = []
+        for case in cases(member, schema):
+            is_string = type_of_case(case) <= {"string"}
+            after_key = self._after_key(lark, is_string=is_string)
+            if is_string:
+                values.append(f"{after_key} {lark.string_until(case, self.after_value)}")
+            else:
+                value = lark.json({**definitions(schema), **case})
+                values.append(f"{after_key} {value} {lark.text(self.after_value)}")
+        return f"{key} ({' | '.join(values)})"
 
     def _after_key(self, lark: Lark, *, is_string: bool) -> str:
         return lark.text(self.after_key.replace(IS_STRING, json.dumps(is_string)))

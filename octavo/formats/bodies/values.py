@@ -24,9 +24,12 @@ ANNOTATIONS = frozenset(
         "writeOnly",
     ]
 )
+STRING_KEYWORDS = frozenset(("pattern", "minLength", "maxLength", "allOf"))
 OBJECT_KEYWORDS = frozenset(("properties", "required", "additionalProperties", "$ref"))
 MAX_REFERENCES = 8  # that are followed one after the other
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+_ANY: frozenset[str] = frozenset()
+_NOTHING: Mapping[str, Any] = {}
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
 
 
@@ -49,26 +52,72 @@ def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
         schema = root
         for part in reference[2:].split("/"):
             schema = schema.get(part) if isinstance(schema, Mapping) else None
-    return schema if isinstance(schema, Mapping) else {}
+    return schema if isinstance(schema, Mapping) else _NOTHING
 
 
-def types_of(schema: Mapping[str, Any]) -> frozenset[str]:
-    """Return the types that a schema allows; none if it does not say."""
-    kind = schema.get("type")
-    if isinstance(kind, str):
-        return frozenset((kind,))
+def cases(schema: Any, root: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return schemas, of one type each where they say it, of which a value matches one."""
+    found: list[Mapping[str, Any]] = []
+    seen: set[int] = set()  # references may lead back
+    waiting = [schema]
+    while waiting:
+        schema = resolved(waiting.pop(), root)
+        if id(schema) in seen:
+            continue
+        seen.add(id(schema))
+        parts = _choices(schema)
+        if parts is None:
+            found += _by_type(schema)
+        else:
+            waiting += reversed(parts)
+    return found
+
+
+def _choices(schema: Mapping[str, Any]) -> list[Any] | None:
+    """Return the schemas between which a schema lets choose; None if it says more than that."""
+    if not schema.keys().isdisjoint(("type", "const", "enum")):
+        return None
+    for name in ("anyOf", "oneOf", "allOf"):
+        parts = schema.get(name)
+        if isinstance(parts, list) and (name != "allOf" or len(parts) == 1):
+            return parts
+    return None
+
+
+def _by_type(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return a schema once for each of its types."""
+    kind, values = schema.get("type"), schema.get("enum")
+    if isinstance(values, list) and not isinstance(kind, str):
+        strings = [value for value in values if isinstance(value, str)]
+        others = [value for value in values if not isinstance(value, str)]
+        return [{**schema, "enum": some} for some in (strings, others) if some]
     if isinstance(kind, list):
-        return frozenset(one for one in kind if isinstance(one, str))
-    if "const" in schema:
-        return frozenset((type_of(schema["const"]),))
-    if isinstance(schema.get("enum"), list):
-        return frozenset(map(type_of, schema["enum"]))
+        return [{**schema, "type": each} for each in kind if isinstance(each, str)]
+    return [schema]
+
+
+def types_of(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
+    """Return the types that a schema allows; none if it does not say."""
     found: set[str] = set()
-    for name in ("anyOf", "oneOf"):
-        for one in schema.get(name) or ():
-            if isinstance(one, Mapping):
-                found |= types_of(one)
+    for case in cases(schema, root):
+        types = type_of_case(case)
+        if not types:
+            return frozenset()
+        found |= types
     return frozenset(found)
+
+
+def type_of_case(case: Mapping[str, Any]) -> frozenset[str]:
+    """Return the types that one case of a schema allows; none if it does not say."""
+    if isinstance(case.get("type"), str):
+        return frozenset((case["type"],))
+    values = [case["const"]] if "const" in case else case.get("enum")
+    return frozenset(map(type_of, values)) if isinstance(values, list) else _ANY
+
+
+def definitions(root: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what references inside the members of a schema refer to."""
+    return {name: root[name] for name in ("$defs", "definitions") if name in root}
 
 
 def unenforced_in_object(schema: Mapping[str, Any]) -> list[str]:
@@ -80,8 +129,10 @@ def unenforced_in_string(schema: Mapping[str, Any]) -> list[str]:
     """Return the keywords of a string's schema that do not hold for a string without quotes."""
     if "const" in schema or "enum" in schema:
         return []
-    known = {"pattern"} if "pattern" in schema else {"minLength", "maxLength"}
-    return sorted(schema.keys() - ANNOTATIONS - known - {"anyOf", "oneOf"})
+    found = sorted(schema.keys() - ANNOTATIONS - STRING_KEYWORDS)
+    for index, part in enumerate(schema.get("allOf") or ()):
+        found += [f"allOf.{index}.{name}" for name in unenforced_in_string(part)]
+    return found
 
 
 def type_of(value: Any) -> str:

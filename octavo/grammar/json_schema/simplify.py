@@ -39,8 +39,10 @@ def simplified(
     enforced is left out.
     """
     work = Simplifier(document, field, path, strict=strict, closes=closes)
-    core = work.whole()
-    return Simplified(core, work.warnings)
+    try:
+        return Simplified(work.whole(), work.warnings)
+    except RecursionError:
+        raise work.error("", "its references lead too deep") from None
 
 
 class Simplifier:

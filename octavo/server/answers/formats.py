@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
+import msgspec
+
 from octavo.api.reading import Reading
+from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.formats.description import Formats
 from octavo.formats.parser import make_parser
 from octavo.formats.protocol import FormatError, Tool
 from octavo.formats.registry import choose
+from octavo.formats.thinking import Thinking, thinking_before
+from octavo.grammar.checked import job_of
 from octavo.server.answers.call_ids import short_id
+from octavo.server.answers.tool_use import ToolUse
 from octavo.server.settings import ServerSettings, ServerSettingsError
+from octavo.text.answer_shape import AnswerJob
 from octavo.text.token_table import TokenTable
 
 log = logging.getLogger(__name__)
@@ -21,11 +28,15 @@ log = logging.getLogger(__name__)
 class AnswerFormats:
     """The formats in which a model writes calls and reasoning."""
 
-    def __init__(self, formats: Formats, tokenizer: TokenTable) -> None:
+    def __init__(
+        self, formats: Formats, added: Mapping[int, str], special: Collection[int]
+    ) -> None:
+        """Look for the marks of the formats among the model's added and special tokens."""
         self.formats = formats
-        added, special = tokenizer.added_tokens, tokenizer.special_ids
         kept = formats.kept(added[each] for each in special if each in added)
         self._kept = frozenset(each for each in special if added.get(each) in kept)
+        marks = formats.kept(added.values())
+        self._marks = {text: each for each, text in added.items() if text in marks}
         # Tokens that end an answer with calls, beside the model's own.
         self.stop_ids = sorted(each for each in special if added.get(each) in formats.stops)
 
@@ -43,19 +54,55 @@ class AnswerFormats:
         """The answer to whether calls in answers are recognised."""
         return self.formats.tools is not None
 
-    def reading_for(
-        self, tools: Sequence[Tool], *, is_parallel: bool
-    ) -> Callable[[str], Reading] | None:
+    def reading_for(self, use: ToolUse) -> Callable[[str], Reading] | None:
         """Return how answers are read, by the end of their prompt; None if they are text alone."""
-        if not tools and self.formats.reasoning is None:
+        if not use.callable and self.formats.reasoning is None:
             return None
-        return partial(self._reading, tools, is_parallel)
+        tools = [Tool(each.name, each.parameters, each.strict) for each in use.callable]
+        return partial(self._reading, tools, use.is_parallel)
 
     def _reading(self, tools: Sequence[Tool], is_parallel: bool, prompt_end: str) -> Reading:
         make = partial(
             make_parser, self.formats, tools, prompt_end=prompt_end, parallel=is_parallel
         )
         return Reading(make, self._kept)
+
+    def job_for(
+        self, use: ToolUse, shape: StructuredOutputsParams | None, vocabulary: int
+    ) -> Callable[[str], AnswerJob] | None:
+        """Return the job that makes the answers' grammar, by the end of their prompt.
+
+        None where answers are free, or nothing but text in the shape.
+        """
+        is_bound = use.must_call or use.only_these or any(each.strict for each in use.callable)
+        has_other_parts = bool(use.callable) or self.formats.reasoning is not None
+        if not (is_bound or (shape is not None and has_other_parts)):
+            return None
+        job = AnswerJob(
+            formats=self.formats,
+            tools=list(use.callable),
+            field=use.field,
+            must_call=use.must_call,
+            is_parallel=use.is_parallel,
+            only_these=use.only_these,
+            prompt_end="",
+            tokens=self._marks,
+            shape=None if shape is None else job_of(shape, vocabulary),
+            vocabulary=vocabulary,
+        )
+        return partial(self._job, job)
+
+    def _job(self, job: AnswerJob, prompt_end: str) -> AnswerJob:
+        """Return the job for a prompt; jobs for prompts that end alike are equal."""
+        reasoning = self.formats.reasoning
+        if reasoning is None:
+            return job
+        match thinking_before(reasoning, prompt_end):
+            case Thinking.OPEN:
+                return msgspec.structs.replace(job, prompt_end=reasoning.open[0])
+            case Thinking.CLOSED:
+                return msgspec.structs.replace(job, prompt_end=reasoning.close[0])
+        return job
 
 
 def choose_formats(config: ServerSettings, tokenizer: TokenTable) -> AnswerFormats:
@@ -70,7 +117,7 @@ def choose_formats(config: ServerSettings, tokenizer: TokenTable) -> AnswerForma
         if one is not None:
             how = "which the chat template shows" if name is None else "as asked"
             log.info("%s: the format is %s, %s", what, one.name, how)
-    return AnswerFormats(formats, tokenizer)
+    return AnswerFormats(formats, tokenizer.added_tokens, tokenizer.special_ids)
 
 
 def check_names(config: ServerSettings) -> None:

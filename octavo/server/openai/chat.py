@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 from octavo.formats.registry import tool_names
-from octavo.server.http.errors import ApiError, invalid, not_yet
+from octavo.server.answers.tool_use import ToolUse
+from octavo.server.http.errors import ApiError, invalid
 from octavo.server.openai.chat_writer import ChatWriter
 from octavo.server.openai.conversation import conversation_job
 from octavo.server.openai.parameters import generation_request
 from octavo.server.openai.schema.chat import ChatRequest
-from octavo.server.openai.tools import ToolUse, tool_use
+from octavo.server.openai.tools import tool_use
 from octavo.server.operation import GenerationRequest
 from octavo.server.server import Server
 
@@ -31,23 +32,20 @@ def translate(server: Server, request: ChatRequest) -> GenerationRequest:
     use = tool_use(request)
     if use.callable and not server.formats.reads_calls:
         raise _unreadable(use)
-    if use.must_call:
-        field = "function_call" if use.is_old else "tool_choice"
-        raise not_yet(field, "a call cannot be required yet; leave it out")
     job = conversation_job(request, server, use)
     asked = generation_request(request, [job], wanted, logprobs, partial(ChatWriter, use))
     if use.callable and server.formats.stop_ids:
         given = asked.sampling.get("stop_token_ids", ())
         asked.sampling["stop_token_ids"] = [*given, *server.formats.stop_ids]
-    asked.reading = server.formats.reading_for(use.callable, is_parallel=use.is_parallel)
+    asked.reading = server.formats.reading_for(use)
+    asked.answer_job = server.formats.job_for(use, asked.shape, server.llm.facts.vocabulary)
     return asked
 
 
 def _unreadable(use: ToolUse) -> ApiError:
-    field = "functions" if use.is_old else "tools"
     return invalid(
-        f"{field}: the format in which this model writes calls is unknown; start the server with "
-        f"--tool-call-parser and the name of its format: {', '.join(tool_names())}",
-        field,
+        f"{use.field}: the format in which this model writes calls is unknown; start the server "
+        f"with --tool-call-parser and the name of its format: {', '.join(tool_names())}",
+        use.field,
         "unsupported_parameter",
     )

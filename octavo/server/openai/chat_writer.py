@@ -7,6 +7,7 @@ from typing import Any
 
 from octavo.api.outputs import CompletionOutput, RequestOutput
 from octavo.formats.deltas import FinishDelta, ReasoningDelta, TextDelta
+from octavo.server.answers.tool_use import ToolUse
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.chat_deltas import DeltaForms
 from octavo.server.openai.common import TEXT, OpenAIWriter, Template, usage_of
@@ -20,7 +21,6 @@ from octavo.server.openai.schema.chat import (
     ChunkChoice,
     Delta,
 )
-from octavo.server.openai.tools import ToolUse
 from octavo.server.operation import PreparedRequest, TokenCounts
 
 ANSWERER = "assistant"

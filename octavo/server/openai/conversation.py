@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from octavo.server.answers.tool_use import ToolUse
 from octavo.server.http.errors import ApiError, invalid, not_yet
 from octavo.server.openai.schema.chat import ChatRequest, Message
 from octavo.server.openai.schema.tokens import TokenizeRequest
 from octavo.server.openai.schema.tools import PastFunction
-from octavo.server.openai.tools import ToolUse
 from octavo.server.server import Server
 from octavo.text.prompt_worker import Conversation, PromptJob
 
@@ -48,6 +48,7 @@ def conversation_job(
     conversation = Conversation(
         messages=_messages(request.messages, server.formats.known_id),
         tools=list(tools.described) or None,
+        tool_format=server.formats.formats.tools,
         template=request.chat_template or config.chat_template,
         documents=documents,
         add_generation_prompt=not request.continue_final_message if opens is None else opens,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from octavo.formats.protocol import Tool
+from octavo.server.answers.tool_use import NO_TOOLS, ToolUse
 from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import encode
 from octavo.server.openai.schema.chat import ChatRequest
@@ -17,6 +16,7 @@ from octavo.server.openai.schema.tools import (
     NamedFunction,
     ToolChoice,
 )
+from octavo.text.answer_shape import CallableTool
 
 # The arguments of a function that is described without any.
 NO_ARGUMENTS: dict[str, Any] = {
@@ -24,20 +24,6 @@ NO_ARGUMENTS: dict[str, Any] = {
     "properties": {},
     "additionalProperties": False,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class ToolUse:
-    """The tools of one request, and how its answers may use them."""
-
-    described: tuple[dict[str, Any], ...] = ()  # for the chat template
-    callable: tuple[Tool, ...] = ()  # those that answers may call
-    must_call: bool = False
-    is_parallel: bool = True  # an answer may have several calls
-    is_old: bool = False  # asked for as functions, and answered so
-
-
-NO_TOOLS = ToolUse()
 
 
 def tool_use(request: ChatRequest | TokenizeRequest) -> ToolUse:
@@ -52,9 +38,15 @@ def tool_use(request: ChatRequest | TokenizeRequest) -> ToolUse:
     if choice == "none":
         return NO_TOOLS
     names, must_call = _wanted(choice, named)
+    inner = "" if is_old else ".function"
     tools = {
-        each.name: Tool(each.name, each.parameters or NO_ARGUMENTS, bool(each.strict))
-        for each in functions
+        each.name: CallableTool(
+            each.name,
+            each.parameters or NO_ARGUMENTS,
+            strict=bool(each.strict),
+            place=f"[{index}]{inner}.parameters",
+        )
+        for index, each in enumerate(functions)
     }
     for name in names or ():
         if name not in tools:
@@ -63,6 +55,7 @@ def tool_use(request: ChatRequest | TokenizeRequest) -> ToolUse:
         described=tuple({"type": "function", "function": _described(each)} for each in functions),
         callable=tuple(tools[name] for name in dict.fromkeys(names or tools)),
         must_call=must_call,
+        only_these=names is not None and len(set(names)) < len(tools),
         is_parallel=getattr(request, "parallel_tool_calls", None) is not False and not is_old,
         is_old=is_old,
     )

@@ -196,13 +196,14 @@ def _read_arguments(calls: Any, where: str) -> None:
         arguments = function.get("arguments")
         if isinstance(arguments, str):
             place = f"{where}[{index}].{'function.' if 'function' in call else ''}arguments"
-            function["arguments"] = _arguments(arguments, place)
+            function["arguments"] = read_arguments(arguments, place)
         elif isinstance(arguments, dict):
             text = json.dumps(arguments, ensure_ascii=False)
             function["arguments"] = Arguments(arguments, text)
 
 
-def _arguments(text: str, where: str) -> Arguments:
+def read_arguments(text: str, where: str) -> Arguments:
+    """Return the arguments that JSON text holds; raise for another text, which is at `where`."""
     if not text.strip():  # of a function without parameters
         return Arguments({}, "{}")
     try:

@@ -64,6 +64,7 @@ class ChatTemplate:
             )
         self.source = source
         self._special_tokens = dict(special_tokens or {})
+        self.reads_calls = "tool_calls" in source
         self._knows_none = _NO_CONTENT.search(source) is not None
         try:
             self._template = TemplateSandbox(now).from_string(source)
@@ -134,7 +135,7 @@ class ChatTemplate:
                 "(--chat-template), or leave the tools out",
                 param="tools",
             )
-        if "tool_calls" in self.source:
+        if self.reads_calls:
             return
         for index, message in enumerate(messages):
             if message.get("tool_calls"):

@@ -1,4 +1,4 @@
-"""Requests that could never run, or for which the queue is full, are rejected with numbers."""
+"""Refusals of requests that could never run or find the queue full, and places of admission."""
 
 from typing import Any
 
@@ -151,3 +151,20 @@ def test_the_queue_is_bounded_in_tokens_of_followers_and_emitted_ones_too() -> N
     rig.add("same", 10, arrival=rig.now)
     assert rig.add("more", 6) is None
     assert reason(rig.add("most", 1))[0] == "overloaded"
+
+
+def test_a_sequence_preempted_in_a_step_is_admitted_at_its_own_place_at_the_earliest() -> None:
+    """A preempted sequence needs less than it gives up, since its tokens in flight are dropped."""
+    rig = Rig(
+        policy="priority", num_blocks=13, block_size=1, pipeline_depth=4, prefix_caching=False
+    )
+    for family, (name, length, priority) in enumerate((("a", 1, 0), ("b", 1, 0), ("last", 3, 5))):
+        rig.add(name, tokens(length, family), priority=priority, max_tokens=5)
+    for _ in range(3):
+        rig.plan()
+    assert rig.scheduler.kv.pool.num_free == 1
+    rig.add("urgent", tokens(1, family=9), priority=3, max_tokens=2)
+    plan = rig.plan()
+    assert plan is not None
+    assert len(set(plan.slots)) == len(plan.slots) == 4
+    rig.finish()

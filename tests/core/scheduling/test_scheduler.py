@@ -483,20 +483,3 @@ def test_after_an_urgent_admission_the_last_running_sequence_is_preempted() -> N
     rig.step()
     assert (rig.running, rig.waiting) == (["urgent", "a"], ["b"])
     rig.finish()
-
-
-def test_a_sequence_preempted_in_a_step_is_admitted_at_its_own_place_at_the_earliest() -> None:
-    """Without its tokens in flight it needs less than it gives up, and would fit at once."""
-    settings: dict[str, Any] = {"num_blocks": 13, "block_size": 1}
-    settings |= {"pipeline_depth": 4, "prefix_caching": False}
-    rig = Rig(policy="priority", **settings)
-    for name, length, priority in (("a", 1, 0), ("b", 1, 0), ("last", 3, 5)):
-        rig.add(name, tokens(length, family=ord(name[0])), priority=priority, max_tokens=5)
-    for _ in range(3):
-        rig.plan()
-    assert rig.scheduler.kv.pool.num_free == 1
-    rig.add("urgent", tokens(1, family=9), priority=3, max_tokens=2)
-    plan = rig.plan()
-    assert plan is not None
-    assert len(set(plan.slots)) == len(plan.slots) == 4
-    rig.finish()

@@ -138,7 +138,7 @@ def strict_tool(random: Random) -> Schema:
 
 
 def pydantic(random: Random) -> Schema:
-    """Return what Pydantic writes: definitions, optional fields, unions told apart by a field."""
+    """Return what Pydantic writes: definitions, optional fields, unions by a field."""
     names = random.sample(("Address", "Item", "Cat", "Dog"), 3)
     definitions = {name: record(random, 1) for name in names}
     for name in names[:2]:
@@ -227,7 +227,7 @@ def github(random: Random) -> Schema:
 def recursive(random: Random) -> Schema:
     """Return the schema of a tree."""
     leaf = record(random, 0)
-    children = {"type": "array", "items": {"$ref": "#/$defs/node"}}
+    children: Schema = {"type": "array", "items": {"$ref": "#/$defs/node"}}
     if random.random() < 0.5:
         children["maxItems"] = 3
     leaf["properties"]["children"] = children

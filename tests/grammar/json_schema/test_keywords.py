@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from decimal import Decimal
 from itertools import permutations
@@ -216,3 +217,22 @@ def test_what_cannot_be_enforced_is_left_out_with_a_warning(name: str) -> None:
     ((place, what),) = grammar_of(shape).warnings
     assert place == f"json.items.{name}"
     assert what.endswith("it is not enforced")
+
+
+@pytest.mark.parametrize("keyword", ["allOf", "anyOf", "oneOf"])
+@pytest.mark.parametrize("count", [30, 300])
+def test_references_that_multiply_are_followed_once(keyword: str, count: int) -> None:
+    """The schema compiles, or is refused; neither takes long."""
+    definitions: dict[str, Any] = {
+        f"d{each}": {keyword: [{"$ref": f"#/$defs/d{each + 1}"}] * 2} for each in range(count)
+    }
+    definitions[f"d{count}"] = {"type": "integer"}
+    schema = {"$ref": "#/$defs/d0", "$defs": definitions}
+    with contextlib.suppress(ShapeError):
+        assert accepts(matcher_of(StructuredOutputsParams(json=schema)), "1")
+
+
+def test_a_reference_to_itself_is_refused() -> None:
+    for schema in ({"$ref": "#"}, {"allOf": [{"$ref": "#"}]}, {"oneOf": [{"$ref": "#"}]}):
+        with pytest.raises(ShapeError):
+            grammar_of(StructuredOutputsParams(json=schema))

@@ -24,7 +24,7 @@ def _encode(text: str) -> Sequence[int]:
 
 _TOKENS = [*(bytes([byte]) for byte in range(256)), b""]
 BYTES = Vocabulary(_TOKENS, frozenset({END}), frozenset({END}), _encode)
-ENGINE = LLGuidanceEngine(BYTES, forces=False)
+ENGINE = LLGuidanceEngine(BYTES, forcing="off")
 _ROW = np.zeros(-(-len(_TOKENS) // 32), np.uint32)
 _TENDENCY = np.where(np.isin(np.arange(257), list(_WORDS)), 1.0, 0.02)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from octavo.core.plan import StepPlan, StepResult
 from octavo.text.token_bytes import byte_alphabet
 from octavo.text.tokenizer_files import tokenizer_from_directory
 from tests.server.engine import END, ChainRunner, FakeEngine, Slot
@@ -66,14 +67,24 @@ def make_files(directory: Path, template: str = QWEN, *, is_special: bool = True
 class Script(ChainRunner):
     """A runner that answers by rules: the first whose words are in the prompt has the answer."""
 
-    def __init__(self, directory: Path, rules: Sequence[tuple[str, str]]) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        directory: Path,
+        rules: Sequence[tuple[str, str]],
+        before_step: Callable[[], object] = lambda: None,
+    ) -> None:
+        super().__init__(before_step)
         self._tokenizer = tokenizer_from_directory(directory)
         self._rules = [
             (words, [*self._tokenizer.encode(answer, add_special_tokens=False), END])
             for words, answer in rules
         ]
         self._answers: dict[int, list[int]] = {}  # by the hash of the prompt
+        self.grammars: list[str] = []  # of the sequences so far
+
+    def run(self, plan: StepPlan) -> StepResult:
+        self.grammars += [new.sampling.grammar for new in plan.opened]
+        return super().run(plan)
 
     def _next(self, slot: Slot) -> int:
         num_prompt = slot.new.num_prompt
@@ -86,15 +97,16 @@ class Script(ChainRunner):
         return answer[min(len(slot.tokens) - num_prompt, len(answer) - 1)]
 
 
+ROOM: dict[str, Any] = {
+    "max_model_len": 8192,
+    "num_blocks": 8192,
+    "max_num_batched_tokens": 4096,
+}
+
+
 def scripted_engine(directory: Path, rules: Sequence[tuple[str, str]]) -> FakeEngine:
     """Return an engine that answers by rules, with room for long prompts."""
-    return FakeEngine(
-        directory,
-        runner=Script(directory, rules),
-        max_model_len=8192,
-        num_blocks=8192,
-        max_num_batched_tokens=4096,
-    )
+    return FakeEngine(directory, runner=Script(directory, rules), **ROOM)
 
 
 @contextlib.asynccontextmanager

@@ -162,8 +162,8 @@ def test_a_parser_that_fails_costs_no_answer(
     async def test(client: Client) -> None:
         make = client.server.formats.reading_for
 
-        def failing(tools: Any, *, is_parallel: bool) -> Any:
-            reading = make(tools, is_parallel=is_parallel)
+        def failing(use: Any) -> Any:
+            reading = make(use)
             assert reading is not None
             return lambda end: type(reading(end))(Failing)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.server.engine import FakeEngine
 from tests.server.make import Client, events
 from tests.server.openai.scripted import (
     CLOCK,
@@ -20,6 +21,7 @@ from tests.server.openai.scripted import (
     TEMPLATES,
     TOOLS,
     WEATHER,
+    Script,
     called,
     message_of,
     writing,
@@ -255,16 +257,39 @@ def test_a_template_that_shows_no_tools_is_not_used_for_them(tmp_path: Path) -> 
     plain = "{% for message in messages %}<|im_start|>{{ message.content }}{% endfor %}"
 
     async def test(client: Client) -> None:
-        past = {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f"}}]}
-        for fields, param in (
-            ({"messages": MESSAGES, "tools": TOOLS}, "tools"),
-            ({"messages": [*MESSAGES, past]}, "messages[1].tool_calls"),
-        ):
-            response = await client.post(PATH, json=fields)
-            assert response.json()["error"]["param"] == param, response.text
-            assert "--chat-template" in response.json()["error"]["message"]
+        response = await client.post(PATH, json={"messages": MESSAGES, "tools": TOOLS})
+        assert response.json()["error"]["param"] == "tools", response.text
+        assert "--chat-template" in response.json()["error"]["message"]
 
     run(tmp_path, "Hello.", test, template=plain, tool_call_parser="hermes")
+
+
+def test_past_calls_are_written_for_a_template_that_does_not_read_them(tmp_path: Path) -> None:
+    """Calls come as the model writes them, or are refused where this is not known."""
+    plain = "{% for message in messages %}<|im_start|>{{ message.content }}{% endfor %}"
+    function = {"name": "weather", "arguments": '{"city":"Oslo"}'}
+    call = {"id": "a", "function": function}
+
+    async def test(client: Client) -> None:
+        for kwargs in ({}, {"chat_template_kwargs": {"unused": ["x"] * 20_000}}):
+            past = {"role": "assistant", "content": "I look.", "tool_calls": [call]}
+            body = {"messages": [*MESSAGES, past], **kwargs}
+            tokens = (await client.post("/tokenize", json=body)).json()["tokens"]
+            prompt = await client.post("/detokenize", json={"tokens": tokens})
+            assert prompt.json()["prompt"].endswith(f"<|im_start|>I look.\n{OSLO}")
+        wrong = {"role": "assistant", "tool_calls": [{"function": {**function, "arguments": "{"}}]}
+        response = await client.post(PATH, json={"messages": [*MESSAGES, wrong]})
+        where = "messages[1].tool_calls[0].function.arguments"
+        assert response.json()["error"]["param"] == where
+
+    run(tmp_path, "Hello.", test, template=plain, tool_call_parser="hermes")
+
+    async def unknown(client: Client) -> None:
+        past = {"role": "assistant", "tool_calls": [call]}
+        response = await client.post(PATH, json={"messages": [*MESSAGES, past]})
+        assert response.json()["error"]["param"] == "messages[1].tool_calls"
+
+    run(tmp_path / "unknown", "Hello.", unknown, template=plain, tool_call_parser="none")
 
 
 def test_tools_are_for_chats(tmp_path: Path) -> None:
@@ -274,6 +299,92 @@ def test_tools_are_for_chats(tmp_path: Path) -> None:
         assert "/v1/chat/completions" in error["message"]
 
     run(tmp_path, "Hello.", test)
+
+
+def grammars(client: Client) -> list[str]:
+    """Return the grammars that the engine has got since this was called last."""
+    engine = client.server.llm
+    assert isinstance(engine, FakeEngine)
+    assert isinstance(engine.runner, Script)
+    found, engine.runner.grammars = engine.runner.grammars, []
+    return found
+
+
+STRICT = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
+ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}
+FREELY = {"type": "allowed_tools", "allowed_tools": {"tools": [NAMED]}}
+
+
+def test_what_must_be_called_is_a_grammar(tmp_path: Path) -> None:
+    """The engine gets one where calls are required, named, restricted or strict."""
+
+    async def test(client: Client) -> None:
+        asked: dict[str, tuple[dict[str, Any], bool, bool]] = {  # with weather's and clock's calls
+            "auto": ({}, False, False),
+            "required": ({"tool_choice": "required"}, True, True),
+            "named": ({"tool_choice": NAMED}, True, False),
+            "allowed, required": ({"tool_choice": ALLOWED}, True, False),
+            "allowed, auto": ({"tool_choice": FREELY}, True, False),
+            "strict": ({"tools": [STRICT, CLOCK]}, True, True),
+            "none": ({"tools": [STRICT, CLOCK], "tool_choice": "none"}, False, False),
+        }
+        for name, (fields, has_weather, has_clock) in asked.items():
+            body = {"messages": MESSAGES, "tools": TOOLS, "max_tokens": 1, **fields}
+            response = await client.post(PATH, json=body)
+            assert response.status_code == 200, (name, response.text)
+            (grammar,) = grammars(client)
+            assert ("weather" in grammar, "clock" in grammar) == (has_weather, has_clock), name
+        old = {"functions": [each["function"] for each in TOOLS]}
+        body = {"messages": MESSAGES, **old, "function_call": {"name": "clock"}, "max_tokens": 1}
+        assert (await client.post(PATH, json=body)).status_code == 200
+        (grammar,) = grammars(client)
+        assert "clock" in grammar and "weather" not in grammar  # noqa: PT018
+
+    run(tmp_path, OSLO, test)
+
+
+def test_a_shape_leaves_room_for_calls_and_reasoning(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        shape = {"response_format": {"type": "json_object"}}
+        for fields, has_calls in (({}, False), ({"tools": TOOLS}, True)):
+            body = {"messages": MESSAGES, **shape, **fields, "max_tokens": 1}
+            response = await client.post(PATH, json=body)
+            assert response.status_code == 200, response.text
+            (grammar,) = grammars(client)
+            assert ("clock" in grammar) == has_calls
+            assert grammar.index("%lark") < grammar.index('"object"'), "behind the reasoning"
+        wrong = {"response_format": {"type": "json_object", "schema": {"type": "objct"}}}
+        response = await client.post(PATH, json={"messages": MESSAGES, "tools": TOOLS, **wrong})
+        assert response.json()["error"]["param"] == "response_format.schema.type", response.text
+
+    run(tmp_path, OSLO, test)
+
+
+UNIQUE = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+
+
+def test_schemas_of_tools_are_checked_where_they_are_enforced(tmp_path: Path) -> None:
+    """A strict tool's schema is refused with its path, or else named in a warning."""
+
+    async def test(client: Client) -> None:
+        function = {"name": "f", "parameters": UNIQUE}
+        where = "tools[1].function.parameters.properties.a.uniqueItems"
+        tools = [CLOCK, {"function": {**function, "strict": True}}]
+        response = await client.post(PATH, json={"messages": MESSAGES, "tools": tools})
+        assert (response.status_code, response.json()["error"]["param"]) == (400, where)
+        tools = [CLOCK, {"function": function}]
+        asked = {"messages": MESSAGES, "tools": tools, "max_tokens": 1}
+        free = (await client.post(PATH, json=asked)).json()
+        assert not free.get("warnings")
+        (warning,) = (await client.post(PATH, json={**asked, "tool_choice": "required"})).json()[
+            "warnings"
+        ]
+        assert warning.startswith(where)
+        old = {"functions": [{**function, "strict": True}]}
+        response = await client.post(PATH, json={"messages": MESSAGES, **old})
+        assert response.json()["error"]["param"].startswith("functions[0].parameters.prop")
+
+    run(tmp_path, OSLO, test)
 
 
 def test_a_large_request_with_tools_is_answered_the_same(tmp_path: Path) -> None:

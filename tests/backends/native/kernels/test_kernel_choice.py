@@ -27,6 +27,7 @@ from octavo.backends.native.kernel_choice import (
 from octavo.backends.native.measure import ProductCalibration, measured_tier, native_trials
 from octavo.backends.native.measured_file import MeasuredFile, machine_key
 from octavo.backends.native.tiers import choose_tier, orders
+from tests.backends.native import _native_test
 from tests.backends.native.test_claims import KEPT, recorded, write_model
 from tests.backends.native.tiny import make_batch, make_native
 from tests.runner.tiny import FULL
@@ -282,6 +283,16 @@ def test_trials_without_time_have_no_result() -> None:
         running.best()
     running.run()
     assert running.best() == [math.inf] * len(trials)  # no time, no result
+
+
+def test_measurements_wait_while_steps_run_and_for_a_while_after_them() -> None:
+    activity = _native_test.TestActivity()
+    assert activity.is_idle(0.0)
+    activity.begin_step()
+    assert not activity.is_idle(0.0)
+    activity.end_step()
+    assert activity.is_idle(0.0)
+    assert not activity.is_idle(3600.0)
 
 
 @needs_two_orders

@@ -1,0 +1,123 @@
+"""The grammar of a whole answer: reasoning, calls of tools, text of a shape, as a worker's job.
+
+Schemas of tools are hostile input as shapes are, so that a worker checks and compiles both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
+from octavo.formats.description import Formats, ToolFormat
+from octavo.formats.grammar import after_thinking, calls_grammar, unenforced
+from octavo.formats.protocol import Tool
+from octavo.grammar.checked import CheckedShape, ShapeJob
+
+
+class CallableTool(Struct, frozen=True):
+    """A tool that answers may call, and the place of its parameters in the request."""
+
+    name: str
+    parameters: dict[str, Any]
+    strict: bool
+    place: str  # such as "[0].function.parameters"
+
+
+class AnswerJob(Struct, frozen=True, kw_only=True, tag=True):
+    """A description of what an answer consists of."""
+
+    formats: Formats
+    tools: list[CallableTool]
+    field: str  # of the request, that has the tools
+    must_call: bool
+    is_parallel: bool
+    only_these: bool  # the request has tools beside these, and they are not to be called
+    prompt_end: str
+    tokens: dict[str, int]  # the model's added tokens that are marks of the formats
+    shape: ShapeJob | None  # of an answer that is no call
+    vocabulary: int
+
+
+def check_answer(job: AnswerJob) -> CheckedShape:
+    """Return the grammar of answers, with what of the schemas it does not enforce."""
+    # The libraries are loaded when they are needed.
+    from octavo.grammar.protocol import GrammarError
+    from octavo.grammar.shapes import grammar_of
+    from octavo.grammar.trial import try_grammar
+
+    warnings: list[tuple[str, str]] = []
+    try:
+        shape: str | None = None
+        if job.shape is not None and not job.must_call:
+            made = grammar_of(StructuredOutputsParams(**job.shape.fields), job.vocabulary)
+            shape, warnings = made.text, made.warnings
+        tools = list(_enforced(job, warnings))
+        text = _grammar(job, tools, shape)
+        if text is not None:
+            try_grammar(text, job.vocabulary)
+    except ShapeError as error:
+        return CheckedShape(what=error.what, field=error.field, path=error.path)
+    except GrammarError as error:
+        return CheckedShape(what=f"calls of these cannot be enforced: {error}", field=job.field)
+    return CheckedShape(grammar=text or "", warnings=warnings)
+
+
+def _enforced(job: AnswerJob, warnings: list[tuple[str, str]]) -> Iterator[Tool]:
+    """Yield the tools with what of their schemas is enforced: nothing if calls are free."""
+    from octavo.grammar.json_schema.simplify import simplified
+
+    for tool in job.tools:
+        if not (job.must_call or tool.strict):
+            yield Tool(tool.name, strict=job.only_these)
+            continue
+        schema = {"type": "object", **tool.parameters}
+        result = simplified(schema, job.field, path=tool.place, strict=tool.strict)
+        warnings += result.warnings
+        if result.core is False:
+            raise ShapeError("no arguments have this shape", job.field, tool.place)
+        for path in unenforced(_format(job), Tool(tool.name, schema)):
+            _leave(job, tool, path, warnings)
+        core = {} if result.core is True else result.core
+        yield Tool(tool.name, core, strict=True)
+
+
+def _format(job: AnswerJob) -> ToolFormat:
+    assert job.formats.tools is not None, "tools are refused where there is no format of calls"
+    return job.formats.tools
+
+
+def _leave(job: AnswerJob, tool: CallableTool, path: str, warnings: list[tuple[str, str]]) -> None:
+    """Note a keyword that the format's grammar leaves out; raise ShapeError if it may not."""
+    what = "it cannot be enforced in the format in which this model writes calls"
+    place = f"{tool.place}.{path}"
+    if tool.strict:
+        raise ShapeError(what, job.field, place)
+    warnings.append((f"{job.field}{place}", what))
+
+
+def _grammar(job: AnswerJob, tools: list[Tool], shape: str | None) -> str | None:
+    """Return the grammar in Lark's syntax; None if nothing is constrained."""
+    formats, end, tokens = job.formats, job.prompt_end, job.tokens
+    choice: Literal["auto", "required"] = "auto"
+    if job.must_call or shape is not None:
+        choice = "required"
+    calls: str | None = None
+    if tools:
+        calls = calls_grammar(
+            formats,
+            tools,
+            choice,
+            parallel=job.is_parallel,
+            prompt_end=end,
+            tokens=tokens,
+        )
+    if shape is None:
+        return calls
+    if formats.reasoning is not None:
+        shape = after_thinking(formats.reasoning, shape, prompt_end=end, tokens=tokens)
+    if calls is None:
+        return shape
+    return f"start: calls | answer\ncalls: %lark {{\n{calls}\n}}\nanswer: %lark {{\n{shape}\n}}\n"

@@ -1,0 +1,105 @@
+"""A request waits for its own grammar, and no other request does."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from contextlib import suppress
+
+from octavo.core.config import CoreConfig
+from octavo.core.engine import EngineCore
+from octavo.core.request import Request
+from octavo.core.sampling_params import SamplingParams
+from octavo.engine.grammar_loader import GrammarLoader
+from octavo.engine.process import EngineLoop
+from octavo.wire.channel import StepProgress
+from octavo.wire.codec import request_to_wire
+from octavo.wire.crash_record import RecordingExecutor, SuspectRecord
+from octavo.wire.message_types import AbortRequests, AddRequests, StepOutput, WireEvent
+from tests.engine.test_loop import EndlessWaitError, Messages, Record, Steps
+from tests.grammar.toy import ToyEngine
+
+
+class Rig:
+    """An engine's loop whose steps always draw the same token."""
+
+    def __init__(self) -> None:
+        self.record, self.channel, self.engine = Record(), Messages(), ToyEngine()
+        suspects = SuspectRecord(self.record)
+        config = CoreConfig(num_blocks=40, max_model_len=64)
+        executor = RecordingExecutor(Steps(self.record), suspects)
+        core = EngineCore(config, executor, time.monotonic, b"k" * 16)
+        self.grammars = GrammarLoader(lambda: self.engine)
+        self.loop = EngineLoop(core, self.channel, suspects, StepProgress(), grammars=self.grammars)
+
+    def add(self, number: int, grammar: str, max_tokens: int = 2) -> None:
+        """Send a request, and let the loop take it."""
+        sampling = SamplingParams(max_tokens=max_tokens, seed=1, grammar=grammar)
+        request = Request(str(number), array("i", [1, 2, 3]), sampling, arrival=0.0)
+        self.channel.inbox.append(AddRequests((request_to_wire(request, number, None),)))
+        self.loop.run_step()
+
+    def events(self) -> list[WireEvent]:
+        """Return all events that were sent."""
+        return [
+            event
+            for message in self.channel.sent
+            if isinstance(message, StepOutput)
+            for event in message.events
+        ]
+
+    def run(self) -> None:
+        """Run the loop until it waits for a message without an end."""
+        with suppress(EndlessWaitError):
+            self.loop.serve()
+        assert not self.grammars.num_held
+
+
+def test_other_requests_go_on_while_a_grammar_is_compiled() -> None:
+    rig = Rig()
+    rig.engine.gate.clear()
+    rig.add(1, "5 6")
+    assert rig.record.numbers == (1,), "it is to blame if the compiler crashes"
+    rig.add(2, "", max_tokens=3)
+    assert set(rig.record.numbers) == {1, 2}
+    for _ in range(4):
+        rig.loop.run_step()
+    assert [(event.number, len(event.tokens)) for event in rig.events()] == [(2, 1)] * 3
+    rig.loop.report_idle()
+    assert rig.record.numbers == (1,)
+    rig.engine.gate.set()
+    rig.run()
+    assert [event.number for event in rig.events()] == [2, 2, 2, 1, 1]
+    rig.loop.report_idle()
+    assert not rig.record.numbers
+
+
+def test_a_compiled_grammar_is_not_waited_for() -> None:
+    rig = Rig()
+    rig.add(1, "5 6")
+    rig.run()
+    rig.engine.gate.clear()
+    rig.add(2, "5 6")
+    assert rig.grammars.num_held == 0
+    assert rig.engine.compiled == ["5 6"]
+
+
+def test_a_grammar_that_cannot_be_compiled_fails_its_own_request() -> None:
+    rig = Rig()
+    rig.add(1, "!none")
+    rig.add(2, "5")
+    rig.run()
+    ends = {event.number: event.message for event in rig.events() if event.finish_reason}
+    assert ends == {1: "the grammar cannot be used: it begins with a mark", 2: None}
+
+
+def test_a_request_may_be_aborted_while_it_waits() -> None:
+    rig = Rig()
+    rig.engine.gate.clear()
+    rig.add(1, "5")
+    rig.channel.inbox.append(AbortRequests((1,)))
+    rig.loop.run_step()
+    rig.engine.gate.set()
+    rig.run()
+    assert [event.finish_reason for event in rig.events()] == ["abort"]
+    assert not rig.record.numbers

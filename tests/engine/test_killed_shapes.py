@@ -1,0 +1,57 @@
+"""A shaped text goes on in a new engine as if the old one had not been killed."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo import AsyncLLM, SamplingParams, StructuredOutputsParams
+from tests.api.tiny import make_model
+from tests.client.clients import process_of
+
+pytestmark = pytest.mark.slow
+PROMPTS = ["The quick brown fox", "A day in", "Ein Tag wie"]
+SHAPE = StructuredOutputsParams(regex="([a-z]{3}[0-9]{2}, the end of it; ){4}!")
+
+
+@pytest.mark.parametrize("forcing", ["canonical", "off"])
+def test_shaped_texts_survive_kill_9(tmp_path: Path, forcing: str) -> None:
+    """Each engine is killed after a few outputs, so that grammars are rebuilt several times."""
+    pytest.importorskip("octavo.backends.native._native")
+    llm = AsyncLLM(
+        str(make_model(tmp_path)),
+        engine="process",
+        backend="native",
+        num_threads=1,
+        forced_tokens=forcing,
+    )
+    client: Any = llm._client
+    seen = 0
+
+    async def one(number: int, is_killing: bool) -> tuple[str, list[int]]:
+        nonlocal seen
+        params = SamplingParams(max_tokens=110, seed=number, structured_outputs=SHAPE)
+        last = None
+        async for output in llm.generate(PROMPTS[number], params):
+            last = output.outputs[0]
+            seen += 1
+            if is_killing and seen % 25 == 0:
+                process_of(client).send_signal(signal.SIGKILL)
+        assert last is not None
+        assert last.finish_reason == "stop"
+        return last.text, list(last.token_ids)
+
+    async def world() -> None:
+        calm = await asyncio.gather(*(one(number, False) for number in range(3)))
+        killed = await asyncio.gather(*(one(number, True) for number in range(3)))
+        assert killed == calm
+        assert client.supervisor.restarts.num_restarts > 0
+
+    try:
+        asyncio.run(world())
+    finally:
+        llm.close()

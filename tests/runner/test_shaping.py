@@ -1,0 +1,177 @@
+"""Masks and forced tokens of slots, with a toy grammar."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.backends.step import Draws, Words
+from octavo.core.plan import NewSlot
+from octavo.core.sampling_params import SamplingParams
+from octavo.grammar.protocol import GrammarEngine
+from octavo.runner.shaping import Shaping, may_be_forced
+from tests.grammar.tiny import allowed
+from tests.grammar.toy import END, ToyEngine
+
+VOCABULARY = 70
+
+
+def make(engine: GrammarEngine | None = None) -> Shaping:
+    return Shaping(VOCABULARY, lambda: engine or ToyEngine())
+
+
+def new(slot: int, grammar: str, output: Sequence[int] = (), **fields: Any) -> NewSlot:
+    """Return a sequence with a prompt of two tokens and some output."""
+    known = array("i", [9, 9, *output])
+    sampling = SamplingParams(max_tokens=50, grammar=grammar, **fields)
+    return NewSlot(slot, str(slot), known, 2, ((1,),), sampling, None, (END, 7))
+
+
+def draws_of(slots: Sequence[int], drafts: Sequence[Sequence[int]] = ()) -> Draws:
+    """Return a step that draws for these slots, with drafts for some."""
+    numbers = np.array(slots, np.int32)
+    if not drafts:
+        return Draws((), (), numbers, np.arange(len(slots), dtype=np.int32))
+    counts = np.array([len(each) for each in drafts], np.int32)
+    flat = np.array([token for each in drafts for token in each], np.int32)
+    return Draws((), (), numbers, np.cumsum(counts + 1, dtype=np.int32) - counts - 1, counts, flat)
+
+
+def masks_of(shaping: Shaping, draws: Draws) -> Words:
+    """Return the masks of a step, when they have been computed."""
+    work = shaping.work_of(draws)
+    assert work is not None
+    shaping.start(work)
+    return work.masks.wait()
+
+
+def test_a_step_without_shaped_texts_has_no_masks() -> None:
+    shaping = make()
+    assert shaping.work_of(draws_of([0, 1])) is None
+    shaping.open(new(3, "5 6"))
+    assert shaping.work_of(draws_of([0, 1])) is None
+    shaping.free(3)
+    assert shaping.work_of(draws_of([3])) is None
+
+
+def test_masks_are_those_behind_all_known_tokens_and_behind_each_right_draft() -> None:
+    shaping = make()
+    shaping.open(new(1, "5|6 7|8 9|10 11|12", output=[5]))
+    masks = masks_of(shaping, draws_of([0, 1], [(1, 2), (8, 10, 13)]))
+    assert [allowed(row, VOCABULARY) for row in masks[3:]][:3] == [{7, 8}, {9, 10}, {11, 12}]
+    assert all(len(allowed(row, VOCABULARY)) == VOCABULARY for row in masks[:3])
+    shaping.advance(1, [7])
+    (mask,) = masks_of(shaping, draws_of([1]))
+    assert allowed(mask, VOCABULARY) == {9, 10}, "drafts are rolled back"
+
+
+def test_only_end_tokens_follow_an_end() -> None:
+    shaping = make()
+    shaping.open(new(0, "5 6", output=[5]))
+    masks = masks_of(shaping, draws_of([0], [(6, END, 3)]))
+    assert [allowed(row, VOCABULARY) for row in masks] == [{6}, {END}, {END}, {END}]
+    shaping.advance(0, [6, END, END])
+    (mask,) = masks_of(shaping, draws_of([0]))
+    assert allowed(mask, VOCABULARY) == {END}
+    assert shaping.forced(0) == []
+    assert shaping.error(0) is None
+
+
+@pytest.mark.parametrize("output", [[], [5], [5, 6], [5, 6, 8]])
+def test_a_grammar_begins_anew_from_the_emitted_tokens(output: list[int]) -> None:
+    """A preempted sequence is opened again, with the same masks and forced tokens as before."""
+    going, again = make(), make()
+    going.open(new(0, "5|9 6 8 1|2"))
+    again.open(new(4, "5|9 6 8 1|2", output=output))
+    masks_of(going, draws_of([0]))
+    for token in output:
+        going.advance(0, [token])
+    first, second = masks_of(going, draws_of([0])), masks_of(again, draws_of([4]))
+    assert np.array_equal(first, second)
+    assert going.forced(0) == again.forced(4)
+
+
+def test_forced_tokens_are_those_without_a_choice() -> None:
+    shaping = make()
+    shaping.open(new(0, "1|2 5 6 8 3|4 9"))
+    masks_of(shaping, draws_of([0]))
+    assert shaping.forced(0) == []
+    shaping.advance(0, [1])
+    assert shaping.forced(0) == [5, 6, 8]
+    shaping.advance(0, [5, 6, 8])
+    (mask,) = masks_of(shaping, draws_of([0]))
+    assert allowed(mask, VOCABULARY) == {3, 4}
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"bad_words_token_ids": [[5]]},
+        {"allowed_token_ids": [1, 2, 5]},
+        {"logprobs": 0},
+        {"logits_processors": ["mine"]},
+    ],
+    ids=str,
+)
+def test_a_token_that_another_rule_may_forbid_or_report_is_drawn(rule: dict[str, Any]) -> None:
+    assert not may_be_forced(SamplingParams(grammar="5", **rule))
+    assert may_be_forced(
+        SamplingParams(grammar="5", presence_penalty=1.0, logit_bias=((5, -100.0),))
+    )
+
+
+def test_a_stop_token_waits_for_min_tokens_unless_nothing_else_may_come() -> None:
+    shaping = make()
+    shaping.open(new(0, "5|7 7 5|7", min_tokens=3))
+    masks = masks_of(shaping, draws_of([0], [(5, 7, 5)]))
+    assert [allowed(row, VOCABULARY) for row in masks] == [{5}, {7}, {5}, {END}]
+
+
+@pytest.mark.parametrize(
+    ("grammar", "message"),
+    [
+        ("!no grammar", "the grammar cannot be used: it begins with a mark"),
+        ("5 !fill", "the grammar cannot be used: too complex"),
+        ("5 !panic", "the grammar failed: PanicError"),
+        ("!accept", "the grammar cannot be used: it begins with a mark"),
+        ("6", "the grammar cannot be used: token 5 is not allowed"),
+    ],
+)
+def test_a_failure_leaves_no_token_for_its_own_text(grammar: str, message: str) -> None:
+    shaping = make()
+    shaping.open(new(0, "5 6|8", output=[5]))
+    shaping.open(new(1, grammar, output=[5]))
+    masks = masks_of(shaping, draws_of([1, 0]))
+    assert allowed(masks[0], VOCABULARY) == set()
+    assert allowed(masks[1], VOCABULARY) == {6, 8}
+    assert (shaping.error(0), shaping.error(1)) == (None, message)
+    assert shaping.forced(1) == []
+    masks = masks_of(shaping, draws_of([1, 0]))
+    assert allowed(masks[0], VOCABULARY) == set(), "it stays failed"
+
+
+def test_a_failure_while_forced_tokens_are_sought_fails_the_next_draw() -> None:
+    """The text before it is the same, whether its tokens were forced or drawn."""
+    shaping = make()
+    shaping.open(new(0, "5 !accept 6"))
+    masks_of(shaping, draws_of([0]))
+    shaping.advance(0, [5, 3])
+    assert shaping.forced(0) == []
+    (mask,) = masks_of(shaping, draws_of([0]))
+    assert allowed(mask, VOCABULARY) == set()
+    assert shaping.error(0) == "the grammar cannot be used: no token is accepted here"
+
+
+def test_an_engine_that_cannot_be_made_fails_the_texts_that_need_it() -> None:
+    def fail() -> GrammarEngine:
+        raise OSError("gone")
+
+    shaping = Shaping(VOCABULARY, fail)
+    shaping.open(new(0, "5"))
+    masks = masks_of(shaping, draws_of([1, 0]))
+    assert [len(allowed(row, VOCABULARY)) for row in masks] == [VOCABULARY, 0]
+    assert shaping.error(0) == "the grammar failed: OSError"
