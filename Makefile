@@ -21,7 +21,7 @@ NATIVE := $(shell find csrc -type f)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test test-newest test-smollm2 test-clients check coverage format sim planted damage test-shapes soak hostile overload restart serving-cost bench-core peers wheel sanitize test-arm lock clean
+.PHONY: help setup serve test test-newest test-smollm2 test-clients check coverage format sim planted damage test-shapes soak hostile overload restart serving-cost bench-core peers wheel sanitize test-amx test-arm lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -232,12 +232,24 @@ sanitize: $(VENV)/.octavo ## the native engine's tests under ASan and UBSan, the
 	    || exit 1; \
 	done
 
+# The engine with the amx tier as its best one, whose tiles are emulated: no processor with AMX is needed.
+test-amx: $(VENV)/.octavo ## the native engine's tests over the emulated AMX tier
+	@$(VENV)/bin/cmake -S . -B build/amx -G Ninja -DOCTAVO_TEST_TIERS=ON -DPython_EXECUTABLE=$(CURDIR)/$(RUN) \
+	    -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja \
+	    -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/build/amx/octavo >/dev/null
+	@$(VENV)/bin/cmake --build build/amx
+	@$(RUN) -m pytest -q -p no:cacheprovider tests/backends/native --native-from build/amx/octavo $(ARGS)
+
 # 64-bit ARM, emulated: Debian's Python and the pinned packages for ARM, run by qemu. The wheel is
 # built by a cross compiler, with the modules that tests import beside it in the checkout.
 ARM := build/arm
 ARM_VERSION = $(patsubst python%,%,$(notdir $(wildcard $(ARM)/sysroot/usr/include/python3.*)))
 ARM_INCLUDE = $(abspath $(wildcard $(ARM)/sysroot/usr/include/python3.*))
-ARM_TESTS ?= tests/backends/native tests/confine tests/observe/test_machine.py
+ARM_TESTS ?= tests/backends/native tests/confine/test_filter.py tests/observe/test_machine.py
+# qemu does not apply limits of memory (RLIMIT_AS) to the programs that it runs.
+ARM_WITHOUT = $(addprefix --deselect tests/backends/native/,test_team.py::test_several_threads_may_fail_at_once \
+    test_team.py::test_threads_that_the_system_does_not_give_are_an_error \
+    test_memory.py::test_a_step_without_memory_fails_and_the_next_are_exact)
 
 $(ARM)/python: .ci/arm-sysroot
 	@echo "fetching Debian's Python for ARM"
@@ -267,7 +279,7 @@ $(ARM)/.wheel: pyproject.toml CMakeLists.txt $(NATIVE) $(ARM)/.site
 
 test-arm: $(ARM)/.wheel ## the native engine's tests for 64-bit ARM under qemu (slow; needs g++-aarch64-linux-gnu and qemu-user)
 	@cd $(ARM)/installed && PYTHONPATH=. ../python -c 'from octavo.backends.native import _native as n; print("the wheel runs", *n.tiers())'
-	@PYTHONPATH=. $(ARM)/python -m pytest -q -p no:cacheprovider --no-torch $(ARM_TESTS)
+	@PYTHONPATH=. $(ARM)/python -m pytest -q -p no:cacheprovider --no-torch $(ARM_WITHOUT) $(ARM_TESTS)
 
 wheel: $(VENV)/.dev ## a wheel for this Python and kind of machine, in dist/
 	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .

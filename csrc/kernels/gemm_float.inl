@@ -74,10 +74,14 @@ void multiply_some_rows(int rows, const Piece& piece) {
   if constexpr (Rows > 1) {
     if (rows < Rows) return multiply_some_rows<Step, Rows - 1>(rows, piece);
   }
-  // With so many rows, as the smallest of several even parts has, the instructions cost nothing.
-  constexpr bool kMany = Rows * 2 >= Step::kMostRows;
-  if (kMany || piece.ahead_bytes != 0) return multiply_rows<Step, Rows, true>(piece);
-  multiply_rows<Step, Rows, false>(piece);
+  if constexpr (requires { Step::template multiply<Rows>(piece); }) {
+    Step::template multiply<Rows>(piece);  // a tier's own, with equal bits
+  } else {
+    // With so many rows, as the smallest of several even parts has, the instructions cost nothing.
+    constexpr bool kMany = Rows * 2 >= Step::kMostRows;
+    if (kMany || piece.ahead_bytes != 0) return multiply_rows<Step, Rows, true>(piece);
+    multiply_rows<Step, Rows, false>(piece);
+  }
 }
 
 // The first row of part `i`, if `rows` are divided into even parts.
@@ -150,14 +154,6 @@ void multiply(const Matrix& matrix, const uint8_t* prepared, int rows, int first
 // ---- the format's part of the table ----
 
 size_t float_gemm_scratch() { return sizeof(float) * kRowBlock * kPanel; }
-
-void float_gemm(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel,
-                int end_panel, uint8_t* scratch, const Epilogue& epilogue, int ahead) {
-  const auto run = matrix.format == Format::F32   ? multiply<StepF32>
-                   : matrix.format == Format::F16 ? multiply<StepF16>
-                                                  : multiply<StepBF16>;
-  run(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue, ahead);
-}
 
 void float_prepare(Format format, const float* x, size_t x_stride, int rows, int inputs,
                    uint8_t* prepared) {

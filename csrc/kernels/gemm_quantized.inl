@@ -182,14 +182,20 @@ void add_groups(const uint8_t* weights, int span, size_t ahead, const uint8_t* x
 
 // ---- any number of rows: split evenly over the fewest passes ----
 
-template <Format format, int rows = kQuantizedRows>
+// `Own` may have a function of the tier's, with equal bits.
+template <Format format, int rows = kQuantizedRows, class Own = Codes>
 void add_rows(int wanted, const uint8_t* weights, int span, size_t ahead, const uint8_t* x,
               size_t x_stride, int groups, float* tile) {
   if constexpr (rows > 0) {
     if (wanted == rows) {
       constexpr int kOwn = layout_of(format).span;
       const int blocks_of = has_several_spans(format) ? span : kOwn;
-      return add_groups<format, rows>(weights, blocks_of, ahead, x, x_stride, groups, tile);
+      if constexpr (requires { Own::template add_groups<format, rows>; }) {
+        return Own::template add_groups<format, rows>(weights, blocks_of, ahead, x, x_stride,
+                                                      groups, tile);
+      } else {
+        return add_groups<format, rows>(weights, blocks_of, ahead, x, x_stride, groups, tile);
+      }
     }
     add_rows<format, rows - 1>(wanted, weights, span, ahead, x, x_stride, groups, tile);
   }

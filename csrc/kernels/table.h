@@ -146,11 +146,17 @@ struct RopeShape {
 // The numbers that are multiplied when peak rates are measured.
 enum class Products : uint8_t { Float, Bf16, Int8 };
 
+// Registers that hold matrices, with which a tier multiplies many rows: the processor's own, which
+// the operating system must permit, or arrays in their place, for tests.
+enum class Tiles : uint8_t { None, Processor, Emulated };
+
 struct KernelTable {
   const char* name;  // "scalar", "avx2", "neon" …: a folder of isa/
   // How products of bf16 numbers are added up. Tiers with one order give equal bits everywhere,
-  // and read the same prepared rows. "fma": one input after the other; "pairs": by vdpbf16ps.
+  // and read the same prepared rows. "fma": one input after the other; "pairs": by vdpbf16ps;
+  // "tiles": by tdpbf16ps; "dot": by BFDOT.
   const char* order;
+  Tiles tiles;
 
   // gemm_*.inl, pack_*.inl. A format's products read prepared rows instead of fp32: `prepare` makes
   // them, one by one, prepared_bytes(format, inputs) each (a multiple of 64).

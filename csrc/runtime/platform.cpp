@@ -63,6 +63,15 @@ std::vector<int> physical_cores() {
   return cores.empty() ? std::vector<int>{0} : cores;
 }
 
+bool permit_tile_registers() {
+#ifdef SYS_arch_prctl  // only x86 has it
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
 #else
 
 void sleep_while(std::atomic<uint32_t>& word, uint32_t value) { word.wait(value); }
@@ -77,13 +86,9 @@ std::vector<int> physical_cores() {
   return cores;
 }
 
-#endif
+bool permit_tile_registers() { return false; }
 
-double thread_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
+#endif
 
 #if defined(__linux__) && defined(__aarch64__)
 
@@ -97,6 +102,12 @@ ArmFeatures arm_features() {
 ArmFeatures arm_features() { return {}; }
 
 #endif
+
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
 
 int process_id() { return static_cast<int>(getpid()); }
 

@@ -48,6 +48,10 @@ ArmFeatures arm_features();
 
 int process_id();
 
+// Asks the system to keep the tile registers of AMX for all threads of this process, also for those
+// that start later; false if it does not.
+bool permit_tile_registers();
+
 // ---- memory ----
 
 // Zeroed pages that take no memory until they are touched; nullptr if the system refuses.

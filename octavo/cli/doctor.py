@@ -180,6 +180,9 @@ def backends() -> list[Finding]:
 
         tiers = ", ".join(_native.tiers())
         findings.append(Finding("native backend", f"runs, with kernels for {tiers}"))
+        for name, reason in _native.dropped_tiers().items():
+            advice = "the next best kernels are used; look for a newer Linux kernel or microcode"
+            findings.append(Finding(f"kernels for {name}", f"not used: {reason}", advice))
         findings += [Finding("kernels", found) for found in _measured_kernels()]
     else:
         advice = "install a C++ compiler and CMake, then install Octavo again"

@@ -195,6 +195,7 @@ class PromptPool:
         self._heavy = _Lane(1, 1, self._start_heavy, *ends)
         self._suspected = _Lane(1, 1, self._start_heavy, *ends)
         self._shapes = _Lane(1, 1, self._start_shapes, *ends)
+        self._suspected_shapes = _Lane(1, 1, self._start_shapes, *ends)
         self._suspects: dict[str, float] = {}  # by key, until when
         self._num_waiting = 0
         self._num_overruns = 0  # of the limits, by the model's own template
@@ -275,8 +276,8 @@ class PromptPool:
         if self._num_waiting >= config.max_waiting_requests:
             message = f"{config.max_waiting_requests} prompts wait for a prompt worker, the most"
             raise unavailable(f"{message} allowed; try again", "preparation_full", 1)
-        if lane is not self._shapes and self._suspects.get(owner, 0.0) > self._clock():
-            lane = self._suspected
+        if self._suspects.get(owner, 0.0) > self._clock():
+            lane = self._suspected_shapes if lane is self._shapes else self._suspected
         if lane is None:
             lane = self._heavy if sum(map(len, frame)) > HEAVY_BYTES else self._quick
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
@@ -327,6 +328,7 @@ class PromptPool:
         await self._heavy.close()
         await self._suspected.close()
         await self._shapes.close()
+        await self._suspected_shapes.close()
         for worker in [*self._workers, *self._launched]:
             self._kill(worker)
         self._launched.clear()

@@ -12,6 +12,7 @@ import pytest
 
 from octavo import env
 from octavo.backends import select
+from octavo.backends.native import _native
 from octavo.backends.native.kernel_choice import Choice, Trial
 from octavo.backends.native.measured_file import MeasuredFile, machine_key
 from octavo.backends.select import Caps
@@ -46,6 +47,14 @@ def test_a_backend_that_is_missing_is_told(
     assert ("with kernels for scalar" in text) is has_native
     assert ("→ pip install 'octavo[torch]'" in text) is not has_native
     assert ("No model can run here yet: native backend: install" in text) is not has_native
+
+
+def test_kernels_that_are_not_used_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_native, "dropped_tiers", lambda: {"amx": "its products have other bits"})
+    (found,) = [each for each in doctor.backends() if each.what == "kernels for amx"]
+    assert found.found == "not used: its products have other bits"
+    assert found.advice
+    assert not found.is_fatal
 
 
 def test_it_looks_for_what_the_package_asks_for() -> None:

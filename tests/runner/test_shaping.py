@@ -155,7 +155,7 @@ def test_a_failure_leaves_no_token_for_its_own_text(grammar: str, message: str) 
 
 
 def test_a_failure_while_forced_tokens_are_sought_fails_the_next_draw() -> None:
-    """So the text before it is the same, whether its tokens were forced or drawn."""
+    """The text before it is the same, whether its tokens were forced or drawn."""
     shaping = make()
     shaping.open(new(0, "5 !accept 6"))
     masks_of(shaping, draws_of([0]))

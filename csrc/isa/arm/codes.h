@@ -1,8 +1,9 @@
-// Codes of weights in NEON registers (kernels/codes.inl says what each function does). Their
-// integer products are in the tier's dot.h.
+// Codes of weights in NEON registers (kernels/codes.inl says what each function does). The tier's
+// dot.h has `Codes` and their integer products.
 #pragma once
 
 #include <arm_neon.h>
+#include <dot.h>
 
 #include "kernels/bytes.h"
 #include "kernels/simd.h"
@@ -10,10 +11,6 @@
 namespace octavo {
 namespace OCTAVO_TIER {
 namespace {
-
-struct Codes { uint8x16_t v; };
-struct Four { int8x16_t v; };
-struct Integers { int32x4_t v; };
 
 inline Codes load_codes(const uint8_t* p) { return {vld1q_u8(p)}; }
 inline Codes masked(Codes a, int mask) {
@@ -60,5 +57,3 @@ inline Floats powers_less_128(Integers e) {
 }  // namespace
 }  // namespace OCTAVO_TIER
 }  // namespace octavo
-
-#include <dot.h>

@@ -1,9 +1,13 @@
 // Integer products by SDOT, whose factors are both signed.
 #pragma once
 
+#include <integers.h>
+
 namespace octavo {
 namespace OCTAVO_TIER {
 namespace {
+
+struct Codes { uint8x16_t v; };
 
 // A large code loses its offset of 128, which makes it signed; a small one is below 64.
 constexpr bool kTakesOffsetOff = true;

@@ -1,9 +1,25 @@
-// Integer products by USDOT: codes are unsigned, activations signed.
+// Integer products by USDOT: codes are unsigned, activations signed. Several rows are multiplied by
+// USMMLA.
 #pragma once
+
+#include <integers.h>
+
+#include "kernels/table.h"
 
 namespace octavo {
 namespace OCTAVO_TIER {
 namespace {
+
+struct Codes {
+  uint8x16_t v;
+
+  // The products of a panel with two rows or more (matrix_codes.h), as `add_groups` of
+  // kernels/gemm_quantized.inl makes them with any number.
+  template <Format format, int rows>
+    requires(rows > 1)
+  static void add_groups(const uint8_t* weights, int span, size_t ahead, const uint8_t* x,
+                         size_t x_stride, int groups, float* tile);
+};
 
 constexpr bool kTakesOffsetOff = false;
 

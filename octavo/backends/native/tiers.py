@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
 from octavo.backends.native import _native
 from octavo.observe.machine import num_cores
+
+log = logging.getLogger(__name__)
 
 # A few more threads than processors are useful for experiments; many more are a mistake.
 _MOST_THREADS_A_CORE = 4
@@ -19,6 +23,9 @@ def choose_tier(asked: str, order: str = "") -> str:
 
     Raise ValueError if there is none.
     """
+    for name, reason in _native.dropped_tiers().items():
+        text = "the instruction set %s is not used, although the processor has it: %s"
+        log.warning(text, name, reason)
     order_of = orders()
     if asked and asked not in order_of:
         raise ValueError(

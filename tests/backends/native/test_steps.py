@@ -218,8 +218,8 @@ def end(number, frame):
     raise KeyboardInterrupt
 signal.signal(signal.SIGALRM, end)
 pending = [large.step(make_batch((0, 0, 600)), nothing) for _ in range(4)]
-signal.setitimer(signal.ITIMER_REAL, 0.0001)
 try:
+    signal.setitimer(signal.ITIMER_REAL, 0.0001)
     for each in pending:
         each.collect()
     print("not interrupted")

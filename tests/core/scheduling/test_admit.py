@@ -154,7 +154,7 @@ def test_the_queue_is_bounded_in_tokens_of_followers_and_emitted_ones_too() -> N
 
 
 def test_a_sequence_preempted_in_a_step_is_admitted_at_its_own_place_at_the_earliest() -> None:
-    """Without its tokens in flight it needs less than it gives up, and would fit at once."""
+    """A preempted sequence needs less than it gives up, since its tokens in flight are dropped."""
     rig = Rig(
         policy="priority", num_blocks=13, block_size=1, pipeline_depth=4, prefix_caching=False
     )
