@@ -13,11 +13,12 @@ from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.formats.description import Formats
 from octavo.formats.parser import make_parser
 from octavo.formats.protocol import FormatError, Tool
-from octavo.formats.registry import choose
+from octavo.formats.registry import choose, tool_names
 from octavo.formats.thinking import Thinking, thinking_before
 from octavo.grammar.checked import job_of
 from octavo.server.answers.call_ids import short_id
 from octavo.server.answers.tool_use import ToolUse
+from octavo.server.http.errors import ApiError, invalid
 from octavo.server.settings import ServerSettings, ServerSettingsError
 from octavo.text.answer_shape import AnswerJob
 from octavo.text.token_table import TokenTable
@@ -103,6 +104,16 @@ class AnswerFormats:
             case Thinking.CLOSED:
                 return msgspec.structs.replace(job, prompt_end=reasoning.close[0])
         return job
+
+
+def unreadable_calls(field: str) -> ApiError:
+    """Return the error for tools of a model whose calls would not be recognised."""
+    return invalid(
+        f"{field}: the format in which this model writes calls is unknown; start the server with "
+        f"--tool-call-parser and the name of its format: {', '.join(tool_names())}",
+        field,
+        "unsupported_parameter",
+    )
 
 
 def choose_formats(config: ServerSettings, tokenizer: TokenTable) -> AnswerFormats:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from octavo.server.answers.tool_use import ToolUse
 from octavo.server.anthropic.schema import ContentBlock, CountRequest
 from octavo.server.http.errors import ApiError, invalid
-from octavo.server.settings import ServerSettings
+from octavo.server.server import Server
 from octavo.text.prompt_worker import Conversation, PromptJob
 
 _MEDIA = "this model reads text; send it as text"
 
 
-def conversation_job(request: CountRequest, config: ServerSettings) -> PromptJob:
+def conversation_job(request: CountRequest, server: Server, tools: ToolUse) -> PromptJob:
     """Return the job for a worker; raise ApiError for what this server does not support.
 
     If the last message is the assistant's, the answer continues it.
@@ -28,13 +30,21 @@ def conversation_job(request: CountRequest, config: ServerSettings) -> PromptJob
             chat.append(_answer(message.content, where))
         else:
             chat += _turns(message.role, message.content, where)
-    variables = dict(request.chat_template_kwargs or {})
+    for turn in chat:
+        _shorten_ids(turn, server.formats.known_id)
+    variables = dict(server.config.default_chat_template_kwargs or {})
     if request.thinking is not None:
-        variables.setdefault("enable_thinking", request.thinking.type != "disabled")
+        thinks = request.thinking.type != "disabled"
+        variables.update(enable_thinking=thinks, thinking=thinks)
+    if request.output_config is not None and request.output_config.effort is not None:
+        variables["reasoning_effort"] = request.output_config.effort
+    variables.update(request.chat_template_kwargs or {})
     is_continued = request.messages[-1].role == "assistant"
     conversation = Conversation(
         messages=_joined(chat),
-        template=config.chat_template,
+        tools=list(tools.described) or None,
+        tool_format=server.formats.formats.tools,
+        template=server.config.chat_template,
         add_generation_prompt=not is_continued,
         continue_final_message=is_continued,
         variables=variables,
@@ -47,6 +57,14 @@ def with_own_field(error: ApiError) -> ApiError:
     if error.param is not None and error.param.partition("[")[0] in ("template", "prompt"):
         error.param = "messages"
     return error
+
+
+def _shorten_ids(message: dict[str, Any], known_id: Callable[[str | None], str | None]) -> None:
+    """Give the calls of a message the ids that the chat template accepts."""
+    for call in message.get("tool_calls", ()):
+        call["id"] = known_id(call["id"])
+    if "tool_call_id" in message:
+        message["tool_call_id"] = known_id(message["tool_call_id"])
 
 
 def _answer(blocks: list[ContentBlock], where: str) -> dict[str, Any]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 
 from octavo.api.outputs import RequestOutput
 from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta, ToolCallDelta
+from octavo.server.answers.call_ids import made_id
+from octavo.server.answers.formats import unreadable_calls
 from octavo.server.anthropic.conversation import conversation_job, with_own_field
 from octavo.server.anthropic.dialect import error_event, event
 from octavo.server.anthropic.schema import (
@@ -19,6 +23,7 @@ from octavo.server.anthropic.schema import (
     MessagesRequest,
     MessageUsage,
 )
+from octavo.server.anthropic.tools import shape_of, tool_use, with_own_place
 from octavo.server.generate import admitted
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange, encode
@@ -28,6 +33,7 @@ from octavo.server.prompt_pool import refusal
 from octavo.server.server import Server
 from octavo.text.prompt_worker import PromptJob, Refused
 
+D = TypeVar("D", bound=Delta)
 _SAMPLING = ("temperature", "top_p", "top_k")
 _STOP_REASONS = {"length": "max_tokens", "abort": "max_tokens", "tool_calls": "tool_use"}
 _FIELDS = {"stop": "stop_sequences", "max_tokens": "max_tokens"}
@@ -43,22 +49,32 @@ def translate(server: Server, request: MessagesRequest) -> GenerationRequest:
             sampling[name] = value
     if request.stop_sequences:
         sampling["stop"] = request.stop_sequences
+    use = tool_use(request)
+    formats = server.formats
+    if use.callable and not formats.reads_calls:
+        raise unreadable_calls(use.field)
+    if use.callable and formats.stop_ids:
+        sampling["stop_token_ids"] = formats.stop_ids
+    shape = shape_of(request)
     return GenerationRequest(
-        prompts=[conversation_job(request, server.config)],
+        prompts=[conversation_job(request, server, use)],
         sampling=sampling,
         writer=MessagesWriter,
-        named=named,
+        named=partial(named, request),
         # Clients of this API ask for more than smaller models can write.
         default_max_tokens=request.max_tokens,
         is_stream=bool(request.stream),
         cache_salt=request.cache_salt,
+        shape=shape,
+        reading=formats.reading_for(use),
+        answer_job=formats.job_for(use, shape, server.llm.facts.vocabulary),
     )
 
 
-def named(error: ApiError, index: int) -> ApiError:
+def named(request: MessagesRequest, error: ApiError, index: int) -> ApiError:
     """Return an error of the checks with the name of its field in this dialect."""
     error.param = _FIELDS.get(error.param or "", error.param)
-    return with_own_field(error)
+    return with_own_field(with_own_place(request, error))
 
 
 async def count_tokens(exchange: Exchange) -> None:
@@ -80,7 +96,7 @@ async def count_tokens(exchange: Exchange) -> None:
 
 def _count_job(server: Server, request: CountRequest) -> PromptJob:
     server.check_model(request.model)
-    job = conversation_job(request, server.config)
+    job = conversation_job(request, server, tool_use(request))
     return msgspec.structs.replace(job, wants_text=False)
 
 
@@ -107,7 +123,7 @@ class MessagesWriter:
         """Yield the events of the deltas; the first of a block opens it."""
         for one in output.outputs:
             for delta in one.deltas:
-                yield from self._events(delta)
+                yield from self._events(self._with_id(delta))
 
     def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
         """Return how the answer ended, and the end."""
@@ -134,7 +150,7 @@ class MessagesWriter:
             if isinstance(delta, FinishDelta):
                 finish = delta
             else:
-                _add(content, delta)
+                _add(content, self._with_id(delta))
         has_calls = False
         for block in content:
             if block["type"] == "tool_use":
@@ -151,6 +167,12 @@ class MessagesWriter:
             stop_sequence=sequence,
         )
         return (encode(answer),)
+
+    def _with_id(self, delta: D) -> D:
+        """Give a call without an id one that is the same whenever the answer is written."""
+        if isinstance(delta, ToolCallDelta) and delta.name is not None and delta.call_id is None:
+            return replace(delta, call_id=f"toolu_{made_id(f'{self._id}/{delta.index}')}")
+        return delta
 
     def _events(self, delta: Delta) -> Iterator[bytes]:
         if isinstance(delta, FinishDelta):

@@ -11,6 +11,7 @@ from octavo.server.schema.rules import FieldRules, Unsupported
 
 MAX_MESSAGES = 4096
 MAX_BLOCKS = 4096
+MAX_TOOLS = 512
 INT32 = 2**31 - 1
 
 Kind = Annotated[str, Meta(min_length=1, max_length=64)]
@@ -60,6 +61,43 @@ class Thinking(Struct, kw_only=True, forbid_unknown_fields=True):
     display: Any = None  # ignored: reasoning is returned as the model writes it
 
 
+class Tool(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A tool that the model may call, and the JSON schema of its input."""
+
+    name: Annotated[str, Meta(max_length=128, pattern=r"^[a-zA-Z0-9_.-]+(?![\s\S])")]
+    input_schema: dict[str, Any]
+    description: str | None = None
+    type: Literal["custom"] | None = None  # others run at Anthropic
+    strict: bool | None = None  # the input must fit the schema
+    cache_control: Any = None  # ignored: prefixes are found by their content
+    defer_loading: bool | None = None  # ignored: all tools are shown
+    eager_input_streaming: bool | None = None  # ignored: input is always sent as it grows
+    input_examples: Any = None  # ignored: templates do not show them
+    allowed_callers: Any = None  # ignored: only the model calls
+
+
+class ToolChoice(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Whether and which tools the answer calls."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: Name | None = None  # of the tool that must be called
+    disable_parallel_tool_use: bool = False
+
+
+class OutputFormat(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The shape of the answer's text."""
+
+    schema: dict[str, Any]
+    type: Literal["json_schema"] = "json_schema"
+
+
+class OutputConfig(Struct, kw_only=True, forbid_unknown_fields=True):
+    """How much the model thinks, and the shape of its answer."""
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: OutputFormat | None = None
+
+
 def _empty(value: Any) -> bool:
     return value is None or value in ([], {}, "")
 
@@ -78,17 +116,9 @@ _OF_PROMPTS: Mapping[str, Callable[[Any], Any]] = {
     "system": _nothing,
     "chat_template_kwargs": _nothing,
 }
-_TOOLS = "tools are not supported yet; leave it out, or describe the tools in the messages"
 RULES = FieldRules(
-    open=frozenset({"chat_template_kwargs"}),
+    open=frozenset({"chat_template_kwargs", "tools", "output_config", "output_format"}),
     unsupported={
-        "tools": Unsupported(_empty, _TOOLS, "[]"),
-        "tool_choice": Unsupported(
-            lambda value: value is None or value in ({"type": "none"}, {"type": "auto"}),
-            _TOOLS,
-            '{"type": "none"}, {"type": "auto"}',
-        ),
-        "output_format": Unsupported(_empty, "structured output is not supported yet", "{}"),
         "mcp_servers": Unsupported(_empty, "this server calls no other servers", "[]"),
         "container": Unsupported(_empty, "this server runs no code", '""'),
     },
@@ -117,6 +147,10 @@ class CountRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     model: Annotated[str, Meta(max_length=512)] | None = None  # default: the served model
     system: str | Blocks | None = None
     thinking: Thinking | None = None
+    tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None  # the older place of output_config.format
     chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
 
 

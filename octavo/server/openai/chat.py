@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from octavo.formats.registry import tool_names
-from octavo.server.answers.tool_use import ToolUse
-from octavo.server.http.errors import ApiError, invalid
+from octavo.server.answers.formats import unreadable_calls
+from octavo.server.http.errors import invalid
 from octavo.server.openai.chat_writer import ChatWriter
 from octavo.server.openai.conversation import conversation_job
 from octavo.server.openai.parameters import generation_request
@@ -31,7 +30,7 @@ def translate(server: Server, request: ChatRequest) -> GenerationRequest:
         raise invalid("top_logprobs needs logprobs=true", "top_logprobs")
     use = tool_use(request)
     if use.callable and not server.formats.reads_calls:
-        raise _unreadable(use)
+        raise unreadable_calls(use.field)
     job = conversation_job(request, server, use)
     asked = generation_request(request, [job], wanted, logprobs, partial(ChatWriter, use))
     if use.callable and server.formats.stop_ids:
@@ -40,12 +39,3 @@ def translate(server: Server, request: ChatRequest) -> GenerationRequest:
     asked.reading = server.formats.reading_for(use)
     asked.answer_job = server.formats.job_for(use, asked.shape, server.llm.facts.vocabulary)
     return asked
-
-
-def _unreadable(use: ToolUse) -> ApiError:
-    return invalid(
-        f"{use.field}: the format in which this model writes calls is unknown; start the server "
-        f"with --tool-call-parser and the name of its format: {', '.join(tool_names())}",
-        use.field,
-        "unsupported_parameter",
-    )

@@ -13,6 +13,7 @@ import pytest
 
 from octavo.api.outputs import CompletionOutput, RequestOutput
 from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta, ToolCallDelta
+from octavo.server.answers.tool_use import NO_TOOLS
 from octavo.server.anthropic.conversation import conversation_job
 from octavo.server.anthropic.messages import MessagesWriter
 from octavo.server.anthropic.schema import ContentBlock, CountRequest, InputMessage, Thinking
@@ -200,7 +201,9 @@ def test_an_error_in_a_stream_is_an_event(directory: Path) -> None:
 
 def conversation(**fields: Any) -> Any:
     """Return the conversation that a worker gets for a request."""
-    job = conversation_job(CountRequest(**fields), ServerSettings())
+    formats = SimpleNamespace(known_id=lambda given: given, formats=SimpleNamespace(tools=None))
+    server: Any = SimpleNamespace(config=ServerSettings(), formats=formats)
+    job = conversation_job(CountRequest(**fields), server, NO_TOOLS)
     assert job.conversation is not None
     return job.conversation
 
@@ -263,7 +266,7 @@ def test_turns_of_one_role_are_joined_and_the_last_answer_is_continued() -> None
         {"role": "assistant", "content": "Thr"},
     ]
     assert (made.add_generation_prompt, made.continue_final_message) == (False, True)
-    assert made.variables == {"enable_thinking": False}
+    assert made.variables == {"enable_thinking": False, "thinking": False}
 
 
 DELTAS: list[Delta] = [
