@@ -174,7 +174,9 @@ def stream(scripts: list[Script], heard: Heard, chance: random.Random) -> Iterat
     known = heard.known if heard.events else [START] * len(scripts)
     writer = numbered(BlockWriter(len(scripts)), known)
     counts = TokenCounts(1)
-    yield from filter(None, writer.opening(counts))
+    is_open = chance.random() < 0.5  # or only before the first frames, behind what is skipped
+    if is_open:
+        yield from filter(None, writer.opening(counts))
     answers = [
         outputs_of(script, index, position.tokens, chance)
         for index, (script, position) in enumerate(zip(scripts, known, strict=True))
@@ -188,8 +190,11 @@ def stream(scripts: list[Script], heard: Heard, chance: random.Random) -> Iterat
         output = RequestOutput("r", None, [1], [one])
         if writer.is_behind and writer.is_known(0, one):
             writer.skip(0, output, counts)
-        else:
-            yield from filter(None, writer.frames(0, output, counts))
+            continue
+        if not is_open:
+            is_open = True
+            yield from filter(None, writer.opening(counts))
+        yield from filter(None, writer.frames(0, output, counts))
 
 
 @pytest.mark.parametrize("seed", range(24))

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from octavo.core.structured_outputs import StructuredOutputsParams
+from octavo.grammar.checked import job_of
 from octavo.server import prompt_pool, worker_process
 from octavo.server.http.errors import ApiError
 from octavo.server.prompt_pool import (
@@ -244,7 +246,11 @@ def test_a_key_that_costs_a_worker_delays_no_other_key_for_a_while(directory: Pa
             heavy = pool._heavy._tasks[0]
             for prompt in (HELLO, long):
                 assert (await pool.prepare(prompt, "first")).token_ids
+            shape = job_of(StructuredOutputsParams(regex="a+"), 300)
+            assert (await pool.check_shape(shape, "first")).grammar
             assert pool._suspected._ready
+            assert pool._suspected_shapes._ready
+            assert not pool._shapes._tasks
             assert not pool._heavy._waiting
             for _ in range(2):
                 with pytest.raises(ApiError):
