@@ -12,10 +12,10 @@ LONG = "x" * 140_000
 
 
 def test_schemas_and_tags_are_stored_as_text() -> None:
-    for name in ("json", "structural_tag"):
-        shape = StructuredOutputsParams(**{name: {"a": [1, "é"]}})
-        assert getattr(shape, name) == '{"a": [1, "\\u00e9"]}'
-        assert shape == StructuredOutputsParams(**{name: '{"a": [1, "\\u00e9"]}'})
+    described, text = {"a": [1, "é"]}, '{"a": [1, "\\u00e9"]}'
+    assert StructuredOutputsParams(json=described).json == text
+    assert StructuredOutputsParams(structural_tag=described).structural_tag == text
+    assert StructuredOutputsParams(json=described) == StructuredOutputsParams(json=text)
     assert StructuredOutputsParams(json=True).json == "true"
     assert hash(StructuredOutputsParams(choice=("a",))) == hash(
         StructuredOutputsParams(choice=["a"])  # type: ignore[arg-type]
