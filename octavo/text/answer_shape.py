@@ -78,10 +78,11 @@ def _enforced(job: AnswerJob, warnings: list[tuple[str, str]]) -> Iterator[Tool]
         warnings += result.warnings
         if result.core is False:
             raise ShapeError("no arguments have this shape", job.field, tool.place)
-        for path in unenforced(_format(job), Tool(tool.name, schema)):
-            _leave(job, tool, path, warnings)
-        core = {} if result.core is True else result.core
-        yield Tool(tool.name, core, strict=True)
+        enforced = Tool(tool.name, {} if result.core is True else result.core, strict=True)
+        if left := unenforced(_format(job), enforced):  # the paths of the client are better known
+            for path in unenforced(_format(job), Tool(tool.name, schema)) or left:
+                _leave(job, tool, path, warnings)
+        yield enforced
 
 
 def _format(job: AnswerJob) -> ToolFormat:

@@ -167,12 +167,20 @@ def test_jobs_of_old_clients_name_their_field() -> None:
     assert found.path.startswith("[0].parameters")
 
 
-def test_what_a_format_cannot_write_is_refused_or_named() -> None:
-    """A string without quotes, as some formats write it, has no format of its own."""
+def test_a_format_without_quotes_enforces_the_formats_of_strings() -> None:
+    """The format of a string is a pattern to the grammar, with quotes or without."""
     dated = {"type": "object", "properties": {"day": {"type": "string", "format": "date"}}}
     bare = Formats(tool_format("qwen3_coder"))
-    where = ".properties.day.format"
-    found = refused(formats=bare, tokens={}, tools=[tool("f", dated, strict=True)])
+    made = check_answer(job(formats=bare, tokens={}, tools=[tool("f", dated, strict=True)]))
+    assert (made.what, made.warnings) == ("", [])
+
+
+def test_what_a_format_cannot_write_is_refused_or_named() -> None:
+    """A notation that lists an object's members one by one enforces no number of them."""
+    few = {"type": "object", "properties": {"a": {}, "b": {}}, "minProperties": 1}
+    bare = Formats(tool_format("qwen3_coder"))
+    where = ".minProperties"
+    found = refused(formats=bare, tokens={}, tools=[tool("f", few, strict=True)])
     assert (found.field, found.path) == ("tools", f"[0].function.parameters{where}")
-    made = check_answer(job(formats=bare, tokens={}, tools=[tool("f", dated)], must_call=True))
+    made = check_answer(job(formats=bare, tokens={}, tools=[tool("f", few)], must_call=True))
     assert [place for place, _ in made.warnings] == [f"tools[0].function.parameters{where}"]
