@@ -21,7 +21,7 @@ NATIVE := $(shell find csrc -type f)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test test-newest test-smollm2 test-clients check coverage format sim planted damage soak hostile overload restart serving-cost bench-core peers wheel sanitize test-arm lock clean
+.PHONY: help setup serve test test-newest test-smollm2 test-clients check coverage format sim planted damage soak hostile overload restart serving-cost bench-core peers wheel sanitize test-amx test-arm lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,8 +92,10 @@ lock: ## pin anew what requirements/*.in asks for (then read the diff)
 PEERS := build/peers
 LLAMA := $(PEERS)/llama.cpp
 
+IK := $(PEERS)/ik_llama.cpp
+
 PYTHON_PEERS := vllm zentorch openvino transformers
-peers: setup $(LLAMA)/llama-bench $(PYTHON_PEERS:%=$(PEERS)/%/.done) ## install the engines that benchmarks/compare.py compares with
+peers: setup $(LLAMA)/llama-bench $(IK)/llama-bench $(PYTHON_PEERS:%=$(PEERS)/%/.done) ## install the engines that benchmarks/compare.py compares with
 
 $(LLAMA)/llama-bench: requirements/peers/llama.txt
 	@echo "building llama.cpp from the source that its Python package carries (ten minutes)"
@@ -103,6 +105,16 @@ $(LLAMA)/llama-bench: requirements/peers/llama.txt
 	@$(VENV)/bin/cmake -S $(LLAMA)/vendor/llama.cpp -B $(LLAMA)/build -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
 	    -DLLAMA_CURL=OFF -DCMAKE_RUNTIME_OUTPUT_DIRECTORY=$(abspath $(LLAMA)) > $(PEERS)/llama.log
 	@$(VENV)/bin/cmake --build $(LLAMA)/build --parallel $$(nproc) --target llama-bench llama-batched-bench llama-server llama-quantize >> $(PEERS)/llama.log
+
+$(IK)/llama-bench: requirements/peers/ik.txt
+	@echo "building ik_llama.cpp from the source that its Python package carries (ten minutes)"
+	@rm -rf $(IK) && mkdir -p $(IK)
+	@$(PIP) download --quiet --no-deps --no-build-isolation --no-binary :all: -d $(IK) -r $<
+	@tar xzf $(IK)/*.tar.gz -C $(IK) --strip-components=1
+	@# Flash attention for f16 and q8_0 caches alone: all pairs of types take half an hour.
+	@$(VENV)/bin/cmake -S $(IK)/vendor/ik_llama.cpp -B $(IK)/build -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
+	    -DGGML_IQK_FA_ALL_QUANTS=OFF -DLLAMA_CURL=OFF -DGGML_CURL=OFF -DCMAKE_RUNTIME_OUTPUT_DIRECTORY=$(abspath $(IK)) > $(PEERS)/ik.log
+	@$(VENV)/bin/cmake --build $(IK)/build --parallel $$(nproc) --target llama-bench llama-batched-bench llama-server >> $(PEERS)/ik.log
 
 $(PEERS)/%/.done: requirements/peers/%.txt
 	@echo "installing $*"
@@ -216,6 +228,14 @@ sanitize: $(VENV)/.octavo ## the native engine's tests under ASan and UBSan, the
 	        $(RUN) -m pytest -q -p no:cacheprovider $(SANITIZED_TESTS) --native-from $$out/octavo \
 	    || exit 1; \
 	done
+
+# The engine with the amx tier as its best one, whose tiles are emulated: no processor with AMX is needed.
+test-amx: $(VENV)/.octavo ## the native engine's tests over the emulated AMX tier
+	@$(VENV)/bin/cmake -S . -B build/amx -G Ninja -DOCTAVO_TEST_TIERS=ON -DPython_EXECUTABLE=$(CURDIR)/$(RUN) \
+	    -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja \
+	    -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/build/amx/octavo >/dev/null
+	@$(VENV)/bin/cmake --build build/amx
+	@$(RUN) -m pytest -q -p no:cacheprovider tests/backends/native --native-from build/amx/octavo $(ARGS)
 
 # 64-bit ARM, emulated: Debian's Python and the pinned packages for ARM, run by qemu. The wheel is
 # built by a cross compiler, with the modules that tests import beside it in the checkout.

@@ -80,7 +80,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a few tokens, to see it all start")
     parser.add_argument("--threads", type=int, default=num_cores()[0])
     parser.add_argument("--llama", type=Path, default=PEERS / "llama.cpp")
-    for kind in KINDS[2:]:
+    parser.add_argument("--ik", type=Path, default=PEERS / "ik_llama.cpp")
+    for kind in KINDS[3:]:
         python = PEERS / kind / "bin" / "python"
         parser.add_argument(f"--{kind}", type=Path, default=python, help="its Python")
     parser.add_argument("--preload", default="", help="libraries for vLLM, if not tcmalloc, iomp5")

@@ -41,6 +41,10 @@ class EngineArguments:
     cpu_weights: CpuWeights = "auto"
     kv_cache_dtype: Literal["auto", "int8"] = "auto"  # int8: half the memory, nearly as exact
     num_threads: int = 0  # of the native engine; 0: one for each physical core
+    cpu_isa: str = ""  # instruction set of all the native engine's kernels; empty: as measured
+    # How products of bf16 numbers are added up, on which bits depend: fma on every processor, pairs
+    # by the instruction vdpbf16ps, or empty for the faster one.
+    accumulation_order: str = ""
     max_model_len: int | None = None  # positions of a sequence; None: as many as the model supports
     block_size: int = 16  # tokens of a KV block
     num_gpu_blocks_override: int | None = None  # KV blocks, instead of as many as fit
@@ -85,6 +89,9 @@ class EngineArguments:
             raise ConfigError(f"priority_ageing_seconds={ageing!r} must be a number of seconds")
         if not 0.0 <= ageing < math.inf:
             raise ConfigError(f"priority_ageing_seconds={ageing} must be finite and not negative")
+        for name in ("cpu_isa", "accumulation_order"):
+            if not isinstance(getattr(self, name), str):
+                raise ConfigError(f"{name}={getattr(self, name)!r} must be a name")
         if not isinstance(self.generation_config, str):
             raise ConfigError(
                 f"generation_config={self.generation_config!r} must be auto, vllm, or the place of "

@@ -45,6 +45,19 @@ def cpu_instruction_set() -> str:
     return os.environ.get("OCTAVO_CPU_ISA", "").strip()
 
 
+def measures_kernels() -> bool:
+    """Return whether kernels are chosen by measurement: unless OCTAVO_CPU_CALIBRATION is off."""
+    text = os.environ.get("OCTAVO_CPU_CALIBRATION", "").strip()
+    if text not in ("", "on", "off"):
+        raise ValueError(f"OCTAVO_CPU_CALIBRATION={text!r} must be on or off")
+    return text != "off"
+
+
+def measured_kernels_file() -> Path:
+    """Return the file in which measurements of this machine's kernels are kept."""
+    return cache_directory() / "kernels.jsonl"
+
+
 def cpu_threads() -> int:
     """Return OCTAVO_CPU_THREADS, the threads of the native engine; 0 if it is unset."""
     text = os.environ.get("OCTAVO_CPU_THREADS", "").strip()

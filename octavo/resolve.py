@@ -229,7 +229,9 @@ def _check_native(arguments: EngineArguments) -> None:
 
     try:
         check_threads(arguments.num_threads or env.cpu_threads())
-        choose_tier(env.cpu_instruction_set())
+        asked = arguments.cpu_isa or env.cpu_instruction_set()
+        choose_tier(asked, arguments.accumulation_order)
+        env.measures_kernels()  # refuses another value than on or off
     except ValueError as error:
         raise ConfigError(str(error)) from None
 

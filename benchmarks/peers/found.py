@@ -9,19 +9,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.peers import models, rows
-from benchmarks.peers.engines import Engine, LlamaEngine, MemoryReader, WorkerEngine
+from benchmarks.peers.engines import (
+    Engine,
+    IkLlamaEngine,
+    LlamaEngine,
+    MemoryReader,
+    WorkerEngine,
+)
 from benchmarks.peers.servers import ServerEngine
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LENGTHS = {"max_model_len": 2304, "max_num_seqs": 64}
-KINDS = ("octavo", "llama", "vllm", "zentorch", "openvino", "transformers")
+KINDS = ("octavo", "llama", "ik", "vllm", "zentorch", "openvino", "transformers")
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The places of the peers: llama.cpp's programs, the others' Pythons."""
+    """The places of the peers: the programs of both llama.cpp, the others' Pythons."""
 
     llama: Path
+    ik: Path
     vllm: Path
     zentorch: Path
     openvino: Path
@@ -36,7 +43,7 @@ class Places:
         if kind == "octavo":
             return True
         place: Path = getattr(self, kind)
-        return (place / "llama-bench" if kind == "llama" else place).exists()
+        return (place / "llama-bench" if kind in ("llama", "ik") else place).exists()
 
 
 def find(places: Places, kinds: list[str], names: set[str]) -> list[Engine]:
@@ -44,6 +51,7 @@ def find(places: Places, kinds: list[str], names: set[str]) -> list[Engine]:
     makers = {
         "octavo": _octavo,
         "llama": _llama,
+        "ik": _ik,
         "vllm": _vllm,
         "zentorch": _vllm,
         "openvino": _openvino,
@@ -129,6 +137,14 @@ def _llama(places: Places, kind: str, names: set[str]) -> Iterator[Engine]:
             *("--cache-ram", "0", "--no-ui"),
         )
         yield ServerEngine(name, command, {}, places.log)
+
+
+def _ik(places: Places, kind: str, names: set[str]) -> Iterator[Engine]:
+    """Return ik_llama.cpp on the files that our own figures beside it are of."""
+    del kind, names
+    threads = places.threads
+    yield IkLlamaEngine(rows.IK_GGUF, places.ik, models.smollm2().gguf, threads)
+    yield IkLlamaEngine(rows.IK_BF16, places.ik, _plain(places).gguf, threads)
 
 
 def _vllm(places: Places, kind: str, names: set[str]) -> Iterator[Engine]:

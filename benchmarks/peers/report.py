@@ -95,7 +95,7 @@ def targets(results: Results) -> Iterator[str]:
         peer = best_peer(results, row)
         theirs = results.values(row.case, peer, row.metric) if peer else {}
         ratios = [ours[index] / theirs[index] for index in ours if theirs.get(index)]
-        unit = UNITS[row.metric]
+        unit, times = UNITS[row.metric], "" if row.is_bound else "×"
         cells = [
             CASES[row.case].name,
             row.ours.removeprefix("octavo "),
@@ -103,8 +103,8 @@ def targets(results: Results) -> Iterator[str]:
             peer or ("not measured: " + ", ".join(row.peers[:2]) if row.peers else "–"),
             _spread(list(theirs.values())) + bandwidth(results, row, peer) if theirs else "–",
             _spread(ratios, "{:.2f}") if ratios else "–",
-            f"≤ {row.must:g}" if row.is_bound else f"≥ {row.must:g}×",
-            f"{row.aim:g}" if row.is_bound else f"{row.aim:g}×",
+            f"{'≤' if row.is_bound or row.is_most else '≥'} {row.must:g}{times}",
+            f"{row.aim:g}{times}",
             verdict(row, list(ours.values()), ratios),
         ]
         yield f"| {' | '.join(cells)} |"
@@ -122,7 +122,8 @@ def verdict(row: Row, ours: list[float], ratios: list[float]) -> str:
         return "met" if statistics.median(ours) <= row.must else "**missed**"
     if not ratios:
         return "–"
-    return "met" if statistics.median(ratios) >= row.must else "**missed**"
+    ratio = statistics.median(ratios)
+    return "met" if (ratio <= row.must if row.is_most else ratio >= row.must) else "**missed**"
 
 
 def best_peer(results: Results, row: Row) -> str | None:
@@ -132,7 +133,7 @@ def best_peer(results: Results, row: Row) -> str | None:
         for peer in row.peers
         if (values := results.values(row.case, peer, row.metric))
     }
-    choose: Callable[..., str] = min if row.is_bound else max
+    choose: Callable[..., str] = min if row.is_bound or row.is_most else max
     return choose(found, key=found.__getitem__) if found else None
 
 

@@ -1,5 +1,6 @@
 // The extension module of the engine: each file of bind/ adds its own part.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -14,6 +15,12 @@ NB_MODULE(_native, m) {
     for (const octavo::KernelTable* tier : octavo::runnable_tiers()) names.emplace_back(tier->name);
     return names;
   });
+  m.def("dropped_tiers", [] {
+    std::map<std::string, std::string> reasons;
+    for (const octavo::DroppedTier& tier : octavo::dropped_tiers())
+      reasons[tier.name] = tier.reason;
+    return reasons;
+  });
   // Sizes that Python needs to lay out memory and to estimate how much of it a model takes.
   m.attr("PANEL") = octavo::kPanel;
   m.attr("BLOCK_TOKENS") = octavo::kBlockTokens;
@@ -24,4 +31,5 @@ NB_MODULE(_native, m) {
   octavo::bind_weights(m);
   octavo::bind_program(m);
   octavo::bind_peak_rates(m);
+  octavo::bind_trials(m);
 }

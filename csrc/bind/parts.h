@@ -10,5 +10,6 @@ void bind_step(nanobind::module_& m);        // step.cpp
 void bind_weights(nanobind::module_& m);     // weights.cpp
 void bind_program(nanobind::module_& m);     // program.cpp
 void bind_peak_rates(nanobind::module_& m);  // peak_rates.cpp
+void bind_trials(nanobind::module_& m);      // trials.cpp
 
 }  // namespace octavo

@@ -1,5 +1,12 @@
 // The products' part of the table: the functions for each kind of format.
+//
+// Each tier defines in its own products.h, by kernels/gemm_*.inl or by tiles:
+//   bf16_product   the function for BF16
+//   codes_product  the one for formats with codes
+//   kTiles         whether they use tiles for many rows
 #pragma once
+
+#include <products.h>
 
 #include "kernels/gemm_float.inl"
 #include "kernels/gemm_quantized.inl"
@@ -29,11 +36,12 @@ size_t gemm_scratch(const Matrix& matrix) {
 }
 
 void gemm(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel, int end_panel,
-          uint8_t* scratch, const Epilogue& epilogue) {
-  if (is_float(matrix.format)) {
-    return float_gemm(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue);
-  }
-  gemm_quantized(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue);
+          uint8_t* scratch, const Epilogue& epilogue, int ahead) {
+  const auto product = matrix.format == Format::F32    ? multiply<StepF32>
+                       : matrix.format == Format::F16  ? multiply<StepF16>
+                       : matrix.format == Format::BF16 ? bf16_product
+                                                       : codes_product;
+  product(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue, ahead);
 }
 
 void unpack_row(const Matrix& matrix, int output, float* out) {
@@ -46,6 +54,7 @@ void add_gemm(KernelTable& table) {
   table.prepare = prepare;
   table.gemm_scratch = gemm_scratch;
   table.gemm = gemm;
+  table.tiles = kTiles;
   table.unpack_row = unpack_row;
 }
 

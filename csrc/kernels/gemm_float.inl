@@ -22,13 +22,6 @@ constexpr int kRowBlock = 96;
 // Bytes of a panel that pass before the next rows pass them again: a quarter of a usual L2.
 constexpr int kChunkBytes = 256 * 1024;
 
-// From how many rows on a kernel that reads a panel alone prefetches weights. With fewer rows it
-// waits for memory anyway, and the processor's own prefetching reaches the full rate.
-constexpr int kAheadRows = 6;
-
-// How far ahead, if no other rows read the same weights. Both were measured on a Zen 4.
-constexpr int kAheadBytes = 8192;
-
 // ---- rows by panels ----
 
 // The operands of one call of a kernel.
@@ -39,11 +32,11 @@ struct Piece {
   int steps;
   bool first;            // sums begin at zero; otherwise they are continued
   float* sums;           // [rows][32]
-  const uint8_t* ahead;  // memory to prefetch, ahead_bytes further with each step
+  const uint8_t* ahead;  // memory to prefetch, ahead_bytes further with each step; 0: none
   int ahead_bytes;
 };
 
-template <class Step, int Rows>
+template <class Step, int Rows, bool kAsks>
 void multiply_rows(const Piece& piece) {
   Sums<Rows> sums;
   const uint8_t* x[Rows];
@@ -59,7 +52,7 @@ void multiply_rows(const Piece& piece) {
   const uint8_t* ahead = piece.ahead;
   const size_t end = static_cast<size_t>(piece.steps) * Step::kInputBytes;
   for (size_t at = 0; at < end; at += Step::kInputBytes) {
-    if constexpr (Rows * 2 >= Step::kMostRows) {  // the smallest of several even parts
+    if constexpr (kAsks) {
       prefetch(ahead);
       if constexpr (Step::kWeightBytes > 64) prefetch(ahead + 64);
     }
@@ -81,10 +74,14 @@ void multiply_some_rows(int rows, const Piece& piece) {
   if constexpr (Rows > 1) {
     if (rows < Rows) return multiply_some_rows<Step, Rows - 1>(rows, piece);
   }
+  // With so many rows, as the smallest of several even parts has, the instructions cost nothing.
+  constexpr bool kMany = Rows * 2 >= Step::kMostRows;
   if constexpr (requires { Step::template multiply<Rows>(piece); }) {
     Step::template multiply<Rows>(piece);  // a tier's own, with equal bits
+  } else if (kMany || piece.ahead_bytes != 0) {
+    multiply_rows<Step, Rows, true>(piece);
   } else {
-    multiply_rows<Step, Rows>(piece);
+    multiply_rows<Step, Rows, false>(piece);
   }
 }
 
@@ -94,12 +91,11 @@ inline int part_begin(int rows, int parts, int i) {
 }
 
 // One panel for up to kRowBlock rows, summed into `sums`. If the panel is read once, the prefetched
-// memory is further on in it; otherwise it is the next panel, a share in each pass. With few rows
-// that are read once it is always the same line, which costs nothing. `ask(first, count)` is called
-// before each run of rows, to prefetch their outputs.
+// memory is `ahead` bytes further on in it; otherwise it is the next panel, a share in each pass.
+// `ask(first, count)` is called before each run of rows, to prefetch their outputs.
 template <class Step, class Ask>
 void multiply_panel(const uint8_t* panel, size_t panel_bytes, const uint8_t* x, size_t x_bytes,
-                    int rows, int steps, float* sums, Ask ask) {
+                    int rows, int steps, int ahead, float* sums, Ask ask) {
   constexpr int kChunk = kChunkBytes / Step::kWeightBytes;
   const int groups = (rows + Step::kMostRows - 1) / Step::kMostRows;
   for (int step = 0; step < steps; step += kChunk) {
@@ -115,13 +111,13 @@ void multiply_panel(const uint8_t* panel, size_t panel_bytes, const uint8_t* x, 
       piece.steps = count;
       piece.first = step == 0;
       piece.sums = sums + begin * kPanel;
-      const bool waits = groups == 1 && rows < kAheadRows;
+      const bool waits = groups == 1 && ahead == 0;
       piece.ahead_bytes = waits ? 0 : Step::kWeightBytes / groups;
       piece.ahead = weights;
       if (groups > 1) {
         piece.ahead += panel_bytes + static_cast<size_t>(g) * count * piece.ahead_bytes;
       } else if (!waits) {
-        piece.ahead += kAheadBytes;
+        piece.ahead += ahead;
       }
       multiply_some_rows<Step>(part_begin(rows, groups, g + 1) - begin, piece);
     }
@@ -137,7 +133,7 @@ size_t float_prepared_bytes(Format format, int inputs) {
 
 template <class Step>
 void multiply(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel,
-              int end_panel, uint8_t* scratch, const Epilogue& epilogue) {
+              int end_panel, uint8_t* scratch, const Epilogue& epilogue, int ahead) {
   float* sums = reinterpret_cast<float*>(scratch);
   const size_t x_bytes = float_prepared_bytes(matrix.format, matrix.inputs);
   const int steps = (matrix.inputs + Step::kInputs - 1) / Step::kInputs;
@@ -148,7 +144,7 @@ void multiply(const Matrix& matrix, const uint8_t* prepared, int rows, int first
     for (int panel = first_panel; panel < end_panel; ++panel) {
       multiply_panel<Step>(
           matrix.data + panel * matrix.panel_bytes, matrix.panel_bytes, prepared + begin * x_bytes,
-          x_bytes, count, steps, sums, [&](int first, int some) {
+          x_bytes, count, steps, ahead, sums, [&](int first, int some) {
             ask_for_tile(matrix, epilogue, begin + first, some, panel);
           });
       finish_tile(matrix, epilogue, begin, count, panel, sums);
@@ -159,14 +155,6 @@ void multiply(const Matrix& matrix, const uint8_t* prepared, int rows, int first
 // ---- the format's part of the table ----
 
 size_t float_gemm_scratch() { return sizeof(float) * kRowBlock * kPanel; }
-
-void float_gemm(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel,
-                int end_panel, uint8_t* scratch, const Epilogue& epilogue) {
-  const auto run = matrix.format == Format::F32   ? multiply<StepF32>
-                   : matrix.format == Format::F16 ? multiply<StepF16>
-                                                  : multiply<StepBF16>;
-  run(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue);
-}
 
 void float_prepare(Format format, const float* x, size_t x_stride, int rows, int inputs,
                    uint8_t* prepared) {

@@ -19,19 +19,6 @@ namespace {
 // and their sums are 12 KiB. (Expanding codes to bytes once for all of them was measured and is no
 // gain: decoding keeps other units of the processor busy than products do.)
 constexpr int kBlockRows = 96;
-// While products wait for memory, the processor's own prefetching is best. With more to compute for
-// each byte (from so many rows on, as measured) it does not reach far enough, and weights are
-// prefetched this far ahead into the second-level cache, spread over the steps.
-constexpr size_t kAheadCodes = 8192;  // bytes
-constexpr int ask_from_rows(Format format) {
-  switch (format) {
-    case Format::U8: return 5;
-    case Format::Mx4: return 3;
-    case Format::U5K:  // large headers, and much computation for each byte
-    case Format::U6: return 1;
-    default: return 2;
-  }
-}
 
 // ---- one pass over some groups, for `rows` rows and `vectors` vectors of outputs ----
 
@@ -215,11 +202,11 @@ void add_rows(int wanted, const uint8_t* weights, int span, size_t ahead, const 
 }
 
 template <Format format>
-void add_all_rows(const Matrix& matrix, int panel, const uint8_t* x, int rows, float* tile) {
+void add_all_rows(const Matrix& matrix, int panel, const uint8_t* x, int rows, size_t ahead,
+                  float* tile) {
   const uint8_t* weights = matrix.data + panel * matrix.panel_bytes;
   const size_t x_stride = prepared_int8_bytes(matrix.inputs);
   const int passes = (rows + kQuantizedRows - 1) / kQuantizedRows;
-  const size_t ahead = rows >= ask_from_rows(format) ? kAheadCodes : 0;
   for (int pass = 0; pass < passes; pass++) {
     const int first = rows * pass / passes, count = rows * (pass + 1) / passes - first;
     add_rows<format>(count, weights, layout_of(matrix.format).span, pass == 0 ? ahead : 0,
@@ -234,7 +221,7 @@ inline size_t quantized_scratch() { return kBlockRows * kPanel * sizeof(float); 
 
 template <Format format>
 void gemm_codes(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel,
-                int end_panel, uint8_t* scratch, const Epilogue& epilogue) {
+                int end_panel, uint8_t* scratch, const Epilogue& epilogue, int ahead) {
   float* tile = reinterpret_cast<float*>(scratch);
   const int blocks = (rows + kBlockRows - 1) / kBlockRows;
   for (int block = 0; block < blocks; block++) {
@@ -242,7 +229,7 @@ void gemm_codes(const Matrix& matrix, const uint8_t* prepared, int rows, int fir
     const int count = static_cast<int>(int64_t{rows} * (block + 1) / blocks) - first;
     const uint8_t* x = prepared + first * prepared_int8_bytes(matrix.inputs);
     for (int panel = first_panel; panel < end_panel; panel++) {
-      add_all_rows<format>(matrix, panel, x, count, tile);
+      add_all_rows<format>(matrix, panel, x, count, ahead, tile);
       finish_tile(matrix, epilogue, first, count, panel, tile);
     }
   }
@@ -250,8 +237,9 @@ void gemm_codes(const Matrix& matrix, const uint8_t* prepared, int rows, int fir
 
 inline void gemm_quantized(const Matrix& matrix, const uint8_t* prepared, int rows,
                            int first_panel, int end_panel, uint8_t* scratch,
-                           const Epilogue& epilogue) {
-  using Product = void (*)(const Matrix&, const uint8_t*, int, int, int, uint8_t*, const Epilogue&);
+                           const Epilogue& epilogue, int ahead) {
+  using Product = void (*)(const Matrix&, const uint8_t*, int, int, int, uint8_t*, const Epilogue&,
+                           int);
   constexpr Product kProducts[] = {
       gemm_codes<Format::U8>,  gemm_codes<Format::U8>,     gemm_codes<Format::U8>,
       gemm_codes<Format::U4>,  gemm_codes<Format::U4>,     gemm_codes<Format::U4>,
@@ -259,7 +247,7 @@ inline void gemm_quantized(const Matrix& matrix, const uint8_t* prepared, int ro
       gemm_codes<Format::U5>,  gemm_codes<Format::U5Min>,  gemm_codes<Format::U5K>,
       gemm_codes<Format::U6>,  gemm_codes<Format::Table4>, gemm_codes<Format::Mx4>};
   const int index = static_cast<int>(matrix.format) - static_cast<int>(Format::U8);
-  kProducts[index](matrix, prepared, rows, first_panel, end_panel, scratch, epilogue);
+  kProducts[index](matrix, prepared, rows, first_panel, end_panel, scratch, epilogue, ahead);
 }
 
 // ---- one row's weights ----

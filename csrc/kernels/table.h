@@ -146,8 +146,17 @@ struct RopeShape {
 // The numbers that are multiplied when peak rates are measured.
 enum class Products : uint8_t { Float, Bf16, Int8 };
 
+// Registers that hold matrices, with which a tier multiplies many rows: the processor's own, which
+// the operating system must permit, or arrays in their place, for tests.
+enum class Tiles : uint8_t { None, Processor, Emulated };
+
 struct KernelTable {
   const char* name;  // "scalar", "avx2", "neon" …: a folder of isa/
+  // How products of bf16 numbers are added up. Tiers with one order give equal bits everywhere,
+  // and read the same prepared rows. "fma": one input after the other; "pairs": by vdpbf16ps;
+  // "tiles": by tdpbf16ps; "dot": by BFDOT.
+  const char* order;
+  Tiles tiles;
 
   // gemm_*.inl, pack_*.inl. A format's products read prepared rows instead of fp32: `prepare` makes
   // them, one by one, prepared_bytes(format, inputs) each (a multiple of 64).
@@ -155,10 +164,12 @@ struct KernelTable {
   void (*prepare)(Format format, const float* x, size_t x_stride, int rows, int inputs,
                   uint8_t* prepared);
   // Rows × panels [first_panel, end_panel) of the matrix, through the epilogue. `scratch` is the
-  // thread's own, gemm_scratch(matrix) bytes.
+  // thread's own, gemm_scratch(matrix) bytes. Where a panel is read once, weights are prefetched
+  // `ahead` bytes before they are needed (0: by the processor alone); default_ahead says how far
+  // without a measurement.
   size_t (*gemm_scratch)(const Matrix& matrix);
   void (*gemm)(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel,
-               int end_panel, uint8_t* scratch, const Epilogue& epilogue);
+               int end_panel, uint8_t* scratch, const Epilogue& epilogue, int ahead);
   // One output row's weights as fp32: how an embedding is looked up in a packed matrix.
   void (*unpack_row)(const Matrix& matrix, int output, float* out);
 

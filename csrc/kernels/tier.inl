@@ -19,6 +19,7 @@ namespace {
 const KernelTable table = [] {
   KernelTable made{};
   made.name = OCTAVO_STRING(OCTAVO_TIER);
+  made.order = kBf16Order;
   add_gemm(made);
   add_elementwise(made);
   add_attention(made);

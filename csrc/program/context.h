@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "choice/product_kernels.h"
 #include "kernels/table.h"
 #include "program/kv_cache.h"
 #include "program/scratch.h"
@@ -13,9 +14,10 @@ namespace octavo {
 
 struct Context {
   Context(const KernelTable& kernels, Team& team)
-      : kernels(kernels), team(team), scratch(team.size()) {}
+      : kernels(kernels), products(kernels), team(team), scratch(team.size()) {}
 
-  const KernelTable& kernels;
+  const KernelTable& kernels;  // for everything but products
+  ProductKernels products;
   Team& team;
   Step step;
   Scratch scratch;

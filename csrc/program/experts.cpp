@@ -103,8 +103,8 @@ void Experts::multiply_in(const Instruction& i, Shares& shares, int worker_index
       if (rows == 0) continue;
       Epilogue epilogue = context_.epilogue_of(i, i.pieces[expert]);
       epilogue.out = context_.at(i.out, start);
-      context_.kernels.gemm(i.pieces[expert].matrix, prepared + start * bytes, rows, first, end,
-                            worker.kernel_scratch, epilogue);
+      context_.products.gemm(i.pieces[expert].matrix, prepared + start * bytes, rows, first, end,
+                             worker.kernel_scratch, epilogue);
     }
   });
 }
@@ -131,8 +131,8 @@ void Experts::multiply_out(const Instruction& i, Shares& shares, int worker_inde
       Epilogue epilogue = context_.epilogue_of(i, i.pieces[expert]);
       epilogue.out_rows = pair_rows_.data() + from;
       epilogue.row_weights = pair_weights_.data() + from;
-      context_.kernels.gemm(i.pieces[expert].matrix, prepared + from * bytes, rows, first, end,
-                            worker.kernel_scratch, epilogue);
+      context_.products.gemm(i.pieces[expert].matrix, prepared + from * bytes, rows, first, end,
+                             worker.kernel_scratch, epilogue);
     }
   });
 }

@@ -121,8 +121,9 @@ void Program::gemm(const Instruction& i, Shares& shares, int index, Worker& work
     for (const Piece& piece : i.pieces) {
       const int count = (piece.matrix.outputs + kPanel - 1) / kPanel;
       if (first < count && end > 0)
-        kernels_.gemm(piece.matrix, prepared, rows, std::max(first, 0), std::min(end, count),
-                      worker.kernel_scratch, context_.epilogue_of(i, piece));
+        context_.products.gemm(piece.matrix, prepared, rows, std::max(first, 0),
+                               std::min(end, count), worker.kernel_scratch,
+                               context_.epilogue_of(i, piece));
       first -= count;
       end -= count;
     }

@@ -63,6 +63,7 @@ void Program::copy_block(int64_t source, int64_t destination) {
 
 void Program::run(const StepInputs& inputs) {
   const std::lock_guard<std::mutex> lock(running_);
+  const Activity::Step step(*activity_);
   context_.step.begin(inputs, context_.cache, attention_.groups(), experts_.top_k());
   attention_.plan();
   make_room();
@@ -78,6 +79,13 @@ size_t Program::reserve(int32_t rows, int32_t logits, int32_t hidden, int32_t se
   size_t bytes = context_.scratch.bytes() + ropes_.bytes() + experts_.bytes();
   for (const Worker& worker : workers_) bytes += worker.memory.bytes();
   return bytes + attention_.most_bytes(sequences, positions);
+}
+
+void Program::choose(Format format, int row_class, const KernelTable& kernels, int ahead) {
+  const std::lock_guard<std::mutex> lock(running_);
+  context_.products.choose(format, row_class, kernels, ahead);
+  for (const Instruction& i : instructions_)
+    kernel_scratch_ = std::max(kernel_scratch_, kernel_scratch_of(kernels, i));
 }
 
 void Program::make_room() {

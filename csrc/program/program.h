@@ -9,6 +9,7 @@
 #include <mutex>
 #include <vector>
 
+#include "choice/activity.h"
 #include "kernels/table.h"
 #include "program/attention.h"
 #include "program/context.h"
@@ -45,6 +46,14 @@ class Program {
   int64_t logits_stride() const { return logits_stride_; }
   int64_t hidden_stride() const { return hidden_stride_; }
 
+  // Computes the products of a format, for one class of rows, by these kernels from the next step
+  // on, with this prefetch distance or (kDefaultAhead) the default one. The bits stay the same;
+  // throws std::invalid_argument if they would not.
+  void choose(Format format, int row_class, const KernelTable& kernels, int ahead);
+
+  // Whether steps are running, for measurements that wait until none is.
+  std::shared_ptr<const Activity> activity() const { return activity_; }
+
   // Starts (or stops) measuring, from zero.
   void set_profiling(bool on);
   // Worker 0's seconds in each instruction: at work, and waiting for the other threads before it.
@@ -79,6 +88,7 @@ class Program {
   size_t widest_ = 0;  // floats of the widest row that a thread normalises in its own memory
 
   std::mutex running_;
+  std::shared_ptr<Activity> activity_ = std::make_shared<Activity>();
   bool profiling_ = false;
   std::vector<double> seconds_;
   std::vector<double> waits_;

@@ -2,6 +2,7 @@
 #include "runtime/platform.h"
 
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -62,6 +63,15 @@ std::vector<int> physical_cores() {
   return cores.empty() ? std::vector<int>{0} : cores;
 }
 
+bool permit_tile_registers() {
+#ifdef SYS_arch_prctl  // only x86 has it
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
 #else
 
 void sleep_while(std::atomic<uint32_t>& word, uint32_t value) { word.wait(value); }
@@ -75,6 +85,8 @@ std::vector<int> physical_cores() {
   for (size_t core = 0; core < cores.size(); ++core) cores[core] = static_cast<int>(core);
   return cores;
 }
+
+bool permit_tile_registers() { return false; }
 
 #endif
 
@@ -90,6 +102,12 @@ ArmFeatures arm_features() {
 ArmFeatures arm_features() { return {}; }
 
 #endif
+
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
 
 int process_id() { return static_cast<int>(getpid()); }
 
@@ -108,6 +126,18 @@ void prefer_huge_pages([[maybe_unused]] uint8_t* pages, [[maybe_unused]] size_t 
 #ifdef MADV_HUGEPAGE
   madvise(pages, bytes, MADV_HUGEPAGE);
 #endif
+}
+
+void forget_cached([[maybe_unused]] const uint8_t* data, [[maybe_unused]] size_t bytes) {
+  constexpr size_t kLine = 64;  // the shortest line of these processors
+  for (size_t at = 0; at < bytes; at += kLine) {
+#if defined(__x86_64__)
+    __builtin_ia32_clflush(data + at);
+#elif defined(__aarch64__)
+    __asm__ volatile("dc civac, %0" ::"r"(data + at) : "memory");
+#endif
+  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 void drop_file_pages(const uint8_t* data, size_t bytes) {

@@ -34,6 +34,9 @@ void pin_thread(std::thread& thread, int processor);
 // The cores that this process may run on: the number of one processor of each.
 std::vector<int> physical_cores();
 
+// The seconds that the calling thread has computed.
+double thread_seconds();
+
 // What an ARM processor has beyond the first ARMv8-A; nothing on other processors, and where the
 // system is not asked (only Linux is).
 struct ArmFeatures {
@@ -45,6 +48,10 @@ ArmFeatures arm_features();
 
 int process_id();
 
+// Asks the system to keep the tile registers of AMX for all threads of this process, also for those
+// that start later; false if it does not.
+bool permit_tile_registers();
+
 // ---- memory ----
 
 // Zeroed pages that take no memory until they are touched; nullptr if the system refuses.
@@ -53,6 +60,10 @@ void unmap_pages(uint8_t* pages, size_t bytes);
 
 // Asks for huge pages; where the system refuses, small ones serve as well.
 void prefer_huge_pages(uint8_t* pages, size_t bytes);
+
+// Drops these bytes from all caches, so that the next read waits for memory; where the processor
+// has no such instruction, nothing happens.
+void forget_cached(const uint8_t* data, size_t bytes);
 
 // Drops the whole pages of a mapped file inside this range: they are read again when they are
 // touched again. Never for memory that does not belong to a file, whose contents would be lost.

@@ -145,6 +145,13 @@ class Footprint(Protocol):
         """Estimate the memory of the largest step while it runs."""
 
 
+class Arithmetic(NamedTuple):
+    """The properties of a backend that decide the bits of results, beside the model."""
+
+    instruction_set: str = ""  # whose kernels compute
+    accumulation_order: str = ""  # how products are added up
+
+
 class Backend(Protocol):
     """An engine that computes steps over its paged KV cache and draws their tokens.
 
@@ -155,6 +162,10 @@ class Backend(Protocol):
     @property
     def weight_bytes(self) -> int:
         """The memory that the weights take, in bytes."""
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """The instruction set and the order of sums."""
 
     def parameter(self, array: NDArray[Any]) -> Value:
         """Return a weight that is not a matrix in this backend's own form."""

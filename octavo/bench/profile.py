@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from octavo.backends.native.backend import NativeBackend, PeakRates
+from octavo.backends.native.measured_file import describe_choices
 from octavo.backends.native.work import SequenceSize, work_of
 from octavo.backends.step import HostBatch
 from octavo.core.config import ConfigError
@@ -50,6 +51,7 @@ class Profile:
     rows: int
     step_seconds: float  # as Python sees it; the median
     peak_rates: PeakRates
+    kernels: tuple[str, ...]  # what computes the products of each format, if that was measured
     lines: tuple[Line, ...]
 
     @property
@@ -85,6 +87,7 @@ def profile(
     bind(opened.model, backend, opened.weights)
     backend.prepare(opened.model, layout, size)
     backend.make_cache(max(2, blocks))
+    backend.calibrate()
     numbers = np.arange(1, blocks, dtype=np.int32)
     tables = numbers.reshape(len(layout.windows), len(sequences), width)
     copies = _fill(backend, tables, sequences)
@@ -106,6 +109,10 @@ def profile(
         len(batch.token_ids),
         sorted(walls)[len(walls) // 2],
         backend.peak_rates(peak_seconds),
+        tuple(
+            f"{format_}: {describe_choices(backend.tier, choices)}"
+            for format_, choices in backend.choices.items()
+        ),
         tuple(lines_of(backend.instructions, backend.barriers, times, waits, sequences, kv_bytes)),
     )
 

@@ -180,6 +180,10 @@ def backends() -> list[Finding]:
 
         tiers = ", ".join(_native.tiers())
         findings.append(Finding("native backend", f"runs, with kernels for {tiers}"))
+        for name, reason in _native.dropped_tiers().items():
+            advice = "the next best kernels are used; look for a newer Linux kernel or microcode"
+            findings.append(Finding(f"kernels for {name}", f"not used: {reason}", advice))
+        findings += [Finding("kernels", found) for found in _measured_kernels()]
     else:
         advice = "install a C++ compiler and CMake, then install Octavo again"
         is_fatal = torch.refusal is not None
@@ -196,6 +200,21 @@ def backends() -> list[Finding]:
             )
         )
     return findings
+
+
+def _measured_kernels() -> list[str]:
+    """Describe which kernels the measurements of this machine have chosen, with the figures."""
+    from octavo import env
+    from octavo.backends.native.measured_file import MeasuredFile, machine_key
+
+    if env.cpu_instruction_set():
+        return [f"{env.cpu_instruction_set()} for everything, by OCTAVO_CPU_ISA"]
+    if not env.measures_kernels():
+        return ["the best instruction set for everything, by OCTAVO_CPU_CALIBRATION=off"]
+    file = MeasuredFile(env.measured_kernels_file(), machine_key(), is_kept=False)
+    if file.order is None and not file.all_products():
+        return ["not measured yet: the first engine that starts here does it"]
+    return file.describe()
 
 
 def caches() -> list[Finding]:

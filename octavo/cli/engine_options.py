@@ -79,6 +79,7 @@ def add_engine_options(parser: Parser) -> None:
     """Add a flag for each field; omitted flags leave the field's default in place."""
     group = parser.add_argument_group("engine")
     _add_model_options(group)
+    _add_backend_options(group)
     _add_memory_options(group)
     _add_scheduling_options(group)
     _add_speculation_options(group)
@@ -148,6 +149,9 @@ def _add_model_options(group: argparse._ArgumentGroup) -> None:
         type=int,
         metavar="COUNT",
     )
+
+
+def _add_backend_options(group: argparse._ArgumentGroup) -> None:
     _add(
         group,
         "backend",
@@ -160,6 +164,20 @@ def _add_model_options(group: argparse._ArgumentGroup) -> None:
         "the native engine's format of floating-point weights; the number after int8 and int4 is "
         "the number of inputs that share a scale (default: 32)",
         choices=get_args(CpuWeights),
+    )
+    _add(
+        group,
+        "cpu_isa",
+        "the instruction set of all kernels of the native engine, such as avx2, instead of those "
+        "that were measured to be fastest (octavo doctor lists them)",
+        metavar="NAME",
+    )
+    _add(
+        group,
+        "accumulation_order",
+        "how bf16 products are added up, on which the last bits of results depend: fma is the "
+        "same on every processor (default: the faster order of this one)",
+        metavar="NAME",
     )
     _add(
         group,

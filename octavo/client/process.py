@@ -220,6 +220,9 @@ class ProcessClient:
                 max_model_len=like.max_model_len,
                 num_gpu_blocks_override=like.num_blocks,
             )
+        facts = self.supervisor.facts
+        if facts is not None and facts.accumulation_order:  # open streams continue with equal bits
+            arguments = replace(arguments, accumulation_order=facts.accumulation_order)
         level = logging.getLogger("octavo").getEffectiveLevel()
         return StartEngine(arguments, level, flags_in_use())
 

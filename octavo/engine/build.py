@@ -7,9 +7,10 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from octavo import env
-from octavo.backends.base import LogitsBackend
+from octavo.backends.base import Arithmetic, LogitsBackend
 from octavo.core.config import ConfigError
 from octavo.core.engine import EngineCore, Executor
 from octavo.core.sampling_params import LogitsProcessor
@@ -144,7 +145,8 @@ def _build(
         "step": step_bytes,
         "KV cache": config.core.num_blocks * config.bill.block_bytes,
     }
-    facts = _facts(source, opened, config, core.longest_tokens, memory_bytes, parts.durations)
+    sizes = core.longest_tokens, memory_bytes
+    facts = _facts(source, opened, config, *sizes, parts.durations, backend.arithmetic)
     return BuiltEngine(core, config, facts)
 
 
@@ -194,9 +196,16 @@ def make_backend(config: EngineConfig) -> LogitsBackend:
             kv_dtype=footprint.kv_dtype,
             weights=footprint.weights,
             num_threads=config.arguments.num_threads or env.cpu_threads(),
-            instruction_set=env.cpu_instruction_set(),
+            instruction_set=config.arguments.cpu_isa or env.cpu_instruction_set(),
+            accumulation_order=config.arguments.accumulation_order,
+            measured_file=_measured_file(),
         )
     )
+
+
+def _measured_file() -> Path | None:
+    """Return where this machine's measurements of kernels are kept, or None to make none."""
+    return env.measured_kernels_file() if env.measures_kernels() else None
 
 
 def _make_proposer(config: EngineConfig) -> Proposer | None:
@@ -215,6 +224,7 @@ def _facts(
     longest_tokens: int,
     memory_bytes: dict[str, int],
     laps: list[tuple[str, float]],
+    arithmetic: Arithmetic,
 ) -> EngineFacts:
     return EngineFacts(
         name=source.name,
@@ -236,4 +246,6 @@ def _facts(
         ),
         memory_bytes=memory_bytes,
         start_seconds=tuple(laps),
+        instruction_set=arithmetic.instruction_set,
+        accumulation_order=arithmetic.accumulation_order,
     )

@@ -84,6 +84,7 @@ class Record:
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
     outcome: str = "running"
+    accumulation_order: str = ""  # of the engine's sums, on which bits depend
 
     def end(self, now: float, num_output_tokens: int) -> None:
         """Complete the record, and keep no more than it shows."""
@@ -110,6 +111,7 @@ class Record:
             if self.stats
             else None,
             "waited_for_client_ms": _ms(self.client_seconds),
+            "accumulation_order": self.accumulation_order,
             "parameters": self.parameters or _parameters(self),
             "cause": _sentence(shares, end - self.began),
         }

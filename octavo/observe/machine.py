@@ -127,6 +127,15 @@ def processor(root: Path = ROOT) -> tuple[str, list[str]]:
     return name, [known for flag, known in INSTRUCTION_SETS.items() if flag in present]
 
 
+def microcode(root: Path = ROOT) -> str:
+    """Return the version of the processor's microcode, or "" if it is unknown."""
+    for line in _text(root / "proc/cpuinfo").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip().lower() == "microcode":
+            return value.strip()
+    return ""
+
+
 def huge_pages(root: Path = ROOT) -> str:
     """Return the mode of transparent huge pages: `always`, `madvise`, `never`, or "" if unknown."""
     text = _text(root / "sys/kernel/mm/transparent_hugepage/enabled")

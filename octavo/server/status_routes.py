@@ -35,7 +35,12 @@ async def ready(exchange: Exchange) -> None:
 
 
 async def version(exchange: Exchange) -> None:
-    await exchange.respond_json({"version": VERSION})
+    facts = exchange.server.llm.facts
+    arithmetic = {
+        "instruction_set": facts.instruction_set,
+        "accumulation_order": facts.accumulation_order,
+    }
+    await exchange.respond_json({"version": VERSION, **arithmetic})
 
 
 async def metrics(exchange: Exchange) -> None:

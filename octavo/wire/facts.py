@@ -28,6 +28,8 @@ class EngineFacts:
     generation: GenerationDefaults = field(default_factory=GenerationDefaults)
     memory_bytes: dict[str, int] = field(default_factory=dict)  # by purpose
     start_seconds: tuple[tuple[str, float], ...] = ()  # the parts of the start-up, in order
+    instruction_set: str = ""  # whose kernels compute; "" where PyTorch chooses
+    accumulation_order: str = ""  # of sums, on which bits depend
 
     @property
     def source(self) -> ModelFiles:

@@ -15,8 +15,17 @@ import pytest
 from benchmarks import compare
 from benchmarks.peers import processes, rows
 from benchmarks.peers.cases import CASES, Case, rate
-from benchmarks.peers.engines import Engine, EngineError, Metrics
-from benchmarks.peers.report import BEGIN, END, Results, tables, targets, verdict, write_docs
+from benchmarks.peers.engines import Engine, EngineError, IkLlamaEngine, Metrics
+from benchmarks.peers.report import (
+    BEGIN,
+    END,
+    Results,
+    best_peer,
+    tables,
+    targets,
+    verdict,
+    write_docs,
+)
 from benchmarks.peers.rows import BF16, GGUF, LLAMA_BF16, LLAMA_GGUF, ROWS, VLLM, Row
 
 ROOT = Path(__file__).parents[2]
@@ -141,6 +150,49 @@ def test_a_bound_is_held_to_our_own_figure() -> None:
     row = Row("start", GGUF, (LLAMA_GGUF,), 0.8, 0.3, "seconds", is_bound=True)
     assert verdict(row, [0.9, 0.7, 0.8], []) == "met"
     assert verdict(row, [0.9, 0.7, 0.85], [0.1]) == "**missed**"
+
+
+def test_a_ratio_may_have_an_upper_limit() -> None:
+    row = Row("start", GGUF, (LLAMA_GGUF, LLAMA_BF16), 2.0, 1.2, "seconds", is_most=True)
+    assert verdict(row, [1.0], [1.9]) == "met"
+    assert verdict(row, [1.0], [2.1]) == "**missed**"
+    figures = results(
+        start__GGUF=[{"seconds": 0.3}],
+        start__LLAMA_GGUF=[{"seconds": 0.2}],
+        start__LLAMA_BF16=[{"seconds": 0.5}],
+    )
+    assert best_peer(figures, row) == LLAMA_GGUF
+    line = next(line for line in targets(figures) if line.startswith("| process start"))
+    assert "| 1.50 | ≤ 2× | 1.2× | met |" in line
+
+
+IK_PROGRAM = """\
+#!/bin/sh
+echo "$(basename "$0") $@" >> "$(dirname "$0")/calls"
+case "$0" in
+*/llama-bench) echo 'a line before it'; echo '[{"build_commit": "abc", "avg_ts": 42.5}]' ;;
+*) echo '|    PP |     TG |    B |   N_KV |   T_PP s |'
+   echo '|   128 |    128 |    8 |   2048 |  1.000 | 1024.0 |  4.000 | 256.00 |  8.000 | 256.0 |' ;;
+esac
+"""
+
+
+def test_the_other_llama_takes_its_own_words(tmp_path: Path) -> None:
+    for name in ("llama-bench", "llama-batched-bench"):
+        (tmp_path / name).write_text(IK_PROGRAM)
+        (tmp_path / name).chmod(0o755)
+    engine = IkLlamaEngine("ik", tmp_path, tmp_path / "model.gguf", 2)
+    for key in ("prefill512", "decode1"):
+        assert engine.measure(CASES[key], 0) == {"tok/s": 42.5}
+    assert engine.measure(CASES["decode8"], 0) == {"tok/s": 256.0}
+    assert engine.measure(CASES["batch64"], 0) == {"tok/s": 64 * 128 / 8.0}
+    assert engine.version == "ik_llama.cpp abc"
+    prefill, decode, streams, _ = (tmp_path / "calls").read_text().splitlines()
+    assert "-fa 1 -p 512 -n 0" in prefill
+    assert "-p 0 -n 0 -gp 128,128" in decode
+    assert "-rtr -thp -fa on -c 2112 -b 2048 -npp 128 -ntg 128 -npl 8" in streams
+    engine.measure(CASES["start"], 0)
+    assert (tmp_path / "calls").read_text().splitlines()[-1].endswith("-p 0 -n 1 -w 0")
 
 
 def test_docs_and_figures_are_written_with_the_machine(tmp_path: Path) -> None:

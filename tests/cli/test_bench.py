@@ -40,7 +40,9 @@ def test_what_the_shares_are_of(waits: float, warns: bool) -> None:
         for phase, wait in ((1, 0.0), (2, waits))
     )
     step = 0.0045 + waits
-    text = as_text("m", Profile("avx2", 2, 1, step, PeakRates(1e9, 1e9, 1e9, 1e9), lines))
+    peaks = PeakRates(1e9, 1e9, 1e9, 1e9)
+    text = as_text("m", Profile("avx2", 2, 1, step, peaks, ("U8: to 1 rows",), lines))
+    assert "A cold panel of U8: to 1 rows\n" in text
     total = 0.004 + waits
     sums = ["total", f"{1e3 * waits:.3f}", "4.000", f"{0.004 / total:.0%}"]
     assert sums in [line.split() for line in text.splitlines()]

@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from octavo import env
 from octavo.backends import select
+from octavo.backends.native import _native
+from octavo.backends.native.kernel_choice import Choice, Trial
+from octavo.backends.native.measured_file import MeasuredFile, machine_key
 from octavo.backends.select import Caps
 from octavo.cli import doctor, main
 from octavo.cli.commands import FAILED, OK
@@ -43,6 +47,14 @@ def test_a_backend_that_is_missing_is_told(
     assert ("with kernels for scalar" in text) is has_native
     assert ("→ pip install 'octavo[torch]'" in text) is not has_native
     assert ("No model can run here yet: native backend: install" in text) is not has_native
+
+
+def test_kernels_that_are_not_used_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_native, "dropped_tiers", lambda: {"amx": "its products have other bits"})
+    (found,) = [each for each in doctor.backends() if each.what == "kernels for amx"]
+    assert found.found == "not used: its products have other bits"
+    assert found.advice
+    assert not found.is_fatal
 
 
 def test_it_looks_for_what_the_package_asks_for() -> None:
@@ -96,3 +108,23 @@ def test_a_cache_that_cannot_be_written(caches: Path, monkeypatch: pytest.Monkey
 )
 def test_the_verdict(findings: list[Finding], line: str) -> None:
     assert line in verdict(findings)
+
+
+def test_the_measured_kernels_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kernels() -> list[str]:
+        return [found.found for found in doctor.backends() if found.what == "kernels"]
+
+    monkeypatch.setenv("OCTAVO_CACHE", str(tmp_path))
+    monkeypatch.delenv("OCTAVO_CPU_ISA", raising=False)
+    assert kernels()[0].startswith("the best instruction set for everything")
+    monkeypatch.setenv("OCTAVO_CPU_CALIBRATION", "on")
+    assert kernels() == ["not measured yet: the first engine that starts here does it"]
+    file = MeasuredFile(env.measured_kernels_file(), machine_key())
+    file.note_order("fma", {Trial("wide", "BF16", 8, None, False): 2e-6})
+    file.note_products("wide", "U8", [Choice(0, "wide", 2048, 2e-6, 1e-6)])
+    assert kernels() == [
+        "bf16 sums in the order fma: a warm panel takes wide 8 rows 2.0 µs",
+        "U8 beside wide: to 1 rows 1.0 µs (2,048 bytes ahead, 2.0 µs by default)",
+    ]
+    monkeypatch.setenv("OCTAVO_CPU_ISA", "avx2")
+    assert kernels() == ["avx2 for everything, by OCTAVO_CPU_ISA"]

@@ -21,11 +21,9 @@ FACTORY = "tests.client.fake_engine:make"
 LIMIT = 300.0  # seconds for anything that a test waits for; never part of what it checks
 
 
-def start(
-    settings: str = "", timing: Timing | None = None, *, spare_engine: bool = False
-) -> ProcessClient:
+def start(settings: str = "", timing: Timing | None = None, **options: Any) -> ProcessClient:
     """Return a client whose engine is ready."""
-    arguments = EngineArguments(model=f"fake?{settings}", spare_engine=spare_engine)
+    arguments = EngineArguments(model=f"fake?{settings}", **options)
     client = ProcessClient(arguments, ProcessLauncher(FACTORY), timing)
     client.start()
     return client
@@ -33,10 +31,10 @@ def start(
 
 @contextmanager
 def running(
-    settings: str = "", timing: Timing | None = None, *, spare_engine: bool = False
+    settings: str = "", timing: Timing | None = None, **options: Any
 ) -> Iterator[ProcessClient]:
     """Yield a client whose engine is ready, and close it afterwards."""
-    client = start(settings, timing, spare_engine=spare_engine)
+    client = start(settings, timing, **options)
     try:
         yield client
     finally:

@@ -272,6 +272,16 @@ def test_a_spare_engine_has_the_size_of_the_one_that_serves() -> None:
         assert client.start_message(None).arguments.num_gpu_blocks_override is None
 
 
+@pytest.mark.parametrize("asked", ["", "fma"])
+def test_engines_add_up_as_the_first_one_does(asked: str) -> None:
+    """Open streams continue with equal bits, whatever a later engine would measure."""
+    with running("", AT_ONCE, accumulation_order=asked) as client:
+        assert client.facts.accumulation_order == (asked or "measured")
+        for like in (client.facts, None):
+            arguments = client.start_message(like).arguments
+            assert arguments.accumulation_order == client.facts.accumulation_order
+
+
 def test_without_the_setting_there_is_no_spare_engine() -> None:
     one = request("r", max_tokens=300)
     with running("", AT_ONCE) as client:

@@ -40,5 +40,6 @@ def engine_over_runner(
         max_num_seqs=config.max_num_seqs,
         max_num_waiting=config.max_num_waiting,
         dtype="float32",
+        accumulation_order=arguments.accumulation_order or "measured",
     )
     return CoreAndFacts(core, facts)

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "bind/test/parts.h"
+#include "kernels/ahead.h"
 #include "pack/pack.h"
 #include "runtime/processor.h"
 
@@ -164,7 +165,8 @@ void gemm(const std::string& tier, const PackedMatrix& packed, const Bytes2& pre
           const FloatsOut& out, int first_panel, int end_panel, int first_output,
           const std::optional<Floats1>& bias, const std::optional<Floats2>& residual, float scale,
           float cap, const std::string& activation, bool gated,
-          const std::optional<Ints1>& out_rows, const std::optional<Floats1>& row_weights) {
+          const std::optional<Ints1>& out_rows, const std::optional<Floats1>& row_weights,
+          std::optional<int> ahead) {
   const KernelTable& kernels = choose_tier(tier);
   const Matrix& matrix = packed.matrix;
   if (prepared.shape(1) != kernels.prepared_bytes(matrix.format, matrix.inputs)) {
@@ -188,9 +190,10 @@ void gemm(const std::string& tier, const PackedMatrix& packed, const Bytes2& pre
   check({packed, prepared.shape(0), out, bias, residual, out_rows, row_weights}, epilogue,
         first_panel, end_panel);
   const Bytes scratch = allocate(kernels.gemm_scratch(matrix));
+  const int rows = static_cast<int>(prepared.shape(0));
   nb::gil_scoped_release release;
-  kernels.gemm(matrix, prepared.data(), static_cast<int>(prepared.shape(0)), first_panel,
-               end_panel, scratch.get(), epilogue);
+  kernels.gemm(matrix, prepared.data(), rows, first_panel, end_panel, scratch.get(), epilogue,
+               ahead.value_or(default_ahead(matrix.format, rows)));
 }
 
 void unpack_row(const std::string& tier, const PackedMatrix& packed, int output,
@@ -220,7 +223,8 @@ void bind_test_gemm(nb::module_& m) {
   m.def("gemm", &gemm, "tier"_a, "matrix"_a, "prepared"_a, "out"_a, "first_panel"_a = 0,
         "end_panel"_a = -1, "first_output"_a = 0, "bias"_a = nb::none(),
         "residual"_a = nb::none(), "scale"_a = 1.0f, "cap"_a = 0.0f, "activation"_a = "none",
-        "gated"_a = false, "out_rows"_a = nb::none(), "row_weights"_a = nb::none());
+        "gated"_a = false, "out_rows"_a = nb::none(), "row_weights"_a = nb::none(),
+        "ahead"_a = nb::none());
   m.def("unpack_row", &unpack_row, "tier"_a, "matrix"_a, "output"_a, "out"_a);
 }
 

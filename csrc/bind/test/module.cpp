@@ -10,4 +10,5 @@ NB_MODULE(_native_test, m) {
   octavo::bind_test_gemm(m);
   octavo::bind_test_attention(m);
   octavo::bind_test_team(m);
+  octavo::bind_test_tiers(m);
 }

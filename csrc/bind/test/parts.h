@@ -8,5 +8,6 @@ namespace octavo {
 void bind_test_gemm(nanobind::module_& m);       // gemm.cpp
 void bind_test_attention(nanobind::module_& m);  // attention.cpp
 void bind_test_team(nanobind::module_& m);       // team.cpp
+void bind_test_tiers(nanobind::module_& m);      // tiers.cpp
 
 }  // namespace octavo

@@ -2,4 +2,4 @@
 set(tier_order 1)
 set(tier_processors "x86_64|AMD64")
 set(tier_flags -mavx2 -mfma -mf16c -mbmi2)
-set(tier_folders avx2 x86 no_bf16)
+set(tier_folders avx2 x86 no_bf16 no_tiles)

@@ -5,4 +5,4 @@ set(tier_flags -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512vl -mavx5
     -mprfchw -mprefer-vector-width=512
     -Wno-maybe-uninitialized  # gcc 12 warns about values that its own intrinsics leave undefined
     -mavx512bf16)
-set(tier_folders avx512bf16 avx512 x86)
+set(tier_folders avx512bf16 avx512 x86 no_tiles)

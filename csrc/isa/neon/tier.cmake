@@ -2,4 +2,4 @@
 set(tier_order 1)
 set(tier_processors "aarch64|arm64")
 set(tier_flags -march=armv8.2-a+dotprod)
-set(tier_folders neon arm no_bf16)
+set(tier_folders neon arm no_bf16 no_tiles)

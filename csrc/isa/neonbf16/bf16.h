@@ -15,6 +15,7 @@ namespace octavo {
 namespace OCTAVO_TIER {
 namespace {
 
+constexpr const char* kBf16Order = "dot";
 constexpr int kBf16Bytes = 2;  // of an input in a prepared row for BF16
 constexpr int kBf16Operations = 8;  // of `add_bf16`, a lane: four products and four sums
 

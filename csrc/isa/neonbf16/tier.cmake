@@ -2,4 +2,4 @@
 set(tier_order 2)
 set(tier_processors "aarch64|arm64")
 set(tier_flags -march=armv8.2-a+dotprod+i8mm+bf16)
-set(tier_folders neonbf16 arm)
+set(tier_folders neonbf16 arm no_tiles)

@@ -8,6 +8,7 @@ namespace octavo {
 namespace OCTAVO_TIER {
 namespace {
 
+constexpr const char* kBf16Order = "fma";
 constexpr int kBf16Bytes = 4;  // of an input in a prepared row for BF16
 constexpr int kBf16Operations = 2;  // of `add_bf16`, a lane: a product and a sum
 

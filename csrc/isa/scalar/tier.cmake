@@ -2,4 +2,4 @@
 set(tier_order 0)
 set(tier_processors ".*")
 set(tier_flags "")
-set(tier_folders scalar no_bf16)
+set(tier_folders scalar no_bf16 no_tiles)

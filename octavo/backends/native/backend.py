@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +11,17 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from octavo.backends.base import ForwardResult, Ints, KVLayout, StepSize
+from octavo.backends.base import Arithmetic, ForwardResult, Ints, KVLayout, StepSize
 from octavo.backends.native import _native
 from octavo.backends.native.emit import Emitter
+from octavo.backends.native.kernel_choice import Choice
+from octavo.backends.native.measure import ProductCalibration, measured_tier
+from octavo.backends.native.measured_file import MeasuredFile, machine_key
 from octavo.backends.native.packing import CpuWeights, Experts, KvDtype, Matrix, Packer, Vector
 from octavo.backends.native.passes import PASSES
 from octavo.backends.native.pending import NativePending, ProcessedPending
 from octavo.backends.native.refusals import refuse_unsupported
-from octavo.backends.native.tiers import choose_tier
+from octavo.backends.native.tiers import choose_tier, orders
 from octavo.backends.step import NO_ROWS, Draws, HostBatch, Pending, Processor
 from octavo.backends.stored_rows import StoredRows
 from octavo.layers import CausalLM, Module
@@ -31,6 +35,7 @@ _log = logging.getLogger(__name__)
 
 BLOCK_TOKENS = _native.BLOCK_TOKENS  # kernels take so many tokens of a block together
 _READ_BYTES = 128 << 20  # of a measurement of memory: more than caches hold
+_POLL_SECONDS = 0.002  # while a measurement is awaited
 _NO_DRAWS = Draws((), (), NO_ROWS, NO_ROWS)
 _CACHES = {"float32": "F32", "bfloat16": "BF16", "int8": "Int8"}
 
@@ -42,7 +47,11 @@ class NativeOptions:
     kv_dtype: KvDtype = "bfloat16"
     weights: CpuWeights = "auto"
     num_threads: int = 0  # 0: one for each physical core that this process may use
-    instruction_set: str = ""  # empty: the best that this processor runs
+    instruction_set: str = ""  # empty: the best that this processor runs, or the fastest measured
+    accumulation_order: str = ""  # of bf16 sums; empty: that of the instruction set
+    # Where results of measurements are kept. None: nothing is measured, and the best instruction
+    # set by its name computes everything.
+    measured_file: Path | None = None
     pinned: bool = False  # each thread stays on a core of its own
 
 
@@ -66,6 +75,17 @@ def default_threads(root: Path = ROOT) -> int:
     return cores if share is None else max(1, min(cores, int(share)))
 
 
+def _formats(listing: Listing) -> list[str]:
+    """Return the formats of the matrices that a program multiplies with."""
+    found: list[str] = []
+    for i in listing:
+        matrices = i.experts.matrices[:1] if i.experts is not None else (i.matrix,)
+        for matrix in matrices:
+            if isinstance(matrix, Matrix) and i.op in ("Gemm", "ExpertsIn", "ExpertsOut"):
+                found += [piece.native.format.name for piece in matrix.pieces]
+    return list(dict.fromkeys(found))
+
+
 class NativeBackend:
     """The backend that runs recorded programs; implements `octavo.backends.base.Backend`."""
 
@@ -73,7 +93,10 @@ class NativeBackend:
         options = options or NativeOptions()
         self._options = options
         self._team = _native.Team(options.num_threads or default_threads(), options.pinned)
-        self.tier = choose_tier(options.instruction_set)
+        self._file: MeasuredFile | None = None
+        self._calibration: ProductCalibration | None = None  # while something is measured
+        self.choices: dict[str, list[Choice]] = {}  # what measurements chose, by format
+        self.tier = self._choose_tier()
         self._packer = Packer(self._team, options.weights)
         self._is_settled = False
         self._program: _native.Program | None = None
@@ -85,6 +108,19 @@ class NativeBackend:
         self._processed: dict[int, tuple[tuple[Processor, ...], Ints]] = {}
         self._unfinished: ProcessedPending | None = None  # the last step, if it had such slots
         self._has_warned = False
+
+    def _choose_tier(self) -> str:
+        """Return the instruction set that computes all but some products."""
+        options = self._options
+        tier = choose_tier(options.instruction_set, options.accumulation_order)
+        if options.measured_file is None or options.instruction_set:
+            return tier
+        self._file = MeasuredFile(options.measured_file, machine_key())
+        return tier if options.accumulation_order else measured_tier(self._file)
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        return Arithmetic(self.tier, orders()[self.tier])
 
     @property
     def threads(self) -> int:
@@ -105,6 +141,8 @@ class NativeBackend:
 
     def settle(self) -> None:
         self._packer.finish()
+        if self._calibration is not None and not self._is_settled:
+            self._calibration.begin(self._recorded)
         self._is_settled = True
 
     def prepare(self, model: CausalLM, layout: KVLayout, block_size: int) -> None:
@@ -130,6 +168,33 @@ class NativeBackend:
             self._packer,
         )
         self._processed, self._unfinished = {}, None
+        if self._file is not None:
+            self._calibration = ProductCalibration(_formats(listing), self.tier, self._file)
+            self._take_choices()
+
+    def calibrate(self) -> None:
+        """Finish the measurement of kernels, which otherwise takes effect when it is done."""
+        self.settle()
+        while self._calibration is not None:
+            self._take_choices()
+            time.sleep(_POLL_SECONDS)
+
+    def _take_choices(self) -> None:
+        """Compute products as was measured, if that is known; bits do not depend on it."""
+        calibration = self._calibration
+        assert calibration is not None
+        is_over = calibration.take()
+        if calibration.choices == self.choices and not is_over:
+            return
+        self.choices = dict(calibration.choices)
+        for format_, choices in self.choices.items():
+            for choice in choices:
+                kind = getattr(_native.Format, format_)
+                self._recorded.choose(kind, choice.row_class, choice.tier, choice.ahead)
+        if is_over:
+            self._calibration = None
+            if self._file is not None:
+                self._file.close()
 
     def reserve(self, size: StepSize, spare_bytes: int) -> int:
         wanted = size.wanted_rows
@@ -163,6 +228,8 @@ class NativeBackend:
     def step(self, batch: HostBatch, draws: Draws) -> Pending:
         if not self._is_settled:
             self.settle()
+        if self._calibration is not None:
+            self._take_choices()
         if self._unfinished is not None:
             self._unfinished.finish()
             self._unfinished = None

@@ -2,22 +2,51 @@
 
 from __future__ import annotations
 
+import logging
+
 from octavo.backends.native import _native
 from octavo.observe.machine import num_cores
+
+log = logging.getLogger(__name__)
 
 # A few more threads than processors are useful for experiments; many more are a mistake.
 _MOST_THREADS_A_CORE = 4
 
 
-def choose_tier(asked: str) -> str:
-    """Return the requested instruction set, for "" the best; raise ValueError if it cannot run."""
-    tiers: list[str] = _native.tiers()
-    if asked and asked not in tiers:
+def orders() -> dict[str, str]:
+    """Return the order of bf16 sums of each tier that this processor runs, the slowest first."""
+    return {tier: _native.accumulation_order(tier) for tier in _native.tiers()}
+
+
+def choose_tier(asked: str, order: str = "") -> str:
+    """Return the requested instruction set, or the best one (with this order of sums, if any).
+
+    Raise ValueError if there is none.
+    """
+    for name, reason in _native.dropped_tiers().items():
+        text = "the instruction set %s is not used, although the processor has it: %s"
+        log.warning(text, name, reason)
+    order_of = orders()
+    if asked and asked not in order_of:
         raise ValueError(
             f"the instruction set {asked!r} is not one of those that this processor runs: choose "
-            f"one of {', '.join(tiers)}, or none (OCTAVO_CPU_ISA unset) for the best"
+            f"one of {', '.join(order_of)}, or none (OCTAVO_CPU_ISA unset) for the best"
         )
-    return asked or tiers[-1]
+    if asked and order and order_of[asked] != order:
+        raise ValueError(
+            f"the instruction set {asked!r} adds products up in the order {order_of[asked]!r}, and "
+            f"accumulation_order={order!r} is wanted: leave one of them out"
+        )
+    if asked:
+        return asked
+    tiers = [tier for tier in order_of if order in ("", order_of[tier])]
+    if not tiers:
+        raise ValueError(
+            f"accumulation_order={order!r}: no instruction set of this processor adds products up "
+            f"in that order; there are {', '.join(dict.fromkeys(order_of.values()))}, and every "
+            "processor has fma"
+        )
+    return tiers[-1]
 
 
 def check_threads(num_threads: int) -> None:

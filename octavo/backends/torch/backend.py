@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from octavo.backends.base import ForwardResult, KVLayout, StepSize
+from octavo.backends.base import Arithmetic, ForwardResult, KVLayout, StepSize
 from octavo.backends.step import Draws, HostBatch, StepOutput
 from octavo.backends.stored_rows import StoredRows
 from octavo.backends.torch.attention import Buffers, TorchBatch, make_buffers
@@ -67,6 +67,7 @@ class TorchBackend:
             raise ValueError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
         self.dtype = DTYPES[dtype]
         self.weight_bytes = 0
+        self.arithmetic = Arithmetic()  # torch chooses by itself
         self._communicator = communicator  # if several ranks share the model
         self._interpreter: Interpreter | None = None
         self._layout: KVLayout | None = None

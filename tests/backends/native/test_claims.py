@@ -16,6 +16,7 @@ import pytest
 
 from octavo.backends.native import _native
 from octavo.backends.native.backend import NativeBackend, NativeOptions
+from octavo.backends.native.tiers import choose_tier
 from octavo.loader import resolve
 from octavo.loader.dequantize import is_readable
 from octavo.loader.gguf.types import TENSOR_TYPES
@@ -207,8 +208,22 @@ def test_the_kernels_are_those_that_were_asked_for(tier: str) -> None:
     assert NativeBackend(NativeOptions(instruction_set=tier, num_threads=1)).tier == tier
 
 
+def test_a_tier_that_failed_its_self_test_is_named_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_native, "dropped_tiers", dict)
+    best = choose_tier("")
+    assert caplog.records == []
+    monkeypatch.setattr(_native, "dropped_tiers", lambda: {"amx": "its products have other bits"})
+    assert choose_tier("") == best
+    [record] = caplog.records
+    assert "amx" in record.getMessage()
+    assert "its products have other bits" in record.getMessage()
+
+
 def test_by_default_they_are_the_best() -> None:
-    orders = (("scalar", "avx2", "avx512vnni", "avx512bf16"), ("scalar", "neon", "neonbf16"))
+    x86 = ("scalar", "avx2", "avx512vnni", "avx512bf16", "amx", "amx_emulated")
+    orders = (x86, ("scalar", "neon", "neonbf16"))
     tiers = tuple(_native.tiers())
     assert tiers in {order[: len(tiers)] for order in orders}
     assert NativeBackend().tier == _native.tiers()[-1]

@@ -88,6 +88,32 @@ def test_newer_instructions_are_found_where_they_are(machine: str) -> None:
     assert MACHINES[machine].newer.search(code_of(machine, path))
 
 
+only_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="AMX is x86's")
+TILE_INSTRUCTION = re.compile(r"\b(ldtilecfg|tile[a-z0-9]+|tdp[a-z0-9]+)\b")
+TILE_PRODUCT = re.compile(r"\b(tdp\w+)\s+%tmm(\d),%tmm(\d),%tmm(\d)")
+
+
+@only_x86
+def test_tiles_are_used_by_their_tier_alone() -> None:
+    used = {
+        path.parent.name: set(TILE_INSTRUCTION.findall(code_of("x86_64", path)))
+        for path in objects("x86_64", "isa/*/kernels.cpp.o")
+    }
+    expected = {"ldtilecfg", "tilerelease", "tilezero", "tileloadd", "tilestored"}
+    assert used.pop("amx") == expected | {"tdpbf16ps", "tdpbssd"}
+    assert "amx_emulated" in used
+    assert not any(used.values())
+
+
+@only_x86
+def test_products_of_tiles_add_rows_by_weights_to_their_quarter() -> None:
+    """Disassembled: the weights' tile comes first, then the rows', then that of the sums."""
+    [path] = objects("x86_64", "isa/amx/kernels.cpp.o")
+    found = set(TILE_PRODUCT.findall(code_of("x86_64", path)))
+    quarters = {("6", "4", "0"), ("7", "4", "1"), ("6", "5", "2"), ("7", "5", "3")}
+    assert found == {(name, *tiles) for name in ("tdpbf16ps", "tdpbssd") for tiles in quarters}
+
+
 @each_machine
 def test_kernels_of_newer_processors_share_no_function(machine: str) -> None:
     """A weak function compiled with their flags could be the copy that the linker keeps."""

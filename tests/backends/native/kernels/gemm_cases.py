@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from octavo.backends.native import _native
 from tests.backends.native import _native_test
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
-TIERS: list[str] = _native.tiers()
+TIERS: list[str] = _native_test.tiers()
 PANEL = 32
 # Batch sizes at which a row must get equal bits: every kernel, every even split of rows, more rows
 # than a block, and so many that blocks are split.

@@ -24,7 +24,7 @@ BF16_ERROR = 2.0**-8  # of rounding to bf16, either way; half a unit of 8 bits i
 FP32_ERROR = 2.0**-23
 
 
-@pytest.fixture(params=_native.tiers())
+@pytest.fixture(params=_native_test.tiers())
 def tier(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
@@ -357,7 +357,7 @@ def test_a_sequence_that_shares_less_does_not_keep_others_from_sharing_more() ->
     assert world.num_items == 6 + 2
 
 
-@pytest.mark.parametrize("tier_name", _native.tiers())
+@pytest.mark.parametrize("tier_name", _native_test.tiers())
 def test_int8_keeps_keys_and_values_to_half_a_step(tier_name: str) -> None:
     """Zeros, huge rows, and rows so small that their scale would vanish keep to the bound too."""
     shape = Shape(kv_heads=2, heads=2, head_dim=8)

@@ -29,7 +29,8 @@ DTYPES: dict[str, npt.DTypeLike] = {
     "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16,
 }  # fmt: skip
 FORMATS = list(DTYPES)
-BF16_TIERS = ("avx512bf16", "neonbf16")  # their instructions multiply pairs of bf16 numbers
+# Their instructions multiply pairs of bf16 numbers, each in an order of its own.
+BF16_TIERS = ("avx512bf16", "neonbf16", "amx", "amx_emulated")
 SHAPES = [(1, 1), (3, 2), (31, 3), (32, 16), (33, 31), (65, 64), (64, 65), (100, 577)]
 
 every_tier = pytest.mark.parametrize("tier", TIERS)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from octavo.backends.native import _native
 from octavo.loader import dequantize
 from octavo.loader.gguf import types as gguf_types
 from octavo.loader.tensor_type import TensorType
@@ -36,7 +35,7 @@ NEAREST = {"Q3_K": "U6", "IQ4_XS": "Table4"}
 MADE = ("U8", "U8By64", "U8By128", "U4", "U4By64", "U4By128")  # of floats, at load
 GROUPS = {"U8By64": 64, "U8By128": 128, "U4By64": 64, "U4By128": 128}  # others: 32
 ALL = (*ONE_EACH, *GROUPS)
-TIERS = _native.tiers()
+TIERS = _native_test.tiers()
 GROUP = 32
 # Where a prepared group has its scale, and the sums behind it.
 SCALE_AT, SUM_AT, STARTS_AT = 32, 36, 40

@@ -1,0 +1,17 @@
+// The products of tiers without tile registers: by vectors, with any number of rows.
+#pragma once
+
+#include "kernels/gemm_float.inl"
+#include "kernels/gemm_quantized.inl"
+
+namespace octavo {
+namespace OCTAVO_TIER {
+namespace {
+
+constexpr Tiles kTiles = Tiles::None;
+constexpr auto bf16_product = multiply<StepBF16>;
+constexpr auto codes_product = gemm_quantized;
+
+}  // namespace
+}  // namespace OCTAVO_TIER
+}  // namespace octavo

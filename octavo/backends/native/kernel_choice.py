@@ -1,0 +1,114 @@
+"""Chooses kernels from measured times: the order of sums, and what computes each product.
+
+Nothing here measures or reads a clock: `measure.py` does, and tests plant times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+# Of each class of rows, the number of rows that is measured.
+ROWS = (1, 4, 8, 48)
+# The distances in bytes that are tried. The default one, which is None, is among the others too:
+# what differs between the two is noise.
+DISTANCES: tuple[int | None, ...] = (None, 0, 2048, 4096, 8192, 16384)
+_FEW_DISTANCES: tuple[int | None, ...] = (None, 0, 8192)
+_FLOATS = ("F32", "F16", "BF16")
+# For these rows, on warm panels, the order of bf16 sums decides how fast a product is. With fewer
+# rows it waits for memory, whatever the order.
+ORDER_ROWS = (8, 96)
+# A candidate replaces the default only if it is so much faster, which noise seldom is …
+_GAIN = 0.95
+# … and not so much slower on panels that lie in a cache.
+_LOSS = 1.03
+
+
+class Trial(NamedTuple):
+    """One product by one kernel, as it is measured."""
+
+    tier: str
+    format: str
+    rows: int
+    ahead: int | None  # bytes; None: the default for this format and number of rows
+    is_cold: bool
+
+
+class Choice(NamedTuple):
+    """The kernel for one format and class of rows, with the time that it takes for a panel."""
+
+    row_class: int
+    tier: str
+    ahead: int | None
+    default_seconds: float  # of the kernel that would have been taken without a measurement
+    seconds: float
+
+
+def tiers_by_order(tiers: Sequence[str], order_of: Mapping[str, str]) -> dict[str, str]:
+    """Return the best tier for each order of sums; tiers are listed the slowest first."""
+    return {order_of[tier]: tier for tier in tiers}
+
+
+def order_trials(tiers: Iterable[str]) -> list[Trial]:
+    """Return what is measured to choose between tiers with different orders of sums."""
+    return [Trial(tier, "BF16", rows, None, False) for tier in tiers for rows in ORDER_ROWS]
+
+
+def choose_order_tier(tiers: Sequence[str], seconds: Mapping[Trial, float]) -> str:
+    """Return the tier that multiplies bf16 numbers fastest; the last one, unless another gains."""
+    chosen = tiers[-1]
+    most = 1 / _GAIN
+    for tier in tiers[:-1]:
+        ratios = [
+            math.log(seconds[own] / seconds[other])
+            for own, other in zip(order_trials([tiers[-1]]), order_trials([tier]), strict=True)
+            if math.isfinite(seconds[own]) and math.isfinite(seconds[other])
+        ]
+        gain = math.exp(sum(ratios) / len(ratios)) if ratios else 1.0
+        if gain > most:
+            chosen, most = tier, gain
+    return chosen
+
+
+def product_trials(
+    format_: str, base: str, tiers: Sequence[str], order_of: Mapping[str, str]
+) -> list[Trial]:
+    """Return what is measured for one format: tiers of equal bits, distances, cold and warm."""
+    others = [tier for tier in tiers[1:] if tier != base]  # the first one is the portable code
+    if format_ in _FLOATS:
+        others = [tier for tier in others if order_of[tier] == order_of[base]]
+    trials = []
+    for rows in ROWS:
+        distances = _FEW_DISTANCES if rows == ROWS[-1] else DISTANCES
+        kernels = [(base, ahead) for ahead in distances] + [(tier, None) for tier in others]
+        for tier, ahead in kernels:
+            trials += [Trial(tier, format_, rows, ahead, is_cold) for is_cold in (True, False)]
+    return trials
+
+
+def choose_products(
+    trials: Iterable[Trial],
+    seconds: Mapping[Trial, float],
+    default_ahead: Callable[[str, int], int],
+) -> list[Choice]:
+    """Return a format's choices; none for a class of rows that was not measured."""
+    trials = list(trials)
+    choices = []
+    for row_class, rows in enumerate(ROWS):
+        cold = [trial for trial in trials if trial.rows == rows and trial.is_cold]
+        same = cold[0]._replace(ahead=default_ahead(cold[0].format, rows))
+        default = min((cold[0], same), key=seconds.__getitem__)
+        if not math.isfinite(seconds[default]):
+            continue
+        best = default
+        for trial in cold:
+            warm, default_warm = (
+                seconds[each._replace(is_cold=False)] for each in (trial, default)
+            )
+            is_gain = seconds[trial] < _GAIN * seconds[default] and warm <= _LOSS * default_warm
+            if is_gain and seconds[trial] < seconds[best]:
+                best = trial
+        ahead = None if best is default else best.ahead
+        choices.append(Choice(row_class, best.tier, ahead, seconds[default], seconds[best]))
+    return choices
