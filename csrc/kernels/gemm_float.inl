@@ -74,12 +74,13 @@ void multiply_some_rows(int rows, const Piece& piece) {
   if constexpr (Rows > 1) {
     if (rows < Rows) return multiply_some_rows<Step, Rows - 1>(rows, piece);
   }
+  // With so many rows, as the smallest of several even parts has, the instructions cost nothing.
+  constexpr bool kMany = Rows * 2 >= Step::kMostRows;
   if constexpr (requires { Step::template multiply<Rows>(piece); }) {
     Step::template multiply<Rows>(piece);  // a tier's own, with equal bits
+  } else if (kMany || piece.ahead_bytes != 0) {
+    multiply_rows<Step, Rows, true>(piece);
   } else {
-    // With so many rows, as the smallest of several even parts has, the instructions cost nothing.
-    constexpr bool kMany = Rows * 2 >= Step::kMostRows;
-    if (kMany || piece.ahead_bytes != 0) return multiply_rows<Step, Rows, true>(piece);
     multiply_rows<Step, Rows, false>(piece);
   }
 }
