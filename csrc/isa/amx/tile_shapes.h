@@ -28,6 +28,7 @@ struct alignas(64) TileShapes {
   uint16_t row_bytes[16] = {};  // of tiles 0 … 7; the others do not exist
   uint8_t rows[16] = {};
 };
+static_assert(sizeof(TileShapes) == 64);
 
 // Products of `rows` rows in which an instruction takes `input_bytes` of each: one row of weights
 // has four of them.
