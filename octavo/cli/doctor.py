@@ -27,6 +27,7 @@ _OPTIONAL = {
 _NEEDED = (
     "httptools",
     "jinja2",
+    "llguidance",
     "ml_dtypes",
     "msgspec",
     "numpy",
