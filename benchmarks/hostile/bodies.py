@@ -195,7 +195,7 @@ def fields_that_ask_for_a_shape(chance: random.Random) -> Attack:
         "tools": [{"type": "function", "function": {"name": "f"}}],
     }
     path, name = chance.choice([COMPLETIONS, CHAT]), chance.choice(list(asked))
-    return Attack((post(path, BASE[path] | {name: asked[name]}),))
+    return Attack((post(path, BASE[path] | {name: asked[name]}),), Right.SERVED)
 
 
 @KINDS.add()

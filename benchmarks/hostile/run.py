@@ -134,7 +134,8 @@ async def attack_all(served: Served, options: Options, tally: Tally) -> None:
 async def warm_up(served: Served) -> None:
     """Start each kind of prompt worker by a job for it."""
     messages = [{"role": "user", "content": "Hello"}]
-    for more in ({}, {"chat_template": "{{ messages[0].content }}"}):
+    template, shape = {"chat_template": "{{ messages[0].content }}"}, {"regex": "a"}
+    for more in ({}, template, shape):
         body = {"messages": messages, "max_tokens": 1, **more}
         outcome = await carry_out(Attack((post(CHAT, body),), Right.SERVED), served.port)
         if [answer.status for answer in outcome.answers] != [200]:

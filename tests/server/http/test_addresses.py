@@ -77,12 +77,6 @@ def test_a_live_unix_socket_is_not_taken_over_and_a_dead_one_is(tmp_path: Path) 
     bind(config).close()
 
 
-def test_a_unix_socket_for_every_user_needs_its_directory(tmp_path: Path) -> None:
-    """A directory that the server creates is closed to other users."""
-    with pytest.raises(ServerSettingsError, match=r"no such file or directory; choose.*--uds"):
-        bind(ServerSettings(uds=tmp_path / "none" / "s", api_keys=KEYS))
-
-
 def test_the_ready_text_says_where() -> None:
     text = ready_text(ServerSettings(uds=Path("/run/it's")), 0, "tiny")
     assert "serves tiny at the unix socket /run/it's" in text

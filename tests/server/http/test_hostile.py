@@ -13,16 +13,20 @@ from hypothesis import strategies as st
 
 from octavo.server.openapi import document
 from octavo.server.routes import DEFAULT_DIALECT, ROUTES
+from tests.server.anthropic.test_messages import events_of
 from tests.server.make import LIMIT, Client, events, serving
 
 JSON = {"content-type": "application/json"}
+OPENAI_FIELDS = {"message", "type", "param", "code"}
 PATHS = ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize")
 
 
 def check_error(status: int, text: str) -> None:
     """Check that a response is an error in the documented form, without internals."""
-    error = json.loads(text)["error"]
-    assert set(error) == {"message", "type", "param", "code"}
+    body = json.loads(text)
+    error = body["error"]
+    fields = {"message", "type"} if body.get("type") == "error" else OPENAI_FIELDS  # Anthropic's
+    assert set(error) == fields
     assert 400 <= status < 500, text
     for word in ("Traceback", "octavo/", ".py", "msgspec", "Error:", "0x", "object at"):
         assert word not in error["message"], error
@@ -276,7 +280,8 @@ def test_no_body_makes_the_server_fail(directory: Path, path: str, schema: str) 
         if response.status_code != 200:
             check_error(response.status_code, response.text)
         elif response.headers["content-type"].startswith("text/event-stream"):
-            assert not any("error" in chunk for chunk in events(response.text))
+            read = events_of if path.startswith("/v1/messages") else events
+            assert not any("error" in chunk for chunk in read(response.text))
         assert client.server.admission.num_open == 0
         assert not client.server.active
 

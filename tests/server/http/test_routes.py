@@ -66,7 +66,7 @@ def test_another_path_gets_the_list_of_routes(directory: Path, path: str) -> Non
         "/v1/embeddings",
         "/v1/responses",
         "/v1/responses/resp_1",
-        "/v1/messages",
+        "/v1/messages/batches",
         "/v1/audio/transcriptions",
         "/v1/images/generations",
         "/v1/rerank",
