@@ -61,7 +61,7 @@ class Thinking(Struct, kw_only=True, forbid_unknown_fields=True):
     display: Any = None  # ignored: reasoning is returned as the model writes it
 
 
-class Tool(Struct, kw_only=True, forbid_unknown_fields=True):
+class InputTool(Struct, kw_only=True, forbid_unknown_fields=True):
     """A tool that the model may call, and the JSON schema of its input."""
 
     name: Annotated[str, Meta(max_length=128, pattern=r"^[a-zA-Z0-9_.-]+(?![\s\S])")]
@@ -76,8 +76,8 @@ class Tool(Struct, kw_only=True, forbid_unknown_fields=True):
     allowed_callers: Any = None  # ignored: only the model calls
 
 
-class ToolChoice(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Whether and which tools the answer calls."""
+class InputToolChoice(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A choice of the tools that the answer may or must call."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: Name | None = None  # of the tool that must be called
@@ -92,7 +92,7 @@ class OutputFormat(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class OutputConfig(Struct, kw_only=True, forbid_unknown_fields=True):
-    """How much the model thinks, and the shape of its answer."""
+    """The effort of thinking, and the shape of the answer."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputFormat | None = None
@@ -147,8 +147,8 @@ class CountRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     model: Annotated[str, Meta(max_length=512)] | None = None  # default: the served model
     system: str | Blocks | None = None
     thinking: Thinking | None = None
-    tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
-    tool_choice: ToolChoice | None = None
+    tools: Annotated[list[InputTool], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: InputToolChoice | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None  # the older place of output_config.format
     chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] | None = None

@@ -8,7 +8,7 @@ import msgspec
 
 from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
 from octavo.server.answers.tool_use import NO_TOOLS, ToolUse
-from octavo.server.anthropic.schema import CountRequest, MessagesRequest, Tool
+from octavo.server.anthropic.schema import CountRequest, InputTool, MessagesRequest
 from octavo.server.http.errors import ApiError, invalid
 from octavo.text.answer_shape import CallableTool
 
@@ -84,7 +84,7 @@ def with_own_place(request: MessagesRequest, error: ApiError) -> ApiError:
     return error
 
 
-def _described(tool: Tool) -> dict[str, Any]:
+def _described(tool: InputTool) -> dict[str, Any]:
     """Return a tool as templates show it."""
     function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
     if tool.description is not None:
