@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from octavo.core.sampling_params import RequestError, SamplingParams
 from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
 
 LONG = "x" * 140_000
@@ -75,3 +76,15 @@ def test_what_is_wrong_is_named(fields: dict[str, Any], field: str, path: str, w
     assert (error.field, error.path) == (field, path)
     assert words in error.what
     assert str(error) == f"{field}{path}: {error.what}"
+
+
+def test_a_request_for_a_vector_has_no_shape() -> None:
+    shape = StructuredOutputsParams(regex="a")
+    for fields in ({"structured_outputs": shape}, {"grammar": "start: /a/"}):
+        with pytest.raises(RequestError, match=r"structured_outputs .* pooling"):
+            SamplingParams(pooling="last", max_tokens=1, **fields)
+
+
+def test_a_shape_has_its_own_type() -> None:
+    with pytest.raises(RequestError, match="structured_outputs is a dict"):
+        SamplingParams(structured_outputs={"regex": "a"})  # type: ignore[arg-type]
