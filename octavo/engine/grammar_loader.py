@@ -1,7 +1,8 @@
 """Grammars are compiled beside the steps, so that no running text waits for another one's grammar.
 
-A request whose grammar is not compiled is held by the core until a thread has done it. The first
-one also waits until the tokenizer has been read.
+A request with a grammar is held by the core until a thread has compiled it: each text has its own,
+so that none depends on what came before it. The first one also waits until the tokenizer has been
+read.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ class GrammarLoader:
     def hold(self, request: Request) -> Request:
         """Return a request as it is, or held while its grammar is compiled."""
         text = request.sampling.grammar
-        if not text or (self._engine is not None and self._engine.has_compiled(text)):
+        if not text:
             return request
         self.num_held += 1
-        self._thread.submit(self._compile, request.request_id, text)
+        self._thread.submit(self._prepare, request.request_id, text)
         return replace(request, holds=(*request.holds, GRAMMAR))
 
     def take(self) -> list[Ready]:
@@ -44,11 +45,11 @@ class GrammarLoader:
         self.num_held -= len(taken)
         return taken
 
-    def _compile(self, request_id: str, text: str) -> None:
+    def _prepare(self, request_id: str, text: str) -> None:
         try:
             if self._engine is None:
                 self._engine = self._make_engine()
-            self._engine.compile(text)
+            self._engine.prepare(text)
         except BaseException as error:  # a panic of the library is no Exception
             self._ready.append(Ready(request_id, GRAMMAR, why_failed(error)))
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Sequence
 from threading import Lock
 from typing import cast
@@ -23,12 +23,16 @@ LIMITS = LLParserLimits(
     max_grammar_size=500_000,  # symbols
     verbose_errors=False,  # messages must not quote the whole grammar
 )
-MAX_CACHED = 256  # compiled grammars
+MAX_PREPARED = 256  # grammars that were compiled for texts which have not begun
 QUIET = 0  # llguidance writes nothing to standard error
 
 
 class LLGuidanceEngine:
-    """Compiles grammars; implements `octavo.grammar.protocol.GrammarEngine`."""
+    """Compiles grammars; implements `octavo.grammar.protocol.GrammarEngine`.
+
+    Each text has a grammar that was compiled for it alone. Copies would share the states of one
+    lexer, and the bounds on them: what a text may still do would depend on the texts before it.
+    """
 
     def __init__(self, vocabulary: Vocabulary, *, forcing: Forcing = "canonical") -> None:
         self.end_ids = vocabulary.end_ids
@@ -37,28 +41,32 @@ class LLGuidanceEngine:
         self._forcing = forcing
         self._header = header(forcing)
         self._num_words = -(-len(vocabulary.tokens) // 32)
-        self._lock = Lock()  # for the cache
-        self._cache: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._lock = Lock()  # for what is prepared
+        self._prepared: deque[tuple[str, LLMatcher]] = deque(maxlen=MAX_PREPARED)
 
-    def has_compiled(self, text: str) -> bool:
+    def prepare(self, text: str) -> None:
+        compiled = self._compiled(text)
         with self._lock:
-            return text in self._cache
+            self._prepared.append((text, compiled))
 
     def compile(self, text: str) -> LLGuidanceMatcher:
+        compiled = self._taken(text) or self._compiled(text)
+        return LLGuidanceMatcher(compiled, self._forcing, self._num_words)
+
+    def _taken(self, text: str) -> LLMatcher | None:
+        """Return a grammar that was prepared and not used yet, if there is one."""
         with self._lock:
-            compiled = self._cache.get(text)
-        if compiled is None:
-            compiled = LLMatcher(
-                self._tokenizer, self._header + text, log_level=QUIET, limits=LIMITS
-            )
-            if compiled.is_error():
-                raise GrammarError(first_line(compiled.get_error()))
-        with self._lock:
-            self._cache[text] = compiled
-            self._cache.move_to_end(text)
-            if len(self._cache) > MAX_CACHED:
-                self._cache.popitem(last=False)
-            return LLGuidanceMatcher(compiled.deep_copy(), self._forcing, self._num_words)
+            for index, (prepared, compiled) in enumerate(self._prepared):
+                if prepared == text:
+                    del self._prepared[index]
+                    return compiled
+        return None
+
+    def _compiled(self, text: str) -> LLMatcher:
+        compiled = LLMatcher(self._tokenizer, self._header + text, log_level=QUIET, limits=LIMITS)
+        if compiled.is_error():
+            raise GrammarError(first_line(compiled.get_error()))
+        return compiled
 
 
 class LLGuidanceMatcher:

@@ -75,8 +75,8 @@ class GrammarEngine(Protocol):
     def forces(self) -> bool:
         """True if a matcher may have forced tokens."""
 
-    def has_compiled(self, text: str) -> bool:
-        """Return whether `compile` need not compile this grammar again."""
+    def prepare(self, text: str) -> None:
+        """Compile a grammar for one text, which `compile` will return soon; raise GrammarError."""
 
     def compile(self, text: str) -> Matcher:
         """Return a matcher at the beginning of a text; raise GrammarError if it is no grammar."""

@@ -252,6 +252,8 @@ class PromptPool:
     async def check_shape(self, job: ShapeJob | AnswerJob, owner: str = "") -> CheckedShape:
         """Return a shape's grammar, or what is wrong; raise ApiError if it takes too much."""
         param, what = "structured_outputs", "compiling the shape"
+        if isinstance(job, AnswerJob) and job.shape is None:
+            param = job.field
         seconds = self._config.shape_seconds
         answer = await self._answer(job, owner, seconds, self._shapes, param, what)
         assert isinstance(answer, CheckedShape), "a worker answers what it is asked"

@@ -74,14 +74,16 @@ def test_other_requests_go_on_while_a_grammar_is_compiled() -> None:
     assert not rig.record.numbers
 
 
-def test_a_compiled_grammar_is_not_waited_for() -> None:
+def test_each_text_has_a_grammar_of_its_own() -> None:
     rig = Rig()
     rig.add(1, "5 6")
     rig.run()
     rig.engine.gate.clear()
     rig.add(2, "5 6")
-    assert rig.grammars.num_held == 0
-    assert rig.engine.compiled == ["5 6"]
+    assert rig.grammars.num_held == 1
+    rig.engine.gate.set()
+    rig.run()
+    assert rig.engine.compiled == ["5 6", "5 6"]
 
 
 def test_a_grammar_that_cannot_be_compiled_fails_its_own_request() -> None:

@@ -6,6 +6,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from llguidance import LLParserLimits
 
 from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.grammar.llguidance_engine import LLGuidanceEngine
@@ -106,3 +107,28 @@ def test_a_text_may_end_only_where_its_shape_does() -> None:
     assert END in mask_of(matcher)
     matcher.accept(VOCABULARY.encode("b"))
     assert mask_of(matcher) == {END}
+
+
+def test_no_text_spends_what_another_of_its_grammar_may_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The bound on a lexer's states holds for one text, so that no other changes what it may be."""
+    bounds = LLParserLimits(max_lexer_states=80)
+    monkeypatch.setattr("octavo.grammar.llguidance_engine.LIMITS", bounds)
+    engine = LLGuidanceEngine(VOCABULARY)
+    text = grammar_of(StructuredOutputsParams(regex="([ab]*a[ab]{6}c)+")).text
+    chance = Random(1)
+    firsts = []
+    num_failed = 0
+    for _ in range(12):
+        matcher = engine.compile(text)
+        firsts.append(mask_of(matcher))
+        try:
+            for _ in range(60):
+                matcher.accept([chance.choice(sorted(mask_of(matcher) - {END}))])
+        except GrammarError:
+            num_failed += 1
+    assert num_failed, "the bound is never reached, so that this shows nothing"
+    assert all(first == firsts[0] for first in firsts)
+    engine.prepare(text)
+    assert mask_of(engine.compile(text)) == firsts[0]

@@ -77,8 +77,8 @@ class ToyEngine:
         self.gate = Event()
         self.gate.set()
 
-    def has_compiled(self, text: str) -> bool:
-        return text in self.compiled
+    def prepare(self, text: str) -> None:
+        self.compile(text)
 
     def compile(self, text: str) -> ToyMatcher:
         assert self.gate.wait(300)

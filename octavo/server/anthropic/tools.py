@@ -44,13 +44,13 @@ def tool_use(request: CountRequest) -> ToolUse:
             )
         callable_tools = (tools[choice.name],)
     return ToolUse(
-        described=tuple(
-            {"type": "function", "function": _described(each)} for each in request.tools
-        ),
+        described=tuple(map(_described, request.tools)),
         callable=callable_tools,
         must_call=choice is not None and choice.type in ("any", "tool"),
         only_these=len(callable_tools) < len(tools),
-        is_parallel=choice is None or not choice.disable_parallel_tool_use,
+        # A model that must call one tool repeats the call where it may.
+        is_parallel=choice is None
+        or not (choice.disable_parallel_tool_use or choice.type == "tool"),
     )
 
 

@@ -71,7 +71,9 @@ def with_own_place(request: ShapeFields, error: ApiError) -> ApiError:
     param = error.param
     if error.status != 400 or param is None or not param.startswith(NEUTRAL):
         return error
-    (asked,) = _asked(request)
+    asked = next(_asked(request), None)
+    if asked is None:  # the grammar is of calls alone
+        return error
     found = re.match(rf"{NEUTRAL}\.(\w+)", param)
     place = asked.field
     if found is not None:

@@ -38,6 +38,8 @@ def tool_use(request: ChatRequest | TokenizeRequest) -> ToolUse:
     if choice == "none":
         return NO_TOOLS
     names, must_call = _wanted(choice, named)
+    is_one = must_call and not isinstance(choice, str) and names is not None and len(names) == 1
+    wish = getattr(request, "parallel_tool_calls", None)
     inner = "" if is_old else ".function"
     tools = {
         each.name: CallableTool(
@@ -56,7 +58,8 @@ def tool_use(request: ChatRequest | TokenizeRequest) -> ToolUse:
         callable=tuple(tools[name] for name in dict.fromkeys(names or tools)),
         must_call=must_call,
         only_these=names is not None and len(set(names)) < len(tools),
-        is_parallel=getattr(request, "parallel_tool_calls", None) is not False and not is_old,
+        # A model that must call one tool repeats the call where it may.
+        is_parallel=(wish is True if is_one else wish is not False) and not is_old,
         is_old=is_old,
     )
 

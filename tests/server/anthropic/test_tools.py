@@ -141,3 +141,26 @@ def test_tools_of_a_model_without_a_format_are_refused(directory: Path) -> None:
             assert "--tool-call-parser" in answer.json()["error"]["message"]
 
     asyncio.run(main())
+
+
+def test_the_prompt_has_tools_as_that_of_a_chat(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        described = [
+            {
+                "type": "function",
+                "function": {
+                    "name": each["name"],
+                    "parameters": each["input_schema"],
+                    **{name: each[name] for name in ("description",) if name in each},
+                },
+            }
+            for each in ASKED["tools"]
+        ]
+        body = {"messages": ASKED["messages"], "tools": described}
+        chat = (await client.post("/v1/chat/completions", json=body)).json()
+        counted = await client.post(
+            f"{PATH}/count_tokens", json={"messages": ASKED["messages"], "tools": ASKED["tools"]}
+        )
+        assert counted.json()["input_tokens"] == chat["usage"]["prompt_tokens"]
+
+    run(tmp_path, OSLO, test)

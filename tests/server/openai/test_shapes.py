@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from octavo.core.plan import StepPlan, StepResult
+from octavo.server.http.errors import invalid
+from octavo.server.openai.schema.chat import ChatRequest, Message
+from octavo.server.openai.shapes import with_own_place
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.make import Client, serving
 from tests.server.openai.calls import error_of, streamed
@@ -281,3 +284,9 @@ def test_a_large_body_has_its_shape_too(directory: Path) -> None:
             assert '"p299"' in runner.grammars[0]
 
     asyncio.run(main())
+
+
+def test_an_error_of_a_grammar_of_calls_alone_keeps_its_name() -> None:
+    messages = [Message(role="user", content="x")]
+    error = invalid("compiling the shape took more than 2 s", "structured_outputs")
+    assert with_own_place(ChatRequest(messages=messages), error) is error

@@ -398,3 +398,16 @@ def test_a_large_request_with_tools_is_answered_the_same(tmp_path: Path) -> None
             assert finish == "tool_calls"
 
     run(tmp_path, OSLO, test)
+
+
+@pytest.mark.parametrize(("wish", "num_calls"), [(None, 1), (False, 1), (True, 2)])
+def test_a_named_tool_is_called_once_unless_more_are_wanted(
+    tmp_path: Path, wish: bool | None, num_calls: int
+) -> None:
+    async def test(client: Client) -> None:
+        named = {"type": "function", "function": {"name": "weather"}}
+        fields = {} if wish is None else {"parallel_tool_calls": wish}
+        message, _ = await message_of(client, tools=TOOLS, tool_choice=named, **fields)
+        assert len(message["tool_calls"]) == num_calls
+
+    run(tmp_path, f"{OSLO}\n{OSLO}", test)
