@@ -21,6 +21,7 @@ from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
 from octavo.server.operation import GenerationRequest
 from octavo.server.preparation import jobs_of
+from octavo.server.prompt_pool import refusal
 from octavo.server.schema.decode import decode, is_large
 from octavo.server.schema.nested import Unknown
 from octavo.server.schema.rules import rules_of
@@ -90,6 +91,18 @@ async def read(
     unknown = tuple(Unknown(*each) for each in answer.unknown)
     request = exchange.accept(kind, request, unknown)
     return request, translate(server, request), answer.prompts
+
+
+async def prompt_of(
+    exchange: Exchange, job: PromptJob, prepared: list[PreparedPrompt | Refused] | None
+) -> PreparedPrompt:
+    """Return what a worker makes of a job, or the one that has read the body has made of it."""
+    if prepared is None:
+        return await exchange.server.prompt_pool.prepare(job, exchange.owner)
+    (made,) = prepared
+    if isinstance(made, Refused):
+        raise refusal(made)
+    return made
 
 
 def read_body(maker: PromptMaker, job: BodyJob) -> ReadBody | Refused:

@@ -18,7 +18,8 @@ from octavo.formats.thinking import Thinking, thinking_before
 from octavo.grammar.checked import job_of
 from octavo.server.answers.call_ids import short_id
 from octavo.server.answers.tool_use import ToolUse
-from octavo.server.http.errors import ApiError, invalid
+from octavo.server.http.errors import invalid
+from octavo.server.operation import GenerationRequest
 from octavo.server.settings import ServerSettings, ServerSettingsError
 from octavo.text.answer_shape import AnswerJob
 from octavo.text.token_table import TokenTable
@@ -50,10 +51,24 @@ class AnswerFormats:
         """Return a past call's id as the chat template accepts it."""
         return short_id(given) if self.has_short_ids else given
 
-    @property
-    def reads_calls(self) -> bool:
-        """The answer to whether calls in answers are recognised."""
-        return self.formats.tools is not None
+    def check(self, use: ToolUse) -> None:
+        """Raise ApiError for tools of a model whose calls would not be recognised."""
+        if use.callable and self.formats.tools is None:
+            raise invalid(
+                f"{use.field}: the format in which this model writes calls is unknown; start the "
+                f"server with --tool-call-parser and the name of its format: "
+                f"{', '.join(tool_names())}",
+                use.field,
+                "unsupported_parameter",
+            )
+
+    def bind(self, asked: GenerationRequest, use: ToolUse, vocabulary: int) -> None:
+        """Set how answers to a request stop, are read and are bound by what it says of tools."""
+        if use.callable and self.stop_ids:
+            given = asked.sampling.get("stop_token_ids", ())
+            asked.sampling["stop_token_ids"] = [*given, *self.stop_ids]
+        asked.reading = self.reading_for(use)
+        asked.answer_job = self.job_for(use, asked.shape, vocabulary)
 
     def reading_for(self, use: ToolUse) -> Callable[[str], Reading] | None:
         """Return how answers are read, by the end of their prompt; None if they are text alone."""
@@ -104,16 +119,6 @@ class AnswerFormats:
             case Thinking.CLOSED:
                 return msgspec.structs.replace(job, prompt_end=reasoning.close[0])
         return job
-
-
-def unreadable_calls(field: str) -> ApiError:
-    """Return the error for tools of a model whose calls would not be recognised."""
-    return invalid(
-        f"{field}: the format in which this model writes calls is unknown; start the server with "
-        f"--tool-call-parser and the name of its format: {', '.join(tool_names())}",
-        field,
-        "unsupported_parameter",
-    )
 
 
 def choose_formats(config: ServerSettings, tokenizer: TokenTable) -> AnswerFormats:

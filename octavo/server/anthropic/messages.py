@@ -13,7 +13,6 @@ import msgspec
 from octavo.api.outputs import RequestOutput
 from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta, ToolCallDelta
 from octavo.server.answers.call_ids import made_id
-from octavo.server.answers.formats import unreadable_calls
 from octavo.server.anthropic.conversation import conversation_job, with_own_field
 from octavo.server.anthropic.dialect import error_event, event
 from octavo.server.anthropic.schema import (
@@ -27,11 +26,10 @@ from octavo.server.anthropic.tools import shape_of, tool_use, with_own_place
 from octavo.server.generate import admitted
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange, encode
-from octavo.server.large_bodies import read
+from octavo.server.large_bodies import prompt_of, read
 from octavo.server.operation import GenerationRequest, PreparedRequest, TokenCounts
-from octavo.server.prompt_pool import refusal
 from octavo.server.server import Server
-from octavo.text.prompt_worker import PromptJob, Refused
+from octavo.text.prompt_worker import PromptJob
 
 D = TypeVar("D", bound=Delta)
 _SAMPLING = ("temperature", "top_p", "top_k")
@@ -50,13 +48,9 @@ def translate(server: Server, request: MessagesRequest) -> GenerationRequest:
     if request.stop_sequences:
         sampling["stop"] = request.stop_sequences
     use = tool_use(request)
-    formats = server.formats
-    if use.callable and not formats.reads_calls:
-        raise unreadable_calls(use.field)
-    if use.callable and formats.stop_ids:
-        sampling["stop_token_ids"] = formats.stop_ids
+    server.formats.check(use)
     shape = shape_of(request)
-    return GenerationRequest(
+    asked = GenerationRequest(
         prompts=[conversation_job(request, server, use)],
         sampling=sampling,
         writer=MessagesWriter,
@@ -66,9 +60,9 @@ def translate(server: Server, request: MessagesRequest) -> GenerationRequest:
         is_stream=bool(request.stream),
         cache_salt=request.cache_salt,
         shape=shape,
-        reading=formats.reading_for(use),
-        answer_job=formats.job_for(use, shape, server.llm.facts.vocabulary),
     )
+    server.formats.bind(asked, use, server.llm.facts.vocabulary)
+    return asked
 
 
 def named(request: MessagesRequest, error: ApiError, index: int) -> ApiError:
@@ -82,13 +76,7 @@ async def count_tokens(exchange: Exchange) -> None:
     async with admitted(exchange):
         _, job, prepared = await read(exchange, CountRequest, _count_job)
         try:
-            if prepared is None:
-                made = await exchange.server.prompt_pool.prepare(job, exchange.owner)
-            else:  # a worker has read a large body and made its prompt
-                (given,) = prepared
-                if isinstance(given, Refused):
-                    raise refusal(given)
-                made = given
+            made = await prompt_of(exchange, job, prepared)
         except ApiError as error:
             raise with_own_field(error) from None
         await exchange.respond_json(CountResponse(input_tokens=made.num_tokens))

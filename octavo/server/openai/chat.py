@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from octavo.server.answers.formats import unreadable_calls
 from octavo.server.http.errors import invalid
 from octavo.server.openai.chat_writer import ChatWriter
 from octavo.server.openai.conversation import conversation_job
@@ -29,13 +28,8 @@ def translate(server: Server, request: ChatRequest) -> GenerationRequest:
     elif request.top_logprobs:
         raise invalid("top_logprobs needs logprobs=true", "top_logprobs")
     use = tool_use(request)
-    if use.callable and not server.formats.reads_calls:
-        raise unreadable_calls(use.field)
+    server.formats.check(use)
     job = conversation_job(request, server, use)
     asked = generation_request(request, [job], wanted, logprobs, partial(ChatWriter, use))
-    if use.callable and server.formats.stop_ids:
-        given = asked.sampling.get("stop_token_ids", ())
-        asked.sampling["stop_token_ids"] = [*given, *server.formats.stop_ids]
-    asked.reading = server.formats.reading_for(use)
-    asked.answer_job = server.formats.job_for(use, asked.shape, server.llm.facts.vocabulary)
+    server.formats.bind(asked, use, server.llm.facts.vocabulary)
     return asked

@@ -9,7 +9,7 @@ import msgspec
 from octavo.server.generate import admitted
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange
-from octavo.server.large_bodies import read
+from octavo.server.large_bodies import prompt_of, read
 from octavo.server.openai.conversation import conversation_job, with_own_field
 from octavo.server.openai.schema.tokens import (
     DetokenizeRequest,
@@ -18,7 +18,6 @@ from octavo.server.openai.schema.tokens import (
     TokenizeResponse,
 )
 from octavo.server.openai.tools import tool_use
-from octavo.server.prompt_pool import refusal
 from octavo.server.server import Server
 from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused, packed
 
@@ -86,16 +85,8 @@ def detokenize_job(server: Server, request: DetokenizeRequest) -> PromptJob:
 async def _made(
     exchange: Exchange, job: PromptJob, prepared: list[PreparedPrompt | Refused] | None
 ) -> PreparedPrompt:
-    """Return what a worker makes of the job; raise ApiError with the dialect's name of its field.
-
-    The worker that has read a large body has done it already.
-    """
+    """Return the prompt; raise ApiError with the dialect's name of its field."""
     try:
-        if prepared is None:
-            return await exchange.server.prompt_pool.prepare(job, exchange.owner)
-        (made,) = prepared
-        if isinstance(made, Refused):
-            raise refusal(made)
+        return await prompt_of(exchange, job, prepared)
     except ApiError as error:
         raise with_own_field(error) from None
-    return made
