@@ -49,6 +49,7 @@ class EngineArguments:
     block_size: int = 16  # tokens of a KV block
     num_gpu_blocks_override: int | None = None  # KV blocks, instead of as many as fit
     kv_cache_memory_bytes: int | None = None  # memory for KV; None: a part of the free memory
+    grammar_memory_bytes: int = 128 << 20  # for the grammars of all texts with a shape
     max_num_seqs: int = 64  # sequences running at once
     max_num_batched_tokens: int = 512  # tokens of a step
     enable_prefix_caching: bool = True
@@ -138,6 +139,7 @@ _LEAST: dict[str, int | None] = {
     "block_size": 1,
     "num_gpu_blocks_override": 2,  # one is the null block
     "kv_cache_memory_bytes": 1,
+    "grammar_memory_bytes": 1 << 24,
     "max_num_seqs": 1,
     "max_num_batched_tokens": 1,
     "long_prefill_token_threshold": 0,

@@ -186,6 +186,7 @@ def _bill(
         stored=stored(opened),
         weights_bytes=sum(map(footprint.weight_bytes, tensor_sizes(opened))),
         step_bytes=footprint.step_bytes(largest_step),
+        grammar_bytes=arguments.grammar_memory_bytes,
         block_bytes=footprint.block_bytes(layout, arguments.block_size),
         block_size=arguments.block_size,
         windows=layout.windows,
@@ -311,10 +312,11 @@ def default_kv_bytes(bill: MemoryBill, free_bytes: int, dtype: str, most_kv_byte
         smaller = "a smaller model" + (" or dtype=bfloat16" if dtype == "float32" else "")
         raise ConfigError(
             f"there is not enough memory: {readable(needed)} are needed (the weights "
-            f"{readable(bill.weights_bytes)}, a step {readable(bill.step_bytes)}, the smallest KV "
-            f"cache {readable(least)}, and {readable(HEADROOM_BYTES)} that are kept free for "
-            f"others), and {free_text(free_bytes)}; {memory().remedy}, take {smaller}, or, if "
-            "you know better, set kv_cache_memory_bytes"
+            f"{readable(bill.weights_bytes)}, a step {readable(bill.step_bytes)}, grammars "
+            f"{readable(bill.grammar_bytes)} (grammar_memory_bytes), the smallest KV cache "
+            f"{readable(least)}, and {readable(HEADROOM_BYTES)} that are kept free for others), "
+            f"and {free_text(free_bytes)}; {memory().remedy}, take {smaller}, or, if you know "
+            "better, set kv_cache_memory_bytes"
         )
     return min(room, most_kv_bytes)
 
@@ -332,8 +334,9 @@ def _warn_if_short(bill: MemoryBill, num_blocks: int, free_bytes: int) -> None:
     needed = bill.with_blocks(num_blocks)
     if needed > free_bytes:
         log.warning(
-            "weights, steps and KV cache come to %s, and %s are free: the machine may swap, or "
-            "end the engine, when the KV cache fills; lower kv_cache_memory_bytes or max_num_seqs",
+            "weights, steps, grammars and KV cache come to %s, and %s are free: the machine may "
+            "swap, or end the engine, when the KV cache fills; lower kv_cache_memory_bytes or "
+            "max_num_seqs",
             readable(needed),
             readable(free_bytes),
         )

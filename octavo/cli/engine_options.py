@@ -215,6 +215,14 @@ def _add_memory_options(group: argparse._ArgumentGroup) -> None:
     )
     _add(
         group,
+        "grammar_memory_bytes",
+        "memory for the grammars of all texts with a shape; where it is short, new ones wait",
+        "--grammar-memory",
+        type=byte_count,
+        metavar="SIZE",
+    )
+    _add(
+        group,
         "num_gpu_blocks_override",
         "number of KV blocks, instead of a number computed from memory",
         type=int,

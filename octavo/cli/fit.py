@@ -123,6 +123,7 @@ def _memory_rows(bill: MemoryBill, config: EngineConfig | None, free: int) -> li
             size(bill.step_bytes),
             f"about; for the largest step, {bill.chunk_tokens:,} tokens",
         ),
+        ("grammars", size(bill.grammar_bytes), "at most, of all texts with a shape"),
     ]
     if config is not None:
         num_blocks = config.core.num_blocks
@@ -156,6 +157,7 @@ def _as_json(
         "stored": {each.type: each.num_bytes for each in bill.stored},
         "weights": bill.weights_bytes,
         "step": bill.step_bytes,
+        "grammars": bill.grammar_bytes,
         "kv_block": bill.block_bytes,
         "block_size": bill.block_size,
         "kv_token": bill.token_bytes,

@@ -20,7 +20,7 @@ from octavo.engine.memory_check import MemoryCheck
 from octavo.engine.shortage import describe_shortage
 from octavo.engine_arguments import EngineArguments
 from octavo.exec.inline import InlineExecutor
-from octavo.grammar.protocol import GrammarEngine
+from octavo.grammar.supply import GrammarSupply
 from octavo.loader import ModelFiles
 from octavo.loader import resolve as resolve_source
 from octavo.models.build import bind
@@ -45,7 +45,7 @@ class BuiltEngine:
     core: EngineCore
     config: EngineConfig
     facts: EngineFacts
-    make_grammar_engine: Callable[[], GrammarEngine]  # the same one each time
+    grammars: GrammarSupply
 
 
 class _Parts:
@@ -118,7 +118,7 @@ def _build(
     parts.begin("record the model's program")
     backend.prepare(opened.model, layout, config.core.block_size)
     parts.begin("prepare for grammars")
-    make_grammar_engine = prepare_grammars(arguments, source, opened)
+    grammars = prepare_grammars(arguments, source, opened)
     if meanwhile is not None:
         parts.begin("load the tokenizer")
         meanwhile(opened, source)
@@ -137,7 +137,7 @@ def _build(
         config.core,
         processors=processors,
         proposer=_make_proposer(config),
-        make_grammar_engine=make_grammar_engine,
+        grammars=grammars,
         masks_beside=backend.num_threads < num_cores()[0],
     )
     executor: Executor = InlineExecutor(runner)
@@ -150,11 +150,12 @@ def _build(
     memory_bytes = {
         "weights": backend.weight_bytes,
         "step": step_bytes,
+        "grammars": config.bill.grammar_bytes,
         "KV cache": config.core.num_blocks * config.bill.block_bytes,
     }
     sizes = core.longest_tokens, memory_bytes
     facts = _facts(source, opened, config, *sizes, parts.durations, backend.arithmetic)
-    return BuiltEngine(core, config, facts, make_grammar_engine)
+    return BuiltEngine(core, config, facts, grammars)
 
 
 def _check_processors(processors: object) -> None:

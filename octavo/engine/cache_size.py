@@ -26,7 +26,7 @@ def reserve_step(config: EngineConfig, backend: Backend, free_bytes: int) -> int
     cache_bytes = config.footprint.most_kv_bytes
     if not _is_automatic(config):
         cache_bytes = config.core.num_blocks * config.bill.block_bytes
-    spare = free_bytes - HEADROOM_BYTES - cache_bytes
+    spare = free_bytes - HEADROOM_BYTES - cache_bytes - config.bill.grammar_bytes
     step_bytes = backend.reserve(config.largest_step, spare)
     log.info(
         "the largest step takes %s (%s estimated)",
@@ -44,21 +44,23 @@ def final_blocks(config: EngineConfig, layout: KVLayout, free_bytes: int, step_b
     ConfigError if no sequence fits.
     """
     asked, block_bytes = config.arguments, config.bill.block_bytes
+    fixed_bytes = step_bytes + config.bill.grammar_bytes
     if not _is_automatic(config):
         return config.core.num_blocks
     if asked.spare_engine:
-        free_bytes -= config.bill.weights_bytes + step_bytes  # of the other process
-    room = free_bytes - HEADROOM_BYTES - step_bytes
+        free_bytes -= config.bill.weights_bytes + fixed_bytes  # of the other process
+    room = free_bytes - HEADROOM_BYTES - fixed_bytes
     groups = len(layout.windows)
     fitting = room // block_bytes
     if fitting < groups + 1:
         least = (groups + 1) * block_bytes
         raise ConfigError(
             f"there is not enough memory: with the weights loaded, {free_text(free_bytes)}, "
-            f"and {readable(step_bytes + least + HEADROOM_BYTES)} are needed (a step "
-            f"{readable(step_bytes)}, the smallest KV cache {readable(least)}, and "
-            f"{readable(HEADROOM_BYTES)} that are kept free for others); {memory().remedy}, "
-            "take a smaller model, or, if you know better, set kv_cache_memory_bytes"
+            f"and {readable(fixed_bytes + least + HEADROOM_BYTES)} are needed (a step "
+            f"{readable(step_bytes)}, grammars {readable(config.bill.grammar_bytes)}, the smallest "
+            f"KV cache {readable(least)}, and {readable(HEADROOM_BYTES)} that are kept free for "
+            f"others); {memory().remedy}, take a smaller model, or, if you know better, set "
+            "kv_cache_memory_bytes"
         )
     num_blocks = num_blocks_in(
         min(room, config.footprint.most_kv_bytes),

@@ -2,55 +2,92 @@
 
 A request with a grammar is held by the core until a thread has compiled it: each text has its own,
 so that none depends on what came before it. The first one also waits until the tokenizer has been
-read.
+read. Keys take turns, so that one key's grammars delay each of another by one at most.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections import OrderedDict, deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
+from threading import Lock
 
 from octavo.core.request import Ready, Request
 from octavo.core.stats import GRAMMAR
 from octavo.grammar.failures import why_failed
-from octavo.grammar.protocol import GrammarEngine
+from octavo.grammar.supply import GrammarSupply
 
 
 class GrammarLoader:
     """A thread that compiles grammars; all else of it is used by the engine's own thread."""
 
-    def __init__(self, make_engine: Callable[[], GrammarEngine]) -> None:
-        self._make_engine = make_engine
-        self._engine: GrammarEngine | None = None
+    def __init__(self, supply: GrammarSupply) -> None:
+        self._supply = supply
         self._thread = ThreadPoolExecutor(1, "octavo grammar loader")
+        self._lock = Lock()
+        # Requests with their grammars, by key; the first key has the next turn.
+        self._waiting: OrderedDict[str, OrderedDict[str, str]] = OrderedDict()
+        self._held: dict[str, str] = {}  # requests whose `Ready` has not been taken, with the key
         self._ready: deque[Ready] = deque()  # filled by the thread
-        self.num_held = 0  # requests whose `Ready` has not been taken
+
+    @property
+    def num_held(self) -> int:
+        """The number of requests that still wait for their grammars."""
+        return len(self._held)
 
     def hold(self, request: Request) -> Request:
         """Return a request as it is, or held while its grammar is compiled."""
-        text = request.sampling.grammar
+        text, key = request.sampling.grammar, request.cache_scope
         if not text:
             return request
-        self.num_held += 1
-        self._thread.submit(self._prepare, request.request_id, text)
+        with self._lock:
+            self._held[request.request_id] = key
+            self._waiting.setdefault(key, OrderedDict())[request.request_id] = text
+        self._thread.submit(self._prepare_next)
         return replace(request, holds=(*request.holds, GRAMMAR))
 
     def take(self) -> list[Ready]:
         """Return what has become ready, or failed, since the last call."""
         taken = []
         while self._ready:
-            taken.append(self._ready.popleft())
-        self.num_held -= len(taken)
+            ready = self._ready.popleft()
+            if self._held.pop(ready.request_id, None) is not None:
+                taken.append(ready)
         return taken
 
-    def _prepare(self, request_id: str, text: str) -> None:
+    def leave(self, request_id: str) -> bool:
+        """Forget a request that has ended; return whether it still waited for its grammar."""
+        key = self._held.pop(request_id, None)
+        if key is not None:
+            with self._lock:
+                waiting = self._waiting.get(key)
+                if waiting is not None and request_id in waiting:
+                    del waiting[request_id]
+                    if not waiting:
+                        del self._waiting[key]
+        self._supply.release(request_id)
+        return key is not None
+
+    def _next(self) -> tuple[str, str] | None:
+        """Take the next request from the key whose turn it is; the key is the last one then."""
+        with self._lock:
+            if not self._waiting:
+                return None  # some of those that were submitted have left
+            key, waiting = self._waiting.popitem(last=False)
+            taken = waiting.popitem(last=False)
+            if waiting:
+                self._waiting[key] = waiting
+            return taken
+
+    def _prepare_next(self) -> None:
+        taken = self._next()
+        if taken is None:
+            return
+        name, text = taken
         try:
-            if self._engine is None:
-                self._engine = self._make_engine()
-            self._engine.prepare(text)
+            self._supply.prepare(name, text, partial(self._held.__contains__, name))
         except BaseException as error:  # a panic of the library is no Exception
-            self._ready.append(Ready(request_id, GRAMMAR, why_failed(error)))
+            self._ready.append(Ready(name, GRAMMAR, why_failed(error)))
         else:
-            self._ready.append(Ready(request_id, GRAMMAR))
+            self._ready.append(Ready(name, GRAMMAR))

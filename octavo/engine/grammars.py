@@ -1,4 +1,4 @@
-"""The grammar engine for a model's vocabulary, prepared at the start and made when it is needed.
+"""The grammars for a model's vocabulary: prepared at the start, the engine made when it is needed.
 
 The process of an engine can neither import modules nor open files when it has loaded. So both
 happen before, while the weights load; the tokenizer is read at the first request with a shape.
@@ -6,23 +6,19 @@ happen before, while the weights load; the tokenizer is read at the first reques
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from threading import Lock
-
 from octavo.engine_arguments import EngineArguments
 from octavo.grammar.protocol import GrammarEngine
+from octavo.grammar.supply import GrammarSupply
 from octavo.loader import ModelFiles
 from octavo.loader import resolve as resolve_source
 from octavo.models.load import OpenedModel
+from octavo.observe.heap import heap_gauge
 
 
 def prepare_grammars(
     arguments: EngineArguments, source: ModelFiles, opened: OpenedModel
-) -> Callable[[], GrammarEngine]:
-    """Return the maker of the grammar engine for a model, or for the tokenizer of another one.
-
-    Threads may call it at once; it makes one engine.
-    """
+) -> GrammarSupply:
+    """Return the grammars for a model, or for the tokenizer of another one."""
     from octavo.grammar.llguidance_engine import LLGuidanceEngine
     from octavo.text.gguf_vocabulary import tokenizer_from_gguf
     from octavo.text.texts_beside import OpenTexts
@@ -37,15 +33,7 @@ def prepare_grammars(
     texts = None if files.is_gguf else OpenTexts(files.directory)
     size, eos_ids = opened.spec.vocabulary, opened.generation.eos_ids  # and nothing else of it
 
-    lock, made = Lock(), list[GrammarEngine]()
-
     def make() -> GrammarEngine:
-        with lock:
-            if not made:
-                made.append(_make())
-            return made[0]
-
-    def _make() -> GrammarEngine:
         if texts is None:
             tokenizer = tokenizer_from_gguf(metadata)
         else:
@@ -53,4 +41,4 @@ def prepare_grammars(
         vocabulary = vocabulary_of(tokenizer, size, {*eos_ids, *tokenizer.end_ids})
         return LLGuidanceEngine(vocabulary, forcing=arguments.forced_tokens)
 
-    return make
+    return GrammarSupply(make, limit_bytes=arguments.grammar_memory_bytes, heap_bytes=heap_gauge())

@@ -247,6 +247,10 @@ class EngineLoop:
         """Send the events, with the statistics when they are due."""
         wire, self._outbox = self._outbox, []
         wire.extend(map(self._to_wire, events))
+        if self._grammars is not None:
+            for event in events:
+                if event.finish_reason and self._grammars.leave(event.request_id):
+                    self._record.end(int(event.request_id))
         now, snapshot = self._clock(), None
         if is_idle or now >= self._snapshot_at:
             self._snapshot_at = now + SNAPSHOT_SECONDS
@@ -289,7 +293,7 @@ def build_model_engine(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:
     from octavo.engine.build import build_engine
 
     engine = build_engine(arguments, wrap=wrap)
-    return CoreAndFacts(engine.core, engine.facts, GrammarLoader(engine.make_grammar_engine))
+    return CoreAndFacts(engine.core, engine.facts, GrammarLoader(engine.grammars))
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Sequence
-from threading import Lock
 from typing import cast
 
 import numpy as np
@@ -23,7 +21,6 @@ LIMITS = LLParserLimits(
     max_grammar_size=500_000,  # symbols
     verbose_errors=False,  # messages must not quote the whole grammar
 )
-MAX_PREPARED = 256  # grammars that were compiled for texts which have not begun
 QUIET = 0  # llguidance writes nothing to standard error
 
 
@@ -40,33 +37,13 @@ class LLGuidanceEngine:
         self._tokenizer = make_tokenizer(vocabulary)
         self._forcing = forcing
         self._header = header(forcing)
-        self._num_words = -(-len(vocabulary.tokens) // 32)
-        self._lock = Lock()  # for what is prepared
-        self._prepared: deque[tuple[str, LLMatcher]] = deque(maxlen=MAX_PREPARED)
-
-    def prepare(self, text: str) -> None:
-        compiled = self._compiled(text)
-        with self._lock:
-            self._prepared.append((text, compiled))
+        self.num_words = -(-len(vocabulary.tokens) // 32)
 
     def compile(self, text: str) -> LLGuidanceMatcher:
-        compiled = self._taken(text) or self._compiled(text)
-        return LLGuidanceMatcher(compiled, self._forcing, self._num_words)
-
-    def _taken(self, text: str) -> LLMatcher | None:
-        """Return a grammar that was prepared and not used yet, if there is one."""
-        with self._lock:
-            for index, (prepared, compiled) in enumerate(self._prepared):
-                if prepared == text:
-                    del self._prepared[index]
-                    return compiled
-        return None
-
-    def _compiled(self, text: str) -> LLMatcher:
         compiled = LLMatcher(self._tokenizer, self._header + text, log_level=QUIET, limits=LIMITS)
         if compiled.is_error():
             raise GrammarError(first_line(compiled.get_error()))
-        return compiled
+        return LLGuidanceMatcher(compiled, self._forcing, self.num_words)
 
 
 class LLGuidanceMatcher:

@@ -72,11 +72,12 @@ class GrammarEngine(Protocol):
         """The tokens that end a text; a matcher accepts none of them."""
 
     @property
+    def num_words(self) -> int:
+        """The words of a mask: one for every 32 tokens."""
+
+    @property
     def forces(self) -> bool:
         """True if a matcher may have forced tokens."""
-
-    def prepare(self, text: str) -> None:
-        """Compile a grammar for one text, which `compile` will return soon; raise GrammarError."""
 
     def compile(self, text: str) -> Matcher:
         """Return a matcher at the beginning of a text; raise GrammarError if it is no grammar."""

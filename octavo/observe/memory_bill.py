@@ -25,6 +25,7 @@ class MemoryBill:
     stored: tuple[StoredBytes, ...]
     weights_bytes: int  # in the form that the backend keeps
     step_bytes: int  # for the temporary arrays of the largest step
+    grammar_bytes: int  # for the grammars of all texts with a shape, at most
     block_bytes: int  # of one KV block, in all its buffers
     block_size: int  # tokens per block
     windows: tuple[int | None, ...]  # for each group of layers: how many tokens back it reads
@@ -33,7 +34,7 @@ class MemoryBill:
     @property
     def fixed_bytes(self) -> int:
         """The memory needed before any sequence runs."""
-        return self.weights_bytes + self.step_bytes
+        return self.weights_bytes + self.step_bytes + self.grammar_bytes
 
     def with_blocks(self, num_blocks: int) -> int:
         """Return the memory needed with a KV cache of `num_blocks` blocks."""

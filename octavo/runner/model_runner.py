@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from octavo.backends.base import Backend
 from octavo.backends.step import Pending, RowLogprobs, StepOutput
@@ -34,7 +34,7 @@ from octavo.core.plan import (
     TokenLogprobs,
 )
 from octavo.core.sampling_params import LogitsProcessor
-from octavo.grammar.protocol import GrammarEngine
+from octavo.grammar.supply import GrammarSupply
 from octavo.runner.batch import Step
 from octavo.runner.batch_reuse import BatchReuse
 from octavo.runner.shaping import MaskWork, Shaping
@@ -83,7 +83,7 @@ class ModelRunner:
         *,
         processors: Mapping[str, LogitsProcessor] | None = None,
         proposer: Proposer | None = None,
-        make_grammar_engine: Callable[[], GrammarEngine] | None = None,
+        grammars: GrammarSupply | None = None,
         masks_beside: bool = True,
     ) -> None:
         self._backend = backend
@@ -93,8 +93,8 @@ class ModelRunner:
         self.state = SlotState(config, vocabulary, processors or {})
         self._batches = BatchReuse(self.state)
         self._shaping: Shaping | None = None
-        if make_grammar_engine is not None:
-            self._shaping = Shaping(vocabulary, make_grammar_engine, beside=masks_beside)
+        if grammars is not None:
+            self._shaping = Shaping(vocabulary, grammars, beside=masks_beside)
         self._in_flight: deque[StepInFlight] = deque()
         self._appended: dict[int, tuple[int, ...]] = {}  # slot → forced tokens of the last step
 

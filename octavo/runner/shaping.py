@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread, current_thread
+from time import perf_counter
 
 import numpy as np
 
@@ -26,7 +27,8 @@ from octavo.backends.step import Draws, Masks
 from octavo.core.plan import NewSlot
 from octavo.core.sampling_params import SamplingParams
 from octavo.grammar.failures import why_failed
-from octavo.grammar.protocol import GrammarEngine, Matcher, Words
+from octavo.grammar.protocol import Matcher, Words
+from octavo.grammar.supply import GrammarSupply
 
 MAX_FORCED = 1024  # tokens at once; what follows a longer run is found again behind it
 _ALL = np.uint32(0xFFFFFFFF)
@@ -37,6 +39,7 @@ class ShapedText:
 
     def __init__(self, new: NewSlot) -> None:
         sampling = new.sampling
+        self.name = new.request_id
         self.grammar = sampling.grammar
         # Known tokens that the matcher has not accepted yet.
         self.fresh = list(new.tokens[new.num_prompt :])
@@ -47,17 +50,23 @@ class ShapedText:
         self.matcher: Matcher | None = None
         self.has_ended = False  # an end token has come: only end tokens may follow
         self.error: str | None = None  # why no further token can be drawn
+        self.mask_seconds = 0.0  # that its masks have taken
 
-    def catch_up(self, engine: GrammarEngine) -> Matcher:
+    def catch_up(self, supply: GrammarSupply) -> Matcher:
         """Take the fresh tokens up to the end of the text; return the matcher behind them."""
         if self.matcher is None:
-            self.matcher = engine.compile(self.grammar)
+            self.matcher = supply.matcher(self.name, self.grammar)
         fresh, self.fresh = self.fresh, []
         if not self.has_ended and fresh:
-            inner = before_end(fresh, engine.end_ids)
+            inner = before_end(fresh, supply.engine().end_ids)
             self.has_ended = len(inner) < len(fresh)
             self.matcher.accept(inner)
         return self.matcher
+
+    def fail(self, message: str) -> None:
+        """Draw no further token for this reason."""
+        self.error = message
+        self.matcher = None  # which may be large
 
     def keep_open(self, row: Words, num_output: int) -> None:
         """Remove what would stop the text before its `min_tokens`, unless nothing else is left."""
@@ -80,14 +89,12 @@ class MaskWork:
 class Shaping:
     """The shaped texts of a worker."""
 
-    def __init__(
-        self, vocabulary: int, make_engine: Callable[[], GrammarEngine], *, beside: bool = True
-    ) -> None:
+    def __init__(self, vocabulary: int, supply: GrammarSupply, *, beside: bool = True) -> None:
         self._beside = beside  # whether masks are computed while the forward pass runs
+        self._supply = supply
         self._num_words = -(-vocabulary // 32)
-        self._make_engine = make_engine
-        self._engine: GrammarEngine | None = None
-        self._ends: Words = np.zeros(0, np.uint32)  # the mask that allows only end tokens
+        # The mask that allows only end tokens; until the engine is made, it allows none.
+        self._ends: Words = np.zeros(self._num_words, np.uint32)
         self._texts: dict[int, ShapedText] = {}
         self._buffers: list[Words] = []  # of masks that no step needs any more
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -100,7 +107,9 @@ class Shaping:
 
     def free(self, slot: int) -> None:
         """Forget the sequence of this slot."""
-        self._texts.pop(slot, None)
+        text = self._texts.pop(slot, None)
+        if text is not None:
+            self._supply.release(text.name)
 
     def work_of(self, draws: Draws) -> MaskWork | None:
         """Return the masks to compute for these draws; None if no text needs one."""
@@ -167,42 +176,52 @@ class Shaping:
 
         They depend on the grammar and the tokens before them alone.
         """
-        text, engine = self._texts[slot], self._engine
-        if engine is None or not engine.forces or not text.may_be_forced or text.error is not None:
+        text = self._texts[slot]
+        if text.matcher is None or not text.may_be_forced or not self._supply.engine().forces:
             return []
         try:
-            matcher = text.catch_up(engine)
+            matcher = text.catch_up(self._supply)
             return [] if text.has_ended else matcher.forced(MAX_FORCED)
         except BaseException as error:
-            text.error = why_failed(error)
+            text.fail(why_failed(error))
             return []
 
     def _compute(self, work: MaskWork) -> None:
         rows = work.masks.rows
         for text, row, drafts in work.texts:
+            began = perf_counter()
             try:
                 if text.error is None:
                     self._fill(text, rows[row : row + 1 + len(drafts)], drafts)
             except BaseException as error:  # a panic of the library is no Exception
-                text.error = why_failed(error)
+                text.fail(why_failed(error))
             if text.error is not None:
                 rows[row] = 0
+            text.mask_seconds += perf_counter() - began
+        if self._supply.is_beyond_bound:
+            self._fail_costliest()
         work.masks.set_ready()
+
+    def _fail_costliest(self) -> None:
+        """Fail the text whose masks took longest, and free its memory."""
+        texts = [text for text in tuple(self._texts.values()) if text.matcher is not None]
+        if texts:
+            costliest = max(texts, key=lambda text: text.mask_seconds)
+            costliest.fail(self._supply.shortage)
 
     def _fill(self, text: ShapedText, rows: Words, drafts: list[int]) -> None:
         """Write the masks of a text's next token, and of those behind each of its drafts."""
-        if self._engine is None:
-            self._engine = self._make_engine()
-            self._ends = np.zeros(self._num_words, np.uint32)
-            for token in self._engine.end_ids:
+        matcher = text.catch_up(self._supply)
+        end_ids = self._supply.engine().end_ids
+        if not self._ends.any():
+            for token in end_ids:
                 self._ends[token // 32] |= np.uint32(1 << token % 32)
-        matcher = text.catch_up(self._engine)
         if text.has_ended:
             rows[:] = self._ends
             return
         matcher.fill(rows[0])
         text.keep_open(rows[0], text.num_output)
-        inner = before_end(drafts, self._engine.end_ids)
+        inner = before_end(drafts, end_ids)
         num_right = matcher.num_accepted(inner) if inner else 0
         for index in range(num_right):  # a wrong draft is not drawn, so none behind it is needed
             matcher.accept(inner[index : index + 1])

@@ -20,6 +20,7 @@ from tests.api.tiny import make_model
 from tests.engine.test_memory_check import BLOCK, opened_model
 
 STEP = 5_000_000
+GRAMMARS = EngineArguments("").grammar_memory_bytes
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +34,11 @@ def sized(directory: Path, free_blocks: float, **options: Any) -> tuple[EngineCo
     layout = place_layers(opened.model)
     arguments = EngineArguments(str(directory), backend="torch", max_num_seqs=1000, **options)
     config = resolve(arguments, opened, layout, 1 << 40)
-    free = HEADROOM_BYTES + STEP + int(free_blocks * BLOCK)
+    free = HEADROOM_BYTES + STEP + GRAMMARS + int(free_blocks * BLOCK)
     return config, final_blocks(config, layout, free, STEP)
 
 
-def test_it_is_what_weights_and_step_leave(directory: Path) -> None:
+def test_it_is_what_weights_step_and_grammars_leave(directory: Path) -> None:
     assert sized(directory, 50.5)[1] == 50
     config, num_blocks = sized(directory, 1e9)
     assert num_blocks == config.core.num_blocks == 1000 * 128 // 16 + 1
@@ -82,7 +83,7 @@ def test_the_step_is_reserved_with_what_the_cache_leaves_over(directory: Path) -
         backend: Any = Recording()
         assert reserve_step(config, backend, free) == STEP
         ((size, spare),) = backend.asked
-        assert spare == free - HEADROOM_BYTES - cache_bytes
+        assert spare == free - HEADROOM_BYTES - GRAMMARS - cache_bytes
         assert (size.rows, size.sequences, size.positions) == (512, 1000, 128)
 
 

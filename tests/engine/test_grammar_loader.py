@@ -12,6 +12,7 @@ from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine.grammar_loader import GrammarLoader
 from octavo.engine.process import EngineLoop
+from octavo.grammar.supply import GrammarSupply
 from octavo.wire.channel import StepProgress
 from octavo.wire.codec import request_to_wire
 from octavo.wire.crash_record import RecordingExecutor, SuspectRecord
@@ -29,13 +30,18 @@ class Rig:
         config = CoreConfig(num_blocks=40, max_model_len=64)
         executor = RecordingExecutor(Steps(self.record), suspects)
         core = EngineCore(config, executor, time.monotonic, b"k" * 16)
-        self.grammars = GrammarLoader(lambda: self.engine)
+        self.heap = 0
+        self.supply = GrammarSupply(
+            lambda: self.engine, limit_bytes=200, heap_bytes=lambda: self.heap
+        )
+        self.grammars = GrammarLoader(self.supply)
         self.loop = EngineLoop(core, self.channel, suspects, StepProgress(), grammars=self.grammars)
 
-    def add(self, number: int, grammar: str, max_tokens: int = 2) -> None:
+    def add(self, number: int, grammar: str, max_tokens: int = 2, key: str = "") -> None:
         """Send a request, and let the loop take it."""
         sampling = SamplingParams(max_tokens=max_tokens, seed=1, grammar=grammar)
-        request = Request(str(number), array("i", [1, 2, 3]), sampling, arrival=0.0)
+        prompt = array("i", [1, 2, 3])
+        request = Request(str(number), prompt, sampling, arrival=0.0, cache_scope=key)
         self.channel.inbox.append(AddRequests((request_to_wire(request, number, None),)))
         self.loop.run_step()
 
@@ -88,7 +94,7 @@ def test_each_text_has_a_grammar_of_its_own() -> None:
 
 def test_a_grammar_that_cannot_be_compiled_fails_its_own_request() -> None:
     rig = Rig()
-    rig.add(1, "!none")
+    rig.add(1, "!no grammar")
     rig.add(2, "5")
     rig.run()
     ends = {event.number: event.message for event in rig.events() if event.finish_reason}
@@ -105,3 +111,56 @@ def test_a_request_may_be_aborted_while_it_waits() -> None:
     rig.run()
     assert [event.finish_reason for event in rig.events()] == ["abort"]
     assert not rig.record.numbers
+
+
+def test_the_grammar_of_a_request_that_has_left_is_not_compiled() -> None:
+    rig = Rig()
+    rig.engine.gate.clear()
+    for number in range(1, 5):
+        rig.add(number, f"5 {number}")
+    assert rig.engine.called.acquire(timeout=300)
+    rig.channel.inbox.append(AbortRequests((1, 2, 3)))
+    rig.loop.run_step()
+    assert rig.grammars.num_held == 1
+    rig.engine.gate.set()
+    rig.run()
+    assert rig.engine.compiled == ["5 1", "5 4"], "the first was being compiled"
+
+
+def test_keys_take_turns() -> None:
+    rig = Rig()
+    rig.engine.gate.clear()
+    rig.add(1, "5 1", key="many")
+    assert rig.engine.called.acquire(timeout=300)
+    for number in range(2, 5):
+        rig.add(number, f"5 {number}", key="many")
+    rig.add(5, "5 5", key="few")
+    rig.add(6, "5 6", key="few")
+    rig.engine.gate.set()
+    rig.run()
+    assert rig.engine.compiled == ["5 1", "5 2", "5 5", "5 3", "5 6", "5 4"]
+
+
+def test_a_shape_that_no_token_can_begin_fails_before_its_text_begins() -> None:
+    rig = Rig()
+    rig.add(1, "!nothing")
+    rig.run()
+    (event,) = rig.events()
+    assert event.finish_reason == "error"
+    assert event.message is not None
+    assert "no token of the model" in event.message
+
+
+def test_a_grammar_waits_for_memory_until_a_text_has_ended() -> None:
+    rig = Rig()
+    assert rig.supply.matcher("open", "5").num_accepted([5]) == 1
+    rig.heap = 150
+    rig.add(1, "5 6")
+    rig.add(2, "5 7")
+    rig.channel.inbox.append(AbortRequests((1,)))
+    rig.loop.run_step()
+    assert rig.engine.compiled == ["5"], "more than half of the memory is in use"
+    rig.supply.release("open")
+    rig.run()
+    assert rig.engine.compiled == ["5", "5 7"]
+    assert rig.supply.used_bytes == 0, "nothing is left of them"

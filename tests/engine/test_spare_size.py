@@ -20,10 +20,12 @@ def test_the_kv_cache_is_smaller_by_the_spares_weights_and_arrays(tmp_path: Path
     model = str(make_model(tmp_path))
     opened = open_model(resolve_source(model), None)
     layout = place_layers(opened.model)
-    free_bytes = 600 << 20
+    free_bytes = 620 << 20
 
     def config_of(spare_engine: bool) -> EngineConfig:
-        arguments = EngineArguments(model, max_num_seqs=10_000, spare_engine=spare_engine)
+        arguments = EngineArguments(
+            model, max_num_seqs=10_000, grammar_memory_bytes=16 << 20, spare_engine=spare_engine
+        )
         return resolve(arguments, opened, layout, free_bytes)
 
     alone, beside = config_of(False), config_of(True)

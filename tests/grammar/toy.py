@@ -1,13 +1,13 @@
 """A toy grammar engine: a grammar lists the tokens that are possible at each place of a text.
 
 `5 6|7 8` allows 5, then 6 or 7, then 8, then the end. A place `!fill`, `!accept` or `!panic` fails
-there, and a grammar that begins with `!` is none.
+there, `!nothing` allows no token, and a grammar that begins with `!no` is none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from threading import Event
+from threading import Event, Semaphore
 
 from octavo.grammar.protocol import GrammarError, Matcher, Words
 
@@ -56,6 +56,8 @@ class ToyMatcher:
         if place == "!panic":
             raise PanicError
         row[:] = 0
+        if place == "!nothing":
+            return
         for token in map(int, place.split("|") if place else [END]):
             row[token // 32] |= 1 << token % 32
 
@@ -71,18 +73,18 @@ class ToyEngine:
 
     end_ids = frozenset({END})
     forces = True
+    num_words = 4
 
     def __init__(self) -> None:
         self.compiled: list[str] = []
         self.gate = Event()
         self.gate.set()
-
-    def prepare(self, text: str) -> None:
-        self.compile(text)
+        self.called = Semaphore(0)  # how often `compile` was called
 
     def compile(self, text: str) -> ToyMatcher:
+        self.called.release()
         assert self.gate.wait(300)
-        if text.startswith("!"):
+        if text.startswith("!no "):
             raise GrammarError("it begins with a mark")
         self.compiled.append(text)
         return ToyMatcher(text.split(), [])

@@ -13,6 +13,7 @@ from octavo.backends.step import Draws, Words
 from octavo.core.plan import NewSlot
 from octavo.core.sampling_params import SamplingParams
 from octavo.grammar.protocol import GrammarEngine
+from octavo.grammar.supply import GrammarSupply
 from octavo.runner.shaping import Shaping, may_be_forced
 from tests.grammar.tiny import allowed
 from tests.grammar.toy import END, ToyEngine
@@ -21,7 +22,7 @@ VOCABULARY = 70
 
 
 def make(engine: GrammarEngine | None = None) -> Shaping:
-    return Shaping(VOCABULARY, lambda: engine or ToyEngine())
+    return Shaping(VOCABULARY, GrammarSupply(lambda: engine or ToyEngine()))
 
 
 def new(slot: int, grammar: str, output: Sequence[int] = (), **fields: Any) -> NewSlot:
@@ -137,7 +138,7 @@ def test_a_stop_token_waits_for_min_tokens_unless_nothing_else_may_come() -> Non
         ("!no grammar", "the grammar cannot be used: it begins with a mark"),
         ("5 !fill", "the grammar cannot be used: too complex"),
         ("5 !panic", "the grammar failed: PanicError"),
-        ("!accept", "the grammar cannot be used: it begins with a mark"),
+        ("!accept", "the grammar cannot be used: no token is accepted here"),
         ("6", "the grammar cannot be used: token 5 is not allowed"),
     ],
 )
@@ -166,12 +167,40 @@ def test_a_failure_while_forced_tokens_are_sought_fails_the_next_draw() -> None:
     assert shaping.error(0) == "the grammar cannot be used: no token is accepted here"
 
 
+def test_the_text_with_the_longest_masks_fails_where_grammars_take_too_much_memory() -> None:
+    heap = 0
+    supply = GrammarSupply(ToyEngine, limit_bytes=100, heap_bytes=lambda: heap)
+    shaping = Shaping(VOCABULARY, supply)
+    for slot in range(3):
+        shaping.open(new(slot, "5 6|8 7"))
+    masks_of(shaping, draws_of([0, 1, 2]))
+    shaping._texts[1].mask_seconds = 1000.0
+    heap = 101
+    masks_of(shaping, draws_of([0, 2]))
+    heap = 50
+    assert [shaping.error(slot) is None for slot in range(3)] == [True, False, True]
+    assert "grammar_memory_bytes" in str(shaping.error(1))
+    masks = masks_of(shaping, draws_of([0, 1, 2]))
+    assert [len(allowed(row, VOCABULARY)) for row in masks] == [1, 0, 1]
+    for slot in range(3):
+        shaping.free(slot)
+    supply.matcher("next", "5")
+    assert supply.used_bytes == 0, "what else takes memory is not counted"
+
+
 def test_an_engine_that_cannot_be_made_fails_the_texts_that_need_it() -> None:
+    tried = []
+
     def fail() -> GrammarEngine:
+        tried.append("once")
         raise OSError("gone")
 
-    shaping = Shaping(VOCABULARY, fail)
+    shaping = Shaping(VOCABULARY, GrammarSupply(fail))
     shaping.open(new(0, "5"))
     masks = masks_of(shaping, draws_of([1, 0]))
     assert [len(allowed(row, VOCABULARY)) for row in masks] == [VOCABULARY, 0]
     assert shaping.error(0) == "the grammar failed: OSError"
+    shaping.open(new(1, "5"))
+    masks_of(shaping, draws_of([1]))
+    assert shaping.error(1) == shaping.error(0)
+    assert len(tried) == 1, "a model's files do not change"
