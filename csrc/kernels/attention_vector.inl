@@ -41,9 +41,10 @@ inline float sum_of(Floats x) {
 inline float largest_of(Floats x) {
   float lanes[kLanes];
   store(lanes, x);
-  float most = lanes[0];
-  for (float lane : lanes) most = lane > most ? lane : most;
-  return most;
+  for (int half = kLanes / 2; half > 0; half /= 2)
+    for (int lane = 0; lane < half; ++lane)
+      lanes[lane] = lanes[lane + half] > lanes[lane] ? lanes[lane + half] : lanes[lane];
+  return lanes[0];
 }
 
 // exp(x) for x ≤ 0, to about one unit in the last place, the same bits in every lane. Exactly 1 at
@@ -63,6 +64,22 @@ inline Floats exponential(Floats x) {
   p = fused(p * r, r, r) + splat(1.0f);
   const Ints exponent = (bits_of(shifted) - bits_of(shift) + 127) << 23;
   return select(x < splat(-87.0f), Floats{}, p * floats_of(exponent));
+}
+
+// 2^(x · factor) for x · factor ≤ 0, to a few units in the last place, the same bits in every lane.
+// Exactly 1 at x = 0; 0 below 2^-125, where fp32's normal numbers end soon; NaN stays NaN.
+inline Floats power_of_two(Floats x, Floats factor) {
+  const Floats shift = splat(12582912.0f);  // 1.5 · 2^23: adding it rounds to a whole number
+  const Floats shifted = fused(x, factor, shift);
+  const Floats r = fused(x, factor, shift - shifted);
+  Floats p = splat(1.3264727e-3f);  // (2^r - 1) / r, fitted over half of 1 each way
+  p = fused(p, r, splat(9.6715126e-3f));
+  p = fused(p, r, splat(5.5507337e-2f));
+  p = fused(p, r, splat(2.4022242e-1f));
+  p = fused(p, r, splat(6.9314698e-1f));
+  p = fused(p, r, splat(1.0f));
+  const Ints exponent = (bits_of(shifted) + 127) << 23;  // the other bits of `shift` leave
+  return select(shifted < splat(12582912.0f - 125.0f), Floats{}, p * floats_of(exponent));
 }
 
 // tanh, with an absolute error of a few units in the last place of 1: enough for a soft cap.
