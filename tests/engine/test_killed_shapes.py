@@ -20,7 +20,7 @@ SHAPE = StructuredOutputsParams(regex="([a-z]{3}[0-9]{2}, the end of it; ){4}!")
 
 @pytest.mark.parametrize("forcing", ["canonical", "off"])
 def test_shaped_texts_survive_kill_9(tmp_path: Path, forcing: str) -> None:
-    """Each engine is killed after a few outputs, so that grammars are rebuilt several times."""
+    """Each engine is killed after a few outputs, so that grammars are rebuilt."""
     pytest.importorskip("octavo.backends.native._native")
     llm = AsyncLLM(
         str(make_model(tmp_path)),
@@ -47,9 +47,10 @@ def test_shaped_texts_survive_kill_9(tmp_path: Path, forcing: str) -> None:
 
     async def world() -> None:
         calm = await asyncio.gather(*(one(number, False) for number in range(3)))
-        killed = await asyncio.gather(*(one(number, True) for number in range(3)))
-        assert killed == calm
-        assert client.supervisor.restarts.num_restarts > 0
+        # An engine may have generated everything before the first outputs are read: try again.
+        while not client.supervisor.restarts.num_restarts:
+            killed = await asyncio.gather(*(one(number, True) for number in range(3)))
+            assert killed == calm
 
     try:
         asyncio.run(world())
