@@ -435,4 +435,4 @@ class FailedRequestError(RequestError):
     def __init__(self, request_id: str, reason: str, message: str) -> None:
         super().__init__(f"request {request_id}: {message}")
         self.request_id = request_id
-        self.reason = reason  # "refused", "overloaded" or "error"
+        self.reason = reason  # one of FAILURES

@@ -40,7 +40,7 @@ NOT_FINITE = (
     "the weights may be damaged, or overflow in this precision"
 )
 NO_TOKEN_LEFT = (
-    "no token is left to choose: allowed_token_ids, bad_words, min_tokens and the "
+    "no token is left to choose: the shape, allowed_token_ids, bad_words, min_tokens and the "
     "logits processors together forbid all of them"
 )
 

@@ -5,10 +5,16 @@ from __future__ import annotations
 from octavo.core.config import CoreConfig
 from octavo.core.kv.manager import KVManager
 from octavo.core.lifecycle import Lifecycle
-from octavo.core.outcome import Outcome, SlotResults, append_before_failure, append_tokens
+from octavo.core.outcome import (
+    Outcome,
+    SlotResults,
+    append_before_failure,
+    append_tokens,
+    failure_reason,
+)
 from octavo.core.plan import StepResult
 from octavo.core.plan_draft import InFlight
-from octavo.core.request import TokenEvent
+from octavo.core.request import FAILURES, TokenEvent
 from octavo.core.sequence import Sequence
 from octavo.core.stats import PrefillChunk
 
@@ -83,7 +89,8 @@ class ResultRules:
         end = plan.starts[index] + plan.counts[index]
         was_decoding = not sequence.catching_up
         if error is not None:
-            outcome = append_before_failure(sequence, num_accepted)
+            reason = failure_reason(is_impossible=slot in results.impossible)
+            outcome = append_before_failure(sequence, num_accepted, reason)
         elif plan.samples[index]:
             forced = results.forced.get(slot, ())
             outcome = append_tokens(sequence, results.tokens[index], num_accepted, forced)
@@ -92,7 +99,7 @@ class ResultRules:
             sequence.num_computed = end
         if was_decoding:
             self.lifecycle.stats.add_accepted(outcome.num_accepted)
-        if outcome.reason == "error":
+        if outcome.reason in FAILURES:
             return self.lifecycle.finish(
                 sequence, outcome, now, position=position, payload=payload, message=error
             )

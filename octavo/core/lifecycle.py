@@ -29,7 +29,7 @@ from collections.abc import Sequence as Series
 from octavo.core.config import CoreConfig
 from octavo.core.kv.manager import KVManager, Prefix
 from octavo.core.limits import Limiter, overrides
-from octavo.core.outcome import Outcome
+from octavo.core.outcome import Outcome, failure_reason
 from octavo.core.plan import NewSlot
 from octavo.core.plan_draft import InFlight
 from octavo.core.queue import WaitingQueue
@@ -126,10 +126,13 @@ class Lifecycle:
         self.next_deadline = min(map(_deadline, self.queue.held.values()), default=NO_DEADLINE)
         return events
 
-    def fail_held(self, sequence: Sequence, message: str, now: float) -> TokenEvent:
+    def fail_held(
+        self, sequence: Sequence, message: str, now: float, *, is_impossible: bool = False
+    ) -> TokenEvent:
         """End a held sequence with its own error."""
         self.queue.remove(sequence)
-        return self.finish(sequence, Outcome((), "error"), now, message=message)
+        outcome = Outcome((), failure_reason(is_impossible=is_impossible))
+        return self.finish(sequence, outcome, now, message=message)
 
     def fetch(self, index: int, num_loads: int, now: float) -> None:
         """Take a sequence out of the queue until its loads have ended, or the deadline passes."""

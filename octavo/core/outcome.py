@@ -38,7 +38,16 @@ class Outcome(NamedTuple):
 class SlotResults:
     """A step's result with its sparse parts indexed by slot."""
 
-    __slots__ = ("accepted", "drafts", "errors", "extras", "forced", "payloads", "tokens")
+    __slots__ = (
+        "accepted",
+        "drafts",
+        "errors",
+        "extras",
+        "forced",
+        "impossible",
+        "payloads",
+        "tokens",
+    )
 
     def __init__(self, result: StepResult) -> None:
         self.tokens = result.tokens
@@ -47,6 +56,7 @@ class SlotResults:
         self.payloads = dict(result.payloads)
         self.errors = dict(result.errors)
         self.forced = dict(result.forced)
+        self.impossible = result.impossible
         # Slots whose result is more than a token.
         self.extras = {**self.accepted, **self.drafts, **self.payloads, **self.errors}
         if self.forced:
@@ -66,12 +76,19 @@ def append_tokens(
     return outcome
 
 
-def append_before_failure(sequence: Sequence, num_accepted: int) -> Outcome:
+def failure_reason(*, is_impossible: bool) -> FinishReason:
+    """Return the finish reason of a sequence that failed."""
+    return "impossible" if is_impossible else "error"
+
+
+def append_before_failure(
+    sequence: Sequence, num_accepted: int, failure: FinishReason = "error"
+) -> Outcome:
     """Append the drafts accepted before the draw that failed; the error ends what they do not."""
     if not num_accepted:
-        return Outcome((), "error")
+        return Outcome((), failure)
     outcome = _append(sequence, num_accepted, ())
-    return outcome if outcome.reason is not None else outcome._replace(reason="error")
+    return outcome if outcome.reason is not None else outcome._replace(reason=failure)
 
 
 def _append(sequence: Sequence, num_accepted: int, sampled: tuple[int, ...]) -> Outcome:

@@ -130,3 +130,4 @@ class StepResult(NamedTuple):
     # (slot, tokens behind the sampled one that no draw could change), only for a slot that no other
     # step in flight computes; it gets no drafts, since these may be cut off from its next chunk
     forced: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    impossible: tuple[int, ...] = ()  # slots with an error that is of what the request asks for

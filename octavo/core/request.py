@@ -10,9 +10,15 @@ from typing import Literal, NamedTuple
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.stats import RequestStats
 
-# "refused": it could never run. "overloaded": the queue was full when it arrived.
-FinishReason = Literal["stop", "length", "abort", "error", "refused", "overloaded"]
-FAILURES = ("refused", "overloaded", "error")  # finish reasons of requests without an answer
+# "refused": it could never run. "overloaded": the queue was full when it arrived. "impossible": no
+# further token meets what it asks for.
+FinishReason = Literal["stop", "length", "abort", "error", "refused", "overloaded", "impossible"]
+FAILURES = (
+    "refused",
+    "overloaded",
+    "error",
+    "impossible",
+)  # finish reasons of requests without an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,7 @@ class Ready:
     request_id: str
     reason: str
     error: str | None = None
+    is_impossible: bool = False  # the error is of what the request asks for
 
 
 class TokenEvent(NamedTuple):

@@ -157,7 +157,9 @@ class Scheduler:
         if sequence is None or sequence.hold is None or event.reason not in sequence.hold.reasons:
             return None
         if event.error is not None:
-            return self.lifecycle.fail_held(sequence, event.error, now)
+            return self.lifecycle.fail_held(
+                sequence, event.error, now, is_impossible=event.is_impossible
+            )
         self.lifecycle.satisfy(sequence, event.reason, now)
         return None
 

@@ -88,6 +88,6 @@ class GrammarLoader:
         try:
             self._supply.prepare(name, text, partial(self._held.__contains__, name))
         except BaseException as error:  # a panic of the library is no Exception
-            self._ready.append(Ready(name, GRAMMAR, why_failed(error)))
+            self._ready.append(Ready(name, GRAMMAR, *why_failed(error)))
         else:
             self._ready.append(Ready(name, GRAMMAR))

@@ -50,7 +50,8 @@ def checked(text: str, field: str, simplify: Callable[[Any, str], str]) -> str:
             schema, end = _DECODER.raw_decode(text, begin)
         except (ValueError, RecursionError) as error:
             raise ShapeError(f"%json is not followed by JSON: {error}", field, path) from None
-        parts += text[at : found.start()], "%json ", simplify(schema, path)
+        lines = "\n" * text.count("\n", begin, end)  # errors name lines of the client's text
+        parts += text[at : found.start()], "%json ", simplify(schema, path), lines
         at = end
     return "".join([*parts, text[at:]])
 

@@ -9,6 +9,7 @@ from typing import cast
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
+from octavo.grammar.messages import error_for
 from octavo.grammar.protocol import Forcing, GrammarError, Vocabulary, Words
 
 # Bounds on one grammar. A grammar of this size takes some tens of milliseconds to compile.
@@ -42,7 +43,7 @@ class LLGuidanceEngine:
     def compile(self, text: str) -> LLGuidanceMatcher:
         compiled = LLMatcher(self._tokenizer, self._header + text, log_level=QUIET, limits=LIMITS)
         if compiled.is_error():
-            raise GrammarError(first_line(compiled.get_error()))
+            raise error_for(compiled.get_error())
         return LLGuidanceMatcher(compiled, self._forcing, self.num_words)
 
 
@@ -58,14 +59,14 @@ class LLGuidanceMatcher:
 
     def accept(self, tokens: Sequence[int]) -> None:
         if not self._matcher.consume_tokens(list(tokens)):
-            raise GrammarError(self._error() or "a token came that the grammar does not allow")
+            raise self._error()
 
     def num_accepted(self, tokens: Sequence[int]) -> int:
         return self._matcher.validate_tokens(list(tokens))
 
     def roll_back(self, count: int) -> None:
         if count and not self._matcher.rollback(count):
-            raise GrammarError(self._error())
+            raise self._error()
 
     def forced(self, most: int) -> list[int]:
         if self._forcing == "off":
@@ -89,13 +90,14 @@ class LLGuidanceMatcher:
         assert row.flags.c_contiguous
         self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
         if self._matcher.is_error():
-            raise GrammarError(self._error())
+            raise self._error()
 
     def copy(self) -> LLGuidanceMatcher:
         return LLGuidanceMatcher(self._matcher.deep_copy(), self._forcing, self._num_words)
 
-    def _error(self) -> str:
-        return first_line(self._matcher.get_error())
+    def _error(self) -> GrammarError:
+        message = self._matcher.get_error()
+        return error_for(message or "a token came that the grammar does not allow")
 
 
 def only_bit(row: Words) -> int | None:
@@ -138,8 +140,3 @@ def make_tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
 def header(forcing: Forcing) -> str:
     """Return the line of options before every grammar."""
     return f"%llguidance {json.dumps({'no_forcing': forcing != 'canonical'})}\n"
-
-
-def first_line(message: str) -> str:
-    """Return the part of llguidance's message that does not quote the grammar."""
-    return message.strip().partition("\n")[0]

@@ -22,7 +22,14 @@ FORCINGS: tuple[Forcing, ...] = get_args(Forcing)
 
 
 class GrammarError(ValueError):
-    """A grammar that cannot be used, or cannot go on; the message says why."""
+    """A grammar that cannot be used, or cannot go on; the message says why.
+
+    `line` is the line of its text that is wrong, if one is.
+    """
+
+    def __init__(self, what: str, line: int | None = None) -> None:
+        super().__init__(what)
+        self.line = line
 
 
 @dataclass(frozen=True, slots=True)

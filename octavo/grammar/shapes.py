@@ -45,7 +45,8 @@ def grammar_of(shape: StructuredOutputsParams, vocabulary: int = 0) -> Translate
     try:
         try_grammar(text, vocabulary if _TOKEN_ID.search(text) else 0)
     except GrammarError as error:
-        raise ShapeError(_plain(str(error)), name) from None
+        is_own = name == "grammar" and error.line is not None and not _is_gbnf(shape)
+        raise ShapeError(str(error), name, f" line {error.line}" if is_own else "") from None
     return Translated(text, warnings)
 
 
@@ -70,7 +71,7 @@ def _grammar_text(
     if shape.choice is not None:
         return "choice", f"start: /{'|'.join(map(literal, shape.choice))}/"
     if shape.grammar is not None:
-        if "::=" in shape.grammar:
+        if _is_gbnf(shape):
             return "grammar", _of_gbnf(shape.grammar)
         inner = lark.checked(
             shape.grammar, "grammar", lambda schema, path: schema_text(schema, path, "grammar")
@@ -81,6 +82,10 @@ def _grammar_text(
     return "structural_tag", tags_grammar(
         tags, lambda schema, path: schema_text(schema, path, "structural_tag")
     )
+
+
+def _is_gbnf(shape: StructuredOutputsParams) -> bool:
+    return shape.grammar is not None and "::=" in shape.grammar
 
 
 def parsed(text: str, field: str) -> Any:
@@ -137,23 +142,3 @@ def _of_gbnf(text: str) -> str:
         return gbnf.to_lark(text)
     except gbnf.GbnfError as error:
         raise ShapeError(f"it is no GBNF: {error}", "grammar") from None
-
-
-def _plain(message: str) -> str:
-    """Return a message of the engine in words that say what to do."""
-    for sign, words in _MESSAGES.items():
-        if sign in message:
-            return words
-    return re.sub(r"^at \d+\(\d+\): ", "", message)[:400]
-
-
-_MESSAGES = {
-    "NoExtension": "no text has this shape",
-    "Unsatisfiable schema: schema is false": "no text has this shape",
-    "initial_lexer_fuel": "it is too complex; make it smaller",
-    "fuel": "it is too complex; make it smaller",
-    "min/maxProperties only": "minProperties and maxProperties must stand beside the properties",
-    "panic": "the grammar engine fails on it; name tokens by their ids, or simplify it",
-    "too large": "it is too large; make it smaller",
-    "TooComplex": "it is too complex; make it smaller",
-}

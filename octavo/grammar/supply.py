@@ -52,7 +52,7 @@ class GrammarSupply:
                 try:
                     self._engine = self._make_engine()
                 except BaseException as error:
-                    self._failure = why_failed(error)
+                    self._failure = why_failed(error).message
                     raise NoEngineError(self._failure) from error
             return self._engine
 

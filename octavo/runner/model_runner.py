@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from octavo.backends.base import Backend
-from octavo.backends.step import Pending, RowLogprobs, StepOutput
+from octavo.backends.step import NO_TOKEN_LEFT, Pending, RowLogprobs, StepOutput
 from octavo.core.config import CoreConfig
 from octavo.core.plan import (
     NO_TOKEN,
@@ -43,6 +43,7 @@ from octavo.runner.speculate.drafting import Drafting
 from octavo.runner.speculate.proposer import Proposer
 
 NO_GRAMMARS = "the text must have a shape, and this engine has no grammars"
+NO_TOKEN_FITS = "no token of the model goes on with a text of this shape"
 
 
 class StepInFlight:
@@ -110,7 +111,7 @@ class ModelRunner:
         if self._shaping is None:
             for new in plan.opened:
                 if new.sampling.grammar:
-                    state.failures.setdefault(new.slot, NO_GRAMMARS)
+                    state.fail(new.slot, NO_GRAMMARS)
         for slot, blocks in plan.new_blocks:
             state.grow(slot, blocks)
         if self._appended:
@@ -164,7 +165,7 @@ class ModelRunner:
         if failures:
             for slot, message in failures:
                 if slot not in started.lost:
-                    state.failures.setdefault(slot, message)  # the first counts
+                    self._fail(slot, message)
         if started.step.chunks is None and started.step.draws.num_drafts is None:
             sampled = tuple([token for (token,) in tokens])
             accepted: tuple[tuple[int, int], ...] = ()
@@ -199,9 +200,9 @@ class ModelRunner:
                     continue
                 drawn = output.tokens[sample]
                 shaping.advance(slot, drawn)
-                message = shaping.error(slot)
-                if message is not None:
-                    state.failures.setdefault(slot, message)
+                failure = shaping.failure(slot)
+                if failure is not None:
+                    state.fail(slot, failure.message, is_impossible=failure.is_impossible)
                 elif not self._in_flight and slot not in failed and (run := shaping.forced(slot)):
                     end = _next_position(started, sample, len(drawn))
                     tokens = tuple(run[: state.room_behind(end)])
@@ -223,6 +224,7 @@ class ModelRunner:
         """
         failures = self.state.failures
         chunks = list(zip(plan.slots, result.tokens, strict=True))
+        impossible = self.state.impossible
         return result._replace(
             tokens=tuple([NO_TOKEN if slot in failures else token for slot, token in chunks]),
             accepted=tuple([pair for pair in result.accepted if pair[0] not in failed_before]),
@@ -235,7 +237,15 @@ class ModelRunner:
                 ]
             ),
             errors=tuple([(slot, failures[slot]) for slot, _ in chunks if slot in failures]),
+            impossible=tuple([slot for slot, _ in chunks if slot in impossible]),
         )
+
+    def _fail(self, slot: int, message: str) -> None:
+        """Note a failure of a draw."""
+        if message == NO_TOKEN_LEFT and self._shaping is not None and self._shaping.is_alone(slot):
+            message = NO_TOKEN_FITS
+        is_impossible = message in (NO_TOKEN_LEFT, NO_TOKEN_FITS)
+        self.state.fail(slot, message, is_impossible=is_impossible)
 
     def _append_drawn(
         self, started: StepInFlight, output: StepOutput, forced: Mapping[int, tuple[int, ...]]

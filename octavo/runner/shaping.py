@@ -26,7 +26,7 @@ import numpy as np
 from octavo.backends.step import Draws, Masks
 from octavo.core.plan import NewSlot
 from octavo.core.sampling_params import SamplingParams
-from octavo.grammar.failures import why_failed
+from octavo.grammar.failures import Failure, why_failed
 from octavo.grammar.protocol import Matcher, Words
 from octavo.grammar.supply import GrammarSupply
 
@@ -46,10 +46,11 @@ class ShapedText:
         self.num_output = len(self.fresh)
         self.min_tokens = sampling.min_tokens
         self.stop_ids = new.stop_ids
+        self.has_rules = has_rules(sampling)
         self.may_be_forced = may_be_forced(sampling)
         self.matcher: Matcher | None = None
         self.has_ended = False  # an end token has come: only end tokens may follow
-        self.error: str | None = None  # why no further token can be drawn
+        self.failure: Failure | None = None  # why no further token can be drawn
         self.mask_seconds = 0.0  # that its masks have taken
 
     def catch_up(self, supply: GrammarSupply) -> Matcher:
@@ -63,9 +64,9 @@ class ShapedText:
             self.matcher.accept(inner)
         return self.matcher
 
-    def fail(self, message: str) -> None:
+    def fail(self, failure: Failure) -> None:
         """Draw no further token for this reason."""
-        self.error = message
+        self.failure = failure
         self.matcher = None  # which may be large
 
     def keep_open(self, row: Words, num_output: int) -> None:
@@ -167,9 +168,13 @@ class Shaping:
         text.fresh.extend(tokens)
         text.num_output += len(tokens)
 
-    def error(self, slot: int) -> str | None:
+    def failure(self, slot: int) -> Failure | None:
         """Return why the grammar of a slot cannot go on, if so."""
-        return self._texts[slot].error
+        return self._texts[slot].failure
+
+    def is_alone(self, slot: int) -> bool:
+        """Return whether nothing but its grammar forbids tokens to the text of a slot."""
+        return slot in self._texts and not self._texts[slot].has_rules
 
     def forced(self, slot: int) -> list[int]:
         """Return the tokens that must follow in a slot, whatever would be drawn; no step may run.
@@ -191,11 +196,11 @@ class Shaping:
         for text, row, drafts in work.texts:
             began = perf_counter()
             try:
-                if text.error is None:
+                if text.failure is None:
                     self._fill(text, rows[row : row + 1 + len(drafts)], drafts)
             except BaseException as error:  # a panic of the library is no Exception
                 text.fail(why_failed(error))
-            if text.error is not None:
+            if text.failure is not None:
                 rows[row] = 0
             text.mask_seconds += perf_counter() - began
         if self._supply.is_beyond_bound:
@@ -207,7 +212,7 @@ class Shaping:
         texts = [text for text in tuple(self._texts.values()) if text.matcher is not None]
         if texts:
             costliest = max(texts, key=lambda text: text.mask_seconds)
-            costliest.fail(self._supply.shortage)
+            costliest.fail(Failure(self._supply.shortage, is_impossible=True))
 
     def _fill(self, text: ShapedText, rows: Words, drafts: list[int]) -> None:
         """Write the masks of a text's next token, and of those behind each of its drafts."""
@@ -246,14 +251,19 @@ def _stop(queue: SimpleQueue[Callable[[], None] | None], thread: Thread) -> None
         thread.join()
 
 
+def has_rules(sampling: SamplingParams) -> bool:
+    """Return whether rules beside the grammar forbid tokens."""
+    forbids = sampling.bad_words_token_ids or sampling.logits_processors
+    return bool(forbids) or sampling.allowed_token_ids is not None
+
+
 def may_be_forced(sampling: SamplingParams) -> bool:
     """Return whether a token that the grammar forces needs no draw.
 
     Rules that forbid tokens may leave none, which fails the request, and log-probabilities are
     those of a draw.
     """
-    forbids = sampling.bad_words_token_ids or sampling.logits_processors
-    return not forbids and sampling.allowed_token_ids is None and sampling.logprobs is None
+    return not has_rules(sampling) and sampling.logprobs is None
 
 
 def before_end(tokens: list[int], end_ids: frozenset[int]) -> list[int]:

@@ -46,6 +46,7 @@ class SlotState:
         self.prompt_logprobs: dict[int, int] = {}  # how many for each position
         self.pooled: dict[int, range] = {}  # positions whose hidden states are pooled
         self.failures: dict[int, str] = {}  # failed slots, with the reason
+        self.impossible: set[int] = set()  # those whose request asks for it
 
     def free(self, slot: int) -> None:
         """Remove a sequence, so that its slot can be used again."""
@@ -58,6 +59,7 @@ class SlotState:
         self.prompt_logprobs.pop(slot, None)
         self.pooled.pop(slot, None)
         self.failures.pop(slot, None)
+        self.impossible.discard(slot)
 
     def open(self, new: NewSlot) -> SlotSampling:
         """Add a sequence, and return how its tokens are drawn.
@@ -86,6 +88,13 @@ class SlotState:
         self.num_opened[slot] = self.num_known[slot] = len(tokens)
         self.num_prompt[slot] = new.num_prompt
         return drawn
+
+    def fail(self, slot: int, message: str, *, is_impossible: bool = False) -> None:
+        """Note why a slot has failed, unless it has before."""
+        if slot not in self.failures:
+            self.failures[slot] = message
+            if is_impossible:
+                self.impossible.add(slot)
 
     def grow(self, slot: int, blocks: tuple[tuple[int, ...], ...]) -> None:
         """Append blocks to an open slot's tables: a tuple for each group."""

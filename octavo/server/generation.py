@@ -11,14 +11,15 @@ from functools import partial
 from typing import Any
 
 from octavo.api.outputs import EngineDeadError, RequestError, RequestOutput
-from octavo.api.requests import TOO_LONG, CheckedRequest, FailedRequestError
+from octavo.api.requests import CheckedRequest
 from octavo.api.sinks import Sink, joined
 from octavo.observe.explain import Record
 from octavo.observe.request_meter import RequestMeter
 from octavo.server.admission import Ticket
+from octavo.server.answers.failures import answer_to
 from octavo.server.bounds.turns import Turns
 from octavo.server.http.deadline import RequestTask
-from octavo.server.http.errors import ApiError, ClientGoneError, internal, invalid, unavailable
+from octavo.server.http.errors import ApiError, ClientGoneError, internal
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.stream import ResponseStream
 from octavo.server.operation import PreparedRequest, TokenCounts, Writer
@@ -275,21 +276,8 @@ class Generation:
 
     def _answer_to(self, index: int, error: Exception) -> Exception:
         """Return the client's answer to an error of the engine, by the prompt's index."""
-        if isinstance(error, EngineDeadError):
-            return unavailable("the engine has stopped", "engine_not_ready")
-        if not isinstance(error, RequestError | FailedRequestError):
-            return error  # a bug
-        named = self._asked.named
-        if not isinstance(error, FailedRequestError):
-            param, code = getattr(error, "param", None), getattr(error, "code", None)
-            return named(invalid(str(error), param, code), index)
-        message = str(error).partition(": ")[2]  # without the engine's own id of the request
-        if error.reason == "refused":
-            return named(invalid(message, "max_tokens", TOO_LONG), index)
-        if error.reason == "overloaded":
-            return self._server.admission.rejected("engine_full", message)
-        log.error("request %s failed in the engine: %s", self._exchange.request_id, message)
-        return ApiError(500, "the engine failed on this request", code="engine_error")
+        admission = self._server.admission
+        return answer_to(error, self._prepared, index, admission, self._exchange.request_id)
 
     # logs and statistics
 

@@ -104,6 +104,7 @@ class GenerationRequest:
     shape: StructuredOutputsParams | None = None  # of each answer's text
     # What answers consist of, by the end of their prompt, if not only of text in that shape.
     answer_job: Callable[[str], AnswerJob] | None = None
+    calls_field: str = "tools"  # of the request: what the answers may call
     cache_salt: str | None = None
     priority: int = 0
     deadline_ms: int | None = None

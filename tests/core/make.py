@@ -100,6 +100,7 @@ class Worker:
         self.drafter = drafter
         self.failing: set[str] = set()
         self.failing_at: dict[str, int] = {}
+        self.impossible: set[str] = set()  # those whose failure their request asks for
         self.payloads: dict[str, object] = {}
         self.rows: dict[int, Row] = {}
         self.kv: dict[tuple[int, int, int], int] = {}  # (group, block, offset in it) → token
@@ -141,6 +142,7 @@ class Worker:
                 for slot, row in named
                 if row.request_id in self.failing or row.has_failed
             ),
+            impossible=tuple(slot for slot, row in named if row.request_id in self.impossible),
         )
 
     def _chunk(

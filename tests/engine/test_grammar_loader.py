@@ -98,7 +98,7 @@ def test_a_grammar_that_cannot_be_compiled_fails_its_own_request() -> None:
     rig.add(2, "5")
     rig.run()
     ends = {event.number: event.message for event in rig.events() if event.finish_reason}
-    assert ends == {1: "the grammar cannot be used: it begins with a mark", 2: None}
+    assert ends == {1: "the text cannot keep its shape: it begins with a mark", 2: None}
 
 
 def test_a_request_may_be_aborted_while_it_waits() -> None:
@@ -146,7 +146,7 @@ def test_a_shape_that_no_token_can_begin_fails_before_its_text_begins() -> None:
     rig.add(1, "!nothing")
     rig.run()
     (event,) = rig.events()
-    assert event.finish_reason == "error"
+    assert event.finish_reason == "impossible"
     assert event.message is not None
     assert "no token of the model" in event.message
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from octavo.backends.base import ForwardResult
-from octavo.backends.step import LAST_SAMPLE, NOT_FINITE, HostBatch
+from octavo.backends.step import LAST_SAMPLE, NO_TOKEN_LEFT, NOT_FINITE, HostBatch
 from octavo.core.plan import NO_TOKEN, HiddenPayload, LogprobsPayload
 from octavo.core.sampling_params import SamplingParams
 from tests.runner.plans import Fixed, make_plan, make_runner, new_slot, run, successor
@@ -310,7 +310,8 @@ def test_a_request_with_no_token_left_fails_and_its_neighbours_do_not() -> None:
     result = run(runner, make_plan(opened=opened, chunks=[(slot, 0, 1, True) for slot in range(3)]))
     assert result.tokens == (6, 1, NO_TOKEN)
     assert [slot for slot, _ in result.payloads] == [0]
-    assert [slot for slot, _ in result.errors] == [2]
+    assert result.errors == ((2, NO_TOKEN_LEFT),)
+    assert result.impossible == (2,)
     assert result.drafts == ((0, (1,)), (1, (1,)))
 
 

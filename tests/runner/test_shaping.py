@@ -79,7 +79,7 @@ def test_only_end_tokens_follow_an_end() -> None:
     (mask,) = masks_of(shaping, draws_of([0]))
     assert allowed(mask, VOCABULARY) == {END}
     assert shaping.forced(0) == []
-    assert shaping.error(0) is None
+    assert shaping.failure(0) is None
 
 
 @pytest.mark.parametrize("output", [[], [5], [5, 6], [5, 6, 8]])
@@ -135,21 +135,23 @@ def test_a_stop_token_waits_for_min_tokens_unless_nothing_else_may_come() -> Non
 @pytest.mark.parametrize(
     ("grammar", "message"),
     [
-        ("!no grammar", "the grammar cannot be used: it begins with a mark"),
-        ("5 !fill", "the grammar cannot be used: too complex"),
-        ("5 !panic", "the grammar failed: PanicError"),
-        ("!accept", "the grammar cannot be used: no token is accepted here"),
-        ("6", "the grammar cannot be used: token 5 is not allowed"),
+        ("!no grammar", ("the text cannot keep its shape: it begins with a mark", True)),
+        ("5 !fill", ("the text cannot keep its shape: too complex", True)),
+        ("5 !panic", ("the grammar failed: PanicError", False)),
+        ("!accept", ("the text cannot keep its shape: no token is accepted here", True)),
+        ("6", ("the text cannot keep its shape: token 5 is not allowed", True)),
     ],
 )
-def test_a_failure_leaves_no_token_for_its_own_text(grammar: str, message: str) -> None:
+def test_a_failure_leaves_no_token_for_its_own_text(
+    grammar: str, message: tuple[str, bool]
+) -> None:
     shaping = make()
     shaping.open(new(0, "5 6|8", output=[5]))
     shaping.open(new(1, grammar, output=[5]))
     masks = masks_of(shaping, draws_of([1, 0]))
     assert allowed(masks[0], VOCABULARY) == set()
     assert allowed(masks[1], VOCABULARY) == {6, 8}
-    assert (shaping.error(0), shaping.error(1)) == (None, message)
+    assert (shaping.failure(0), shaping.failure(1)) == (None, message)
     assert shaping.forced(1) == []
     masks = masks_of(shaping, draws_of([1, 0]))
     assert allowed(masks[0], VOCABULARY) == set(), "it stays failed"
@@ -164,7 +166,8 @@ def test_a_failure_while_forced_tokens_are_sought_fails_the_next_draw() -> None:
     assert shaping.forced(0) == []
     (mask,) = masks_of(shaping, draws_of([0]))
     assert allowed(mask, VOCABULARY) == set()
-    assert shaping.error(0) == "the grammar cannot be used: no token is accepted here"
+    message = "the text cannot keep its shape: no token is accepted here"
+    assert shaping.failure(0) == (message, True)
 
 
 def test_the_text_with_the_longest_masks_fails_where_grammars_take_too_much_memory() -> None:
@@ -178,8 +181,8 @@ def test_the_text_with_the_longest_masks_fails_where_grammars_take_too_much_memo
     heap = 101
     masks_of(shaping, draws_of([0, 2]))
     heap = 50
-    assert [shaping.error(slot) is None for slot in range(3)] == [True, False, True]
-    assert "grammar_memory_bytes" in str(shaping.error(1))
+    assert [shaping.failure(slot) is None for slot in range(3)] == [True, False, True]
+    assert "grammar_memory_bytes" in str(shaping.failure(1))
     masks = masks_of(shaping, draws_of([0, 1, 2]))
     assert [len(allowed(row, VOCABULARY)) for row in masks] == [1, 0, 1]
     for slot in range(3):
@@ -199,8 +202,8 @@ def test_an_engine_that_cannot_be_made_fails_the_texts_that_need_it() -> None:
     shaping.open(new(0, "5"))
     masks = masks_of(shaping, draws_of([1, 0]))
     assert [len(allowed(row, VOCABULARY)) for row in masks] == [VOCABULARY, 0]
-    assert shaping.error(0) == "the grammar failed: OSError"
+    assert shaping.failure(0) == ("the grammar failed: OSError", False)
     shaping.open(new(1, "5"))
     masks_of(shaping, draws_of([1]))
-    assert shaping.error(1) == shaping.error(0)
+    assert shaping.failure(1) == shaping.failure(0)
     assert len(tried) == 1, "a model's files do not change"

@@ -67,7 +67,7 @@ class AnswerFormats:
         if use.callable and self.stop_ids:
             given = asked.sampling.get("stop_token_ids", ())
             asked.sampling["stop_token_ids"] = [*given, *self.stop_ids]
-        asked.reading = self.reading_for(use)
+        asked.reading, asked.calls_field = self.reading_for(use), use.field
         asked.answer_job = self.job_for(use, asked.shape, vocabulary)
 
     def reading_for(self, use: ToolUse) -> Callable[[str], Reading] | None:

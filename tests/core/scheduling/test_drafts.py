@@ -76,11 +76,13 @@ def test_a_failing_draw_gives_what_it_gives_without_drafts(
         pipeline_depth=depth,
     )
     rig.worker.failing_at["a"] = failing_at
+    rig.worker.impossible.update("a" if depth == 1 else "")
     rig.add("a", 5, max_tokens=30, stop_token_ids=(8,))
     has_failed = failing_at < 9
+    failure = "impossible" if depth == 1 else "error"
     assert rig.finish() == {"a": [5, 6, 7, 8][: failing_at - 5]}
     last = rig.end_of("a")
-    assert last.finish_reason == ("error" if has_failed else "stop")
+    assert last.finish_reason == (failure if has_failed else "stop")
     assert last.message == ("not a number" if has_failed else None)
     assert last.stop_token == (None if has_failed else 8)
     assert rig.scheduler.kv.pool.num_free == 63

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from octavo.core.request import Ready
 from octavo.core.stats import ADAPTER, GRAMMAR
 from tests.core.make import Rig
@@ -29,12 +31,13 @@ def test_a_held_request_delays_no_other() -> None:
     assert rig.ends() == {"other": "length"}
 
 
-def test_what_cannot_be_loaded_fails_its_request_alone() -> None:
+@pytest.mark.parametrize(("is_impossible", "reason"), [(False, "error"), (True, "impossible")])
+def test_what_cannot_be_loaded_fails_its_request_alone(is_impossible: bool, reason: str) -> None:
     rig = Rig()
     rig.add("held", 5, holds=(GRAMMAR,))
-    event = rig.scheduler.ready(Ready("held", GRAMMAR, "it is too large"), rig.now)
+    event = rig.scheduler.ready(Ready("held", GRAMMAR, "it is too large", is_impossible), rig.now)
     assert event is not None
-    assert (event.finish_reason, event.message) == ("error", "it is too large")
+    assert (event.finish_reason, event.message) == (reason, "it is too large")
     assert not rig.scheduler.sequences
 
 

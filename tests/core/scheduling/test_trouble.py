@@ -115,6 +115,17 @@ def test_a_failure_ends_one_request_and_removes_its_blocks_from_the_cache(depth:
     assert rig.chunks(rig.plan())["again"] == (0, 9)
 
 
+def test_a_request_that_asks_for_the_impossible_leaves_its_blocks_in_the_cache() -> None:
+    rig = Rig()
+    rig.worker.failing_at["bad"] = 10
+    rig.worker.impossible.add("bad")
+    rig.add("bad", 9, max_tokens=8)
+    rig.finish()
+    assert rig.ends() == {"bad": "impossible"}
+    rig.add("again", 9, max_tokens=1)
+    assert rig.chunks(rig.plan())["again"] == (8, 1)
+
+
 def test_a_failure_before_the_first_token_ends_the_request_at_its_start() -> None:
     rig = Rig()
     rig.worker.failing.add("bad")

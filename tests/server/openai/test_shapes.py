@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from octavo.core.plan import StepPlan, StepResult
+from octavo.core.plan import NO_TOKEN, StepPlan, StepResult
 from octavo.server.http.errors import invalid
 from octavo.server.openai.schema.chat import ChatRequest, Message
 from octavo.server.openai.shapes import with_own_place
@@ -167,7 +168,7 @@ def test_some_values_ask_for_no_shape(directory: Path, fields: dict[str, Any]) -
         ({"guided_choice": ["a"] * 5000}, "guided_choice", "<= 4096, got 5000"),
         ({"grammar": "root ::= x"}, "grammar", "rule 'x' is not defined"),
         ({"ebnf": 'root ::= "a" [b'}, "ebnf", "line 1: a quote or a bracket is not closed"),
-        ({"guided_grammar": "start: x"}, "guided_grammar", "unknown name"),
+        ({"guided_grammar": "start: x"}, "guided_grammar line 1", "unknown name"),
         ({"guided_grammar": "%llguidance {}"}, "guided_grammar line 1", "options"),
         (
             {"guided_grammar": 'start: "a"\n | %json {"not": {"pattern": "a"}}'},
@@ -265,6 +266,57 @@ def test_a_shape_is_checked_once(directory: Path) -> None:
             assert len(asked) == 2
             assert await post(client, {**SCHEMA, "title": "it"}) == 200
             assert len(asked) == 3
+
+    asyncio.run(main())
+
+
+class ImpossibleRunner(ChainRunner):
+    """A runner in which no text can go on, unless it is said to be possible."""
+
+    is_possible: Callable[[], object] = staticmethod(lambda: False)
+
+    def run(self, plan: StepPlan) -> StepResult:
+        made = super().run(plan)
+        if self.is_possible():
+            return made
+        return made._replace(
+            tokens=(NO_TOKEN,) * len(plan.slots),
+            errors=tuple((slot, "the text cannot keep its shape") for slot in plan.slots),
+            impossible=plan.slots,
+        )
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": json_schema(SCHEMA)}, "response_format.json_schema.schema"),
+        ({"structured_outputs": {"regex": "a+"}}, "structured_outputs.regex"),
+        ({"guided_choice": ["a"], "allowed_token_ids": [5]}, "guided_choice"),
+        ({"allowed_token_ids": [5]}, "allowed_token_ids"),
+        ({"bad_words": ["a"]}, "bad_words"),
+    ],
+)
+def test_a_text_that_cannot_go_on_is_the_request_s_fault(
+    directory: Path, fields: dict[str, Any], param: str
+) -> None:
+    """The answer is a 400 with the field; a stream that has begun ends with the same error."""
+    runner = ImpossibleRunner()
+
+    async def main() -> None:
+        async with serving(directory, FakeEngine(directory, runner=runner)) as client:
+            body = {"messages": MESSAGES, "max_tokens": 200, **fields}
+            for streams in (False, True):
+                answer = await client.post("/v1/chat/completions", json={**body, "stream": streams})
+                assert answer.status_code == 400, answer.text
+                error = answer.json()["error"]
+                assert (error["type"], error["param"]) == ("invalid_request_error", param)
+                assert error["message"].endswith("the text cannot keep its shape")
+            active = client.server.active
+            runner.is_possible = lambda: (
+                not any(each.record.first_byte_at for each in active.values())
+            )
+            *_, last = await streamed(client, "/v1/chat/completions", **body)
+            assert last["error"] == error
 
     asyncio.run(main())
 
