@@ -54,10 +54,15 @@ from octavo.core.sampling_params import LogitsProcessor, Pooling, SamplingParams
 from octavo.core.snapshot import EngineSnapshot
 from octavo.engine_arguments import EngineArguments, read_arguments
 from octavo.loader import DEFAULT_MODEL, ModelFiles
+from octavo.loader.file_cache import drop_from_cache
 from octavo.text.token_table import TokenTable
 from octavo.wire.facts import EngineFacts
 
 log = logging.getLogger(__name__)
+
+SLEEP_SECONDS = 60.0  # for the engine's process to end
+_POLL_SECONDS = 0.02
+SleepLevel = Literal[1, 2]
 
 
 class AsyncLLM:
@@ -286,6 +291,34 @@ class AsyncLLM:
         """Schedule steps again after `pause`."""
         self.attach()
         self._send(Resume())
+
+    @property
+    def is_sleeping(self) -> bool:
+        """True from the end of `sleep` to `wake_up`."""
+        return self._client.is_sleeping
+
+    async def sleep(self, level: SleepLevel = 1) -> None:
+        """End the engine's process, which frees its memory; requests are kept until `wake_up`.
+
+        Level 2 also drops the weights from the system's file cache. Raise ConfigError if the engine
+        has no process of its own.
+        """
+        self.attach()
+        self._client.sleep()
+        async with asyncio.timeout(SLEEP_SECONDS):
+            while not self._client.is_sleeping:
+                await asyncio.sleep(_POLL_SECONDS)
+        if level == 2:
+            await asyncio.to_thread(drop_from_cache, self.facts.weights)
+
+    async def wake_up(self) -> None:
+        """Start an engine again after `sleep`, and wait until it is ready."""
+        self.attach()
+        self._client.wake_up()
+        while not self.is_well():
+            if self._death is not None or self._is_closed:
+                raise self._dead_error()
+            await asyncio.sleep(_POLL_SECONDS)
 
     def close(self) -> None:
         """Stop the engine; callers that still wait get an EngineDeadError."""

@@ -69,5 +69,18 @@ class EngineClient(Protocol):
     def is_well(self) -> bool:
         """Return whether the engine is ready and alive; False while it is restarted."""
 
+    @property
+    def is_sleeping(self) -> bool:
+        """True if the engine has ended by `sleep`, and `wake_up` has not been called."""
+
+    def sleep(self) -> None:
+        """End the engine until `wake_up`; requests are kept, and continue in the next engine.
+
+        Raise ConfigError if the engine cannot end without this process.
+        """
+
+    def wake_up(self) -> None:
+        """Start an engine again after `sleep`."""
+
     def close(self) -> None:
         """End the engine; no callback follows. Safe to call twice, and from any thread."""

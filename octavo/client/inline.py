@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from octavo.client.client import Deliver, Died, EngineDeadError
 from octavo.client.vitals import EngineVitals
+from octavo.core.config import ConfigError
 from octavo.core.engine import EngineCore
 from octavo.core.request import Abort, Event, Request, TokenEvent
 from octavo.core.sampling_params import LogitsProcessor
@@ -76,6 +77,18 @@ class InlineClient:
 
     def is_well(self) -> bool:
         return not self._is_closing and self._thread.is_alive()
+
+    @property
+    def is_sleeping(self) -> bool:
+        return False
+
+    def sleep(self) -> None:
+        raise ConfigError(
+            "the engine runs in this process and cannot end without it; use engine='process'"
+        )
+
+    def wake_up(self) -> None:
+        """Return at once, since the engine never sleeps."""
 
     def close(self) -> None:
         with self._wake:

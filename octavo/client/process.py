@@ -21,7 +21,7 @@ from octavo.client.journal import Entry, Journal
 from octavo.client.launcher import Launcher, ProcessLauncher
 from octavo.client.quarantine import Quarantine
 from octavo.client.restart_policy import Timing
-from octavo.client.supervisor import State, Supervisor
+from octavo.client.supervisor import PUT_TO_SLEEP, State, Supervisor
 from octavo.client.vitals import EngineVitals
 from octavo.core.config import ConfigError
 from octavo.core.request import (
@@ -110,6 +110,16 @@ class ProcessClient:
 
     def is_well(self) -> bool:
         return self.supervisor.is_well()
+
+    @property
+    def is_sleeping(self) -> bool:
+        return self.supervisor.is_sleeping
+
+    def sleep(self) -> None:
+        self.supervisor.sleep()
+
+    def wake_up(self) -> None:
+        self.supervisor.wake_up()
 
     def snapshot(self) -> EngineSnapshot:
         # Requests that the engine has not read yet, in the middle of a step, wait too.
@@ -273,7 +283,7 @@ class ProcessClient:
 
     def on_end(self, last_step: tuple[int, ...], was_killed: bool, reason: str) -> bool:
         self._earlier = self._snapshot
-        self.vitals.note_end(self._clock())
+        self.vitals.note_end(self._clock(), is_death=reason != PUT_TO_SLEEP)
         self._load = EngineLoad(num_free_blocks=self._snapshot.num_blocks - 1)
         found = map(self._journal.find_number, last_step)
         suspects = [entry for entry in found if entry is not None]

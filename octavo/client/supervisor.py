@@ -49,6 +49,7 @@ CLOSE_SECONDS = 5.0  # that another thread waits for the event loop to close the
 DUMP_SECONDS = 0.2  # for the stacks to be logged before the process is killed
 ABANDON_SECONDS = 10.0  # for a killed process to end; it may wait in the kernel for a disk
 CLOSE_POLL_SECONDS = 0.05  # between checks that the event loop still runs
+PUT_TO_SLEEP = "it was put to sleep"
 FRAMES_AT_ONCE = 64  # read before other callbacks of the event loop have a turn
 
 
@@ -58,12 +59,14 @@ class State(Enum):
     WAITING = auto()  # there is no process; the next one is started now or after a delay
     STARTING = auto()  # the process runs, and loads the model
     READY = auto()
+    SLEEPING = auto()  # there is no process, and none is started until `wake_up`
     STOPPING = auto()  # the engine misbehaved and is being killed; its frames are ignored
     CLOSED = auto()  # closed or given up
 
 
 _NEXT_STATES = {
-    State.WAITING: {State.STARTING, State.CLOSED},
+    State.WAITING: {State.STARTING, State.SLEEPING, State.CLOSED},
+    State.SLEEPING: {State.WAITING, State.CLOSED},
     State.STARTING: {State.READY, State.STOPPING, State.WAITING, State.CLOSED},
     State.READY: {State.STOPPING, State.WAITING, State.CLOSED},
     State.STOPPING: {State.WAITING, State.CLOSED},
@@ -116,6 +119,7 @@ class Supervisor:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.timers: dict[str, asyncio.Handle] = {}
         self._epoch = 0  # of the newest run
+        self._wants_sleep = False
         self._newest_facts: EngineFacts | None = None  # of the last engine that became ready
         self.spare = Spare(timing, clock, self._start_message_of_spare, self._check_model)
 
@@ -220,6 +224,35 @@ class Supervisor:
         run = self.run
         is_ready = self.state is State.READY
         return run is not None and is_ready and run.liveness.is_fresh(self._clock())
+
+    @property
+    def is_sleeping(self) -> bool:
+        """True if there is no engine until `wake_up`."""
+        return self.state is State.SLEEPING
+
+    def sleep(self) -> None:
+        """End the engine and its spare; start no other until `wake_up`."""
+        if self._wants_sleep or self.state is State.CLOSED:
+            return
+        self._wants_sleep = True
+        self.spare.close()
+        for name in ("restart", "spare"):
+            if (timer := self.timers.pop(name, None)) is not None:
+                timer.cancel()
+        if self.state is State.WAITING:
+            self._enter(State.SLEEPING)
+        elif self.run is not None:
+            self.run.failure = PUT_TO_SLEEP
+            self.run.process.kill()
+
+    def wake_up(self) -> None:
+        """Start an engine after `sleep`."""
+        if not self._wants_sleep:
+            return
+        self._wants_sleep = False
+        if self.state is State.SLEEPING:  # else the last engine has not ended yet
+            self._enter(State.WAITING)
+            self._relaunch()
 
     # frames to the engine
 
@@ -366,18 +399,25 @@ class Supervisor:
             self._end(run, run.exit_reason() or "")
 
     def _end(self, run: EngineRun, reason: str) -> None:
-        log.error("engine %d ended: %s", run.epoch, reason)
+        is_wanted = reason == PUT_TO_SLEEP
+        log.log(logging.INFO if is_wanted else logging.ERROR, "engine %d: %s", run.epoch, reason)
         self.run = None
         if (timer := self.timers.pop("abandon", None)) is not None:
             timer.cancel()
         self._enter(State.WAITING)
         last_step, was_killed = run.process.last_step(), run.process.was_killed()
+        if is_wanted:  # no request is to blame
+            last_step = ()
         run.process.close()
         is_cause_found = self._owner.on_end(last_step, was_killed, reason)
-        self.restarts.note_end(run.liveness.seconds_ready(self._clock()))
+        if not is_wanted:
+            self.restarts.note_end(run.liveness.seconds_ready(self._clock()))
         if is_cause_found:
             self.restarts.note_progress()
-        self._restart(reason)
+        if self._wants_sleep:
+            self._enter(State.SLEEPING)
+        else:
+            self._restart(reason)
         self._owner.deliver(merge=False)
 
     def _restart(self, reason: str) -> None:

@@ -28,9 +28,9 @@ class EngineVitals:
         self.stepped_at = now
         self._num_steps = 0
 
-    def note_end(self, now: float) -> None:
-        """Note that the engine's process has ended."""
-        self.num_deaths += 1
+    def note_end(self, now: float, *, is_death: bool = True) -> None:
+        """Note that the engine's process has ended, by itself or because that was asked for."""
+        self.num_deaths += is_death
         if self._ended_at is None:
             self._ended_at = now
 

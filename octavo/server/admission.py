@@ -70,6 +70,7 @@ class Admission:
         self.waiting_bytes = 0
         self.num_admitted = 0  # sequences
         self.num_open = 0  # registered requests that have not left
+        self.is_held = False  # no request is admitted until `release`
 
     def register(self, owner: str, num_bytes: int) -> Ticket:
         """Count a new request, whose body is not read yet, or raise ApiError if too many wait."""
@@ -140,6 +141,15 @@ class Admission:
         queue.refused_at = self._clock()
         return True
 
+    def hold(self) -> None:
+        """Admit no request until `release`; those that come wait."""
+        self.is_held = True
+
+    def release(self) -> None:
+        """Admit requests again, those that have waited first."""
+        self.is_held = False
+        self._admit_next()
+
     # called by tickets
 
     def _enqueue(self, ticket: Ticket, queue: _KeyQueue, priority: int) -> None:
@@ -161,7 +171,7 @@ class Admission:
 
     def _admit_next(self) -> None:
         """Admit requests, of the key with the lowest counter first, until the engine is full."""
-        while self._num_queued:
+        while self._num_queued and not self.is_held:
             queues = [queue for queue in self._queues.values() if queue.waiting]
             queue = min(queues, key=lambda each: (each.served, each.last_admission))
             ticket = queue.waiting[0][2]
@@ -233,7 +243,7 @@ class Ticket:
         queue.waiting_tokens += num_tokens
         num_after = admission.num_admitted + self.num_sequences
         has_room = not admission.num_admitted or num_after <= admission._capacity
-        if has_room and not admission._num_queued:
+        if has_room and not (admission._num_queued or admission.is_held):
             admission._raise(queue)
             self.admit()
         else:

@@ -23,7 +23,7 @@ from typing import Any
 import uvicorn
 
 from octavo.api.async_llm import AsyncLLM
-from octavo.server.admin import ADMIN_ROUTES
+from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.server.durable.service import Durability
 from octavo.server.http.app import Application
 from octavo.server.http.connection import bounded_protocol

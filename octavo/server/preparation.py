@@ -185,7 +185,12 @@ async def _checked_shape(
     job: ShapeJob | AnswerJob
     key: Key
     if asked.answer_job is not None:
-        job = asked.answer_job(_end_of(prompts[0].ids, server.llm.model.tokenizer))
+        ends = [_end_of(each.ids, server.llm.model.tokenizer) for each in prompts]
+        job = asked.answer_job(ends[0])
+        for index, end in enumerate(ends):
+            if asked.answer_job(end) != job:
+                what = "it continues inside of reasoning, or behind it, and the first one does not"
+                raise asked.named(invalid(f"prompt: {what}; send it alone", "prompt"), index)
         key = msgspec.msgpack.encode(job)
     else:
         assert shape is not None

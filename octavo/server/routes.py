@@ -38,6 +38,7 @@ from octavo.server.openai.schema.tokens import (
 )
 from octavo.server.openai.tokens import detokenize, tokenize
 from octavo.server.openapi import document
+from octavo.server.vllm.routes import VLLM_ROUTES
 
 # The page has no script, and may load nothing.
 _PAGE_HEADERS = (
@@ -121,6 +122,7 @@ ROUTES: Sequence[Route] = (
         *("POST", "/detokenize", detokenize, "The text of token ids."),
         *(DetokenizeRequest, DetokenizeResponse),
     ),
+    *VLLM_ROUTES,
     Route("GET", "/version", status_routes.version, "The server's version."),
     Route("GET", "/health/live", status_routes.live, "Whether the event loop runs."),
     Route("GET", "/health/ready", status_routes.ready, "Whether requests are served."),

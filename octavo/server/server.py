@@ -99,6 +99,7 @@ class Server:
         self.active: dict[str, ActiveRequest] = {}
         self.releases = Releases()  # of requests that have ended
         self.is_draining = False
+        self.is_paused = False  # by an operator
         self.durability: Durability | None = None  # set while the server runs with a journal
         self.num_requests = 0  # since the start: distinguishes requests with the same id
         self.model_names = config.served_names or (llm.facts.name,)  # what requests may name
@@ -133,6 +134,11 @@ class Server:
         """Return the reason why requests are not served now; None if they are."""
         if self.is_draining:
             return unavailable("the server is shutting down", "server_shutdown")
+        if self.llm.is_sleeping:
+            return unavailable(
+                "an operator has put the server to sleep: it has no engine until it is woken",
+                "sleeping",
+            )
         if not self.llm.is_well():
             return unavailable(
                 "the engine is not ready: it is being restarted, or has stopped",

@@ -80,7 +80,7 @@ def full_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         for num_inside in (1, 2):
             threads.append(threading.Thread(target=occupy, daemon=True))
             threads[-1].start()
-            while len(operator.get("/in-flight").json()["in_flight"]) < num_inside:
+            while len(operator.get("/in_flight").json()["in_flight"]) < num_inside:
                 pass
         yield address
         operator.post("/resume").raise_for_status()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from octavo.server import large_bodies
-from octavo.server.admin import ADMIN_ROUTES
+from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.server.http import exchange as http_exchange
 from octavo.server.schema.by_field import MAX_OPEN_VALUES, MAX_UNKNOWN
 from octavo.server.schema.decode import MAX_FAST_BYTES, MAX_FAST_VALUES, is_large
@@ -239,7 +239,7 @@ def test_a_route_without_prompts_refuses_a_large_body(
     async def main() -> None:
         async with serving(directory) as client:
             operator = Client(client.server, ADMIN_ROUTES, checks_access=False)
-            response = await operator.post("/abort", content=body)
+            response = await operator.post("/abort_requests", content=body)
             assert response.status_code == 413
 
     asyncio.run(main())

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from octavo.server.admin import ADMIN_ROUTES
+from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.server.generation import Generation
 from octavo.server.http.auth import PUBLIC
 from octavo.server.lifecycle import ready_text
@@ -255,7 +255,7 @@ def test_a_request_behind_a_full_engine_names_the_slots(directory: Path) -> None
 
 
 def test_the_routes_for_operators(directory: Path, caplog: Any) -> None:
-    caplog.set_level("DEBUG", "octavo")  # restores the level that /log-level sets
+    caplog.set_level("DEBUG", "octavo")  # restores the level that /log_level sets
     gate = threading.Event()
     engine = FakeEngine(directory, runner=ChainRunner(lambda: gate.wait(LIMIT)))
 
@@ -268,26 +268,25 @@ def test_the_routes_for_operators(directory: Path, caplog: Any) -> None:
                 client.post("/v1/completions", json=body, headers=headers)
             )
             await until(lambda: bool(engine.core.scheduler.running))
-            (active,) = (await admin.get("/in-flight")).json()["in_flight"]
+            (active,) = (await admin.get("/in_flight")).json()["in_flight"]
             assert active["request_id"] == "long"
             assert active["is_waiting"] is False
-            unknown = await admin.post("/abort", json={"request_id": "other"})
+            unknown = await admin.post("/abort_requests", json={"request_ids": ["other"]})
             assert unknown.status_code == 404
-            assert (await admin.post("/abort", json={"request_id": "long"})).json() == {
-                "aborted": 1
-            }
+            aborted = await admin.post("/abort_requests", json={"request_ids": ["long", "other"]})
+            assert aborted.json() == {"aborted": 1, "not_found": ["other"]}
             gate.set()
             assert (await asked).json()["choices"][0]["finish_reason"] == "abort"
-            assert (await admin.post("/reset-prefix-cache")).json() == {"success": True}
+            assert (await admin.post("/reset_prefix_cache")).json() == {"success": True}
             assert (await admin.post("/pause")).json() == {"paused": True}
             assert (await admin.post("/resume")).json() == {"paused": False, "draining": False}
             assert (await admin.post("/drain")).json()["draining"] is True
             assert (await client.get("/health")).status_code == 503
             assert (await admin.post("/resume")).status_code == 200
             assert (await client.get("/health")).status_code == 200
-            level = await admin.post("/log-level", json={"level": "loud"})
+            level = await admin.post("/log_level", json={"level": "loud"})
             assert level.status_code == 400
-            assert (await admin.post("/log-level", json={"level": "info"})).status_code == 200
+            assert (await admin.post("/log_level", json={"level": "info"})).status_code == 200
             other = (await admin.get("/")).json()["error"]["message"]
             assert all(route.path in other for route in ADMIN_ROUTES)
             diagnosis = (await admin.get("/diagnosis")).json()

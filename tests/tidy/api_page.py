@@ -16,6 +16,7 @@ PAGE = ROOT / "docs" / "api.md"
 BEGIN, END = "<!-- begin generated -->", "<!-- end generated -->"
 _INNER = (
     *("Message", "PastCall", "PastFunction", "ContentPart", "StreamOptions"),
+    "TokenSampling",
     *("Tool", "FunctionTool", "ToolChoice", "AllowedTools", "NamedTool", "NamedFunction"),
 )
 _BOUNDS = {
@@ -51,10 +52,12 @@ def _lines() -> Iterator[str]:
     for route in ROUTES:
         streams = "yes" if route.chunk else ""
         yield f"| `{route.method} {route.path}` | {route.summary} | {streams} |"
+    paths: dict[str, list[str]] = {}  # by the request's struct
     for route in ROUTES:
-        if route.request is None:
-            continue
-        yield from _fields(f"`{route.path}`", schemas[route.request.__name__])
+        if route.request is not None:
+            paths.setdefault(route.request.__name__, []).append(f"`{route.path}`")
+    for name, where in paths.items():
+        yield from _fields(" and ".join(where), schemas[name])
     for name in _INNER:
         yield from _fields(f"a `{name}`", schemas[name])
     yield ""

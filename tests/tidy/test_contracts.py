@@ -88,7 +88,7 @@ def test_decent_imports_pass(tmp_path: Path) -> None:
         ("octavo/backends/native/record.py", "import octavo.core.plan", [DATA_PLANE]),
         ("octavo/client/client.py", "import octavo.core.scheduler", [BORDER]),
         ("octavo/runner/slots.py", "from octavo.core.scheduler import Scheduler", [BORDER]),
-        ("octavo/server/admin.py", "import torch", [TORCH]),
+        ("octavo/server/routes.py", "import torch", [TORCH]),
         ("octavo/layers/norm.py", "from torch import nn", [TORCH]),
         ("octavo/models/llama.py", "import triton.language", [TORCH]),
         ("octavo/backends/native/pack.py", "import torch", [TORCH]),

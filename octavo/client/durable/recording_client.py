@@ -75,6 +75,16 @@ class RecordingClient:
     def is_well(self) -> bool:
         return self._inner.is_well()
 
+    @property
+    def is_sleeping(self) -> bool:
+        return self._inner.is_sleeping
+
+    def sleep(self) -> None:
+        self._inner.sleep()
+
+    def wake_up(self) -> None:
+        self._inner.wake_up()
+
     def close(self) -> None:
         self._inner.close()
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from octavo.server.http.errors import ApiError
 from octavo.server.settings import LOOPBACK_NAMES, ServerSettings, is_loopback
 
-PUBLIC = frozenset({"/health", "/health/live", "/health/ready"})
+PUBLIC = frozenset({"/health", "/health/live", "/health/ready", "/ping"})
 _CHALLENGE = ((b"www-authenticate", b"Bearer"),)
 
 

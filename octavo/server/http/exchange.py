@@ -71,6 +71,7 @@ class Exchange:
         self.receive = receive  # of ASGI; after the body it waits for the disconnect
         self._send = send
         self._body_is_read = False
+        self._unread: bytes | None = None  # a body that was read, and is to be read again
         extensions = scope.get("extensions") or {}
         self._cut: Callable[[], object] = extensions.get("octavo.cut", _NOTHING)["call"]
         # Whether the next write has to wait for the reader. If not, `write_now` writes a part of
@@ -82,6 +83,9 @@ class Exchange:
 
     async def body(self) -> bytes:
         """Return the whole body; refuse it as soon as it is too long or too slow."""
+        if self._unread is not None:
+            body, self._unread = self._unread, None
+            return body
         limit = self.server.config.max_body_bytes
         if self.headers.get("content-encoding", "identity").lower() != "identity":
             raise ApiError(415, "compressed bodies are not accepted; send the body uncompressed")
@@ -116,6 +120,10 @@ class Exchange:
         if digest is not None:
             self.body_digest = digest.digest()
         return b"".join(parts)
+
+    def unread(self, body: bytes) -> None:
+        """Let `body` return this once more, for the handler that it is meant for."""
+        self._unread = body
 
     async def read(self, kind: type[T]) -> T:
         """Return the decoded body of a route without long texts; refuse a large one."""

@@ -61,6 +61,8 @@ class ChatWriter(OpenAIWriter):
             chunk = self._chunk([ChunkChoice(index=index, delta=delta)], counts)
             if self._request.return_token_ids and index == 0:
                 chunk.prompt_token_ids = self._prompt.token_ids
+            if self._request.return_prompt_text and index == 0:
+                chunk.prompt_text = self._prompt.text
             yield frame(encode(chunk))
             if self._echoed:
                 delta = Delta(content=self._echoed)
@@ -129,10 +131,7 @@ class ChatWriter(OpenAIWriter):
     ) -> Iterator[bytes]:
         """Yield the response with all answers."""
         (output,) = outputs
-        choices: list[ChatChoice] = []
-        for one in output.outputs:
-            choice = yield from self._choice(one)
-            choices.append(choice)
+        choices = yield from self.choices(output)
         response = ChatResponse(
             id=self._id,
             created=self._created,
@@ -143,6 +142,8 @@ class ChatWriter(OpenAIWriter):
         )
         if self._request.return_token_ids:
             response.prompt_token_ids = output.prompt_token_ids
+        if self._request.return_prompt_text:
+            response.prompt_text = self._prompt.text
         if output.prompt_logprobs is not None:
             most = self._request.prompt_logprobs or 0
             written: Any = yield from prompt_logprobs(output.prompt_logprobs, most)
@@ -152,6 +153,14 @@ class ChatWriter(OpenAIWriter):
         if self._warnings:
             response.warnings = self._warnings
         yield encode(response)
+
+    def choices(self, output: RequestOutput) -> Pieces[list[ChatChoice]]:
+        """Return the answers to a conversation, made in pieces."""
+        made: list[ChatChoice] = []
+        for one in output.outputs:
+            choice = yield from self._choice(one)
+            made.append(choice)
+        return made
 
     def _choice(self, one: CompletionOutput) -> Pieces[ChatChoice]:
         message = self._forms.message(one.index, one.deltas, self._role)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
+
+from msgspec import UnsetType
 
 from octavo.formats.deltas import Delta, FinishDelta, TextDelta
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.dialect import DONE, error_body, frame
 from octavo.server.openai.logprobs import TokenTexts
-from octavo.server.openai.schema.chat import ChatChunk
-from octavo.server.openai.schema.completion import CompletionChunk
 from octavo.server.openai.schema.sampling import CommonRequest
 from octavo.server.openai.schema.usage import (
     CompletionTokensDetails,
@@ -21,7 +21,14 @@ from octavo.server.openai.schema.usage import (
 from octavo.server.operation import PreparedRequest, TokenCounts
 
 TEXT = "\0"  # the placeholder for a template's text; nothing after a choice contains it
-Chunk = ChatChunk | CompletionChunk
+
+
+class Chunk(Protocol):
+    """A payload of a stream, with the parts that all of them have."""
+
+    usage: Usage | UnsetType
+    explain: dict[str, Any] | UnsetType
+    warnings: list[str] | UnsetType
 
 
 class Template:

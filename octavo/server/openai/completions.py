@@ -63,7 +63,8 @@ def translate(server: Server, request: CompletionRequest) -> GenerationRequest:
         wanted = max(1, wanted)
     made = generation_request(request, prompts, wanted, request.logprobs, CompletionWriter)
     made.default_max_tokens = max(DEFAULT_MAX_TOKENS, request.min_tokens)
-    made.drops_output, made.wants_text = request.max_tokens == 0, bool(request.echo)
+    made.drops_output = request.max_tokens == 0
+    made.wants_text |= bool(request.echo)
     if request.echo and request.logprobs is not None:
         made.sampling.setdefault("prompt_logprobs", request.logprobs)
     return made
@@ -100,6 +101,7 @@ class CompletionWriter(OpenAIWriter):
         self._sends_text_only = not (
             self._sends_usage_always
             or request.return_token_ids
+            or request.return_prompt_text
             or request.logprobs is not None
             or self._drops_output
         )
@@ -212,6 +214,8 @@ class CompletionWriter(OpenAIWriter):
             choice.token_ids = [] if self._drops_output else one.token_ids
             if is_first:
                 choice.prompt_token_ids = prompt.token_ids
+        if request.return_prompt_text and is_first:
+            choice.prompt_text = prompt.text
 
     def _text_tokens(
         self, prompt_index: int, output: RequestOutput, one: CompletionOutput, *, echoes: bool

@@ -60,6 +60,7 @@ def generation_request(
         max_tokens=max_tokens,
         is_stream=bool(request.stream),
         explains=bool(request.explain),
+        wants_text=bool(request.return_prompt_text),
         bad_words=_bad_words(request) if request.bad_words else [],
         keep_tokens=request.truncate_prompt_tokens,
         keeps_end=request.truncation_side != "right",

@@ -137,7 +137,7 @@ def test_operators_reach_the_admin_socket_without_middlewares(
     with listening(directory, admin_socket=path, middleware=(f"{HERE}:refusing",)):
         transport = httpx.HTTPTransport(uds=str(path))
         with httpx.Client(transport=transport, base_url="http://localhost") as client:
-            assert client.get("/in-flight").status_code == 200
+            assert client.get("/in_flight").status_code == 200
 
 
 def test_a_middleware_whose_startup_fails_ends_the_server(directory: Path) -> None:

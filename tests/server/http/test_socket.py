@@ -350,7 +350,7 @@ def test_signals_end_the_process_with_0(directory: Path, tmp_path: Path, num_sig
         transport = httpx.HTTPTransport(uds=str(admin))
         base = "http://localhost"
         with httpx.Client(transport=transport, base_url=base, timeout=LIMIT) as client:
-            assert client.get("/in-flight").json() == {"in_flight": []}
+            assert client.get("/in_flight").json() == {"in_flight": []}
         if num_signals == 2:  # an open request would delay the end of the drain
             body = json.dumps({"prompt": "x"}).encode()[:-1]
             head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n"

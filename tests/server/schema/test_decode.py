@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.server.admin import ADMIN_ROUTES
+from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.server.http.errors import ApiError
 from octavo.server.openai.dialect import error_body
 from octavo.server.openai.schema.chat import ChatRequest

@@ -19,7 +19,7 @@ from octavo import AsyncLLM, SamplingParams
 from octavo.client.process import ProcessClient
 from octavo.core.request import Request
 from octavo.engine_arguments import EngineArguments
-from octavo.server.admin import ADMIN_ROUTES
+from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.server.http.app import Application
 from octavo.server.lifecycle import ServerLifecycle
 from octavo.server.server import Server
@@ -267,7 +267,7 @@ class ServerWorld(World):
 
     async def _abort(self, seconds: float, name: str) -> None:
         await asyncio.sleep(seconds)
-        if await self._ask_admin("/abort", request_id=name) == 200:
+        if await self._ask_admin("/abort_requests", request_ids=[name]) == 200:
             self._count("aborted")
 
     # the checks of each response

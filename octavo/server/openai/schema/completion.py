@@ -64,6 +64,7 @@ class CompletionChoice(Struct, kw_only=True):
     stop_reason: int | str | None = None
     prompt_logprobs: list[dict[str, Any] | None] | None = None
     prompt_token_ids: list[int] | None = None
+    prompt_text: str | None = None
     token_ids: list[int] | None = None
 
 
@@ -92,6 +93,7 @@ class CompletionChunkChoice(Struct, kw_only=True):
     finish_reason: str | None = None
     stop_reason: int | str | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_text: str | UnsetType = UNSET
     token_ids: list[int] | UnsetType = UNSET
 
 

@@ -71,6 +71,7 @@ class CommonRequest(ShapeFields, kw_only=True, forbid_unknown_fields=True):
     stream_options: StreamOptions | None = None
     return_tokens_as_token_ids: bool | None = None  # in logprobs, as "token_id:N" instead of text
     return_token_ids: bool | None = None
+    return_prompt_text: bool | None = None  # the prompt as the template has made it
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=INT32)] | None = None
     truncation_side: Literal["left", "right"] | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None

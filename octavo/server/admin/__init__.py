@@ -1,0 +1,1 @@
+"""The routes for operators, on a unix socket that clients cannot reach."""

@@ -1,0 +1,38 @@
+"""The table of the routes for operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from octavo.server.admin import commands, pausing
+from octavo.server.http.route import Route
+
+ADMIN_ROUTES: Sequence[Route] = (
+    Route("GET", "/in_flight", commands.in_flight, "Every request that is being answered."),
+    Route(
+        *("POST", "/abort_requests", commands.abort, "End requests."),
+        commands.AbortRequests,
+    ),
+    Route("POST", "/pause", pausing.pause, "Plan no more steps.", query=(pausing.MODE,)),
+    Route("POST", "/resume", pausing.resume, "Continue after /pause or /drain."),
+    Route("GET", "/is_paused", pausing.is_paused, "Whether steps are planned."),
+    Route("POST", "/drain", pausing.drain, "Reject new requests; running ones may finish."),
+    Route(
+        *("POST", "/sleep", pausing.sleep, "End the engine, and free its memory."),
+        query=(pausing.LEVEL, pausing.MODE),
+    ),
+    Route("POST", "/wake_up", pausing.wake_up, "Start an engine again after /sleep."),
+    Route("GET", "/is_sleeping", pausing.is_sleeping, "Whether there is an engine."),
+    Route(
+        *("POST", "/reset_prefix_cache", commands.reset_prefix_cache),
+        "Stop sharing prefixes that were computed before now.",
+    ),
+    Route(
+        *("POST", "/log_level", commands.log_level, "Set the level of the log."),
+        commands.LogLevel,
+    ),
+    Route(
+        *("GET", "/diagnosis", commands.diagnosis),
+        "The bottleneck of the last steps, and the setting that would help.",
+    ),
+)

@@ -1,0 +1,57 @@
+"""/invocations: the one route that SageMaker calls; the body says which request it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Raw, Struct
+
+from octavo.server.generate import generating
+from octavo.server.http.errors import invalid
+from octavo.server.http.exchange import Exchange
+from octavo.server.http.route import Handler
+from octavo.server.openai import chat, completions
+from octavo.server.openai.schema.chat import ChatRequest
+from octavo.server.openai.schema.completion import CompletionRequest
+from octavo.server.schema.decode import is_large
+
+_HANDLERS: Mapping[str, Handler] = {
+    "messages": generating(ChatRequest, chat.translate),
+    "prompt": generating(CompletionRequest, completions.translate),
+}
+
+
+class _Kinds(Struct):
+    """The fields that distinguish the requests; the others are skipped."""
+
+    messages: Raw = Raw(b"null")
+    prompt: Raw = Raw(b"null")
+
+
+_decode = msgspec.json.Decoder(_Kinds).decode
+
+
+async def invoke(exchange: Exchange) -> None:
+    """Handle POST /invocations like the route whose request the body is."""
+    body = await exchange.body()
+    name = _kind(body)
+    if name is None:
+        raise invalid(
+            "the body has neither messages, as /v1/chat/completions takes them, nor a prompt, as "
+            "/v1/completions does; give one of them"
+        )
+    exchange.unread(body)
+    del body
+    await _HANDLERS[name](exchange)
+
+
+def _kind(body: bytes) -> str | None:
+    """Return the field that distinguishes the request; None if there is none."""
+    if is_large(body):  # parsing it would hold the event loop
+        return next((name for name in _HANDLERS if b'"%b"' % name.encode() in body), None)
+    try:
+        found = _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return "messages"  # whose decoder says what is wrong with the body
+    return next((name for name in _HANDLERS if bytes(getattr(found, name)) != b"null"), None)

@@ -1,0 +1,99 @@
+"""The routes that prepare a request without running it: what the engine would get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from octavo.server.bounds.turns import Turns
+from octavo.server.generate import admitted
+from octavo.server.http.exchange import Exchange
+from octavo.server.large_bodies import read
+from octavo.server.openai import chat, completions
+from octavo.server.openai.schema.chat import ChatRequest
+from octavo.server.openai.schema.completion import CompletionRequest
+from octavo.server.openai.schema.sampling import CommonRequest
+from octavo.server.openai.schema.shapes import StructuredOutputs
+from octavo.server.operation import GenerationRequest, PreparedRequest
+from octavo.server.preparation import prepare
+from octavo.server.server import Server
+from octavo.server.vllm.schema import RenderedRequest, TokenSampling
+
+R = TypeVar("R", bound=CommonRequest)
+_NO_CALLS = (
+    "the shape of calls and reasoning is not part of this request, whose answer may differ from "
+    "that of the conversation"
+)
+# Of SamplingParams, in the same form.
+_SAME = (
+    *("n", "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "seed"),
+    *("include_stop_str_in_output", "ignore_eos", "logprobs", "prompt_logprobs"),
+    *("skip_special_tokens", "spaces_between_special_tokens"),
+)
+
+
+async def render_chat(exchange: Exchange) -> None:
+    """Handle POST /v1/chat/completions/render: respond with one request of token ids."""
+    (made,) = await _rendered(exchange, ChatRequest, chat.translate)
+    await exchange.respond_json(made)
+
+
+async def render_completion(exchange: Exchange) -> None:
+    """Handle POST /v1/completions/render: respond with a request for each prompt."""
+    await exchange.respond_json(await _rendered(exchange, CompletionRequest, completions.translate))
+
+
+async def _rendered(
+    exchange: Exchange, kind: type[R], translate: Callable[[Server, R], GenerationRequest]
+) -> list[RenderedRequest]:
+    async with admitted(exchange):
+        server = exchange.server
+        request, asked, made = await read(exchange, kind, translate)
+        asked.prepared = made
+        prepared = await prepare(server, asked, exchange.owner)
+        rendered: list[RenderedRequest] = []
+        turns = Turns()
+        for index, prompt in enumerate(prepared.prompts):
+            await turns.take()
+            name = exchange.request_id
+            each = RenderedRequest(
+                request_id=name if len(prepared.prompts) == 1 else f"{name}-{index}",
+                token_ids=prompt.token_ids,
+                sampling_params=_sampling(request, prepared),
+                model=server.model_name,
+                stream=asked.is_stream,
+                stream_options=request.stream_options,
+                cache_salt=request.cache_salt,
+                priority=request.priority,
+            )
+            if request.return_prompt_text:
+                each.prompt_text = prompt.text
+            if asked.answer_job is not None:
+                each.warnings = [_NO_CALLS]
+            rendered.append(each)
+        return rendered
+
+
+def _sampling(request: CommonRequest, prepared: PreparedRequest) -> TokenSampling:
+    """Return the parameters after all defaults, in the form that the engine's route accepts."""
+    sampling, asked = prepared.sampling, prepared.asked
+    made = TokenSampling(**{name: getattr(sampling, name) for name in _SAME})
+    for name in ("stop", "stop_token_ids", "allowed_token_ids"):
+        value = getattr(sampling, name)
+        setattr(made, name, list(value) if value else None)
+    if sampling.logit_bias:
+        made.logit_bias = {str(token): bias for token, bias in sampling.logit_bias}
+    made.bad_words = request.bad_words
+    if asked.shape is not None and asked.answer_job is None:
+        shape = {
+            each.name: getattr(asked.shape, each.name)
+            for each in msgspec.structs.fields(StructuredOutputs)
+            if hasattr(asked.shape, each.name)
+        }
+        if shape.get("choice"):
+            shape["choice"] = list(shape["choice"])
+        made.structured_outputs = StructuredOutputs(**shape)
+    return made

@@ -1,0 +1,52 @@
+"""The part of the table of routes that has vLLM's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from octavo.server import status_routes
+from octavo.server.generate import generating
+from octavo.server.http.route import Route
+from octavo.server.openai.schema.chat import ChatRequest, ChatResponse
+from octavo.server.openai.schema.completion import CompletionRequest
+from octavo.server.vllm import batch, tokens
+from octavo.server.vllm.invocations import invoke
+from octavo.server.vllm.render import render_chat, render_completion
+from octavo.server.vllm.schema import (
+    BatchChatRequest,
+    RenderedRequest,
+    TokensChunk,
+    TokensRequest,
+    TokensResponse,
+)
+from octavo.server.vllm.state import load, tokenizer_info
+
+VLLM_ROUTES: Sequence[Route] = (
+    Route(
+        *("POST", "/v1/chat/completions/batch"),
+        generating(BatchChatRequest, batch.translate),
+        "Answer several conversations alike.",
+        *(BatchChatRequest, ChatResponse),
+    ),
+    Route(
+        *("POST", "/v1/chat/completions/render", render_chat),
+        "The request of a conversation as token ids, without running it.",
+        *(ChatRequest, RenderedRequest),
+    ),
+    Route(
+        *("POST", "/v1/completions/render", render_completion),
+        "The requests of prompts as token ids, in a list, without running them.",
+        CompletionRequest,
+    ),
+    Route(
+        *("POST", "/inference/v1/generate"),
+        generating(TokensRequest, tokens.translate),
+        "Continue token ids with token ids.",
+        *(TokensRequest, TokensResponse, TokensChunk),
+    ),
+    Route("POST", "/invocations", invoke, "Any of chat and completions, for SageMaker."),
+    Route("GET", "/tokenizer_info", tokenizer_info, "The tokenizer's configuration."),
+    Route("GET", "/load", load, "The number of requests that wait or run."),
+    Route("GET", "/ping", status_routes.ready, "The same as /health/ready, for SageMaker."),
+    Route("POST", "/ping", status_routes.ready, "The same as /health/ready, for SageMaker."),
+)

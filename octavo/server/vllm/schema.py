@@ -1,0 +1,156 @@
+"""The requests and responses of vLLM's own routes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from octavo.core.config import MAX_PRIORITY
+from octavo.server.openai.schema.chat import (
+    MAX_MESSAGES,
+    ChatLogprobs,
+    ChatRequest,
+    Message,
+)
+from octavo.server.openai.schema.completion import PromptTokens
+from octavo.server.openai.schema.sampling import (
+    INT32,
+    MAX_BAD_WORDS,
+    MAX_BIASES,
+    MAX_N,
+    MAX_STOPS,
+    MAX_TOKEN_LIST,
+    Bias,
+    Count,
+    Penalty,
+    Share,
+    StopString,
+    StreamOptions,
+    TokenId,
+)
+from octavo.server.openai.schema.shapes import StructuredOutputs
+from octavo.server.openai.schema.unsupported import CHAT_RULES, RULES
+from octavo.server.openai.schema.usage import Usage
+from octavo.server.schema.rules import FieldRules
+
+MAX_CONVERSATIONS = 256
+Logprobs = Annotated[int, Meta(ge=-1, le=INT32)]
+Messages = Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
+
+
+class TokenSampling(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The sampling parameters beside token ids; names and defaults are those of SamplingParams."""
+
+    n: Annotated[int, Meta(ge=1, le=MAX_N)] = 1
+    max_tokens: Count | None = 16  # null: as many as fit
+    min_tokens: Count = 0
+    temperature: Annotated[float, Meta(ge=0, le=2)] = 1.0
+    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Meta(ge=-1, le=INT32)] = 0
+    min_p: Share = 0.0
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] = 1.0
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    stop: StopString | Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=1024)] | None = None
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    logit_bias: Annotated[dict[str, Bias], Meta(max_length=MAX_BIASES)] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_TOKEN_LIST)] | None = None
+    bad_words: Annotated[list[StopString], Meta(max_length=MAX_BAD_WORDS)] | None = None
+    logprobs: Logprobs | None = None
+    prompt_logprobs: Logprobs | None = None
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    detokenize: bool | None = None  # ignored: the answer has no text
+    structured_outputs: StructuredOutputs | None = None
+
+
+class TokensRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A request whose prompt and answer are token ids, as the render routes return it."""
+
+    rules: ClassVar[FieldRules] = replace(
+        RULES,
+        open=frozenset({"sampling_params"}),
+        of_prompts={"token_ids": lambda request: []},
+        ignored={"request_id": "the x-request-id header names a request", **RULES.ignored},
+    )
+    token_ids: PromptTokens
+    sampling_params: TokenSampling
+    model: Annotated[str, Meta(max_length=512)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
+
+
+class TokensChoice(Struct, kw_only=True):
+    """One of the `n` answers."""
+
+    index: int
+    token_ids: list[int]
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+class TokensResponse(Struct, kw_only=True):
+    """The response of a request without a stream."""
+
+    request_id: str
+    choices: list[TokensChoice]
+    usage: Usage
+    model: str
+    created: int
+    object: str = "token_generation"
+    prompt_logprobs: list[dict[str, Any] | None] | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+
+
+class TokensChunk(Struct, kw_only=True):
+    """The payload of one event of a stream."""
+
+    request_id: str
+    choices: list[TokensChoice]
+    object: str = "token_generation.chunk"
+    usage: Usage | UnsetType = UNSET
+    explain: dict[str, Any] | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
+
+
+class RenderedRequest(Struct, kw_only=True):
+    """A request as the engine would get it: what /inference/v1/generate accepts."""
+
+    request_id: str
+    token_ids: list[int]
+    sampling_params: TokenSampling
+    model: str
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    cache_salt: str | None = None
+    priority: int = 0
+    prompt_text: str | None = None
+    warnings: list[str] | UnsetType = UNSET
+
+
+def _last_messages(request: Any) -> Any:
+    """Return the last message of each conversation, without its text."""
+    return [[Message(role=each[-1].role, content="")] for each in request.messages]
+
+
+_BATCH_RULES = replace(CHAT_RULES, of_prompts={**CHAT_RULES.of_prompts, "messages": _last_messages})
+
+
+class BatchChatRequest(ChatRequest, kw_only=True):
+    """A request with several conversations, which are answered alike."""
+
+    rules: ClassVar[FieldRules] = _BATCH_RULES
+    schema: ClassVar[dict[str, Any]] = {
+        "allOf": [{"properties": {"stream": {"enum": [None, False]}, "echo": {"enum": [False]}}}]
+    }
+    messages: Annotated[  # type: ignore[assignment]
+        list[Messages], Meta(min_length=1, max_length=MAX_CONVERSATIONS)
+    ]
