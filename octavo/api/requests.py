@@ -122,7 +122,7 @@ def check_request(
     if sampling.bad_words:
         changes["bad_words_token_ids"] = _bad_words(model, sampling)
     if sampling.structured_outputs is not None and not sampling.grammar:
-        changes["grammar"] = _grammar(sampling.structured_outputs, model.facts.vocabulary)
+        changes["grammar"] = _grammar(model, sampling.structured_outputs)
     if output_kind is not None:
         changes["output_kind"] = output_kind
     if changes:
@@ -191,9 +191,12 @@ def _check_logprobs(model: TextModel, sampling: SamplingParams, options: Options
         )
 
 
-def _grammar(shape: StructuredOutputsParams, vocabulary: int) -> str:
+def _grammar(model: TextModel, shape: StructuredOutputsParams) -> str:
     """Return the grammar of a shape, in the grammar engine's own language."""
-    checked = check(job_of(shape, vocabulary))
+    checked = model.checked_shapes.get(shape)
+    if checked is None:
+        checked = check(job_of(shape, model.facts.vocabulary))
+        model.checked_shapes.put(shape, checked)
     for place, what in checked.warnings:
         log.warning("structured_outputs.%s: %s", place, what)
     if checked.what:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from octavo.api.outputs import RequestError
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine_arguments import EngineArguments
+from octavo.grammar.checked import CheckedShapes
 from octavo.loader import ModelFiles, resolve
 from octavo.models.generation import GenerationDefaults
 from octavo.text.token_table import TokenTable
@@ -53,6 +54,7 @@ class TextModel:
         }
         self.seed = arguments.seed
         self.processors = tuple(sorted(processors))  # names that requests may use
+        self.checked_shapes = CheckedShapes()
 
     def template(self, source: str | None, *, with_tools: bool) -> ChatTemplate:
         """Return the given chat template, or the model's own."""

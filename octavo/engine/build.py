@@ -118,7 +118,7 @@ def _build(
     parts.begin("record the model's program")
     backend.prepare(opened.model, layout, config.core.block_size)
     parts.begin("prepare for grammars")
-    grammars = prepare_grammars(arguments, source, opened)
+    grammars = prepare_grammars(arguments, source, opened, is_bounded=wrap is not None)
     if meanwhile is not None:
         parts.begin("load the tokenizer")
         meanwhile(opened, source)

@@ -16,9 +16,12 @@ from octavo.observe.heap import heap_gauge
 
 
 def prepare_grammars(
-    arguments: EngineArguments, source: ModelFiles, opened: OpenedModel
+    arguments: EngineArguments, source: ModelFiles, opened: OpenedModel, *, is_bounded: bool
 ) -> GrammarSupply:
-    """Return the grammars for a model, or for the tokenizer of another one."""
+    """Return the grammars for a model, or for the tokenizer of another one.
+
+    Their memory can be bounded in a process that does little else.
+    """
     from octavo.grammar.llguidance_engine import LLGuidanceEngine
     from octavo.text.gguf_vocabulary import tokenizer_from_gguf
     from octavo.text.texts_beside import OpenTexts
@@ -41,4 +44,7 @@ def prepare_grammars(
         vocabulary = vocabulary_of(tokenizer, size, {*eos_ids, *tokenizer.end_ids})
         return LLGuidanceEngine(vocabulary, forcing=arguments.forced_tokens)
 
-    return GrammarSupply(make, limit_bytes=arguments.grammar_memory_bytes, heap_bytes=heap_gauge())
+    if not is_bounded:
+        return GrammarSupply(make)
+    limit_bytes = arguments.grammar_memory_bytes
+    return GrammarSupply(make, limit_bytes=limit_bytes, heap_bytes=heap_gauge())

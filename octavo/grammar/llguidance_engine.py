@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+from threading import Lock
 from typing import cast
 
 import numpy as np
@@ -22,59 +26,110 @@ LIMITS = LLParserLimits(
     max_grammar_size=500_000,  # symbols
     verbose_errors=False,  # messages must not quote the whole grammar
 )
+MAX_KEPT = 64  # compiled grammars, for further texts
 QUIET = 0  # llguidance writes nothing to standard error
 
 
 class LLGuidanceEngine:
     """Compiles grammars; implements `octavo.grammar.protocol.GrammarEngine`.
 
-    Each text has a grammar that was compiled for it alone. Copies would share the states of one
-    lexer, and the bounds on them: what a text may still do would depend on the texts before it.
+    Texts with equal grammars share what one compilation gave, the states of its lexer with the
+    bounds on them included. A text that reaches a bound goes on with a grammar of its own, so that
+    what it may do does not depend on the texts beside it.
     """
 
     def __init__(self, vocabulary: Vocabulary, *, forcing: Forcing = "canonical") -> None:
         self.end_ids = vocabulary.end_ids
         self.forces = forcing != "off"
-        self._tokenizer = make_tokenizer(vocabulary)
-        self._forcing = forcing
-        self._header = header(forcing)
         self.num_words = -(-len(vocabulary.tokens) // 32)
+        self.forcing = forcing
+        self._tokenizer = make_tokenizer(vocabulary)
+        self._header = header(forcing)
+        self._lock = Lock()  # for what follows
+        self._kept: OrderedDict[str, LLMatcher] = OrderedDict()
 
     def compile(self, text: str) -> LLGuidanceMatcher:
+        with self._lock:
+            kept = self._kept.get(text)
+            if kept is not None:
+                self._kept.move_to_end(text)
+        if kept is None:
+            kept = self.compile_alone(text)
+            with self._lock:
+                self._kept[text] = kept
+                if len(self._kept) > MAX_KEPT:
+                    self._kept.popitem(last=False)
+        return LLGuidanceMatcher(self, text, kept.deep_copy())
+
+    def compile_alone(self, text: str) -> LLMatcher:
+        """Return a grammar that shares nothing; raise GrammarError if the text is none."""
         compiled = LLMatcher(self._tokenizer, self._header + text, log_level=QUIET, limits=LIMITS)
         if compiled.is_error():
             raise error_for(compiled.get_error())
-        return LLGuidanceMatcher(compiled, self._forcing, self.num_words)
+        return compiled
+
+    def forget(self, text: str | None = None) -> None:
+        with self._lock:
+            if text is None:
+                self._kept.clear()
+            else:
+                self._kept.pop(text, None)
 
 
 class LLGuidanceMatcher:
     """A text in a grammar; implements `octavo.grammar.protocol.Matcher`."""
 
-    __slots__ = ("_forcing", "_matcher", "_num_words")
+    __slots__ = ("_accepted", "_engine", "_matcher", "_shares", "_text")
 
-    def __init__(self, matcher: LLMatcher, forcing: Forcing, num_words: int) -> None:
+    def __init__(self, engine: LLGuidanceEngine, text: str, matcher: LLMatcher) -> None:
+        self._engine = engine
+        self._text = text
         self._matcher = matcher
-        self._forcing = forcing
-        self._num_words = num_words
+        self._accepted = array("i")
+        self._shares = True  # a lexer with other texts
 
     def accept(self, tokens: Sequence[int]) -> None:
-        if not self._matcher.consume_tokens(list(tokens)):
+        self._do(partial(self._accept, list(tokens)))
+        self._accepted.extend(tokens)
+
+    def _accept(self, tokens: list[int]) -> None:
+        if not self._matcher.consume_tokens(tokens):
             raise self._error()
+
+    def _do(self, act: Callable[[], None]) -> None:
+        """Call what may reach a bound; call it with a grammar of the text's own if it does."""
+        try:
+            act()
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # a panic of the library is no Exception
+            if not self._shares:
+                raise
+            self._shares = False
+            self._engine.forget(self._text)
+            self._matcher = self._engine.compile_alone(self._text)
+            if self._accepted:
+                self._accept(self._accepted.tolist())
+            act()
 
     def num_accepted(self, tokens: Sequence[int]) -> int:
         return self._matcher.validate_tokens(list(tokens))
 
     def roll_back(self, count: int) -> None:
-        if count and not self._matcher.rollback(count):
+        if not count:
+            return
+        del self._accepted[len(self._accepted) - count :]
+        if not self._matcher.rollback(count):
             raise self._error()
 
     def forced(self, most: int) -> list[int]:
-        if self._forcing == "off":
+        forcing = self._engine.forcing
+        if forcing == "off":
             return []
-        if self._forcing == "canonical":
+        if forcing == "canonical":
             return self._matcher.compute_ff_tokens()[:most]
         tokens: list[int] = []
-        row = np.zeros(self._num_words, np.uint32)
+        row = np.zeros(self._engine.num_words, np.uint32)
         while len(tokens) < most and self._matcher.compute_ff_bytes():
             self.fill(row)
             token = only_bit(row)
@@ -88,12 +143,17 @@ class LLGuidanceMatcher:
     def fill(self, row: Words) -> None:
         assert row.dtype == np.uint32
         assert row.flags.c_contiguous
+        self._do(partial(self._fill, row))
+
+    def _fill(self, row: Words) -> None:
         self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
         if self._matcher.is_error():
             raise self._error()
 
     def copy(self) -> LLGuidanceMatcher:
-        return LLGuidanceMatcher(self._matcher.deep_copy(), self._forcing, self._num_words)
+        made = LLGuidanceMatcher(self._engine, self._text, self._matcher.deep_copy())
+        made._accepted = self._accepted[:]
+        return made
 
     def _error(self) -> GrammarError:
         message = self._matcher.get_error()

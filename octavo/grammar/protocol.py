@@ -88,3 +88,6 @@ class GrammarEngine(Protocol):
 
     def compile(self, text: str) -> Matcher:
         """Return a matcher at the beginning of a text; raise GrammarError if it is no grammar."""
+
+    def forget(self) -> None:
+        """Free what is kept for further texts."""

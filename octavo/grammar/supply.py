@@ -1,9 +1,10 @@
 """The matchers of all texts of an engine, compiled ahead or when they are needed, and their memory.
 
 How much memory a grammar takes is known only when it has been compiled, and its text makes it grow.
-So what is bounded is the sum: from half of the bound on, no grammar is compiled ahead until a text
-has ended, and beyond the bound the text whose masks took longest fails, since the states of a lexer
-are what takes both the time and the memory.
+So what is bounded is the sum, as the growth of the heap: from half of the bound on, no grammar is
+compiled ahead until a text has ended, and beyond the bound the text whose masks took longest fails,
+since the states of a lexer are what takes both the time and the memory. There is no bound in a
+process whose heap holds other things, such as a caller's results.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class GrammarSupply:
         self,
         make_engine: Callable[[], GrammarEngine],
         *,
-        limit_bytes: int = 0,  # 0: none
+        limit_bytes: int = 1 << 62,
         heap_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         self._make_engine = make_engine
@@ -54,12 +55,25 @@ class GrammarSupply:
                 except BaseException as error:
                     self._failure = why_failed(error).message
                     raise NoEngineError(self._failure) from error
+                self._base_bytes = self._heap_bytes()
             return self._engine
 
-    def _rebase(self) -> None:
-        """Take the heap as it is for a heap without grammars, if there are none."""
-        if not (self._open or self._prepared):
+    def _make_room(self) -> None:
+        """Free what no text needs, if it takes much.
+
+        Where there is no text at all, what else has grown on the heap is counted no longer.
+        """
+        is_in_use = bool(self._open or self._prepared)
+        if self._engine is None or self.used_bytes <= self._limit_bytes // (2 if is_in_use else 4):
+            return
+        self._engine.forget()
+        if not is_in_use:
             self._base_bytes = self._heap_bytes()
+
+    def _is_short(self) -> bool:
+        """Return whether a grammar must wait until others have ended."""
+        self._make_room()
+        return self.used_bytes > self._limit_bytes // 2
 
     @property
     def used_bytes(self) -> int:
@@ -69,7 +83,7 @@ class GrammarSupply:
     @property
     def is_beyond_bound(self) -> bool:
         """True if the grammars take more memory than they may."""
-        return bool(self._limit_bytes) and self.used_bytes > self._limit_bytes
+        return self.used_bytes > self._limit_bytes
 
     @property
     def shortage(self) -> str:
@@ -87,8 +101,7 @@ class GrammarSupply:
         """
         engine = self.engine()
         with self._change:
-            self._rebase()
-            while is_wanted() and self._must_wait():
+            while is_wanted() and self._is_short():
                 self._change.wait(LOOK_SECONDS)
         if is_wanted():
             matcher = engine.compile(text)
@@ -104,14 +117,10 @@ class GrammarSupply:
         if not row.any():
             raise GrammarError("no token of the model can begin a text of this shape")
 
-    def _must_wait(self) -> bool:
-        is_short = bool(self._limit_bytes) and self.used_bytes > self._limit_bytes // 2
-        return is_short and bool(self._open or self._prepared)
-
     def matcher(self, name: str, text: str) -> Matcher:
         """Return a matcher for a text that begins; raise GrammarError if there is none."""
         with self._change:
-            self._rebase()
+            self._make_room()
             self._open.add(name)
             prepared = self._prepared.pop(name, None)
         return prepared or self.engine().compile(text)

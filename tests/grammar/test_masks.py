@@ -6,10 +6,10 @@ from random import Random
 
 import numpy as np
 import pytest
-from llguidance import LLParserLimits
+from llguidance import LLMatcher, LLParserLimits
 
 from octavo.core.structured_outputs import StructuredOutputsParams
-from octavo.grammar.llguidance_engine import LLGuidanceEngine
+from octavo.grammar.llguidance_engine import MAX_KEPT, LLGuidanceEngine
 from octavo.grammar.protocol import GrammarError, Matcher
 from octavo.grammar.shapes import grammar_of
 from tests.grammar.tiny import END, allowed, make_vocabulary, random_regex
@@ -109,24 +109,55 @@ def test_a_text_may_end_only_where_its_shape_does() -> None:
     assert mask_of(matcher) == {END}
 
 
+def random_text(engine: LLGuidanceEngine, text: str, seed: int) -> list[set[int] | str]:
+    """Write a text of random tokens; return the masks, and the error if its grammar fails."""
+    seen: list[set[int] | str] = []
+    matcher, chance = engine.compile(text), Random(seed)
+    try:
+        for _ in range(60):
+            mask = mask_of(matcher)
+            seen.append(mask)
+            matcher.accept([chance.choice(sorted(mask - {END}))])
+    except GrammarError as error:
+        seen.append(str(error))
+    return seen
+
+
 def test_no_text_spends_what_another_of_its_grammar_may_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The bound on a lexer's states holds for one text, so that no other changes what it may be."""
-    bounds = LLParserLimits(max_lexer_states=80)
+    bounds = LLParserLimits(max_lexer_states=85)
     monkeypatch.setattr("octavo.grammar.llguidance_engine.LIMITS", bounds)
-    engine = LLGuidanceEngine(VOCABULARY)
     text = grammar_of(StructuredOutputsParams(regex="([ab]*a[ab]{6}c)+")).text
-    chance = Random(1)
-    firsts = []
-    num_failed = 0
-    for _ in range(12):
-        matcher = engine.compile(text)
-        firsts.append(mask_of(matcher))
-        try:
-            for _ in range(60):
-                matcher.accept([chance.choice(sorted(mask_of(matcher) - {END}))])
-        except GrammarError:
-            num_failed += 1
-    assert num_failed, "the bound is never reached, so that this shows nothing"
-    assert all(first == firsts[0] for first in firsts)
+    shared = LLGuidanceEngine(VOCABULARY)
+    ends = set()
+    for seed in range(12):
+        alone = random_text(LLGuidanceEngine(VOCABULARY), text, seed)
+        assert random_text(shared, text, seed) == alone
+        ends.add(isinstance(alone[-1], str))
+    assert ends == {True, False}, "none reaches the bound, or all: this shows nothing"
+
+
+def test_a_grammar_is_compiled_once_for_many_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+    alone = LLGuidanceEngine.compile_alone
+
+    def compile_alone(engine: LLGuidanceEngine, text: str) -> LLMatcher:
+        compiled.append(text)
+        return alone(engine, text)
+
+    monkeypatch.setattr(LLGuidanceEngine, "compile_alone", compile_alone)
+    engine = LLGuidanceEngine(VOCABULARY)
+    first, second = engine.compile("start: /ab*/"), engine.compile("start: /ab*/")
+    first.accept(VOCABULARY.encode("a"))
+    assert END in mask_of(first)
+    assert END not in mask_of(second)
+    assert len(compiled) == 1
+    for number in range(MAX_KEPT):
+        engine.compile(f"start: /{number}/")
+    engine.compile("start: /ab*/")
+    assert len(compiled) == MAX_KEPT + 2, "the one that was not used for longest is forgotten"
+    engine.forget()
+    engine.compile("start: /ab*/")
+    assert len(compiled) == MAX_KEPT + 3

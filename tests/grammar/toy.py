@@ -77,9 +77,13 @@ class ToyEngine:
 
     def __init__(self) -> None:
         self.compiled: list[str] = []
+        self.num_forgotten = 0
         self.gate = Event()
         self.gate.set()
         self.called = Semaphore(0)  # how often `compile` was called
+
+    def forget(self) -> None:
+        self.num_forgotten += 1
 
     def compile(self, text: str) -> ToyMatcher:
         self.called.release()
