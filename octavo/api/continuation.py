@@ -43,7 +43,9 @@ class Continuation:
         meter: Meter | None = None,
     ) -> None:
         self._sampling = sampling
-        self._reader = None if reading is None else AnswerReader(reading.make_parser())
+        self._reader = None
+        if reading is not None:
+            self._reader = AnswerReader(reading.make_parser(), keeps_apart=reading.keeps_apart)
         self._tokenizer = tokenizer
         self._detokenizer = None
         if sampling.detokenize:

@@ -24,6 +24,9 @@ class Reading:
 
     make_parser: Callable[[], Parser]
     kept: frozenset[int] = frozenset()  # special tokens whose text the parser needs
+    # Whether the deltas of one token stay apart from those of the next, so that they depend on
+    # nothing but the tokens. Otherwise neighbours of one kind are joined.
+    keeps_apart: bool = False
 
 
 class AnswerReader:
@@ -32,8 +35,9 @@ class AnswerReader:
     So the reasoning's tokens can be counted, and the count does not depend on how the tokens come.
     """
 
-    def __init__(self, parser: Parser) -> None:
+    def __init__(self, parser: Parser, *, keeps_apart: bool = False) -> None:
         self._parser = parser
+        self._keeps_apart = keeps_apart
         self._deltas: list[Delta] = []  # not taken yet
         self._has_ended = False
         self.num_reasoning = 0  # tokens behind which the parser is inside the reasoning
@@ -50,9 +54,9 @@ class AnswerReader:
             self._feed(text, is_last=True)
 
     def take(self) -> list[Delta]:
-        """Return what is new, with neighbours of one kind joined."""
+        """Return what is new, with neighbours of one kind joined unless tokens stay apart."""
         deltas, self._deltas = self._deltas, []
-        return deltas if len(deltas) < 2 else list(_joined(deltas))
+        return deltas if self._keeps_apart or len(deltas) < 2 else list(_joined(deltas))
 
     def _feed(self, text: str, *, is_last: bool) -> None:
         try:

@@ -163,6 +163,10 @@ _DURABLE: tuple[_Row, ...] = (
     ),
     ("journal_bytes", byte_count, "SIZE", "the most bytes of requests that are kept"),
 )
+_RESPONSES: tuple[_Row, ...] = (
+    ("responses_seconds", seconds, "SECONDS", "time for which a response is kept"),
+    ("responses_bytes", byte_count, "SIZE", "the most bytes of responses that are kept"),
+)
 _GROUPS = {
     "network": _NETWORK,
     "access": _ACCESS,
@@ -170,6 +174,7 @@ _GROUPS = {
     "limits": _BOUNDS,
     "times": _TIMES,
     "durable requests": _DURABLE,
+    "kept responses": _RESPONSES,
 }
 _ROWS = tuple(row for rows in _GROUPS.values() for row in rows)
 

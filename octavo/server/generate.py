@@ -33,20 +33,30 @@ async def _handle(
     kind: type[T], translate: Callable[[Server, T], GenerationRequest], exchange: Exchange
 ) -> None:
     async with admitted(exchange) as ticket:
-        server = exchange.server
         request, asked, prepared = await read(exchange, kind, translate)
         asked.prepared = prepared
-        seconds = server.config.max_request_seconds
-        if asked.deadline_ms is not None:
-            spent = server.clock() - exchange.began
-            seconds = min(seconds, max(0.0, asked.deadline_ms / 1000 - spent))
-            server.admission.check_deadline(seconds)
-        task = RequestTask(exchange)
-        if server.durability is None:
-            work = _generate(exchange, ticket, asked, task)
-        else:
-            work = server.durability.generate(exchange, ticket, asked, request, task)
-        await task.run(work, seconds)
+        await answer(exchange, ticket, request, asked, RequestTask(exchange))
+
+
+async def answer(
+    exchange: Exchange,
+    ticket: Ticket,
+    request: msgspec.Struct,
+    asked: GenerationRequest,
+    task: RequestTask,
+) -> None:
+    """Generate and answer within the time of the request; `task` may end it before."""
+    server = exchange.server
+    seconds = server.config.max_request_seconds
+    if asked.deadline_ms is not None:
+        spent = server.clock() - exchange.began
+        seconds = min(seconds, max(0.0, asked.deadline_ms / 1000 - spent))
+        server.admission.check_deadline(seconds)
+    if server.durability is None:
+        work = _generate(exchange, ticket, asked, task)
+    else:
+        work = server.durability.generate(exchange, ticket, asked, request, task)
+    await task.run(work, seconds)
 
 
 async def _generate(

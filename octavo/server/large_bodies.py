@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -55,6 +56,16 @@ class Context(msgspec.Struct, frozen=True):
     tool_format: ToolFormat | None
 
 
+@dataclass(frozen=True, slots=True)
+class Body(Generic[T, A]):
+    """The request, its translation and its prompts, as they were read from a body."""
+
+    request: T
+    asked: A
+    prompts: list[PreparedPrompt | Refused] | None  # if a worker has read it
+    kept: bytes  # as the rules of the request's struct say
+
+
 async def read(
     exchange: Exchange, kind: type[T], translate: Callable[[Server, T], A]
 ) -> tuple[T, A, list[PreparedPrompt | Refused] | None]:
@@ -63,14 +74,28 @@ async def read(
     What a worker has read comes without prompts. Raise ApiError for a body that is not valid.
     `translate` is a function of a module, which a worker finds by its name.
     """
-    body, server = await exchange.body(), exchange.server
-    if not is_large(body):
+    made: Body[T, A] = await read_with(exchange, await exchange.body(), kind, translate)
+    return made.request, made.asked, made.prompts
+
+
+async def read_with(
+    exchange: Exchange,
+    body: bytes,
+    kind: type[T],
+    translate: Callable[..., A],
+    given: tuple[bytes, ...] = (),
+) -> Body[T, A]:
+    """Read a body; `given` are further arguments of its translation, such as an earlier one."""
+    server = exchange.server
+    if not (is_large(body) or any(map(is_large, given))):
         request = exchange.accept(kind, *decode(body, kind))
-        return request, translate(server, request), None
+        kept = rules_of(kind).kept(request)
+        return Body(request, translate(server, request, *given), None, kept)
     config = server.config
     settings = {name: getattr(config, name) for name in _SETTINGS}
     job = BodyJob(
         body=body,
+        given=given,
         kind=_name(kind),
         translate=_name(translate),
         context=msgspec.Raw(
@@ -90,7 +115,7 @@ async def read(
     request = msgspec.msgpack.decode(answer.request, type=kind)
     unknown = tuple(Unknown(*each) for each in answer.unknown)
     request = exchange.accept(kind, request, unknown)
-    return request, translate(server, request), answer.prompts
+    return Body(request, translate(server, request), answer.prompts, answer.kept)
 
 
 async def prompt_of(
@@ -111,7 +136,7 @@ def read_body(maker: PromptMaker, job: BodyJob) -> ReadBody | Refused:
     context = msgspec.msgpack.decode(job.context, type=Context)
     try:
         request, unknown = decode(job.body, kind)
-        asked = translate(_view(context), request)
+        asked = translate(_view(context), request, *job.given)
     except ApiError as error:
         return Refused(message=error.message, param=error.param, code=error.code)
     made = jobs_of(asked, context.facts, logs_prompts=context.settings["log_prompts"])
@@ -120,6 +145,7 @@ def read_body(maker: PromptMaker, job: BodyJob) -> ReadBody | Refused:
         request=msgspec.msgpack.encode(rules_of(kind).without_prompts(request)),
         unknown=list(unknown),
         prompts=with_texts(maker.make_all(jobs), jobs),
+        kept=rules_of(kind).kept(request),
     )
 
 

@@ -105,6 +105,9 @@ class GenerationRequest:
     # What answers consist of, by the end of their prompt, if not only of text in that shape.
     answer_job: Callable[[str], AnswerJob] | None = None
     calls_field: str = "tools"  # of the request: what the answers may call
+    # Whether the dialect's own events say where a stream continues. Its writer then leaves out what
+    # the client knows, and the events depend on nothing but the tokens.
+    numbers_events: bool = False
     cache_salt: str | None = None
     priority: int = 0
     deadline_ms: int | None = None

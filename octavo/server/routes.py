@@ -38,6 +38,8 @@ from octavo.server.openai.schema.tokens import (
 )
 from octavo.server.openai.tokens import detokenize, tokenize
 from octavo.server.openapi import document
+from octavo.server.responses.dialect import RESPONSES
+from octavo.server.responses.routes import RESPONSES_ROUTES
 from octavo.server.vllm.routes import VLLM_ROUTES
 
 # The page has no script, and may load nothing.
@@ -47,7 +49,7 @@ _PAGE_HEADERS = (
 )
 
 
-DIALECTS: Sequence[Dialect] = (OPENAI, ANTHROPIC)
+DIALECTS: Sequence[Dialect] = (OPENAI, ANTHROPIC, RESPONSES)
 DEFAULT_DIALECT = DIALECTS[0]  # of errors outside a dialect's own routes
 _ID_PREFIXES = [prefix for dialect in DIALECTS for prefix in dialect.id_prefixes]
 
@@ -102,6 +104,7 @@ ROUTES: Sequence[Route] = (
         *(CountRequest, CountResponse),
         dialect=ANTHROPIC,
     ),
+    *RESPONSES_ROUTES,
     Route("GET", "/v1/models", models, "The served models."),
     Route(
         *("GET", "/v1/requests/{id}/explain", partial(status_routes.explain, _ID_PREFIXES)),

@@ -25,6 +25,7 @@ from octavo.server.canary import Canary
 from octavo.server.http.auth import AccessControl
 from octavo.server.http.errors import ApiError, unavailable
 from octavo.server.prompt_pool import PromptPool
+from octavo.server.responses.opening import open_store
 from octavo.server.settings import ServerSettings
 from octavo.server.worker_process import Worker
 
@@ -85,6 +86,7 @@ class Server:
             self.readiness_as_number,
             tuple((name, str(value)) for name, value in llm.model.cache_settings.items()),
         )
+        self.responses = open_store(config, clock)
         self._add_metrics()
         self.loop_lag = LoopLag(self.metrics.loop_lag.observe)
         self.formats = choose_formats(config, llm.model.tokenizer)
@@ -125,10 +127,21 @@ class Server:
         self.metrics.add_gauge(
             "child_memory_bytes", "Resident memory of the processes started.", _child_memory
         )
+        self.metrics.add_gauge(
+            "responses_kept", "Responses that are kept.", lambda: len(self.responses)
+        )
+        self.metrics.add_gauge(
+            "responses_bytes", "Bytes of those.", lambda: self.responses.num_bytes
+        )
 
     def wall_time(self) -> int:
         """Return the time for `created`; nothing is decided by it."""
         return int(time.time())
+
+    @property
+    def is_continued_later(self) -> bool:
+        """The answer to whether the next server continues what this one has not finished."""
+        return self.durability is not None and self.is_draining
 
     def refusal(self) -> ApiError | None:
         """Return the reason why requests are not served now; None if they are."""

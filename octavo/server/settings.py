@@ -95,6 +95,10 @@ class ServerSettings:
     journal_seconds: float = 600.0  # for which an answer is kept after its end
     journal_bytes: int = 64 << 20  # of all requests that are kept, in memory; twice in the file
 
+    # responses that are kept
+    responses_seconds: float = 86_400.0  # after their beginning
+    responses_bytes: int = 64 << 20  # of all of them
+
     @property
     def served_names(self) -> tuple[str, ...]:
         """The names that the model is served under; empty for its own name."""

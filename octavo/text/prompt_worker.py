@@ -113,6 +113,7 @@ class BodyJob(Struct, frozen=True, kw_only=True, tag=True):
     kind: str
     translate: str
     context: msgspec.Raw  # what the translation knows of the server
+    given: tuple[bytes, ...] = ()  # its further arguments
     body: bytes  # the last field, which `pieces` relies on
 
 
@@ -163,6 +164,7 @@ class ReadBody(Struct, frozen=True, kw_only=True, tag=True):
     request: bytes
     unknown: list[tuple[str, str, tuple[str, ...]]]
     prompts: list[PreparedPrompt | Refused]
+    kept: bytes = b""  # what the server keeps of the request
 
 
 class Ready(Struct, frozen=True, tag=True):

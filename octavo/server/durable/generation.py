@@ -58,7 +58,7 @@ class DurableGeneration(Generation):
         self._known = known
         self._replays: list[asyncio.Future[None]] = []
         if request is not None:
-            self._numbered.gives_ids = True
+            self._numbered.gives_ids = not self._asked.numbers_events
             service.enter(request, task.stop)
 
     async def run(self) -> None:
@@ -124,7 +124,7 @@ class DurableGeneration(Generation):
         self._request = begin(owner, request_id, head, len(self._known))
         self._service.end_beginning(owner, request_id)
         if self._request is not None:
-            self._numbered.gives_ids = True
+            self._numbered.gives_ids = not self._asked.numbers_events
             self._service.enter(self._request, self._active.stop)
 
     async def _answer_as_stream(self) -> None:

@@ -16,7 +16,7 @@ from octavo.server.server import Server
 log = logging.getLogger(__name__)
 
 _PREFLIGHT = (
-    (b"access-control-allow-methods", b"GET, POST"),
+    (b"access-control-allow-methods", b"GET, POST, DELETE"),
     (
         b"access-control-allow-headers",
         b"authorization, content-type, x-api-key, x-request-id, last-event-id",

@@ -41,8 +41,6 @@ NOT_YET: Mapping[str, str] = {
     "/v1/messages/batches": "batches of messages; send them one by one",
     "/v1/messages/batches/": "batches of messages; send them one by one",
     "/v1/complete": "the API of Anthropic; use /v1/chat/completions",
-    "/v1/responses": "the Responses API; use /v1/chat/completions",
-    "/v1/responses/": "the Responses API; use /v1/chat/completions",
     "/v1/conversations": _STATE,
     "/v1/conversations/": _STATE,
     "/v1/assistants": _STATE,

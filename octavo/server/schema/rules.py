@@ -47,6 +47,8 @@ class FieldRules:
     # Fields that only the prompts are made from, and what is left of them when those are made:
     # a function of the request.
     of_prompts: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    # What the server keeps of a request besides the request itself without its prompts.
+    kept: Callable[[Any], bytes] = lambda request: b""
     # Names in other APIs or on other routes, where another spelling would be nearer.
     other_names: Mapping[str, str] = field(default_factory=dict)
 

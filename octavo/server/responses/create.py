@@ -1,0 +1,192 @@
+"""POST /v1/responses: from the request to its answer, which is kept unless it should not be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from octavo.api.reading import Reading
+from octavo.formats.deltas import PlainText
+from octavo.server.durable.head import register
+from octavo.server.generate import admitted, answer
+from octavo.server.http.deadline import RequestTask
+from octavo.server.http.errors import ApiError, invalid
+from octavo.server.http.exchange import Exchange, encode
+from octavo.server.large_bodies import read_with
+from octavo.server.operation import GenerationRequest, PreparedRequest
+from octavo.server.responses.conversation import conversation_job, with_own_field
+from octavo.server.responses.items import as_array, continued, named
+from octavo.server.responses.schema import ResponsesRequest
+from octavo.server.responses.store import Content, Entry, StoredItem
+from octavo.server.responses.tools import shape_of, tool_use, with_own_place
+from octavo.server.responses.writer import ResponseWriter, wants_logprobs
+from octavo.server.server import Server
+
+_SAMPLING = (
+    *("temperature", "top_p", "top_k", "min_p", "repetition_penalty"),
+    *("presence_penalty", "frequency_penalty", "seed", "stop", "stop_token_ids"),
+    *("min_tokens", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens"),
+    "logit_bias",
+)
+_FIELDS = {"max_tokens": "max_output_tokens", "logprobs": "top_logprobs"}
+_INCLUDABLE = frozenset(
+    {
+        "message.output_text.logprobs",
+        # Reasoning comes in the clear, and the others belong to tools that do not run here.
+        "reasoning.encrypted_content",
+        "file_search_call.results",
+        "web_search_call.results",
+        "web_search_call.action.sources",
+        "message.input_image.image_url",
+        "computer_call_output.output.image_url",
+        "code_interpreter_call.outputs",
+    }
+)
+
+
+class _Link(msgspec.Struct):
+    """The part of a body that says which response it continues."""
+
+    previous_response_id: str | None = None
+
+
+_link = msgspec.json.Decoder(_Link)
+
+
+@dataclass(slots=True)
+class Turn:
+    """The items that the store keeps of a new request, and its entry once it has one."""
+
+    items: tuple[StoredItem, ...]
+    entry: Entry | None = None
+
+
+def translate(server: Server, request: ResponsesRequest, earlier: bytes = b"") -> GenerationRequest:
+    """Return the neutral form of a request; `earlier` has the items before its own, as JSON."""
+    server.check_model(request.model)
+    for index, each in enumerate(request.include or ()):
+        if each not in _INCLUDABLE:
+            listed = ", ".join(sorted(_INCLUDABLE))
+            where = f"include[{index}]"
+            raise invalid(f"{where}: expected one of {listed}; got {each[:64]!r}", where)
+    if request.background and request.store is False:
+        raise invalid("background needs store=true, to fetch the response from", "background")
+    sampling: dict[str, Any] = {}
+    for name in _SAMPLING:
+        value = getattr(request, name)
+        if value is not None:
+            sampling[name] = value
+    if wants_logprobs(request):
+        sampling["logprobs"] = request.top_logprobs or 0
+    use = tool_use(request)
+    server.formats.check(use)
+    asked = GenerationRequest(
+        prompts=[conversation_job(request, server, use, earlier)],
+        sampling=sampling,
+        writer=partial(make_writer, request, None),
+        named=partial(with_own_names, request),
+        # Clients of this API ask for more than smaller models can write.
+        default_max_tokens=request.max_output_tokens,
+        is_stream=bool(request.stream or request.background),
+        cache_salt=request.cache_salt,
+        priority=request.priority,
+        deadline_ms=request.deadline_ms,
+        shape=shape_of(request),
+        numbers_events=True,
+    )
+    server.formats.bind(asked, use, server.llm.facts.vocabulary)
+    if asked.is_stream:
+        asked.reading = partial(_reading_apart, asked.reading)
+    return asked
+
+
+register(ResponsesRequest, translate)
+
+
+def make_writer(
+    request: ResponsesRequest, turn: Turn | None, exchange: Exchange, prepared: PreparedRequest
+) -> ResponseWriter:
+    """Return what writes the answer, and keep it; one without a turn was begun before."""
+    writer = ResponseWriter(request, exchange, prepared)
+    if not writer.response.store:
+        return writer
+    store = exchange.server.responses
+    if turn is None:
+        writer.keep(store, store.find(exchange.owner, writer.response.id))
+        return writer
+    entry = Entry(
+        owner=exchange.owner,
+        id=writer.response.id,
+        created=exchange.created,
+        expires_at=0.0,
+        status=writer.response.status,
+        is_background=bool(request.background),
+    )
+    if store.begin(entry, Content(encode(writer.response), turn.items)):
+        turn.entry = entry
+        writer.keep(store, entry)
+    return writer
+
+
+def with_own_names(request: ResponsesRequest, error: ApiError, index: int) -> ApiError:
+    """Return an error of the checks with the name of its field in this dialect."""
+    if error.param in _FIELDS:
+        own = _FIELDS[error.param]
+        error.message = error.message.replace(error.param, own)
+        error.param = own
+    return with_own_field(with_own_place(request, error))
+
+
+async def create(exchange: Exchange) -> None:
+    """Read a request, answer it, and keep its response unless it should not be kept."""
+    async with admitted(exchange) as ticket:
+        body = await exchange.body()
+        before = await _before(exchange, body)
+        given = (as_array(before),) if before else ()
+        read = await read_with(exchange, body, ResponsesRequest, translate, given)
+        request, asked = read.request, read.asked
+        asked.prepared = read.prompts
+        turn = Turn(before + named(read.kept, exchange.request_id))
+        asked.writer = partial(make_writer, request, turn)
+        try:
+            await answer(exchange, ticket, request, asked, RequestTask(exchange))
+        finally:
+            if turn.entry is not None and not exchange.server.is_continued_later:
+                exchange.server.responses.abandon(turn.entry)
+
+
+async def _before(exchange: Exchange, body: bytes) -> tuple[StoredItem, ...]:
+    """Return the items of the response that a request continues, and of those before it."""
+    try:
+        name = _link.decode(body).previous_response_id
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ()  # the error is found again, and explained
+    if name is None:
+        return ()
+    store = exchange.server.responses
+    entry = store.find(exchange.owner, name)
+    content = None if entry is None else await store.read(entry)
+    if entry is None or content is None:
+        raise invalid(
+            f"previous_response_id: there is no response {name[:192]!r}; it was not kept, has "
+            "expired, or belongs to another key: send the whole conversation as input",
+            "previous_response_id",
+            "previous_response_not_found",
+        )
+    if entry.status not in ("completed", "incomplete"):
+        raise invalid(
+            f"previous_response_id: the response {name[:192]!r} is {entry.status}, and cannot be "
+            "continued",
+            "previous_response_id",
+        )
+    return continued(content)
+
+
+def _reading_apart(inner: Callable[[str], Reading] | None, prompt_end: str) -> Reading:
+    """Return how an answer is read whose events depend on nothing but the tokens."""
+    reading = Reading(PlainText) if inner is None else inner(prompt_end)
+    return replace(reading, keeps_apart=True)

@@ -1,0 +1,229 @@
+"""The responses that are kept: a bounded number of bytes, for a bounded time, by key and id.
+
+The index is in memory. The contents are on a shelf: in memory too, or in a file of SQLite. If there
+is no room, the key that has the most bytes loses its oldest response, so that no key can make
+others' responses disappear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from msgspec import Struct
+
+from octavo.server.http.errors import ApiError
+
+ENTRY_BYTES = 512  # that a response takes besides its contents
+FINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
+
+StoredItem = tuple[str, bytes]  # its id, and the item as JSON
+
+
+class Content(Struct, array_like=True, frozen=True):
+    """The parts of a response that are kept."""
+
+    body: bytes  # the response, as JSON
+    items: tuple[StoredItem, ...]  # all that precede the answer
+    events: bytes = b""  # of a response in the background that has ended, compressed
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes that count."""
+        size = len(self.body) + len(self.events)
+        return size + sum([len(name) + len(item) for name, item in self.items])
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One response in the index."""
+
+    owner: str
+    id: str
+    created: int  # seconds since 1970, as clients see it
+    expires_at: float
+    status: str
+    is_background: bool
+    num_bytes: int = 0
+    num_settled: int = 0  # of those, what its end takes
+    is_kept: bool = True  # False once it was deleted or forgotten
+    # Returns its status and its body as they are now; only while it is answered.
+    current: Callable[[], tuple[str, bytes]] | None = None
+
+
+class Shelf(Protocol):
+    """The place of the contents. Only `read` waits."""
+
+    def put(self, entry: Entry, content: Content) -> None:
+        """Keep a content, instead of an earlier one."""
+
+    def settle(self, entry: Entry, body: bytes, events: bytes) -> None:
+        """Keep how a response has ended; its items remain."""
+
+    def drop(self, entry: Entry) -> None:
+        """Forget the content of a response."""
+
+    async def read(self, entry: Entry) -> Content | None:
+        """Return a content; None if it was dropped meanwhile."""
+
+    async def close(self) -> None:
+        """Write what is left."""
+
+
+class MemoryShelf:
+    """Contents in memory, which end with the server."""
+
+    def __init__(self) -> None:
+        self._contents: dict[Entry, Content] = {}
+
+    def put(self, entry: Entry, content: Content) -> None:
+        self._contents[entry] = content
+
+    def settle(self, entry: Entry, body: bytes, events: bytes) -> None:
+        before = self._contents[entry]
+        self._contents[entry] = Content(body, before.items, events)
+
+    def drop(self, entry: Entry) -> None:
+        self._contents.pop(entry, None)
+
+    async def read(self, entry: Entry) -> Content | None:
+        return self._contents.get(entry)
+
+    async def close(self) -> None:
+        """Return at once: nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The bounds of what is kept."""
+
+    seconds: float
+    num_bytes: int
+    num_responses: int = 65_536
+
+
+class ResponseStore:
+    """The responses of one server; all calls come from one event loop."""
+
+    def __init__(
+        self, limits: Limits, shelf: Shelf, clock: Callable[[], float], found: list[Entry] | None
+    ) -> None:
+        self._limits = limits
+        self._shelf = shelf
+        self._clock = clock
+        self._entries: dict[tuple[str, str], Entry] = {}  # the oldest first
+        self._ended: dict[str, dict[Entry, None]] = {}  # by owner, the oldest first
+        self._bytes_by_owner: dict[str, int] = {}
+        self.num_bytes = 0
+        for entry in found or ():
+            self._insert(entry)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def unfinished(self) -> list[Entry]:
+        """Return the responses that have not ended."""
+        return [entry for entry in self._entries.values() if entry.status not in FINAL]
+
+    def find(self, owner: str, name: str) -> Entry | None:
+        """Return the response of this id that this owner made, if it is still kept."""
+        self._expire()
+        return self._entries.get((owner, name))
+
+    def begin(self, entry: Entry, content: Content) -> bool:
+        """Keep a response that begins; return False if there is no room for it."""
+        before = self._entries.get((entry.owner, entry.id))
+        if before is not None:
+            if before.status not in FINAL:
+                raise ApiError(
+                    409,
+                    f"the response {entry.id[:192]!r} has not ended; send each request with an "
+                    "X-Request-Id of its own, or leave it out",
+                    code="request_id_in_use",
+                )
+            self.delete(before)
+        entry.num_bytes = ENTRY_BYTES + content.num_bytes
+        entry.expires_at = self._clock() + self._limits.seconds
+        if not self._make_room(entry.num_bytes, 1):
+            entry.is_kept = False
+            return False
+        self._insert(entry)
+        self._shelf.put(entry, content)
+        return True
+
+    def settle(self, entry: Entry, status: str, body: bytes, events: bytes = b"") -> None:
+        """Keep how a response has ended; forget it if it has become too large."""
+        if not entry.is_kept:
+            return
+        entry.status, entry.current = status, None
+        size = len(body) + len(events)
+        self._grow(entry, size - entry.num_settled)
+        entry.num_settled = size
+        self._ended.setdefault(entry.owner, {})[entry] = None
+        self._shelf.settle(entry, body, events)
+        self._make_room(0, 0)
+
+    def abandon(self, entry: Entry) -> None:
+        """Note that a response is not answered any longer, if it has not ended."""
+        if entry.status not in FINAL and entry.current is not None:
+            self.settle(entry, *entry.current())
+
+    async def read(self, entry: Entry) -> Content | None:
+        """Return what is kept of a response; None if it was forgotten meanwhile."""
+        return await self._shelf.read(entry) if entry.is_kept else None
+
+    def delete(self, entry: Entry) -> None:
+        """Forget a response, and give its bytes back."""
+        if not entry.is_kept:
+            return
+        entry.is_kept = False
+        del self._entries[entry.owner, entry.id]
+        ended = self._ended.get(entry.owner, {})
+        ended.pop(entry, None)
+        if not ended:
+            self._ended.pop(entry.owner, None)
+        self._grow(entry, -entry.num_bytes)
+        if not self._bytes_by_owner[entry.owner]:
+            del self._bytes_by_owner[entry.owner]
+        self._shelf.drop(entry)
+
+    async def close(self) -> None:
+        """Write what is left."""
+        await self._shelf.close()
+
+    def _insert(self, entry: Entry) -> None:
+        self._entries[entry.owner, entry.id] = entry
+        num_bytes, entry.num_bytes = entry.num_bytes, 0
+        self._grow(entry, num_bytes)
+        if entry.status in FINAL:
+            self._ended.setdefault(entry.owner, {})[entry] = None
+
+    def _grow(self, entry: Entry, num_bytes: int) -> None:
+        entry.num_bytes += num_bytes
+        self.num_bytes += num_bytes
+        before = self._bytes_by_owner.get(entry.owner, 0)
+        self._bytes_by_owner[entry.owner] = before + num_bytes
+
+    def _expire(self) -> None:
+        """Forget what is older than the limit; the oldest come first."""
+        now = self._clock()
+        while self._entries:
+            oldest = next(iter(self._entries.values()))
+            if oldest.expires_at > now or oldest.status not in FINAL:
+                return
+            self.delete(oldest)
+
+    def _make_room(self, num_bytes: int, num_responses: int) -> bool:
+        """Forget responses until there is room; return whether there is."""
+        self._expire()
+        limits = self._limits
+        while (
+            self.num_bytes + num_bytes > limits.num_bytes
+            or len(self._entries) + num_responses > limits.num_responses
+        ):
+            if not self._ended:
+                return False
+            richest = max(self._ended, key=lambda owner: self._bytes_by_owner[owner])
+            self.delete(next(iter(self._ended[richest])))
+        return True

@@ -1,0 +1,1 @@
+"""Tests of Anthropic's dialect."""
